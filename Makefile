@@ -1,0 +1,36 @@
+# Two commands do everything: `make demo` and `make test`. A second call reuses .venv.
+PYTHON ?= python3
+TORCH  ?= torch==2.13.0
+BIN    := .venv/bin
+# pip runs only when what it would install changed.
+STAMP  := .venv/.installed-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
+
+.PHONY: demo test test-gpu install clean
+
+demo: install
+	$(BIN)/dynotune demo
+
+test: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest
+
+# On a machine with an NVIDIA GPU and a torch that can use it.
+test-gpu:
+	$(PYTHON) -m pytest -m gpu
+
+install: $(STAMP)
+
+# torch is the user's: named here, never among the package's dependencies. The environment that runs
+# the tests also holds two programs that dynotune was not written for.
+$(STAMP):
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet '$(TORCH)' numpy
+	$(BIN)/python -m pip install --quiet --editable '.[demo,dev]' lightning accelerate transformers
+	@rm -f .venv/.installed-*
+	@touch $@
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,20 @@
+"""dynotune: why a PyTorch command is slow, and which settings are proved to help.
+
+For a user's program there is one name here, `step`. Everything else is the `dynotune` command.
+"""
+
+import sys
+
+__all__ = ["__version__", "step"]
+
+__version__ = "0.1.0"
+
+
+def step() -> None:
+    """Mark the end of one step, where dynotune cannot find the step by itself.
+
+    Does nothing unless the process runs under dynotune with `--step-on dynotune.step`.
+    """
+    agent = sys.modules.get("_dynotune_agent")
+    if agent is not None:
+        agent.mark_step()

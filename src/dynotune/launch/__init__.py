@@ -1,0 +1,1 @@
+"""Settings and a command become a process tree and a Run."""

@@ -1,0 +1,1 @@
+"""Facts about machine, environment and processes, and samples over time. Reads, never writes."""

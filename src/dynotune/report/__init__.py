@@ -1,0 +1,1 @@
+"""Schema objects in, text out."""

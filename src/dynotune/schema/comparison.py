@@ -1,0 +1,97 @@
+"""The answer on two arms."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from dynotune.schema.facts import Facts
+from dynotune.schema.run import EnvironmentChange, Readback
+from dynotune.schema.setting import Setting
+
+ArmName = Literal["baseline", "candidate"]
+Verdict = Literal["faster", "slower", "same", "undecided"]
+Caches = Literal["warm", "cold"]
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """One run of each arm, in the order `first` says.
+
+    Args:
+        baseline_s, candidate_s: window wall time a sample (a step, where samples are unknown), seconds.
+    """
+
+    first: ArmName
+    baseline_s: float
+    candidate_s: float
+    baseline_run: str = ""
+    candidate_run: str = ""
+
+
+class Voided(msgspec.Struct, frozen=True):
+    """A pair that does not count, for a cause outside the arms' own processes.
+
+    Args:
+        pair: its number in order of time, from 1.
+    """
+
+    pair: int
+    reason: str
+    values: Pair | None = None
+
+
+class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians over the runs of one arm; None where it could not be known."""
+
+    s_per_sample: float | None = None
+    samples_per_s: float | None = None
+    s_per_step: float | None = None
+    median_step_s: float | None = None
+    time_to_first_step_s: float | None = None
+    loader_wait_share: float | None = None
+    peak_rss_bytes: int | None = None
+    peak_device_bytes: int | None = None
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """`comparison.json`. `speedup` is baseline time over candidate time: above 1, the candidate is faster.
+
+    Args:
+        settings: of the candidate; `against`: of the baseline.
+        speedup, ci: None before there are two pairs.
+        unit: what the times are divided by.
+        reason: why the verdict is `undecided`, or what `same` means here; may be empty.
+        num_pairs_to_settle: for `undecided`, the pairs that would likely settle it; None where unknowable.
+        failed: an arm whose command failed, with its exit code and last lines; then there is no verdict.
+    """
+
+    schema: str = "dynotune.comparison/1"
+    id: str
+    command: list[str]
+    settings: list[Setting]
+    against: list[Setting]
+    verdict: Verdict | None = None
+    speedup: float | None = None
+    ci: tuple[float, float] | None = None
+    confidence: float = 0.95
+    margin: float = 0.01
+    num_pairs: int = 0
+    max_pairs: int = 12
+    reason: str = ""
+    num_pairs_to_settle: int | None = None
+    objective: Literal["throughput"] = "throughput"
+    unit: Literal["sample", "step"] = "sample"
+    caches: Caches = "warm"
+    step: str = ""
+    warmup_steps: int | None = None
+    window_steps: int | None = None
+    seed: int = 0
+    baseline: ArmSummary = ArmSummary()
+    candidate: ArmSummary = ArmSummary()
+    readback: dict[str, Readback] = {}
+    voided: list[Voided] = []
+    pairs: list[Pair] = []
+    set_by: list[EnvironmentChange] = []
+    warnings: list[str] = []
+    facts: Facts = {}

@@ -1,0 +1,81 @@
+"""Reading and writing what goes to disk: JSON with a schema name and a version, validated both ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from dynotune.schema.errors import CannotRunHere, RecordError
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class _Head(msgspec.Struct):
+    schema: str = ""
+
+
+def write(path: Path, document: msgspec.Struct) -> None:
+    """Write `document` as JSON at `path`, whole or not at all.
+
+    Raises:
+        CannotRunHere: the disk is full or read-only; what was there before is still there.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise CannotRunHere(
+            f"Cannot write {path}: {error.strerror}.",
+            hint="Free some space, or name another folder with --run-dir.",
+        ) from error
+
+
+def read(path: Path, type_: type[T]) -> T:
+    """Read and validate the document at `path`.
+
+    Raises:
+        RecordError: missing, cut short, not of this schema, or of a version this dynotune does not know.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"Cannot read {path}: {error.strerror}.") from error
+    return decode(raw, type_, name=str(path))
+
+
+def decode(raw: bytes, type_: type[T], *, name: str) -> T:
+    """Validate `raw` as a document of `type_`; `name` stands in the error.
+
+    Raises:
+        RecordError: as `read`.
+    """
+    expected = str(msgspec.structs.fields(type_)[0].default)
+    try:
+        found = msgspec.json.decode(raw, type=_Head).schema
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise RecordError(f"{name} is not a complete JSON document: {error}.") from error
+    check_schema(found, expected, name=name)
+    try:
+        return msgspec.json.decode(raw, type=type_)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise RecordError(f"{name} is not a valid {expected}: {error}.") from error
+
+
+def check_schema(found: str, expected: str, *, name: str) -> None:
+    """Refuse another noun, and a major version that is not ours.
+
+    Raises:
+        RecordError: with what was found and what to do.
+    """
+    if found == expected:
+        return
+    if found.rpartition("/")[0] == expected.rpartition("/")[0]:
+        raise RecordError(
+            f"{name} is {found}; this dynotune reads {expected}.",
+            hint="Read it with the version of dynotune that wrote it.",
+        )
+    raise RecordError(f"{name} is not a {expected}" + (f" but a {found}." if found else "."))

@@ -1,0 +1,55 @@
+"""Errors a user sees: what happened, why, and what to do next."""
+
+from __future__ import annotations
+
+
+class DynotuneError(Exception):
+    """Root of all errors that dynotune raises on purpose.
+
+    Args:
+        message: what happened and why, one or two sentences.
+        hint: what to do next; empty when there is nothing to say.
+    """
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(DynotuneError):
+    """The command line asks for something that does not exist or does not fit together."""
+
+    exit_code = 2
+
+
+class CannotRunHere(DynotuneError):
+    """This machine or this program lacks something that the job needs."""
+
+    exit_code = 3
+
+
+class RecordError(DynotuneError):
+    """A file of ours cannot be read: cut short, damaged, or of a version we do not know."""
+
+    exit_code = 3
+
+
+class CommandFailed(DynotuneError):
+    """The user's own command failed.
+
+    Args:
+        command_exit_code: its exit code; minus the signal's number when a signal ended it.
+        last_lines: the end of what it printed to stderr, or to stdout when stderr was empty.
+    """
+
+    exit_code = 4
+
+    def __init__(
+        self, message: str, *, hint: str = "", command_exit_code: int, last_lines: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.command_exit_code = command_exit_code
+        self.last_lines = last_lines

@@ -1,0 +1,104 @@
+"""What can be set: where it is set, what it may change, and where that is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from dynotune.schema.facts import Facts
+
+When = Literal["process", "before_cuda", "construct", "any"]
+Effect = Literal["exact", "sampling", "numerics", "semantics", "system"]
+Scalar = bool | int | float | str
+
+
+class Env(msgspec.Struct, frozen=True, tag="env"):
+    """An environment variable, set before the process starts."""
+
+    name: str
+
+
+class AllocConf(msgspec.Struct, frozen=True, tag="alloc_conf"):
+    """One key of PYTORCH_ALLOC_CONF, merged with the keys that are already set."""
+
+    key: str
+
+
+class Preload(msgspec.Struct, frozen=True, tag="preload"):
+    """A shared library put first in LD_PRELOAD; the value names it, `libraries` lists where it may be."""
+
+    libraries: dict[str, tuple[str, ...]]
+
+
+class Attr(msgspec.Struct, frozen=True, tag="attr"):
+    """A module attribute, by its dotted path."""
+
+    path: str
+
+
+class Call(msgspec.Struct, frozen=True, tag="call"):
+    """A setter and a getter, by their dotted paths. The setter takes the value alone."""
+
+    set: str
+    get: str
+
+
+class Constructor(msgspec.Struct, frozen=True, tag="constructor"):
+    """An argument of the constructors of some classes, by their dotted paths."""
+
+    targets: tuple[str, ...]
+    argument: str
+
+
+class Method(msgspec.Struct, frozen=True, tag="method"):
+    """An argument of some methods, by their dotted paths, given where the agent's guard allows it."""
+
+    targets: tuple[str, ...]
+    argument: str
+
+
+class Module(msgspec.Struct, frozen=True, tag="module"):
+    """Something done to the outermost module at its first call; `action` names it in the agent."""
+
+    action: str
+
+
+Site = Env | AllocConf | Preload | Attr | Call | Constructor | Method | Module
+
+
+class Knob(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that can be set.
+
+    Args:
+        id: dotted name, family first.
+        site: where it is set and read back.
+        type: what a value is parsed as.
+        values: the values that exist; empty when any value of the type does.
+        minimum: smallest number allowed.
+        default: what holds when nobody sets it, in words.
+        when: latest moment at which setting it still works.
+        effect: what it may change besides speed.
+        needs: facts that `applies` reads.
+        applies: whether it can matter here; called only with all of `needs` known.
+        unless: why it does not apply, in words, for when `applies` says no.
+        doc: what it does, one or two sentences.
+        hurts: when it makes things worse, or traps; may be empty.
+        source: where that is documented.
+    """
+
+    id: str
+    site: Site
+    type: Literal["bool", "int", "float", "str"]
+    values: tuple[Scalar, ...] = ()
+    minimum: float | None = None
+    default: str
+    when: When
+    effect: Effect
+    needs: tuple[str, ...] = ()
+    applies: Callable[[Facts], bool] | None = None
+    unless: str = ""
+    doc: str
+    hurts: str = ""
+    source: str

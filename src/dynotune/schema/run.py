@@ -1,0 +1,162 @@
+"""One launch of a command: what it was asked, and what came of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from dynotune.schema.facts import Unknown
+from dynotune.schema.setting import Setting
+
+Purpose = Literal["run", "pilot", "measured"]
+
+
+class PlannedSetting(msgspec.Struct, frozen=True):
+    """A setting as the agent needs it: its site in plain data.
+
+    Args:
+        keep: put it back when the program changes it.
+    """
+
+    knob: str
+    value: bool | int | float | str
+    site: dict[str, str | list[str] | dict[str, list[str]]]
+    keep: bool = True
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent is to do; `plan.json` in the run folder.
+
+    Args:
+        warmup_steps: steps before the window begins; None where the window is not timed.
+        window_steps: steps of the window.
+        step_on: `module:function` whose return ends a step, or `dynotune.step`; None to find it.
+        seed: given to random, numpy and torch before the program draws from them; None leaves them.
+        settle: settings need reading back once the program is at work (its first steps).
+    """
+
+    schema: str = "dynotune.plan/1"
+    settings: list[PlannedSetting] = []
+    warmup_steps: int | None = None
+    window_steps: int | None = None
+    step_on: str | None = None
+    seed: int | None = None
+
+
+class Readback(msgspec.Struct, frozen=True):
+    """What the live process says about a setting.
+
+    Args:
+        asked: the value asked for, as text.
+        found: the value found, as text; Unknown where nothing can witness it.
+        witness: what was looked at, in words.
+        ok: found is what was asked; None where it is unverified.
+        detail: why it could not be applied, or what changed it; may be empty.
+    """
+
+    knob: str
+    asked: str
+    found: str | Unknown
+    witness: str
+    ok: bool | None
+    detail: str = ""
+
+
+class EnvironmentChange(msgspec.Struct, frozen=True):
+    """A watched environment variable was about to be set or removed by the program.
+
+    Args:
+        value: the new value; None when it was removed.
+        file, line, function: who did it: the innermost frame outside the standard library's os module.
+        kept: the change was held back because a setting keeps this variable.
+    """
+
+    name: str
+    value: str | None
+    file: str
+    line: int
+    function: str
+    kept: bool = False
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """The timed window of one process, the device synchronised at both ends.
+
+    Args:
+        first_step: index of its first step, counted from the first step of the process.
+        begin_s, end_s: CLOCK_MONOTONIC.
+        num_samples: None where they could not be counted.
+        wait_s: time inside `next()` of the loaders; None where no torch loader was drawn from.
+        num_compilations: new compiled graphs inside the window (they should be none).
+        num_device_allocations: cudaMalloc calls inside the window; None without CUDA.
+    """
+
+    first_step: int
+    num_steps: int
+    begin_s: float
+    end_s: float
+    num_samples: int | None
+    wait_s: float | None
+    num_compilations: int = 0
+    num_device_allocations: int | None = None
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process of the tree recorded.
+
+    Args:
+        step: the cycle that counts as a step, in words; None when none was found.
+        time_to_first_step_s: from the launch to the end of its first step.
+        peak_rss_bytes: as the kernel counted it when the process last wrote.
+        peak_device_bytes: allocator peak over all devices; None without CUDA.
+        errors: mistakes of the agent's own; the program never saw them.
+    """
+
+    pid: int
+    argv: list[str]
+    executable: str
+    python: str
+    torch: str | None = None
+    device: str | None = None
+    rank: int | None = None
+    world_size: int = 1
+    step: str | None = None
+    num_steps: int = 0
+    num_samples: int | None = None
+    time_to_first_step_s: float | None = None
+    median_step_s: float | None = None
+    window: Window | None = None
+    peak_rss_bytes: int | None = None
+    peak_device_bytes: int | None = None
+    readback: list[Readback] = []
+    environment_changes: list[EnvironmentChange] = []
+    errors: list[str] = []
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """`run.json` in the run folder.
+
+    Args:
+        started_s: CLOCK_REALTIME at the launch.
+        wall_s: from launch to the end of the process tree.
+        exit_code: of the command; minus the signal's number when a signal ended it; None while it runs.
+        ended_by: what ended it: the command itself, the complete window, the timeout, the user.
+        changed_files: files under the working directory that it created or changed.
+        sandbox: `overlay` when those changes went to a copy that is gone, else `none`.
+    """
+
+    schema: str = "dynotune.run/1"
+    id: str
+    purpose: Purpose
+    command: list[str]
+    cwd: str
+    settings: list[Setting]
+    started_s: float
+    wall_s: float | None = None
+    exit_code: int | None = None
+    ended_by: Literal["command", "window", "timeout", "user"] | None = None
+    sandbox: Literal["overlay", "none"] = "none"
+    changed_files: list[str] = []
+    processes: list[Process] = []
+    readback: list[Readback] = []

@@ -1,0 +1,25 @@
+"""A knob with a value."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dynotune.schema.knob import Scalar
+
+UNSET = "@unset"
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """`knob=value`. The value `@unset` takes an environment variable away.
+
+    Args:
+        knob: the knob's id, or `env.NAME`.
+        value: of the knob's type.
+    """
+
+    knob: str
+    value: Scalar
+
+    def __str__(self) -> str:
+        value = str(self.value).lower() if isinstance(self.value, bool) else self.value
+        return f"{self.knob}={value}"

@@ -134,7 +134,7 @@ class Agent:
     # When a step has been found or has ended
 
     def _step_fixed(self, description, begin_s, classes):
-        self._event({"event": "cycle", "step": description, "begin_s": begin_s, "num_events": self._steps.num_events})
+        self._event({"event": "cycle", "step": description, "begin_s": begin_s, "num_steps": self._steps.index})
         if self._roots is not None:
             if self._settings.wants_around:
                 classes = set(classes) | set(self._roots.known_classes())

@@ -127,8 +127,9 @@ class Steps:
         self._sampler = calls[0] if calls and not self._loaders else None
         self._draws_per_step = sum(n in self._loaders or n == self._sampler for n in found.sequence)
         needed = {self._classes[n] for n in {self._sampler, self._anchor} & set(calls)}
-        self._fixed(found.describe(self._tokens), self._begin_s(), needed)
+        begin_s = self._begin_s()
         self._catch_up()
+        self._fixed(found.describe(self._tokens), begin_s, needed)
 
     def _catch_up(self):
         """Count what happened while the step was searched for."""
@@ -176,8 +177,8 @@ class Steps:
         self._anchor = -1
         self._loaders = _Every(self._tokens)
         begin = self._times[0] - self._waits[0] if self._times else now
-        self._fixed("marked by the program", begin, set())
         self._catch_up()
+        self._fixed("marked by the program", begin, set())
 
     # Names for objects
 

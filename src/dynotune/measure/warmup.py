@@ -113,9 +113,7 @@ def _best_length(runs: Sequence[Sequence[float]], start_s: float) -> int:
 
 def _mean_step_s(runs: Sequence[Sequence[float]]) -> float:
     if not runs or min(map(len, runs)) < 2 * BATCH_STEPS:
-        raise StatisticsError(
-            f"A pilot run of each arm with at least {2 * BATCH_STEPS} steady steps is needed."
-        )
+        raise StatisticsError(f"A pilot run of each arm with at least {2 * BATCH_STEPS} steady steps is needed.")
     for run in runs:
         _refuse_non_durations(run)
     mean_s = math.fsum(math.fsum(run) / len(run) for run in runs) / len(runs)

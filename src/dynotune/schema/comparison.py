@@ -41,6 +41,20 @@ class Voided(msgspec.Struct, frozen=True):
     values: Pair | None = None
 
 
+class FailedArm(msgspec.Struct, frozen=True):
+    """An arm whose command failed.
+
+    Args:
+        exit_code: of the command; minus the signal's number when a signal ended it.
+        last_lines: the end of what it printed to stderr, or to stdout when stderr was empty.
+    """
+
+    arm: ArmName
+    exit_code: int
+    last_lines: list[str] = []
+    run: str = ""
+
+
 class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Medians over the runs of one arm; None where it could not be known."""
 
@@ -75,6 +89,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     settings: list[Setting]
     against: list[Setting]
     verdict: Verdict | None = None
+    failed: FailedArm | None = None
     speedup: float | None = None
     ci: tuple[float, float] | None = None
     confidence: float = 0.95

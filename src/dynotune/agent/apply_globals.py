@@ -50,13 +50,17 @@ class GlobalSite(Site):
 
     def _read(self, setting):
         knob, site = setting["knob"], setting["site"]
-        found = self._get(setting)
+        witness = site["path"] if site["type"] == "attr" else site["get"] + "()"
+        try:
+            found = self._get(setting)
+        except Exception as error:
+            detail = self._refused.get(knob) or "it cannot be read: %s" % error
+            return answer(setting, None, witness, False if knob in self._refused else None, detail)
         detail = self._refused.get(knob, "")
         if knob in self._changes:
             detail = "the program set it to %s; it was put back" % ", ".join(self._changes[knob])
         elif found != setting["value"] and not detail:
             detail = "the program set it after the window had begun"
-        witness = site["path"] if site["type"] == "attr" else site["get"] + "()"
         return answer(setting, found, witness, found == setting["value"], detail)
 
     def _get(self, setting):

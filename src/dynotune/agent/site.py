@@ -2,7 +2,7 @@
 
 
 class Site:
-    """Settings that act at one place. Each entry may raise: `Settings` catches it, and leaves a failed site alone.
+    """Settings that act at one place. An entry may raise: `Settings` catches it, and leaves the site alone.
 
     Args:
         planned: the settings of this place, as in the plan: dicts of knob, value, site, keep.

@@ -125,10 +125,7 @@ class Settings:
 
     def readback(self):
         """What the live process says: one dict a setting, with the fields of `schema.run.Readback`."""
-        answers = [
-            answer(setting, None, "none", False, "this dynotune cannot apply it")
-            for setting in self._unplaced
-        ]
+        answers = [answer(setting, None, "none", False, "this dynotune cannot apply it") for setting in self._unplaced]
         for site in self._sites:
             if site.failure:
                 answers.extend(answer(setting, None, "none", False, site.failure) for setting in site.planned)

@@ -180,9 +180,7 @@ class PreloadSite(Site):
     def _read(self, setting, mapped):
         found = "system"
         for name, libraries in setting["site"]["libraries"].items():
-            if any(
-                file.startswith(library.split(".so")[0] + ".so") for library in libraries for file in mapped
-            ):
+            if any(file.startswith(library.split(".so")[0] + ".so") for library in libraries for file in mapped):
                 found = name
         return answer(setting, found, "libraries mapped into the process", found == setting["value"])
 

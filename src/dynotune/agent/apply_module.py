@@ -54,9 +54,7 @@ class ChannelsLastSite(Site):
         witness = "strides of the 4-D weights"
         weights = [weight for weight in (ref() for ref in self._weights) if weight is not None]
         # A 1x1 or one-channel weight has the strides of both layouts.
-        telling = [
-            weight for weight in weights if min(weight.shape[1], weight.shape[2] * weight.shape[3]) > 1
-        ]
+        telling = [weight for weight in weights if min(weight.shape[1], weight.shape[2] * weight.shape[3]) > 1]
         if not telling:
             detail = "no outermost module has a 4-D weight whose layout could differ"
             return [answer(self._setting, None, witness, False, detail)]
@@ -138,9 +136,7 @@ class CompileSite(Site):
 
     def _read_off(self):
         if not self._num_skipped:
-            return answer(
-                self._setting, "off", "calls of torch.compile", True, "the program compiles nothing"
-            )
+            return answer(self._setting, "off", "calls of torch.compile", True, "the program compiles nothing")
         eval_frame = sys.modules.get("torch._dynamo.eval_frame")
         stance = getattr(getattr(eval_frame, "_stance", None), "stance", None)
         if stance is None:

@@ -33,7 +33,7 @@ class Agent:
         self._torch = None
         self._roots = None
         self._num_errors = 0
-        self._settings = Settings(plan["settings"], self._event)
+        self._settings = Settings(plan["settings"], self._event, self.log)
         self._window = Window(
             plan.get("warmup_steps") or 1,
             plan.get("window_steps"),
@@ -156,7 +156,7 @@ class Agent:
         return (COMPILED if now[0] != before[0] else 0) | (ALLOCATED if now[1] != before[1] else 0)
 
     def _before_window(self):
-        self._guard("settings", self._settings.before_window)
+        self._guard("settings", self._settings.hold)
 
     def _window_complete(self, fields):
         self._guard("memory", self._remember_memory)

@@ -35,10 +35,7 @@ def _key(
         unless=NO_GPU,
         doc=doc,
         hurts=hurts,
-        source=(
-            "https://docs.pytorch.org/docs/stable/notes/cuda.html"
-            "#optimizing-memory-usage-with-pytorch-alloc-conf"
-        ),
+        source=("https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf"),
     )
 
 
@@ -50,8 +47,7 @@ _DEVICE = (
         "expandable_segments",
         "bool",
         "false",
-        "Lets segments of GPU memory grow instead of adding new ones, so that sizes that vary leave no "
-        "slivers.",
+        "Lets segments of GPU memory grow instead of adding new ones, so that sizes that vary leave no slivers.",
         "Experimental. Sharing CUDA tensors between processes may fail with it.",
     ),
     _key(
@@ -99,8 +95,7 @@ _DEVICE = (
         "backend",
         "str",
         "native",
-        "The allocator itself: torch's own, or that of the CUDA driver, which shares memory between "
-        "libraries.",
+        "The allocator itself: torch's own, or that of the CUDA driver, which shares memory between libraries.",
         "With cudaMallocAsync most other keys are ignored, and torch's memory statistics mean nothing.",
         values=("native", "cudaMallocAsync"),
     ),
@@ -149,8 +144,7 @@ _PINNED = (
         "pinned_num_register_threads",
         "int",
         "1",
-        "Threads that touch the pages of pinned memory, at most 128. Needs "
-        "alloc.pinned_use_cuda_host_register.",
+        "Threads that touch the pages of pinned memory, at most 128. Needs alloc.pinned_use_cuda_host_register.",
         minimum=1,
     ),
     _key(

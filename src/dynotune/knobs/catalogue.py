@@ -91,9 +91,7 @@ def parse(text: str) -> Setting:
     knob_id = knob_id.strip()
     if not equals:
         knob = get(knob_id)
-        raise UsageError(
-            f"{text!r} names a knob but no value.", hint=f"Write {knob_id}=VALUE: {_allowed(knob)}."
-        )
+        raise UsageError(f"{text!r} names a knob but no value.", hint=f"Write {knob_id}=VALUE: {_allowed(knob)}.")
     knob = get(knob_id)
     if isinstance(knob.site, Env):
         # An environment variable's value is taken as it stands, spaces and all.
@@ -127,11 +125,7 @@ def _converted(type_: str, text: str) -> Scalar | None:
     if type_ == "int":
         return int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else None
     if type_ == "float":
-        return (
-            float(text)
-            if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", text, re.I)
-            else None
-        )
+        return float(text) if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", text, re.I) else None
     return text or None
 
 

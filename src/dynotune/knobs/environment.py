@@ -20,10 +20,7 @@ def for_variable(name: str) -> Knob:
             f"The environment variable {name}. `env.{name}=@unset` takes it away. The program cannot change "
             "it afterwards: its own writes do not reach C code or child processes."
         ),
-        hurts=(
-            "What a variable may change is up to whoever reads it; some are read once, when a library is "
-            "loaded."
-        ),
+        hurts=("What a variable may change is up to whoever reads it; some are read once, when a library is loaded."),
         source="https://docs.pytorch.org/docs/stable/torch_environment_variables.html",
     )
 

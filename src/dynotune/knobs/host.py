@@ -43,13 +43,8 @@ KNOBS = (
         default="the cores of the machine",
         when="before_cuda",
         effect="exact",
-        doc=(
-            "Threads that run independent CPU operations side by side (torch.jit.fork, some distributed "
-            "work)."
-        ),
-        hurts=(
-            "Most programs start no such work, and see no difference. Torch lets it be set once in a process."
-        ),
+        doc=("Threads that run independent CPU operations side by side (torch.jit.fork, some distributed work)."),
+        hurts=("Most programs start no such work, and see no difference. Torch lets it be set once in a process."),
         source=_THREADS,
     ),
     Knob(
@@ -63,13 +58,9 @@ KNOBS = (
         needs=("platform",),
         applies=lambda facts: str(facts["platform"]).lower().startswith("linux"),
         unless="preloading a library works on Linux only",
-        doc=(
-            "The allocator behind malloc in the command and its children, preloaded where the library is "
-            "installed."
-        ),
+        doc=("The allocator behind malloc in the command and its children, preloaded where the library is installed."),
         hurts=(
-            "Keeps freed memory longer. Helps where CPU code allocates much, such as decoding; else nothing "
-            "changes."
+            "Keeps freed memory longer. Helps where CPU code allocates much, such as decoding; else nothing changes."
         ),
         source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     ),

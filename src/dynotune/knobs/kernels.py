@@ -39,8 +39,7 @@ KNOBS = (
         unless=NO_GPU,
         doc="Keeps cuDNN to convolution algorithms that give the same result every time.",
         hurts=(
-            "Set to true, faster algorithms are passed over. Set to false, runs are no longer repeatable "
-            "bit by bit."
+            "Set to true, faster algorithms are passed over. Set to false, runs are no longer repeatable bit by bit."
         ),
         source=_RANDOMNESS + "#cuda-convolution-determinism",
     ),

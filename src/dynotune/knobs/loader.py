@@ -109,10 +109,7 @@ KNOBS = (
         default="Python's own: fork on Linux, forkserver from Python 3.14 on",
         when="construct",
         effect="semantics",
-        doc=(
-            "How workers are started. fork is fastest; the others begin in a fresh interpreter. Needs "
-            "workers."
-        ),
+        doc=("How workers are started. fork is fastest; the others begin in a fresh interpreter. Needs workers."),
         hurts=(
             "fork copies whatever threads and locks were in use, and a worker that touches CUDA after it "
             "fails. forkserver and spawn import the program again in each worker, and must be able to "

@@ -9,9 +9,7 @@ __all__ = ["KNOBS"]
 KNOBS = (
     Knob(
         id="optimizer.fused",
-        site=Constructor(
-            ("torch.optim.Adam", "torch.optim.AdamW", "torch.optim.SGD", "torch.optim.Adagrad"), "fused"
-        ),
+        site=Constructor(("torch.optim.Adam", "torch.optim.AdamW", "torch.optim.SGD", "torch.optim.Adagrad"), "fused"),
         type="bool",
         default="false: several kernels, each over all parameters at once on a GPU (foreach)",
         when="construct",

@@ -26,8 +26,7 @@ KNOBS = (
             "meant: cuDNN uses TF32 for them already."
         ),
         hurts=(
-            "Errors of a product grow about a hundredfold. Does nothing where products are in half "
-            "precision already."
+            "Errors of a product grow about a hundredfold. Does nothing where products are in half precision already."
         ),
         source="https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html",
     ),

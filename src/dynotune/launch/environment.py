@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+import dynotune
 from dynotune import knobs
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts
@@ -17,7 +18,10 @@ from dynotune.schema.knob import AllocConf, Env, Knob, Preload, Site
 from dynotune.schema.run import PlannedSetting
 from dynotune.schema.setting import UNSET, Setting
 
-__all__ = ["ALLOC_CONF_NAMES", "build", "find_library"]
+__all__ = ["AGENT", "ALLOC_CONF_NAMES", "build", "find_library"]
+
+AGENT = Path(dynotune.__file__).parent / "agent"
+"""The package that runs inside the user's process."""
 
 ALLOC_CONF_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """The allocator's variable, under its old name and its new one."""
@@ -186,9 +190,7 @@ def _linker_cache() -> dict[str, Path]:
     word = {"x86_64": "x86-64", "aarch64": "AArch64"}.get(platform.machine(), "")
     for ldconfig in ("/sbin/ldconfig", "/usr/sbin/ldconfig", "ldconfig"):
         try:
-            listing = subprocess.run(
-                [ldconfig, "-p"], check=False, capture_output=True, text=True, timeout=30
-            )
+            listing = subprocess.run([ldconfig, "-p"], check=False, capture_output=True, text=True, timeout=30)
         except (OSError, subprocess.TimeoutExpired):
             continue
         found: dict[str, Path] = {}

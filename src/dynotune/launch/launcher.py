@@ -281,9 +281,7 @@ class Launched:
         """End what the supervisor left when it was killed: orphans are our children now."""
         status = self._supervisor.wait()
         mark = os.fsencode(f"{_MARK}={self._run_dir}")
-        while orphans := [
-            process for process in processes.descendants(os.getpid()) if self._is_ours(process, mark)
-        ]:
+        while orphans := [process for process in processes.descendants(os.getpid()) if self._is_ours(process, mark)]:
             for process in orphans:
                 processes.kill_all(process.pid)
                 processes.send(process, signal.SIGKILL)
@@ -310,9 +308,7 @@ def _start_supervisor(run_dir: Path, *, capture: bool) -> tuple[subprocess.Popen
     try:
         with theirs, _streams(run_dir, capture=capture) as streams:
             if capture:
-                supervisor = subprocess.Popen(
-                    command, start_new_session=True, pass_fds=[theirs.fileno()], **streams
-                )
+                supervisor = subprocess.Popen(command, start_new_session=True, pass_fds=[theirs.fileno()], **streams)
             else:
                 # Descriptors that we were given beyond the three are the command's as well.
                 theirs.set_inheritable(True)
@@ -372,9 +368,7 @@ def _not_started(order: Mapping[str, Any], failure: Mapping[str, Any]) -> Dynotu
             hint=f"Look at the first line of {order['executable']}.",
         )
     if failure["failed"] == "exec" and failure["errno"] in (errno.EACCES, errno.E2BIG):
-        return UsageError(
-            f"{name} cannot be started: {why}.", hint="Check its permissions and the command's length."
-        )
+        return UsageError(f"{name} cannot be started: {why}.", hint="Check its permissions and the command's length.")
     return CannotRunHere(f"{name} cannot be started: {why}.")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,19 @@ def summarise(record: Record, launched_s: float) -> Process:
         environment_changes=[_change(event) for event in record.events.get("environment", [])],
         errors=[f"{event['where']}: {event['error']}" for event in record.events.get("error", [])],
     )
+
+
+def read_back(processes: Sequence[Process]) -> list[Readback]:
+    """For each setting the word of the processes that made steps, of one that says no before one that says yes."""
+    telling = [process for process in processes if process.num_steps] or [p for p in processes if p.torch]
+    found: dict[str, Readback] = {}
+    order = {False: 0, True: 1, None: 2}
+    for process in telling:
+        for readback in process.readback:
+            before = found.get(readback.knob)
+            if before is None or order[readback.ok] < order[before.ok]:
+                found[readback.knob] = readback
+    return list(found.values())
 
 
 def _window(event: dict[str, Any]) -> Window:

@@ -94,9 +94,7 @@ def changes_in(view: View) -> Changes:
                 created.add(name + "/")
             elif _is_opaque(path) or not stat.S_ISDIR(below.st_mode):
                 deleted.update(
-                    gone
-                    for gone in _all_of(Path(view.cwd), name, below)
-                    if _status(Path(view.upper, gone)) is None
+                    gone for gone in _all_of(Path(view.cwd), name, below) if _status(Path(view.upper, gone)) is None
                 )
         elif below is None:
             created.add(name)

@@ -8,20 +8,18 @@ from pathlib import Path
 
 import msgspec
 
-import dynotune
 from dynotune import probe
 from dynotune.launch import caches, environment
 from dynotune.launch.launcher import Exit, Launched, start
-from dynotune.launch.record import Record, Records, summarise
+from dynotune.launch.record import Record, Records, read_back, summarise
 from dynotune.launch.run_folder import last_lines
 from dynotune.measure.request import Request
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.run import Plan, Process, Purpose, Readback, Run, Window
+from dynotune.schema.run import EndedBy, Plan, Purpose, Readback, Run, Window
 
-AGENT = Path(dynotune.__file__).parent / "agent"
 POLL_S = 0.2
 """Looking costs a millisecond; a run outlives its window by this at most."""
 GRACE_S = 3.0
@@ -79,7 +77,9 @@ def run_arm(
         caches.clear(cache_folder)
     base_env = {**request.env, **caches.environment(cache_folder)}
     base_env.setdefault("PYTHONHASHSEED", str(request.seed % 2**32))
-    env, planned = environment.build(request.arm(arm), base_env, run_dir=folder, agent_dir=AGENT, facts=facts)
+    env, planned = environment.build(
+        request.arm(arm), base_env, run_dir=folder, agent_dir=environment.AGENT, facts=facts
+    )
     plan = Plan(
         settings=planned,
         warmup_steps=warmup_steps,
@@ -102,6 +102,7 @@ def run_arm(
         with sampler:
             ended_by, exit_ = _watch(launched, folder, window_steps, limit_s, request.finish, enough)
     records = Records(folder).update()
+    processes = [summarise(record, launched_s) for record in records]
     run = Run(
         id=f"{folder.parent.name}/{folder.name}",
         purpose=purpose,
@@ -114,8 +115,8 @@ def run_arm(
         ended_by=ended_by,
         sandbox=launched.sandbox,
         changed_files=launched.changed_files,
-        processes=[summarise(record, launched_s) for record in records],
-        readback=_read_back([summarise(record, launched_s) for record in records]),
+        processes=processes,
+        readback=read_back(processes),
     )
     document.write(folder / "run.json", run)
     outcome = Outcome(
@@ -155,7 +156,7 @@ def _watch(
     limit_s: float,
     finish: bool,
     enough: Callable[[list[Record]], bool],
-) -> tuple[str, Exit]:
+) -> tuple[EndedBy, Exit]:
     records = Records(folder)
     deadline_s = time.monotonic() + limit_s
     while True:
@@ -184,24 +185,11 @@ def _outside(sampler: probe.Sampler, run: Run) -> probe.Judgement | None:
     )
 
 
-def _read_back(processes: Sequence[Process]) -> list[Readback]:
-    """For each setting the word of the processes that made steps, of one that says no before one that says yes."""
-    telling = [process for process in processes if process.num_steps] or [p for p in processes if p.torch]
-    found: dict[str, Readback] = {}
-    order = {False: 0, True: 1, None: 2}
-    for process in telling:
-        for readback in process.readback:
-            before = found.get(readback.knob)
-            if before is None or order[readback.ok] < order[before.ok]:
-                found[readback.knob] = readback
-    return list(found.values())
-
-
 def _refuse_incomplete(
     outcome: Outcome, arm: ArmName, records: Sequence[Record], window_steps: int | None, limit_s: float
 ) -> None:
     run = outcome.run
-    complete = window_steps is None and outcome.records or _all_windows(records)
+    complete = (window_steps is None and outcome.records) or _all_windows(records)
     if run.ended_by == "window" or (run.exit_code == 0 and complete):
         return
     lines = last_lines(outcome.folder, NUM_LAST_LINES)

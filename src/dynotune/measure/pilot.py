@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -152,7 +153,7 @@ def _epoch_steps(records: Sequence[Record]) -> int | None:
     lengths = set()
     for record in records:
         begins = [index for index, step in enumerate(record.steps) if step.flags & EPOCH]
-        lengths |= {after - before for before, after in zip(begins, begins[1:], strict=False)}
+        lengths |= {after - before for before, after in itertools.pairwise(begins)}
     # Evaluation on the same data begins the loader too; then the lengths differ and nothing is known.
     return lengths.pop() if len(lengths) == 1 else None
 

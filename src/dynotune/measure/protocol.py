@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dynotune import knobs, probe
-from dynotune.launch import lock
-from dynotune.launch.run_folder import new_run_folder
+from dynotune.launch import measuring, new_run_folder
 from dynotune.measure import schedule, summary
 from dynotune.measure.one_run import Outcome, run_arm
 from dynotune.measure.pilot import Steadiness, Window, affordable_pairs, plan_window
@@ -124,15 +123,21 @@ class _Session:
 
     def run(self) -> Comparison:
         gpus = probe.nvml.visible_gpus(self._request.env)
-        locked = lock.measuring(
-            probe.host.usable_cpus(), None if isinstance(gpus, Unknown) else gpus, on_wait=self._watcher.say
-        )
         self._save()
         if not self._request.lock:
             return self._run()
-        with locked:
+        with measuring(
+            self._request.base.parent,
+            cpus=probe.host.usable_cpus(),
+            gpus=None if isinstance(gpus, Unknown) else gpus,
+            on_wait=self._say_that_it_waits,
+        ):
             self._began_s = time.monotonic()
             return self._run()
+
+    def _say_that_it_waits(self, pid: int | None) -> None:
+        who = f"another dynotune (process {pid})" if pid else "another dynotune"
+        self._watcher.say(f"Waiting: {who} is measuring on the same cores or GPU. --no-lock does not wait.")
 
     def _run(self) -> Comparison:
         try:
@@ -158,6 +163,9 @@ class _Session:
                 f"The budget affords {max_pairs} pairs; a comparison takes at least {schedule.MIN_PAIRS}.",
                 hint=f"A pair takes about {2 * window.run_s:.0f} s here: give more with --budget.",
             )
+        if self._comparison.window_steps is not None:
+            # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
+            return window
         unit = summary.unit(outcomes)
         warnings = [] if window.steady else ["A pilot never became steady; the window begins in the middle of it."]
         self._update(
@@ -165,7 +173,7 @@ class _Session:
             window_steps=window.num_steps,
             max_pairs=max_pairs - max_pairs % 2 if max_pairs < self._comparison.max_pairs else max_pairs,
             unit=unit,
-            step=outcomes[0].run.processes and summary.step(outcomes[0]),
+            step=summary.step(outcomes[0]),
             warnings=[*self._comparison.warnings, *warnings, *summary.sandbox_warnings(outcomes[0])],
         )
         self._watcher.say(summary.cost(self._comparison, window))

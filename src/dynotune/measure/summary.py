@@ -161,7 +161,8 @@ def cost(comparison: Comparison, window: PlannedWindow) -> str:
     epochs = f" ({window.whole_epochs} whole epochs)" if window.whole_epochs else ""
     return (
         f"Each run: {window.warmup_steps} steps of warm-up, then {window.num_steps} timed as a whole{epochs}; "
-        f"about {window.run_s:.0f} s. At most {comparison.max_pairs} pairs, {most_s / 60:.1f} min; fewer when it is clear."
+        f"about {window.run_s:.0f} s. At most {comparison.max_pairs} pairs, {most_s / 60:.1f} min; "
+        "fewer when it is clear."
     )
 
 

@@ -44,7 +44,7 @@ class Agent:
 
     def _attach(self):
         self._writer.event(event="process", **observe.process())
-        watch = observe.EnvironmentWatch(self._event, self._settings.is_kept)
+        watch = observe.EnvironmentWatch(self._event, self._settings.is_kept, self.log)
         watch.install()
         self._settings.before_torch()
         hooks = AfterImport(self.log)

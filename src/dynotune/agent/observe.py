@@ -43,8 +43,8 @@ class EnvironmentWatch:
     The audit event comes before the change and does not see `setenv` of C code, so this only observes.
     """
 
-    def __init__(self, event, is_kept):
-        self._event = event
+    def __init__(self, event, is_kept, log):
+        self._event, self._log = event, log
         self._is_kept = is_kept
         self._num_changes = 0
 
@@ -59,14 +59,12 @@ class EnvironmentWatch:
             if self._num_changes < _MAX_CHANGES and variable.startswith(_WATCHED):
                 self._num_changes += 1
                 self._record(variable, os.fsdecode(args[1]) if name == "os.putenv" else None)
-        except Exception:
-            pass  # an exception here would be raised in the program
+        except Exception as error:  # it would be raised in the program
+            self._log("environment", error)
 
     def _record(self, variable, value):
-        self.record(variable, value, sys._getframe(2), kept=False)
-
-    def record(self, variable, value, frame, kept):
         """Record a change with the innermost frame that is neither ours nor the standard library's os."""
+        frame = sys._getframe(2)
         own = os.path.dirname(os.path.abspath(__file__))
         while frame is not None and (
             frame.f_code.co_filename == os.__file__
@@ -75,13 +73,15 @@ class EnvironmentWatch:
         ):
             frame = frame.f_back
         self._event(
-            event="environment",
-            name=variable,
-            value=value,
-            file=frame.f_code.co_filename if frame else "",
-            line=frame.f_lineno if frame else 0,
-            function=frame.f_code.co_name if frame else "",
-            kept=bool(kept or self._is_kept(variable)),
+            {
+                "event": "environment",
+                "name": variable,
+                "value": value,
+                "file": frame.f_code.co_filename if frame else "",
+                "line": frame.f_lineno if frame else 0,
+                "function": frame.f_code.co_name if frame else "",
+                "kept": bool(self._is_kept(variable)),
+            }
         )
 
 

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+
 class Head(nn.Module):
     def __init__(self):
         super().__init__()

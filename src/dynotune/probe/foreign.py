@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -82,20 +83,23 @@ def judge(samples: Sequence[Sample], begin_s: float, end_s: float) -> Judgement:
         return Judgement(unknown=["outside causes: the samples do not cover the window"])
     window = _Window(samples, begin_s, end_s)
     found = Judgement([], [])
-    for subject, rule in (("other processes", _cores), ("the CPU quota", _quota), ("swapping", _swap)):
+    for subject, rule in _rules(window):
         try:
-            for reason in rule(window):
+            # One by one: a rule may find something before it misses something.
+            for reason in rule():
                 found.foreign.append(reason)
         except _Missing as missing:
             found.unknown.append(f"{subject}: {missing}")
-    for at, gpu in enumerate(samples[0].gpus):
-        for subject, gpu_rule in (("other processes", _gpu_processes), ("clock", _gpu_clock)):
-            try:
-                for reason in gpu_rule(window, at):
-                    found.foreign.append(reason)
-            except _Missing as missing:
-                found.unknown.append(f"{subject} of GPU {gpu.nvml_index}: {missing}")
     return found
+
+
+def _rules(window: _Window) -> Iterator[tuple[str, Callable[[], Iterator[str]]]]:
+    yield "other processes", partial(_cores, window)
+    yield "the CPU quota", partial(_quota, window)
+    yield "swapping", partial(_swap, window)
+    for at, gpu in enumerate(window.inside[0].gpus):
+        yield f"other processes on GPU {gpu.nvml_index}", partial(_gpu_processes, window, at)
+        yield f"the clock of GPU {gpu.nvml_index}", partial(_gpu_clock, window, at)
 
 
 def foreign(samples: Sequence[Sample], begin_s: float, end_s: float) -> list[str]:
@@ -114,12 +118,11 @@ def growth(
 
     Unknown where one of the samples it rests on does not have it, or where it fell.
     """
-    values = [_at(samples, counter, time_s) for time_s in (begin_s, end_s)]
-    for value in values:
-        if isinstance(value, Unknown):
-            return value
-    begin, end = values
-    assert isinstance(begin, float) and isinstance(end, float)
+    begin, end = _at(samples, counter, begin_s), _at(samples, counter, end_s)
+    if isinstance(begin, Unknown):
+        return begin
+    if isinstance(end, Unknown):
+        return end
     return end - begin if end >= begin else Unknown("the counter fell")
 
 
@@ -204,13 +207,12 @@ def _cores(window: _Window) -> Iterator[str]:
         raise _Missing("the window is too short for the kernel's CPU counters")
     others_s = _other_cpu_s(window)
     busy_s, steal_s = window.growth("cores", "busy_s"), window.growth("cores", "steal_s")
-    first = window.inside[0]
-    num_cpus = first.cores.num_cpus if isinstance(first.cores, Cores) else 0
-    counted_s = busy_s + steal_s + window.growth("cores", "idle_s")
+    num_cpus = next(sample.cores.num_cpus for sample in window.samples if isinstance(sample.cores, Cores))
+    quotas = (sample.quota.cores for sample in window.samples if isinstance(sample.quota, Quota))
     # Some sandboxes show /proc/stat with zeros.
-    if counted_s < 0.5 * num_cpus * window.length_s:
+    if window.growth("cores", "counted_s") < 0.5 * num_cpus * window.length_s:
         raise _Missing("the kernel does not count the time of our cores")
-    usable = min(float(num_cpus), first.quota.cores) if isinstance(first.quota, Quota) else float(num_cpus)
+    usable = min(num_cpus, next(quotas, num_cpus))
     usable_s = usable * window.length_s
     if -others_s > MISMATCH_SHARE * usable_s:
         raise _Missing("the counters of our cores and of our processes do not agree")
@@ -231,7 +233,7 @@ def _quota(window: _Window) -> Iterator[str]:
     if throttled_s <= THROTTLED_SHARE * window.length_s:
         return
     others_s = window.growth("quota", "usage_s") - window.growth("tree", "cpu_s") - window.own_cpu_s()
-    cores = next(sample.quota.cores for sample in window.inside if isinstance(sample.quota, Quota))
+    cores = next(sample.quota.cores for sample in window.samples if isinstance(sample.quota, Quota))
     # A tree that runs into its quota by itself is what is being measured.
     if others_s > FOREIGN_SHARE * cores * window.length_s:
         yield (

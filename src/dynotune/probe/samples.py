@@ -30,6 +30,11 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
     idle_s: float
     steal_s: float
 
+    @property
+    def counted_s(self) -> float:
+        """All of it. `idle_s` alone may fall a little: the kernel may take iowait back."""
+        return self.busy_s + self.idle_s + self.steal_s
+
 
 class Tree(msgspec.Struct, frozen=True, kw_only=True, tag="tree"):
     """What the process tree of the arm used since it was first sampled; never falls when a process ends.

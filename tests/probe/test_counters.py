@@ -148,7 +148,16 @@ def test_where_the_kernel_lists_no_children_parents_are_asked(root):
     assert counters.descendants(10, root.path) == [10, 11, 12]
 
 
+def test_a_tree_of_more_threads_than_there_are_processes_is_found_by_parents_too(root):
+    for pid, parent in {10: 1, 11: 10, 20: 1}.items():
+        root.process(pid, parent=parent)
+        for thread in range(counters.MIN_THREADS):
+            root.write(f"proc/{pid}/task/{thread}/children", "11" if (pid, thread) == (10, 0) else "")
+    assert counters.descendants(10, root.path) == [10, 11]
+
+
 def test_the_descendants_of_a_process_that_is_gone_are_none(root):
+    (root.path / "proc").mkdir(parents=True)
     assert counters.descendants(99, root.path) == []
 
 

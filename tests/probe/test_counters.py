@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 
@@ -170,6 +171,39 @@ def test_a_real_child_and_grandchild_are_found():
         assert len(counters.descendants(child.pid)) == 2
         assert set(counters.descendants(child.pid)) < set(counters.descendants(os.getpid()))
         child.communicate(b"\n")
+
+
+CHILDREN_THAT_COME_AND_GO = """
+import os, sys
+for n in range(15):
+    pid = os.fork()
+    if pid == 0:
+        while sum(os.times()[:2]) < 0.05:
+            pass
+        os._exit(0)
+    if n % 3 == 0:
+        os.waitpid(pid, 0)
+try:
+    while True:
+        os.wait()
+except ChildProcessError:
+    print(sum(os.times()[:4]), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_real_tree_whose_children_come_and_go_is_billed_what_the_kernel_bills():
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILDREN_THAT_COME_AND_GO], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        tree = counters.TreeCounter()
+        while not select.select([parent.stdout], [], [], 0)[0]:
+            tree.read(counters.descendants(parent.pid))
+        billed_s = float(parent.stdout.readline())
+        found_s = tree.read(counters.descendants(parent.pid)).cpu_s
+        parent.stdin.close()
+    # The tolerance is one child: a process may end while it is being read.
+    assert found_s == pytest.approx(billed_s, abs=0.06)
 
 
 def test_version_2_throttling_is_in_microseconds(root):

@@ -116,8 +116,8 @@ class TreeCounter:
 def descendants(pid: int, root: Path = Path("/")) -> list[int]:
     """`pid` and every process below it, parents before children; empty when it is gone.
 
-    The kernel lists children by thread (CONFIG_PROC_CHILDREN). Where it does not, or the tree has more threads
-    than the machine has processes, every process is asked for its parent.
+    The kernel lists children by thread (CONFIG_PROC_CHILDREN). Where it does not, or the tree has more
+    threads than the machine has processes, every process is asked for its parent.
     """
     proc = str(root / "proc")
     num_threads_left = sum(entry.name.isdigit() for entry in os.scandir(proc)) + MIN_THREADS

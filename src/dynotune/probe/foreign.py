@@ -171,20 +171,20 @@ class _Window:
                 return Unknown("it was not counted")
             return counters if isinstance(counters, Unknown) else getattr(counters, field)
 
-        grown = growth(self.samples, counter, self.begin_s, self.end_s)
-        if isinstance(grown, Unknown):
-            raise _Missing(grown.reason)
-        return grown
+        return _needed(growth(self.samples, counter, self.begin_s, self.end_s))
+
+    def own_cpu_s(self) -> float:
+        return _needed(growth(self.samples, lambda sample: sample.own_cpu_s, self.begin_s, self.end_s))
 
     def gpus(self, at: int) -> list[Gpu]:
         """One GPU, by its place in the samples, at every moment inside."""
         return [sample.gpus[at] for sample in self.inside]
 
-    def own_cpu_s(self) -> float:
-        grown = growth(self.samples, lambda sample: sample.own_cpu_s, self.begin_s, self.end_s)
-        if isinstance(grown, Unknown):
-            raise _Missing(grown.reason)
-        return grown
+
+def _needed(value: float | Unknown) -> float:
+    if isinstance(value, Unknown):
+        raise _Missing(value.reason)
+    return value
 
 
 def other_cpu_s(samples: Sequence[Sample], begin_s: float, end_s: float) -> float | Unknown:
@@ -287,7 +287,8 @@ def _gpu_clock(window: _Window, at: int) -> Iterator[str]:
     gpus = window.gpus(at)
     known = [gpu.clock_reasons for gpu in gpus if not isinstance(gpu.clock_reasons, Unknown)]
     for name, holds in CLOCK_CAUSES.items():
-        if known and sum(map(holds, known)) >= CLOCK_SHARE * len(known) and any(map(holds, known)):
+        num_held = sum(map(holds, known))
+        if num_held and num_held >= CLOCK_SHARE * len(known):
             yield f"the clock of GPU {gpus[0].nvml_index} was held down from outside ({name})"
     for gpu in gpus:
         if isinstance(gpu.clock_reasons, Unknown):

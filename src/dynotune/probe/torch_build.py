@@ -41,12 +41,13 @@ facts["python.executable"] = sys.executable
 def literals(path):
     found = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        names = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if isinstance(names[0], ast.Name):
-            try:
-                found[names[0].id] = ast.literal_eval(node.value)
-            except ValueError:
-                pass
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)):
+            continue
+        name = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        try:
+            found[getattr(name, "id", "")] = ast.literal_eval(node.value)
+        except (TypeError, ValueError):
+            pass
     return found
 
 def cudnn(cuda):

@@ -30,9 +30,7 @@ def cgroup_levels(controller: str, root: Path = Path("/")) -> list[Path] | Unkno
         return []
     except OSError as error:
         return Unknown(f"the control groups of this process cannot be read: {error.strerror}")
-    paths = {
-        name: path for _, names, path in (line.split(":", 2) for line in lines) for name in names.split(",")
-    }
+    paths = {name: path for _, names, path in (line.split(":", 2) for line in lines) for name in names.split(",")}
     version_1 = controller in paths
     if not version_1 and "" not in paths:
         return []

@@ -67,9 +67,7 @@ def facts(env: Mapping[str, str]) -> Facts:
         env: the environment the command will have.
     """
     named: Facts = {f"env.{name}": env.get(name) for name in NAMES}
-    found: Facts = {
-        f"env.{name}": value for name, value in sorted(env.items()) if name.startswith(tuple(PREFIXES))
-    }
+    found: Facts = {f"env.{name}": value for name, value in sorted(env.items()) if name.startswith(tuple(PREFIXES))}
     return {name: value for name, value in (named | found).items() if not _is_secret(name)}
 
 

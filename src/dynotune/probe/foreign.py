@@ -126,9 +126,7 @@ def growth(
     return end - begin if end >= begin else Unknown("the counter fell")
 
 
-def _at(
-    samples: Sequence[Sample], counter: Callable[[Sample], float | Unknown], time_s: float
-) -> float | Unknown:
+def _at(samples: Sequence[Sample], counter: Callable[[Sample], float | Unknown], time_s: float) -> float | Unknown:
     after_at = min(bisect_right(samples, time_s, key=lambda sample: sample.time_s), len(samples) - 1)
     left, right = samples[max(after_at - 1, 0)], samples[after_at]
     before, after = counter(left), counter(right)
@@ -258,12 +256,7 @@ def _swap(window: _Window) -> Iterator[str]:
 
 def _gpu_processes(window: _Window, at: int) -> Iterator[str]:
     gpus = window.gpus(at)
-    ours = {
-        process.pid
-        for sample in window.samples
-        for process in _known(sample.gpus[at].processes)
-        if process.ours
-    }
+    ours = {process.pid for sample in window.samples for process in _known(sample.gpus[at].processes) if process.ours}
     strangers: dict[int, list[GpuProcess]] = {}
     missing = [gpu.processes.reason for gpu in gpus if isinstance(gpu.processes, Unknown)]
     for gpu in gpus:

@@ -82,11 +82,7 @@ class GpuCounters:
                 pid=pid,
                 name=self._name(pid),
                 ours=pid in ours,
-                sm_percent=None
-                if pid in ours
-                else shares
-                if isinstance(shares, Unknown)
-                else shares.get(pid, 0),
+                sm_percent=None if pid in ours else shares if isinstance(shares, Unknown) else shares.get(pid, 0),
             )
             for pid in pids
         ]

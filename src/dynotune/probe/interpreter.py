@@ -104,9 +104,7 @@ def _which(name: str, env: Mapping[str, str], cwd: Path) -> Path | None:
     return Path(found) if found else None
 
 
-def _behind_wrapper(
-    name: str, arguments: list[str], env: Mapping[str, str], cwd: Path, left: int
-) -> str | Unknown:
+def _behind_wrapper(name: str, arguments: list[str], env: Mapping[str, str], cwd: Path, left: int) -> str | Unknown:
     """The first argument that leads to a Python: options and their values do not."""
     if name == "env" and any(argument.startswith("PATH=") for argument in arguments):
         return Unknown("env changes PATH for the program it starts")

@@ -160,8 +160,7 @@ def _visible(nvml: Any, env: Mapping[str, str]) -> list[int] | Unknown:
     by_number = selection is None or not selection.lstrip().startswith("GPU-")
     if chosen and by_speed and by_number and len(names) > 1:
         return Unknown(
-            "the GPUs differ and CUDA numbers them by speed; "
-            "CUDA_DEVICE_ORDER=PCI_BUS_ID makes their order known"
+            "the GPUs differ and CUDA numbers them by speed; CUDA_DEVICE_ORDER=PCI_BUS_ID makes their order known"
         )
     return chosen
 

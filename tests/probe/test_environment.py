@@ -14,9 +14,7 @@ def test_a_variable_with_a_known_prefix_is_reported_with_its_value():
 
 
 def test_other_variables_and_secrets_are_left_out():
-    facts = environment.facts(
-        {"HOME": "/home/me", "HF_TOKEN": "x", "TORCH_HUB_TOKEN": "x", "YOLO_API_KEY": "x"}
-    )
+    facts = environment.facts({"HOME": "/home/me", "HF_TOKEN": "x", "TORCH_HUB_TOKEN": "x", "YOLO_API_KEY": "x"})
     assert not {"env.HOME", "env.HF_TOKEN", "env.TORCH_HUB_TOKEN", "env.YOLO_API_KEY"} & facts.keys()
 
 

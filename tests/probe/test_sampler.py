@@ -117,9 +117,7 @@ def test_a_last_line_cut_short_is_left_out(root, tmp_path):
     assert read_samples(file) == whole[:-1]
 
 
-@pytest.mark.parametrize(
-    "text", ["", '{"schema":"dynotune.samples/2"}\n', f'{{"schema":"{SCHEMA}"}}\nnope\n']
-)
+@pytest.mark.parametrize("text", ["", '{"schema":"dynotune.samples/2"}\n', f'{{"schema":"{SCHEMA}"}}\nnope\n'])
 def test_a_file_that_is_not_ours_is_refused(tmp_path, text):
     file = tmp_path / "samples.jsonl"
     file.write_text(text)

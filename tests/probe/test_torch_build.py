@@ -53,7 +53,9 @@ def test_cudnn_that_is_no_package_is_unknown(site, tmp_path):
 
 def test_a_build_without_cuda_has_none(site, tmp_path):
     facts = torch_build.ask(
-        sys.executable, tmp_path, version(site, "__version__ = '2.13.0+cpu'\ncuda = None\nother = call()\nhip: str\nfor x in y: pass\n")
+        sys.executable,
+        tmp_path,
+        version(site, "__version__ = '2.13.0+cpu'\ncuda = None\nother = call()\nhip: str\nfor x in y: pass\n"),
     )
     assert facts["torch.version"] == "2.13.0+cpu"
     assert facts["torch.cuda"] is None

@@ -241,6 +241,11 @@ def test_a_server_that_works_for_many_is_unknown():
     assert "MPS" in judgement.unknown[0]
 
 
+def test_gpus_that_could_not_be_told_are_unknown_and_not_quiet():
+    samples = run(lambda t: sample(t, gpus=Unknown("a GPU is split by MIG")))
+    assert judge(samples, 2, 8).unknown == ["the GPUs: a GPU is split by MIG"]
+
+
 def test_gpu_counters_that_nvml_refuses_are_unknown():
     refused = Unknown("not supported")
     samples = run(lambda t: sample(t, gpus=[gpu(processes=refused, clock_reasons=refused)]))

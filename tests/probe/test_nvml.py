@@ -29,6 +29,12 @@ def test_no_library_and_no_device_file_means_no_gpu(fake_nvml, tmp_path):
     assert isinstance(facts["gpu.name"], Unknown)
 
 
+def test_no_gpu_at_all_means_none_visible_and_a_silent_driver_means_unknown(fake_nvml, tmp_path):
+    assert nvml.visible_gpus({}, nvml=fake_nvml(init_error=12), dev=tmp_path) == []
+    (tmp_path / "nvidiactl").touch()
+    assert isinstance(nvml.visible_gpus({}, nvml=fake_nvml(init_error=12), dev=tmp_path), Unknown)
+
+
 def test_no_library_beside_a_device_file_is_unknown(fake_nvml, tmp_path):
     (tmp_path / "nvidia0").touch()
     facts = nvml.facts({}, nvml=fake_nvml(init_error=12), dev=tmp_path)

@@ -51,6 +51,14 @@ def test_what_nvml_refuses_is_unknown_and_the_rest_stands(root, fake_nvml, h200)
     assert sample.gpus[0].sm_clock_mhz == 1980
 
 
+def test_gpus_that_could_not_be_told_stay_unknown_in_every_sample(root, tmp_path):
+    recorded(root)
+    file = tmp_path / "samples.jsonl"
+    with Sampler({0}, Unknown("split by MIG"), lambda: [10], 3600, root=root.path, file=file):
+        pass
+    assert [sample.gpus for sample in read_samples(file)] == [Unknown("split by MIG")] * 2
+
+
 def test_a_driver_that_does_not_answer_makes_the_gpu_unknown(root, fake_nvml):
     recorded(root)
     sample = Sampler({0}, [0], lambda: [10], root=root.path, nvml=fake_nvml(init_error=9)).sample()

@@ -97,7 +97,11 @@ def _rules(window: _Window) -> Iterator[tuple[str, Callable[[], Iterator[str]]]]
     yield "other processes", partial(_cores, window)
     yield "the CPU quota", partial(_quota, window)
     yield "swapping", partial(_swap, window)
-    for at, gpu in enumerate(window.inside[0].gpus):
+    gpus = window.inside[0].gpus
+    if isinstance(gpus, Unknown):
+        yield "the GPUs", partial(_missing, gpus)
+        return
+    for at, gpu in enumerate(gpus):
         yield f"other processes on GPU {gpu.nvml_index}", partial(_gpu_processes, window, at)
         yield f"the clock of GPU {gpu.nvml_index}", partial(_gpu_clock, window, at)
 
@@ -176,7 +180,15 @@ class _Window:
 
     def gpus(self, at: int) -> list[Gpu]:
         """One GPU, by its place in the samples, at every moment inside."""
-        return [sample.gpus[at] for sample in self.inside]
+        return _one_gpu(self.inside, at)
+
+
+def _one_gpu(samples: Sequence[Sample], at: int) -> list[Gpu]:
+    return [sample.gpus[at] for sample in samples if not isinstance(sample.gpus, Unknown)]
+
+
+def _missing(what: Unknown) -> Iterator[str]:
+    raise _Missing(what.reason)
 
 
 def _needed(value: float | Unknown) -> float:
@@ -256,7 +268,7 @@ def _swap(window: _Window) -> Iterator[str]:
 
 def _gpu_processes(window: _Window, at: int) -> Iterator[str]:
     gpus = window.gpus(at)
-    ours = {process.pid for sample in window.samples for process in _known(sample.gpus[at].processes) if process.ours}
+    ours = {process.pid for gpu in _one_gpu(window.samples, at) for process in _known(gpu.processes) if process.ours}
     strangers: dict[int, list[GpuProcess]] = {}
     missing = [gpu.processes.reason for gpu in gpus if isinstance(gpu.processes, Unknown)]
     for gpu in gpus:

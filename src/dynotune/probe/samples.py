@@ -108,6 +108,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         time_s: CLOCK_MONOTONIC.
         own_cpu_s: CPU time of dynotune's own process.
         quota: None where no limit is set.
+        gpus: Unknown where it is not known which ones the command sees.
         pids_comparable: process ids seen here are the kernel's own, as NVML reports them.
     """
 
@@ -117,7 +118,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     own_cpu_s: float
     quota: Quota | Unknown | None
     swap: Swap | Unknown
-    gpus: list[Gpu] = []
+    gpus: list[Gpu] | Unknown = []
     pids_comparable: bool = False
 
 

@@ -15,6 +15,9 @@ from dynotune.schema.facts import Unknown
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
+MIN_THREADS = 64
+"""A tree of so few threads is walked in any case: it is read in under a millisecond."""
+
 
 def cores(cpus: Collection[int], root: Path = Path("/")) -> Cores | Unknown:
     """Time of the cores `cpus`, summed. Source: proc_stat(5).
@@ -61,7 +64,7 @@ class TreeCounter:
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._root = root
+        self._proc = str(root / "proc")
         self._seen: dict[tuple[int, int], _Usage] = {}
         # Counted already, but not yet handed over: a process may end between the reading of its parent and
         # its own. Kept for one reading, since what nobody waits for is never handed over.
@@ -100,51 +103,70 @@ class TreeCounter:
 
     def _usage(self, pid: int) -> tuple[int, _Usage] | None:
         """Start time, which tells a reused process id apart, and counts. Source: proc_pid_stat(5)."""
-        try:
-            line = (self._root / "proc" / str(pid) / "stat").read_text(errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
+        line = _read(f"{self._proc}/{pid}/stat")
+        if line is None:
             return None
         # The name may hold blanks and brackets; the numbers begin after the last one, with field 3.
-        fields = line[line.rindex(")") + 2 :].split()
+        fields = line[line.rindex(b")") + 2 :].split()
         faults, waited_faults = int(fields[9]), int(fields[10])
         user, system, waited_user, waited_system = map(int, fields[11:15])
         return int(fields[19]), _Usage(user + system, faults, waited_user + waited_system, waited_faults)
 
 
 def descendants(pid: int, root: Path = Path("/")) -> list[int]:
-    """`pid` and every process below it, parents before children; empty when it is gone."""
+    """`pid` and every process below it, parents before children; empty when it is gone.
+
+    The kernel lists children by thread (CONFIG_PROC_CHILDREN). Where it does not, or the tree has more
+    threads than the machine has processes, every process is asked for its parent.
+    """
+    proc = str(root / "proc")
+    num_threads_left = sum(entry.name.isdigit() for entry in os.scandir(proc)) + MIN_THREADS
     tree: list[int] = []
     waiting = [pid]
     while waiting:
         current = waiting.pop()
-        threads = root / "proc" / str(current) / "task"
         try:
-            tasks = list(threads.iterdir())
+            threads = [entry.path for entry in os.scandir(f"{proc}/{current}/task")]
         except (FileNotFoundError, ProcessLookupError):
             continue
+        num_threads_left -= len(threads)
+        if num_threads_left < 0:
+            return _descendants_by_parent(pid, proc)
         tree.append(current)
-        for task in tasks:
-            try:
-                waiting.extend(map(int, (task / "children").read_text().split()))
-            except (FileNotFoundError, ProcessLookupError):
-                if task.exists():
-                    return _descendants_by_parent(pid, root)
+        for thread in threads:
+            children = _read(f"{thread}/children")
+            if children is None and Path(thread).exists():
+                return _descendants_by_parent(pid, proc)
+            waiting.extend(map(int, (children or b"").split()))
     return tree
 
 
-def _descendants_by_parent(pid: int, root: Path) -> list[int]:
-    """The same where the kernel lists no children (CONFIG_PROC_CHILDREN): every process names its parent."""
+def _descendants_by_parent(pid: int, proc: str) -> list[int]:
     children: dict[int, list[int]] = {}
-    for stat in (root / "proc").glob("[0-9]*/stat"):
-        try:
-            line = stat.read_text(errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        children.setdefault(int(line[line.rindex(")") + 2 :].split()[1]), []).append(int(stat.parent.name))
-    tree = [pid] if (root / "proc" / str(pid)).exists() else []
+    for entry in os.scandir(proc):
+        stat = _read(f"{entry.path}/stat") if entry.name.isdigit() else None
+        if stat is not None:
+            parent = int(stat[stat.rindex(b")") + 2 :].split(maxsplit=2)[1])
+            children.setdefault(parent, []).append(int(entry.name))
+    tree = [pid] if Path(proc, str(pid)).exists() else []
     for current in tree:
         tree.extend(children.get(current, ()))
     return tree
+
+
+def _read(path: str) -> bytes | None:
+    """A file of `/proc`, None when its process is gone. Many are read a second, so without `pathlib`."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    try:
+        # The kernel may hand over a page at a time.
+        return b"".join(iter(lambda: os.read(descriptor, 1 << 16), b""))
+    except ProcessLookupError:
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def quota(limits: Mapping[Path, float] | Unknown) -> Quota | Unknown | None:

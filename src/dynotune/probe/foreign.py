@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -82,20 +83,27 @@ def judge(samples: Sequence[Sample], begin_s: float, end_s: float) -> Judgement:
         return Judgement(unknown=["outside causes: the samples do not cover the window"])
     window = _Window(samples, begin_s, end_s)
     found = Judgement([], [])
-    for subject, rule in (("other processes", _cores), ("the CPU quota", _quota), ("swapping", _swap)):
+    for subject, rule in _rules(window):
         try:
-            for reason in rule(window):
+            # One by one: a rule may find something before it misses something.
+            for reason in rule():
                 found.foreign.append(reason)
         except _Missing as missing:
             found.unknown.append(f"{subject}: {missing}")
-    for at, gpu in enumerate(samples[0].gpus):
-        for subject, gpu_rule in (("other processes", _gpu_processes), ("clock", _gpu_clock)):
-            try:
-                for reason in gpu_rule(window, at):
-                    found.foreign.append(reason)
-            except _Missing as missing:
-                found.unknown.append(f"{subject} of GPU {gpu.nvml_index}: {missing}")
     return found
+
+
+def _rules(window: _Window) -> Iterator[tuple[str, Callable[[], Iterator[str]]]]:
+    yield "other processes", partial(_cores, window)
+    yield "the CPU quota", partial(_quota, window)
+    yield "swapping", partial(_swap, window)
+    gpus = window.inside[0].gpus
+    if isinstance(gpus, Unknown):
+        yield "the GPUs", partial(_missing, gpus)
+        return
+    for at, gpu in enumerate(gpus):
+        yield f"other processes on GPU {gpu.nvml_index}", partial(_gpu_processes, window, at)
+        yield f"the clock of GPU {gpu.nvml_index}", partial(_gpu_clock, window, at)
 
 
 def foreign(samples: Sequence[Sample], begin_s: float, end_s: float) -> list[str]:
@@ -114,12 +122,11 @@ def growth(
 
     Unknown where one of the samples it rests on does not have it, or where it fell.
     """
-    values = [_at(samples, counter, time_s) for time_s in (begin_s, end_s)]
-    for value in values:
-        if isinstance(value, Unknown):
-            return value
-    begin, end = values
-    assert isinstance(begin, float) and isinstance(end, float)
+    begin, end = _at(samples, counter, begin_s), _at(samples, counter, end_s)
+    if isinstance(begin, Unknown):
+        return begin
+    if isinstance(end, Unknown):
+        return end
     return end - begin if end >= begin else Unknown("the counter fell")
 
 
@@ -166,20 +173,28 @@ class _Window:
                 return Unknown("it was not counted")
             return counters if isinstance(counters, Unknown) else getattr(counters, field)
 
-        grown = growth(self.samples, counter, self.begin_s, self.end_s)
-        if isinstance(grown, Unknown):
-            raise _Missing(grown.reason)
-        return grown
+        return _needed(growth(self.samples, counter, self.begin_s, self.end_s))
+
+    def own_cpu_s(self) -> float:
+        return _needed(growth(self.samples, lambda sample: sample.own_cpu_s, self.begin_s, self.end_s))
 
     def gpus(self, at: int) -> list[Gpu]:
         """One GPU, by its place in the samples, at every moment inside."""
-        return [sample.gpus[at] for sample in self.inside]
+        return _one_gpu(self.inside, at)
 
-    def own_cpu_s(self) -> float:
-        grown = growth(self.samples, lambda sample: sample.own_cpu_s, self.begin_s, self.end_s)
-        if isinstance(grown, Unknown):
-            raise _Missing(grown.reason)
-        return grown
+
+def _one_gpu(samples: Sequence[Sample], at: int) -> list[Gpu]:
+    return [sample.gpus[at] for sample in samples if not isinstance(sample.gpus, Unknown)]
+
+
+def _missing(what: Unknown) -> Iterator[str]:
+    raise _Missing(what.reason)
+
+
+def _needed(value: float | Unknown) -> float:
+    if isinstance(value, Unknown):
+        raise _Missing(value.reason)
+    return value
 
 
 def other_cpu_s(samples: Sequence[Sample], begin_s: float, end_s: float) -> float | Unknown:
@@ -202,13 +217,12 @@ def _cores(window: _Window) -> Iterator[str]:
         raise _Missing("the window is too short for the kernel's CPU counters")
     others_s = _other_cpu_s(window)
     busy_s, steal_s = window.growth("cores", "busy_s"), window.growth("cores", "steal_s")
-    first = window.inside[0]
-    num_cpus = first.cores.num_cpus if isinstance(first.cores, Cores) else 0
-    counted_s = busy_s + steal_s + window.growth("cores", "idle_s")
+    num_cpus = next(sample.cores.num_cpus for sample in window.samples if isinstance(sample.cores, Cores))
+    quotas = (sample.quota.cores for sample in window.samples if isinstance(sample.quota, Quota))
     # Some sandboxes show /proc/stat with zeros.
-    if counted_s < 0.5 * num_cpus * window.length_s:
+    if window.growth("cores", "counted_s") < 0.5 * num_cpus * window.length_s:
         raise _Missing("the kernel does not count the time of our cores")
-    usable = min(float(num_cpus), first.quota.cores) if isinstance(first.quota, Quota) else float(num_cpus)
+    usable = min(num_cpus, next(quotas, num_cpus))
     usable_s = usable * window.length_s
     if -others_s > MISMATCH_SHARE * usable_s:
         raise _Missing("the counters of our cores and of our processes do not agree")
@@ -229,7 +243,7 @@ def _quota(window: _Window) -> Iterator[str]:
     if throttled_s <= THROTTLED_SHARE * window.length_s:
         return
     others_s = window.growth("quota", "usage_s") - window.growth("tree", "cpu_s") - window.own_cpu_s()
-    cores = next(sample.quota.cores for sample in window.inside if isinstance(sample.quota, Quota))
+    cores = next(sample.quota.cores for sample in window.samples if isinstance(sample.quota, Quota))
     # A tree that runs into its quota by itself is what is being measured.
     if others_s > FOREIGN_SHARE * cores * window.length_s:
         yield (
@@ -254,7 +268,7 @@ def _swap(window: _Window) -> Iterator[str]:
 
 def _gpu_processes(window: _Window, at: int) -> Iterator[str]:
     gpus = window.gpus(at)
-    ours = {process.pid for sample in window.samples for process in _known(sample.gpus[at].processes) if process.ours}
+    ours = {process.pid for gpu in _one_gpu(window.samples, at) for process in _known(gpu.processes) if process.ours}
     strangers: dict[int, list[GpuProcess]] = {}
     missing = [gpu.processes.reason for gpu in gpus if isinstance(gpu.processes, Unknown)]
     for gpu in gpus:
@@ -278,7 +292,8 @@ def _gpu_clock(window: _Window, at: int) -> Iterator[str]:
     gpus = window.gpus(at)
     known = [gpu.clock_reasons for gpu in gpus if not isinstance(gpu.clock_reasons, Unknown)]
     for name, holds in CLOCK_CAUSES.items():
-        if known and sum(map(holds, known)) >= CLOCK_SHARE * len(known) and any(map(holds, known)):
+        num_held = sum(map(holds, known))
+        if num_held and num_held >= CLOCK_SHARE * len(known):
             yield f"the clock of GPU {gpus[0].nvml_index} was held down from outside ({name})"
     for gpu in gpus:
         if isinstance(gpu.clock_reasons, Unknown):

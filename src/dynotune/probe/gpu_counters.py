@@ -15,13 +15,14 @@ class GpuCounters:
     """Reads GPUs again and again.
 
     Args:
-        indices: NVML's, as `nvml.visible_gpus` gives them; without any, NVML is never loaded.
+        indices: NVML's, as `nvml.visible_gpus` gives them, Unknown too; without any, NVML is never loaded.
         nvml: used instead of `pynvml`.
         root: where `/proc` stands.
     """
 
-    def __init__(self, indices: Sequence[int], *, nvml: Any = None, root: Path = Path("/")) -> None:
-        self._indices = list(indices)
+    def __init__(self, indices: Sequence[int] | Unknown, *, nvml: Any = None, root: Path = Path("/")) -> None:
+        self._unresolved = indices if isinstance(indices, Unknown) else None
+        self._indices = [] if isinstance(indices, Unknown) else list(indices)
         self._root = root
         self._library: Any = None
         self._unavailable = Unknown("NVML was not asked")
@@ -33,13 +34,13 @@ class GpuCounters:
         except NvmlUnavailable as unavailable:
             self._unavailable = Unknown(unavailable.reason)
 
-    def read(self, ours: Collection[int]) -> list[Gpu]:
+    def read(self, ours: Collection[int]) -> list[Gpu] | Unknown:
         """Every GPU once; what NVML refuses to say is Unknown.
 
         Args:
             ours: process ids that are or were in the arm's tree.
         """
-        return [self._read(index, ours) for index in self._indices]
+        return self._unresolved or [self._read(index, ours) for index in self._indices]
 
     def close(self) -> None:
         """Let go of NVML."""

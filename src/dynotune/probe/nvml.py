@@ -96,9 +96,8 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"))
                 return count | _device_unknown("no GPU is visible")
             return count | _device(library, visible[0])
     except NvmlUnavailable as unavailable:
-        nodes = any(next(dev.glob(pattern), None) for pattern in DEVICE_NODES)
-        absent = unavailable.no_library and not nodes
-        why = unavailable.reason + (f", yet {dev} has device files of NVIDIA" if nodes else "")
+        why = unavailable.reason
+        absent = _no_gpu(unavailable, dev)
         return {
             "gpu.count": 0 if absent else Unknown(why),
             "gpu.driver": Unknown(why),
@@ -106,13 +105,17 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"))
         }
 
 
-def visible_gpus(env: Mapping[str, str], *, nvml: Any = None) -> list[int] | Unknown:
-    """NVML indices of the GPUs that a command under `env` sees, in its order."""
+def visible_gpus(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev")) -> list[int] | Unknown:
+    """NVML indices of the GPUs that a command under `env` sees, in its order; empty where `gpu.count` is 0."""
     try:
         with session(nvml) as library:
             return _visible(library, env)
     except NvmlUnavailable as unavailable:
-        return Unknown(unavailable.reason)
+        return [] if _no_gpu(unavailable, dev) else Unknown(unavailable.reason)
+
+
+def _no_gpu(unavailable: NvmlUnavailable, dev: Path) -> bool:
+    return unavailable.no_library and not any(next(dev.glob(pattern), None) for pattern in DEVICE_NODES)
 
 
 def choose(visible_devices: str, uuids: Sequence[str]) -> list[int] | Unknown:

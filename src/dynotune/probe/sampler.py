@@ -23,7 +23,7 @@ class Sampler:
 
     Args:
         cpus: cores the arm may run on.
-        gpus: NVML indices of the GPUs it sees.
+        gpus: NVML indices of the GPUs it sees; Unknown is carried into the judgement.
         tree_pids: process ids of its tree, parents before children if it can; called for each sample.
         file: `samples.jsonl`, appended to.
         root: where `/proc` and `/sys` stand.
@@ -34,7 +34,7 @@ class Sampler:
     def __init__(
         self,
         cpus: Collection[int],
-        gpus: Sequence[int],
+        gpus: Sequence[int] | Unknown,
         tree_pids: Callable[[], Iterable[int]],
         interval_s: float = INTERVAL_S,
         *,

@@ -30,6 +30,11 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
     idle_s: float
     steal_s: float
 
+    @property
+    def counted_s(self) -> float:
+        """All of it. `idle_s` alone may fall a little: the kernel may take iowait back."""
+        return self.busy_s + self.idle_s + self.steal_s
+
 
 class Tree(msgspec.Struct, frozen=True, kw_only=True, tag="tree"):
     """What the process tree of the arm used since it was first sampled; never falls when a process ends.
@@ -103,6 +108,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         time_s: CLOCK_MONOTONIC.
         own_cpu_s: CPU time of dynotune's own process.
         quota: None where no limit is set.
+        gpus: Unknown where it is not known which ones the command sees.
         pids_comparable: process ids seen here are the kernel's own, as NVML reports them.
     """
 
@@ -112,7 +118,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     own_cpu_s: float
     quota: Quota | Unknown | None
     swap: Swap | Unknown
-    gpus: list[Gpu] = []
+    gpus: list[Gpu] | Unknown = []
     pids_comparable: bool = False
 
 

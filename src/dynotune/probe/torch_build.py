@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Mapping
-from pathlib import Path
 
 from dynotune.schema.facts import Facts, Unknown
 
@@ -41,12 +41,13 @@ facts["python.executable"] = sys.executable
 def literals(path):
     found = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        names = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if isinstance(names[0], ast.Name):
-            try:
-                found[names[0].id] = ast.literal_eval(node.value)
-            except ValueError:
-                pass
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)):
+            continue
+        name = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        try:
+            found[getattr(name, "id", "")] = ast.literal_eval(node.value)
+        except (TypeError, ValueError):
+            pass
     return found
 
 def cudnn(cuda):
@@ -102,30 +103,34 @@ def ask(
         return _all_unknown(python.reason)
     environment = {**(os.environ if env is None else env), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        child = subprocess.run(
+        child = subprocess.Popen(
             [python, "-c", _QUESTION],
             cwd=cwd,
             env=environment,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        return _all_unknown(f"{python} did not answer within {timeout_s:g} s")
     except OSError as error:
         return _all_unknown(f"{python} cannot be started: {error.strerror}")
-    return _read(python, child)
+    with child:
+        try:
+            stdout, stderr = child.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            # What it started holds its pipes open too.
+            os.killpg(child.pid, signal.SIGKILL)
+            return _all_unknown(f"{python} did not answer within {timeout_s:g} s")
+    return _read(python, child.returncode, stdout, stderr)
 
 
-def _read(python: str, child: subprocess.CompletedProcess[bytes]) -> Facts:
+def _read(python: str, exit_code: int, stdout: bytes, stderr: bytes) -> Facts:
     # A user's sitecustomize may print too.
-    lines = child.stdout.decode(errors="replace").splitlines()
+    lines = stdout.decode(errors="replace").splitlines()
     marked = [line.removeprefix(_MARK) for line in lines if line.startswith(_MARK)]
-    if child.returncode != 0 or not marked:
-        last = (child.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-        name = Path(python).name
-        return _all_unknown(f"{name} did not answer, it ended with exit code {child.returncode}: {last}")
+    if exit_code != 0 or not marked:
+        last = (stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
+        return _all_unknown(f"{python} did not answer; it ended with exit code {exit_code}: {last}")
     reply = json.loads(marked[-1])
     return {**reply["facts"], **{name: Unknown(why) for name, why in reply["unknown"].items()}}
 

@@ -98,9 +98,7 @@ def test_run_dir_in_a_word_becomes_a_folder_of_the_run(cwd, run_dir):
 def test_files_changed_below_the_working_directory_are_listed(cwd, run_dir):
     (cwd / "old").write_text("1")
     (cwd / "gone").write_text("1")
-    launched, _ = run(
-        ["sh", "-c", "echo 22 > old; rm gone; mkdir -p a/b; touch a/b/c"], cwd=cwd, run_dir=run_dir
-    )
+    launched, _ = run(["sh", "-c", "echo 22 > old; rm gone; mkdir -p a/b; touch a/b/c"], cwd=cwd, run_dir=run_dir)
     assert launched.sandbox == "none"
     assert launched.changes.created == ("a/b/c",)
     assert launched.changed_files == ["a/b/c", "gone", "old"]

@@ -139,9 +139,7 @@ def test_what_a_command_starts_does_not_keep_the_lock(tmp_path, run_dir, cwd, ho
 
     with (
         measuring(tmp_path, cpus=[0], gpus=[], on_wait=print),
-        start(
-            ["ls", "-l", "/proc/self/fd"], env={"PATH": "/bin:/usr/bin"}, cwd=cwd, run_dir=run_dir
-        ) as launched,
+        start(["ls", "-l", "/proc/self/fd"], env={"PATH": "/bin:/usr/bin"}, cwd=cwd, run_dir=run_dir) as launched,
     ):
         launched.wait(120)
     assert ".lock" not in Path(run_dir, "stdout").read_text()

@@ -160,9 +160,7 @@ def test_the_copies_are_gone_when_the_command_cannot_be_started(project, run_dir
     assert sorted(path.name for path in run_dir.iterdir()) == ["stderr", "stdout"]
 
 
-def test_copies_are_removed_by_the_supervisor_when_dynotune_dies_after_the_command(
-    project, run_dir, measures, marked
-):
+def test_copies_are_removed_by_the_supervisor_when_dynotune_dies_after_the_command(project, run_dir, measures, marked):
     need_overlay(project, run_dir)
     # The command ends at once, and dynotune is killed at whatever point of the end it has reached.
     dynotune = measures("touch", "new", sandbox="auto")
@@ -183,9 +181,7 @@ def test_a_view_that_fails_after_all_is_said(project, run_dir, monkeypatch):
 def as_root_in_a_namespace(script, *words):
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("needs root and unshare")
-    done = subprocess.run(
-        ["unshare", "-m", "bash", "-ec", script, "bash", *words], capture_output=True, text=True
-    )
+    done = subprocess.run(["unshare", "-m", "bash", "-ec", script, "bash", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -84,9 +84,7 @@ def test_sigkill_of_the_supervisor_leaves_nothing_and_is_said(marked, run_dir, c
 def test_the_command_dies_with_a_supervisor_whose_dynotune_is_gone_too(measures, marked, run_dir):
     dynotune = measures(*python("print('grown', flush=True)\n" + PAUSE))
     grown(run_dir)
-    (supervisor,) = (
-        process.pid for process in processes.descendants(dynotune.pid) if process.parent == dynotune.pid
-    )
+    (supervisor,) = (process.pid for process in processes.descendants(dynotune.pid) if process.parent == dynotune.pid)
     os.kill(dynotune.pid, signal.SIGSTOP)
     os.kill(supervisor, signal.SIGKILL)
     dynotune.kill()
@@ -96,9 +94,7 @@ def test_the_command_dies_with_a_supervisor_whose_dynotune_is_gone_too(measures,
 def test_a_supervisor_told_to_end_ends_everything(measures, marked, run_dir):
     dynotune = measures(*python(FOREST + PAUSE))
     grown(run_dir)
-    (supervisor,) = (
-        process.pid for process in processes.descendants(dynotune.pid) if process.parent == dynotune.pid
-    )
+    (supervisor,) = (process.pid for process in processes.descendants(dynotune.pid) if process.parent == dynotune.pid)
     os.kill(supervisor, signal.SIGTERM)
     marked.wait_until_gone()
     assert dynotune.wait(120) == 0

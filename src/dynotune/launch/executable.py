@@ -18,9 +18,7 @@ def find(name: str, *, env: Mapping[str, str], cwd: Path) -> str:
         UsageError: not found (near names are offered) or not executable.
     """
     if not name:
-        raise UsageError(
-            "The command is empty.", hint="Write it after --, as in: dynotune run -- python train.py"
-        )
+        raise UsageError("The command is empty.", hint="Write it after --, as in: dynotune run -- python train.py")
     if "/" in name:
         return _check(cwd / name, name)
     folders = [cwd / folder for folder in env.get("PATH", os.defpath).split(os.pathsep)]

@@ -290,9 +290,7 @@ class Launched:
         """End what the supervisor left when it was killed: orphans are our children now."""
         status = self._supervisor.wait()
         mark = os.fsencode(f"{_MARK}={self._run_dir}")
-        while orphans := [
-            process for process in processes.descendants(os.getpid()) if self._is_ours(process, mark)
-        ]:
+        while orphans := [process for process in processes.descendants(os.getpid()) if self._is_ours(process, mark)]:
             for process in orphans:
                 processes.kill_all(process.pid)
                 processes.send(process, signal.SIGKILL)
@@ -382,9 +380,7 @@ def _not_started(order: Mapping[str, Any], failure: Mapping[str, Any]) -> Dynotu
             hint=f"Look at the first line of {order['executable']}.",
         )
     if failure["failed"] == "exec" and failure["errno"] in (errno.EACCES, errno.E2BIG):
-        return UsageError(
-            f"{name} cannot be started: {why}.", hint="Check its permissions and the command's length."
-        )
+        return UsageError(f"{name} cannot be started: {why}.", hint="Check its permissions and the command's length.")
     return CannotRunHere(f"{name} cannot be started: {why}.")
 
 

@@ -1,0 +1,127 @@
+"""The command line, one module a subcommand. The only place that prints and the only one that exits.
+
+A subcommand `name` is the function `name` of the module `dynotune.cli.name`; its docstring is its long help.
+Only the module of the subcommand that was asked for is imported. What stands after the first `--` is the
+user's command and reaches the subcommand untouched, through `command_of`.
+
+What a subcommand does lives in the rooms below, and what a result looks like in `report`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+import typer
+
+from dynotune.schema.errors import CommandFailed, DynotuneError, UsageError
+
+__all__ = ["command_of", "main"]
+
+COMMANDS = {
+    "compare": "Prove on your command whether settings help.",
+    "run": "Run your command with settings; output, signals and exit code are its own.",
+    "knobs": "What can be set, and what it may change.",
+    "demo": "Watch a comparison of settings on a real training script, on this machine.",
+}
+EPILOG = (
+    "Exit codes: 0 done; 1 a gate said no; 2 wrong usage; 3 cannot run here; 4 your command failed; "
+    "70 a mistake of dynotune's own; 130 interrupted. `dynotune run` exits as your command does."
+)
+INTERNAL_ERROR = 70
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run `dynotune` with `argv` (without the program's name; those of the process by default), and exit."""
+    ours, command = _split(sys.argv[1:] if argv is None else argv)
+    # Wherever it stands: nobody remembers which half of a command line it belongs to.
+    debug = "--debug" in ours
+    ours = [argument for argument in ours if argument != "--debug"]
+    try:
+        _parser(ours).main(args=ours, prog_name="dynotune", obj=command)
+    except Exception as error:
+        if debug:
+            raise
+        sys.exit(_explain(error))
+    sys.exit(0)
+
+
+def command_of(context: typer.Context) -> list[str]:
+    """The user's command: what stood after `--`.
+
+    Raises:
+        UsageError: there was none.
+    """
+    command = context.find_root().obj
+    if not command:
+        raise UsageError(
+            "There is no command to run.",
+            hint=f"Put it after two dashes: dynotune {context.info_name} … -- python train.py",
+        )
+    return list(command)
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """What is ours, and what stands after the first `--` (None without one)."""
+    if "--" not in argv:
+        return list(argv), None
+    at = list(argv).index("--")
+    return list(argv[:at]), list(argv[at + 1 :])
+
+
+def _parser(ours: Sequence[str]) -> Any:
+    """The command line's parser, with the subcommand in `ours` imported and the others only named."""
+    asked = next((argument for argument in ours if not argument.startswith("-")), None)
+    app = typer.Typer(
+        add_completion=False, no_args_is_help=True, rich_markup_mode="rich", epilog=EPILOG, name="dynotune"
+    )
+    app.callback()(_options)
+    for name, summary in COMMANDS.items():
+        function: Callable[..., Any] = _named_only
+        if name == asked:
+            function = getattr(import_module(f"dynotune.cli.{name}"), name)
+        app.command(name, short_help=summary)(function)
+    return typer.main.get_command(app)
+
+
+def _named_only() -> None:
+    """Stands in for a subcommand that was not asked for."""
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from dynotune import __version__
+
+        print(f"dynotune {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    version: bool = typer.Option(
+        False, "--version", is_eager=True, callback=_version, help="Show the version and exit."
+    ),
+) -> None:
+    """Proves on your own PyTorch command which settings help."""
+
+
+def _explain(error: Exception) -> int:
+    """Say on stderr what happened, why, and what to do next; the exit code that goes with it."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    if not isinstance(error, DynotuneError):
+        what = f"{type(error).__name__}: {error}"
+        console.print(Text.assemble(("dynotune made a mistake: ", "bold red"), what))
+        console.print(Text("Run it again with --debug and report what it prints.", style="dim"))
+        return INTERNAL_ERROR
+    console.print(Text.assemble(("error: ", "bold red"), error.message))
+    if isinstance(error, CommandFailed):
+        for line in error.last_lines:
+            console.print(Text(f"  │ {line}", style="dim"))
+    if error.hint:
+        console.print(Text.assemble(("next: ", "bold"), error.hint))
+    return error.exit_code

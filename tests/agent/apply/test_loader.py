@@ -69,7 +69,8 @@ def test_a_call_that_torch_refuses_raises_torchs_own_error(child):
     done = child(
         LOADER
         + """
-for arguments in ({}, {"dataset": data, "wrong": 1}, {"dataset": data, "batch_size": 2, "batch_sampler": [[0]]}):
+twice = {"batch_size": 2, "batch_sampler": [[0]]}
+for arguments in ({}, {"dataset": data, "wrong": 1}, {"dataset": data, **twice}):
     try:
         DataLoader(**arguments)
     except Exception as error:
@@ -180,8 +181,11 @@ def worker_init(worker_id):
     info = get_worker_info()
     info.dataset.values = info.dataset.values[worker_id::info.num_workers]
 loaders = {
-    "itself": DataLoader(Itself(), 2), "function": DataLoader(ByFunction(), 2), "method": DataLoader(ByMethod(), 2),
-    "wrapped": DataLoader(Wrapping(Wrapping(Itself())), 2), "chained": DataLoader(ChainDataset([ByFunction()]), 2),
+    "itself": DataLoader(Itself(), 2),
+    "function": DataLoader(ByFunction(), 2),
+    "method": DataLoader(ByMethod(), 2),
+    "wrapped": DataLoader(Wrapping(Wrapping(Itself())), 2),
+    "chained": DataLoader(ChainDataset([ByFunction()]), 2),
     "worker_init_fn": DataLoader(Plain(), 2, worker_init_fn=worker_init),
     "partial": DataLoader(Plain(), 2, worker_init_fn=functools.partial(worker_init)),
 }

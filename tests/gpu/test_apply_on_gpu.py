@@ -24,9 +24,11 @@ def test_copies_from_pinned_memory_are_made_non_blocking_and_arrive_whole(child)
         import torch
         source = torch.arange(1 << 22, dtype=torch.float32).pin_memory()
         pageable = torch.arange(16.0)
-        copies = [source.to("cuda"), source.to(torch.device("cuda", 0), torch.float64), source.cuda(), source.to(0),
-                  source.to(torch.ones(1, device="cuda")), source.to(device="cuda", non_blocking=False),
-                  torch.empty_like(source, device="cuda").copy_(source), pageable.cuda()]
+        copies = [
+            source.to("cuda"), source.to(torch.device("cuda", 0), torch.float64), source.cuda(), source.to(0),
+            source.to(torch.ones(1, device="cuda")), source.to(device="cuda", non_blocking=False),
+            torch.empty_like(source, device="cuda").copy_(source), pageable.cuda(),
+        ]
         torch.cuda.synchronize()
         out["equal"] = all(torch.equal(c.cpu().float(), source if len(c) > 16 else pageable) for c in copies)
         back = copies[0].to("cpu")

@@ -1,4 +1,4 @@
-"""The child: sets up `apply.Settings` as the agent does, and runs the program with `out` as a global."""
+"""The child: sets up `apply.Settings` as the agent does; the program finds `out` among its globals."""
 
 import functools
 import json

@@ -31,8 +31,8 @@ class Photographs(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         file = self.files[index]
-        with Image.open(file) as image:
-            image = augment(image.convert("RGB"), self.size)
+        with Image.open(file) as photograph:
+            image = augment(photograph.convert("RGB"), self.size)
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 127.5 - 1.0
         return pixels, self.classes.index(file.parent.name)
 

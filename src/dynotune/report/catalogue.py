@@ -26,7 +26,13 @@ MOMENTS = {
     "construct": "when the object is made",
     "any": "at any time",
 }
-EFFECT_STYLES = {"exact": "green", "sampling": "green", "numerics": "yellow", "semantics": "red", "system": "red"}
+EFFECT_STYLES = {
+    "exact": "green",
+    "sampling": "green",
+    "numerics": "yellow",
+    "semantics": "red",
+    "system": "red",
+}
 
 
 def table(knobs: Sequence[Knob]) -> RenderableType:
@@ -53,7 +59,9 @@ def table(knobs: Sequence[Knob]) -> RenderableType:
     for words, meaning in ((effects, EFFECTS), (moments, MOMENTS)):
         legend.append_text(Text("\n").join(Text(f"{word:<12}{meaning[word]}", style="dim") for word in words))
         legend.append("\n")
-    legend.append("\nAny environment variable is a knob too: env.NAME=value, or env.NAME=@unset.", style="dim")
+    legend.append(
+        "\nAny environment variable is a knob too: env.NAME=value, or env.NAME=@unset.", style="dim"
+    )
     return Group(rows, legend)
 
 

@@ -1,0 +1,252 @@
+"""A comparison in the terminal: a line for each pair while it runs, and a table when it is done."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+from dynotune.report import words
+from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, Pair, Voided
+from dynotune.schema.facts import Unknown
+from dynotune.schema.setting import Setting
+
+__all__ = ["Progress", "comparison_table", "overview"]
+
+VERDICT_STYLES = {
+    "faster": "bold green",
+    "slower": "bold red",
+    "same": "bold cyan",
+    "undecided": "bold yellow",
+    None: "bold red",
+}
+
+
+def comparison_table(comparison: Comparison) -> RenderableType:
+    """The answer: verdict, interval, both arms side by side, what was void, and what to be wary of."""
+    parts: list[RenderableType] = [_headline(comparison)]
+    if comparison.failed is not None:
+        parts.append(_failure(comparison))
+    if comparison.failed is None or comparison.pairs:
+        parts.append(Padding(_arms(comparison), (1, 0)))
+    parts.append(_notes(comparison))
+    return Group(*parts)
+
+
+def overview(comparisons: Sequence[Comparison]) -> RenderableType:
+    """Several comparisons of one command, a row each."""
+    rows = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for header in ("Settings", "Verdict", "Speed-up", "Interval", "Pairs"):
+        rows.add_column(header, overflow="fold", justify="right" if header == "Pairs" else "left")
+    for comparison in comparisons:
+        rows.add_row(
+            words.settings(comparison.settings),
+            Text(words.verdict(comparison), style=VERDICT_STYLES[comparison.verdict]),
+            words.speedup(comparison),
+            words.interval(comparison.ci),
+            str(comparison.num_pairs),
+        )
+    return rows
+
+
+class Progress:
+    """What a running comparison says, on the console that it is given.
+
+    On a terminal the line of the run in progress is redrawn in place; elsewhere only finished lines are
+    written. A context manager: the line in progress is gone when it is left, by an error too.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status: Status | None = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._clear()
+
+    def say(self, text: str) -> None:
+        """Write a line that stays: what it will cost, who it waits for."""
+        self._console.print(Text(text, style="dim"), soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """Write a line that stays and is to be seen."""
+        self._console.print(Text.assemble(("warning: ", "yellow"), text), soft_wrap=True)
+
+    def running(self, what: str) -> None:
+        """The run in progress, in words; replaces the one before."""
+        if not self._console.is_terminal:
+            return
+        if self._status is None:
+            self._status = self._console.status("", spinner_style="dim")
+            self._status.start()
+        self._status.update(Text(what, style="dim"))
+
+    def running_arm(self, arm: ArmName, *, pair: int, max_pairs: int) -> None:
+        """One run of a pair is in progress. `pair` counts from 1."""
+        self.running(f"pair {pair} of at most {max_pairs}: {arm}")
+
+    def finished(self, pair: Pair, *, number: int, max_pairs: int, unit: str = "sample") -> None:
+        """A pair is complete. Its ratio is one observation, not yet an answer."""
+        self._clear()
+        self._console.print(
+            Text.assemble(
+                (f"pair {number:>2}/{max_pairs}  ", "dim"),
+                f"baseline {words.rate(1 / pair.baseline_s)} {unit}s/s, ",
+                f"candidate {words.rate(1 / pair.candidate_s)} {unit}s/s  ",
+                (words.times(pair.baseline_s / pair.candidate_s), "bold"),
+            ),
+            soft_wrap=True,
+        )
+
+    def voided(self, voided: Voided) -> None:
+        """A pair does not count, and why."""
+        self._clear()
+        self._console.print(
+            Text.assemble((f"pair {voided.pair:>2} void: ", "yellow"), voided.reason), soft_wrap=True
+        )
+
+    def _clear(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+def _headline(comparison: Comparison) -> RenderableType:
+    lines = [
+        Text.assemble(("command   ", "dim"), shlex.join(comparison.command)),
+        Text.assemble(
+            ("compared  ", "dim"),
+            words.settings(comparison.settings, separator=" "),
+            (" against ", "dim"),
+            words.settings(comparison.against, separator=" ")
+            if comparison.against
+            else "the command as it is",
+        ),
+        Text.assemble(("verdict   ", "dim"), (words.verdict(comparison), VERDICT_STYLES[comparison.verdict])),
+    ]
+    if comparison.reason:
+        lines.append(Text.assemble(("          ", "dim"), comparison.reason))
+    return Group(*lines)
+
+
+def _arms(comparison: Comparison) -> RenderableType:
+    rows = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    rows.add_column("")
+    rows.add_column("baseline", overflow="fold")
+    rows.add_column("candidate", overflow="fold")
+    rows.add_column("speed-up")
+    baseline, candidate = comparison.baseline, comparison.candidate
+    unit = f"{comparison.unit}s/s"
+    throughput = words.rate(_per_s(baseline, comparison)), words.rate(_per_s(candidate, comparison))
+    rows.add_row("settings", words.settings(comparison.against), words.settings(comparison.settings), "")
+    rows.add_row(unit, *throughput, Text(words.speedup(comparison), style="bold"))
+    confidence = f"{comparison.confidence:.0%} interval"
+    rows.add_row(confidence, "", "", words.interval(comparison.ci))
+    rows.add_row("pairs", "", "", _pairs(comparison))
+    for label, text in _details(baseline, candidate):
+        rows.add_row(label, *text, "", style="dim")
+    return rows
+
+
+def _details(baseline: ArmSummary, candidate: ArmSummary) -> list[tuple[str, tuple[str, str]]]:
+    """What is shown and not compared; a row that neither arm knows is left out, save the first two."""
+    arms = (baseline, candidate)
+
+    def row(label: str, texts: list[str]) -> tuple[str, tuple[str, str]]:
+        return label, (texts[0], texts[1])
+
+    rows = [
+        row("time to first step", [words.duration(arm.time_to_first_step_s) for arm in arms]),
+        row("a step, median", [words.duration(arm.median_step_s) for arm in arms]),
+        row("waits for the loader", [words.share(arm.loader_wait_share) for arm in arms]),
+        row("memory, peak", [words.num_bytes(arm.peak_rss_bytes) for arm in arms]),
+        row("device memory, peak", [words.num_bytes(arm.peak_device_bytes) for arm in arms]),
+    ]
+    return rows[:2] + [entry for entry in rows[2:] if set(entry[1]) != {words.UNKNOWN}]
+
+
+def _per_s(arm: ArmSummary, comparison: Comparison) -> float | None:
+    if comparison.unit == "sample":
+        return arm.samples_per_s
+    return 1 / arm.s_per_step if arm.s_per_step else None
+
+
+def _pairs(comparison: Comparison) -> str:
+    text = f"{comparison.num_pairs} of at most {comparison.max_pairs}"
+    return f"{text}, {len(comparison.voided)} void" if comparison.voided else text
+
+
+def _failure(comparison: Comparison) -> RenderableType:
+    assert comparison.failed is not None
+    failed = comparison.failed
+    chosen = comparison.settings if failed.arm == "candidate" else comparison.against
+    lines = [
+        Text.assemble(
+            (f"The command failed in the {failed.arm} ", "red"),
+            (f"({words.settings(chosen, separator=' ')}), ", "red"),
+            (_ending(failed.exit_code), "red"),
+        )
+    ]
+    lines += [Text(f"  │ {line}", style="dim") for line in failed.last_lines]
+    return Padding(Group(*lines), (1, 0, 0, 0))
+
+
+def _ending(exit_code: int) -> str:
+    return f"by signal {-exit_code}." if exit_code < 0 else f"with exit code {exit_code}."
+
+
+def _notes(comparison: Comparison) -> RenderableType:
+    lines = [Text(text, style="dim") for text in _measured(comparison)]
+    lines += [
+        Text.assemble((f"void: pair {voided.pair}: ", "yellow"), voided.reason)
+        for voided in comparison.voided
+    ]
+    lines += [
+        Text.assemble(("set by the program: ", "dim"), f"{_change(change.name, change.value)} in ")
+        + Text(f"{change.file}:{change.line}" + (", held back" if change.kept else ""))
+        for change in comparison.set_by
+    ]
+    lines += [Text.assemble(("warning: ", "yellow"), text) for text in warnings(comparison)]
+    return Group(*lines)
+
+
+def _change(name: str, value: str | None) -> str:
+    return f"{name} removed" if value is None else str(Setting(f"env.{name}", value))
+
+
+def _measured(comparison: Comparison) -> list[str]:
+    lines = []
+    if comparison.step:
+        lines.append(f"A step is: {comparison.step}.")
+    if comparison.window_steps is not None and comparison.warmup_steps is not None:
+        lines.append(
+            f"Each run timed {comparison.window_steps} steps as a whole, "
+            f"after {comparison.warmup_steps} steps of warm-up."
+        )
+    return lines
+
+
+def warnings(comparison: Comparison) -> list[str]:
+    """What the comparison warns of, and the settings that nothing witnessed.
+
+    Returns:
+        Sentences; a setting whose read-back is `ok=None` is named as unverified.
+    """
+    unverified = []
+    for readback in comparison.readback.values():
+        if readback.ok is None:
+            why = readback.found.reason if isinstance(readback.found, Unknown) else readback.detail
+            unverified.append(
+                f"{readback.knob}={readback.asked} is unverified" + (f": {why.rstrip('.')}." if why else ".")
+            )
+    return [*comparison.warnings, *unverified]

@@ -1,0 +1,98 @@
+"""Numbers and verdicts as people read them. Pure text; what is None is called unknown, never zero."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dynotune.schema.comparison import Comparison
+from dynotune.schema.setting import Setting
+
+__all__ = ["duration", "interval", "num_bytes", "rate", "settings", "share", "speedup", "times", "verdict"]
+
+UNKNOWN = "unknown"
+# Up to here a percentage says it better than a factor.
+LARGE_RATIO = 1.1
+
+
+def verdict(comparison: Comparison) -> str:
+    """The verdict in words: what the comparison proved, no more."""
+    match comparison.verdict:
+        case "faster" if comparison.speedup is not None:
+            return f"{_ratio(comparison.speedup)} faster"
+        case "slower" if comparison.speedup:
+            return f"{_ratio(1 / comparison.speedup)} slower"
+        case "same":
+            return f"no effect: within ±{comparison.margin * 100:g}%"
+        case "undecided":
+            # Of a new comparison: this one is not extended, or its error rate would not hold.
+            num_pairs = comparison.num_pairs_to_settle
+            return (
+                "undecided" if num_pairs is None else f"undecided: {num_pairs} pairs would likely settle it"
+            )
+        case None:
+            return "no verdict"
+        case other:
+            return other
+
+
+def times(ratio: float | None, *, digits: int = 2) -> str:
+    """A ratio of times: `1.42×`."""
+    return UNKNOWN if ratio is None else f"{ratio:.{digits}f}×"
+
+
+def speedup(comparison: Comparison) -> str:
+    """The speed-up, with as many digits as the width of its interval deserves."""
+    return times(comparison.speedup, digits=_digits(comparison.ci))
+
+
+def interval(ci: tuple[float, float] | None) -> str:
+    """`1.38× to 1.47×`, with as many digits as its width deserves."""
+    if ci is None:
+        return UNKNOWN
+    return " to ".join(times(end, digits=_digits(ci)) for end in ci)
+
+
+def rate(per_s: float | None) -> str:
+    """Samples or steps a second, with three digits that count."""
+    if per_s is None:
+        return UNKNOWN
+    if per_s >= 100:
+        return f"{per_s:,.0f}"
+    return f"{per_s:.3g}"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds, milliseconds or microseconds, with three digits that count; minutes from two minutes on."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds >= 120:
+        return f"{seconds / 60:.3g} min"
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}" if seconds / size < 100 else f"{seconds / size:.0f} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def share(part: float | None) -> str:
+    """A part of one as a percentage."""
+    return UNKNOWN if part is None else f"{part:.0%}"
+
+
+def num_bytes(size: int | None) -> str:
+    """Bytes in powers of 1024."""
+    if size is None:
+        return UNKNOWN
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
+
+
+def settings(chosen: Sequence[Setting], *, separator: str = "\n") -> str:
+    """The settings of an arm; an arm without any is the command as it is."""
+    return separator.join(map(str, chosen)) or "as it is"
+
+
+def _digits(ci: tuple[float, float] | None) -> int:
+    return 3 if ci is not None and ci[1] - ci[0] < 0.05 else 2
+
+
+def _ratio(ratio: float) -> str:
+    return times(ratio) if ratio >= LARGE_RATIO else f"{(ratio - 1) * 100:.2g}%"

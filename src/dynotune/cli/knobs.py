@@ -23,9 +23,7 @@ class Catalogue(msgspec.Struct, frozen=True):
 
 
 def knobs(
-    id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Explain this knob; all are listed without.")
-    ] = None,
+    id: Annotated[str | None, typer.Argument(metavar="ID", help="Explain this knob; all are listed without.")] = None,
     json: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write JSON; - is standard output.")
     ] = None,

@@ -1,1 +1,9 @@
-"""The catalogue of knobs, a family a file. Data only: nothing is set from here."""
+"""The catalogue of knobs, a family a file. Data only: nothing is set from here, and no torch is imported.
+
+`catalogue` finds knobs and turns text into settings; `conditions` holds what a knob may ask of the machine.
+Where a setting acts is said in its site; carrying it out is the work of `launch` and of the agent.
+"""
+
+from dynotune.knobs.catalogue import all_knobs, caution, check_applies, get, parse
+
+__all__ = ["all_knobs", "caution", "check_applies", "get", "parse"]

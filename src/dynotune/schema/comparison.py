@@ -77,6 +77,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         unit: what the times are divided by.
         reason: why the verdict is `undecided`, or what `same` means here; may be empty.
         num_pairs_to_settle: for `undecided`, the pairs that would likely settle it; None where unknowable.
+        warmup_steps, window_steps: the same for every run; None before the pilots have said.
+        cwd, step_on, timeout_s, sandbox, finish: as asked, for `--resume`.
+        set_by: changes of the environment variables among the settings that the program made.
         failed: an arm whose command failed, with its exit code and last lines; then there is no verdict.
     """
 
@@ -102,6 +105,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     warmup_steps: int | None = None
     window_steps: int | None = None
     seed: int = 0
+    cwd: str = ""
+    step_on: str | None = None
+    timeout_s: float | None = None
+    sandbox: Literal["auto", "none"] = "auto"
+    finish: bool = False
     baseline: ArmSummary = ArmSummary()
     candidate: ArmSummary = ArmSummary()
     readback: dict[str, Readback] = {}

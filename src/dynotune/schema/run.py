@@ -10,6 +10,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 
 Purpose = Literal["run", "pilot", "measured"]
+EndedBy = Literal["command", "window", "timeout", "user"]
 
 
 class PlannedSetting(msgspec.Struct, frozen=True):
@@ -155,7 +156,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     started_s: float
     wall_s: float | None = None
     exit_code: int | None = None
-    ended_by: Literal["command", "window", "timeout", "user"] | None = None
+    ended_by: EndedBy | None = None
     sandbox: Literal["overlay", "none"] = "none"
     changed_files: list[str] = []
     processes: list[Process] = []

@@ -1,0 +1,100 @@
+"""Settings that are one value for the whole process: an attribute of a module, or a setter and its getter."""
+
+import functools
+
+from .site import Site, answer, resolve, text
+
+# The newer per-backend attribute speaks of formats where the older call speaks of precision.
+_FORMAT_TO_PRECISION = {"ieee": "highest", "none": "highest", "tf32": "high", "bf16": "medium"}
+
+
+class GlobalSite(Site):
+    """Set once after the import of torch, and again wherever it is found changed."""
+
+    def __init__(self, planned, event):
+        super().__init__(planned, event)
+        self._torch = None
+        self._changes = {}
+        self._refused = {}
+
+    def after_torch(self, torch):
+        self._torch = torch
+        for setting in self.planned:
+            try:
+                self._set(setting)
+            except Exception as error:
+                self._refused[setting["knob"]] = "torch refuses it: %s" % error
+            if setting["site"].get("set") == "torch.set_num_interop_threads":
+                self._make_final(setting)
+
+    def hold(self):
+        for setting in self.planned:
+            knob = setting["knob"]
+            if not setting.get("keep", True) or knob in self._refused or self._torch is None:
+                continue
+            found = self._get(setting)
+            if found == setting["value"]:
+                continue
+            try:
+                self._set(setting)
+            except Exception as error:
+                self._refused[knob] = "the program changed it, and it cannot be put back: %s" % error
+                continue
+            self._changes.setdefault(knob, []).append(text(found))
+            self.event({"event": "setting_put_back", "knob": knob, "found": text(found)})
+
+    def readback(self):
+        if self._torch is None:
+            return [answer(s, None, "none", False, "the program did not import torch") for s in self.planned]
+        return [self._read(setting) for setting in self.planned]
+
+    def _read(self, setting):
+        knob, site = setting["knob"], setting["site"]
+        witness = site["path"] if site["type"] == "attr" else site["get"] + "()"
+        try:
+            found = self._get(setting)
+        except Exception as error:
+            detail = self._refused.get(knob) or "it cannot be read: %s" % error
+            return answer(setting, None, witness, False if knob in self._refused else None, detail)
+        detail = self._refused.get(knob, "")
+        if knob in self._changes:
+            detail = "the program set it to %s; it was put back" % ", ".join(self._changes[knob])
+        elif found != setting["value"] and not detail:
+            detail = "the program set it after the window had begun"
+        return answer(setting, found, witness, found == setting["value"], detail)
+
+    def _get(self, setting):
+        site = setting["site"]
+        if site["type"] == "attr":
+            return resolve(self._torch, site["path"])
+        try:
+            return resolve(self._torch, site["get"])()
+        except RuntimeError:
+            # The old getter raises once the program has used the new attribute.
+            if site["get"] != "torch.get_float32_matmul_precision":
+                raise
+            found = self._torch.backends.cuda.matmul.fp32_precision
+            return _FORMAT_TO_PRECISION.get(found, found)
+
+    def _set(self, setting):
+        site, value = setting["site"], setting["value"]
+        if site["type"] == "call":
+            resolve(self._torch, site["set"])(value)
+            return
+        parent, name = site["path"].rsplit(".", 1)
+        parent = resolve(self._torch, parent)
+        getattr(parent, name)  # an attribute that this version lacks must not be invented
+        setattr(parent, name, value)
+
+    def _make_final(self, setting):
+        """Torch lets it be set once and raises the second time: the program's own call must do nothing."""
+        if not setting.get("keep", True) or setting["knob"] in self._refused:
+            return
+        original = self._torch.set_num_interop_threads
+
+        @functools.wraps(original)
+        def set_num_interop_threads(*args, **kwargs):
+            asked = args[0] if args else kwargs.get("num")
+            self._changes.setdefault(setting["knob"], []).append(text(asked))
+
+        self._torch.set_num_interop_threads = set_num_interop_threads

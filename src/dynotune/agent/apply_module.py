@@ -1,0 +1,276 @@
+"""Settings that act on the outermost module: memory layout, compilation, autocast.
+
+They act right before its first call, when its weights are where the program wants them. Torch may be in
+inference mode then (a sanity check before training), and what is made there could never be trained: so they
+leave that mode.
+"""
+
+import functools
+import sys
+import weakref
+
+from .site import Site, answer
+
+
+class ChannelsLastSite(Site):
+    """`layout.channels_last`: weights once, inputs at each call."""
+
+    def __init__(self, planned, event):
+        super().__init__(planned, event)
+        self._setting = planned[0]
+        self._format = None
+        self._weights = []
+
+    @property
+    def wants_around(self):
+        return bool(self._setting["value"])
+
+    def after_torch(self, torch):
+        self._torch = torch
+        self._format = torch.channels_last if self._setting["value"] else torch.contiguous_format
+
+    def on_root(self, module):
+        torch = self._torch
+        with torch.inference_mode(False), torch.no_grad():
+            for parameter in module.parameters():
+                if parameter.dim() == 4:
+                    parameter.data = parameter.data.contiguous(memory_format=self._format)
+                    self._weights.append(weakref.ref(parameter))
+
+    def inputs(self, module, args, kwargs):
+        return tuple(map(self._convert, args)), {name: self._convert(v) for name, v in kwargs.items()}
+
+    def _convert(self, value):
+        if isinstance(value, self._torch.Tensor):
+            if value.dim() == 4 and value.is_floating_point():
+                return value.contiguous(memory_format=self._format)
+        elif type(value) in (list, tuple):
+            return type(value)(map(self._convert, value))
+        elif type(value) is dict:
+            return {key: self._convert(item) for key, item in value.items()}
+        return value
+
+    def readback(self):
+        witness = "strides of the 4-D weights"
+        weights = [weight for weight in (ref() for ref in self._weights) if weight is not None]
+        # A 1x1 or one-channel weight has the strides of both layouts.
+        telling = [weight for weight in weights if min(weight.shape[1], weight.shape[2] * weight.shape[3]) > 1]
+        if not telling:
+            detail = "no outermost module has a 4-D weight whose layout could differ"
+            return [answer(self._setting, None, witness, False, detail)]
+        last = [weight.is_contiguous(memory_format=self._torch.channels_last) for weight in telling]
+        found = any(last) if not self._setting["value"] else all(last)
+        return [answer(self._setting, found, witness, found == self._setting["value"])]
+
+
+class CompileSite(Site):
+    """`compile.mode`: in place, so that the module keeps its class, its parameters' names and its hooks."""
+
+    def __init__(self, planned, event):
+        super().__init__(planned, event)
+        self._setting = planned[0]
+        self._mode = planned[0]["value"]
+        self._roots = []
+        self._refused = []
+        self._num_skipped = 0
+
+    def after_torch(self, torch):
+        self._torch = torch
+        if self._mode == "off":
+            self._turn_off(torch)
+
+    def _turn_off(self, torch):
+        original = torch.compile
+
+        @functools.wraps(original)
+        def compile(*args, **kwargs):
+            try:
+                self._force_eager()
+            except Exception:
+                kwargs["disable"] = True  # torch before 2.6 has no stances
+            self._num_skipped += 1
+            return original(*args, **kwargs)
+
+        torch.compile = compile
+
+    def _force_eager(self):
+        # Not at start: it imports the compiler, which takes seconds, for programs that never compile.
+        from torch._dynamo import eval_frame
+
+        if eval_frame._stance.stance != "force_eager":
+            self._torch.compiler.set_stance("force_eager")
+
+    def hold(self):
+        if self._mode == "off" and self._num_skipped and hasattr(self._torch.compiler, "set_stance"):
+            self._force_eager()
+
+    def on_root(self, module):
+        if self._mode == "off":
+            return
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            self._refused.append("the program compiles %s itself" % type(module).__name__)
+        elif isinstance(module, self._torch.jit.ScriptModule):
+            self._refused.append("%s is a TorchScript module" % type(module).__name__)
+        else:
+            module.compile(mode=self._mode)
+            self._roots.append(weakref.ref(module))
+
+    def readback(self):
+        if self._mode == "off":
+            return [self._read_off()]
+        witness = "_compiled_call_impl of the outermost modules"
+        roots = [root for root in (ref() for ref in self._roots) if root is not None]
+        if not roots:
+            detail = "; ".join(self._refused) or "no outermost module was called"
+            return [answer(self._setting, None, witness, False, detail)]
+        compiled = all(root._compiled_call_impl is not None for root in roots)
+        return [
+            answer(
+                self._setting,
+                self._mode if compiled else "off",
+                witness,
+                compiled and not self._refused,
+                "; ".join(self._refused),
+            )
+        ]
+
+    def _read_off(self):
+        if not self._num_skipped:
+            return answer(self._setting, "off", "calls of torch.compile", True, "the program compiles nothing")
+        eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+        stance = getattr(getattr(eval_frame, "_stance", None), "stance", None)
+        if stance is None:
+            return answer(self._setting, "off", "calls of torch.compile", True, "made with disable=True")
+        return answer(
+            self._setting,
+            "off" if stance == "force_eager" else "on",
+            "torch.compiler's stance",
+            stance == "force_eager",
+        )
+
+
+class AutocastSite(Site):
+    """`precision.autocast`: around each call of an outermost module, its outputs back in float32.
+
+    A program that is already inside an autocast of its own keeps it: its loss scaling and its output types
+    are made for it. The read-back then compares the program's type with the one asked for. `off` wins over
+    the program's.
+    """
+
+    wants_around = True
+
+    def __init__(self, planned, event):
+        super().__init__(planned, event)
+        self._setting = planned[0]
+        self._asked = planned[0]["value"]
+        self._found = set()
+        self._refused = []
+        self._scalers = []
+
+    def after_torch(self, torch):
+        self._torch = torch
+        self._dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        self._names = {dtype: name for name, dtype in self._dtypes.items()}
+        if self._asked == "fp16":
+            self._watch_scalers(torch.amp.GradScaler)
+
+    def _watch_scalers(self, scaler_class):
+        original, scalers = scaler_class.__init__, self._scalers
+
+        @functools.wraps(original)
+        def __init__(scaler, *args, **kwargs):
+            original(scaler, *args, **kwargs)
+            scalers.append(weakref.ref(scaler))
+
+        scaler_class.__init__ = __init__
+
+    def around(self, module, args, kwargs):
+        torch = self._torch
+        device, dtype = self._device_and_dtype(module, args)
+        if self._asked == "off":
+            self._found.add("off")
+            if not torch.is_autocast_enabled(device):
+                return None
+            return torch.autocast(device, enabled=False), _identity
+        if torch.is_autocast_enabled(device):
+            own = torch.get_autocast_dtype(device)
+            self._found.add(self._names.get(own, str(own)))
+            return None
+        reason = self._why_not(module, dtype)
+        if reason:
+            self._found.add("off")
+            if reason not in self._refused:
+                self._refused.append(reason)
+            return None
+        context = torch.autocast(device, dtype=self._dtypes[self._asked])
+        self._found.add(self._asked if context._enabled else "off")
+        return context, self._to_float32
+
+    def inputs(self, module, args, kwargs):
+        if self._asked != "off":
+            return args, kwargs
+        device, dtype = self._device_and_dtype(module, args)
+        if dtype is not self._torch.float32 or not self._torch.is_autocast_enabled(device):
+            return args, kwargs
+        # What the program made under its autocast is in half precision; the weights are not.
+        return self._to_float32(args), self._to_float32(kwargs)
+
+    def _device_and_dtype(self, module, args):
+        for tensor in (*_first(module.parameters()), *(a for a in args if isinstance(a, self._torch.Tensor))):
+            if tensor.is_floating_point():
+                return tensor.device.type, tensor.dtype
+        return "cpu", self._torch.float32
+
+    def _why_not(self, module, dtype):
+        torch = self._torch
+        if dtype is not torch.float32:
+            return "the weights of %s are %s already" % (type(module).__name__, str(dtype).rpartition(".")[2])
+        if self._asked != "fp16" or not (module.training and torch.is_grad_enabled()):
+            return ""
+        if any(scaler is not None and scaler.is_enabled() for scaler in (ref() for ref in self._scalers)):
+            return ""
+        return "training in fp16 needs a GradScaler and the program has none: its gradients would underflow"
+
+    def _to_float32(self, value):
+        torch = self._torch
+        if isinstance(value, torch.Tensor):
+            return value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
+        if isinstance(value, tuple):
+            items = [self._to_float32(item) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        if isinstance(value, list):
+            return [self._to_float32(item) for item in value] if type(value) is list else value
+        if isinstance(value, dict):
+            return self._mapping_to_float32(value)
+        if hasattr(type(value), "__dataclass_fields__"):
+            for name in type(value).__dataclass_fields__:
+                object.__setattr__(value, name, self._to_float32(getattr(value, name)))
+        return value
+
+    def _mapping_to_float32(self, mapping):
+        # In place: outputs that are both a mapping and an object (transformers) keep their class and
+        # attributes.
+        if type(mapping) is dict:
+            return {key: self._to_float32(item) for key, item in mapping.items()}
+        for key, item in list(mapping.items()):
+            converted = self._to_float32(item)
+            if converted is not item:
+                mapping[key] = converted
+        return mapping
+
+    def readback(self):
+        witness = "autocast at the outermost modules' calls"
+        if not self._found:
+            return [answer(self._setting, None, witness, False, "no outermost module was called")]
+        found = ", ".join(sorted(self._found))
+        return [answer(self._setting, found, witness, self._found == {self._asked}, "; ".join(self._refused))]
+
+
+def _first(iterator):
+    for item in iterator:
+        return (item,)
+    return ()
+
+
+def _identity(value):
+    return value

@@ -1,0 +1,121 @@
+"""`optimizer.fused`: the one-kernel implementation of Adam, AdamW, SGD and Adagrad."""
+
+import functools
+import inspect
+import weakref
+
+from .site import Site, answer, resolve
+
+
+class OptimizerSite(Site):
+    """Covers the constructors; where torch would refuse, the program's own arguments stay."""
+
+    def __init__(self, planned, event):
+        super().__init__(planned, event)
+        self._setting = planned[0]
+        self._fused = planned[0]["value"]
+        self._built = []
+        self._reasons = []
+        self._torch = None
+
+    def after_torch(self, torch):
+        self._torch = torch
+        for target in self._setting["site"]["targets"]:
+            self._cover(resolve(torch, target))
+
+    def _cover(self, optimizer_class):
+        original = optimizer_class.__init__
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def __init__(optimizer, *args, **kwargs):
+            try:
+                bound = signature.bind(optimizer, *args, **kwargs)
+                reason = self._rewrite(bound.arguments)
+                args, kwargs = bound.args[1:], bound.kwargs
+            except TypeError:
+                reason = ""  # not a call that torch accepts: its own error is the right one
+            except Exception as error:
+                reason = "%s: %s" % (type(error).__name__, error)
+            original(optimizer, *args, **kwargs)
+            self._remember(optimizer, reason)
+
+        optimizer_class.__init__ = __init__
+
+    def _rewrite(self, arguments):
+        """Change the arguments of one construction; why not, if it cannot be."""
+        if not self._fused:
+            # None, not False: False would also switch off foreach, which torch uses by default on a GPU.
+            if arguments.get("fused"):
+                arguments["fused"] = None
+            return ""
+        if hasattr(arguments["params"], "__next__"):
+            arguments["params"] = list(arguments["params"])
+        reason = self._why_not(arguments)
+        if not reason:
+            arguments["fused"] = True
+            if arguments.get("foreach"):
+                arguments["foreach"] = None
+        return reason
+
+    def _why_not(self, arguments):
+        if arguments.get("differentiable"):
+            return "the optimizer is differentiable, which excludes fused"
+        devices = self._torch.utils._foreach_utils._get_fused_kernels_supported_devices()
+        for parameter in _parameters(arguments["params"]):
+            if not parameter.is_floating_point():
+                return "a parameter is %s; fused takes floating point only" % parameter.dtype
+            if parameter.device.type not in devices:
+                return "a parameter is on %s, for which there is no fused kernel" % parameter.device
+        return ""
+
+    def _remember(self, optimizer, reason):
+        if reason and reason not in self._reasons:
+            self._reasons.append(reason)
+        self._built = [ref for ref in self._built if ref() is not None and ref() is not optimizer]
+        self._built.append(weakref.ref(optimizer))
+
+    def on_root(self, module):
+        """Gradients that will be sparse are known only now, and fused kernels take none."""
+        if not self._fused:
+            return
+        sparse = {
+            id(part.weight)
+            for part in module.modules()
+            if getattr(part, "sparse", False) is True and getattr(part, "weight", None) is not None
+        }
+        for optimizer in filter(None, (ref() for ref in self._built)) if sparse else ():
+            if any(id(p) in sparse for group in optimizer.param_groups for p in group["params"]):
+                self._take_back(optimizer)
+
+    def _take_back(self, optimizer):
+        for options in (optimizer.defaults, *optimizer.param_groups):
+            options["fused"] = None
+        # GradScaler leaves unscaling to an optimizer that says it does it itself.
+        optimizer._step_supports_amp_scaling = False
+        self._reasons.append("an embedding gives sparse gradients, which fused kernels do not take")
+
+    def readback(self):
+        witness = "fused of the optimizers' parameter groups"
+        optimizers = [optimizer for optimizer in (ref() for ref in self._built) if optimizer is not None]
+        if not optimizers:
+            names = ", ".join(target.rpartition(".")[2] for target in self._setting["site"]["targets"])
+            detail = "the program built none of " + names
+            return [answer(self._setting, None, witness, False, detail)]
+        found = {bool(group.get("fused")) for optimizer in optimizers for group in optimizer.param_groups}
+        ok = found == {self._fused}
+        detail = "; ".join(self._reasons)
+        if not ok and not detail:
+            detail = "a parameter group sets it for itself"
+        return [answer(self._setting, (found & {not self._fused} or found).pop(), witness, ok, detail)]
+
+
+def _parameters(params):
+    """The tensors in what an optimizer takes: tensors, (name, tensor) pairs, or groups of either."""
+    for item in [params] if hasattr(params, "is_floating_point") else params:
+        if isinstance(item, dict):
+            if hasattr(item["params"], "__next__"):
+                item["params"] = list(item["params"])
+            yield from _parameters(item["params"])
+        else:
+            yield item[1] if isinstance(item, tuple) else item

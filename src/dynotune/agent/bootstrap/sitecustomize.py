@@ -1,0 +1,46 @@
+"""Starts the agent in this interpreter, then leaves things as they would be without it.
+
+This folder stands first on PYTHONPATH and holds this one module, so that nothing of ours can shadow a
+module of the user's. Python imports it at start; the sitecustomize that it hides is run from here.
+"""
+
+import importlib.machinery
+import os
+import sys
+
+
+def _load_agent(here):
+    folder = os.path.dirname(here)
+    loader = importlib.machinery.SourceFileLoader("_dynotune_agent", os.path.join(folder, "__init__.py"))
+    spec = importlib.machinery.ModuleSpec("_dynotune_agent", loader, origin=loader.path, is_package=True)
+    spec.submodule_search_locations.append(folder)
+    spec.has_location = True
+    agent = type(sys)("_dynotune_agent")
+    agent.__spec__, agent.__loader__, agent.__file__ = spec, loader, loader.path
+    agent.__path__, agent.__package__ = spec.submodule_search_locations, "_dynotune_agent"
+    sys.modules["_dynotune_agent"] = agent
+    loader.exec_module(agent)
+    agent.start()
+
+
+def _run_hidden():
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is None or spec.loader is None:
+        # What Python's site module gets when there is no sitecustomize; it carries on.
+        raise ModuleNotFoundError("No module named 'sitecustomize'", name="sitecustomize")
+    module = type(sys)("sitecustomize")
+    module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, spec.origin
+    module.__package__, module.__cached__ = "", spec.cached
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+_here = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _here]
+if os.environ.get("DYNOTUNE_RUN"):
+    try:
+        _load_agent(_here)
+    except Exception:
+        # The program goes on without the agent; dynotune notices that no record was begun.
+        sys.modules.pop("_dynotune_agent", None)
+_run_hidden()

@@ -1,0 +1,61 @@
+"""`--step-on module:function`: the return of that function ends a step."""
+
+import functools
+import sys
+
+
+def wrap_function(target, hooks, marked, log):
+    """Wrap `module:function` or `module:Class.method` as soon as it exists."""
+    module_name, _, path = target.partition(":")
+    names = path.split(".")
+    if module_name == "__main__":
+        _wait_in_main(names, marked, log)
+    else:
+        hooks.call(module_name, lambda module: _wrap(module, names, marked))
+
+
+def _wrap(module, names, marked):
+    owner = module
+    for name in names[:-1]:
+        owner = getattr(owner, name)
+    original = owner.__dict__[names[-1]] if isinstance(owner, type) else getattr(owner, names[-1])
+
+    @functools.wraps(original)
+    def wrapped(*args, **kwargs):
+        result = original(*args, **kwargs)
+        marked()
+        return result
+
+    setattr(owner, names[-1], wrapped)
+
+
+def _wait_in_main(names, marked, log):
+    """A script's own functions come to be while it runs, with no import to wait for.
+
+    A profile function watches calls until the first of the named one, wraps it for the calls after, and goes. The
+    first call's own return is seen by it too.
+    """
+    waiting = {}
+
+    def watch(frame, event, arg):
+        code = frame.f_code
+        if event == "call" and code.co_name == names[-1] and frame.f_globals.get("__name__") == "__main__":
+            if not waiting and _is_named(frame, names):
+                waiting["frame"] = frame
+        elif event == "return" and frame is waiting.get("frame"):
+            sys.setprofile(None)
+            try:
+                marked()
+                _wrap(sys.modules["__main__"], names, marked)
+            except Exception as error:
+                log("--step-on", error)
+
+    sys.setprofile(watch)
+
+
+def _is_named(frame, names):
+    owner = sys.modules["__main__"]
+    for name in names:
+        owner = getattr(owner, name, None)
+    owner = getattr(owner, "__func__", owner)
+    return getattr(owner, "__code__", None) is frame.f_code

@@ -1,0 +1,51 @@
+"""Options that several subcommands share, and where records go."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dynotune.schema.errors import UsageError
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "": 1}
+
+
+def runs_folder(run_dir: Path | None) -> Path:
+    """`--run-dir`, or the user's state folder."""
+    if run_dir is not None:
+        return run_dir.expanduser().absolute()
+    from platformdirs import user_state_path
+
+    return user_state_path("dynotune") / "runs"
+
+
+def seconds(text: str | None, option: str) -> float | None:
+    """`90`, `90s`, `15m` or `1.5h` in seconds.
+
+    Raises:
+        UsageError: none of these.
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if match is None or float(match[1]) == 0:
+        raise UsageError(f"{option} {text} is not a length of time.", hint=f"For example {option} 90s or {option} 15m.")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def write_json(document: object, target: str) -> None:
+    """Write `document` to the file `target`, or to standard output when that is `-`.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
+    if target == "-":
+        print(text)
+        return
+    try:
+        Path(target).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"Cannot write {target}: {error.strerror}.", hint="Name another file with --json.") from error

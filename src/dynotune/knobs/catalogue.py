@@ -1,0 +1,180 @@
+"""Finding knobs and turning text into settings."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+
+from dynotune.knobs import (
+    allocator,
+    compile,
+    environment,
+    host,
+    kernels,
+    loader,
+    optimizer,
+    precision,
+    transfer,
+)
+from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.knob import AllocConf, Env, Knob, Scalar
+from dynotune.schema.setting import UNSET, Setting
+
+__all__ = ["all_knobs", "caution", "check_applies", "get", "parse"]
+
+_FAMILIES = (
+    environment.KNOBS,
+    loader.KNOBS,
+    transfer.KNOBS,
+    precision.KNOBS,
+    kernels.KNOBS,
+    compile.KNOBS,
+    optimizer.KNOBS,
+    allocator.KNOBS,
+    host.KNOBS,
+)
+
+# What dynotune itself sets in order to reach the program.
+_OURS = ("DYNOTUNE_RUN", "PYTHONPATH")
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+
+
+@functools.cache
+def all_knobs() -> tuple[Knob, ...]:
+    """The catalogue in the order of its families; `env.NAME` stands for any environment variable."""
+    return tuple(knob for family in _FAMILIES for knob in family)
+
+
+def get(knob_id: str) -> Knob:
+    """The knob called `knob_id`; `env.` with any variable's name is one.
+
+    Raises:
+        UsageError: there is none; the nearest names are offered.
+    """
+    if knob_id.startswith("env."):
+        return _environment_knob(knob_id.removeprefix("env."))
+    by_id = {knob.id: knob for knob in all_knobs()}
+    if knob_id in by_id:
+        return by_id[knob_id]
+    raise UsageError(f"There is no knob {knob_id!r}.", hint=_nearest(knob_id, list(by_id)))
+
+
+def _nearest(knob_id: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(knob_id, known, n=3, cutoff=0.5)
+    # `num_workers` and `workers` mean loader.num_workers, whatever the distance.
+    near += [name for name in known if name not in near and knob_id and knob_id in name.partition(".")[2]]
+    if not near:
+        return "`dynotune knobs` lists them. An environment variable is env.NAME."
+    return f"Did you mean {' or '.join(near[:3])}? `dynotune knobs` lists them all."
+
+
+def _environment_knob(name: str) -> Knob:
+    if not name or "\0" in name or any(char.isspace() for char in name):
+        raise UsageError(f"{name!r} cannot name an environment variable.", hint="Write env.NAME=value.")
+    if name in _OURS:
+        raise UsageError(
+            f"env.{name} cannot be a setting: dynotune sets {name} itself to reach the program.",
+            hint=f"Set {name} in your shell; the command inherits it.",
+        )
+    return environment.for_variable(name)
+
+
+def parse(text: str) -> Setting:
+    """`knob=value` as a setting with a value of the knob's type.
+
+    Raises:
+        UsageError: no `=`, no such knob, or a value that the knob does not take; says which it takes.
+    """
+    knob_id, equals, value = text.partition("=")
+    knob_id = knob_id.strip()
+    if not equals:
+        knob = get(knob_id)
+        raise UsageError(f"{text!r} names a knob but no value.", hint=f"Write {knob_id}=VALUE: {_allowed(knob)}.")
+    knob = get(knob_id)
+    if isinstance(knob.site, Env):
+        # An environment variable's value is taken as it stands, spaces and all.
+        if "\0" in value:
+            raise UsageError(f"The value of {knob_id} holds a NUL character, which no variable can.")
+        return Setting(knob_id, value)
+    return Setting(knob_id, _typed(knob, value.strip()))
+
+
+def _typed(knob: Knob, text: str) -> Scalar:
+    if text == UNSET:
+        raise UsageError(
+            f"{UNSET} takes environment variables away; {knob.id} is not one.",
+            hint=f"{knob.id} takes {_allowed(knob)}.",
+        )
+    value = _converted(knob.type, text)
+    if isinstance(value, str) and knob.values:
+        value = next((known for known in knob.values if str(known).lower() == value.lower()), None)
+    if isinstance(knob.site, AllocConf) and isinstance(value, str) and not _is_one_value(value):
+        value = None
+    below = knob.minimum is not None and isinstance(value, int | float) and value < knob.minimum
+    if value is None or below or (knob.values and value not in knob.values):
+        raise UsageError(f"{knob.id} cannot be {text!r}.", hint=f"It takes {_allowed(knob)}.")
+    return value
+
+
+def _converted(type_: str, text: str) -> Scalar | None:
+    """None where the text is not of the type."""
+    if type_ == "bool":
+        return True if text.lower() in _TRUE else False if text.lower() in _FALSE else None
+    if type_ == "int":
+        return int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else None
+    if type_ == "float":
+        return float(text) if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", text, re.I) else None
+    return text or None
+
+
+def _is_one_value(text: str) -> bool:
+    """A value of an allocator key must not bring further keys with it."""
+    return re.fullmatch(r"[^\s,:\[\]]+|\[[^\s\[\]]+\]", text) is not None
+
+
+def _allowed(knob: Knob) -> str:
+    if knob.values:
+        return "one of " + ", ".join(str(value) for value in knob.values)
+    words = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text"}[knob.type]
+    if isinstance(knob.site, Env):
+        return f"any text, or {UNSET} to take the variable away"
+    return words if knob.minimum is None else f"{words}, {knob.minimum:g} or more"
+
+
+def check_applies(setting: Setting, facts: Facts) -> None:
+    """Refuse a setting that cannot work here. Where a fact is not known, the read-back decides.
+
+    Raises:
+        CannotRunHere: with what is missing.
+    """
+    knob = get(setting.knob)
+    if "gpu.count" in knob.needs and "torch.cuda" in facts and facts["torch.cuda"] is None:
+        raise CannotRunHere(
+            f"{setting} cannot work here: the command's torch is built without CUDA.",
+            hint="Install a CUDA build of torch in the command's environment, or leave this setting out.",
+        )
+    if knob.applies is None or any(_is_unknown(facts, need) for need in knob.needs):
+        return
+    if not knob.applies(facts):
+        found = ", ".join(f"{need} is {facts[need]}" for need in knob.needs)
+        raise CannotRunHere(
+            f"{setting} cannot work here: {knob.unless} ({found}).",
+            hint=f"Leave it out, or run where it applies. `dynotune knobs {knob.id}` says more.",
+        )
+
+
+def _is_unknown(facts: Facts, name: str) -> bool:
+    return name not in facts or isinstance(facts[name], Unknown)
+
+
+def caution(setting: Setting, facts: Facts) -> str:
+    """A warning about a setting that works here but is likely to hurt; empty when there is none to give."""
+    cores = facts.get("host.num_cores")
+    if isinstance(cores, bool) or not isinstance(cores, int) or isinstance(setting.value, str):
+        return ""
+    if setting.knob not in ("loader.num_workers", "host.num_threads") or setting.value <= cores:
+        return ""
+    what = "workers" if setting.knob == "loader.num_workers" else "threads"
+    return f"{setting}: {what} will share cores, since this process may use only {cores}."

@@ -1,0 +1,215 @@
+"""The environment of a command under settings, and the plan that its agent reads them back by."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import dynotune
+from dynotune import knobs
+from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.schema.facts import Facts
+from dynotune.schema.knob import AllocConf, Env, Knob, Preload, Site
+from dynotune.schema.run import PlannedSetting
+from dynotune.schema.setting import UNSET, Setting
+
+__all__ = ["AGENT", "ALLOC_CONF_NAMES", "build", "find_library"]
+
+AGENT = Path(dynotune.__file__).parent / "agent"
+"""The package that runs inside the user's process."""
+
+ALLOC_CONF_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""The allocator's variable, under its old name and its new one."""
+
+_PlainSite = dict[str, str | list[str] | dict[str, list[str]]]
+
+
+def build(
+    settings: Sequence[Setting],
+    base_env: Mapping[str, str],
+    *,
+    run_dir: Path,
+    agent_dir: Path,
+    facts: Facts,
+) -> tuple[dict[str, str], list[PlannedSetting]]:
+    """The command's environment under `settings`, and each setting as the agent needs it.
+
+    Args:
+        base_env: what the command would inherit; not changed.
+        run_dir: the run folder, where the agent finds its plan and writes its record.
+        agent_dir: the package `agent`; its folder `bootstrap` is put first on PYTHONPATH.
+        facts: `torch.version` decides under which name the allocator's variable is set.
+
+    Raises:
+        UsageError: two of the settings set the same thing.
+        CannotRunHere: a library to preload is not installed, or the allocator's variable is ambiguous.
+    """
+    _refuse_conflicts(settings)
+    env = dict(base_env)
+    chosen = [(setting, knobs.get(setting.knob)) for setting in settings]
+    sites = {setting.knob: _plain(knob) for setting, knob in chosen}
+    for setting, knob in chosen:
+        if isinstance(knob.site, Env):
+            _set_variable(env, knob.site.name, None if setting.value == UNSET else str(setting.value))
+        elif isinstance(knob.site, Preload):
+            env["LD_PRELOAD"] = _preloaded(str(setting.value), knob.site, env.get("LD_PRELOAD", ""))
+            if not env["LD_PRELOAD"]:
+                del env["LD_PRELOAD"]
+    keys = {
+        # The allocator reads True and False, with capitals, and nothing else.
+        knob.site.key: str(setting.value)
+        for setting, knob in chosen
+        if isinstance(knob.site, AllocConf)
+    }
+    if keys:
+        variable, other, conf = _merge_alloc_conf(env, keys, facts)
+        env[variable] = conf
+        env.pop(other, None)
+        for key, text in keys.items():
+            sites[f"alloc.{key}"] |= {"text": text, "variable": variable, "other": other, "conf": conf}
+    env["DYNOTUNE_RUN"] = str(run_dir)
+    env["PYTHONPATH"] = _first_on_path(agent_dir / "bootstrap", env.get("PYTHONPATH", ""))
+    return env, [PlannedSetting(setting.knob, setting.value, sites[setting.knob]) for setting in settings]
+
+
+def _refuse_conflicts(settings: Iterable[Setting]) -> None:
+    seen: dict[str, Setting] = {}
+    for setting in settings:
+        site = knobs.get(setting.knob).site
+        for name in (setting.knob, *_variables(site)):
+            other = seen.setdefault(name, setting)
+            # Keys of the allocator share their variable: they are merged.
+            merged = name in ALLOC_CONF_NAMES and isinstance(knobs.get(other.knob).site, AllocConf)
+            if other is not setting and not (merged and isinstance(site, AllocConf)):
+                raise UsageError(f"{other} and {setting} both set {name}.", hint="Give one of them.")
+
+
+def _variables(site: Site) -> tuple[str, ...]:
+    match site:
+        case Env(name):
+            return (name,)
+        case AllocConf():
+            return ALLOC_CONF_NAMES
+        case Preload():
+            return ("LD_PRELOAD",)
+    return ()
+
+
+def _plain(knob: Knob) -> _PlainSite:
+    plain: Any = msgspec.to_builtins(knob.site)
+    return msgspec.convert(plain, _PlainSite)
+
+
+def _set_variable(env: dict[str, str], name: str, value: str | None) -> None:
+    if value is None:
+        env.pop(name, None)
+    else:
+        env[name] = value
+
+
+def _first_on_path(folder: Path, path: str) -> str:
+    """`path` with `folder` first and once: a dynotune that runs under dynotune passes it on."""
+    entries = [entry for entry in path.split(":") if entry != str(folder)] if path else []
+    return ":".join([str(folder), *entries])
+
+
+def _merge_alloc_conf(env: Mapping[str, str], keys: dict[str, str], facts: Facts) -> tuple[str, str, str]:
+    """The variable to set, the one to take away, and the configuration: what was set, then `keys`."""
+    old, new = ALLOC_CONF_NAMES
+    if env.get(old) and env.get(new) and _split(env[old]) != _split(env[new]):
+        raise CannotRunHere(
+            f"{old} and {new} are both set, and differ: which of them holds depends on torch's version.",
+            hint=f"Unset one of them; they are two names of one variable, and {new} is the newer.",
+        )
+    merged = _split(env.get(new) or env.get(old) or "") | keys
+    conf = ",".join(f"{key}:{value}" for key, value in merged.items())
+    # The old name works in every version. The new one is read for CUDA from 2.10 on (2.9 knows it, but
+    # leaves expandable_segments off), and up to 2.11 the old one prints a warning.
+    version = facts.get("torch.version")
+    is_new = isinstance(version, str) and _numbers(version) >= (2, 10)
+    return (new, old, conf) if is_new else (old, new, conf)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    major, _, rest = version.partition(".")
+    minor = rest.partition(".")[0]
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else ()
+
+
+def _split(conf: str) -> dict[str, str]:
+    """`a:1,b:[2:3,4:5]` as key to text; a key without a value is kept for torch to judge."""
+    items, depth, item = [], 0, ""
+    for char in "".join(conf.split()):
+        depth += (char == "[") - (char == "]")
+        if char == "," and depth == 0:
+            items.append(item)
+            item = ""
+        else:
+            item += char
+    pairs = (entry.partition(":") for entry in [*items, item] if entry)
+    return {key: value for key, _, value in pairs}
+
+
+def _preloaded(choice: str, site: Preload, before: str) -> str:
+    """LD_PRELOAD with the chosen library first and no other of its kind."""
+    families = [library.partition(".so")[0] + ".so" for names in site.libraries.values() for library in names]
+    rest = [
+        entry
+        for entry in before.replace(" ", ":").split(":")
+        if entry and not Path(entry).name.startswith(tuple(families))
+    ]
+    if choice not in site.libraries:
+        return ":".join(rest)
+    path = find_library(site.libraries[choice])
+    if path is None:
+        raise CannotRunHere(
+            f"{choice} is not installed: none of {', '.join(site.libraries[choice])} was found.",
+            hint=f"Install it (on Debian and Ubuntu the packages are libjemalloc2 and libgoogle-perftools4), "
+            f"or leave host.malloc={choice} out.",
+        )
+    return ":".join([str(path), *rest])
+
+
+def find_library(names: Sequence[str]) -> Path | None:
+    """The first of `names` that the dynamic linker of this architecture would find; None without one."""
+    cache = _linker_cache()
+    folders = [Path(folder) for folder in _library_folders()]
+    for name in names:
+        for path in (cache.get(name), *(folder / name for folder in folders)):
+            if path is not None and path.is_file():
+                return path
+    return None
+
+
+def _linker_cache() -> dict[str, Path]:
+    word = {"x86_64": "x86-64", "aarch64": "AArch64"}.get(platform.machine(), "")
+    for ldconfig in ("/sbin/ldconfig", "/usr/sbin/ldconfig", "ldconfig"):
+        try:
+            listing = subprocess.run([ldconfig, "-p"], check=False, capture_output=True, text=True, timeout=30)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        found: dict[str, Path] = {}
+        for line in listing.stdout.splitlines():
+            description, arrow, path = line.strip().partition(" => ")
+            if arrow and word in description:
+                found.setdefault(description.split()[0], Path(path))
+        return found
+    return {}
+
+
+def _library_folders() -> tuple[str, ...]:
+    triplet = f"{platform.machine()}-linux-gnu"
+    return (
+        f"/usr/lib/{triplet}",
+        f"/lib/{triplet}",
+        "/usr/local/lib",
+        "/usr/lib64",
+        "/usr/lib",
+        "/lib64",
+        "/lib",
+    )

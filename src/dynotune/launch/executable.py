@@ -1,0 +1,60 @@
+"""Finding the command's executable as a shell would, and saying clearly when there is none."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from dynotune.schema.errors import UsageError
+
+
+def find(name: str, *, env: Mapping[str, str], cwd: Path) -> str:
+    """The file that `name` starts: by itself when it holds a slash, else found on the PATH in `env`.
+
+    Raises:
+        UsageError: not found (near names are offered) or not executable.
+    """
+    if not name:
+        raise UsageError("The command is empty.", hint="Write it after --, as in: dynotune run -- python train.py")
+    if "/" in name:
+        return _check(cwd / name, name)
+    folders = [cwd / folder for folder in env.get("PATH", os.defpath).split(os.pathsep)]
+    found = shutil.which(name, path=os.pathsep.join(str(folder) for folder in folders))
+    if found is not None:
+        return found
+    for folder in folders:
+        if (folder / name).is_file():
+            return _check(folder / name, name)
+    if (cwd / name).is_file():
+        raise UsageError(f"{name} is not on PATH.", hint=_how_to_start(f"./{name}", cwd / name))
+    raise UsageError(f"Command not found: {name}.", hint=_near(name, folders))
+
+
+def _check(path: Path, name: str) -> str:
+    if not path.exists():
+        raise UsageError(f"Command not found: {name} (in {path.parent}).", hint="Check the path.")
+    if path.is_dir():
+        raise UsageError(f"{name} is a folder.", hint="Name the program to start.")
+    if not os.access(path, os.X_OK):
+        raise UsageError(f"{name} is not executable.", hint=_how_to_start(name, path))
+    return str(path)
+
+
+def _how_to_start(name: str, path: Path) -> str:
+    if path.suffix == ".py":
+        return f"Start it with Python: python {name}"
+    return f"Write it as {name}, and make it executable: chmod +x {name}"
+
+
+def _near(name: str, folders: list[Path]) -> str:
+    there: set[str] = set()
+    for folder in folders:
+        try:
+            there.update(os.listdir(folder))  # noqa: PTH208 - names alone, of thousands of files
+        except OSError:
+            continue
+    near = difflib.get_close_matches(name, there, n=3)
+    return f"Near names on PATH: {', '.join(near)}." if near else "Check the name and PATH."

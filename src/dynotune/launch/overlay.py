@@ -1,0 +1,228 @@
+"""Entering a copy-on-write view of a directory: namespaces and mounts, by what becomes the command.
+
+Privileged (CAP_SYS_ADMIN), a mount namespace of its own is enough, and every user id stays what it is.
+Otherwise a user namespace comes with it, in which the caller's user and group id are mapped to themselves:
+the program sees its own ids as ever, files of all others as owned by 65534 (nobody), and cannot become anyone
+else (no sudo, no chown). The kernel still checks permissions with the real ids, supplementary groups
+included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_CLONE_NEWNS = 0x00020000
+_CLONE_NEWUSER = 0x10000000
+_MS_BIND = 0x1000
+_MS_REC = 0x4000
+_MS_SLAVE = 0x80000
+
+
+class View(NamedTuple):
+    """What is to be shown copy-on-write, and where the copies go.
+
+    Args:
+        cwd: the directory; absolute, links resolved.
+        scratch: an empty folder outside of it, on a file system that can hold an upper layer.
+        keep: folders below `cwd` that stay what they are, writable for real.
+    """
+
+    cwd: str
+    scratch: str
+    keep: Sequence[str] = ()
+
+    @property
+    def upper(self) -> str:
+        return os.path.join(self.scratch, "upper")
+
+    @property
+    def work(self) -> str:
+        return os.path.join(self.scratch, "work")
+
+
+class NoOverlay(OSError):
+    """The kernel refuses the view.
+
+    Args:
+        step: what was being done, in words.
+    """
+
+    def __init__(self, error: OSError, step: str) -> None:
+        super().__init__(error.errno, error.strerror)
+        self.step = step
+
+    def __str__(self) -> str:
+        return f"{self.step}: {self.strerror}"
+
+
+def enter(view: View) -> None:
+    """Show `view.cwd` copy-on-write to this process and those it starts. Change into it afterwards.
+
+    Other file systems mounted below it stay visible where the process is privileged; they are then written
+    for real.
+
+    Raises:
+        NoOverlay: with the step that was refused; the process is then in no state to go on.
+    """
+    keep = [*view.keep, *mounts_below(view.cwd)]
+    _own_namespace()
+    # Opened inside the new namespace: a bind mount takes only mounts of its own namespace.
+    kept = [(path, _open(path)) for path in keep]
+    lower, upper, work = (_open(path) for path in (view.cwd, view.upper, view.work))
+    options = f"lowerdir=/proc/self/fd/{lower},upperdir=/proc/self/fd/{upper},workdir=/proc/self/fd/{work}"
+    target = f"/proc/self/fd/{lower}"
+    if _may_set(view.upper, "trusted.overlay.dynotune"):
+        try:
+            # So that a directory of the user's can be renamed in one step, as it can without us.
+            _mount("overlay", target, "overlay", 0, options + ",redirect_dir=on")
+        except NoOverlay:
+            _mount("overlay", target, "overlay", 0, options)
+    else:
+        _mount("overlay", target, "overlay", 0, options + ",userxattr")
+    for path, descriptor in kept:
+        _mount(f"/proc/self/fd/{descriptor}", path, None, _MS_BIND | _MS_REC, None)
+    for descriptor in (lower, upper, work, *(descriptor for _, descriptor in kept)):
+        os.close(descriptor)
+
+
+def make_layers(view: View) -> None:
+    """Make the two folders that the overlay wants, the upper one looking like the directory it covers.
+
+    Raises:
+        NoOverlay: the file system cannot keep the marks of an upper layer.
+    """
+    try:
+        for path in (view.upper, view.work):
+            os.mkdir(path, 0o700)
+        if not any(_may_set(view.upper, f"{kind}.overlay.dynotune") for kind in ("trusted", "user")):
+            raise OSError(errno.ENOTSUP, "it keeps no extended attributes")
+        covered = os.stat(view.cwd)
+        with contextlib.suppress(PermissionError):
+            os.chown(view.upper, covered.st_uid, covered.st_gid)
+        os.chmod(view.upper, stat.S_IMODE(covered.st_mode))
+        os.utime(view.upper, ns=(covered.st_atime_ns, covered.st_mtime_ns))
+    except OSError as error:
+        raise NoOverlay(error, f"keeping changes under {view.scratch}") from error
+
+
+def remove(scratch: str) -> None:
+    """Remove the copies, whatever permissions they were left with. What cannot be removed stays."""
+    import shutil
+
+    for folder, folders, _ in os.walk(scratch):
+        for path in (folder, *(os.path.join(folder, name) for name in folders)):
+            if not os.path.islink(path):
+                with contextlib.suppress(OSError):
+                    os.chmod(path, 0o700)
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def mounts_below(path: str) -> list[str]:
+    """The topmost mount points strictly below `path`."""
+    found: list[str] = []
+    with open("/proc/self/mountinfo", "rb") as file:
+        points = {os.fsdecode(_unescape(line.split()[4])) for line in file}
+    for point in sorted(points):
+        inside = point.startswith(path.rstrip("/") + "/")
+        if inside and not any(point.startswith(above + "/") for above in found):
+            found.append(point)
+    return found
+
+
+def try_out(view: View) -> None:
+    """Enter the view and prove that what is written in it does not reach the real directory.
+
+    Raises:
+        NoOverlay: it does not work here.
+    """
+    real = os.open(view.cwd, os.O_RDONLY | os.O_DIRECTORY)
+    make_layers(view)
+    enter(view)
+    name = f".dynotune-{os.urandom(8).hex()}"
+    try:
+        os.chdir(view.cwd)
+        os.mkdir(name)
+        try:
+            if name in os.listdir(real):
+                raise OSError(errno.EPERM, "what was written in the view reached the directory")
+        finally:
+            os.rmdir(name)
+        for path in view.keep:
+            os.close(os.open(os.path.join(path, name), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            os.unlink(os.path.join(path, name))
+    except OSError as error:
+        raise NoOverlay(error, "writing in the view") from error
+
+
+def _own_namespace() -> None:
+    """A mount namespace; together with a user namespace where that is the only way to get one."""
+    try:
+        _unshare(_CLONE_NEWNS)
+    except PermissionError:
+        user, group = os.geteuid(), os.getegid()
+        try:
+            _unshare(_CLONE_NEWUSER | _CLONE_NEWNS)
+            _write("/proc/self/setgroups", "deny")
+            _write("/proc/self/gid_map", f"{group} {group} 1")
+            _write("/proc/self/uid_map", f"{user} {user} 1")
+        except OSError as error:
+            raise NoOverlay(error, "making a user namespace") from error
+    except OSError as error:
+        raise NoOverlay(error, "making a mount namespace") from error
+    # Or the overlay would show up in the namespace we came from.
+    _mount(None, "/", None, _MS_SLAVE | _MS_REC, None)
+
+
+def _may_set(path: str, name: str) -> bool:
+    try:
+        os.setxattr(path, name, b"y")
+        os.removexattr(path, name)
+    except OSError:
+        return False
+    return True
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise NoOverlay(error, f"opening {path}") from error
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
+
+
+def _unescape(path: bytes) -> bytes:
+    for code, byte in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
+        path = path.replace(code, byte)
+    return path
+
+
+def _unshare(flags: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).unshare(flags) != 0:
+        _raise_errno()
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None) -> None:
+    def text(value: str | None) -> bytes | None:
+        return None if value is None else os.fsencode(value)
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        if libc.mount(text(source), text(target), text(kind), ctypes.c_ulong(flags), text(options)) != 0:
+            _raise_errno()
+    except OSError as error:
+        raise NoOverlay(error, f"mounting {kind or source or target}") from error
+
+
+def _raise_errno() -> None:
+    number = ctypes.get_errno()
+    raise OSError(number, os.strerror(number))

@@ -1,0 +1,166 @@
+"""Processes as the kernel tells them: who descends from whom, and signals that cannot hit the wrong one."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import signal
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_CHILD_SUBREAPER = 36
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Process(NamedTuple):
+    """One line of /proc/PID/stat.
+
+    Args:
+        start_ticks: since boot; with `pid` it names a process for good, a pid alone is used again.
+        cpu_s: its own CPU time.
+        reaped_cpu_s: CPU time of its children that it has waited for, and of theirs.
+    """
+
+    pid: int
+    parent: int
+    session: int
+    state: str
+    start_ticks: int
+    cpu_s: float
+    reaped_cpu_s: float
+
+
+def read(pid: int) -> Process | None:
+    """The process, or None when there is none of that id, or none that we may see."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            line = file.read()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    # The name in parentheses may itself hold blanks and parentheses.
+    fields = line[line.rindex(b")") + 2 :].split()
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        state=fields[0].decode(),
+        start_ticks=int(fields[19]),
+        cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
+        reaped_cpu_s=(int(fields[13]) + int(fields[14])) / _TICKS_PER_S,
+    )
+
+
+def tree(root: int) -> list[Process]:
+    """Every process below `root`, sessions of their own and zombies included.
+
+    One that forks while this looks can be missed: who must find all looks until nothing new turns up.
+    """
+    children: dict[int, list[Process]] = {}
+    for process in _all():
+        children.setdefault(process.parent, []).append(process)
+    found: list[Process] = []
+    to_visit = [root]
+    while to_visit:
+        below = children.pop(to_visit.pop(), [])
+        found.extend(below)
+        to_visit.extend(process.pid for process in below)
+    return found
+
+
+def descendants(root: int) -> list[Process]:
+    """The living ones of `tree`."""
+    return [process for process in tree(root) if process.state not in "ZX"]
+
+
+def _all() -> Iterator[Process]:
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (process := read(int(name))) is not None:
+            yield process
+
+
+def environment_holds(pid: int, entry: bytes) -> bool:
+    """Whether the process was started with `entry` (`NAME=value`) in its environment; False where unreadable."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return entry in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def send(process: Process, number: int) -> bool:
+    """Send a signal to exactly this process. False when we may not; one that is gone counts as reached."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return True
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EPERM):
+            raise
+        return _send_by_pid(process, number)
+    try:
+        now = read(process.pid)
+        if now is not None and now.start_ticks == process.start_ticks:
+            signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _send_by_pid(process: Process, number: int) -> bool:
+    now = read(process.pid)
+    if now is None or now.start_ticks != process.start_ticks:
+        return True
+    try:
+        os.kill(process.pid, number)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        return False
+    return True
+
+
+def kill_all(root: int) -> list[int]:
+    """Freeze, then SIGKILL everything below `root`. Returns the ids of those that we may not signal.
+
+    Frozen first, so that a tree that forks faster than we look cannot outrun us.
+    """
+    frozen: set[int] = set()
+    refused: set[int] = set()
+    while new := [p for p in descendants(root) if p.pid not in frozen | refused]:
+        for process in new:
+            (frozen if send(process, signal.SIGSTOP) else refused).add(process.pid)
+    for process in descendants(root):
+        if process.pid not in refused:
+            send(process, signal.SIGKILL)
+    return sorted(refused)
+
+
+def become_subreaper() -> None:
+    """From now on, what is orphaned below this process becomes its child (Linux 3.4)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent() -> None:
+    """Have the kernel SIGKILL this process when the thread that forked it ends; holds through `exec`."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def dump_no_core() -> None:
+    """Let this process die without a core file, whatever core_pattern says."""
+    with contextlib.suppress(OSError):
+        _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

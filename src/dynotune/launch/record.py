@@ -1,0 +1,215 @@
+"""Reads the records that the agent's processes write; what is cut short is read up to the cut."""
+
+from __future__ import annotations
+
+import statistics
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dynotune.schema.errors import RecordError
+from dynotune.schema.facts import Unknown
+from dynotune.schema.run import EnvironmentChange, Process, Readback, Window
+
+_MAGIC = b"DYNOREC\0"
+_VERSION = 1
+_STEP, _EVENT = 1, 2
+_FILE_HEAD = struct.Struct("<8sHHIdQ")
+_HEAD = struct.Struct("<IHH")
+_PIECE_BYTES = 1 << 20
+_STEP_PAYLOAD = struct.Struct("<ddqQ")
+
+COMPILED, ALLOCATED, EPOCH = 1, 2, 4
+"""Bits of a step's flags: in it something was compiled, device memory was allocated, a loader was begun anew."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One step of one process.
+
+    Args:
+        end_s: CLOCK_MONOTONIC.
+        num_samples: None where unknown.
+        flags: of COMPILED and ALLOCATED, only where the window is not timed, and EPOCH.
+    """
+
+    end_s: float
+    wait_s: float
+    num_samples: int | None
+    flags: int
+
+
+class Record(msgspec.Struct):
+    """What one process has written so far. `events` by their name, in order."""
+
+    path: Path
+    pid: int
+    start_s: float
+    steps: list[Step] = []
+    events: dict[str, list[dict[str, Any]]] = {}
+
+    def last(self, event: str) -> dict[str, Any] | None:
+        found = self.events.get(event)
+        return found[-1] if found else None
+
+    @property
+    def begin_s(self) -> float | None:
+        """When the first step began, CLOCK_MONOTONIC."""
+        cycle = self.last("cycle")
+        return float(cycle["begin_s"]) if cycle else None
+
+    @property
+    def step_s(self) -> list[float]:
+        """Wall time of each step."""
+        begin = self.begin_s
+        ends = [step.end_s for step in self.steps]
+        if begin is None:
+            return []
+        return [end - start for start, end in zip([begin, *ends], ends, strict=False)]
+
+
+class Reader:
+    """Follows one record while it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._position = 0
+        self.record = Record(path=path, pid=0, start_s=0.0, steps=[], events={})
+
+    def update(self) -> Record:
+        """Read what has come since.
+
+        Raises:
+            RecordError: not a record, or of a version this dynotune does not know.
+        """
+        while self._read_some():
+            pass
+        return self.record
+
+    def _read_some(self) -> bool:
+        """Read a piece; whether there may be more. Most of a record's file is room that nothing is written to yet."""
+        try:
+            with self.record.path.open("rb") as file:
+                file.seek(self._position)
+                raw = file.read(_PIECE_BYTES)
+        except OSError as error:
+            raise RecordError(f"Cannot read {self.record.path}: {error.strerror}.") from error
+        offset = 0
+        if self._position == 0:
+            offset = self._read_head(raw)
+        while offset + _HEAD.size <= len(raw):
+            size, kind, _ = _HEAD.unpack_from(raw, offset)
+            if size == 0 or offset + _HEAD.size + size > len(raw):
+                break
+            self._take(kind, raw[offset + _HEAD.size : offset + _HEAD.size + size])
+            offset += (_HEAD.size + size + 7) & ~7
+        self._position += offset
+        return offset > 0
+
+    def _read_head(self, raw: bytes) -> int:
+        if len(raw) < _FILE_HEAD.size or raw[:8] == bytes(8):
+            return 0  # just being begun
+        magic, version, size, pid, start_s, _ = _FILE_HEAD.unpack_from(raw)
+        if magic != _MAGIC:
+            raise RecordError(f"{self.record.path} is not a record of dynotune's.")
+        if version != _VERSION:
+            raise RecordError(
+                f"{self.record.path} is a record of version {version}; this dynotune reads {_VERSION}.",
+                hint="Read it with the version of dynotune that wrote it.",
+            )
+        self.record.pid, self.record.start_s = pid, start_s
+        return int(size)
+
+    def _take(self, kind: int, payload: bytes) -> None:
+        if kind == _STEP and len(payload) == _STEP_PAYLOAD.size:
+            end_s, wait_s, num_samples, flags = _STEP_PAYLOAD.unpack(payload)
+            self.record.steps.append(Step(end_s, wait_s, num_samples if num_samples >= 0 else None, flags))
+        elif kind == _EVENT:
+            try:
+                event = msgspec.json.decode(payload)
+                self.record.events.setdefault(str(event["event"]), []).append(event)
+            except (msgspec.DecodeError, KeyError, TypeError):
+                pass  # a damaged event says nothing; those around it stand
+
+
+class Records:
+    """Follows all records of a run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._readers: dict[Path, Reader] = {}
+
+    def update(self) -> list[Record]:
+        """Read what has come since, of all processes in the order they began.
+
+        Raises:
+            RecordError: as Reader.
+        """
+        for path in self._folder.glob("process-*.rec"):
+            self._readers.setdefault(path, Reader(path))
+        records = [reader.update() for reader in self._readers.values()]
+        return sorted((record for record in records if record.pid), key=lambda record: record.start_s)
+
+
+def summarise(record: Record, launched_s: float) -> Process:
+    """A process for `run.json`; `launched_s` is the launch on CLOCK_MONOTONIC."""
+    process = record.last("process") or {}
+    torch = record.last("torch")
+    memory = record.last("memory") or {}
+    window = record.last("window")
+    samples = [step.num_samples for step in record.steps]
+    counted = [num for num in samples if num is not None]
+    return Process(
+        pid=record.pid,
+        argv=process.get("argv", []),
+        executable=process.get("executable", ""),
+        python=process.get("python", ""),
+        torch=torch["version"] if torch else None,
+        rank=process.get("rank"),
+        world_size=window.get("world_size", 1) if window else process.get("world_size") or 1,
+        step=(record.last("cycle") or {}).get("step"),
+        num_steps=len(record.steps),
+        num_samples=sum(counted) if counted and len(counted) == len(samples) else None,
+        time_to_first_step_s=record.steps[0].end_s - launched_s if record.steps else None,
+        median_step_s=statistics.median(record.step_s) if record.step_s else None,
+        window=_window(window) if window else None,
+        peak_rss_bytes=memory.get("peak_rss_bytes"),
+        peak_device_bytes=memory.get("peak_device_bytes"),
+        readback=[_readback(entry) for entry in (record.last("readback") or {}).get("settings", [])],
+        environment_changes=[_change(event) for event in record.events.get("environment", [])],
+        errors=[f"{event['where']}: {event['error']}" for event in record.events.get("error", [])],
+    )
+
+
+def read_back(processes: Sequence[Process]) -> list[Readback]:
+    """For each setting the word of the processes that made steps, of one that says no before one that says yes."""
+    telling = [process for process in processes if process.num_steps] or [p for p in processes if p.torch]
+    found: dict[str, Readback] = {}
+    order = {False: 0, True: 1, None: 2}
+    for process in telling:
+        for readback in process.readback:
+            before = found.get(readback.knob)
+            if before is None or order[readback.ok] < order[before.ok]:
+                found[readback.knob] = readback
+    return list(found.values())
+
+
+def _window(event: dict[str, Any]) -> Window:
+    return msgspec.convert({key: value for key, value in event.items() if key in Window.__struct_fields__}, Window)
+
+
+def _readback(entry: dict[str, Any]) -> Readback:
+    found = entry.get("found")
+    return Readback(
+        knob=entry["knob"],
+        asked=str(entry["asked"]),
+        found=Unknown(entry.get("detail") or "nothing can witness it") if found is None else str(found),
+        witness=entry.get("witness", ""),
+        ok=entry.get("ok"),
+        detail=entry.get("detail", ""),
+    )
+
+
+def _change(event: dict[str, Any]) -> EnvironmentChange:
+    return msgspec.convert({k: v for k, v in event.items() if k != "event"}, EnvironmentChange)

@@ -1,0 +1,87 @@
+"""Run folders: made so that nobody else can read them, and the end of what a run printed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import time
+from pathlib import Path
+
+from dynotune.schema.errors import CannotRunHere
+
+STDOUT = "stdout"
+STDERR = "stderr"
+_TAIL_BYTES = 1 << 16
+_ROOM_BYTES = 1 << 16
+# CSI and OSC sequences, other escapes, and what else a terminal obeys: what a program printed is only quoted.
+_TERMINAL_CODES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+
+
+def new_run_folder(base: Path) -> Path:
+    """A new folder below `base`, mode 0700, its name sorting by time (UTC).
+
+    Raises:
+        CannotRunHere: it cannot be made or written: read-only, full, not ours.
+    """
+    try:
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        now_s = time.time()
+        clock = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_s))
+        folder = base / f"{clock}-{int(now_s * 1000) % 1000:03d}-{secrets.token_hex(3)}"
+        folder.mkdir(mode=0o700)
+        # The umask may have taken from the mode; nobody's umask may add to it.
+        folder.chmod(0o700)
+    except OSError as error:
+        raise _no_folder(base, error) from error
+    try:
+        _prove_room(folder)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise _no_folder(base, error) from error
+    return folder
+
+
+def _prove_room(folder: Path) -> None:
+    # A full disk still makes folders.
+    room = folder / "room"
+    try:
+        room.write_bytes(bytes(_ROOM_BYTES))
+    finally:
+        room.unlink(missing_ok=True)
+
+
+def _no_folder(base: Path, error: OSError) -> CannotRunHere:
+    return CannotRunHere(
+        f"Cannot make a run folder in {base}: {error.strerror}.",
+        hint="Free some space there, or name another folder with --run-dir.",
+    )
+
+
+def last_lines(run_dir: Path, num: int) -> tuple[str, ...]:
+    """The last lines that a captured run printed to stderr, or to stdout when stderr is empty.
+
+    Without terminal codes; of a line drawn over again, as progress bars do, what it showed last.
+    """
+    for name in (STDERR, STDOUT):
+        lines = [shown for line in _tail(run_dir / name).split("\n") if (shown := _as_shown(line))]
+        if lines:
+            return tuple(lines[-num:]) if num > 0 else ()
+    return ()
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _as_shown(line: str) -> str:
+    drawn = [_TERMINAL_CODES.sub("", part).rstrip() for part in line.split("\r")]
+    return next((part for part in reversed(drawn) if part), "")

@@ -1,0 +1,58 @@
+"""Signals as bytes in a pipe, so that one poll waits for them and for everything else."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+from types import FrameType, TracebackType
+from typing import Any
+
+# Sent to a process from outside. The rest it raises by its own doing, or cannot be caught.
+FROM_OUTSIDE = frozenset(
+    signal.valid_signals()
+    - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGXCPU}
+    - {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
+)
+
+
+class SignalInbox:
+    """While entered, the given signals do nothing but arrive here. Those found ignored stay ignored.
+
+    Main thread only, as Python's own handlers are.
+    """
+
+    def __init__(self, signals: Iterable[int]) -> None:
+        self._signals = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+        self._found: dict[int, Any] = {}
+
+    def __enter__(self) -> SignalInbox:
+        self._read_end, self._write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._found_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        for number in self._signals:
+            self._found[number] = signal.signal(number, _arrive)
+        return self
+
+    def fileno(self) -> int:
+        return self._read_end
+
+    def take(self) -> list[int]:
+        """The numbers that arrived since the last time, in order."""
+        try:
+            return list(os.read(self._read_end, 4096))
+        except BlockingIOError:
+            return []
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._found.items():
+            # None: it was set by C code, and Python cannot put that back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        signal.set_wakeup_fd(self._found_wakeup)
+        os.close(self._read_end)
+        os.close(self._write_end)
+
+
+def _arrive(number: int, frame: FrameType | None) -> None:
+    """Python writes the number to the wake-up descriptor; there is nothing left to do."""

@@ -1,0 +1,239 @@
+"""One run of one arm: launch, watch the records grow, end it when it has given what it was launched for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from dynotune import probe
+from dynotune.launch import caches, environment
+from dynotune.launch.launcher import Exit, Launched, start
+from dynotune.launch.record import Record, Records, read_back, summarise
+from dynotune.launch.run_folder import last_lines
+from dynotune.measure.request import Request
+from dynotune.schema import document
+from dynotune.schema.comparison import ArmName
+from dynotune.schema.errors import CannotRunHere, CommandFailed
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.run import EndedBy, Plan, Purpose, Readback, Run, Window
+
+POLL_S = 0.2
+"""Looking costs a millisecond; a run outlives its window by this at most."""
+GRACE_S = 3.0
+NUM_LAST_LINES = 12
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a run.
+
+    Args:
+        records: of the processes that made steps, each rank once.
+        outside: what the sampler says of the window; None where there was none.
+    """
+
+    run: Run
+    folder: Path
+    launched_s: float
+    records: list[Record]
+    outside: probe.Judgement | None = None
+
+    @property
+    def windows(self) -> list[Window]:
+        return [process.window for process in self.run.processes if process.window is not None]
+
+    @property
+    def rejected(self) -> list[Readback]:
+        """Settings that the live process does not have as asked."""
+        return [readback for readback in self.run.readback if readback.ok is False]
+
+
+def run_arm(
+    request: Request,
+    arm: ArmName,
+    *,
+    folder: Path,
+    purpose: Purpose,
+    facts: Facts,
+    limit_s: float,
+    warmup_steps: int | None = None,
+    window_steps: int | None = None,
+    enough: Callable[[list[Record]], bool] = lambda records: False,
+) -> Outcome:
+    """Run the arm in `folder`, which exists, until its window is complete or `enough(records)`.
+
+    Args:
+        limit_s: for the whole run.
+        warmup_steps, window_steps: the window to time; None for a pilot.
+
+    Raises:
+        CommandFailed: the command ended with an error before that.
+        CannotRunHere: it made no step, too few steps, or took longer than `limit_s`.
+    """
+    cache_folder = folder.parent / "caches" / arm
+    if request.caches == "cold":
+        caches.clear(cache_folder)
+    base_env = {**request.env, **caches.environment(cache_folder)}
+    base_env.setdefault("PYTHONHASHSEED", str(request.seed % 2**32))
+    env, planned = environment.build(
+        request.arm(arm), base_env, run_dir=folder, agent_dir=environment.AGENT, facts=facts
+    )
+    plan = Plan(
+        settings=planned,
+        warmup_steps=warmup_steps,
+        window_steps=window_steps,
+        step_on=request.step_on,
+        seed=request.seed,
+    )
+    document.write(folder / "plan.json", plan)
+    started_s, launched_s = time.time(), time.perf_counter()
+    with start(
+        request.command,
+        env=env,
+        cwd=request.cwd,
+        run_dir=folder,
+        capture=True,
+        sandbox="auto" if request.sandbox else "none",
+        keep=[cache_folder],
+    ) as launched:
+        sampler = _sampler(request, launched, folder)
+        with sampler:
+            ended_by, exit_ = _watch(launched, folder, window_steps, limit_s, request.finish, enough)
+    records = Records(folder).update()
+    processes = [summarise(record, launched_s) for record in records]
+    run = Run(
+        id=f"{folder.parent.name}/{folder.name}",
+        purpose=purpose,
+        command=request.command,
+        cwd=str(request.cwd),
+        settings=request.arm(arm),
+        started_s=started_s,
+        wall_s=time.perf_counter() - launched_s,
+        exit_code=exit_.status,
+        ended_by=ended_by,
+        sandbox=launched.sandbox,
+        changed_files=launched.changed_files,
+        processes=processes,
+        readback=read_back(processes),
+    )
+    document.write(folder / "run.json", run)
+    outcome = Outcome(
+        run=run,
+        folder=folder,
+        launched_s=launched_s,
+        records=stepping(records),
+        outside=_outside(sampler, run),
+    )
+    _refuse_incomplete(outcome, arm, records, window_steps, limit_s)
+    return outcome
+
+
+def stepping(records: Sequence[Record]) -> list[Record]:
+    """The records of the processes whose steps count: those of all ranks, or the one that made the most."""
+    with_steps = [record for record in records if record.steps]
+    ranks = [record for record in with_steps if (record.last("process") or {}).get("rank") is not None]
+    if len(ranks) > 1:
+        return ranks
+    return [max(with_steps, key=lambda record: len(record.steps))] if with_steps else []
+
+
+def _sampler(request: Request, launched: Launched, folder: Path) -> probe.Sampler:
+    gpus = probe.nvml.visible_gpus(request.env)
+    return probe.Sampler(
+        probe.host.usable_cpus(),
+        [] if isinstance(gpus, Unknown) else gpus,
+        launched.tree_pids,
+        file=folder / "samples.jsonl",
+    )
+
+
+def _watch(
+    launched: Launched,
+    folder: Path,
+    window_steps: int | None,
+    limit_s: float,
+    finish: bool,
+    enough: Callable[[list[Record]], bool],
+) -> tuple[EndedBy, Exit]:
+    records = Records(folder)
+    deadline_s = time.monotonic() + limit_s
+    while True:
+        exit_ = launched.wait(POLL_S)
+        if exit_ is not None:
+            return "command", exit_
+        if time.monotonic() > deadline_s:
+            return "timeout", launched.end(GRACE_S)
+        now = records.update()
+        complete = window_steps is not None and _all_windows(now)
+        if (complete and not finish) or (window_steps is None and enough(stepping(now))):
+            return "window", launched.end(GRACE_S)
+
+
+def _all_windows(records: Sequence[Record]) -> bool:
+    windows = [window for record in records if (window := record.last("window"))]
+    return bool(windows) and len(windows) >= max(int(window["world_size"]) for window in windows)
+
+
+def _outside(sampler: probe.Sampler, run: Run) -> probe.Judgement | None:
+    windows = [process.window for process in run.processes if process.window is not None]
+    if not windows:
+        return None
+    return probe.judge(
+        sampler.samples, min(window.begin_s for window in windows), max(window.end_s for window in windows)
+    )
+
+
+def _refuse_incomplete(
+    outcome: Outcome, arm: ArmName, records: Sequence[Record], window_steps: int | None, limit_s: float
+) -> None:
+    run = outcome.run
+    complete = (window_steps is None and outcome.records) or _all_windows(records)
+    if run.ended_by == "window" or (run.exit_code == 0 and complete):
+        return
+    lines = last_lines(outcome.folder, NUM_LAST_LINES)
+    if run.ended_by == "command" and run.exit_code:
+        raise CommandFailed(
+            f"The command failed in the {arm} {_in_words(run.exit_code)}.",
+            hint=f"All that it printed is in {outcome.folder}.",
+            command_exit_code=run.exit_code,
+            last_lines=lines,
+        )
+    num_steps = max((len(record.steps) for record in records), default=0)
+    if run.ended_by == "timeout" and num_steps:
+        raise CannotRunHere(
+            f"A run of the {arm} took longer than {limit_s:.0f} s; it had made {num_steps} steps.",
+            hint="Give more with --timeout, or fewer steps with --warmup and --steps.",
+        )
+    if num_steps == 0:
+        raise _no_step(run, records, limit_s, lines)
+    raise CannotRunHere(
+        f"The command ended by itself after {num_steps} steps, before the window of {window_steps} was complete.",
+        hint="Let it run longer (more epochs, more data), or ask for a shorter window with --warmup and --steps.",
+    )
+
+
+def _no_step(run: Run, records: Sequence[Record], limit_s: float, lines: tuple[str, ...]) -> CannotRunHere:
+    """Why there was no step, as far as the records tell."""
+    when = f"within {limit_s:.0f} s" if run.ended_by == "timeout" else f"and ended after {run.wall_s:.1f} s"
+    seen = f" It printed last: {lines[-1]}" if lines else ""
+    if not records:
+        return CannotRunHere(
+            f"No Python of this command began a record {when}.{seen}",
+            hint="It is not Python, clears its environment, or starts Python with -I, -E or -S, which switches dynotune's "
+            "agent off. Give the command that runs Python itself, without these.",
+        )
+    if not any(record.last("torch") for record in records):
+        return CannotRunHere(f"The command never imported torch {when}.{seen}", hint="Is it the right command?")
+    num_events = max(int((record.last("exit") or {}).get("num_events", 0)) for record in records)
+    found = f"{num_events} events, but no cycle among them," if num_events else "no cycle of batches, calls or updates"
+    return CannotRunHere(
+        f"The command made no step that dynotune can see {when}: {found} was found.{seen}",
+        hint="Name the function whose return ends a step with --step-on module:function (__main__:name for the script's "
+        "own), or call dynotune.step() there. If the work runs in the background, give the command that does it.",
+    )
+
+
+def _in_words(exit_code: int) -> str:
+    return f"with exit code {exit_code}" if exit_code >= 0 else f"by signal {-exit_code}"

@@ -1,0 +1,175 @@
+"""From runs to values: what a pair compares, what is shown beside it, and what voids it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from dynotune.measure.one_run import Outcome
+from dynotune.measure.pilot import Window as PlannedWindow
+from dynotune.measure.stats import StatisticsError
+from dynotune.schema import document
+from dynotune.schema.comparison import ArmName, ArmSummary, Comparison
+from dynotune.schema.run import EnvironmentChange, Process, Run
+
+Unit = Literal["sample", "step"]
+
+
+class MeasuredRun(msgspec.Struct, frozen=True):
+    """A run whose window is complete, with the processes that timed it (one a rank)."""
+
+    run: Run
+    ranks: list[Process]
+
+    @property
+    def wall_s(self) -> float:
+        """From the first begin to the last end of the ranks' windows."""
+        windows = [rank.window for rank in self.ranks if rank.window is not None]
+        return max(window.end_s - window.begin_s for window in windows)
+
+    @property
+    def num_steps(self) -> int:
+        return max(rank.window.num_steps for rank in self.ranks if rank.window is not None)
+
+    @property
+    def num_samples(self) -> int | None:
+        """Of all ranks together; None where one could not count them."""
+        counts = [rank.window.num_samples for rank in self.ranks if rank.window is not None]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) and sum(known) > 0 else None
+
+
+def measured(run: Run) -> MeasuredRun:
+    return MeasuredRun(run, [process for process in run.processes if process.window is not None])
+
+
+def read_run(folder: Path) -> MeasuredRun:
+    """Raises RecordError when it cannot be read."""
+    return measured(document.read(folder / "run.json", Run))
+
+
+def value_s(outcome: Outcome, unit: Unit) -> float:
+    """Wall time of the window a sample, or a step, seconds.
+
+    Raises:
+        StatisticsError: the samples were counted in the pilots and could not be in this run.
+    """
+    found = measured(outcome.run)
+    if unit == "step":
+        return found.wall_s / found.num_steps
+    if found.num_samples is None:
+        raise StatisticsError(f"The samples of {outcome.run.id} could not be counted, those of the pilots could.")
+    return found.wall_s / found.num_samples
+
+
+def unit(pilots: Sequence[Outcome]) -> Unit:
+    """`sample` where both pilots could count them in every steady step."""
+    known = [
+        all(step.num_samples is not None for step in record.steps[len(record.steps) // 2 :])
+        for pilot in pilots
+        for record in pilot.records
+    ]
+    return "sample" if known and all(known) else "step"
+
+
+def step(outcome: Outcome) -> str:
+    """What counts as a step, in words."""
+    counted = [process for process in outcome.run.processes if process.step]
+    return max(counted, key=lambda process: process.num_steps).step or "" if counted else ""
+
+
+def arm_summary(runs: Sequence[MeasuredRun], unit: Unit) -> ArmSummary:
+    """Medians over the runs; None where nothing was measured."""
+    if not runs:
+        return ArmSummary()
+    per_step = statistics.median(run.wall_s / run.num_steps for run in runs)
+    counted = [(run.wall_s, run.num_samples) for run in runs if run.num_samples]
+    per_sample = statistics.median(wall_s / num for wall_s, num in counted) if unit == "sample" and counted else None
+    return ArmSummary(
+        s_per_sample=per_sample,
+        samples_per_s=1 / per_sample if per_sample else None,
+        s_per_step=per_step,
+        median_step_s=_median(rank.median_step_s for run in runs for rank in run.ranks),
+        time_to_first_step_s=_median(rank.time_to_first_step_s for run in runs for rank in run.ranks),
+        loader_wait_share=_median(
+            rank.window.wait_s / (rank.window.end_s - rank.window.begin_s)
+            if rank.window is not None and rank.window.wait_s is not None and "draw" in (rank.step or "")
+            else None
+            for run in runs
+            for rank in run.ranks
+        ),
+        peak_rss_bytes=_most(rank.peak_rss_bytes for run in runs for rank in run.ranks),
+        peak_device_bytes=_most(rank.peak_device_bytes for run in runs for rank in run.ranks),
+    )
+
+
+def void_reasons(runs: Mapping[ArmName, Outcome]) -> list[str]:
+    """Causes outside the arms' own processes, of either run. The arm is not told: a cause counts the same in both."""
+    return [
+        f"run {outcome.run.id.rpartition('/')[2].partition('-')[0]}: {reason}"
+        for outcome in runs.values()
+        if outcome.outside is not None
+        for reason in outcome.outside.foreign
+    ]
+
+
+def changes_by_program(comparison: Comparison, outcome: Outcome) -> list[EnvironmentChange]:
+    """Changes of the variables among the settings, each place once."""
+    names = {
+        setting.knob.removeprefix("env.")
+        for setting in [*comparison.settings, *comparison.against]
+        if setting.knob.startswith("env.")
+    }
+    known = {(change.name, change.file, change.line, change.value): change for change in comparison.set_by}
+    for process in outcome.run.processes:
+        for change in process.environment_changes:
+            place = (change.name, change.file, change.line, change.value)
+            # A change that was held back in one arm is told as such, wherever else it was let through.
+            if change.name in names and (place not in known or change.kept):
+                known[place] = change
+    return list(known.values())
+
+
+def warnings(outcomes: Sequence[Outcome]) -> list[str]:
+    """What the runs give reason to be wary of, each said once."""
+    found = []
+    compiled = sum(any(window.num_compilations for window in outcome.windows) for outcome in outcomes)
+    if compiled:
+        found.append(f"In {compiled} runs something was compiled inside the window; lengthen --warmup.")
+    found += sorted({f"could not be judged: {why}" for o in outcomes if o.outside for why in o.outside.unknown})
+    mistakes = sorted({error for o in outcomes for process in o.run.processes for error in process.errors})
+    found += [f"a mistake of dynotune's agent, which the program did not see: {error}" for error in mistakes[:3]]
+    return found
+
+
+def sandbox_warnings(outcome: Outcome) -> list[str]:
+    """Files of the user's that a run without a sandbox created or changed."""
+    files = outcome.run.changed_files
+    if outcome.run.sandbox == "overlay" or not files:
+        return []
+    shown = ", ".join(files[:5]) + (", …" if len(files) > 5 else "")
+    return [f"Runs work in your folder itself and changed {len(files)} files there: {shown}"]
+
+
+def cost(comparison: Comparison, window: PlannedWindow) -> str:
+    """What the comparison will take, in words."""
+    most_s = 2 * comparison.max_pairs * window.run_s
+    epochs = f" ({window.whole_epochs} whole epochs)" if window.whole_epochs else ""
+    return (
+        f"Each run: {window.warmup_steps} steps of warm-up, then {window.num_steps} timed as a whole{epochs}; "
+        f"about {window.run_s:.0f} s. At most {comparison.max_pairs} pairs, {most_s / 60:.1f} min; "
+        "fewer when it is clear."
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _most(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,162 @@
+"""What the kernel's control groups and namespaces allow us: CPU quota, memory limit, kind of container."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dynotune.schema.facts import Unknown
+
+# Inode numbers of the first namespaces of a kernel, fixed in include/linux/proc_ns.h.
+INITIAL_NAMESPACES = {"pid": 4026531836, "uts": 4026531838, "cgroup": 4026531835}
+
+# cgroup v1 writes "no limit" as the largest page-aligned number; nothing real comes near it.
+V1_UNLIMITED_BYTES = 1 << 60
+
+GVISOR_VERSION = "Sun Jan 10 15:06:54 PST 2016"
+"""gVisor gives every kernel it imitates this build date."""
+
+
+def cgroup_levels(controller: str, root: Path = Path("/")) -> list[Path] | Unknown:
+    """Directories of this process's cgroup that hold `controller` (`cpu`, `memory`), innermost first.
+
+    Limits count at every level, so all levels we can see are returned. Empty where the kernel has no cgroups.
+    Source: https://docs.kernel.org/admin-guide/cgroup-v2.html, cgroups(7), proc_pid_mountinfo(5).
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return Unknown(f"the control groups of this process cannot be read: {error.strerror}")
+    paths = {name: path for _, names, path in (line.split(":", 2) for line in lines) for name in names.split(",")}
+    version_1 = controller in paths
+    if not version_1 and "" not in paths:
+        return []
+    mount = _cgroup_mount(mounts, controller if version_1 else None)
+    if mount is None:
+        return Unknown(f"no control-group file system for {controller} is mounted here")
+    mount_root, mount_point = mount
+    return _levels(root / mount_point.lstrip("/"), mount_root, paths[controller if version_1 else ""])
+
+
+def _cgroup_mount(mounts: list[str], controller: str | None) -> tuple[str, str] | None:
+    """Root and mount point of the v1 hierarchy of `controller`, or of the v2 hierarchy for None."""
+    for line in mounts:
+        left, _, right = line.partition(" - ")
+        fields, (kind, _, options) = left.split(), right.split(maxsplit=2)
+        if kind == ("cgroup2" if controller is None else "cgroup") and (
+            controller is None or controller in options.split(",")
+        ):
+            return _unescape(fields[3]), _unescape(fields[4])
+    return None
+
+
+def _unescape(path: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
+
+
+def _levels(mount_point: Path, mount_root: str, path: str) -> list[Path]:
+    inside = path.removeprefix(mount_root) if mount_root != "/" else path
+    parts = [part for part in inside.split("/") if part]
+    # A group outside the part that is mounted here shows as `/../…`, or under another root: only the
+    # limits of the mounted part can be seen then.
+    if ".." in parts or not (mount_point / "/".join(parts)).is_dir():
+        parts = []
+    return [mount_point.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+def cpu_quota(root: Path = Path("/")) -> float | Unknown | None:
+    """The tightest CPU bandwidth limit on this process, in cores; None where there is none."""
+    limits = cpu_limits(root)
+    return limits if isinstance(limits, Unknown) else min(limits.values(), default=None)
+
+
+def cpu_limits(root: Path = Path("/")) -> dict[Path, float] | Unknown:
+    """Every CPU bandwidth limit on this process: the directory of its cgroup, and cores."""
+    levels = cgroup_levels("cpu", root)
+    if isinstance(levels, Unknown):
+        return levels
+    try:
+        quotas = {level: _quota_at(level) for level in levels}
+    except (OSError, ValueError) as error:
+        return Unknown(f"the CPU quota cannot be read: {error}")
+    return {level: quota for level, quota in quotas.items() if quota is not None}
+
+
+def _quota_at(level: Path) -> float | None:
+    if (level / "cpu.max").exists():
+        quota, period = (level / "cpu.max").read_text().split()
+    elif (level / "cpu.cfs_quota_us").exists():
+        quota = (level / "cpu.cfs_quota_us").read_text().strip()
+        period = (level / "cpu.cfs_period_us").read_text()
+    else:
+        return None
+    return None if quota in ("max", "-1") else int(quota) / int(period)
+
+
+def memory_limit_bytes(root: Path = Path("/")) -> int | Unknown | None:
+    """The tightest memory limit on this process; None where there is none."""
+    levels = cgroup_levels("memory", root)
+    if isinstance(levels, Unknown):
+        return levels
+    files = [level / name for level in levels for name in ("memory.max", "memory.limit_in_bytes")]
+    try:
+        texts = [file.read_text().strip() for file in files if file.exists()]
+        limits = [int(text) for text in texts if text != "max"]
+    except (OSError, ValueError) as error:
+        return Unknown(f"the memory limit cannot be read: {error}")
+    return min((limit for limit in limits if limit < V1_UNLIMITED_BYTES), default=None)
+
+
+def kind(root: Path = Path("/")) -> str | Unknown | None:
+    """`docker`, `podman`, `kubernetes`, `lxc`, `gvisor`, …; None where we are in no container.
+
+    A marker file alone proves nothing: an image may have become a virtual machine's disk.
+    """
+    version = _text(root / "proc/version")
+    if GVISOR_VERSION in version:
+        return "gvisor"
+    first = [_in_initial_namespace(name, root) for name in INITIAL_NAMESPACES]
+    if all(answer is True for answer in first):
+        return None
+    marker = _marker(root)
+    if marker is not None:
+        return marker
+    if all(answer is None for answer in first):
+        return Unknown("the namespaces of this process cannot be read")
+    return Unknown("this process is in namespaces of its own, of no kind of container known here")
+
+
+def _marker(root: Path) -> str | None:
+    groups = _text(root / "proc/1/cgroup") + _text(root / "proc/self/mountinfo")
+    environment = _text(root / "proc/1/environ").split("\0")
+    if "kubepods" in groups or (root / "var/run/secrets/kubernetes.io").exists():
+        return "kubernetes"
+    if (root / "run/.containerenv").exists():
+        return "podman"
+    if (root / ".dockerenv").exists():
+        return "docker"
+    named = [entry.removeprefix("container=") for entry in environment if entry.startswith("container=")]
+    return named[0] if named and named[0] else None
+
+
+def in_initial_pid_namespace(root: Path = Path("/")) -> bool:
+    """Process ids seen here are the kernel's own, those a driver reports. False where it cannot be told."""
+    return _in_initial_namespace("pid", root) is True
+
+
+def _in_initial_namespace(name: str, root: Path) -> bool | None:
+    try:
+        target = str((root / "proc/self/ns" / name).readlink())
+    except OSError:
+        return None
+    return target == f"{name}:[{INITIAL_NAMESPACES[name]}]"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,165 @@
+"""Which Python a command will start, told from the command alone: by PATH, shebang and a few launchers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dynotune.schema.facts import Unknown
+
+PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*t?)?")
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish", "ash"})
+
+# Programs that run another one, given somewhere among their arguments.
+WRAPPERS = frozenset(
+    {"env", "nohup", "setsid", "time", "nice", "ionice", "chrt", "taskset", "numactl", "stdbuf", "timeout"}
+)
+
+# Tools that choose or build the environment themselves.
+ENVIRONMENT_TOOLS = frozenset(
+    {
+        "uvx",
+        "pipx",
+        "poetry",
+        "pdm",
+        "hatch",
+        "conda",
+        "mamba",
+        "micromamba",
+        "pixi",
+        "rye",
+        "pipenv",
+        "nox",
+        "tox",
+    }
+)
+
+# Options under which `uv run` uses another environment than the project's `.venv`.
+UV_ELSEWHERE = frozenset(
+    {
+        "--with",
+        "--with-editable",
+        "--with-requirements",
+        "--isolated",
+        "--python",
+        "-p",
+        "--no-project",
+        "--active",
+    }
+    | {"--project", "--directory", "--script", "-s", "--package", "--all-packages"}
+)
+
+# pip, uv and distlib write this into a script whose interpreter's path is too long for a shebang.
+LONG_SHEBANG = re.compile(r"""^'''exec' (?P<python>"[^"]+"|'[^']+'|\S+) "\$0" "\$@"$""")
+
+MAX_INDIRECTIONS = 8
+
+
+def interpreter(
+    command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLike[str] | None = None
+) -> str | Unknown:
+    """The Python that `command` will run in, as a path to start; Unknown where only a run would tell.
+
+    Knows `python …`, scripts with a shebang (`torchrun`, `accelerate`, `yolo`), `uv run …` in a project whose
+    `.venv` exists, and wrappers such as `nice` and `numactl`. A shell line is not read.
+    """
+    return _resolve(list(command), env, Path(cwd or "").absolute(), MAX_INDIRECTIONS)
+
+
+def _resolve(command: list[str], env: Mapping[str, str], cwd: Path, left: int) -> str | Unknown:
+    if not command:
+        return Unknown("the command is empty")
+    if not left:
+        return Unknown("the command leads from one program to the next too often")
+    program = _which(command[0], env, cwd)
+    if program is None:
+        return Unknown(f"{command[0]} is not found")
+    name = program.name
+    if PYTHON.fullmatch(name):
+        return str(program)
+    if name in SHELLS:
+        return Unknown(f"{name} decides which Python runs")
+    if name in WRAPPERS:
+        return _behind_wrapper(name, command[1:], env, cwd, left)
+    if name == "uv":
+        return _uv(command[1:], env, cwd)
+    if name in ENVIRONMENT_TOOLS:
+        return Unknown(f"{name} chooses the environment itself")
+    if name in ("torchrun", "accelerate") and {"--no-python", "--no_python"} & set(command):
+        return Unknown(f"{name} starts a program that need not be Python")
+    return _by_shebang(program, env, cwd, left)
+
+
+def _which(name: str, env: Mapping[str, str], cwd: Path) -> Path | None:
+    if "/" in name:
+        path = cwd / name
+        return path if path.is_file() and os.access(path, os.X_OK) else None
+    # An entry of PATH may be relative: then it means the command's directory, not ours.
+    search = [str(cwd / entry) for entry in env.get("PATH", os.defpath).split(os.pathsep)]
+    found = shutil.which(name, path=os.pathsep.join(search))
+    return Path(found) if found else None
+
+
+def _behind_wrapper(name: str, arguments: list[str], env: Mapping[str, str], cwd: Path, left: int) -> str | Unknown:
+    """The first argument that leads to a Python: options and their values do not."""
+    if name == "env" and any(argument.startswith("PATH=") for argument in arguments):
+        return Unknown("env changes PATH for the program it starts")
+    for at, argument in enumerate(arguments):
+        program = None if argument.startswith("-") else _which(argument, env, cwd)
+        if program is None:
+            continue
+        return _resolve(arguments[at:], env, cwd, left - 1)
+    return Unknown(f"no program is found behind {name}")
+
+
+def _by_shebang(program: Path, env: Mapping[str, str], cwd: Path, left: int) -> str | Unknown:
+    try:
+        with program.open("rb") as file:
+            head = file.read(4096)
+    except OSError as error:
+        return Unknown(f"{program} cannot be read: {error.strerror}")
+    if not head.startswith(b"#!"):
+        return Unknown(f"{program.name} is not a Python script")
+    lines = head.decode(errors="replace").splitlines()
+    try:
+        words = shlex.split(lines[0][2:])
+        if words and Path(words[0]).name in SHELLS:
+            long_shebang = LONG_SHEBANG.match(lines[1]) if len(lines) > 1 else None
+            words = shlex.split(long_shebang["python"]) if long_shebang else words
+    except ValueError as error:
+        return Unknown(f"the first line of {program} cannot be read: {error}")
+    if words and Path(words[0]).name == "env":
+        words = [word for word in words[1:] if word not in ("-S", "--split-string")]
+        words = words[next((at for at, word in enumerate(words) if "=" not in word), 0) :]
+    return _resolve(words, env, cwd, left - 1)
+
+
+def _uv(arguments: list[str], env: Mapping[str, str], cwd: Path) -> str | Unknown:
+    if not arguments or arguments[0] != "run":
+        return Unknown("uv chooses the environment itself")
+    rest = arguments[1:]
+    script = next((word for word in rest if not word.startswith("-")), None)
+    options = rest[: rest.index(script)] if script is not None else rest
+    elsewhere = sorted({option.partition("=")[0] for option in options} & UV_ELSEWHERE)
+    if elsewhere:
+        return Unknown(f"uv run {elsewhere[0]} chooses the environment itself")
+    if script is not None and _has_inline_metadata(cwd / script):
+        return Unknown(f"{script} names its own requirements, for which uv makes an environment")
+    for folder in (cwd, *cwd.parents):
+        python = folder / env.get("UV_PROJECT_ENVIRONMENT", ".venv") / "bin" / "python"
+        if (folder / "pyproject.toml").is_file() or python.is_file():
+            if python.is_file():
+                return str(python)
+            break
+    return Unknown("uv has not made the environment of this project yet")
+
+
+def _has_inline_metadata(script: Path) -> bool:
+    try:
+        return re.search(r"^# /// script\s*$", script.read_text(errors="replace"), re.MULTILINE) is not None
+    except OSError:
+        return False

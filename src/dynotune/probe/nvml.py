@@ -1,0 +1,200 @@
+"""Facts of the GPUs that a command will see, from the driver's management library, without a CUDA context."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dynotune.schema.facts import Facts, Unknown, Value
+
+T = TypeVar("T")
+
+DEVICE_NODES = ("nvidia*", "nvhost*")
+"""Device files of NVIDIA's drivers; with one of them, a missing library does not mean a missing GPU."""
+
+
+class NvmlUnavailable(Exception):
+    """NVML cannot be used here.
+
+    Args:
+        reason: why, in words.
+        no_library: there is no driver library at all.
+    """
+
+    def __init__(self, reason: str, *, no_library: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.no_library = no_library
+
+
+@contextmanager
+def session(nvml: Any = None) -> Iterator[Any]:
+    """The `pynvml` module, initialised; shut down at the end.
+
+    Args:
+        nvml: used instead of `pynvml`.
+
+    Raises:
+        NvmlUnavailable: no library, no driver, or a driver that does not answer.
+    """
+    library = open_library(nvml)
+    try:
+        yield library
+    finally:
+        library.nvmlShutdown()
+
+
+def open_library(nvml: Any = None) -> Any:
+    """As `session`, for those that outlive a block; the caller ends it with `nvmlShutdown`.
+
+    Raises:
+        NvmlUnavailable: as `session`.
+    """
+    nvml = _pynvml() if nvml is None else nvml
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        no_library = error.value == nvml.NVML_ERROR_LIBRARY_NOT_FOUND
+        reason = "the driver's library is not found" if no_library else f"the driver does not answer: {error}"
+        raise NvmlUnavailable(reason, no_library=no_library) from error
+    return nvml
+
+
+def _pynvml() -> Any:
+    try:
+        import pynvml
+    except ImportError as error:
+        raise NvmlUnavailable(f"the package nvidia-ml-py is not installed: {error}") from error
+    return pynvml
+
+
+def answer(nvml: Any, call: Callable[[], T]) -> T | Unknown:
+    """What `call` returns, or Unknown where NVML refuses to say."""
+    try:
+        return call()
+    except nvml.NVMLError as error:
+        return Unknown(f"NVML does not say: {error}")
+
+
+def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev")) -> Facts:
+    """Facts `gpu.*`: count and driver, the rest of the first GPU that a command under `env` sees.
+
+    `gpu.count` is 0 only where there is neither a driver library nor a device file, or where
+    `CUDA_VISIBLE_DEVICES` hides every GPU.
+    """
+    try:
+        with session(nvml) as library:
+            driver = answer(library, library.nvmlSystemGetDriverVersion)
+            visible = _visible(library, env)
+            if isinstance(visible, Unknown):
+                return {"gpu.count": visible, "gpu.driver": driver, **_device_unknown(visible.reason)}
+            count: Facts = {"gpu.count": len(visible), "gpu.driver": driver, "gpu.nvml_indices": [*visible]}
+            if not visible:
+                return count | _device_unknown("no GPU is visible")
+            return count | _device(library, visible[0])
+    except NvmlUnavailable as unavailable:
+        nodes = any(next(dev.glob(pattern), None) for pattern in DEVICE_NODES)
+        absent = unavailable.no_library and not nodes
+        why = unavailable.reason + (f", yet {dev} has device files of NVIDIA" if nodes else "")
+        return {
+            "gpu.count": 0 if absent else Unknown(why),
+            "gpu.driver": Unknown(why),
+            **_device_unknown("there is no GPU" if absent else why),
+        }
+
+
+def visible_gpus(env: Mapping[str, str], *, nvml: Any = None) -> list[int] | Unknown:
+    """NVML indices of the GPUs that a command under `env` sees, in its order."""
+    try:
+        with session(nvml) as library:
+            return _visible(library, env)
+    except NvmlUnavailable as unavailable:
+        return Unknown(unavailable.reason)
+
+
+def choose(visible_devices: str, uuids: Sequence[str]) -> list[int] | Unknown:
+    """Positions in `uuids` that `CUDA_VISIBLE_DEVICES` selects.
+
+    The first entry that names nothing ends the list; a repeated entry hides everything; a UUID may be cut
+    short as long as it stays unique. MIG instances are not resolved.
+
+    Source: https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html
+    """
+    chosen: list[int] = []
+    for entry in (part.strip() for part in visible_devices.split(",")):
+        if entry.startswith("MIG-"):
+            return Unknown("CUDA_VISIBLE_DEVICES names a MIG instance, a slice of a GPU")
+        if entry.startswith("GPU-"):
+            matches = [at for at, uuid in enumerate(uuids) if uuid.startswith(entry)]
+            index = matches[0] if len(matches) == 1 else -1
+        else:
+            number = re.match(r"[+-]?\d+", entry)
+            index = int(number[0]) if number else -1
+        if not 0 <= index < len(uuids):
+            break
+        if index in chosen:
+            return []
+        chosen.append(index)
+    return chosen
+
+
+def _visible(nvml: Any, env: Mapping[str, str]) -> list[int] | Unknown:
+    try:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        selection = env.get("CUDA_VISIBLE_DEVICES")
+        if selection is None:
+            chosen: list[int] | Unknown = list(range(len(handles)))
+        else:
+            chosen = choose(selection, [nvml.nvmlDeviceGetUUID(handle) for handle in handles])
+        names = {nvml.nvmlDeviceGetName(handle) for handle in handles}
+    except nvml.NVMLError as error:
+        return Unknown(f"NVML does not list the GPUs: {error}")
+    if isinstance(chosen, Unknown):
+        return chosen
+    if any(_in_mig_mode(nvml, handles[index]) for index in chosen):
+        return Unknown("a GPU is split by MIG; the program sees a slice of it")
+    by_speed = env.get("CUDA_DEVICE_ORDER", "FASTEST_FIRST") != "PCI_BUS_ID"
+    by_number = selection is None or not selection.lstrip().startswith("GPU-")
+    if chosen and by_speed and by_number and len(names) > 1:
+        return Unknown(
+            "the GPUs differ and CUDA numbers them by speed; CUDA_DEVICE_ORDER=PCI_BUS_ID makes their order known"
+        )
+    return chosen
+
+
+def _in_mig_mode(nvml: Any, handle: Any) -> bool:
+    try:
+        current, _ = nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError as error:
+        if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
+            return False
+        raise
+    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _device(nvml: Any, index: int) -> Facts:
+    handle = answer(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(index))
+    if isinstance(handle, Unknown):
+        return _device_unknown(handle.reason)
+
+    def capability() -> Value:
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+        return f"{major}.{minor}"
+
+    def memory_bytes() -> Value:
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+
+    return {
+        "gpu.name": answer(nvml, lambda: nvml.nvmlDeviceGetName(handle)),
+        "gpu.uuid": answer(nvml, lambda: nvml.nvmlDeviceGetUUID(handle)),
+        "gpu.compute_capability": answer(nvml, capability),
+        "gpu.memory_bytes": answer(nvml, memory_bytes),
+    }
+
+
+def _device_unknown(reason: str) -> Facts:
+    names = ("name", "uuid", "compute_capability", "memory_bytes")
+    return {f"gpu.{name}": Unknown(reason) for name in names}

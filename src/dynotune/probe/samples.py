@@ -1,0 +1,163 @@
+"""What the sampler keeps of one moment, and `samples.jsonl`: a line with the schema, then a sample a line."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import msgspec
+
+from dynotune.schema.document import check_schema
+from dynotune.schema.errors import RecordError
+from dynotune.schema.facts import Unknown
+
+SCHEMA = "dynotune.samples/1"
+
+
+class Cores(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
+    """Seconds summed over our cores since the machine started.
+
+    Args:
+        num_cpus: cores that were summed.
+        busy_s: running processes, the kernel on their behalf included; interrupts are left out.
+        idle_s: idle, or waiting for disks.
+        steal_s: ready to run, but the hypervisor ran something else.
+    """
+
+    num_cpus: int
+    busy_s: float
+    idle_s: float
+    steal_s: float
+
+
+class Tree(msgspec.Struct, frozen=True, kw_only=True, tag="tree"):
+    """What the process tree of the arm used since it was first sampled; never falls when a process ends.
+
+    Args:
+        num_major_faults: pages it had to wait for from a disk, swap or a file.
+    """
+
+    cpu_s: float
+    num_major_faults: int
+    num_processes: int
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True, tag="quota"):
+    """The control group whose CPU bandwidth is limited.
+
+    Args:
+        cores: the limit.
+        throttled_s: summed over its cores.
+        usage_s: CPU time of every process in the group; Unknown where the group does not count it.
+    """
+
+    cores: float
+    num_throttled: int
+    throttled_s: float
+    usage_s: float | Unknown
+
+
+class Swap(msgspec.Struct, frozen=True, kw_only=True, tag="swap"):
+    """Pages moved by the whole machine since it started."""
+
+    num_in: int
+    num_out: int
+
+
+class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that holds a context on a GPU, as NVML names it.
+
+    Args:
+        name: of that process id here; None where there is no such process here.
+        ours: the process id has been in the arm's tree.
+        sm_percent: share of time its kernels ran lately; asked for foreign processes only.
+    """
+
+    pid: int
+    name: str | None
+    ours: bool
+    sm_percent: int | Unknown | None = None
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU, by NVML.
+
+    Args:
+        clock_reasons: bit mask, `nvmlClocksEventReason*`.
+    """
+
+    nvml_index: int
+    utilisation_percent: int | Unknown
+    memory_used_bytes: int | Unknown
+    sm_clock_mhz: int | Unknown
+    power_w: float | Unknown
+    clock_reasons: int | Unknown
+    processes: list[GpuProcess] | Unknown
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One moment.
+
+    Args:
+        time_s: CLOCK_MONOTONIC.
+        own_cpu_s: CPU time of dynotune's own process.
+        quota: None where no limit is set.
+        pids_comparable: process ids seen here are the kernel's own, as NVML reports them.
+    """
+
+    time_s: float
+    cores: Cores | Unknown
+    tree: Tree | Unknown
+    own_cpu_s: float
+    quota: Quota | Unknown | None
+    swap: Swap | Unknown
+    gpus: list[Gpu] = []
+    pids_comparable: bool = False
+
+
+class _Header(msgspec.Struct, frozen=True):
+    schema: str = ""
+
+
+class SamplesFile:
+    """Appends samples to `samples.jsonl`, each at once, so that a killed dynotune leaves what it saw.
+
+    Raises:
+        OSError: from any of its methods, when the disk refuses.
+    """
+
+    def __init__(self, path: Path) -> None:
+        # Unbuffered: after a failed write nothing is left that closing would try to write again.
+        self._file = path.open("ab", buffering=0)
+        if self._file.tell() == 0:
+            self._line(_Header(SCHEMA))
+
+    def append(self, sample: Sample) -> None:
+        self._line(sample)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _line(self, document: msgspec.Struct) -> None:
+        line = msgspec.json.encode(document) + b"\n"
+        if self._file.write(line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def read_samples(path: Path) -> list[Sample]:
+    """The samples of a `samples.jsonl`; a last line without its end was being written and is left out.
+
+    Raises:
+        RecordError: missing, damaged, or of a version this dynotune does not know.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise RecordError(f"Cannot read {path}: {error.strerror}.") from error
+    try:
+        header = msgspec.json.decode(lines[0], type=_Header).schema if lines else ""
+        check_schema(header, SCHEMA, name=str(path))
+        return [msgspec.json.decode(line, type=Sample) for line in lines[1:]]
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise RecordError(f"{path} is not a valid {SCHEMA}: {error}.") from error

@@ -1,0 +1,215 @@
+"""Settings that act on the outermost module."""
+
+CONV = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3)
+        self.head = torch.nn.Linear(8, 2)
+    def forward(self, x):
+        self.seen = [x.is_contiguous(memory_format=torch.channels_last), x.dtype]
+        y = self.conv(x)
+        self.inner_dtype = y.dtype
+        return {"logits": self.head(y.mean((2, 3))), "both": (y, [y])}
+net = Net()
+x = torch.randn(2, 3, 8, 8)
+"""
+
+
+def test_channels_last_is_in_weights_and_inputs_and_training_goes_on(child):
+    done = child(
+        CONV
+        + """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+before = net.conv.weight
+with torch.inference_mode():
+    net(x)
+net.train()
+net(x)["logits"].sum().backward()
+optimizer.step()
+out["same"] = before is net.conv.weight
+out["input"] = net.seen[0]
+out["weight"] = net.conv.weight.is_contiguous(memory_format=torch.channels_last)
+""",
+        "layout.channels_last=true",
+    )
+    assert done.out == {"same": True, "input": True, "weight": True}
+    assert done.readback["layout.channels_last"]["ok"] is True
+
+
+def test_channels_last_on_a_model_without_convolutions_is_answered_with_no(child):
+    done = child("import torch\ntorch.nn.Linear(2, 2)(torch.ones(1, 2))", "layout.channels_last=true")
+    assert done.readback["layout.channels_last"]["ok"] is False
+
+
+def test_autocast_runs_the_module_in_bf16_and_gives_back_float32(child):
+    done = child(
+        CONV
+        + """
+y = net(x)
+out["inner"] = str(net.inner_dtype)
+out["outer"] = [str(t.dtype) for t in (y["logits"], y["both"][0], y["both"][1][0])]
+out["types"] = [type(y).__name__, type(y["both"]).__name__]
+y["logits"].sum().backward()
+out["grad"] = str(net.conv.weight.grad.dtype)
+""",
+        "precision.autocast=bf16",
+    )
+    assert done.out == {
+        "inner": "torch.bfloat16",
+        "outer": ["torch.float32"] * 3,
+        "types": ["dict", "tuple"],
+        "grad": "torch.float32",
+    }
+    assert done.readback["precision.autocast"]["ok"] is True
+
+
+def test_fp16_in_training_is_refused_without_a_scaler_and_used_in_inference(child):
+    done = child(
+        CONV
+        + """
+net.eval()
+with torch.no_grad():
+    net(x)
+out["eval"] = str(net.inner_dtype)
+""",
+        "precision.autocast=fp16",
+    )
+    assert done.out == {"eval": "torch.float16"}
+    assert done.readback["precision.autocast"]["ok"] is True
+
+    done = child(CONV + 'net(x)["logits"].sum().backward()\n', "precision.autocast=fp16")
+    assert done.readback["precision.autocast"]["ok"] is False
+    assert "GradScaler" in done.readback["precision.autocast"]["detail"]
+
+
+def test_fp16_in_training_is_used_with_a_scaler(child):
+    done = child(
+        CONV
+        + """
+scaler = torch.amp.GradScaler("cpu")
+scaler.scale(net(x)["logits"].sum()).backward()
+out["inner"] = str(net.inner_dtype)
+""",
+        "precision.autocast=fp16",
+    )
+    assert done.out == {"inner": "torch.float16"}
+    assert done.readback["precision.autocast"]["ok"] is True
+
+
+def test_a_programs_own_autocast_is_kept_and_compared_with_what_was_asked(child):
+    program = CONV + 'with torch.autocast("cpu", dtype=torch.bfloat16):\n    y = net(x)\n'
+    done = child(program + 'out["outer"] = str(y["logits"].dtype)', "precision.autocast=bf16")
+    assert done.out == {"outer": "torch.bfloat16"}
+    assert done.readback["precision.autocast"]["ok"] is True
+    done = child(program, "precision.autocast=fp16")
+    assert done.readback["precision.autocast"]["ok"] is False
+    assert done.readback["precision.autocast"]["found"] == "bf16"
+
+
+def test_autocast_off_wins_over_the_programs_own_and_takes_its_half_precision_inputs(child):
+    done = child(
+        CONV
+        + """
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    y = net(x.bfloat16())
+out["inner"] = str(net.inner_dtype)
+""",
+        "precision.autocast=off",
+    )
+    assert done.out == {"inner": "torch.float32"}
+    assert done.readback["precision.autocast"]["ok"] is True
+
+
+def test_the_programs_exceptions_come_through_unchanged(child):
+    done = child(
+        CONV
+        + """
+class Bad(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1, 1, 1, 1))
+    def forward(self, x):
+        raise KeyError("mine")
+try:
+    Bad()(x)
+except KeyError as error:
+    out["error"] = error.args[0]
+out["left"] = torch.is_autocast_enabled("cpu")
+""",
+        "precision.autocast=bf16",
+        "layout.channels_last=true",
+    )
+    assert done.out == {"error": "mine", "left": False}
+    assert done.errors() == []
+
+
+def test_layout_and_autocast_work_together(child):
+    done = child(
+        CONV + 'out["outer"] = str(net(x)["logits"].dtype)',
+        "precision.autocast=bf16",
+        "layout.channels_last=true",
+    )
+    assert done.out == {"outer": "torch.float32"}
+    assert all(answer["ok"] is True for answer in done.readback.values())
+
+
+def test_a_module_is_compiled_in_place_and_keeps_its_names(child):
+    done = child(
+        CONV
+        + """
+import os
+keys = list(net.state_dict())
+torch.compile, compile = (lambda model, **k: compile(model, backend="eager")), torch.compile
+net(x); net(x)
+out["keys"] = keys == list(net.state_dict())
+out["class"] = type(net).__name__
+""",
+        "compile.mode=default",
+    )
+    assert done.out == {"keys": True, "class": "Net"}
+    assert done.readback["compile.mode"]["ok"] is True
+
+
+def test_a_module_that_the_program_compiles_itself_is_left_to_it(child):
+    done = child(
+        CONV + 'torch.compile(net, backend="eager")(x)\nnet.compile(backend="eager")\nnet(x)',
+        "compile.mode=default",
+    )
+    assert done.readback["compile.mode"]["ok"] is False
+    assert "compiles" in done.readback["compile.mode"]["detail"]
+
+
+def test_off_makes_the_programs_own_compile_run_eagerly_and_keeps_its_wrapper(child):
+    done = child(
+        CONV
+        + """
+def never(graph, inputs):
+    raise AssertionError("compiled")
+compiled = torch.compile(net, backend=never)
+compiled(x)
+out["wrapper"] = hasattr(compiled, "_orig_mod")
+net.compile(backend=never)
+net(x)
+@torch.compile(backend=never)
+def double(y):
+    return y * 2
+double(x)
+torch.compiler.set_stance("default")
+settings.hold()
+double(x)
+""",
+        "compile.mode=off",
+    )
+    assert done.out == {"wrapper": True}
+    assert done.readback["compile.mode"]["ok"] is True
+
+
+def test_off_does_not_import_the_compiler_for_a_program_that_never_compiles(child):
+    done = child(
+        CONV + "import sys\nnet(x)\nsettings.hold()\nout['dynamo'] = 'torch._dynamo' in sys.modules",
+        "compile.mode=off",
+    )
+    assert done.out == {"dynamo": False}
+    assert done.readback["compile.mode"]["ok"] is True

@@ -1,0 +1,84 @@
+"""`optimizer.fused`."""
+
+TRAIN = """
+import torch
+model = torch.nn.Linear(4, 2)
+def step(optimizer):
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_the_four_optimizers_and_their_subclasses_get_it_from_generators_groups_and_names(child):
+    done = child(
+        TRAIN
+        + """
+class Own(torch.optim.AdamW):
+    pass
+weights = lambda: [{"params": (p for p in model.parameters())}]
+made = [
+    torch.optim.Adam(model.parameters(), 1e-3), torch.optim.AdamW(model.parameters(), foreach=True),
+    torch.optim.SGD(weights(), lr=0.1), torch.optim.Adagrad(model.named_parameters()), Own(model.parameters()),
+]
+for optimizer in made:
+    step(optimizer)
+out["fused"] = [optimizer.param_groups[0]["fused"] for optimizer in made]
+out["params"] = [len(optimizer.param_groups[0]["params"]) for optimizer in made]
+""",
+        "optimizer.fused=true",
+    )
+    assert done.out == {"fused": [True] * 5, "params": [2] * 5}
+    assert done.readback["optimizer.fused"]["ok"] is True
+
+
+def test_false_gives_back_torchs_own_choice_and_not_its_slowest_loop(child):
+    done = child(
+        TRAIN
+        + """
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+out["fused"] = optimizer.param_groups[0]["fused"]
+""",
+        "optimizer.fused=false",
+    )
+    assert done.out == {"fused": None}
+    assert done.readback["optimizer.fused"]["ok"] is True
+
+
+def test_where_torch_would_refuse_the_programs_own_arguments_stay_and_the_reason_is_told(child):
+    done = child(
+        TRAIN
+        + """
+complex_weight = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))
+optimizer = torch.optim.Adam(iter([complex_weight]), foreach=True)
+complex_weight.grad = torch.ones_like(complex_weight)
+optimizer.step()
+out["group"] = [optimizer.param_groups[0]["fused"], optimizer.param_groups[0]["foreach"]]
+""",
+        "optimizer.fused=true",
+    )
+    assert done.out == {"group": [None, True]}
+    assert done.readback["optimizer.fused"]["ok"] is False
+    assert "complex64" in done.readback["optimizer.fused"]["detail"]
+
+
+def test_it_is_taken_back_before_the_first_step_where_gradients_will_be_sparse(child):
+    done = child(
+        """
+        import torch
+        model = torch.nn.Embedding(8, 2, sparse=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.tensor([1, 2])).sum().backward()
+        optimizer.step()
+        out["moved"] = bool((model.weight.grad.to_dense() != 0).any())
+        """,
+        "optimizer.fused=true",
+    )
+    assert done.out == {"moved": True}
+    assert done.readback["optimizer.fused"]["ok"] is False
+    assert "sparse" in done.readback["optimizer.fused"]["detail"]
+
+
+def test_a_program_with_another_optimizer_is_told_so(child):
+    done = child(TRAIN + "step(torch.optim.RMSprop(model.parameters()))", "optimizer.fused=true")
+    assert done.readback["optimizer.fused"]["ok"] is False
+    assert "none of Adam" in done.readback["optimizer.fused"]["detail"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dynotune.cli.options import runs_folder
 from dynotune.schema.errors import CannotRunHere
 
 if TYPE_CHECKING:
@@ -16,7 +19,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from dynotune.report.terminal import Progress
     from dynotune.schema.comparison import Comparison
 
 # On two cores one loading process and a many-threaded model are in each other's way, so these two go
@@ -26,15 +28,17 @@ ARMS = (
     ("env.CUBLAS_WORKSPACE_CONFIG=:4096:8",),
 )
 MAX_PAIRS = 8
+# Known of this script, so that no pilot has to find it: steady by then, and an epoch of 600 photographs
+# in batches of 16, so that each window starts its loading processes once.
+WARMUP_STEPS, WINDOW_STEPS = 16, 38
+BUDGET_S = 210.0
 
 
 def demo(
     python: Annotated[
         str, typer.Option(metavar="PATH", help="The interpreter to train with; it needs torch and Pillow.")
     ] = sys.executable,
-    run_dir: Annotated[
-        Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.")
-    ] = None,
+    run_dir: Annotated[Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.")] = None,
 ) -> None:
     """Train a small network on 600 photographs and compare settings on it, in under 4 minutes.
 
@@ -44,7 +48,8 @@ def demo(
     """
     from rich.console import Console
 
-    from dynotune.report.terminal import Progress, comparison_table, overview
+    from dynotune.cli.compare import show
+    from dynotune.report.terminal import overview
 
     script = example("train_images.py")
     if python == sys.executable:
@@ -53,12 +58,14 @@ def demo(
     command = [python, str(script), str(_photographs(told))]
     told.print(f"The training script: {script}", style="dim", soft_wrap=True)
 
-    comparisons = []
+    comparisons: list[Comparison] = []
+    ends_s = time.monotonic() + BUDGET_S
     for number, settings in enumerate(ARMS, start=1):
         told.print(f"\n{number} of {len(ARMS)}: {' '.join(settings)}", style="bold", soft_wrap=True)
-        with Progress(told) as progress:
-            comparisons.append(_compare(settings, command, progress=progress, run_dir=run_dir))
-        results.print(comparison_table(comparisons[-1]))
+        # What one comparison leaves of its share, the next may use.
+        share_s = (ends_s - time.monotonic()) / (len(ARMS) - number + 1)
+        comparisons.append(_compare(settings, command, run_dir=run_dir, budget_s=share_s))
+        show(comparisons[-1], json=None)
     results.print()
     results.print(overview(comparisons))
     told.print("\nOn your own command: dynotune compare SETTING… -- python train.py", style="dim")
@@ -79,11 +86,23 @@ def example(name: str) -> Path:
     )
 
 
-def _compare(
-    settings: Sequence[str], command: list[str], *, progress: Progress, run_dir: Path | None
-) -> Comparison:
-    """The very call that `dynotune compare` makes, of at most `MAX_PAIRS` pairs."""
-    raise NotImplementedError("measure.protocol.compare")
+def _compare(settings: Sequence[str], command: list[str], *, run_dir: Path | None, budget_s: float) -> Comparison:
+    """The very call that `dynotune compare` makes, of as many pairs as the budget affords."""
+    from dynotune.cli.compare import measure, parse
+    from dynotune.measure.request import Request
+
+    request = Request(
+        command=command,
+        settings=parse(settings),
+        cwd=Path.cwd(),
+        env=dict(os.environ),
+        base=runs_folder(run_dir),
+        warmup_steps=WARMUP_STEPS,
+        window_steps=WINDOW_STEPS,
+        max_pairs=MAX_PAIRS,
+        budget_s=budget_s,
+    )
+    return measure(request)
 
 
 def _check_packages() -> None:

@@ -49,9 +49,7 @@ def table(knobs: Sequence[Knob]) -> RenderableType:
         rows.add_row(
             Text.assemble((knob.id, "bold"), (f"\n  {values(knob)}", "dim")),
             Text.assemble((knob.effect, EFFECT_STYLES[knob.effect]), (f"\n{knob.when}", "dim")),
-            Text.assemble(
-                knob.doc, (f"\nDefault: {knob.default.rstrip('.')}.", "dim"), (f"\n{knob.source}", "dim")
-            ),
+            Text.assemble(knob.doc, (f"\nDefault: {knob.default.rstrip('.')}.", "dim"), (f"\n{knob.source}", "dim")),
         )
     effects = sorted({knob.effect for knob in knobs}, key=list(EFFECTS).index)
     moments = sorted({knob.when for knob in knobs}, key=list(MOMENTS).index)
@@ -59,9 +57,7 @@ def table(knobs: Sequence[Knob]) -> RenderableType:
     for words, meaning in ((effects, EFFECTS), (moments, MOMENTS)):
         legend.append_text(Text("\n").join(Text(f"{word:<12}{meaning[word]}", style="dim") for word in words))
         legend.append("\n")
-    legend.append(
-        "\nAny environment variable is a knob too: env.NAME=value, or env.NAME=@unset.", style="dim"
-    )
+    legend.append("\nAny environment variable is a knob too: env.NAME=value, or env.NAME=@unset.", style="dim")
     return Group(rows, legend)
 
 

@@ -57,7 +57,6 @@ def table(knobs: Sequence[Knob]) -> RenderableType:
     for words, meaning in ((effects, EFFECTS), (moments, MOMENTS)):
         legend.append_text(Text("\n").join(Text(f"{word:<12}{meaning[word]}", style="dim") for word in words))
         legend.append("\n")
-    legend.append("\nAny environment variable is a knob too: env.NAME=value, or env.NAME=@unset.", style="dim")
     return Group(rows, legend)
 
 

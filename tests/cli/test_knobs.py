@@ -67,7 +67,6 @@ def test_the_table_shows_values_default_effect_moment_and_source(capsys):
             DOCS,
             "cudnn.benchmark",
             "true | false",
-            "env.NAME=@unset",
         ),
     ):
         assert shown in text

@@ -39,7 +39,6 @@ def table(knobs: Sequence[Knob]) -> RenderableType:
     """All of `knobs`, a row each, with what the words in it mean below."""
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     rows.add_column("Knob", no_wrap=True)
-    rows.add_column("Effect", no_wrap=True)
     rows.add_column("What it does", overflow="fold")
     family = ""
     for knob in knobs:
@@ -47,9 +46,14 @@ def table(knobs: Sequence[Knob]) -> RenderableType:
             rows.add_row()
         family = knob.id.partition(".")[0]
         rows.add_row(
-            Text.assemble((knob.id, "bold"), (f"\n  {values(knob)}", "dim")),
-            Text.assemble((knob.effect, EFFECT_STYLES[knob.effect]), (f"\n{knob.when}", "dim")),
-            Text.assemble(knob.doc, (f"\nDefault: {knob.default.rstrip('.')}.", "dim"), (f"\n{knob.source}", "dim")),
+            Text.assemble(
+                (knob.id, "bold"), "\n  ", (knob.effect, EFFECT_STYLES[knob.effect]), (f", {knob.when}", "dim")
+            ),
+            Text.assemble(
+                knob.doc,
+                (f"\nValues: {values(knob)}. Default: {knob.default.rstrip('.')}.", "dim"),
+                (f"\n{knob.source}", "dim"),
+            ),
         )
     effects = sorted({knob.effect for knob in knobs}, key=list(EFFECTS).index)
     moments = sorted({knob.when for knob in knobs}, key=list(MOMENTS).index)

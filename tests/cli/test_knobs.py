@@ -74,7 +74,7 @@ def test_the_table_shows_values_default_effect_moment_and_source(capsys):
 
 def test_the_table_explains_the_words_it_uses_and_no_others(capsys):
     text = knobs(capsys)
-    assert "numerics    results within rounding" in text
+    assert "numerics    results may differ by rounding" in text
     assert "semantics" not in text
 
 

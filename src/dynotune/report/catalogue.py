@@ -16,7 +16,7 @@ __all__ = ["explanation", "table"]
 EFFECTS = {
     "exact": "the same results",
     "sampling": "the same samples in the same order, other random draws",
-    "numerics": "results within rounding; both arms are checked against each other",
+    "numerics": "results may differ by rounding",
     "semantics": "may change what the program computes",
     "system": "changes the machine; dynotune never applies it",
 }

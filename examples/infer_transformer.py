@@ -33,7 +33,7 @@ class Layer(nn.Module):
 
 
 class SmallTransformer(nn.Module):
-    """Token numbers (batch × length) to scores over the vocabulary for the last place (batch × vocabulary)."""
+    """Token numbers (batch × length) to scores of what comes next (batch × vocabulary)."""
 
     def __init__(self, vocabulary: int = 1000, width: int = 128, num_heads: int = 4, num_layers: int = 4) -> None:
         super().__init__()

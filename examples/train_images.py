@@ -31,8 +31,8 @@ class Photographs(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         file = self.files[index]
-        with Image.open(file) as image:
-            image = augment(image.convert("RGB"), self.size)
+        with Image.open(file) as photograph:
+            image = augment(photograph.convert("RGB"), self.size)
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 127.5 - 1.0
         return pixels, self.classes.index(file.parent.name)
 
@@ -83,6 +83,7 @@ class SmallResNet(nn.Module):
 
 
 def train(args: argparse.Namespace) -> None:
+    torch.set_num_threads(args.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dataset = Photographs(args.data, args.size)
     loader = DataLoader(dataset, batch_size=args.batch_size, shuffle=True)
@@ -109,6 +110,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=96, help="side of the training images, pixels")
     parser.add_argument("--width", type=int, default=16, help="channels of the first layer")
     parser.add_argument("--lr", type=float, default=0.02)
+    parser.add_argument("--threads", type=int, default=1, help="CPU cores that the network itself may use")
     parser.add_argument("--log-every", type=int, default=10)
     train(parser.parse_args())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -27,7 +28,8 @@ from pathlib import Path
 from typing import TypeVar
 from dynotune import launch
 run_dir, cwd, sandbox, *command = sys.argv[1:]
-with launch.start(command, env=dict(os.environ), cwd=Path(cwd), run_dir=Path(run_dir), sandbox=sandbox) as launched:
+paths = {"cwd": Path(cwd), "run_dir": Path(run_dir)}
+with launch.start(command, env=dict(os.environ), sandbox=sandbox, **paths) as launched:
     print(launched.pid, launched.sandbox, flush=True)
     launched.wait()
 """
@@ -111,7 +113,8 @@ def marked() -> Iterator[Marked]:
     marked = Marked()
     yield marked
     for pid in marked.pids():
-        os.kill(pid, 9)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, 9)
 
 
 @pytest.fixture

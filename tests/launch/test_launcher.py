@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from dynotune.launch import last_lines, start
-from dynotune.schema.errors import UsageError
+from dynotune.schema.errors import CannotRunHere, UsageError
 
 from .conftest import until
 
@@ -41,7 +43,7 @@ def test_waiting_has_a_limit(cwd, run_dir):
 
 def test_the_words_reach_the_command_as_they_were_typed(cwd, run_dir):
     code = "import sys; print(ascii(sys.orig_argv[0]), ascii(sys.argv[1:]))"
-    env = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin"}
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     run(["python", "-c", code, "a b", "", "ü", "\udcff", "$HOME"], cwd=cwd, run_dir=run_dir, env=env)
     assert (run_dir / "stdout").read_text() == "'python' ['a b', '', '\\xfc', '\\udcff', '$HOME']\n"
 
@@ -53,7 +55,11 @@ def test_the_environment_is_the_one_asked_for(cwd, run_dir):
 
 
 def test_the_command_inherits_nothing_of_ours(cwd, run_dir):
-    words = ["sh", "-c", "ls /proc/self/fd; grep -E 'Sig(Blk|Ign|Cgt)|Umask' /proc/self/status; ulimit -a; nice"]
+    words = [
+        "sh",
+        "-c",
+        "ls /proc/self/fd; grep -E 'Sig(Blk|Ign|Cgt)|Umask' /proc/self/status; ulimit -a; nice",
+    ]
     run(words, cwd=cwd, run_dir=run_dir)
     plain = subprocess.run(words, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert (run_dir / "stdout").read_text() == plain.stdout
@@ -127,10 +133,24 @@ def test_ignored_signals_stay_ignored(marked, measures, run_dir):
 
 
 def test_a_removed_run_folder_is_said(cwd, run_dir):
-    import shutil
-
-    from dynotune.schema.errors import CannotRunHere
-
     shutil.rmtree(run_dir)
     with pytest.raises(CannotRunHere, match="run folder"):
         run(["true"], cwd=cwd, run_dir=run_dir)
+
+
+def test_relative_paths_count_from_where_dynotune_is(cwd, run_dir, monkeypatch):
+    monkeypatch.chdir(cwd.parent)
+    run(["touch", "new"], cwd=cwd.relative_to(cwd.parent), run_dir=run_dir.relative_to(cwd.parent))
+    assert (cwd / "new").exists()
+
+
+def test_what_lies_in_kept_folders_is_not_listed(cwd, run_dir):
+    (cwd / "cache").mkdir()
+    launched, _ = run(["touch", "cache/x", "y"], cwd=cwd, run_dir=run_dir, keep=[cwd / "cache"])
+    assert launched.changed_files == ["y"]
+
+
+def test_many_words_and_a_large_environment_arrive_whole(cwd, run_dir):
+    env = {"PATH": os.environ["PATH"], **{f"NAME_{index}": "x" * 1000 for index in range(500)}}
+    run(["sh", "-c", "echo $#; env | grep -c ^NAME_", *["word"] * 5000], cwd=cwd, run_dir=run_dir, env=env)
+    assert (run_dir / "stdout").read_text() == "4999\n500\n"

@@ -8,8 +8,8 @@ from .apply_globals import GlobalSite
 from .apply_loader import LoaderSite
 from .apply_module import AutocastSite, ChannelsLastSite, CompileSite
 from .apply_optimizer import OptimizerSite
+from .apply_site import answer
 from .apply_transfer import TransferSite
-from .site import answer
 
 _MODULE_SITES = {
     "autocast": AutocastSite,
@@ -45,18 +45,15 @@ class Settings:
         self._unplaced = []
         by_site = {}
         for setting in planned:
-            site = _site_for(setting["site"])
-            if site is None:
-                self._unplaced.append(setting)
-            else:
-                by_site.setdefault(site, []).append(setting)
+            by_site.setdefault(_site_for(setting.get("site", {})), []).append(setting)
         self._sites = []
+        self._unplaced.extend(by_site.pop(None, ()))
         for site, settings in by_site.items():
             try:
                 self._sites.append(site(settings, event))
             except Exception as error:
                 self._unplaced.extend(settings)
-                self._log("planning " + settings[0]["knob"], error)
+                self._log("planning " + str(settings[0].get("knob")), error)
         self._environment = [site for site in self._sites if isinstance(site, EnvironmentSite)]
         self._has_run_a_root = False
 
@@ -161,5 +158,7 @@ def _site_for(site):
     if kind == "module":
         return _MODULE_SITES.get(site.get("action"))
     if kind == "constructor":
-        return next((s for target, s in _CONSTRUCTOR_SITES.items() if target in site["targets"]), None)
+        return next(
+            (s for target, s in _CONSTRUCTOR_SITES.items() if target in site.get("targets", ())), None
+        )
     return _SITES.get(kind)

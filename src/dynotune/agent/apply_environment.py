@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 
-from .site import Site, answer
+from .apply_site import Site, answer
 
 _UNSET = "@unset"
 _putenv, _unsetenv = os.putenv, os.unsetenv

@@ -2,7 +2,7 @@
 
 import functools
 
-from .site import Site, answer, resolve, text
+from .apply_site import Site, answer, resolve, text
 
 # The newer per-backend attribute speaks of formats where the older call speaks of precision.
 _FORMAT_TO_PRECISION = {"ieee": "highest", "none": "highest", "tf32": "high", "bf16": "medium"}

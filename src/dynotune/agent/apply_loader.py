@@ -9,7 +9,7 @@ import functools
 import inspect
 import weakref
 
-from .site import Site, answer, text
+from .apply_site import Site, answer, text
 from .worker_sharding import shards_by_worker
 
 _NEED_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")

@@ -9,7 +9,7 @@ import functools
 import sys
 import weakref
 
-from .site import Site, answer
+from .apply_site import Site, answer
 
 
 class ChannelsLastSite(Site):
@@ -166,6 +166,7 @@ class AutocastSite(Site):
         self._found = set()
         self._refused = []
         self._scalers = []
+        self._weights = weakref.WeakKeyDictionary()
 
     def after_torch(self, torch):
         self._torch = torch
@@ -203,7 +204,7 @@ class AutocastSite(Site):
                 self._refused.append(reason)
             return None
         context = torch.autocast(device, dtype=self._dtypes[self._asked])
-        self._found.add(self._asked if context._enabled else "off")
+        self._found.add(self._asked if getattr(context, "_enabled", True) else "off")
         return context, self._to_float32
 
     def inputs(self, module, args, kwargs):
@@ -216,8 +217,15 @@ class AutocastSite(Site):
         return self._to_float32(args), self._to_float32(kwargs)
 
     def _device_and_dtype(self, module, args):
-        for tensor in (*_first(module.parameters()), *(a for a in args if isinstance(a, self._torch.Tensor))):
-            if tensor.is_floating_point():
+        """Of the module's first floating-point weight, else of its first such input."""
+        weight = self._weights.get(module, _none)()
+        if weight is None:
+            weight = next((p for p in module.parameters() if p.is_floating_point()), None)
+            if weight is not None:
+                # Looked for once: walking a large model at each call would be charged to the setting.
+                self._weights[module] = weakref.ref(weight)
+        for tensor in (weight, *args):
+            if isinstance(tensor, self._torch.Tensor) and tensor.is_floating_point():
                 return tensor.device.type, tensor.dtype
         return "cpu", self._torch.float32
 
@@ -266,10 +274,8 @@ class AutocastSite(Site):
         return [answer(self._setting, found, witness, self._found == {self._asked}, "; ".join(self._refused))]
 
 
-def _first(iterator):
-    for item in iterator:
-        return (item,)
-    return ()
+def _none():
+    return None
 
 
 def _identity(value):

@@ -4,7 +4,7 @@ import functools
 import inspect
 import weakref
 
-from .site import Site, answer, resolve
+from .apply_site import Site, answer, resolve
 
 
 class OptimizerSite(Site):

@@ -6,7 +6,7 @@ the host, lets the program read what has not arrived.
 
 import functools
 
-from .site import Site, answer
+from .apply_site import Site, answer
 
 
 class TransferSite(Site):

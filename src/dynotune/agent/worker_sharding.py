@@ -6,8 +6,12 @@ each. Nothing is run to find out: the code that iterating may reach is searched 
 
 import types
 
-# These shard by worker themselves, in code that is not Python or that this search does not follow.
-_SHARDING_LIBRARIES = ("datasets", "litdata", "streaming", "torchdata", "webdataset")
+# These shard by worker, in code that is compiled or too winding for the search. By library and class.
+_SHARDING_CLASSES = {
+    ("datasets", "IterableDataset"),
+    ("litdata", "StreamingDataset"),
+    ("streaming", "StreamingDataset"),
+}
 _MAX_FUNCTIONS = 500
 _MAX_OBJECTS = 200
 
@@ -27,9 +31,9 @@ def shards_by_worker(dataset, worker_init_fn=None):
 
 
 def _is_known_to_shard(item):
-    library = type(item).__module__.partition(".")[0]
+    classes = {(base.__module__.partition(".")[0], base.__name__) for base in type(item).__mro__}
     # `apply_sharding` is how torch's own datapipes are told their share.
-    return library in _SHARDING_LIBRARIES or callable(getattr(type(item), "apply_sharding", None))
+    return bool(classes & _SHARDING_CLASSES) or callable(getattr(type(item), "apply_sharding", None))
 
 
 def _reachable(dataset):

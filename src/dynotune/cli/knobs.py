@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from dynotune import knobs as catalogue
+from dynotune.cli.options import write_json
 
 if TYPE_CHECKING:
     from dynotune.schema.knob import Knob
@@ -25,13 +24,13 @@ class Catalogue(msgspec.Struct, frozen=True):
 def knobs(
     id: Annotated[str | None, typer.Argument(metavar="ID", help="Explain this knob; all are listed without.")] = None,
     json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write JSON; - is standard output.")
+        str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - is standard output.")
     ] = None,
 ) -> None:
     """What can be set: the values, the default, what it may change besides speed, and the source."""
     chosen = tuple(catalogue.all_knobs()) if id is None else (catalogue.get(id),)
     if json is not None:
-        _write(Catalogue(knobs=[_fields(knob) for knob in chosen]), json)
+        write_json(Catalogue(knobs=[_fields(knob) for knob in chosen]), json)
         return
     from rich.console import Console
 
@@ -44,12 +43,3 @@ def knobs(
 def _fields(knob: Knob) -> dict[str, Any]:
     fields = {name: getattr(knob, name) for name in knob.__struct_fields__ if name != "applies"}
     return {name: msgspec.to_builtins(value) for name, value in fields.items()}
-
-
-def _write(document: Catalogue, path: Path) -> None:
-    if str(path) == "-":
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n")
-    else:
-        from dynotune.schema.document import write
-
-        write(path, document)

@@ -1,9 +1,7 @@
-"""Photograph-like JPEG files for the demo: smooth light, textures and grain, so that they compress like photographs."""
+"""Photograph-like JPEG files for the demo: smooth light, textures and grain, to compress like real ones."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -50,9 +48,11 @@ def photographs(cache: Path, *, progress: Callable[[int], None] = lambda done: N
         partial = Path(tempfile.mkdtemp(prefix=".photographs-", dir=cache))
         try:
             _write_all(partial, progress)
+            partial.rename(folder)
+        except OSError:
             # Somebody else's finished folder is as good as ours.
-            with contextlib.suppress(OSError):
-                os.rename(partial, folder)
+            if not folder.is_dir():
+                raise
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:

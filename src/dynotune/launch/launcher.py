@@ -82,6 +82,7 @@ def start(
         UsageError: the command or the working directory is not there or cannot be started.
         CannotRunHere: the machine refuses.
     """
+    cwd, run_dir = cwd.absolute(), run_dir.absolute()
     if not cwd.is_dir():
         raise UsageError(f"The working directory {cwd} is not there.", hint="Check the path.")
     words = _fill_in(command, run_dir) if capture else list(command)
@@ -99,12 +100,13 @@ def start(
     view = prepare(cwd, run_dir, keep) if sandbox == "auto" and capture else "it was not asked for"
     if isinstance(view, View):
         order["view"] = view._asdict()
-    before = changes.scan(cwd, skip=[run_dir.resolve(), *keep]) if capture and order["view"] is None else None
+    ours = [path.resolve() for path in (run_dir, *keep)]
+    before = changes.scan(cwd.resolve(), skip=ours) if capture and order["view"] is None else None
     processes.become_subreaper()
     try:
         supervisor, messages = _start_supervisor(run_dir, capture=capture)
         messages.send(order)
-        launched = Launched(order, run_dir, supervisor, messages, view=view, before=before)
+        launched = Launched(order, run_dir, supervisor, messages, view=view, before=before, ours=ours)
         launched._wait_until_started()
     except BaseException:
         if isinstance(view, View):
@@ -133,6 +135,7 @@ class Launched:
         *,
         view: View | str,
         before: Snapshot | None,
+        ours: Sequence[Path],
     ) -> None:
         self.pid = 0
         self.sandbox: Literal["overlay", "none"] = "overlay" if isinstance(view, View) else "none"
@@ -144,6 +147,8 @@ class Launched:
         self._messages = messages
         self._view = view if isinstance(view, View) else None
         self._before = before
+        self._ours = ours
+        self._over = False
         self._exit: Exit | None = None
         self._cpu_s: float | None = None
         self._stopped = False
@@ -220,7 +225,7 @@ class Launched:
         Processes whose parents ignore SIGCHLD are counted only while they live: the kernel keeps no account
         of them.
         """
-        if self._exit is not None or self._supervisor.returncode is not None:
+        if self._over or self._supervisor.returncode is not None:
             return self._cpu_s
         supervisor = processes.read(self._supervisor.pid)
         if supervisor is None or supervisor.state in "ZX":
@@ -236,10 +241,11 @@ class Launched:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self._exit is None and self._supervisor.returncode is None:
+            if not self._over and self._supervisor.returncode is None:
                 self.end(grace_s=0.0)
         finally:
             self._messages.close()
+            self._supervisor.wait()
 
     def _wait_until_started(self) -> None:
         try:
@@ -258,24 +264,27 @@ class Launched:
         if "stopped" in message:
             self._stopped = True
             return
-        self._supervisor.wait()
+        self._over = True
         self._cpu_s = message["cpu_s"]
-        if message["left"]:
+        try:
             self._look_at_changes()
+        finally:
+            # It waits for this to remove the copies.
+            self._messages.close()
+            self._supervisor.wait()
+        if message["left"]:
             raise CannotRunHere(
-                f"Processes of the command that belong to someone else are left: {_list(message['left'])}.",
-                hint="End them by hand. A command that becomes another user (sudo) cannot be ended from here.",
+                f"Another user's processes are left: {_list(message['left'])}.",
+                hint="End them by hand. A command that becomes another user (sudo) cannot be ended here.",
             )
-        self._look_at_changes()
         self._exit = Exit(code=message.get("exit"), signal=message.get("signal"))
 
     def _look_at_changes(self) -> None:
         if self._view is not None:
             self.changes = changes_in(self._view)
-            overlay.remove(self._view.scratch)
         elif self._before is not None:
-            skip = [self._run_dir.resolve()]
-            self.changes = changes.between(self._before, changes.scan(Path(self._order["cwd"]), skip=skip))
+            after = changes.scan(Path(self._order["cwd"]).resolve(), skip=self._ours)
+            self.changes = changes.between(self._before, after)
 
     def _lost(self) -> CannotRunHere:
         """End what the supervisor left when it was killed: orphans are our children now."""
@@ -308,11 +317,14 @@ def _start_supervisor(run_dir: Path, *, capture: bool) -> tuple[subprocess.Popen
     try:
         with theirs, _streams(run_dir, capture=capture) as streams:
             if capture:
-                supervisor = subprocess.Popen(command, start_new_session=True, pass_fds=[theirs.fileno()], **streams)
+                more: dict[str, Any] = {"start_new_session": True, "pass_fds": [theirs.fileno()]}
             else:
                 # Descriptors that we were given beyond the three are the command's as well.
                 theirs.set_inheritable(True)
-                supervisor = subprocess.Popen(command, close_fds=False)
+                more = {"close_fds": False}
+            # In "/" it keeps no file system busy, and subprocess does not choose posix_spawn(3), which would
+            # leave signals 32 and 33 ignored.
+            supervisor = subprocess.Popen(command, cwd="/", **streams, **more)
     except OSError as error:
         ours.close()
         raise CannotRunHere(

@@ -81,7 +81,7 @@ def visible_gpus(env: Mapping[str, str]) -> list[int] | None:
 
 
 def parse_visible(text: str | None) -> list[int] | None:
-    """The indices in a value of CUDA_VISIBLE_DEVICES; None when it is unset or names devices in another way."""
+    """The indices in a value of CUDA_VISIBLE_DEVICES; None when it is unset or names devices by UUID."""
     if text is None:
         return None
     indices: list[int] = []

@@ -8,11 +8,16 @@ from typing import Any
 
 
 class Messages:
-    """JSON lines over a stream socket."""
+    """JSON lines over a stream socket.
+
+    Args:
+        control: our end of a socket pair.
+    """
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._received = b""
+        self._partial = b""
+        self._come: list[dict[str, Any]] = []
         self.broken = False
 
     def fileno(self) -> int:
@@ -25,28 +30,30 @@ class Messages:
         except OSError:
             self.broken = True
 
-    def take(self, flags: int = socket.MSG_DONTWAIT) -> list[dict[str, Any]]:
+    def take(self) -> list[dict[str, Any]]:
         """Complete messages that have come; sets `broken` when the other side is gone."""
-        try:
-            while chunk := self._control.recv(1 << 16, flags):
-                self._received += chunk
-                if flags == 0:
-                    break
-            else:
-                self.broken = True
-        except BlockingIOError:
+        while self._receive(socket.MSG_DONTWAIT):
             pass
-        except ConnectionError:
-            self.broken = True
-        *lines, self._received = self._received.split(b"\n")
-        return [json.loads(line) for line in lines]
+        come, self._come = self._come, []
+        return come
 
     def wait_for_one(self) -> dict[str, Any] | None:
-        """The first message; None when the other side went away before it was whole."""
-        while not self.broken:
-            if messages := self.take(flags=0):
-                return messages[0]
-        return None
+        """The next message; None when the other side goes away before it is whole."""
+        while not self._come and not self.broken:
+            self._receive(0)
+        return self._come.pop(0) if self._come else None
 
     def close(self) -> None:
         self._control.close()
+
+    def _receive(self, flags: int) -> bool:
+        try:
+            chunk = self._control.recv(1 << 16, flags)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            chunk = b""
+        self.broken = self.broken or not chunk
+        *lines, self._partial = (self._partial + chunk).split(b"\n")
+        self._come.extend(json.loads(line) for line in lines)
+        return bool(chunk)

@@ -83,7 +83,7 @@ def _all() -> Iterator[Process]:
 
 
 def environment_holds(pid: int, entry: bytes) -> bool:
-    """Whether the process was started with `entry` (`NAME=value`) in its environment; False where unreadable."""
+    """Whether the process was started with `entry` (`NAME=value`) in its environment; False if unknown."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return entry in file.read().split(b"\0")

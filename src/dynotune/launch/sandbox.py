@@ -89,16 +89,15 @@ def changes_in(view: View) -> Changes:
         below = _status(Path(view.cwd, name))
         if stat.S_ISCHR(status.st_mode) and status.st_rdev == 0:
             deleted.update(_all_of(Path(view.cwd), name, below))
-        elif stat.S_ISDIR(status.st_mode):
-            if below is None:
-                created.add(name + "/")
-            elif _is_opaque(path) or not stat.S_ISDIR(below.st_mode):
-                deleted.update(
-                    gone for gone in _all_of(Path(view.cwd), name, below) if _status(Path(view.upper, gone)) is None
-                )
-        elif below is None:
-            created.add(name)
-        elif _differs(status, below):
+            continue
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if below is None or is_folder != stat.S_ISDIR(below.st_mode):
+            created.add(name + "/" if is_folder else name)
+            deleted.update(_all_of(Path(view.cwd), name, below))
+        elif is_folder and _is_opaque(path):
+            inside = _all_of(Path(view.cwd), name, below)
+            deleted.update(gone for gone in inside if _status(Path(view.upper, gone)) is None)
+        elif not is_folder and _differs(status, below):
             changed.add(name)
     return Changes(
         created=tuple(without_parents(created)),

@@ -48,6 +48,11 @@ def main(control_descriptor: int) -> None:
         supervisor = Supervisor(order, messages, inbox)
         if supervisor.start():
             supervisor.serve()
+        if order["view"]:
+            # dynotune looks at the copies first, or is gone.
+            while messages.wait_for_one() is not None:
+                pass
+            overlay.remove(order["view"]["scratch"])
 
 
 class Supervisor:
@@ -201,9 +206,6 @@ class Supervisor:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu_s = usage.ru_utime + usage.ru_stime
         self._messages.send({**(self._exit or {}), "cpu_s": cpu_s, "left": self._left})
-        # On its own now: dynotune, which would look at the copies first, is gone.
-        if self._messages.broken and self._order["view"]:
-            overlay.remove(self._order["view"]["scratch"])
 
 
 def _become_command(order: dict[str, Any], *, supervisor: int, failure: int) -> NoReturn:

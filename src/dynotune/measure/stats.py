@@ -27,7 +27,7 @@ SIGN_FLIP_FROM = 6
 SIGN_FLIP_LEVEL = 0.05
 
 # With fewer pairs, fitting the order may widen the interval but never narrow it: where runs fall in two
-# modes, the few pairs of one order agree by luck, the fit looks perfect, and one A/A in ten would be called.
+# modes, the few pairs of one order agree by luck, the fit looks perfect, and up to one A/A in ten is called.
 ORDER_MAY_NARROW_FROM = 8
 
 _POWER_Z = 0.8416  # of 80%
@@ -79,8 +79,8 @@ def judge(
 
     Raises:
         UsageError: `margin` or `max_pairs` is out of range.
-        StatisticsError: a time that is no positive number, more pairs than `max_pairs`, or an arm that was
-            first more often than the schedule has it.
+        StatisticsError: a time that is no positive number, a ratio beyond all reason, more pairs than
+            `max_pairs`, or an arm that was first more often than the schedule has it.
     """
     schedule = looks(max_pairs)
     if not 0 <= margin < 1:
@@ -140,8 +140,7 @@ class _Fit(NamedTuple):
 
 def _fit(pairs: Sequence[Pair]) -> _Fit:
     n = len(pairs)
-    # Of logs, not of the quotient, which can leave the range of floats.
-    y = [math.log(pair.baseline_s) - math.log(pair.candidate_s) for pair in pairs]
+    y = [_log_ratio(pair) for pair in pairs]
     groups = {
         first: [value for value, pair in zip(y, pairs, strict=True) if pair.first == first]
         for first in {pair.first for pair in pairs}
@@ -158,6 +157,11 @@ def _fit(pairs: Sequence[Pair]) -> _Fit:
         residual = math.fsum((value - effect) ** 2 for value in adjusted) / (n - 2)
         se_with_order = math.sqrt(residual * sum(1 / len(group) for group in groups.values())) / 2
     return _Fit(n, effect, adjusted, se_with_order, se_plain)
+
+
+def _log_ratio(pair: Pair) -> float:
+    # Of logs, not of the quotient, which can leave the range of floats.
+    return math.log(pair.baseline_s) - math.log(pair.candidate_s)
 
 
 def _verdict(fit: _Fit, level: float, equivalence_level: float, margin: float) -> tuple[Verdict | None, str]:
@@ -248,6 +252,10 @@ def _refuse_unusable(pairs: Sequence[Pair], max_pairs: int) -> None:
         for arm, value in (("baseline", pair.baseline_s), ("candidate", pair.candidate_s)):
             if not (math.isfinite(value) and value > 0):
                 raise StatisticsError(f"Pair {number}: the {arm}'s time is {value} s, which is no duration.")
+        if abs(_log_ratio(pair)) > _LARGEST_LOG:
+            raise StatisticsError(
+                f"Pair {number}: {pair.baseline_s} s against {pair.candidate_s} s: no two runs differ so."
+            )
         ahead = sum(1 if earlier.first == "baseline" else -1 for earlier in pairs[:number])
         if abs(ahead) > number % 2:
             raise StatisticsError(

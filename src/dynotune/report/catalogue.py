@@ -16,7 +16,7 @@ __all__ = ["explanation", "table"]
 EFFECTS = {
     "exact": "the same results",
     "sampling": "the same samples in the same order, other random draws",
-    "numerics": "results within rounding; both arms are checked against each other",
+    "numerics": "results may differ by rounding",
     "semantics": "may change what the program computes",
     "system": "changes the machine; dynotune never applies it",
 }
@@ -39,7 +39,6 @@ def table(knobs: Sequence[Knob]) -> RenderableType:
     """All of `knobs`, a row each, with what the words in it mean below."""
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     rows.add_column("Knob", no_wrap=True)
-    rows.add_column("Effect", no_wrap=True)
     rows.add_column("What it does", overflow="fold")
     family = ""
     for knob in knobs:
@@ -47,10 +46,13 @@ def table(knobs: Sequence[Knob]) -> RenderableType:
             rows.add_row()
         family = knob.id.partition(".")[0]
         rows.add_row(
-            Text.assemble((knob.id, "bold"), (f"\n  {values(knob)}", "dim")),
-            Text.assemble((knob.effect, EFFECT_STYLES[knob.effect]), (f"\n{knob.when}", "dim")),
             Text.assemble(
-                knob.doc, (f"\nDefault: {knob.default.rstrip('.')}.", "dim"), (f"\n{knob.source}", "dim")
+                (knob.id, "bold"), "\n  ", (knob.effect, EFFECT_STYLES[knob.effect]), (f", {knob.when}", "dim")
+            ),
+            Text.assemble(
+                knob.doc,
+                (f"\nValues: {values(knob)}. Default: {knob.default.rstrip('.')}.", "dim"),
+                (f"\n{knob.source}", "dim"),
             ),
         )
     effects = sorted({knob.effect for knob in knobs}, key=list(EFFECTS).index)
@@ -59,9 +61,6 @@ def table(knobs: Sequence[Knob]) -> RenderableType:
     for words, meaning in ((effects, EFFECTS), (moments, MOMENTS)):
         legend.append_text(Text("\n").join(Text(f"{word:<12}{meaning[word]}", style="dim") for word in words))
         legend.append("\n")
-    legend.append(
-        "\nAny environment variable is a knob too: env.NAME=value, or env.NAME=@unset.", style="dim"
-    )
     return Group(rows, legend)
 
 

@@ -111,9 +111,7 @@ class Progress:
     def voided(self, voided: Voided) -> None:
         """A pair does not count, and why."""
         self._clear()
-        self._console.print(
-            Text.assemble((f"pair {voided.pair:>2} void: ", "yellow"), voided.reason), soft_wrap=True
-        )
+        self._console.print(Text.assemble((f"pair {voided.pair:>2} void: ", "yellow"), voided.reason), soft_wrap=True)
 
     def _clear(self) -> None:
         if self._status is not None:
@@ -128,9 +126,7 @@ def _headline(comparison: Comparison) -> RenderableType:
             ("compared  ", "dim"),
             words.settings(comparison.settings, separator=" "),
             (" against ", "dim"),
-            words.settings(comparison.against, separator=" ")
-            if comparison.against
-            else "the command as it is",
+            words.settings(comparison.against, separator=" ") if comparison.against else "the command as it is",
         ),
         Text.assemble(("verdict   ", "dim"), (words.verdict(comparison), VERDICT_STYLES[comparison.verdict])),
     ]
@@ -207,10 +203,7 @@ def _ending(exit_code: int) -> str:
 
 def _notes(comparison: Comparison) -> RenderableType:
     lines = [Text(text, style="dim") for text in _measured(comparison)]
-    lines += [
-        Text.assemble((f"void: pair {voided.pair}: ", "yellow"), voided.reason)
-        for voided in comparison.voided
-    ]
+    lines += [Text.assemble((f"void: pair {voided.pair}: ", "yellow"), voided.reason) for voided in comparison.voided]
     lines += [
         Text.assemble(("set by the program: ", "dim"), f"{_change(change.name, change.value)} in ")
         + Text(f"{change.file}:{change.line}" + (", held back" if change.kept else ""))

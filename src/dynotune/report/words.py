@@ -26,9 +26,7 @@ def verdict(comparison: Comparison) -> str:
         case "undecided":
             # Of a new comparison: this one is not extended, or its error rate would not hold.
             num_pairs = comparison.num_pairs_to_settle
-            return (
-                "undecided" if num_pairs is None else f"undecided: {num_pairs} pairs would likely settle it"
-            )
+            return "undecided" if num_pairs is None else f"undecided: {num_pairs} pairs would likely settle it"
         case None:
             return "no verdict"
         case other:

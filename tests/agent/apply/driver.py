@@ -1,4 +1,4 @@
-"""The child: sets up `apply.Settings` as the agent does, and runs the program with `out` among its globals."""
+"""The child: sets up `apply.Settings` as the agent does; the program finds `out` among its globals."""
 
 import functools
 import json
@@ -6,6 +6,7 @@ import runpy
 import sys
 import threading
 import types
+from pathlib import Path
 
 
 def main(job):
@@ -26,8 +27,7 @@ def main(job):
     out = {}
     runpy.run_path(job["program"], {"out": out, "settings": settings}, run_name="__main__")
     outcome = {"out": out, "events": events, "readback": settings.readback()}
-    with open(job["outcome"], "w") as file:
-        json.dump(outcome, file)
+    Path(job["outcome"]).write_text(json.dumps(outcome))
 
 
 def watch_roots(torch, settings):
@@ -66,5 +66,4 @@ def watch_loaders(torch, settings):
 
 
 if __name__ == "__main__":
-    with open(sys.argv[1]) as file:
-        main(json.load(file))
+    main(json.loads(Path(sys.argv[1]).read_text()))

@@ -88,3 +88,23 @@ def test_a_setting_of_a_kind_unknown_to_the_agent_is_answered_and_not_dropped(ch
     planned = [{"knob": "new.thing", "value": 1, "site": {"type": "module", "action": "new"}, "keep": True}]
     done = child("", planned=planned)
     assert done.readback["new.thing"]["ok"] is False
+
+
+def test_a_damaged_plan_is_answered_and_logged_and_never_raised(child):
+    damaged = [
+        {"knob": "a", "value": 1, "site": {}},
+        {"knob": "b", "value": 1, "site": {"type": "constructor", "targets": ["torch.optim.Adam"]}},
+        {
+            "knob": "c",
+            "value": 1,
+            "site": {"type": "constructor", "targets": ["torch.utils.data.DataLoader"]},
+        },
+        {"knob": "d", "value": 1, "site": {"type": "alloc_conf"}},
+        {"knob": "e", "value": 1, "site": {"type": "call", "set": "torch.nothing", "get": "torch.nothing"}},
+        {"knob": "f", "value": 1, "site": {"type": "attr"}},
+        {"knob": "g", "value": 1, "site": {"type": "env"}},
+    ]
+    done = child("import torch\ntorch.nn.Linear(1, 1)(torch.ones(1, 1))\nsettings.hold()", planned=damaged)
+    assert set(done.readback) == set("abcdefg")
+    assert {answer["ok"] for answer in done.readback.values()} <= {False, None}
+    assert done.errors()

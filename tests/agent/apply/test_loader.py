@@ -1,5 +1,7 @@
 """`loader.*` on loaders that programs build in all the ways they do."""
 
+import pytest
+
 LOADER = """
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
@@ -69,7 +71,8 @@ def test_a_call_that_torch_refuses_raises_torchs_own_error(child):
     done = child(
         LOADER
         + """
-for arguments in ({}, {"dataset": data, "wrong": 1}, {"dataset": data, "batch_size": 2, "batch_sampler": [[0]]}):
+twice = {"batch_size": 2, "batch_sampler": [[0]]}
+for arguments in ({}, {"dataset": data, "wrong": 1}, {"dataset": data, **twice}):
     try:
         DataLoader(**arguments)
     except Exception as error:
@@ -180,8 +183,11 @@ def worker_init(worker_id):
     info = get_worker_info()
     info.dataset.values = info.dataset.values[worker_id::info.num_workers]
 loaders = {
-    "itself": DataLoader(Itself(), 2), "function": DataLoader(ByFunction(), 2), "method": DataLoader(ByMethod(), 2),
-    "wrapped": DataLoader(Wrapping(Wrapping(Itself())), 2), "chained": DataLoader(ChainDataset([ByFunction()]), 2),
+    "itself": DataLoader(Itself(), 2),
+    "function": DataLoader(ByFunction(), 2),
+    "method": DataLoader(ByMethod(), 2),
+    "wrapped": DataLoader(Wrapping(Wrapping(Itself())), 2),
+    "chained": DataLoader(ChainDataset([ByFunction()]), 2),
     "worker_init_fn": DataLoader(Plain(), 2, worker_init_fn=worker_init),
     "partial": DataLoader(Plain(), 2, worker_init_fn=functools.partial(worker_init)),
 }
@@ -203,3 +209,47 @@ def test_pinning_without_a_gpu_is_not_taken_for_pinning(child):
     if not done.out["cuda"]:
         assert done.readback["loader.pin_memory"]["ok"] is False
         assert "without a GPU" in done.readback["loader.pin_memory"]["detail"]
+
+
+def test_a_stream_of_a_sharding_library_is_trusted_and_a_table_of_it_is_not(child):
+    done = child(
+        LOADER
+        + """
+class HubStream(IterableDataset):
+    def __iter__(self):
+        return iter([1, 2])
+HubStream.__name__, HubStream.__module__ = "IterableDataset", "datasets.iterable_dataset"
+class Table:
+    def __iter__(self):
+        return iter([1, 2])
+Table.__module__ = "datasets.arrow_dataset"
+class Over(IterableDataset):
+    def __init__(self, inner):
+        self.inner = inner
+    def __iter__(self):
+        return iter(self.inner)
+out["stream"] = DataLoader(HubStream()).num_workers
+out["over stream"] = DataLoader(Over(HubStream())).num_workers
+out["over table"] = DataLoader(Over(Table())).num_workers
+""",
+        "loader.num_workers=2",
+    )
+    assert done.out == {"stream": 2, "over stream": 2, "over table": 0}
+
+
+def test_a_worker_init_fn_that_only_seeds_does_not_count_as_sharding(child):
+    pytest.importorskip("transformers")
+    done = child(
+        LOADER
+        + """
+import functools
+from transformers.trainer_utils import seed_worker
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from range(8)
+init = functools.partial(seed_worker, num_workers=2, rank=0)
+out["workers"] = DataLoader(Stream(), worker_init_fn=init).num_workers
+""",
+        "loader.num_workers=2",
+    )
+    assert done.out == {"workers": 0}

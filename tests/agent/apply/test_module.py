@@ -1,5 +1,9 @@
 """Settings that act on the outermost module."""
 
+import shutil
+
+import pytest
+
 CONV = """
 import torch
 class Net(torch.nn.Module):
@@ -213,3 +217,31 @@ def test_off_does_not_import_the_compiler_for_a_program_that_never_compiles(chil
     )
     assert done.out == {"dynamo": False}
     assert done.readback["compile.mode"]["ok"] is True
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on the CPU needs g++")
+def test_a_compiled_module_trains_and_evaluates_with_layout_and_autocast(child):
+    done = child(
+        CONV
+        + """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+del Net.forward
+Net.forward = lambda self, x: self.head(self.conv(x).mean((2, 3)))
+with torch.inference_mode():
+    net.eval()
+    net(x)
+net.train()
+for _ in range(2):
+    y = net(x)
+    y.sum().backward()
+    optimizer.step()
+out["outer"] = str(y.dtype)
+out["grad"] = bool(net.conv.weight.grad.abs().sum() > 0)
+""",
+        "compile.mode=default",
+        "precision.autocast=bf16",
+        "layout.channels_last=true",
+    )
+    assert done.out == {"outer": "torch.float32", "grad": True}
+    assert done.errors() == []
+    assert {answer["ok"] for answer in done.readback.values()} == {True}

@@ -17,8 +17,11 @@ class Own(torch.optim.AdamW):
     pass
 weights = lambda: [{"params": (p for p in model.parameters())}]
 made = [
-    torch.optim.Adam(model.parameters(), 1e-3), torch.optim.AdamW(model.parameters(), foreach=True),
-    torch.optim.SGD(weights(), lr=0.1), torch.optim.Adagrad(model.named_parameters()), Own(model.parameters()),
+    torch.optim.Adam(model.parameters(), 1e-3),
+    torch.optim.AdamW(model.parameters(), foreach=True),
+    torch.optim.SGD(weights(), lr=0.1),
+    torch.optim.Adagrad(model.named_parameters()),
+    Own(model.parameters()),
 ]
 for optimizer in made:
     step(optimizer)

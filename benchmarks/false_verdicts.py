@@ -1,0 +1,348 @@
+"""How often `compare` calls a difference that is not there, and how often it finds one that is.
+
+Simulated, with the shipped `judge`, asked at every look as the protocol does:
+
+    python benchmarks/false_verdicts.py
+
+Real, comparing a command with itself (a variable that nobody reads):
+
+    python benchmarks/false_verdicts.py --real 20 --command python examples/train_small.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import importlib.metadata
+import json
+import math
+import multiprocessing
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dynotune.measure import boundary, schedule, stats
+from dynotune.schema import document
+from dynotune.schema.comparison import Comparison, Pair
+
+RESULTS = Path(__file__).parent / "results"
+CHUNK = 1000
+
+Array = npt.NDArray[np.float64]
+Noise = Callable[[np.random.Generator, int, int], Array]
+
+
+def normal(draw: np.random.Generator, num: int, runs: int) -> Array:
+    return draw.standard_normal((num, runs))
+
+
+def student_t3(draw: np.random.Generator, num: int, runs: int) -> Array:
+    return draw.standard_t(3, (num, runs)) / math.sqrt(3)
+
+
+def linear_drift(draw: np.random.Generator, num: int, runs: int) -> Array:
+    """Every run slower than the one before by 0.35 of the noise: 12% over a comparison at sd 2%."""
+    return normal(draw, num, runs) + 0.35 * np.arange(runs)
+
+
+def random_walk(draw: np.random.Generator, num: int, runs: int) -> Array:
+    return normal(draw, num, runs) + 0.7 * np.cumsum(normal(draw, num, runs), axis=1)
+
+
+def stalls(draw: np.random.Generator, num: int, runs: int) -> Array:
+    """One run in ten is longer by 3.5 to 21 times the noise: by 5 to 30% at sd 2% between pairs."""
+    hit = draw.random((num, runs)) < 0.1
+    return normal(draw, num, runs) + hit * draw.uniform(3.5, 21, (num, runs))
+
+
+def rare_stalls(draw: np.random.Generator, num: int, runs: int) -> Array:
+    hit = draw.random((num, runs)) < 0.03
+    return normal(draw, num, runs) + hit * draw.uniform(3.5, 35, (num, runs))
+
+
+def autocorrelated(rho: float) -> Noise:
+    """Each run resembles the one before."""
+
+    def noise(draw: np.random.Generator, num: int, runs: int) -> Array:
+        steps = normal(draw, num, runs)
+        for run in range(1, runs):
+            steps[:, run] = rho * steps[:, run - 1] + math.sqrt(1 - rho**2) * steps[:, run]
+        return steps
+
+    return noise
+
+
+def two_modes(share: float, rest: float = 0.3) -> Noise:
+    """That share of runs lands in a mode slower by 3, with `rest` of other noise."""
+
+    def noise(draw: np.random.Generator, num: int, runs: int) -> Array:
+        return rest * normal(draw, num, runs) + 3 * (draw.random((num, runs)) < share)
+
+    return noise
+
+
+def lasting_modes(draw: np.random.Generator, num: int, runs: int) -> Array:
+    """Two modes again; a run leaves its predecessor's with probability 0.3."""
+    switched = np.cumsum(draw.random((num, runs)) < 0.3, axis=1) + draw.integers(0, 2, (num, 1))
+    return 0.3 * normal(draw, num, runs) + 3 * (switched % 2)
+
+
+def second_is_slower(draw: np.random.Generator, num: int, runs: int) -> Array:
+    """The second run of every pair is slower by 3.5 times the noise: by 5% at sd 2% between pairs."""
+    return normal(draw, num, runs) + 3.5 * (np.arange(runs) % 2)
+
+
+def everything(draw: np.random.Generator, num: int, runs: int) -> Array:
+    """Heavy tails, autocorrelation, drift and rare stalls at once."""
+    tails = student_t3(draw, num, runs) + autocorrelated(0.4)(draw, num, runs)
+    stalled = (draw.random((num, runs)) < 0.03) * draw.uniform(3.5, 21, (num, runs))
+    return tails / math.sqrt(2) + stalled + 0.1 * np.arange(runs)
+
+
+class Scenario(NamedTuple):
+    """What is simulated, and what is promised of it.
+
+    Args:
+        sd: of the log ratio of a pair, were all noise of the unit size that `noise` has at its core.
+        speedup: true baseline over candidate time.
+        candidate_stalls: one candidate run in ten is longer by 5 to 30%, and no baseline run is.
+        at_most, at_least: a verdict and the promised share of it; `false` is faster and slower together.
+    """
+
+    name: str
+    noise: Noise
+    sd: float = 0.02
+    speedup: float = 1.0
+    max_pairs: int = schedule.MAX_PAIRS
+    candidate_stalls: bool = False
+    at_most: tuple[str, float] | None = None
+    at_least: tuple[str, float] | None = None
+
+
+FALSE = ("false", 0.05)
+SCENARIOS = (
+    Scenario("A/A, normal", normal, at_most=FALSE),
+    Scenario("A/A, normal, sd 1%", normal, sd=0.01, at_most=FALSE, at_least=("same", 0.70)),
+    Scenario("A/A, heavy tails (t3)", student_t3, at_most=FALSE),
+    Scenario("A/A, linear drift", linear_drift, at_most=FALSE),
+    Scenario("A/A, random walk", random_walk, at_most=FALSE),
+    Scenario("A/A, stalls of 5 to 30% in 10% of runs", stalls, sd=0.014, at_most=FALSE),
+    Scenario("A/A, stalls of 5 to 50% in 3% of runs", rare_stalls, sd=0.014, at_most=FALSE),
+    Scenario("A/A, autocorrelation 0.3", autocorrelated(0.3), at_most=FALSE),
+    Scenario("A/A, autocorrelation 0.5", autocorrelated(0.5), at_most=FALSE),
+    Scenario("A/A, autocorrelation 0.7", autocorrelated(0.7), at_most=FALSE),
+    Scenario("A/A, two modes, half of the runs each", two_modes(0.5), at_most=FALSE),
+    Scenario("A/A, two modes, hardly other noise", two_modes(0.5, rest=0.1), at_most=FALSE),
+    Scenario("A/A, two modes, a fifth in the slow one", two_modes(0.2), at_most=FALSE),
+    Scenario("A/A, two modes that last", lasting_modes, at_most=FALSE),
+    Scenario("A/A, second run of a pair 5% slower", second_is_slower, at_most=FALSE),
+    Scenario("A/A, tails, autocorrelation, drift, stalls", everything, at_most=FALSE),
+    Scenario("A/A, at most 3 pairs", normal, max_pairs=3, at_most=FALSE),
+    Scenario("A/A, at most 4 pairs", normal, max_pairs=4, at_most=FALSE),
+    Scenario("A/A, at most 5 pairs", normal, max_pairs=5, at_most=FALSE),
+    Scenario("A/A, at most 6 pairs", normal, max_pairs=6, at_most=FALSE),
+    Scenario("A/A, at most 8 pairs", normal, max_pairs=8, at_most=FALSE),
+    Scenario("A/A, at most 8 pairs, autocorrelation 0.4", autocorrelated(0.4), max_pairs=8, at_most=FALSE),
+    Scenario("A/A, at most 4 pairs, two modes", two_modes(0.5), max_pairs=4, at_most=FALSE),
+    Scenario("A/A, at most 6 pairs, two modes", two_modes(0.5), max_pairs=6, at_most=FALSE),
+    Scenario("A/A, at most 11 pairs", normal, max_pairs=11, at_most=FALSE),
+    Scenario("3% faster, normal", normal, speedup=1.03, at_least=("faster", 0.90)),
+    Scenario("3% slower, normal", normal, speedup=1 / 1.03, at_least=("slower", 0.90)),
+    Scenario("3% faster, heavy tails (t3)", student_t3, speedup=1.03, at_least=("faster", 0.90)),
+    Scenario("3% faster, linear drift", linear_drift, speedup=1.03, at_least=("faster", 0.90)),
+    Scenario("3% faster, second run 5% slower", second_is_slower, speedup=1.03, at_least=("faster", 0.90)),
+    Scenario("3% faster, stalls in 3% of runs", rare_stalls, sd=0.014, speedup=1.03),
+    Scenario("3% faster, stalls in 10% of runs", stalls, sd=0.014, speedup=1.03),
+    Scenario("differs by the margin (1%), sd 1%", normal, sd=0.01, speedup=1.01, at_most=("same", 0.05)),
+    Scenario("differs by the margin (1%), sd 0.5%", normal, sd=0.005, speedup=1.01, at_most=("same", 0.05)),
+    Scenario("only the candidate stalls, sd 0.5%", normal, sd=0.005, candidate_stalls=True),
+    Scenario("only the candidate stalls, sd 2%", normal, candidate_stalls=True),
+)
+
+
+def simulate(job: tuple[int, int, int, int]) -> tuple[int, collections.Counter[str], int, int]:
+    """Judge one chunk: (scenario's index, its verdicts, pairs used, intervals that hold the truth)."""
+    index, chunk, num, seed = job
+    scenario = SCENARIOS[index]
+    draw = np.random.default_rng([seed, index, chunk])
+    log_s = scenario.sd / math.sqrt(2) * scenario.noise(draw, num, 2 * scenario.max_pairs)
+    stalled = draw.random(log_s.shape) < 0.1
+    stall = stalled * np.log1p(draw.uniform(0.05, 0.30, log_s.shape)) * scenario.candidate_stalls
+    verdicts: collections.Counter[str] = collections.Counter()
+    num_pairs = num_covered = 0
+    for number in range(num):
+        pairs = list(_pairs(scenario, log_s[number], stall[number], seed=chunk * CHUNK + number))
+        for look in schedule.looks(scenario.max_pairs):
+            judgement = stats.judge(pairs[:look], max_pairs=scenario.max_pairs)
+            if judgement.finished:
+                break
+        verdicts[str(judgement.verdict)] += 1
+        num_pairs += judgement.num_pairs
+        low, high = judgement.ci or (0.0, math.inf)
+        num_covered += low <= scenario.speedup <= high
+    return index, verdicts, num_pairs, num_covered
+
+
+def _pairs(scenario: Scenario, log_s: Array, stall: Array, seed: int) -> Iterator[Pair]:
+    """Pairs in order of time: run 2k comes before run 2k + 1, whichever arm it is."""
+    for k, first in enumerate(schedule.orders(scenario.max_pairs, seed)):
+        base, cand = (2 * k, 2 * k + 1) if first == "baseline" else (2 * k + 1, 2 * k)
+        candidate_s = math.exp(log_s[cand] + stall[cand]) / scenario.speedup
+        yield Pair(first=first, baseline_s=math.exp(log_s[base]), candidate_s=candidate_s)
+
+
+def run_simulation(num: int, seed: int, processes: int) -> list[dict[str, object]]:
+    jobs = [
+        (index, at // CHUNK, min(CHUNK, num - at), seed)
+        for index in range(len(SCENARIOS))
+        for at in range(0, num, CHUNK)
+    ]
+    verdicts = [collections.Counter[str]() for _ in SCENARIOS]
+    num_pairs, num_covered = [0] * len(SCENARIOS), [0] * len(SCENARIOS)
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        for index, counted, used, covered in pool.imap_unordered(simulate, jobs):
+            verdicts[index] += counted
+            num_pairs[index] += used
+            num_covered[index] += covered
+    return [_row(*row, num) for row in zip(SCENARIOS, verdicts, num_pairs, num_covered, strict=True)]
+
+
+def _row(
+    scenario: Scenario, verdicts: collections.Counter[str], num_pairs: int, num_covered: int, num: int
+) -> dict[str, object]:
+    share = {name: verdicts[name] / num for name in ("faster", "slower", "same", "undecided")}
+    share["false"] = share["faster"] + share["slower"]
+    kept = True
+    if scenario.at_most:
+        kept &= share[scenario.at_most[0]] <= scenario.at_most[1]
+    if scenario.at_least:
+        kept &= share[scenario.at_least[0]] >= scenario.at_least[1]
+    share.pop("false")
+    return {
+        "scenario": scenario.name,
+        "max_pairs": scenario.max_pairs,
+        "sd": scenario.sd,
+        "speedup": scenario.speedup,
+        **share,
+        "mean_pairs": num_pairs / num,
+        # Says nothing where the candidate stalls: what its speedup is depends on how one averages.
+        "ci_holds_truth": None if scenario.candidate_stalls else num_covered / num,
+        "promised": {"at_most": scenario.at_most, "at_least": scenario.at_least},
+        "kept": kept if scenario.at_most or scenario.at_least else None,
+    }
+
+
+def print_table(rows: list[dict[str, object]]) -> None:
+    print("| scenario | faster | slower | same | undecided | pairs | interval holds | promise |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for row in rows:
+        shares = " | ".join(f"{row[name]:.1%}" for name in ("faster", "slower", "same", "undecided"))
+        holds = "" if row["ci_holds_truth"] is None else f"{row['ci_holds_truth']:.1%}"
+        kept = {True: "kept", False: "**broken**", None: ""}[row["kept"]]
+        print(f"| {row['scenario']} | {shares} | {row['mean_pairs']:.1f} | {holds} | {kept} |")
+
+
+def run_real(num: int, command: list[str], options: list[str]) -> dict[str, object]:
+    """Compare `command` with itself `num` times; every comparison as it falls."""
+    dynotune = Path(sys.executable).with_name("dynotune")
+    call = [str(dynotune), "compare", "env.DYNOTUNE_NOTHING=1", *options, "--json", "-", "--", *command]
+    comparisons = []
+    for number in range(1, num + 1):
+        # A seed of its own: the same orders twenty times would be one draw, not twenty.
+        ran = subprocess.run([*call[:3], "--seed", str(number), *call[3:]], stdout=subprocess.PIPE)
+        if ran.returncode != 0:
+            print(f"Comparison {number} ended with exit code {ran.returncode}: {shlex.join(call)}")
+            break
+        comparison = document.decode(ran.stdout, Comparison, name=f"comparison {number}")
+        print(f"{number:3d}  {comparison.verdict}  {comparison.speedup}  {comparison.ci}", flush=True)
+        comparisons.append(comparison)
+    counted = collections.Counter(str(comparison.verdict) for comparison in comparisons)
+    false = counted["faster"] + counted["slower"]
+    print(f"{false} of {len(comparisons)} called faster or slower: {dict(counted)}")
+    return {
+        "asked": num,
+        "num": len(comparisons),
+        "false": false,
+        "verdicts": dict(counted),
+        "comparisons": [
+            {
+                "verdict": comparison.verdict,
+                "speedup": comparison.speedup,
+                "ci": comparison.ci,
+                "num_pairs": comparison.num_pairs,
+                "num_voided": len(comparison.voided),
+                "reason": comparison.reason,
+                "pairs": [
+                    {"first": pair.first, "baseline_s": pair.baseline_s, "candidate_s": pair.candidate_s}
+                    for pair in comparison.pairs
+                ],
+            }
+            for comparison in comparisons
+        ],
+    }
+
+
+def provenance() -> dict[str, object]:
+    models = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return {
+        "command": "python " + shlex.join(sys.argv),
+        "hardware": {
+            "cpu": models[0] if models else platform.machine(),
+            "cores": len(os.sched_getaffinity(0)),
+        },
+        "versions": {
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in ("numpy", "scipy", "msgspec")},
+        },
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--num", type=int, default=20_000, help="simulated comparisons a scenario")
+    parser.add_argument("--seed", type=int, default=20260)
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument(
+        "--without-safeguards", action="store_true", help="as first designed; nothing is written"
+    )
+    parser.add_argument("--real", type=int, metavar="N", help="N real comparisons instead")
+    parser.add_argument("--options", default="", help="for each `dynotune compare`, in one string")
+    parser.add_argument("--command", nargs=argparse.REMAINDER, help="compared with itself; comes last")
+    asked = parser.parse_args()
+    if asked.real:
+        if not asked.command:
+            parser.error("--real needs --command")
+        result = run_real(asked.real, asked.command, shlex.split(asked.options))
+        out = RESULTS / "false_verdicts_real.json"
+        out.write_text(json.dumps({**provenance(), **result}, indent=1) + "\n")
+        return 0 if result["num"] == asked.real else 1
+    if asked.without_safeguards:
+        boundary.SPENT = 1.0
+        stats.ORDER_MAY_NARROW_FROM = 0
+    started_s = time.monotonic()
+    rows = run_simulation(asked.num, asked.seed, asked.processes)
+    print_table(rows)
+    if not asked.without_safeguards:
+        result = {"num": asked.num, "seed": asked.seed, "wall_s": round(time.monotonic() - started_s, 1)}
+        out = RESULTS / "false_verdicts.json"
+        out.write_text(json.dumps({**provenance(), **result, "scenarios": rows}, indent=1) + "\n")
+    return 1 if any(row["kept"] is False for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

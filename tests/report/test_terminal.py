@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from dynotune.report.terminal import Progress, comparison_table, overview
+from dynotune.schema.comparison import ArmSummary, FailedArm, Pair, Voided
+from dynotune.schema.facts import Unknown
+from dynotune.schema.run import EnvironmentChange, Readback
+from dynotune.schema.setting import Setting
+
+
+def text_of(renderable, *, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def row(text: str, label: str) -> str:
+    """The one line that begins with `label`, single-spaced."""
+    (line,) = [line for line in text.splitlines() if line.startswith(label)]
+    return " ".join(line.split())
+
+
+def test_the_table_says_what_was_compared_and_what_was_found(comparison):
+    text = text_of(comparison_table(comparison()))
+    assert row(text, "command") == "command python train.py 'my photographs'"
+    compared = "compared loader.num_workers=2 host.num_threads=1 against the command as it is"
+    assert row(text, "compared") == compared
+    assert row(text, "verdict") == "verdict 1.42× faster"
+    assert row(text, "samples/s") == "samples/s 281 399 1.42×"
+    assert row(text, "95% interval") == "95% interval 1.38× to 1.45×"
+    assert row(text, "pairs") == "pairs 4 of at most 12"
+    assert row(text, "time to first step") == "time to first step 1.91 s 2.04 s"
+    assert "Each run timed 30 steps as a whole, after 12 steps of warm-up." in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_nothing_is_cut_off_at_any_width(comparison, width):
+    text = text_of(comparison_table(comparison()), width=width)
+    assert "…" not in text
+    assert "loader.num_workers=2" in text.replace("\n", "")
+
+
+def test_the_plain_text_carries_no_control_characters(comparison):
+    assert "\x1b" not in text_of(comparison_table(comparison()))
+
+
+def test_steps_are_named_where_samples_could_not_be_counted(comparison):
+    arm = ArmSummary(s_per_step=0.05)
+    text = text_of(comparison_table(comparison(unit="step", baseline=arm, candidate=arm)))
+    assert row(text, "steps/s") == "steps/s 20 20 1.42×"
+
+
+def test_an_arm_that_knows_nothing_is_shown_as_unknown(comparison):
+    text = text_of(comparison_table(comparison(baseline=ArmSummary(), speedup=None, ci=None)))
+    assert row(text, "samples/s") == "samples/s unknown 399 unknown"
+    assert row(text, "time to first step") == "time to first step unknown 2.04 s"
+    assert "device memory" not in text
+
+
+def test_void_pairs_are_listed_with_their_reasons(comparison):
+    voided = [Voided(3, "another process took 80% of the cores")]
+    text = text_of(comparison_table(comparison(voided=voided)))
+    assert row(text, "pairs") == "pairs 4 of at most 12, 1 void"
+    assert "void: pair 3: another process took 80% of the cores" in text
+
+
+def test_a_setting_without_a_witness_is_reported_as_unverified(comparison):
+    readback = {
+        "env.A": Readback("env.A", "1", Unknown("nothing reads it."), "", None),
+        "env.B": Readback("env.B", "1", "1", "getenv", True),
+    }
+    text = text_of(comparison_table(comparison(readback=readback, warnings=["Only 2 cores."])))
+    assert "warning: env.A=1 is unverified: nothing reads it." in text
+    assert "warning: Only 2 cores." in text
+    assert "env.B" not in text
+
+
+def test_the_place_where_the_program_sets_a_variable_is_named(comparison):
+    change = EnvironmentChange("CUBLAS_WORKSPACE_CONFIG", ":4096:8", "lib/model.py", 134, "__init__", kept=True)
+    text = text_of(comparison_table(comparison(set_by=[change])))
+    assert "env.CUBLAS_WORKSPACE_CONFIG=:4096:8 in lib/model.py:134, held back" in text
+
+
+def test_the_arm_that_failed_is_the_answer_with_its_last_lines(comparison):
+    failed = FailedArm("candidate", 1, ["Traceback:", "ValueError: [bold] is not a mode"])
+    text = text_of(
+        comparison_table(comparison(verdict=None, speedup=None, ci=None, pairs=[], num_pairs=0, failed=failed))
+    )
+    assert row(text, "verdict") == "verdict no verdict"
+    assert "The command failed in the candidate (loader.num_workers=2 host.num_threads=1)" in text
+    assert "with exit code 1." in text
+    assert "│ ValueError: [bold] is not a mode" in text
+    assert "samples/s" not in text
+
+
+def test_an_arm_that_a_signal_ended_says_so(comparison):
+    failed = FailedArm("baseline", -9)
+    text = text_of(comparison_table(comparison(verdict=None, speedup=None, pairs=[], failed=failed)))
+    assert "The command failed in the baseline (as it is), by signal 9." in text
+
+
+def test_the_overview_has_a_row_for_each_comparison(comparison):
+    nothing = comparison(settings=[Setting("env.A", "1")], verdict="same", speedup=1.001, ci=(0.996, 1.004))
+    text = text_of(overview([comparison(), nothing]))
+    assert row(text, "env.A=1") == "env.A=1 no effect: within ±1% 1.001× 0.996× to 1.004× 4"
+
+
+def progress_on(*, terminal: bool) -> tuple[Progress, io.StringIO]:
+    file = io.StringIO()
+    return Progress(Console(file=file, width=100, force_terminal=terminal, highlight=False)), file
+
+
+def test_progress_writes_a_line_a_pair():
+    progress, file = progress_on(terminal=False)
+    with progress:
+        progress.say("It will take about 2 minutes.")
+        progress.running_arm("baseline", pair=1, max_pairs=12)
+        progress.finished(Pair("baseline", 0.0035, 0.0025), number=1, max_pairs=12)
+        progress.voided(Voided(2, "the machine swapped"))
+        progress.warn("Only 2 cores.")
+    assert file.getvalue().splitlines() == [
+        "It will take about 2 minutes.",
+        "pair  1/12  baseline 286 samples/s, candidate 400 samples/s  1.40×",
+        "pair  2 void: the machine swapped",
+        "warning: Only 2 cores.",
+    ]
+
+
+def test_progress_on_a_terminal_gives_the_cursor_back_after_an_error():
+    progress, file = progress_on(terminal=True)
+    with pytest.raises(RuntimeError), progress:
+        progress.running_arm("candidate", pair=2, max_pairs=12)
+        raise RuntimeError
+    hidden, shown = "\x1b[?25l", "\x1b[?25h"
+    assert file.getvalue().rfind(shown) > file.getvalue().rfind(hidden) >= 0

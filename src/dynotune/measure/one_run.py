@@ -17,7 +17,7 @@ from dynotune.measure.request import Request
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName
 from dynotune.schema.errors import CannotRunHere, CommandFailed
-from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.facts import Facts
 from dynotune.schema.run import EndedBy, Plan, Purpose, Readback, Run, Window
 
 POLL_S = 0.2
@@ -140,10 +140,9 @@ def stepping(records: Sequence[Record]) -> list[Record]:
 
 
 def _sampler(request: Request, launched: Launched, folder: Path) -> probe.Sampler:
-    gpus = probe.nvml.visible_gpus(request.env)
     return probe.Sampler(
         probe.host.usable_cpus(),
-        [] if isinstance(gpus, Unknown) else gpus,
+        probe.nvml.visible_gpus(request.env),
         launched.tree_pids,
         file=folder / "samples.jsonl",
     )
@@ -180,9 +179,10 @@ def _outside(sampler: probe.Sampler, run: Run) -> probe.Judgement | None:
     windows = [process.window for process in run.processes if process.window is not None]
     if not windows:
         return None
-    return probe.judge(
+    judged = probe.judge(
         sampler.samples, min(window.begin_s for window in windows), max(window.end_s for window in windows)
     )
+    return msgspec.structs.replace(judged, unknown=[*judged.unknown, *sampler.errors])
 
 
 def _refuse_incomplete(

@@ -311,15 +311,11 @@ def provenance() -> dict[str, object]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num", type=int, default=20_000, help="simulated comparisons a scenario")
     parser.add_argument("--seed", type=int, default=20260)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument(
-        "--without-safeguards", action="store_true", help="as first designed; nothing is written"
-    )
+    parser.add_argument("--without-safeguards", action="store_true", help="as first designed; nothing is written")
     parser.add_argument("--real", type=int, metavar="N", help="N real comparisons instead")
     parser.add_argument("--options", default="", help="for each `dynotune compare`, in one string")
     parser.add_argument("--command", nargs=argparse.REMAINDER, help="compared with itself; comes last")

@@ -1,0 +1,6 @@
+"""`python -m dynotune`."""
+
+from dynotune.cli import main
+
+if __name__ == "__main__":
+    main()

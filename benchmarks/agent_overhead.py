@@ -27,16 +27,8 @@ from dynotune.measure import schedule
 
 AGENT = Path(dynotune.__file__).parent / "agent"
 PROGRAM = Path(__file__).parent / "programs" / "small_step.py"
-# Layers that make a step about as long as its name says: (kind, device) to {step: layers}.
-SIZES = {
-    ("train", "cpu"): {"0.3 ms": 1, "2 ms": 12},
-    ("infer", "cpu"): {"0.3 ms": 14, "2 ms": 95},
-    ("loader", "cpu"): {"0.6 ms": 1, "2 ms": 10},
-    ("train", "cuda"): {"0.3 ms": 1, "2 ms": 14},
-    ("infer", "cuda"): {"0.3 ms": 9, "2 ms": 65},
-    ("loader", "cuda"): {"0.6 ms": 1, "2 ms": 12},
-}
-BOUNDS = {"0.3 ms": 0.03, "0.6 ms": 0.03, "2 ms": 0.01}
+# What a step is to take, and what the agent may add to it.
+TARGETS = {"train": {0.3e-3: 0.03, 2e-3: 0.01}, "infer": {0.3e-3: 0.03, 2e-3: 0.01}, "loader": {2e-3: 0.01}}
 
 
 def measure(kind: str, device: str, layers: int, steps: int, *, agent: bool) -> tuple[float, int]:
@@ -55,6 +47,13 @@ def measure(kind: str, device: str, layers: int, steps: int, *, agent: bool) -> 
         )  # fmt: skip
         counted = max((len(record.steps) for record in Records(Path(folder)).update()), default=0)
         return float(done.stdout), counted
+
+
+def layers_for(kind: str, device: str, target_s: float) -> int:
+    """Layers that make a step take about `target_s`."""
+    few, many = 1, 21
+    few_s, many_s = (measure(kind, device, layers, 1000, agent=False)[0] for layers in (few, many))
+    return max(1, round(few + (target_s - few_s) * (many - few) / (many_s - few_s)))
 
 
 def compare(kind: str, device: str, layers: int, steps: int, pairs: int) -> dict[str, object]:
@@ -89,17 +88,15 @@ def main() -> None:
     args = parser.parse_args()
     out = args.out or RESULTS / f"agent_overhead_{args.device}.json"
     rows = []
-    for (kind, device), sizes in SIZES.items():
-        if device != args.device:
-            continue
-        for name, layers in sizes.items():
-            step_s = measure(kind, device, layers, 500, agent=False)[0]
-            steps = max(500, int(args.seconds / step_s))
-            row = compare(kind, device, layers, steps, args.pairs)
-            rows.append({**row, "bound": BOUNDS[name], "layers": layers})
+    for kind, targets in TARGETS.items():
+        for target_s, bound in targets.items():
+            layers = layers_for(kind, args.device, target_s)
+            steps = max(500, int(args.seconds / target_s))
+            row = compare(kind, args.device, layers, steps, args.pairs)
+            rows.append({**row, "bound": bound, "layers": layers})
             print(
                 f"{kind:7s} {row['step_ms']:6.3f} ms a step: {row['overhead']:+.2%} "
-                f"[{row['ci'][0]:+.2%}, {row['ci'][1]:+.2%}]  bound {BOUNDS[name]:.0%}",
+                f"[{row['ci'][0]:+.2%}, {row['ci'][1]:+.2%}]  bound {bound:.0%}",
                 flush=True,
             )
             out.write_text(json.dumps({**describe(), "rows": rows}, indent=1) + "\n")

@@ -2,8 +2,8 @@
 
     python benchmarks/cublas_workspace.py [--pairs 12]
 
-Three comparisons: the variable set on a small-matrix inference program and on products of 8192 × 8192 matrices; and taken
-away from a program that builds a YOLO model, which sets it, before it runs a small transformer.
+Three comparisons: the variable set on a small-matrix inference program and on products of 8192 × 8192 matrices; and
+taken away from a program that builds a YOLO model, which sets it, before it runs a small transformer.
 """
 
 from __future__ import annotations

@@ -33,6 +33,8 @@ class Agent:
         self._torch = None
         self._roots = None
         self._num_errors = 0
+        # While measuring nobody is asked what a step allocated: that would cost more than the step's own record.
+        self._counts_events = plan.get("window_steps") is None
         self._settings = Settings(plan["settings"], self._event, self.log)
         self._window = Window(
             plan.get("warmup_steps") or 1,
@@ -143,7 +145,7 @@ class Agent:
 
     def _step_ended(self, index, end_s, wait_s, num_samples, epoch, live):
         flags = EPOCH if epoch else 0
-        if self._plan.get("window_steps") is None and live:
+        if self._counts_events and live:
             flags |= self._new_events()
         self._writer.step(end_s, wait_s, num_samples, flags)
         if live:

@@ -22,12 +22,11 @@ class Roots:
         self.original = torch.nn.Module.__call__
         self._is_compiling = torch.compiler.is_compiling
         self._is_grad_enabled = torch.is_grad_enabled
-        self._first, self._after, self._around, self._log = first, after, around, log
+        self._first, self.after, self._around, self._log = first, after, around, log
         self._busy = set()
         self._known = {}
         self._covers = {}
         self._compiled = False
-        self.listening = True
 
     def watch_all(self):
         """Cover every module's call. torch.compile still finds the original."""
@@ -57,7 +56,7 @@ class Roots:
         self._compiled = True
         if self._module.__call__ is not self.original:
             self._module.__call__ = self.original
-            for module_class in list(self._known):
+            for module_class in self.known_classes():
                 self._cover_class(module_class)
 
     def watch_only(self, classes):
@@ -75,7 +74,7 @@ class Roots:
         return get_ident() in self._busy
 
     def known_classes(self):
-        return list(self._known)
+        return set(self._known.values())
 
     def _cover_class(self, module_class):
         if module_class in self._covers:
@@ -92,27 +91,28 @@ class Roots:
             module_class.__call__ = own
 
     def _cover(self, original):
-        is_compiling, busy = self._is_compiling, self._busy
+        is_compiling, busy, known, around = self._is_compiling, self._busy, self._known, self._around
 
         def __call__(module, *args, **kwargs):
             # First, so that a traced call folds to the original's and guards nothing of ours.
             if is_compiling():
                 return original(module, *args, **kwargs)
             thread = get_ident()
-            if thread in busy or not self.listening or getattr(module, "_is_replica", False):
+            # In __dict__, for a module's own __getattr__ is slow to say no.
+            if thread in busy or "_is_replica" in module.__dict__:
                 return original(module, *args, **kwargs)
             busy.add(thread)
             try:
-                if id(module) not in self._known.get(type(module), ()):
+                if id(module) not in known:
                     self._meet(module)
-                if self._around is None:
+                if around is None:
                     output = original(module, *args, **kwargs)
                 else:
-                    output = self._around(original, module, args, kwargs)
+                    output = around(original, module, args, kwargs)
             finally:
                 busy.discard(thread)
             try:
-                self._after(module, args, kwargs)
+                self.after(module, args, kwargs)
             except Exception as error:
                 self._log("roots", error)
             return output
@@ -123,7 +123,7 @@ class Roots:
         return __call__
 
     def _meet(self, module):
-        self._known.setdefault(type(module), set()).add(id(module))
+        self._known[id(module)] = type(module)
         try:
             self._first(module)
         except Exception as error:

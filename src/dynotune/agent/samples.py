@@ -18,6 +18,10 @@ def in_batch(batch, batch_size):
 
 def in_call(args, kwargs):
     """Samples in a module's inputs: the leading size of the first array with one."""
+    try:
+        return args[0].size(0)  # the usual case, at once
+    except (AttributeError, IndexError, TypeError):
+        pass
     for value in list(args) + list(kwargs.values()):
         num = _leading(value)
         if num is None and isinstance(value, (list, tuple, dict)):

@@ -46,10 +46,6 @@ class Steps:
     def num_events(self):
         return len(self._events)
 
-    @property
-    def searching(self):
-        return self._cycle is None and not self._marked
-
     # What happens in the program
 
     def optimizer_built(self, optimizer):
@@ -67,7 +63,7 @@ class Steps:
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = self._new(cycles.DRAW, key[0].__name__)
-        if self.searching or self._marked or number in self._loaders:
+        if self._cycle is None or number in self._loaders:
             begins = key in self._begun
             self._begun.discard(key)
             self._happened(number, end_s, end_s - begin_s, samples.in_batch(batch, batch_size), begins)
@@ -76,22 +72,25 @@ class Steps:
         if self._inside_optimizer:
             self._inside_optimizer -= 1
             return
-        with_grad = self._grad_enabled()
-        number = self._number(cycles.CALL, module, with_grad)
-        if self.searching or self._marked or number == self._sampler:
+        number = self._number(cycles.CALL, module, self._grad_enabled())
+        if self._cycle is None:
             self._happened(number, perf_counter(), 0.0, samples.in_call(args, kwargs))
-        elif number == self._anchor:
-            self._happened(number, perf_counter(), 0.0, None)
+            return
+        if number == self._sampler:
+            self._waits.append(0.0)
+            self._sizes.append(samples.in_call(args, kwargs))
+        if number == self._anchor:
+            self._tick(perf_counter(), True)
 
     def stepped(self, optimizer):
         self._inside_optimizer = 0
         number = self._number(cycles.STEP, optimizer, False)
-        if number == self._anchor or self.searching:
+        if number == self._anchor or self._cycle is None:
             self._happened(number, perf_counter(), 0.0, None)
 
     def replayed(self, graph):
         number = self._number(cycles.REPLAY, graph, False)
-        if number == self._anchor or self.searching:
+        if number == self._anchor or self._cycle is None:
             self._happened(number, perf_counter(), 0.0, None)
 
     def marked(self):
@@ -104,7 +103,7 @@ class Steps:
     # From events to steps
 
     def _happened(self, number, now, wait_s, size, begins=False):
-        if self._cycle is not None or self._marked:
+        if self._cycle is not None:
             self._count(number, now, wait_s, size, begins, True)
             return
         self._events.append(number)
@@ -151,12 +150,28 @@ class Steps:
             self._sizes.append(size)
             self._epoch = self._epoch or begins
         if number == self._anchor:
-            self._seen += 1
-            if self._seen == self._per_step:
-                self._seen = 0
-                self._end_step(now, live)
+            self._tick(now, live)
+
+    def _tick(self, now, live):
+        self._seen += 1
+        if self._seen == self._per_step:
+            self._seen = 0
+            self._end_step(now, live)
 
     def _end_step(self, now, live):
+        sizes, waits = self._sizes, self._waits
+        if len(sizes) == 1 and self._draws_per_step == 1:
+            num_samples, wait_s = sizes[0], waits[0]
+            self._sizes, self._waits = [], []
+        else:
+            num_samples, wait_s = self._take_batches()
+        index, epoch = self.index, self._epoch
+        self.index = index + 1
+        self._epoch = False
+        self._ended(index, now, wait_s, -1 if num_samples is None else num_samples, epoch, live)
+
+    def _take_batches(self):
+        """Samples (None unknown) and loader wait of the step that ends now."""
         drawn, per_step = len(self._sizes), self._draws_per_step or len(self._sizes)
         if drawn > per_step + _MAX_AHEAD:
             # Far more than the cycle has: an evaluation on the same data came in between. The last ones are the step's.
@@ -165,15 +180,12 @@ class Steps:
         self._waits = []
         # Batches drawn ahead wait for the step that uses them.
         used, self._sizes = self._sizes[:per_step], self._sizes[per_step:]
-        num_samples = sum(used) if used and None not in used else -1
-        index, epoch = self.index, self._epoch
-        self.index += 1
-        self._epoch = False
-        self._ended(index, now, wait_s, num_samples, epoch, live)
+        return (sum(used) if used and None not in used else None), wait_s
 
     def _begin_marked(self, now):
         """Steps are marked from now on: what the loaders drew so far belongs to the first."""
         self._marked = True
+        self._cycle = cycles.Cycle([], -1, 1, set())
         self._anchor = -1
         self._loaders = _Every(self._tokens)
         begin = self._times[0] - self._waits[0] if self._times else now

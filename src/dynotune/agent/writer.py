@@ -27,6 +27,7 @@ COMPILED, ALLOCATED, EPOCH = 1, 2, 4
 _FILE_HEAD = struct.Struct("<8sHHIdQ")
 _HEAD = struct.Struct("<IHH")
 _STEP = struct.Struct("<ddqQ")
+_STEP_BYTES = 8 + _STEP.size
 _FIRST_BYTES = 64 * 1024
 _LAST_BYTES = 64 * 1024 * 1024
 
@@ -59,10 +60,15 @@ class Writer:
     def step(self, end_s, wait_s, num_samples, flags):
         """Append a step: its end and loader wait in seconds, samples (-1 unknown), flags."""
         with self._lock:
-            start = self._reserve(_STEP.size)
-            if start is not None:
-                _STEP.pack_into(self._map, start + 8, end_s, wait_s, num_samples, flags)
-                _HEAD.pack_into(self._map, start, _STEP.size, STEP, 0)
+            start = self._position
+            if self._map is None or start + 2 * _STEP_BYTES > self._size:
+                start = self._reserve(_STEP.size)
+                if start is None:
+                    return
+            else:
+                self._position = start + _STEP_BYTES
+            _STEP.pack_into(self._map, start + 8, end_s, wait_s, num_samples, flags)
+            _HEAD.pack_into(self._map, start, _STEP.size, STEP, 0)
 
     def _reserve(self, num_bytes):
         """Claim room for a record; its offset, or None when the record has ended."""

@@ -22,7 +22,7 @@ def main() -> None:
     torch.set_num_threads(1)
     layers = [layer for _ in range(args.layers) for layer in (nn.Linear(args.width, args.width), nn.ReLU())]
     net = nn.Sequential(*layers).to(args.device)
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3) if args.kind != "infer" else None
     num = args.warmup + args.steps
     x = torch.randn(args.batch_size, args.width)
     batches = iter(())

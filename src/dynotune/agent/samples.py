@@ -1,7 +1,14 @@
 """How many samples a batch holds, or None where its shape does not say."""
 
+from __future__ import annotations
 
-def in_batch(batch, batch_size):
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+
+def in_batch(batch: Any, batch_size: int | None) -> int | None:
     """Samples in what a loader gave; `batch_size` is the loader's own, None when it has none."""
     if isinstance(batch, (list, tuple)) and batch:
         return _in_sequence(batch, batch_size)
@@ -16,7 +23,7 @@ def in_batch(batch, batch_size):
     return num if isinstance(num, int) else None
 
 
-def in_call(args, kwargs):
+def in_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     """Samples in a module's inputs: the leading size of the first array with one."""
     for value in list(args) + list(kwargs.values()):
         num = _leading(value)
@@ -27,7 +34,7 @@ def in_call(args, kwargs):
     return None
 
 
-def _in_sequence(batch, batch_size):
+def _in_sequence(batch: Sequence[Any], batch_size: int | None) -> int | None:
     leading = [_leading(item) for item in batch]
     arrays = [num for num in leading if num is not None]
     if arrays and len(set(arrays)) == 1 and (batch_size is None or arrays[0] == batch_size):
@@ -47,7 +54,7 @@ def _in_sequence(batch, batch_size):
     return in_batch(batch[0], batch_size)
 
 
-def _leading(value):
+def _leading(value: Any) -> int | None:
     shape = getattr(value, "shape", None)
     if shape is None:
         return None

@@ -9,12 +9,18 @@ Layout, little-endian: a header of 32 bytes (magic, version, header size, pid, s
 zero ends the file.
 """
 
+from __future__ import annotations
+
 import json
 import mmap
 import os
 import struct
 import threading
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MAGIC = b"DYNOREC\0"
 VERSION = 1
@@ -34,20 +40,20 @@ _LAST_BYTES = 64 * 1024 * 1024
 class Writer:
     """Appends steps and events to a file of its own in `folder`; silent once it cannot write."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: str) -> None:
         self._folder = folder
+        self.reset_after_fork()
+
+    def reset_after_fork(self) -> None:
+        """Forget the parent's mapping; a file of this process's own is begun when there is something to say."""
         self._lock = threading.RLock()
-        self._map = None
-        self._path = None
+        self._map: Any = None
+        self._path = ""
         self._size = 0
         self._position = 0
         self._dead = False
 
-    def reset_after_fork(self):
-        """Forget the parent's mapping; a file of this process's own is begun when there is something to say."""
-        self.__init__(self._folder)
-
-    def event(self, **fields):
+    def event(self, **fields: Any) -> None:
         """Append a JSON event; `fields` hold `event`, its name."""
         payload = json.dumps(fields, default=str).encode()
         with self._lock:
@@ -56,7 +62,7 @@ class Writer:
                 self._map[start + 8 : start + 8 + len(payload)] = payload
                 _HEAD.pack_into(self._map, start, len(payload), EVENT, 0)
 
-    def step(self, end_s, wait_s, num_samples, flags):
+    def step(self, end_s: float, wait_s: float, num_samples: int, flags: int) -> None:
         """Append a step: its end and loader wait in seconds, samples (-1 unknown), flags."""
         with self._lock:
             start = self._reserve(_STEP.size)
@@ -64,7 +70,7 @@ class Writer:
                 _STEP.pack_into(self._map, start + 8, end_s, wait_s, num_samples, flags)
                 _HEAD.pack_into(self._map, start, _STEP.size, STEP, 0)
 
-    def _reserve(self, num_bytes):
+    def _reserve(self, num_bytes: int) -> int | None:
         """Claim room for a record; its offset, or None when the record has ended."""
         needed = (8 + num_bytes + 7) & ~7
         if self._dead:
@@ -81,7 +87,7 @@ class Writer:
         self._position += needed
         return start
 
-    def _begin(self):
+    def _begin(self) -> None:
         for attempt in range(1000):
             path = os.path.join(self._folder, "process-%d-%d.rec" % (os.getpid(), attempt))
             try:
@@ -96,12 +102,12 @@ class Writer:
         _FILE_HEAD.pack_into(self._map, 0, MAGIC, VERSION, _FILE_HEAD.size, os.getpid(), time.perf_counter(), 0)
         self._position = _FILE_HEAD.size
 
-    def _grow(self):
+    def _grow(self) -> None:
         if self._size >= _LAST_BYTES:
             raise OSError("the record is full")
         self._remap(os.open(self._path, os.O_RDWR | os.O_CLOEXEC), self._size * 2)
 
-    def _remap(self, descriptor, size):
+    def _remap(self, descriptor: int, size: int) -> None:
         try:
             os.posix_fallocate(descriptor, 0, size)
             self._map = mmap.mmap(descriptor, size)

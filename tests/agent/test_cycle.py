@@ -16,7 +16,7 @@ TOKENS = [
     Token(REPLAY, "CUDAGraph"),
 ]
 TRAIN, NET, TEACHER, SGD, ADAM, VAL, EVAL, GRAPH = range(len(TOKENS))
-CALLS = [Token(CALL, "Net%d" % number) for number in range(12)]
+CALLS = [Token(CALL, f"Net{number}") for number in range(12)]
 
 
 def search(events, tokens=TOKENS, num_optimizers=0, gap_s=0.0):
@@ -32,11 +32,6 @@ def period(sequence):
 
 def is_rotation(one, other):
     return len(one) == len(other) and any(one[k:] + one[:k] == other for k in range(len(one)))
-
-
-def has_early_repeat(events):
-    """Whether something shorter has already repeated three times at the end."""
-    return any(events[-p:] * 3 == events[-3 * p :] for p in range(1, len(events) // 3 + 1))
 
 
 @given(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from importlib.machinery import ModuleSpec
+from threading import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class AfterImport:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._waiting: dict[str, list[Callback]] = {}
+        self._searching: set[tuple[str, int]] = set()
 
     def install(self) -> None:
         sys.meta_path.insert(0, self)
@@ -45,17 +47,22 @@ class AfterImport:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name not in self._waiting:
+        search = name, get_ident()
+        if name not in self._waiting or search in self._searching:
             return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            if finder is self or find is None:
-                continue
-            spec: ModuleSpec | None = find(name, path, target)
-            if spec is not None:
-                self._cover(name, spec)
-                return spec
-        return None
+        try:
+            self._searching.add(search)  # a finder that asks the others in its turn asks this one too
+            for finder in sys.meta_path:
+                find = getattr(finder, "find_spec", None)
+                if finder is self or find is None:
+                    continue
+                spec: ModuleSpec | None = find(name, path, target)
+                if spec is not None:
+                    self._cover(name, spec)
+                    return spec
+            return None
+        finally:
+            self._searching.discard(search)
 
     def _cover(self, name: str, spec: ModuleSpec) -> None:
         loader: Any = spec.loader
@@ -64,7 +71,11 @@ class AfterImport:
             return
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module
+            if module.__name__ != name:  # a loader of several modules
+                original(module)
+                return
+            if loader.exec_module is exec_module:  # found twice through one loader, it is covered twice
+                del loader.exec_module
             original(module)
             for callback in self._waiting.pop(name, ()):
                 self._run(callback, module)

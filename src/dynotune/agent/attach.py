@@ -64,7 +64,7 @@ class Agent:
             hooks.call("numpy.random", lambda module: module.seed(self._plan["seed"] % 2**32))
         hooks.call("torch", self._torch_is_here)
         if self._plan.get("step_on") and self._plan["step_on"] != "dynotune.step":
-            wrap_function(self._plan["step_on"], hooks, self._steps.marked, self.log)
+            wrap_function(self._plan["step_on"], hooks, self.mark_step, self.log)
         hooks.offer_stub("dynotune", {"step": self.mark_step})
         atexit.register(self._finish)
         os.register_at_fork(after_in_child=self._forked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 
 TYPE_CHECKING = False
@@ -28,15 +29,19 @@ def _wrap(module: ModuleType, names: list[str], marked: Callable[[], None]) -> N
     owner: Any = module
     for name in names[:-1]:
         owner = getattr(owner, name)
-    original = owner.__dict__[names[-1]] if isinstance(owner, type) else getattr(owner, names[-1])
+    found = inspect.getattr_static(owner, names[-1]) if isinstance(owner, type) else getattr(owner, names[-1])
+    kind = type(found) if isinstance(found, (classmethod, staticmethod)) else None
+    function = found.__func__ if kind else found
+    if not callable(function):
+        raise TypeError("%s is no function" % ".".join(names))
 
-    @functools.wraps(original)
+    @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
+        result = function(*args, **kwargs)
         marked()
         return result
 
-    setattr(owner, names[-1], wrapped)
+    setattr(owner, names[-1], kind(wrapped) if kind else wrapped)
 
 
 def _wait_in_main(names: list[str], marked: Callable[[], None], log: Log) -> None:

@@ -50,7 +50,7 @@ class Agent:
             self._before_window,
             self._window_complete,
         )
-        self._steps = Steps(self._grad_enabled, self._step_ended, self._step_fixed)
+        self._steps = Steps(self._grad_enabled, self._step_ended, self._step_fixed, bool(plan.get("step_on")))
 
     def _attach(self) -> None:
         self._writer.event(event="process", **observe.process())
@@ -195,6 +195,7 @@ class Agent:
     def _forked(self) -> None:
         """In a forked child: a record of its own, begun when there is something to say, and no window."""
         self._writer.reset_after_fork()
+        self._steps.reset_after_fork()
         self._window.done = True
         atexit.unregister(self._finish)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from threading import RLock
 from time import perf_counter
 
 from . import cycle as cycles
@@ -31,6 +32,7 @@ class Steps:
             says that a loader was begun anew in it; `live` is false
             for those that had passed when the cycle was found.
         fixed: called as `fixed(description, begin_s, classes)` once, with the classes of modules still needed.
+        marked_by_hand: steps will be marked; no cycle is searched for.
     """
 
     def __init__(
@@ -38,7 +40,10 @@ class Steps:
         grad_enabled: Callable[[], bool],
         ended: Callable[[int, float, float, int, bool, bool], None],
         fixed: Callable[[str, float, set[type]], None],
+        marked_by_hand: bool = False,
     ) -> None:
+        # Programs call models from several threads. Reentrant: a signal handler may call one, too.
+        self._lock = RLock()
         self._grad_enabled = grad_enabled
         self._ended, self._fixed = ended, fixed
         self._tokens: list[cycles.Token] = []
@@ -53,7 +58,7 @@ class Steps:
         self._begins: list[bool] = []
         self._begun: set[Key] = set()
         self._epoch = False
-        self._next_check = 3
+        self._next_check = _MAX_EVENTS if marked_by_hand else 3
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._inside_optimizer = 0
         self._cycle: cycles.Cycle | None = None
@@ -71,7 +76,11 @@ class Steps:
 
     @property
     def searching(self) -> bool:
-        return self._cycle is None and not self._marked
+        return self._cycle is None and not self._marked and len(self._events) < _MAX_EVENTS
+
+    def reset_after_fork(self) -> None:
+        """The thread that held the lock may not exist here."""
+        self._lock = RLock()
 
     # What happens in the program
 
@@ -86,43 +95,48 @@ class Steps:
         self._begun.add(key)
 
     def drawn(self, key: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:
-        self._inside_optimizer = 0
-        number = self._draws.get(key)
-        if number is None:
-            number = self._draws[key] = self._new(cycles.DRAW, key[0].__name__)
-        if self.searching or self._marked or number in self._loaders:
-            begins = key in self._begun
-            self._begun.discard(key)
-            self._happened(number, end_s, end_s - begin_s, samples.in_batch(batch, batch_size), begins)
+        with self._lock:
+            self._inside_optimizer = 0
+            number = self._draws.get(key)
+            if number is None:
+                number = self._draws[key] = self._new(cycles.DRAW, key[0].__name__)
+            if self.searching or self._marked or number in self._loaders:
+                begins = key in self._begun
+                self._begun.discard(key)
+                self._happened(number, end_s, end_s - begin_s, samples.in_batch(batch, batch_size), begins)
 
     def called(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._inside_optimizer:
-            self._inside_optimizer -= 1
-            return
-        with_grad = self._grad_enabled()
-        number = self._number(cycles.CALL, module, with_grad)
-        if self.searching or self._marked or number == self._sampler:
-            self._happened(number, perf_counter(), 0.0, samples.in_call(args, kwargs))
-        elif number == self._anchor:
-            self._happened(number, perf_counter(), 0.0, None)
+        with self._lock:
+            if self._inside_optimizer:
+                self._inside_optimizer -= 1
+                return
+            with_grad = self._grad_enabled()
+            number = self._number(cycles.CALL, module, with_grad)
+            if self.searching or self._marked or number == self._sampler:
+                self._happened(number, perf_counter(), 0.0, samples.in_call(args, kwargs))
+            elif number == self._anchor:
+                self._happened(number, perf_counter(), 0.0, None)
 
     def stepped(self, optimizer: Any) -> None:
-        self._inside_optimizer = 0
-        number = self._number(cycles.STEP, optimizer, False)
-        if number == self._anchor or self.searching:
-            self._happened(number, perf_counter(), 0.0, None)
+        with self._lock:
+            self._inside_optimizer = 0
+            number = self._number(cycles.STEP, optimizer, False)
+            if number == self._anchor or self.searching:
+                self._happened(number, perf_counter(), 0.0, None)
 
     def replayed(self, graph: Any) -> None:
-        number = self._number(cycles.REPLAY, graph, False)
-        if number == self._anchor or self.searching:
-            self._happened(number, perf_counter(), 0.0, None)
+        with self._lock:
+            number = self._number(cycles.REPLAY, graph, False)
+            if number == self._anchor or self.searching:
+                self._happened(number, perf_counter(), 0.0, None)
 
     def marked(self) -> None:
         """The program, or a function that the user named, says that a step has ended."""
-        now = perf_counter()
-        if not self._marked:
-            self._begin_marked(now)
-        self._end_step(now, True)
+        with self._lock:
+            now = perf_counter()
+            if not self._marked:
+                self._begin_marked(now)
+            self._end_step(now, True)
 
     # From events to steps
 

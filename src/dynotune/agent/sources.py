@@ -1,11 +1,22 @@
 """Where events come from: loaders, optimizers, scalers and captured graphs, covered once torch is there."""
 
+from __future__ import annotations
+
 import functools
 import importlib
 from time import perf_counter
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
-def cover_loaders(torch, drawn, met, log):
+    from .hooks import Log
+
+
+def cover_loaders(
+    torch: Any, drawn: Callable[[Any, Any, float, float, Any], None], met: Callable[[Any, Any], None], log: Log
+) -> None:
     """Call `drawn(token key, batch size, wait begin, wait end, batch)` after each batch.
 
     `met(token key, loader)` comes when an iterator of a loader is made.
@@ -14,7 +25,7 @@ def cover_loaders(torch, drawn, met, log):
     original_init, original_reset, original_next = iterator.__init__, iterator._reset, iterator.__next__
 
     @functools.wraps(original_init)
-    def __init__(self, loader, *args, **kwargs):
+    def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         original_init(self, loader, *args, **kwargs)
         try:
             # No reference to the loader: it must die when it would have died.
@@ -27,7 +38,7 @@ def cover_loaders(torch, drawn, met, log):
 
     # A loader with persistent workers keeps its iterator and begins it anew.
     @functools.wraps(original_reset)
-    def _reset(self, loader, *args, **kwargs):
+    def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         original_reset(self, loader, *args, **kwargs)
         try:
             if hasattr(self, "_dynotune"):
@@ -36,12 +47,13 @@ def cover_loaders(torch, drawn, met, log):
             log("loader", error)
 
     @functools.wraps(original_next)
-    def __next__(self):
+    def __next__(self: Any) -> Any:
         begin = perf_counter()
         batch = original_next(self)
         end = perf_counter()
         try:
-            drawn(*self._dynotune, begin, end, batch)
+            key, batch_size = self._dynotune
+            drawn(key, batch_size, begin, end, batch)
         except Exception as error:
             log("draw", error)
         return batch
@@ -49,27 +61,33 @@ def cover_loaders(torch, drawn, met, log):
     iterator.__init__, iterator._reset, iterator.__next__ = __init__, _reset, __next__
 
 
-def cover_optimizers(torch, built, entered, stepped, log):
+def cover_optimizers(
+    torch: Any,
+    built: Callable[[Any], None],
+    entered: Callable[[], None],
+    stepped: Callable[[Any], None],
+    log: Log,
+) -> None:
     """Call `built(optimizer)` for each optimizer made, `entered()` and `stepped(optimizer)` around each of its steps.
 
     A GradScaler that skips the step because of infinities has stepped all the same: the program's cycle goes on.
     """
     # torch.optim deletes the attribute `optimizer`, so `torch.optim.optimizer` is not reachable by dots.
-    optimizers = importlib.import_module("torch.optim.optimizer")
+    optimizers: Any = importlib.import_module("torch.optim.optimizer")
     is_compiling = torch.compiler.is_compiling
     original_init = optimizers.Optimizer.__init__
-    scaled = []
+    scaled: list[Any] = []
 
     @functools.wraps(original_init)
-    def __init__(self, *args, **kwargs):
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original_init(self, *args, **kwargs)
         built(self)
 
-    def before(optimizer, args, kwargs):
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not is_compiling():
             entered()
 
-    def after(optimizer, args, kwargs):
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         if is_compiling():
             return
         try:
@@ -86,7 +104,7 @@ def cover_optimizers(torch, built, entered, stepped, log):
     original_step = scaler.step
 
     @functools.wraps(original_step)
-    def step(self, optimizer, *args, **kwargs):
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         scaled.append(optimizer)
         try:
             result = original_step(self, optimizer, *args, **kwargs)
@@ -101,15 +119,15 @@ def cover_optimizers(torch, built, entered, stepped, log):
     scaler.step = step
 
 
-def cover_graph_replay(torch, replayed, log):
+def cover_graph_replay(torch: Any, replayed: Callable[[Any], None], log: Log) -> None:
     """Call `replayed(graph)` after a captured graph was launched by hand."""
-    graph = getattr(torch.cuda, "CUDAGraph", None)
+    graph: Any = getattr(torch.cuda, "CUDAGraph", None)
     original = getattr(graph, "replay", None)
     if original is None:
         return
 
     @functools.wraps(original)
-    def replay(self):
+    def replay(self: Any) -> Any:
         result = original(self)
         try:
             replayed(self)

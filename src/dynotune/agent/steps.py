@@ -1,10 +1,20 @@
 """Counts the program's steps: searches the cycle, fixes it, then looks at what ends a step and nothing else."""
 
+from __future__ import annotations
+
 import weakref
+from threading import RLock
 from time import perf_counter
 
 from . import cycle as cycles
 from . import samples
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+    from typing import Any
+
+    Key = tuple[type, int, Any, type]
 
 _MAX_EVENTS = 1 << 20
 # Loaders are drawn from ahead of use by a batch or so (Lightning, accelerate).
@@ -22,147 +32,178 @@ class Steps:
             says that a loader was begun anew in it; `live` is false
             for those that had passed when the cycle was found.
         fixed: called as `fixed(description, begin_s, classes)` once, with the classes of modules still needed.
+        marked_by_hand: steps will be marked; no cycle is searched for.
     """
 
-    def __init__(self, grad_enabled, ended, fixed):
+    def __init__(
+        self,
+        grad_enabled: Callable[[], bool],
+        ended: Callable[[int, float, float, int, bool, bool], None],
+        fixed: Callable[[str, float, set[type]], None],
+        marked_by_hand: bool = False,
+    ) -> None:
+        # Programs call models from several threads. Reentrant: a signal handler may call one, too.
+        self._lock = RLock()
         self._grad_enabled = grad_enabled
         self._ended, self._fixed = ended, fixed
-        self._tokens, self._numbers = [], {}
-        self._classes = {}
-        self._events, self._times, self._waits, self._sizes, self._begins = [], [], [], [], []
-        self._begun, self._epoch = set(), False
-        self._next_check = 3
-        self._optimizers = weakref.WeakSet()
+        self._tokens: list[cycles.Token] = []
+        # Loaders by their key; modules, optimizers and graphs by identity, as long as they live.
+        self._draws: dict[Key, int] = {}
+        self._numbers: dict[tuple[str, int, bool], tuple[weakref.ref[Any], int]] = {}
+        self._classes: dict[int, type] = {}
+        self._events: list[int] = []
+        self._times: list[float] = []
+        self._waits: list[float] = []
+        self._sizes: list[int | None] = []
+        self._begins: list[bool] = []
+        self._begun: set[Key] = set()
+        self._epoch = False
+        self._next_check = _MAX_EVENTS + 1 if marked_by_hand else 3
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._inside_optimizer = 0
-        self._cycle = None
-        self._sampler = None
-        self._anchor, self._per_step, self._loaders = -1, 1, frozenset()
+        self._cycle: cycles.Cycle | None = None
+        self._sampler: int | None = None
+        self._anchor, self._per_step = -1, 1
+        self._loaders: Container[int] = frozenset()
         self._marked = False
         self.index = 0
         self._seen = 0
-        self._draws_per_step = None
+        self._draws_per_step: int | None = None
 
     @property
-    def num_events(self):
+    def num_events(self) -> int:
         return len(self._events)
+
+    def reset_after_fork(self) -> None:
+        """The thread that held the lock may not exist here."""
+        self._lock = RLock()
 
     # What happens in the program
 
-    def optimizer_built(self, optimizer):
+    def optimizer_built(self, optimizer: Any) -> None:
         self._optimizers.add(optimizer)
 
-    def optimizer_entered(self):
+    def optimizer_entered(self) -> None:
         self._inside_optimizer = _MAX_INSIDE_OPTIMIZER
 
-    def iterator_made(self, key):
+    def iterator_made(self, key: Key) -> None:
         """A loader is begun anew: with the first batch from it an epoch begins."""
         self._begun.add(key)
 
-    def drawn(self, key, batch_size, begin_s, end_s, batch):
-        self._inside_optimizer = 0
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = self._new(cycles.DRAW, key[0].__name__)
-        if self._cycle is None or number in self._loaders:
-            begins = key in self._begun
-            self._begun.discard(key)
-            self._happened(number, end_s, end_s - begin_s, samples.in_batch(batch, batch_size), begins)
+    def drawn(self, key: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:
+        with self._lock:
+            self._inside_optimizer = 0
+            number = self._draws.get(key)
+            if number is None:
+                number = self._draws[key] = self._new(cycles.DRAW, key[0].__name__)
+            if self._cycle is None or number in self._loaders:
+                begins = key in self._begun
+                self._begun.discard(key)
+                self._happened(number, end_s, end_s - begin_s, samples.in_batch(batch, batch_size), begins)
 
-    def called(self, module, args, kwargs):
-        if self._inside_optimizer:
-            self._inside_optimizer -= 1
-            return
-        number = self._number(cycles.CALL, module, self._grad_enabled())
-        if self._cycle is None:
-            self._happened(number, perf_counter(), 0.0, samples.in_call(args, kwargs))
-            return
-        if number == self._sampler:
-            self._waits.append(0.0)
-            self._sizes.append(samples.in_call(args, kwargs))
-        if number == self._anchor:
-            self._tick(perf_counter(), True)
+    def called(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with self._lock:
+            if self._inside_optimizer:
+                self._inside_optimizer -= 1
+                return
+            number = self._number(cycles.CALL, module, self._grad_enabled())
+            if self._cycle is None:
+                self._happened(number, perf_counter(), 0.0, samples.in_call(args, kwargs))
+                return
+            if number == self._sampler:
+                self._waits.append(0.0)
+                self._sizes.append(samples.in_call(args, kwargs))
+            if number == self._anchor:
+                self._tick(perf_counter(), True)
 
-    def stepped(self, optimizer):
-        self._inside_optimizer = 0
-        number = self._number(cycles.STEP, optimizer, False)
-        if number == self._anchor or self._cycle is None:
-            self._happened(number, perf_counter(), 0.0, None)
+    def stepped(self, optimizer: Any) -> None:
+        with self._lock:
+            self._inside_optimizer = 0
+            number = self._number(cycles.STEP, optimizer, False)
+            if number == self._anchor:
+                self._tick(perf_counter(), True)
+            elif self._cycle is None:
+                self._happened(number, perf_counter(), 0.0, None)
 
-    def replayed(self, graph):
-        number = self._number(cycles.REPLAY, graph, False)
-        if number == self._anchor or self._cycle is None:
-            self._happened(number, perf_counter(), 0.0, None)
+    def replayed(self, graph: Any) -> None:
+        with self._lock:
+            number = self._number(cycles.REPLAY, graph, False)
+            if number == self._anchor:
+                self._tick(perf_counter(), True)
+            elif self._cycle is None:
+                self._happened(number, perf_counter(), 0.0, None)
 
-    def marked(self):
+    def marked(self) -> None:
         """The program, or a function that the user named, says that a step has ended."""
-        now = perf_counter()
-        if not self._marked:
-            self._begin_marked(now)
-        self._end_step(now, True)
+        with self._lock:
+            now = perf_counter()
+            if not self._marked:
+                self._begin_marked(now)
+            self._end_step(now, True)
 
     # From events to steps
 
-    def _happened(self, number, now, wait_s, size, begins=False):
+    def _happened(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool = False) -> None:
         if self._cycle is not None:
-            self._count(number, now, wait_s, size, begins, True)
+            self._count(number, now, wait_s, num_samples, begins, True)
+            return
+        if len(self._events) >= _MAX_EVENTS:
             return
         self._events.append(number)
         self._times.append(now)
         self._waits.append(wait_s)
-        self._sizes.append(size)
+        self._sizes.append(num_samples)
         self._begins.append(begins)
         size = len(self._events)
-        if self._next_check <= size < _MAX_EVENTS:
+        if size >= self._next_check:
             # Every event at first, then ever more rarely: looking costs as much as there is to look at.
             self._next_check = size + 1 + size // 32
             found = cycles.find(self._events, self._times, self._tokens, len(self._optimizers))
             if found is not None:
                 self._fix(found)
 
-    def _fix(self, found):
+    def _fix(self, found: cycles.Cycle) -> None:
         self._cycle = found
         self._anchor, self._per_step, self._loaders = found.anchor, found.per_step, frozenset(found.loaders)
         calls = [n for n in found.sequence if self._tokens[n].kind == cycles.CALL]
         self._sampler = calls[0] if calls and not self._loaders else None
         self._draws_per_step = sum(n in self._loaders or n == self._sampler for n in found.sequence)
-        needed = {self._classes[n] for n in {self._sampler, self._anchor} & set(calls)}
-        begin_s = self._begin_s()
+        needed = {self._classes[n] for n in calls if n in (self._sampler, self._anchor)}
+        begin_s = self._begin_s(found)
         self._catch_up()
         self._fixed(found.describe(self._tokens), begin_s, needed)
 
-    def _catch_up(self):
+    def _catch_up(self) -> None:
         """Count what happened while the step was searched for."""
         past = list(zip(self._events, self._times, self._waits, self._sizes, self._begins))
         self._events, self._times, self._waits, self._sizes, self._begins = [], [], [], [], []
         for event in past:
             self._count(*event, False)
 
-    def _begin_s(self):
+    def _begin_s(self, found: cycles.Cycle) -> float:
         """When the first step began: with the wait for the first thing that counts in it."""
         for number, time_s, wait_s in zip(self._events, self._times, self._waits):
-            if number in self._cycle.sequence:
+            if number in found.sequence:
                 return time_s - wait_s
         return self._times[0]
 
-    def _count(self, number, now, wait_s, size, begins, live):
+    def _count(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool, live: bool) -> None:
         if number in self._loaders or number == self._sampler:
             self._waits.append(wait_s)
-            self._sizes.append(size)
+            self._sizes.append(num_samples)
             self._epoch = self._epoch or begins
         if number == self._anchor:
             self._tick(now, live)
 
-    def _tick(self, now, live):
+    def _tick(self, now: float, live: bool) -> None:
         self._seen += 1
         if self._seen == self._per_step:
             self._seen = 0
             self._end_step(now, live)
 
-    def _end_step(self, now, live):
-        sizes, waits = self._sizes, self._waits
-        if len(sizes) == 1 and self._draws_per_step == 1:
-            num_samples, wait_s = sizes[0], waits[0]
-            self._sizes, self._waits = [], []
+    def _end_step(self, now: float, live: bool) -> None:
+        if len(self._sizes) == 1 == self._draws_per_step:
+            num_samples, wait_s = self._sizes.pop(), self._waits.pop()
         else:
             num_samples, wait_s = self._take_batches()
         index, epoch = self.index, self._epoch
@@ -170,7 +211,7 @@ class Steps:
         self._epoch = False
         self._ended(index, now, wait_s, -1 if num_samples is None else num_samples, epoch, live)
 
-    def _take_batches(self):
+    def _take_batches(self) -> tuple[int | None, float]:
         """Samples (None unknown) and loader wait of the step that ends now."""
         drawn, per_step = len(self._sizes), self._draws_per_step or len(self._sizes)
         if drawn > per_step + _MAX_AHEAD:
@@ -180,9 +221,10 @@ class Steps:
         self._waits = []
         # Batches drawn ahead wait for the step that uses them.
         used, self._sizes = self._sizes[:per_step], self._sizes[per_step:]
-        return (sum(used) if used and None not in used else None), wait_s
+        counted = [size for size in used if size is not None]
+        return (sum(counted) if used and len(counted) == len(used) else None), wait_s
 
-    def _begin_marked(self, now):
+    def _begin_marked(self, now: float) -> None:
         """Steps are marked from now on: what the loaders drew so far belongs to the first."""
         self._marked = True
         self._cycle = cycles.Cycle([], -1, 1, set())
@@ -194,16 +236,16 @@ class Steps:
 
     # Names for objects
 
-    def _number(self, kind, thing, with_grad):
+    def _number(self, kind: str, thing: Any, with_grad: bool) -> int:
         entry = self._numbers.get((kind, id(thing), with_grad))
         if entry is not None and entry[0]() is thing:
             return entry[1]
         return self._meet(kind, thing, with_grad)
 
-    def _meet(self, kind, thing, with_grad):
+    def _meet(self, kind: str, thing: Any, with_grad: bool) -> int:
         """A number for a thing not seen before; it takes over the number of one of its class that has died."""
         number = None
-        for (other_kind, _, other_grad), (reference, other) in self._things():
+        for (other_kind, _, other_grad), (reference, other) in self._numbers.items():
             same = (other_kind, other_grad, self._classes[other]) == (kind, with_grad, type(thing))
             if same and reference() is None:
                 number = other
@@ -214,10 +256,7 @@ class Steps:
         self._numbers[(kind, id(thing), with_grad)] = weakref.ref(thing), number
         return number
 
-    def _things(self):
-        return [(key, value) for key, value in self._numbers.items() if isinstance(value, tuple)]
-
-    def _new(self, kind, name, with_grad=False):
+    def _new(self, kind: str, name: str, with_grad: bool = False) -> int:
         self._tokens.append(cycles.Token(kind, name, with_grad))
         return len(self._tokens) - 1
 
@@ -225,11 +264,11 @@ class Steps:
 class _Every:
     """All loaders' numbers: where steps are marked by hand every draw counts."""
 
-    def __init__(self, tokens):
+    def __init__(self, tokens: list[cycles.Token]) -> None:
         self._tokens = tokens
 
-    def __contains__(self, number):
-        return self._tokens[number].kind == cycles.DRAW
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and self._tokens[number].kind == cycles.DRAW
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return any(token.kind == cycles.DRAW for token in self._tokens)

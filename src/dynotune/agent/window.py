@@ -1,6 +1,15 @@
 """Times the window: the device is synchronised at its two ends and nowhere else."""
 
+from __future__ import annotations
+
 from time import perf_counter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .apply_site import Event
 
 
 class Window:
@@ -11,23 +20,23 @@ class Window:
         complete: called as `complete(fields)` when it has ended.
     """
 
-    def __init__(self, warmup_steps, num_steps, prepare, complete):
+    def __init__(self, warmup_steps: int, num_steps: int | None, prepare: Callable[[], None], complete: Event) -> None:
         self._warmup_steps, self._num_steps = warmup_steps, num_steps
         self._prepare, self._complete = prepare, complete
-        self._torch = None
-        self._first_step = None
+        self._torch: Any = None
+        self._first_step: int | None = None
         self._begin_s = 0.0
         self._num_samples, self._wait_s = 0, 0.0
-        self._counters = {}
+        self._counters: dict[str, Any] = {}
         self.num_compilations = 0
         self.done = num_steps is None
 
-    def torch_is_here(self, torch):
+    def torch_is_here(self, torch: Any) -> None:
         self._torch = torch
 
-    def step_ended(self, index, wait_s, num_samples):
+    def step_ended(self, index: int, wait_s: float, num_samples: int) -> None:
         """A step has ended; to be called for live steps only."""
-        if self.done:
+        if self.done or self._num_steps is None:
             return
         if self._first_step is None:
             if index + 1 >= self._warmup_steps:
@@ -41,14 +50,14 @@ class Window:
         if index + 1 == self._first_step + self._num_steps:
             self._end()
 
-    def _begin(self, first_step):
+    def _begin(self, first_step: int) -> None:
         self._prepare()
         self._first_step = first_step
         self._counters = self._read_counters()
         self._synchronise()
         self._begin_s = perf_counter()
 
-    def _end(self):
+    def _end(self) -> None:
         self._synchronise()
         end_s = perf_counter()
         self.done = True
@@ -69,19 +78,20 @@ class Window:
             }
         )
 
-    def _synchronise(self):
+    def _synchronise(self) -> None:
         if self._torch is not None and self._torch.cuda.is_initialized():
             self._torch.cuda.synchronize()
 
-    def _read_counters(self):
+    def _read_counters(self) -> dict[str, Any]:
         return {
             "num_compilations": self.num_compilations,
             "num_device_allocations": device_allocations(self._torch),
         }
 
 
-def device_allocations(torch):
+def device_allocations(torch: Any) -> int | None:
     """cudaMalloc calls of this process so far; None without CUDA."""
     if torch is None or not torch.cuda.is_initialized():
         return None
-    return sum(torch.cuda.memory_stats(index).get("num_device_alloc", 0) for index in range(torch.cuda.device_count()))
+    stats = (torch.cuda.memory_stats(index) for index in range(torch.cuda.device_count()))
+    return sum(int(device.get("num_device_alloc", 0)) for device in stats)

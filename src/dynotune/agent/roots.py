@@ -9,6 +9,7 @@ that has seen a class must find it unchanged, or it would be compiled again.
 from __future__ import annotations
 
 import functools
+import weakref
 from threading import get_ident
 
 TYPE_CHECKING = False
@@ -42,29 +43,30 @@ class Roots:
         self._is_grad_enabled = torch.is_grad_enabled
         self._first, self._after, self._around, self._log = first, after, around, log
         self._busy: set[int] = set()
-        self._known: dict[type, set[int]] = {}
-        self._covers: dict[type, Call | None] = {}
+        # By class, so that classes stay known whose modules have died; an id alone may be another's by now.
+        self._known: dict[type, dict[int, weakref.ref[Any]]] = {}
+        self._covers: dict[type, tuple[Call | None, Call]] = {}
+        self._cover_of_all: Call | None = None
         self._compiled = False
         self.listening = True
 
     def watch_all(self) -> None:
         """Cover every module's call. torch.compile still finds the original."""
-        self._module.__call__ = self._cover(self.original)
+        self._cover_of_all = self._module.__call__ = self._cover(self.original)
 
     def pause(self, function: Call) -> Call:
         """`function` (torch.compile), called with the original `Module.__call__` in place."""
 
         @functools.wraps(function)
         def paused(*args: Any, **kwargs: Any) -> Any:
-            covered = self._module.__dict__.get("__call__")
-            if covered is self.original:
+            if not self._covers_all():
                 return function(*args, **kwargs)
             self._module.__call__ = self.original
             try:
                 return function(*args, **kwargs)
             finally:
-                if not self._compiled:
-                    self._module.__call__ = covered
+                if not self._compiled and self._module.__call__ is self.original:
+                    self._module.__call__ = self._cover_of_all
 
         return paused
 
@@ -73,20 +75,28 @@ class Roots:
         if self._compiled:
             return
         self._compiled = True
-        if self._module.__call__ is not self.original:
+        if self._covers_all():
             self._module.__call__ = self.original
             for module_class in list(self._known):
                 self._cover_class(module_class)
 
     def watch_only(self, classes: set[type]) -> None:
         """Uncover all but `classes`; with compiled code about, covers of classes stay."""
-        if self._module.__dict__.get("__call__") is not self.original:
+        if self._covers_all():
             self._module.__call__ = self.original
         for module_class in classes:
             self._cover_class(module_class)
         if not self._compiled:
             for module_class in set(self._covers) - set(classes):
                 self._uncover_class(module_class)
+
+    def reset_after_fork(self) -> None:
+        """Of all threads only this one is here; another may come by the name of one that was inside a call."""
+        self._busy.intersection_update({get_ident()})
+
+    def _covers_all(self) -> bool:
+        """Whether every module's call is ours to uncover; somebody may have covered ours."""
+        return self._cover_of_all is not None and self._module.__call__ is self._cover_of_all
 
     def inside(self) -> bool:
         """Whether this thread is inside a root's call."""
@@ -99,11 +109,15 @@ class Roots:
         if module_class in self._covers:
             return
         own = module_class.__dict__.get("__call__")
-        self._covers[module_class] = own
-        module_class.__call__ = self._cover(module_class.__call__)
+        cover = self._cover(module_class.__call__)
+        module_class.__call__ = cover
+        self._covers[module_class] = own, cover
 
     def _uncover_class(self, module_class: Any) -> None:
-        own = self._covers.pop(module_class)
+        own, cover = self._covers[module_class]
+        if module_class.__dict__.get("__call__") is not cover:
+            return  # somebody has covered ours
+        del self._covers[module_class]
         if own is None:
             del module_class.__call__
         else:
@@ -119,9 +133,10 @@ class Roots:
             thread = get_ident()
             if thread in busy or not self.listening or getattr(module, "_is_replica", False):
                 return original(module, *args, **kwargs)
-            busy.add(thread)
             try:
-                if id(module) not in self._known.get(type(module), ()):
+                busy.add(thread)
+                known = self._known.get(type(module), {}).get(id(module))
+                if known is None or known() is not module:
                     self._meet(module)
                 if self._around is None:
                     output = original(module, *args, **kwargs)
@@ -143,8 +158,8 @@ class Roots:
         return __call__
 
     def _meet(self, module: Any) -> None:
-        self._known.setdefault(type(module), set()).add(id(module))
         try:
+            self._known.setdefault(type(module), {})[id(module)] = weakref.ref(module)
             self._first(module)
         except Exception as error:
             self._log("roots", error)

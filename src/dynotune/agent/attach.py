@@ -72,8 +72,13 @@ class Agent:
     def log(self, where: str, error: Exception) -> None:
         """Write down a mistake of the agent's own."""
         self._num_errors += 1
-        if self._num_errors <= 20:
-            self._event({"event": "error", "where": where, "error": "%s: %s" % (type(error).__name__, error)})
+        if self._num_errors > 20:
+            return
+        try:
+            words = str(error)
+        except Exception:  # an exception of the program's own may not like to be printed
+            words = ""
+        self._event({"event": "error", "where": where, "error": "%s: %s" % (type(error).__name__, words)})
 
     def mark_step(self) -> None:
         try:
@@ -126,7 +131,7 @@ class Agent:
     def _watch_compilations(self, callback: Any, roots: Roots) -> None:
         def begins(*_: Any) -> None:
             self._window.num_compilations += 1
-            roots.compilation_begins()
+            self._guard("compilation", roots.compilation_begins)
 
         callback.callback_handler.register_start_callback(begins)
 
@@ -196,6 +201,8 @@ class Agent:
         """In a forked child: a record of its own, begun when there is something to say, and no window."""
         self._writer.reset_after_fork()
         self._steps.reset_after_fork()
+        if self._roots is not None:
+            self._roots.reset_after_fork()
         self._window.done = True
         atexit.unregister(self._finish)
 

@@ -7,10 +7,9 @@ import json
 import os
 import random
 
-from . import observe, sources
+from . import marker, observe, sources
 from .apply import Settings
 from .hooks import AfterImport
-from .marker import wrap_function
 from .roots import Roots
 from .steps import Steps
 from .window import Window, device_allocations
@@ -64,7 +63,7 @@ class Agent:
             hooks.call("numpy.random", lambda module: module.seed(self._plan["seed"] % 2**32))
         hooks.call("torch", self._torch_is_here)
         if self._plan.get("step_on") and self._plan["step_on"] != "dynotune.step":
-            wrap_function(self._plan["step_on"], hooks, self.mark_step, self.log)
+            marker.wrap_function(self._plan["step_on"], hooks, self.mark_step, self.log)
         hooks.offer_stub("dynotune", {"step": self.mark_step})
         atexit.register(self._finish)
         os.register_at_fork(after_in_child=self._forked)
@@ -115,6 +114,8 @@ class Agent:
             self._steps.stepped,
             self.log,
         )
+        if self._plan.get("step_on"):
+            self._guard("--step-on", marker.torch_is_here, torch, self.mark_step)
         self._guard("graphs", sources.cover_graph_replay, torch, self._replayed, self.log)
 
     def _cover_roots(self, torch: Any) -> None:

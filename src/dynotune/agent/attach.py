@@ -7,10 +7,9 @@ import json
 import os
 import random
 
-from . import observe, sources
+from . import marker, observe, sources
 from .apply import Settings
 from .hooks import AfterImport
-from .marker import wrap_function
 from .roots import Roots
 from .steps import Steps
 from .window import Window, device_allocations
@@ -66,7 +65,7 @@ class Agent:
             hooks.call("numpy.random", lambda module: module.seed(self._plan["seed"] % 2**32))
         hooks.call("torch", self._torch_is_here)
         if self._plan.get("step_on") and self._plan["step_on"] != "dynotune.step":
-            wrap_function(self._plan["step_on"], hooks, self.mark_step, self.log)
+            marker.wrap_function(self._plan["step_on"], hooks, self.mark_step, self.log)
         hooks.offer_stub("dynotune", {"step": self.mark_step})
         atexit.register(self._finish)
         os.register_at_fork(after_in_child=self._forked)
@@ -74,8 +73,13 @@ class Agent:
     def log(self, where: str, error: Exception) -> None:
         """Write down a mistake of the agent's own."""
         self._num_errors += 1
-        if self._num_errors <= 20:
-            self._event({"event": "error", "where": where, "error": "%s: %s" % (type(error).__name__, error)})
+        if self._num_errors > 20:
+            return
+        try:
+            words = str(error)
+        except Exception:  # an exception of the program's own may not like to be printed
+            words = ""
+        self._event({"event": "error", "where": where, "error": "%s: %s" % (type(error).__name__, words)})
 
     def mark_step(self) -> None:
         try:
@@ -112,6 +116,8 @@ class Agent:
             self._steps.stepped,
             self.log,
         )
+        if self._plan.get("step_on"):
+            self._guard("--step-on", marker.torch_is_here, torch, self.mark_step)
         self._guard("graphs", sources.cover_graph_replay, torch, self._replayed, self.log)
 
     def _cover_roots(self, torch: Any) -> None:
@@ -128,7 +134,7 @@ class Agent:
     def _watch_compilations(self, callback: Any, roots: Roots) -> None:
         def begins(*_: Any) -> None:
             self._window.num_compilations += 1
-            roots.compilation_begins()
+            self._guard("compilation", roots.compilation_begins)
 
         handler = callback.callback_handler
         forget = type(handler).clear
@@ -207,6 +213,8 @@ class Agent:
         """In a forked child: a record of its own, begun when there is something to say, and no window."""
         self._writer.reset_after_fork()
         self._steps.reset_after_fork()
+        if self._roots is not None:
+            self._roots.reset_after_fork()
         self._window.done = True
         atexit.unregister(self._finish)
 

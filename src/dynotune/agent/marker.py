@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import types
+import weakref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,6 +15,28 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .hooks import AfterImport, Log
+
+
+_wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _is_compiling() -> bool:
+    return False  # until torch is there
+
+
+def torch_is_here(torch: Any, marked: Callable[[], None]) -> None:
+    """A mark cannot be traced: a marked function is compiled inside its mark, and goes unmarked inside others."""
+    global _is_compiling
+    _is_compiling = torch.compiler.is_compiling
+    original = torch.compile
+
+    @functools.wraps(original)
+    def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(model, types.FunctionType) and model in _wrappers:
+            return _marking(original(vars(model)["__wrapped__"], *args, **kwargs), marked)
+        return original(model, *args, **kwargs)
+
+    torch.compile = compile
 
 
 def wrap_function(target: str, hooks: AfterImport, marked: Callable[[], None], log: Log) -> None:
@@ -35,13 +59,21 @@ def _wrap(module: ModuleType, names: list[str], marked: Callable[[], None]) -> N
     if not callable(function):
         raise TypeError("%s is no function" % ".".join(names))
 
+    wrapped = _marking(function, marked)
+    setattr(owner, names[-1], kind(wrapped) if kind else wrapped)
+
+
+def _marking(function: Callable[..., Any], marked: Callable[[], None]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if _is_compiling():
+            return function(*args, **kwargs)
         result = function(*args, **kwargs)
         marked()
         return result
 
-    setattr(owner, names[-1], kind(wrapped) if kind else wrapped)
+    _wrappers.add(wrapped)
+    return wrapped
 
 
 def _wait_in_main(names: list[str], marked: Callable[[], None], log: Log) -> None:

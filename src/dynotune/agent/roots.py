@@ -9,6 +9,7 @@ that has seen a class must find it unchanged, or it would be compiled again.
 from __future__ import annotations
 
 import functools
+import weakref
 from threading import get_ident
 
 TYPE_CHECKING = False
@@ -42,28 +43,30 @@ class Roots:
         self._is_grad_enabled = torch.is_grad_enabled
         self._first, self._after, self._around, self._log = first, after, around, log
         self._busy: set[int] = set()
-        self._known: dict[int, type] = {}
-        self._covers: dict[type, Call | None] = {}
+        # By identity, as long as they live; and all classes, so that they stay known when the modules have died.
+        self._known: dict[int, weakref.ref[Any]] = {}
+        self._known_classes: set[type] = set()
+        self._covers: dict[type, tuple[Call | None, Call]] = {}
+        self._cover_of_all: Call | None = None
         self._compiled = False
 
     def watch_all(self) -> None:
         """Cover every module's call. torch.compile still finds the original."""
-        self._module.__call__ = self._cover(self.original)
+        self._cover_of_all = self._module.__call__ = self._cover(self.original)
 
     def pause(self, function: Call) -> Call:
         """`function` (torch.compile), called with the original `Module.__call__` in place."""
 
         @functools.wraps(function)
         def paused(*args: Any, **kwargs: Any) -> Any:
-            covered = self._module.__dict__.get("__call__")
-            if covered is self.original:
+            if not self._covers_all():
                 return function(*args, **kwargs)
             self._module.__call__ = self.original
             try:
                 return function(*args, **kwargs)
             finally:
-                if not self._compiled:
-                    self._module.__call__ = covered
+                if not self._compiled and self._module.__call__ is self.original:
+                    self._module.__call__ = self._cover_of_all
 
         return paused
 
@@ -72,14 +75,14 @@ class Roots:
         if self._compiled:
             return
         self._compiled = True
-        if self._module.__call__ is not self.original:
+        if self._covers_all():
             self._module.__call__ = self.original
             for module_class in self.known_classes():
                 self._cover_class(module_class)
 
     def watch_only(self, classes: set[type]) -> None:
         """Uncover all but `classes`; with compiled code about, covers of classes stay."""
-        if self._module.__dict__.get("__call__") is not self.original:
+        if self._covers_all():
             self._module.__call__ = self.original
         for module_class in classes:
             self._cover_class(module_class)
@@ -87,22 +90,34 @@ class Roots:
             for module_class in set(self._covers) - set(classes):
                 self._uncover_class(module_class)
 
+    def reset_after_fork(self) -> None:
+        """Of all threads only this one is here; another may come by the name of one that was inside a call."""
+        self._busy.intersection_update({get_ident()})
+
+    def _covers_all(self) -> bool:
+        """Whether every module's call is ours to uncover; somebody may have covered ours."""
+        return self._cover_of_all is not None and self._module.__call__ is self._cover_of_all
+
     def inside(self) -> bool:
         """Whether this thread is inside a root's call."""
         return get_ident() in self._busy
 
     def known_classes(self) -> list[type]:
-        return list(set(self._known.values()))
+        return list(self._known_classes)
 
     def _cover_class(self, module_class: Any) -> None:
         if module_class in self._covers:
             return
         own = module_class.__dict__.get("__call__")
-        self._covers[module_class] = own
-        module_class.__call__ = self._cover(module_class.__call__)
+        cover = self._cover(module_class.__call__)
+        module_class.__call__ = cover
+        self._covers[module_class] = own, cover
 
     def _uncover_class(self, module_class: Any) -> None:
-        own = self._covers.pop(module_class)
+        own, cover = self._covers[module_class]
+        if module_class.__dict__.get("__call__") is not cover:
+            return  # somebody has covered ours
+        del self._covers[module_class]
         if own is None:
             del module_class.__call__
         else:
@@ -119,9 +134,10 @@ class Roots:
             # In __dict__, for a module's own __getattr__ is slow to say no.
             if thread in busy or "_is_replica" in module.__dict__:
                 return original(module, *args, **kwargs)
-            busy.add(thread)
             try:
-                if id(module) not in known:
+                busy.add(thread)
+                met = known.get(id(module))
+                if met is None or met() is not module:
                     self._meet(module)
                 if around is None:
                     output = original(module, *args, **kwargs)
@@ -143,8 +159,9 @@ class Roots:
         return __call__
 
     def _meet(self, module: Any) -> None:
-        self._known[id(module)] = type(module)
         try:
+            self._known[id(module)] = weakref.ref(module)
+            self._known_classes.add(type(module))
             self._first(module)
         except Exception as error:
             self._log("roots", error)

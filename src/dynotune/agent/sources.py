@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from threading import get_ident
 from time import perf_counter
 
 TYPE_CHECKING = False
@@ -76,12 +77,15 @@ def cover_optimizers(
     optimizers: Any = importlib.import_module("torch.optim.optimizer")
     is_compiling = torch.compiler.is_compiling
     original_init = optimizers.Optimizer.__init__
-    scaled: list[Any] = []
+    scaling: set[int] = set()  # threads inside a scaler's step
 
     @functools.wraps(original_init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original_init(self, *args, **kwargs)
-        built(self)
+        try:
+            built(self)
+        except Exception as error:
+            log("optimizer", error)
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not is_compiling():
@@ -91,7 +95,7 @@ def cover_optimizers(
         if is_compiling():
             return
         try:
-            if not scaled:
+            if get_ident() not in scaling:
                 stepped(optimizer)
         except Exception as error:
             log("optimizer", error)
@@ -105,11 +109,12 @@ def cover_optimizers(
 
     @functools.wraps(original_step)
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        scaled.append(optimizer)
+        thread = get_ident()
         try:
+            scaling.add(thread)
             result = original_step(self, optimizer, *args, **kwargs)
         finally:
-            scaled.pop()
+            scaling.discard(thread)
         try:
             stepped(getattr(optimizer, "optimizer", optimizer))
         except Exception as error:

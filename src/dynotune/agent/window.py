@@ -39,7 +39,7 @@ class Window:
         if self.done or self._num_steps is None:
             return
         if self._first_step is None:
-            if index + 1 >= self._warmup_steps:
+            if index + 1 >= self._warmup_steps and not self._is_capturing():
                 self._begin(index + 1)
             return
         self._wait_s += wait_s
@@ -47,40 +47,52 @@ class Window:
             self._num_samples = -1
         else:
             self._num_samples += num_samples
-        if index + 1 == self._first_step + self._num_steps:
-            self._end()
+        num_steps = index + 1 - self._first_step
+        if num_steps >= self._num_steps and not self._is_capturing():
+            self._end(num_steps)
 
     def _begin(self, first_step: int) -> None:
         self._prepare()
-        self._first_step = first_step
         self._counters = self._read_counters()
         self._synchronise()
         self._begin_s = perf_counter()
+        # Last: a window that could not begin begins with a later step.
+        self._first_step = first_step
 
-    def _end(self) -> None:
+    def _end(self, num_steps: int) -> None:
         self._synchronise()
         end_s = perf_counter()
         self.done = True
         counters = self._read_counters()
-        allocations = counters["num_device_allocations"]
+        allocations, before = counters["num_device_allocations"], self._counters["num_device_allocations"]
         self._complete(
             {
                 "first_step": self._first_step,
-                "num_steps": self._num_steps,
+                "num_steps": num_steps,
                 "begin_s": self._begin_s,
                 "end_s": end_s,
                 "num_samples": self._num_samples if self._num_samples >= 0 else None,
                 "wait_s": self._wait_s,
                 "num_compilations": counters["num_compilations"] - self._counters["num_compilations"],
-                "num_device_allocations": None
-                if allocations is None
-                else allocations - self._counters["num_device_allocations"],
+                # Where CUDA was not there at the beginning, it had allocated nothing.
+                "num_device_allocations": None if allocations is None else allocations - (before or 0),
             }
         )
 
     def _synchronise(self) -> None:
-        if self._torch is not None and self._torch.cuda.is_initialized():
-            self._torch.cuda.synchronize()
+        """Wait for all devices that this process uses; to ask the others would make a context there."""
+        if self._has_cuda():
+            cuda = self._torch.cuda
+            for index in range(cuda.device_count()):
+                if index == cuda.current_device() or cuda.max_memory_reserved(index):
+                    cuda.synchronize(index)
+
+    def _is_capturing(self) -> bool:
+        """Whether a CUDA graph is being captured: to synchronise would end that with an error in the program."""
+        return self._has_cuda() and bool(self._torch.cuda.is_current_stream_capturing())
+
+    def _has_cuda(self) -> bool:
+        return self._torch is not None and bool(self._torch.cuda.is_initialized())
 
     def _read_counters(self) -> dict[str, Any]:
         return {

@@ -44,6 +44,11 @@ class Torch:
         self.cuda = Cuda()
 
 
+class Counted:
+    num_samples = num_uncounted = 0
+    wait_s = 0.0
+
+
 @pytest.fixture
 def torch():
     return Torch()
@@ -53,16 +58,21 @@ def torch():
 def ended(torch):
     """Runs steps 0 to 19 through a window of four after the sixth; `before(index)` comes before each."""
 
-    def run(before=lambda index: None, steps=range(20)):
-        complete = []
-        window = Window(6, 4, lambda: None, complete.append)
+    def run(before=lambda index: None):
+        complete, counted = [], Counted()
+        window = Window(6, 4, prepare=lambda: None, complete=complete.append)
         window.torch_is_here(torch)
-        for index in steps:
+        window.steps = counted
+        stop = 0
+        for index in range(20):
             before(index)
-            try:
-                window.step_ended(index, 0.5, 8)
-            except RuntimeError:
-                continue  # what the agent does with its own mistakes
+            counted.num_samples += 8
+            counted.wait_s += 0.5
+            if index + 1 >= stop:
+                try:
+                    stop = window.reached(index + 1)
+                except RuntimeError:
+                    continue  # what the agent does with its own mistakes
         return complete
 
     return run

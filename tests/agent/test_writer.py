@@ -54,7 +54,7 @@ def test_holds_no_descriptor_open(tmp_path):
 def test_grows_beyond_the_first_mapping(tmp_path, written):
     writer = Writer(str(tmp_path))
     for number in range(5000):
-        writer.step(float(number), 0.5, number, 0)
+        writer.step(float(number + 1), 0.5, number, 0)
     writer.event(event="big", text="x" * 400_000)
     writer.event(event="last")
     record = written()
@@ -79,7 +79,7 @@ def test_a_record_that_is_full_stands_as_it_is(tmp_path, written, monkeypatch):
     monkeypatch.setattr(writers, "_LAST_BYTES", writers._FIRST_BYTES)
     writer = Writer(str(tmp_path))
     for number in range(5000):
-        writer.step(float(number), 0.0, number, 0)
+        writer.step(float(number + 1), 0.0, number, 0)
     steps = written().steps
     assert 1000 < len(steps) < 5000
     assert [step.num_samples for step in steps] == list(range(len(steps)))
@@ -133,7 +133,7 @@ def test_the_layout_is_what_it_says(tmp_path):
     size, kind, zero = struct.unpack_from("<IHH", raw, 32)
     assert (json.loads(raw[40 : 40 + size]), kind, zero) == ({"event": "a"}, 2, 0)
     after = 40 + (size + 7 & ~7)
-    assert struct.unpack_from("<IHHddqQ", raw, after) == (32, 1, 0, 2.5, 0.25, -1, 4)
+    assert struct.unpack_from("<IHHdqQd", raw, after) == (32, 1, 0, 0.25, -1, 4, 2.5)
     assert raw[after + 40 : after + 48] == bytes(8)
 
 

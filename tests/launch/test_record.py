@@ -20,7 +20,8 @@ JSON = st.recursive(
     max_leaves=5,
 )
 TIMES = st.floats(0, 1e9)
-STEPS = st.builds(Step, TIMES, TIMES, st.none() | st.integers(0, 2**62), st.integers(0, 7))
+# Never 0: what the end is before it is written.
+STEPS = st.builds(Step, st.floats(1e-6, 1e9), TIMES, st.none() | st.integers(0, 2**62), st.integers(0, 7))
 EVENTS = st.fixed_dictionaries({"event": st.sampled_from(["process", "torch", "cycle"]), "what": JSON})
 
 
@@ -38,7 +39,8 @@ def write(folder, entries):
 def recorded(tmp_path) -> Path:
     """A record of five steps between two events."""
     write(
-        tmp_path, [{"event": "process", "argv": ["a.py"]}, *[Step(k, 0.5, 8, 0) for k in range(5)], {"event": "exit"}]
+        tmp_path,
+        [{"event": "process", "argv": ["a.py"]}, *[Step(k + 1, 0.5, 8, 0) for k in range(5)], {"event": "exit"}],
     )
     return next(tmp_path.glob("*.rec"))
 

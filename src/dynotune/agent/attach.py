@@ -13,7 +13,7 @@ from .hooks import AfterImport
 from .roots import Roots
 from .steps import Steps
 from .window import Window, device_allocations
-from .writer import ALLOCATED, COMPILED, EPOCH, Writer
+from .writer import ALLOCATED, COMPILED, Writer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,16 +42,23 @@ class Agent:
         self._roots: Roots | None = None
         self._hooks = AfterImport(self.log)
         self._num_errors = 0
-        # While measuring nobody is asked what a step allocated: that would cost more than the step's own record.
-        self._counts_events = plan.get("window_steps") is None
+        self._compiled: list[bool] = []
         self._settings = Settings(plan["settings"], self._event, self.log)
         self._window = Window(
             plan.get("warmup_steps") or 1,
             plan.get("window_steps"),
-            self._before_window,
-            self._window_complete,
+            prepare=self._before_window,
+            complete=self._window_complete,
         )
-        self._steps = Steps(self._grad_enabled, self._step_ended, self._step_fixed, bool(plan.get("step_on")))
+        self._steps = self._window.steps = Steps(
+            grad_enabled=self._grad_enabled,
+            record=writer.step,
+            # In a measured run nobody asks what a step allocated: that costs more than the step's own record.
+            flags_now=self._new_events if plan.get("pilot") else None,
+            reached=self._window.reached,
+            fixed=self._step_fixed,
+            marked_by_hand=bool(plan.get("step_on")),
+        )
 
     def _attach(self) -> None:
         self._writer.event(event="process", **observe.process())
@@ -107,17 +114,7 @@ class Agent:
             torch.manual_seed(self._plan["seed"])
         self._guard("roots", self._cover_roots, torch)
         self._guard("loaders", sources.cover_loaders, torch, self._steps.drawn, self._loader_begun, self.log)
-        self._guard(
-            "optimizers",
-            sources.cover_optimizers,
-            torch,
-            self._steps.optimizer_built,
-            self._steps.optimizer_entered,
-            self._steps.stepped,
-            self.log,
-        )
-        if self._plan.get("step_on"):
-            self._guard("--step-on", marker.torch_is_here, torch, self.mark_step)
+        self._guard("optimizers", sources.cover_optimizers, torch, self._steps, self._compiled, self.log)
         self._guard("graphs", sources.cover_graph_replay, torch, self._replayed, self.log)
 
     def _cover_roots(self, torch: Any) -> None:
@@ -133,6 +130,7 @@ class Agent:
 
     def _watch_compilations(self, callback: Any, roots: Roots) -> None:
         def begins(*_: Any) -> None:
+            self._compiled[:] = [True]
             self._window.num_compilations += 1
             self._guard("compilation", roots.compilation_begins)
 
@@ -161,23 +159,15 @@ class Agent:
     # When a step has been found or has ended
 
     def _step_fixed(self, description: str, begin_s: float, classes: set[type]) -> None:
-        self._event({"event": "cycle", "step": description, "begin_s": begin_s, "num_steps": self._steps.index})
+        self._event({"event": "cycle", "step": description, "begin_s": begin_s, "num_steps": self._steps.num_steps})
         if self._roots is not None:
             if self._settings.wants_around:
                 classes = set(classes) | set(self._roots.known_classes())
             self._roots.watch_only(classes)
         self._guard("readback", self._read_back)
 
-    def _step_ended(self, index: int, end_s: float, wait_s: float, num_samples: int, epoch: bool, live: bool) -> None:
-        flags = EPOCH if epoch else 0
-        if self._counts_events and live:
-            flags |= self._new_events()
-        self._writer.step(end_s, wait_s, num_samples, flags)
-        if live:
-            self._window.step_ended(index, wait_s, num_samples)
-
     def _new_events(self) -> int:
-        """Whether something was compiled or device memory allocated in this step. Not asked while measuring."""
+        """Whether something was compiled or device memory allocated since this was last asked, as flags of a step."""
         now = (self._window.num_compilations, device_allocations(self._torch))
         before, self._before = getattr(self, "_before", now), now
         return (COMPILED if now[0] != before[0] else 0) | (ALLOCATED if now[1] != before[1] else 0)

@@ -35,8 +35,8 @@ def _in_batch(batch: Any, batch_size: int | None) -> int | None:
 def in_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     """Samples in a module's inputs: the leading size of the first array with one."""
     try:
-        return args[0].size(0)  # the usual case, at once
-    except (AttributeError, IndexError, TypeError):
+        return int(args[0].size(0))  # the usual case, at once
+    except Exception:  # whatever it is
         pass
     for value in list(args) + list(kwargs.values()):
         num = _leading(value)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .hooks import Log
+    from .steps import Steps
 
 
 def cover_loaders(
@@ -62,16 +63,13 @@ def cover_loaders(
     iterator.__init__, iterator._reset, iterator.__next__ = __init__, _reset, __next__
 
 
-def cover_optimizers(
-    torch: Any,
-    built: Callable[[Any], None],
-    entered: Callable[[], None],
-    stepped: Callable[[Any], None],
-    log: Log,
-) -> None:
-    """Call `built(optimizer)` for each optimizer made, `entered()` and `stepped(optimizer)` around each of its steps.
+def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -> None:
+    """Tell `steps` of each optimizer made, and before and after each of its steps.
 
     A GradScaler that skips the step because of infinities has stepped all the same: the program's cycle goes on.
+
+    Args:
+        compiled: holds something once the process compiles; only then can a hook be traced.
     """
     # torch.optim deletes the attribute `optimizer`, so `torch.optim.optimizer` is not reachable by dots.
     optimizers: Any = importlib.import_module("torch.optim.optimizer")
@@ -83,20 +81,20 @@ def cover_optimizers(
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original_init(self, *args, **kwargs)
         try:
-            built(self)
+            steps.optimizer_built(self)
         except Exception as error:
             log("optimizer", error)
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not is_compiling():
-            entered()
+        if not (compiled and is_compiling()):
+            steps.optimizer_entered()
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if is_compiling():
+        if compiled and is_compiling():
             return
         try:
-            if get_ident() not in scaling:
-                stepped(optimizer)
+            if not (scaling and get_ident() in scaling):
+                steps.stepped(optimizer)
         except Exception as error:
             log("optimizer", error)
 
@@ -116,7 +114,7 @@ def cover_optimizers(
         finally:
             scaling.discard(thread)
         try:
-            stepped(getattr(optimizer, "optimizer", optimizer))
+            steps.stepped(getattr(optimizer, "optimizer", optimizer))
         except Exception as error:
             log("scaler", error)
         return result

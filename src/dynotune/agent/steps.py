@@ -8,10 +8,11 @@ from time import perf_counter
 
 from . import cycle as cycles
 from . import samples
+from .writer import EPOCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Iterator
     from typing import Any
 
     Key = tuple[type, int, Any, type]
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 _MAX_EVENTS = 1 << 20
 # Loaders are drawn from ahead of use by a batch or so (Lightning, accelerate).
 _MAX_AHEAD = 4
+# Replays of captured graphs, with none of the cycle's ends among them, that show the cycle to be over.
+_MAX_REPLAYS = 16
+_MAX_REPLAYS_AMONG_STEPS = 256
 # An exception inside an optimizer's step leaves it open; after this many events it is taken for closed.
 _MAX_INSIDE_OPTIMIZER = 4096
 
@@ -28,34 +32,34 @@ class Steps:
 
     Args:
         grad_enabled: tells whether gradients are recorded now.
-        ended: called as `ended(index, end_s, wait_s, num_samples, epoch, live)` for each step in order; `epoch`
-            says that a loader was begun anew in it; `live` is false
-            for those that had passed when the cycle was found.
+        record: called as `record(end_s, wait_s, num_samples, flags)` for each step in order; -1 samples are unknown.
+        flags_now: flags of a step that ends now; None where nobody asks.
+        reached: called as `reached(num_steps)` when a step has just ended and `num_steps` of them are at or past the
+            last number that it returned; returns the next.
         fixed: called as `fixed(description, begin_s, classes)` once, with the classes of modules still needed.
         marked_by_hand: steps will be marked; no cycle is searched for.
     """
 
     def __init__(
         self,
+        *,
         grad_enabled: Callable[[], bool],
-        ended: Callable[[int, float, float, int, bool, bool], None],
+        record: Callable[[float, float, int, int], None],
+        flags_now: Callable[[], int] | None,
+        reached: Callable[[int], int],
         fixed: Callable[[str, float, set[type]], None],
         marked_by_hand: bool = False,
     ) -> None:
         # Programs call models from several threads. Reentrant: a signal handler may call one, too.
         self._lock = RLock()
         self._grad_enabled = grad_enabled
-        self._ended, self._fixed = ended, fixed
+        self._record, self._flags_now, self._reached, self._fixed = record, flags_now, reached, fixed
         self._tokens: list[cycles.Token] = []
         # Loaders by their key; modules, optimizers and graphs by identity, as long as they live.
         self._draws: dict[Key, int] = {}
         self._numbers: dict[tuple[str, int, bool], tuple[weakref.ref[Any], int]] = {}
         self._classes: dict[int, type] = {}
-        self._events: list[int] = []
-        self._times: list[float] = []
-        self._waits: list[float] = []
-        self._sizes: list[int | None] = []
-        self._begins: list[bool] = []
+        self._history = _History()
         self._begun: set[Key] = set()
         self._epoch = False
         self._next_check = _MAX_EVENTS + 1 if marked_by_hand else 3
@@ -66,17 +70,23 @@ class Steps:
         self._anchor, self._per_step = -1, 1
         self._loaders: Container[int] = frozenset()
         self._marked = False
-        self.index = 0
         self._seen = 0
         self._draws_per_step: int | None = None
+        self._waits: list[float] = []
+        self._sizes: list[int | None] = []
+        self._next_stop = 0
+        self.num_steps = 0
+        # Of all steps so far; `num_uncounted` of them have samples that could not be counted.
+        self.wait_s, self.num_samples, self.num_uncounted = 0.0, 0, 0
 
     @property
     def num_events(self) -> int:
-        return len(self._events)
+        return len(self._history.numbers)
 
     def reset_after_fork(self) -> None:
         """The thread that held the lock may not exist here."""
         self._lock = RLock()
+        self.__dict__.pop("stepped", None)
 
     # What happens in the program
 
@@ -130,7 +140,7 @@ class Steps:
             number = self._number(cycles.REPLAY, graph, False)
             if number == self._anchor:
                 self._tick(perf_counter(), True)
-            elif self._cycle is None:
+            elif self._cycle is None or self._is_overtaken(number):
                 self._happened(number, perf_counter(), 0.0, None)
 
     def marked(self) -> None:
@@ -147,45 +157,64 @@ class Steps:
         if self._cycle is not None:
             self._count(number, now, wait_s, num_samples, begins, True)
             return
-        if len(self._events) >= _MAX_EVENTS:
-            return
-        self._events.append(number)
-        self._times.append(now)
-        self._waits.append(wait_s)
-        self._sizes.append(num_samples)
-        self._begins.append(begins)
-        size = len(self._events)
+        size = self._history.add(number, now, wait_s, num_samples, begins)
         if size >= self._next_check:
             # Every event at first, then ever more rarely: looking costs as much as there is to look at.
             self._next_check = size + 1 + size // 32
-            found = cycles.find(self._events, self._times, self._tokens, len(self._optimizers))
+            found = cycles.find(self._history.numbers, self._history.times, self._tokens, len(self._optimizers))
             if found is not None:
                 self._fix(found)
 
     def _fix(self, found: cycles.Cycle) -> None:
         self._cycle = found
         self._anchor, self._per_step, self._loaders = found.anchor, found.per_step, frozenset(found.loaders)
-        calls = [n for n in found.sequence if self._tokens[n].kind == cycles.CALL]
-        self._sampler = calls[0] if calls and not self._loaders else None
+        kinds = {n: self._tokens[n].kind for n in found.sequence}
+        # Training without a loader has its samples nowhere that could be looked at for free.
+        calls = [n for n in found.sequence if kinds[n] == cycles.CALL]
+        self._sampler = calls[0] if calls and not self._loaders and cycles.STEP not in kinds.values() else None
         self._draws_per_step = sum(n in self._loaders or n == self._sampler for n in found.sequence)
         needed = {self._classes[n] for n in calls if n in (self._sampler, self._anchor)}
-        begin_s = self._begin_s(found)
+        begin_s = self._history.begin_s(found.sequence)
         self._catch_up()
+        if kinds[found.anchor] == cycles.STEP and found.per_step == 1:
+            self._end_steps_with([r for r, number in self._numbers.values() if number == found.anchor])
         self._fixed(found.describe(self._tokens), begin_s, needed)
+
+    def _end_steps_with(self, references: list[weakref.ref[Any]]) -> None:
+        """The usual case by the shortest way, for it is paid in every step: what one optimizer has done ends it."""
+        anchor, lock, general = references[-1], self._lock, self.stepped
+
+        def stepped(optimizer: Any) -> None:
+            if anchor() is not optimizer:
+                general(optimizer)
+                return
+            with lock:
+                self._inside_optimizer = 0
+                self._end_step(perf_counter(), True)
+
+        self.stepped = stepped  # type: ignore[method-assign]
 
     def _catch_up(self) -> None:
         """Count what happened while the step was searched for."""
-        past = list(zip(self._events, self._times, self._waits, self._sizes, self._begins))
-        self._events, self._times, self._waits, self._sizes, self._begins = [], [], [], [], []
-        for event in past:
+        past, self._history = self._history, _History()
+        for event in past.events():
             self._count(*event, False)
 
-    def _begin_s(self, found: cycles.Cycle) -> float:
-        """When the first step began: with the wait for the first thing that counts in it."""
-        for number, time_s, wait_s in zip(self._events, self._times, self._waits):
-            if number in found.sequence:
-                return time_s - wait_s
-        return self._times[0]
+    def _is_overtaken(self, number: int) -> bool:
+        """Whether graphs have taken over from the cycle, which was of the calls before their capture; then search anew.
+
+        An evaluation by graph, in between, is shorter than what it takes.
+        """
+        patience = _MAX_REPLAYS_AMONG_STEPS if self._tokens[self._anchor].kind == cycles.STEP else _MAX_REPLAYS
+        if self._marked:
+            return False
+        if len(self._history.numbers) + 1 < patience:
+            self._history.add(number, perf_counter(), 0.0, None, False)
+            return False
+        self._cycle, self._anchor, self._sampler, self._loaders = None, -1, None, frozenset()
+        self.__dict__.pop("stepped", None)
+        self._next_check, self._waits, self._sizes = 3, [], []
+        return True
 
     def _count(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool, live: bool) -> None:
         if number in self._loaders or number == self._sampler:
@@ -202,27 +231,42 @@ class Steps:
             self._end_step(now, live)
 
     def _end_step(self, now: float, live: bool) -> None:
-        if len(self._sizes) == 1 == self._draws_per_step:
-            num_samples, wait_s = self._sizes.pop(), self._waits.pop()
+        wait_s, num_samples = 0.0, -1
+        if self._sizes:
+            wait_s, num_samples = self._take_batches()
+            self.wait_s += wait_s
+        if num_samples < 0:
+            self.num_uncounted += 1
         else:
-            num_samples, wait_s = self._take_batches()
-        index, epoch = self.index, self._epoch
-        self.index = index + 1
-        self._epoch = False
-        self._ended(index, now, wait_s, -1 if num_samples is None else num_samples, epoch, live)
+            self.num_samples += num_samples
+        flags = 0
+        if self._epoch:
+            self._epoch, flags = False, EPOCH
+        if live and self._flags_now is not None:
+            flags |= self._flags_now()
+        self._record(now, wait_s, num_samples, flags)
+        self.num_steps += 1
+        if self._history.numbers:
+            self._history = _History()
+        if live and self.num_steps >= self._next_stop:
+            self._next_stop = self._reached(self.num_steps)
 
-    def _take_batches(self) -> tuple[int | None, float]:
-        """Samples (None unknown) and loader wait of the step that ends now."""
-        drawn, per_step = len(self._sizes), self._draws_per_step or len(self._sizes)
-        if drawn > per_step + _MAX_AHEAD:
+    def _take_batches(self) -> tuple[float, int]:
+        """Loader wait and samples (-1 unknown) of the step that ends now."""
+        sizes, per_step = self._sizes, self._draws_per_step or len(self._sizes)
+        if len(sizes) == 1 == per_step:
+            size = sizes.pop()
+            return self._waits.pop(), -1 if size is None else size
+        surplus = len(sizes) - per_step
+        if surplus > _MAX_AHEAD:
             # Far more than the cycle has: an evaluation on the same data came in between. The last ones are the step's.
-            del self._sizes[: drawn - per_step], self._waits[: drawn - per_step]
+            del sizes[:surplus], self._waits[:surplus]
         wait_s = sum(self._waits)
         self._waits = []
         # Batches drawn ahead wait for the step that uses them.
-        used, self._sizes = self._sizes[:per_step], self._sizes[per_step:]
+        used, self._sizes = sizes[:per_step], sizes[per_step:]
         counted = [size for size in used if size is not None]
-        return (sum(counted) if used and len(counted) == len(used) else None), wait_s
+        return wait_s, sum(counted) if len(counted) == len(used) else -1
 
     def _begin_marked(self, now: float) -> None:
         """Steps are marked from now on: what the loaders drew so far belongs to the first."""
@@ -230,7 +274,7 @@ class Steps:
         self._cycle = cycles.Cycle([], -1, 1, set())
         self._anchor = -1
         self._loaders = _Every(self._tokens)
-        begin = self._times[0] - self._waits[0] if self._times else now
+        begin = self._history.begin_s(None) if self._history.numbers else now
         self._catch_up()
         self._fixed("marked by the program", begin, set())
 
@@ -259,6 +303,34 @@ class Steps:
     def _new(self, kind: str, name: str, with_grad: bool = False) -> int:
         self._tokens.append(cycles.Token(kind, name, with_grad))
         return len(self._tokens) - 1
+
+
+class _History:
+    """Events that are not counted yet."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.times: list[float] = []
+        self._rest: list[tuple[float, int | None, bool]] = []
+
+    def add(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool) -> int:
+        """Remember an event; how many there are."""
+        if len(self.numbers) < _MAX_EVENTS:
+            self.numbers.append(number)
+            self.times.append(now)
+            self._rest.append((wait_s, num_samples, begins))
+        return len(self.numbers)
+
+    def events(self) -> Iterator[tuple[int, float, float, int | None, bool]]:
+        for number, now, rest in zip(self.numbers, self.times, self._rest):
+            yield (number, now, *rest)
+
+    def begin_s(self, sequence: list[int] | None) -> float:
+        """When the first event of `sequence` (any, when None) began: with the wait for it."""
+        for number, now, (wait_s, _, _) in zip(self.numbers, self.times, self._rest):
+            if sequence is None or number in sequence:
+                return now - wait_s
+        return self.times[0]
 
 
 class _Every:

@@ -12,44 +12,47 @@ if TYPE_CHECKING:
     from .apply_site import Event
 
 
+NEVER = 1 << 62
+
+
 class Window:
-    """Begins after `warmup_steps` steps and ends `num_steps` later.
+    """Begins after `warmup_steps` steps and ends `num_steps` later; None never begins.
 
     Args:
         prepare: called before it begins, outside the timed part.
         complete: called as `complete(fields)` when it has ended.
     """
 
-    def __init__(self, warmup_steps: int, num_steps: int | None, prepare: Callable[[], None], complete: Event) -> None:
+    def __init__(
+        self, warmup_steps: int, num_steps: int | None, *, prepare: Callable[[], None], complete: Event
+    ) -> None:
         self._warmup_steps, self._num_steps = warmup_steps, num_steps
         self._prepare, self._complete = prepare, complete
         self._torch: Any = None
         self._first_step: int | None = None
         self._begin_s = 0.0
-        self._num_samples, self._wait_s = 0, 0.0
         self._counters: dict[str, Any] = {}
+        self.steps: Any = None  # given once they are there: they tell the window, and it reads them
         self.num_compilations = 0
         self.done = num_steps is None
 
     def torch_is_here(self, torch: Any) -> None:
         self._torch = torch
 
-    def step_ended(self, index: int, wait_s: float, num_samples: int) -> None:
-        """A step has ended; to be called for live steps only."""
+    def reached(self, num_steps: int) -> int:
+        """`num_steps` have ended, the last one now. The number at which to be called next."""
         if self.done or self._num_steps is None:
-            return
+            return NEVER
         if self._first_step is None:
-            if index + 1 >= self._warmup_steps and not self._is_capturing():
-                self._begin(index + 1)
-            return
-        self._wait_s += wait_s
-        if num_samples < 0 or self._num_samples < 0:
-            self._num_samples = -1
-        else:
-            self._num_samples += num_samples
-        num_steps = index + 1 - self._first_step
-        if num_steps >= self._num_steps and not self._is_capturing():
-            self._end(num_steps)
+            if num_steps < self._warmup_steps:
+                return self._warmup_steps
+            if not self._is_capturing():
+                self._begin(num_steps)
+                return num_steps + self._num_steps
+        elif num_steps >= self._first_step + self._num_steps and not self._is_capturing():
+            self._end(num_steps - self._first_step)
+            return NEVER
+        return num_steps + 1
 
     def _begin(self, first_step: int) -> None:
         self._prepare()
@@ -63,19 +66,19 @@ class Window:
         self._synchronise()
         end_s = perf_counter()
         self.done = True
-        counters = self._read_counters()
-        allocations, before = counters["num_device_allocations"], self._counters["num_device_allocations"]
+        before, after = self._counters, self._read_counters()
+        grown = {name: after[name] - (before[name] or 0) for name in after if after[name] is not None}
         self._complete(
             {
                 "first_step": self._first_step,
                 "num_steps": num_steps,
                 "begin_s": self._begin_s,
                 "end_s": end_s,
-                "num_samples": self._num_samples if self._num_samples >= 0 else None,
-                "wait_s": self._wait_s,
-                "num_compilations": counters["num_compilations"] - self._counters["num_compilations"],
+                "num_samples": None if grown["num_uncounted"] else grown["num_samples"],
+                "wait_s": grown["wait_s"],
+                "num_compilations": grown["num_compilations"],
                 # Where CUDA was not there at the beginning, it had allocated nothing.
-                "num_device_allocations": None if allocations is None else allocations - (before or 0),
+                "num_device_allocations": grown.get("num_device_allocations"),
             }
         )
 
@@ -98,6 +101,9 @@ class Window:
         return {
             "num_compilations": self.num_compilations,
             "num_device_allocations": device_allocations(self._torch),
+            "wait_s": self.steps.wait_s,
+            "num_samples": self.steps.num_samples,
+            "num_uncounted": self.steps.num_uncounted,
         }
 
 

@@ -5,8 +5,8 @@ reuse. Blocks are reserved before they are mapped: a full disk stops the record,
 a mapped file would be SIGBUS).
 
 Layout, little-endian: a header of 32 bytes (magic, version, header size, pid, start), then records, each
-8-byte aligned: payload size u32, kind u16, zero u16, payload. A record's head is written last; a size of
-zero ends the file.
+8-byte aligned: payload size u32, kind u16, zero u16, payload. An event's head is written last; a size of zero ends
+the file. A step's payload is its loader wait f64, samples i64, flags u64 and its end f64, which is written last.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ COMPILED, ALLOCATED, EPOCH = 1, 2, 4
 
 _FILE_HEAD = struct.Struct("<8sHHIdQ")
 _HEAD = struct.Struct("<IHH")
-_STEP = struct.Struct("<ddqQ")
-_STEP_AND_END = struct.Struct("<ddqQQ")
+_STEP = struct.Struct("<dqQd")
+_STEP_RECORD = struct.Struct("<IHHdqQdQ")  # with its head, and the zero that ends the file
 _STEP_BYTES = _HEAD.size + _STEP.size
 _FIRST_BYTES = 64 * 1024
 _LAST_BYTES = 64 * 1024 * 1024
@@ -66,13 +66,13 @@ class Writer:
     def step(self, end_s: float, wait_s: float, num_samples: int, flags: int) -> None:
         """Append a step: its end and loader wait in seconds, samples (-1 unknown), flags."""
         with self._lock:
-            memory, start = self._map, self._position
-            if memory is None or self._waiting or self._writing or start + _STEP_BYTES + 8 > self._size:
-                self._append(STEP, _STEP.pack(end_s, wait_s, num_samples, flags))
+            start = self._position
+            if self._map is None or self._writing or start + _STEP_BYTES + 8 > self._size:
+                self._append(STEP, _STEP.pack(wait_s, num_samples, flags, end_s))
                 return
-            # As `_write` does, in the fewest operations: this is paid in every step.
-            _STEP_AND_END.pack_into(memory, start + 8, end_s, wait_s, num_samples, flags, 0)
-            _HEAD.pack_into(memory, start, _STEP.size, STEP, 0)
+            # In one go, for it is paid in every step: no interrupt comes between, and a reader that does takes a step
+            # without an end for one that is not there yet.
+            _STEP_RECORD.pack_into(self._map, start, _STEP.size, STEP, 0, wait_s, num_samples, flags, end_s, 0)
             self._position = start + _STEP_BYTES
 
     def _append(self, kind: int, payload: bytes) -> None:

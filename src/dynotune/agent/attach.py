@@ -115,6 +115,8 @@ class Agent:
         self._guard("roots", self._cover_roots, torch)
         self._guard("loaders", sources.cover_loaders, torch, self._steps.drawn, self._loader_begun, self.log)
         self._guard("optimizers", sources.cover_optimizers, torch, self._steps, self._compiled, self.log)
+        if self._plan.get("step_on"):
+            self._guard("--step-on", marker.torch_is_here, torch, self.mark_step)
         self._guard("graphs", sources.cover_graph_replay, torch, self._replayed, self.log)
 
     def _cover_roots(self, torch: Any) -> None:

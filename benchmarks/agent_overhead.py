@@ -1,10 +1,11 @@
 """What the agent costs a step: the same loop with and without it, in two processes that take turns.
 
-    python benchmarks/agent_overhead.py [--device cuda] [--couples 6] [--blocks 40]
+    python benchmarks/agent_overhead.py [--device cuda] [--couples 9] [--blocks 40]
 
-The two processes of a couple run short blocks of steps in ABBA order, one while the other waits, so that both meet the
-same machine; a couple gives one ratio, and the interval is over couples, for two processes differ by luck too. With the
-agent the search for the step is over and the window open: what is paid is what a measured run pays.
+The two processes of a couple run short blocks of steps in ABBA order on the same cores, one while the other waits, so
+that both meet the same machine. A couple gives one ratio, its median. Two processes of one program differ by luck, some
+by a lot, so the answer is the median over couples, with the order statistics around it that hold it in 95% of cases.
+With the agent the search for the step is over and the window open: what is paid is what a measured run pays.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 from hardware import RESULTS, describe
-from scipy.stats import t
+from scipy.stats import binom
 
 import dynotune
 from dynotune.launch.record import Records
@@ -32,6 +33,7 @@ PROGRAM = Path(__file__).parent / "programs" / "small_step.py"
 # What a step is to take, and what the agent may add to it.
 TARGETS = {"train": {0.3e-3: 0.03, 2e-3: 0.01}, "infer": {0.3e-3: 0.03, 2e-3: 0.01}, "loader": {2e-3: 0.01}}
 SEARCH_STEPS = 400
+CORES = sorted(os.sched_getaffinity(0))[-2:]
 
 
 class Loop:
@@ -48,6 +50,7 @@ class Loop:
             env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(AGENT / "bootstrap"), env.get("PYTHONPATH")]))
         words = [sys.executable, str(PROGRAM), "--kind", kind, "--device", device, "--layers", str(layers)]
         self._child = subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        os.sched_setaffinity(self._child.pid, CORES)
         self._num_steps = 0
         self.run(SEARCH_STEPS)
 
@@ -94,7 +97,7 @@ def couple(kind: str, device: str, layers: int, steps: int, blocks: int, seed: i
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--couples", type=int, default=6)
+    parser.add_argument("--couples", type=int, default=9)
     parser.add_argument("--blocks", type=int, default=40, help="Blocks of each process of a couple.")
     parser.add_argument("--block-s", type=float, default=0.1, help="Length of a block.")
     parser.add_argument("--out", type=Path, default=None)
@@ -107,14 +110,16 @@ def main() -> None:
             steps = max(20, round(args.block_s / target_s))
             found = [couple(kind, args.device, layers, steps, args.blocks, seed) for seed in range(args.couples)]
             ratios = [ratio for ratio, _ in found]
-            half = float(t.ppf(0.975, len(ratios) - 1)) * statistics.stdev(ratios) / math.sqrt(len(ratios))
-            mean = statistics.fmean(ratios)
+            ratios.sort()
+            # The most extreme pair of order statistics that still covers the median in 95%.
+            outer = int(binom.ppf(0.025, len(ratios), 0.5))
+            low, high = ratios[max(0, outer - 1)], ratios[-max(1, outer)]
             row = {
                 "kind": kind,
                 "layers": layers,
                 "step_ms": 1e3 * statistics.median(step_s for _, step_s in found),
-                "overhead": math.expm1(mean),
-                "ci": [math.expm1(mean - half), math.expm1(mean + half)],
+                "overhead": math.expm1(statistics.median(ratios)),
+                "ci": [math.expm1(low), math.expm1(high)],
                 "bound": bound,
                 "couples": [math.expm1(ratio) for ratio in ratios],
                 "blocks_a_couple": args.blocks,

@@ -7,6 +7,8 @@ import importlib
 from threading import get_ident
 from time import perf_counter
 
+from .steps import MAX_INSIDE_OPTIMIZER
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +77,7 @@ def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -
     optimizers: Any = importlib.import_module("torch.optim.optimizer")
     is_compiling = torch.compiler.is_compiling
     original_init = optimizers.Optimizer.__init__
+    limit = MAX_INSIDE_OPTIMIZER
     scaling: set[int] = set()  # threads inside a scaler's step
 
     @functools.wraps(original_init)
@@ -87,7 +90,7 @@ def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not (compiled and is_compiling()):
-            steps.optimizer_entered()
+            steps.inside_optimizer = limit
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         if compiled and is_compiling():

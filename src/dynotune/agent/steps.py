@@ -24,7 +24,7 @@ _MAX_AHEAD = 4
 _MAX_REPLAYS = 16
 _MAX_REPLAYS_AMONG_STEPS = 256
 # An exception inside an optimizer's step leaves it open; after this many events it is taken for closed.
-_MAX_INSIDE_OPTIMIZER = 4096
+MAX_INSIDE_OPTIMIZER = 4096
 
 
 class Steps:
@@ -64,7 +64,7 @@ class Steps:
         self._epoch = False
         self._next_check = _MAX_EVENTS + 1 if marked_by_hand else 3
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._inside_optimizer = 0
+        self.inside_optimizer = 0
         self._cycle: cycles.Cycle | None = None
         self._sampler: int | None = None
         self._anchor, self._per_step = -1, 1
@@ -93,16 +93,13 @@ class Steps:
     def optimizer_built(self, optimizer: Any) -> None:
         self._optimizers.add(optimizer)
 
-    def optimizer_entered(self) -> None:
-        self._inside_optimizer = _MAX_INSIDE_OPTIMIZER
-
     def iterator_made(self, key: Key) -> None:
         """A loader is begun anew: with the first batch from it an epoch begins."""
         self._begun.add(key)
 
     def drawn(self, key: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:
         with self._lock:
-            self._inside_optimizer = 0
+            self.inside_optimizer = 0
             number = self._draws.get(key)
             if number is None:
                 number = self._draws[key] = self._new(cycles.DRAW, key[0].__name__)
@@ -113,8 +110,8 @@ class Steps:
 
     def called(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         with self._lock:
-            if self._inside_optimizer:
-                self._inside_optimizer -= 1
+            if self.inside_optimizer:
+                self.inside_optimizer -= 1
                 return
             number = self._number(cycles.CALL, module, self._grad_enabled())
             if self._cycle is None:
@@ -128,7 +125,7 @@ class Steps:
 
     def stepped(self, optimizer: Any) -> None:
         with self._lock:
-            self._inside_optimizer = 0
+            self.inside_optimizer = 0
             number = self._number(cycles.STEP, optimizer, False)
             if number == self._anchor:
                 self._tick(perf_counter(), True)
@@ -189,7 +186,7 @@ class Steps:
                 general(optimizer)
                 return
             with lock:
-                self._inside_optimizer = 0
+                self.inside_optimizer = 0
                 self._end_step(perf_counter(), True)
 
         self.stepped = stepped  # type: ignore[method-assign]

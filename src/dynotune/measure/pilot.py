@@ -23,6 +23,10 @@ RESTLESS_S = 120.0
 # The step is found some events into the run, and the window begins after that in every run.
 ROOM_STEPS = 2
 MIN_STEPS = 8
+# A hiccup of a busy machine takes some milliseconds, and the CPU is counted in ticks of ten: below the first length
+# nothing can be told, below the second not much.
+SHORTEST_S = 0.1
+SHORT_S = 0.5
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +44,11 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float
     steady: bool = True
     whole_epochs: int = 0
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a stall of the machine weighs heavily in it."""
+        return self.num_steps * self.step_s < SHORT_S
 
     @property
     def run_s(self) -> float:
@@ -127,6 +136,12 @@ def plan_window(request: Request, pilots: Sequence[Outcome], *, num_runs: int, b
             num_steps = whole_epochs * epoch
         if most is not None:
             num_steps = min(num_steps, most - warmup)
+    if num_steps * step_s < SHORTEST_S:
+        raise CannotRunHere(
+            f"The window would be {num_steps} steps of {step_s * 1e3:.2g} ms, {num_steps * step_s * 1e3:.0f} ms in all: "
+            "too short to tell anything.",
+            hint="Let the command run longer (more epochs, more data), or ask for more with --steps.",
+        )
     return Window(
         warmup_steps=warmup,
         num_steps=num_steps,

@@ -168,6 +168,9 @@ class _Session:
             return window
         unit = summary.unit(outcomes)
         warnings = [] if window.steady else ["A pilot never became steady; the window begins in the middle of it."]
+        if window.is_short:
+            length_s = window.num_steps * window.step_s
+            warnings.append(f"The window is {length_s * 1e3:.0f} ms long: little noise is too much. More with --steps.")
         self._update(
             warmup_steps=window.warmup_steps,
             window_steps=window.num_steps,

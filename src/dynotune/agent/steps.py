@@ -160,7 +160,7 @@ class Steps:
 
     def _end_step(self, now, live):
         sizes, waits = self._sizes, self._waits
-        if len(sizes) == 1 and self._draws_per_step == 1:
+        if len(sizes) == len(waits) == self._draws_per_step == 1:
             num_samples, wait_s = sizes[0], waits[0]
             self._sizes, self._waits = [], []
         else:

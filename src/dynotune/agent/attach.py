@@ -123,7 +123,7 @@ class Agent:
         callback.callback_handler.register_start_callback(begins)
 
     def _loader_begun(self, key, loader):
-        self._steps.iterator_made(key)
+        self._steps.iterator_made(key, loader.dataset)
         self._settings.on_loader(loader)
 
     def _grad_enabled(self):

@@ -19,7 +19,7 @@ def cover_loaders(torch, drawn, met, log):
         try:
             # No reference to the loader: it must die when it would have died.
             batch_size = getattr(loader, "batch_size", None)
-            key = type(loader), id(loader.dataset), batch_size, type(loader.sampler)
+            key = type(loader), id(loader.dataset), batch_size, type(loader.sampler), torch.is_grad_enabled()
             self._dynotune = key, batch_size
             met(key, loader)
         except Exception as error:

@@ -31,6 +31,7 @@ class Steps:
         self._classes = {}
         self._events, self._times, self._waits, self._sizes, self._begins = [], [], [], [], []
         self._begun, self._epoch = set(), False
+        self._datasets = {}
         self._next_check = 3
         self._optimizers = weakref.WeakSet()
         self._inside_optimizer = 0
@@ -54,9 +55,23 @@ class Steps:
     def optimizer_entered(self):
         self._inside_optimizer = _MAX_INSIDE_OPTIMIZER
 
-    def iterator_made(self, key):
+    def iterator_made(self, key, dataset):
         """A loader is begun anew: with the first batch from it an epoch begins."""
         self._begun.add(key)
+        if key not in self._numbers:
+            self._take_over(key)
+        try:
+            self._datasets[key] = weakref.ref(dataset)
+        except TypeError:  # a list: whether it is dead cannot be known
+            self._datasets.pop(key, None)
+
+    def _take_over(self, key):
+        """Give a loader of new data the number of one just like it whose data have died, as of an earlier fold."""
+        for other, dataset in self._datasets.items():
+            if dataset() is None and (other[0], other[2:]) == (key[0], key[2:]) and other in self._numbers:
+                self._numbers[key] = self._numbers.pop(other)
+                del self._datasets[other]
+                return
 
     def drawn(self, key, batch_size, begin_s, end_s, batch):
         self._inside_optimizer = 0

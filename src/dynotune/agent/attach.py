@@ -94,6 +94,7 @@ class Agent:
             torch.manual_seed(self._plan["seed"])
         self._guard("roots", self._cover_roots, torch)
         self._guard("loaders", sources.cover_loaders, torch, self._steps.drawn, self._loader_begun, self.log)
+        self._guard("workers", sources.cover_loader_workers, torch, self._worker_begun, self.log)
         self._guard(
             "optimizers",
             sources.cover_optimizers,
@@ -125,6 +126,13 @@ class Agent:
     def _loader_begun(self, key, loader):
         self._steps.iterator_made(key, loader.dataset)
         self._settings.on_loader(loader)
+
+    def _worker_begun(self):
+        """This process works for a loader: what it calls, transforms for instance, are no steps of the program."""
+        self._window.done = True
+        self._steps.ignore()
+        if self._roots is not None:
+            self._roots.watch_only(())
 
     def _grad_enabled(self):
         return self._torch.is_grad_enabled()

@@ -49,6 +49,23 @@ def cover_loaders(torch, drawn, met, log):
     iterator.__init__, iterator._reset, iterator.__next__ = __init__, _reset, __next__
 
 
+def cover_loader_workers(torch, begun, log):
+    """Call `begun()` in each process that begins work for a loader."""
+    workers = importlib.import_module("torch.utils.data._utils.worker")
+    original = workers._worker_loop
+
+    # Pickled by its name, so a process that is spawned calls the cover of its own agent.
+    @functools.wraps(original)
+    def _worker_loop(*args, **kwargs):
+        try:
+            begun()
+        except Exception as error:
+            log("worker", error)
+        return original(*args, **kwargs)
+
+    workers._worker_loop = _worker_loop
+
+
 def cover_optimizers(torch, built, entered, stepped, log):
     """Call `built(optimizer)` for each optimizer made, `entered()` and `stepped(optimizer)` around each of its steps.
 

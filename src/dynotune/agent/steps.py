@@ -115,6 +115,11 @@ class Steps:
             self._begin_marked(now)
         self._end_step(now, True)
 
+    def ignore(self):
+        """Count nothing from here on."""
+        self._cycle = cycles.Cycle([], -1, 1, set())
+        self._anchor, self._loaders, self._sampler = -1, frozenset(), None
+
     # From events to steps
 
     def _happened(self, number, now, wait_s, size, begins=False):

@@ -99,7 +99,7 @@ class Agent:
             "optimizers",
             sources.cover_optimizers,
             torch,
-            self._steps.optimizer_built,
+            self._optimizer_built,
             self._steps.optimizer_entered,
             self._steps.stepped,
             self.log,
@@ -127,6 +127,12 @@ class Agent:
         self._steps.iterator_made(key, loader.dataset)
         self._settings.on_loader(loader)
 
+    def _optimizer_built(self, optimizer):
+        # A window times the step that it began with.
+        if not self._window.has_begun and self._steps.search_again() and self._roots is not None:
+            self._roots.watch_all()
+        self._steps.optimizer_built(optimizer)
+
     def _worker_begun(self):
         """This process works for a loader: what it calls, transforms for instance, are no steps of the program."""
         self._window.done = True
@@ -143,8 +149,16 @@ class Agent:
 
     # When a step has been found or has ended
 
-    def _step_fixed(self, description, begin_s, classes):
-        self._event({"event": "cycle", "step": description, "begin_s": begin_s, "num_steps": self._steps.index})
+    def _step_fixed(self, description, begin_s, classes, num_superseded):
+        self._event(
+            {
+                "event": "cycle",
+                "step": description,
+                "begin_s": begin_s,
+                "num_steps": self._steps.index,
+                "num_superseded": num_superseded,
+            }
+        )
         if self._roots is not None:
             if self._settings.wants_around:
                 classes = set(classes) | set(self._roots.known_classes())

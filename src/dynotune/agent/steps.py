@@ -21,7 +21,8 @@ class Steps:
         ended: called as `ended(index, end_s, wait_s, num_samples, epoch, live)` for each step in order; `epoch`
             says that a loader was begun anew in it; `live` is false
             for those that had passed when the cycle was found.
-        fixed: called as `fixed(description, begin_s, classes)` once, with the classes of modules still needed.
+        fixed: called as `fixed(description, begin_s, classes, num_superseded)` when a cycle was found, with the classes
+            of modules still needed and how many of the first steps are none after all.
     """
 
     def __init__(self, grad_enabled, ended, fixed):
@@ -39,6 +40,7 @@ class Steps:
         self._sampler = None
         self._anchor, self._per_step, self._loaders = -1, 1, frozenset()
         self._marked = False
+        self._began_s, self._num_superseded = None, 0
         self.index = 0
         self._seen = 0
         self._draws_per_step = None
@@ -115,6 +117,21 @@ class Steps:
             self._begin_marked(now)
         self._end_step(now, True)
 
+    def search_again(self):
+        """Another training begins, with a step of its own; whether there is anything to search.
+
+        What was repeated before by a program that trains, and trained nothing, was no step: a look at the data, an
+        evaluation.
+        """
+        if self._cycle is None or self._marked:
+            return False
+        if not any(self._tokens[n].kind in (cycles.STEP, cycles.REPLAY) for n in self._cycle.sequence):
+            self._num_superseded = self.index
+        self._cycle, self._seen, self._next_check = None, 0, 3
+        self._sizes, self._waits = [], []
+        self._optimizers.clear()
+        return True
+
     def ignore(self):
         """Count nothing from here on."""
         self._cycle = cycles.Cycle([], -1, 1, set())
@@ -146,9 +163,13 @@ class Steps:
         self._sampler = calls[0] if calls and not self._loaders else None
         self._draws_per_step = sum(n in self._loaders or n == self._sampler for n in found.sequence)
         needed = {self._classes[n] for n in {self._sampler, self._anchor} & set(calls)}
-        begin_s = self._begin_s()
+        if self._num_superseded:
+            self.index, self._began_s = 0, None
+        if self._began_s is None:
+            self._began_s = self._begin_s()
         self._catch_up()
-        self._fixed(found.describe(self._tokens), begin_s, needed)
+        num_superseded, self._num_superseded = self._num_superseded, 0
+        self._fixed(found.describe(self._tokens), self._began_s, needed, num_superseded)
 
     def _catch_up(self):
         """Count what happened while the step was searched for."""
@@ -210,7 +231,7 @@ class Steps:
         self._loaders = _Every(self._tokens)
         begin = self._times[0] - self._waits[0] if self._times else now
         self._catch_up()
-        self._fixed("marked by the program", begin, set())
+        self._fixed("marked by the program", begin, set(), 0)
 
     # Names for objects
 

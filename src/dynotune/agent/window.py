@@ -22,6 +22,10 @@ class Window:
         self.num_compilations = 0
         self.done = num_steps is None
 
+    @property
+    def has_begun(self):
+        return self._first_step is not None
+
     def torch_is_here(self, torch):
         self._torch = torch
 

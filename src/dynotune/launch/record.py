@@ -129,6 +129,8 @@ class Reader:
             try:
                 event = msgspec.json.decode(payload)
                 self.record.events.setdefault(str(event["event"]), []).append(event)
+                # The program trains after all: what it repeated before, on the way there, were no steps.
+                del self.record.steps[: event.get("num_superseded", 0)]
             except (msgspec.DecodeError, KeyError, TypeError):
                 pass  # a damaged event says nothing; those around it stand
 

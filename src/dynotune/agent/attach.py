@@ -157,6 +157,7 @@ class Agent:
                 "begin_s": begin_s,
                 "num_steps": self._steps.index,
                 "num_superseded": num_superseded,
+                **self._place_among_ranks(),
             }
         )
         if self._roots is not None:
@@ -186,13 +187,14 @@ class Agent:
         self._guard("memory", self._remember_memory)
         self._guard("readback", self._read_back)
         # Last: whoever reads it ends this process.
-        self._event({"event": "window", "world_size": self._world_size(), **fields})
+        self._event({"event": "window", "world_size": 1, **self._place_among_ranks(), **fields})
 
-    def _world_size(self):
+    def _place_among_ranks(self):
+        """Rank and world size where a process group says them; the environment, read at the start, may not know."""
         distributed = getattr(self._torch, "distributed", None)
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            return distributed.get_world_size()
-        return 1
+            return {"rank": distributed.get_rank(), "world_size": distributed.get_world_size()}
+        return {}
 
     def _read_back(self):
         self._event({"event": "readback", "settings": self._settings.readback()})
@@ -207,9 +209,13 @@ class Agent:
         self._event({"event": "exit", "num_events": self._steps.num_events})
 
     def _forked(self):
-        """In a forked child: a record of its own, begun when there is something to say, and no window."""
+        """In a forked child: a record of its own, begun when there is something to say.
+
+        It has a window if it is what does the work: when its parent has done nothing yet.
+        """
         self._writer.reset_after_fork()
-        self._window.done = True
+        if self._steps.index or self._steps.num_events:
+            self._window.done = True
         atexit.unregister(self._finish)
 
     def _guard(self, where, function, *args):

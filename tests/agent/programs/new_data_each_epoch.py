@@ -8,7 +8,7 @@ data = TensorDataset(torch.randn(60, 4))
 net = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 steps = samples = 0
-for fold in range(3):
+for _fold in range(3):
     chosen = torch.randperm(60)
     for (x,) in DataLoader(Subset(data, chosen[:40].tolist()), batch_size=4):
         optimizer.zero_grad()

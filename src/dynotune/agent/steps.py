@@ -214,8 +214,9 @@ class Steps:
     def _take_batches(self):
         """Samples (None unknown) and loader wait of the step that ends now."""
         drawn, per_step = len(self._sizes), self._draws_per_step or len(self._sizes)
-        if drawn > per_step + _MAX_AHEAD:
+        if drawn > per_step + (_MAX_AHEAD if self._loaders else 0):
             # Far more than the cycle has: an evaluation on the same data came in between. The last ones are the step's.
+            # Where there is no loader, calls are counted, and none is made ahead.
             del self._sizes[: drawn - per_step], self._waits[: drawn - per_step]
         wait_s = sum(self._waits)
         self._waits = []

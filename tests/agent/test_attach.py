@@ -210,3 +210,44 @@ def test_says_who_set_an_environment_variable(script, run_under_agent):
         ("OMP_NUM_THREADS", None, "program.py", 4, "<module>"),
         ("NCCL_DEBUG", "INFO", "program.py", 5, "<module>"),
     ]
+
+
+def test_an_optimizer_that_cannot_be_remembered_is_built_all_the_same(script, run_under_agent):
+    program = script(
+        """
+import torch
+class Compared(torch.optim.SGD):
+    def __eq__(self, other):
+        return self is other
+    __hash__ = None
+net = torch.nn.Linear(4, 4)
+optimizer = Compared(net.parameters(), lr=0.1)
+for _ in range(10):
+    net(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+print("done")
+"""
+    )
+    ran = run_under_agent([program])
+    assert (ran.returncode, ran.stdout.strip()) == (0, "done"), ran.stderr
+    assert ran.stepping.num_steps == 10
+
+
+def test_a_program_whose_exceptions_cannot_be_printed_goes_on(script, run_under_agent):
+    program = script(
+        """
+import torch
+class Unprintable(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+class Shy(torch.optim.SGD):
+    def __hash__(self):
+        raise Unprintable
+net = torch.nn.Linear(4, 4)
+Shy(net.parameters(), lr=0.1)
+print("done")
+"""
+    )
+    ran = run_under_agent([program])
+    assert (ran.returncode, ran.stdout.strip()) == (0, "done"), ran.stderr
+    assert ran.processes[0].errors == ["optimizer: Unprintable: "]

@@ -75,6 +75,25 @@ def test_steps_on_a_function_of_an_imported_module(script, run_under_agent):
     assert run_under_agent([program], step_on="engine_room:train_step").stepping.num_steps == 9
 
 
+def test_steps_on_a_function_that_is_compiled_whole_or_inside_another(script, run_under_agent):
+    script("def train_step(x):\n    return (x @ x).sum()\n", "engine_room.py")
+    program = script(
+        """
+import torch, engine_room
+step = torch.compile(engine_room.train_step, fullgraph=True, backend="eager")
+for _ in range(7):
+    step(torch.ones(4, 4))
+@torch.compile(fullgraph=True, backend="eager")
+def two_steps(x):
+    return engine_room.train_step(x) + engine_room.train_step(x)
+print(two_steps(torch.ones(4, 4)).item())
+"""
+    )
+    ran = run_under_agent([program], step_on="engine_room:train_step")
+    assert (ran.returncode, ran.stdout.strip()) == (0, "128.0"), ran.stderr
+    assert ran.stepping.num_steps == 7
+
+
 def test_steps_where_the_program_says_so(script, run_under_agent):
     ran = run_under_agent([script(STEPS_OF_ITS_OWN.format(mark="dynotune.step()"))])
     assert ran.stepping.num_steps == 30

@@ -75,10 +75,7 @@ def test_the_unit_of_time_does_not_matter(ys: list[float], scale: float) -> None
 def test_pairs_of_one_order_may_change_places(ys: list[float], shuffle: random.Random) -> None:
     pairs = pairs_of(ys)
     for look in LOOKS:
-        groups = {
-            first: [pair for pair in pairs[:look] if pair.first == first]
-            for first in ("baseline", "candidate")
-        }
+        groups = {first: [pair for pair in pairs[:look] if pair.first == first] for first in ("baseline", "candidate")}
         for group in groups.values():
             shuffle.shuffle(group)
         moved = [groups[pair.first].pop() for pair in pairs[:look]]
@@ -163,9 +160,7 @@ def test_the_sign_flip_p_is_that_of_all_flips(values: list[float]) -> None:
 
 def test_the_sign_flip_p_agrees_with_scipy() -> None:
     values = [0.03, 0.01, -0.02, 0.04, 0.025, 0.005, 0.031]
-    drawn = scipy_stats.permutation_test(
-        (np.array(values),), np.sum, permutation_type="samples", n_resamples=np.inf
-    )
+    drawn = scipy_stats.permutation_test((np.array(values),), np.sum, permutation_type="samples", n_resamples=np.inf)
     assert sign_flip_p(values) == pytest.approx(drawn.pvalue)
 
 
@@ -396,9 +391,7 @@ def test_of_simulated_comparisons_of_a_command_with_itself_few_are_called() -> N
 
 def test_of_true_effects_of_three_percent_nearly_all_are_found() -> None:
     num = 500
-    found = sum(
-        judge(simulated(12, effect=0.03, sd=0.02, seed=seed)).verdict == "faster" for seed in range(num)
-    )
+    found = sum(judge(simulated(12, effect=0.03, sd=0.02, seed=seed)).verdict == "faster" for seed in range(num))
     assert found / num > 0.94
 
 

@@ -5,12 +5,18 @@ name `_dynotune_agent` by `bootstrap/sitecustomize.py`, whatever the user's envi
 here is written to the record and never reaches the program.
 """
 
+from __future__ import annotations
+
 __all__ = ["mark_step", "start"]
 
-_agent = None
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .attach import Agent
+
+_agent: Agent | None = None
 
 
-def start():
+def start() -> None:
     """Begin, at the start of the interpreter. The run folder is named by DYNOTUNE_RUN."""
     global _agent
     from .attach import Agent
@@ -18,7 +24,7 @@ def start():
     _agent = Agent.from_environment()
 
 
-def mark_step():
+def mark_step() -> None:
     """What `dynotune.step()` calls."""
     if _agent is not None:
         _agent.mark_step()

@@ -7,11 +7,22 @@ own write must not raise KeyError), and a deleted one is gone from `os.environ` 
 never end otherwise).
 """
 
+from __future__ import annotations
+
 import functools
 import os
 import sys
 
 from .apply_site import Site, answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from os import PathLike
+    from typing import Any
+
+    from .apply_site import Answer, Event, Planned
+
+    Name = str | bytes | PathLike[str] | PathLike[bytes]
 
 _UNSET = "@unset"
 _putenv, _unsetenv = os.putenv, os.unsetenv
@@ -20,12 +31,12 @@ _putenv, _unsetenv = os.putenv, os.unsetenv
 class _Kept:
     """The kept variables of this process; None keeps a variable unset."""
 
-    def __init__(self):
-        self.values = {}
-        self.written = {}
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes | None] = {}
+        self.written: dict[bytes, bytes | None] = {}
         self._installed = False
 
-    def add(self, values):
+    def add(self, values: dict[str, str | None]) -> None:
         for name, value in values.items():
             key = os.fsencode(name)
             self.values[key] = None if value is None else os.fsencode(value)
@@ -35,10 +46,10 @@ class _Kept:
             self._cover_putenv()
             self._cover_environ()
 
-    def _establish(self, key, value):
+    def _establish(self, key: bytes, value: bytes | None) -> None:
         # A parent that passed on a copy of its os.environ may have handed down what it was not allowed to
         # set.
-        data = os.environ._data
+        data: dict[bytes, bytes] = vars(os.environ)["_data"]
         if data.get(key) == value:
             return
         if value is None:
@@ -48,11 +59,11 @@ class _Kept:
             _putenv(key, value)
             data[key] = value
 
-    def _cover_putenv(self):
+    def _cover_putenv(self) -> None:
         kept, written = self.values, self.written
 
         @functools.wraps(_putenv)
-        def keep_putenv(name, value, /):
+        def keep_putenv(name: Name, value: Name, /) -> None:
             key = os.fsencode(name)
             if key not in kept:
                 return _putenv(name, value)
@@ -62,7 +73,7 @@ class _Kept:
             return None
 
         @functools.wraps(_unsetenv)
-        def keep_unsetenv(name, /):
+        def keep_unsetenv(name: Name, /) -> None:
             key = os.fsencode(name)
             if key not in kept:
                 return _unsetenv(name)
@@ -73,12 +84,13 @@ class _Kept:
         # os.environ and os.environb look these up in the module at every write.
         os.putenv, os.unsetenv = keep_putenv, keep_unsetenv
 
-    def _cover_environ(self):
-        environ, kept = type(os.environ), self.values
+    def _cover_environ(self) -> None:
+        environ: Any = type(os.environ)
+        kept = self.values
         setitem = environ.__setitem__
 
         @functools.wraps(setitem)
-        def keep_setitem(mapping, key, value):
+        def keep_setitem(mapping: Any, key: Any, value: Any) -> None:
             setitem(mapping, key, value)
             encoded = mapping.encodekey(key)
             if kept.get(encoded) is not None:
@@ -93,11 +105,11 @@ _kept = _Kept()
 class EnvironmentSite(Site):
     """`env.NAME`."""
 
-    def __init__(self, planned, event):
+    def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
         self._names = {setting["site"]["name"] for setting in planned if setting.get("keep", True)}
 
-    def before_torch(self):
+    def before_torch(self) -> None:
         _kept.add(
             {
                 setting["site"]["name"]: None if setting["value"] == _UNSET else str(setting["value"])
@@ -106,13 +118,13 @@ class EnvironmentSite(Site):
             }
         )
 
-    def is_kept(self, name):
+    def is_kept(self, name: str) -> bool:
         return name in self._names
 
-    def readback(self):
+    def readback(self) -> list[Answer]:
         return [self._read(setting, setting["site"]["name"]) for setting in self.planned]
 
-    def _read(self, setting, name):
+    def _read(self, setting: Planned, name: str) -> Answer:
         found = c_getenv(name)
         asked = None if setting["value"] == _UNSET else str(setting["value"])
         return answer(
@@ -127,32 +139,32 @@ class EnvironmentSite(Site):
 class AllocatorSite(EnvironmentSite):
     """`alloc.*`: one key each of the allocator's configuration, which is one variable with two names."""
 
-    def __init__(self, planned, event):
+    def __init__(self, planned: list[Planned], event: Event) -> None:
         Site.__init__(self, planned, event)
         site = planned[0]["site"]
         self._variables = {site["variable"]: site["conf"], site["other"]: None}
         self._names = set(self._variables)
-        self._torch = None
+        self._torch: Any = None
 
-    def before_torch(self):
+    def before_torch(self) -> None:
         _kept.add(self._variables)
 
-    def after_torch(self, torch):
+    def after_torch(self, torch: Any) -> None:
         self._torch = torch
 
-    def readback(self):
+    def readback(self) -> list[Answer]:
         conf, witness = self._settings_in_force()
         if conf is None:
             return [answer(setting, None, "none", None, witness) for setting in self.planned]
         return [self._compare(setting, conf, witness) for setting in self.planned]
 
-    def _compare(self, setting, conf, witness):
+    def _compare(self, setting: Planned, conf: dict[str, str], witness: str) -> Answer:
         key, asked = setting["site"]["key"], setting["site"]["text"]
         found = conf.get(key)
         detail = "" if found == asked else "the allocator works with " + str(conf)
         return answer(setting, "not set" if found is None else found, witness, found == asked, detail)
 
-    def _settings_in_force(self):
+    def _settings_in_force(self) -> tuple[dict[str, str] | None, str]:
         """The allocator's settings as key to text, and where they were read; None and a reason."""
         torch = self._torch
         if torch is None:
@@ -172,12 +184,12 @@ class AllocatorSite(EnvironmentSite):
 class PreloadSite(Site):
     """`host.malloc`."""
 
-    def readback(self):
+    def readback(self) -> list[Answer]:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             mapped = {os.path.basename(line.split()[-1]) for line in maps if "/" in line}
         return [self._read(setting, mapped) for setting in self.planned]
 
-    def _read(self, setting, mapped):
+    def _read(self, setting: Planned, mapped: set[str]) -> Answer:
         found = "system"
         for name, libraries in setting["site"]["libraries"].items():
             if any(file.startswith(library.split(".so")[0] + ".so") for library in libraries for file in mapped):
@@ -185,9 +197,10 @@ class PreloadSite(Site):
         return answer(setting, found, "libraries mapped into the process", found == setting["value"])
 
 
-def split_conf(conf):
+def split_conf(conf: str) -> dict[str, str]:
     """`a:1,b:[2,3]` as a dict of key to text; spaces mean nothing to the allocator."""
-    items, depth, item = [], 0, ""
+    items: list[str] = []
+    depth, item = 0, ""
     for char in "".join(conf.split()):
         depth += (char == "[") - (char == "]")
         if char == "," and depth == 0:
@@ -198,17 +211,17 @@ def split_conf(conf):
     return dict(entry.split(":", 1) for entry in [*items, item] if ":" in entry)
 
 
-def c_getenv(name):
+def c_getenv(name: str) -> str | None:
     """The variable as C code sees it; None when it is not set."""
     import ctypes
 
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_char_p
-    value = getenv(os.fsencode(name))
+    value: bytes | None = getenv(os.fsencode(name))
     return None if value is None else os.fsdecode(value)
 
 
-def _what_the_program_wrote(name):
+def _what_the_program_wrote(name: str) -> str:
     key = os.fsencode(name)
     if key not in _kept.written:
         return ""

@@ -1,8 +1,16 @@
 """Settings that are one value for the whole process: an attribute of a module, or a setter and its getter."""
 
+from __future__ import annotations
+
 import functools
 
 from .apply_site import Site, answer, resolve, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .apply_site import Answer, Event, Planned
 
 # The newer per-backend attribute speaks of formats where the older call speaks of precision.
 _FORMAT_TO_PRECISION = {"ieee": "highest", "none": "highest", "tf32": "high", "bf16": "medium"}
@@ -11,13 +19,13 @@ _FORMAT_TO_PRECISION = {"ieee": "highest", "none": "highest", "tf32": "high", "b
 class GlobalSite(Site):
     """Set once after the import of torch, and again wherever it is found changed."""
 
-    def __init__(self, planned, event):
+    def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
-        self._torch = None
-        self._changes = {}
-        self._refused = {}
+        self._torch: Any = None
+        self._changes: dict[str, list[str]] = {}
+        self._refused: dict[str, str] = {}
 
-    def after_torch(self, torch):
+    def after_torch(self, torch: Any) -> None:
         self._torch = torch
         for setting in self.planned:
             try:
@@ -27,7 +35,7 @@ class GlobalSite(Site):
             if setting["site"].get("set") == "torch.set_num_interop_threads":
                 self._make_final(setting)
 
-    def hold(self):
+    def hold(self) -> None:
         for setting in self.planned:
             knob = setting["knob"]
             if not setting.get("keep", True) or knob in self._refused or self._torch is None:
@@ -43,12 +51,12 @@ class GlobalSite(Site):
             self._changes.setdefault(knob, []).append(text(found))
             self.event({"event": "setting_put_back", "knob": knob, "found": text(found)})
 
-    def readback(self):
+    def readback(self) -> list[Answer]:
         if self._torch is None:
             return [answer(s, None, "none", False, "the program did not import torch") for s in self.planned]
         return [self._read(setting) for setting in self.planned]
 
-    def _read(self, setting):
+    def _read(self, setting: Planned) -> Answer:
         knob, site = setting["knob"], setting["site"]
         witness = site["path"] if site["type"] == "attr" else site["get"] + "()"
         try:
@@ -63,7 +71,7 @@ class GlobalSite(Site):
             detail = "the program set it after the window had begun"
         return answer(setting, found, witness, found == setting["value"], detail)
 
-    def _get(self, setting):
+    def _get(self, setting: Planned) -> Any:
         site = setting["site"]
         if site["type"] == "attr":
             return resolve(self._torch, site["path"])
@@ -76,7 +84,7 @@ class GlobalSite(Site):
             found = self._torch.backends.cuda.matmul.fp32_precision
             return _FORMAT_TO_PRECISION.get(found, found)
 
-    def _set(self, setting):
+    def _set(self, setting: Planned) -> None:
         site, value = setting["site"], setting["value"]
         if site["type"] == "call":
             resolve(self._torch, site["set"])(value)
@@ -86,14 +94,14 @@ class GlobalSite(Site):
         getattr(parent, name)  # an attribute that this version lacks must not be invented
         setattr(parent, name, value)
 
-    def _make_final(self, setting):
+    def _make_final(self, setting: Planned) -> None:
         """Torch lets it be set once and raises the second time: the program's own call must do nothing."""
         if not setting.get("keep", True) or setting["knob"] in self._refused:
             return
         original = self._torch.set_num_interop_threads
 
         @functools.wraps(original)
-        def set_num_interop_threads(*args, **kwargs):
+        def set_num_interop_threads(*args: Any, **kwargs: Any) -> None:
             asked = args[0] if args else kwargs.get("num")
             self._changes.setdefault(setting["knob"], []).append(text(asked))
 

@@ -5,12 +5,21 @@ something only with workers. Subclasses, and frameworks that build a loader anew
 one, end there.
 """
 
+from __future__ import annotations
+
 import functools
 import inspect
 import weakref
 
 from .apply_site import Site, answer, text
 from .worker_sharding import shards_by_worker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from .apply_site import Answer, Event, Planned
 
 _NEED_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
 _MAX_LOADERS = 64
@@ -19,21 +28,21 @@ _MAX_LOADERS = 64
 class LoaderSite(Site):
     """All `loader.*` settings."""
 
-    def __init__(self, planned, event):
+    def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
         self._asked = {setting["site"]["argument"]: setting["value"] for setting in planned}
-        self._built = []
-        self._drawn = []
-        self._torch = None
+        self._built: list[tuple[weakref.ref[Any], dict[str, str]]] = []
+        self._drawn: list[tuple[dict[str, Any], dict[str, str]]] = []
+        self._torch: Any = None
 
-    def after_torch(self, torch):
+    def after_torch(self, torch: Any) -> None:
         self._torch = torch
         loader_class = torch.utils.data.DataLoader
         original = loader_class.__init__
         signature = inspect.signature(original)
 
         @functools.wraps(original)
-        def __init__(loader, *args, **kwargs):
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
             try:
                 bound = signature.bind(loader, *args, **kwargs)
                 refused = self._rewrite(bound.arguments, signature.parameters)
@@ -47,9 +56,9 @@ class LoaderSite(Site):
 
         loader_class.__init__ = __init__
 
-    def _rewrite(self, arguments, parameters):
+    def _rewrite(self, arguments: dict[str, Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, str]:
         """Change the arguments of one construction; argument to reason for those that could not be."""
-        refused = {}
+        refused: dict[str, str] = {}
         asked = dict(self._asked)
         given = arguments.get("num_workers", 0)
         reason = self._why_no_workers(arguments, given, asked.get("num_workers"))
@@ -69,7 +78,7 @@ class LoaderSite(Site):
                 arguments.pop(name, None)
         return refused
 
-    def _why_no_workers(self, arguments, given, asked):
+    def _why_no_workers(self, arguments: dict[str, Any], given: int, asked: int | None) -> str:
         dataset = arguments.get("dataset")
         if not asked or asked == given or not isinstance(dataset, self._torch.utils.data.IterableDataset):
             return ""
@@ -80,11 +89,11 @@ class LoaderSite(Site):
             % type(dataset).__name__
         )
 
-    def _remember(self, loader, refused):
+    def _remember(self, loader: Any, refused: dict[str, str]) -> None:
         self._built = [entry for entry in self._built if entry[0]() is not None][-_MAX_LOADERS:]
         self._built.append((weakref.ref(loader), refused))
 
-    def on_loader(self, loader):
+    def on_loader(self, loader: Any) -> None:
         # accelerate draws from a wrapper around the loader that was built.
         inner = getattr(loader, "base_dataloader", loader)
         refused = next((refused for ref, refused in self._built if ref() is inner), {})
@@ -92,10 +101,10 @@ class LoaderSite(Site):
         if len(self._drawn) < _MAX_LOADERS:
             self._drawn.append((found, refused))
 
-    def readback(self):
+    def readback(self) -> list[Answer]:
         return [self._read(setting, setting["site"]["argument"]) for setting in self.planned]
 
-    def _read(self, setting, name):
+    def _read(self, setting: Planned, name: str) -> Answer:
         if not self._drawn:
             detail = "the program drew from no torch DataLoader"
             return answer(setting, None, "the loaders drawn from", False, detail)
@@ -116,7 +125,7 @@ class LoaderSite(Site):
         )
 
 
-def _attribute(loader, name):
+def _attribute(loader: Any, name: str) -> Any:
     value = getattr(loader, name, None)
     if name == "multiprocessing_context" and value is not None and not isinstance(value, str):
         return value.get_start_method()

@@ -5,31 +5,40 @@ inference mode then (a sanity check before training), and what is made there cou
 leave that mode.
 """
 
+from __future__ import annotations
+
 import functools
 import sys
 import weakref
 
 from .apply_site import Site, answer
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .apply_site import Answer, Args, Around, Event, Kwargs, Planned
+
 
 class ChannelsLastSite(Site):
     """`layout.channels_last`: weights once, inputs at each call."""
 
-    def __init__(self, planned, event):
+    def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
         self._setting = planned[0]
-        self._format = None
-        self._weights = []
+        self._torch: Any = None
+        self._format: Any = None
+        self._weights: list[weakref.ref[Any]] = []
 
     @property
-    def wants_around(self):
+    def wants_around(self) -> bool:
         return bool(self._setting["value"])
 
-    def after_torch(self, torch):
+    def after_torch(self, torch: Any) -> None:
         self._torch = torch
         self._format = torch.channels_last if self._setting["value"] else torch.contiguous_format
 
-    def on_root(self, module):
+    def on_root(self, module: Any) -> None:
         torch = self._torch
         with torch.inference_mode(False), torch.no_grad():
             for parameter in module.parameters():
@@ -37,10 +46,10 @@ class ChannelsLastSite(Site):
                     parameter.data = parameter.data.contiguous(memory_format=self._format)
                     self._weights.append(weakref.ref(parameter))
 
-    def inputs(self, module, args, kwargs):
+    def inputs(self, module: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         return tuple(map(self._convert, args)), {name: self._convert(v) for name, v in kwargs.items()}
 
-    def _convert(self, value):
+    def _convert(self, value: Any) -> Any:
         if isinstance(value, self._torch.Tensor):
             if value.dim() == 4 and value.is_floating_point():
                 return value.contiguous(memory_format=self._format)
@@ -50,7 +59,7 @@ class ChannelsLastSite(Site):
             return {key: self._convert(item) for key, item in value.items()}
         return value
 
-    def readback(self):
+    def readback(self) -> list[Answer]:
         witness = "strides of the 4-D weights"
         weights = [weight for weight in (ref() for ref in self._weights) if weight is not None]
         # A 1x1 or one-channel weight has the strides of both layouts.
@@ -66,24 +75,25 @@ class ChannelsLastSite(Site):
 class CompileSite(Site):
     """`compile.mode`: in place, so that the module keeps its class, its parameters' names and its hooks."""
 
-    def __init__(self, planned, event):
+    def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
         self._setting = planned[0]
         self._mode = planned[0]["value"]
-        self._roots = []
-        self._refused = []
+        self._torch: Any = None
+        self._roots: list[weakref.ref[Any]] = []
+        self._refused: list[str] = []
         self._num_skipped = 0
 
-    def after_torch(self, torch):
+    def after_torch(self, torch: Any) -> None:
         self._torch = torch
         if self._mode == "off":
             self._turn_off(torch)
 
-    def _turn_off(self, torch):
+    def _turn_off(self, torch: Any) -> None:
         original = torch.compile
 
         @functools.wraps(original)
-        def compile(*args, **kwargs):
+        def compile(*args: Any, **kwargs: Any) -> Any:
             try:
                 self._force_eager()
             except Exception:
@@ -93,18 +103,18 @@ class CompileSite(Site):
 
         torch.compile = compile
 
-    def _force_eager(self):
+    def _force_eager(self) -> None:
         # Not at start: it imports the compiler, which takes seconds, for programs that never compile.
         from torch._dynamo import eval_frame
 
         if eval_frame._stance.stance != "force_eager":
             self._torch.compiler.set_stance("force_eager")
 
-    def hold(self):
+    def hold(self) -> None:
         if self._mode == "off" and self._num_skipped and hasattr(self._torch.compiler, "set_stance"):
             self._force_eager()
 
-    def on_root(self, module):
+    def on_root(self, module: Any) -> None:
         if self._mode == "off":
             return
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
@@ -115,7 +125,7 @@ class CompileSite(Site):
             module.compile(mode=self._mode)
             self._roots.append(weakref.ref(module))
 
-    def readback(self):
+    def readback(self) -> list[Answer]:
         if self._mode == "off":
             return [self._read_off()]
         witness = "_compiled_call_impl of the outermost modules"
@@ -134,7 +144,7 @@ class CompileSite(Site):
             )
         ]
 
-    def _read_off(self):
+    def _read_off(self) -> Answer:
         if not self._num_skipped:
             return answer(self._setting, "off", "calls of torch.compile", True, "the program compiles nothing")
         eval_frame = sys.modules.get("torch._dynamo.eval_frame")
@@ -157,35 +167,38 @@ class AutocastSite(Site):
     the program's.
     """
 
-    wants_around = True
+    @property
+    def wants_around(self) -> bool:
+        return True
 
-    def __init__(self, planned, event):
+    def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
         self._setting = planned[0]
         self._asked = planned[0]["value"]
-        self._found = set()
-        self._refused = []
-        self._scalers = []
-        self._weights = weakref.WeakKeyDictionary()
+        self._torch: Any = None
+        self._found: set[str] = set()
+        self._refused: list[str] = []
+        self._scalers: list[weakref.ref[Any]] = []
+        self._weights: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
-    def after_torch(self, torch):
+    def after_torch(self, torch: Any) -> None:
         self._torch = torch
         self._dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
         self._names = {dtype: name for name, dtype in self._dtypes.items()}
         if self._asked == "fp16":
             self._watch_scalers(torch.amp.GradScaler)
 
-    def _watch_scalers(self, scaler_class):
+    def _watch_scalers(self, scaler_class: Any) -> None:
         original, scalers = scaler_class.__init__, self._scalers
 
         @functools.wraps(original)
-        def __init__(scaler, *args, **kwargs):
+        def __init__(scaler: Any, *args: Any, **kwargs: Any) -> None:
             original(scaler, *args, **kwargs)
             scalers.append(weakref.ref(scaler))
 
         scaler_class.__init__ = __init__
 
-    def around(self, module, args, kwargs):
+    def around(self, module: Any, args: Args, kwargs: Kwargs) -> Around | None:
         torch = self._torch
         device, dtype = self._device_and_dtype(module, args)
         if self._asked == "off":
@@ -207,7 +220,7 @@ class AutocastSite(Site):
         self._found.add(self._asked if getattr(context, "_enabled", True) else "off")
         return context, self._to_float32
 
-    def inputs(self, module, args, kwargs):
+    def inputs(self, module: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         if self._asked != "off":
             return args, kwargs
         device, dtype = self._device_and_dtype(module, args)
@@ -216,7 +229,7 @@ class AutocastSite(Site):
         # What the program made under its autocast is in half precision; the weights are not.
         return self._to_float32(args), self._to_float32(kwargs)
 
-    def _device_and_dtype(self, module, args):
+    def _device_and_dtype(self, module: Any, args: Args) -> tuple[str, Any]:
         """Of the module's first floating-point weight, else of its first such input."""
         weight = self._weights.get(module, _none)()
         if weight is None:
@@ -229,7 +242,7 @@ class AutocastSite(Site):
                 return tensor.device.type, tensor.dtype
         return "cpu", self._torch.float32
 
-    def _why_not(self, module, dtype):
+    def _why_not(self, module: Any, dtype: Any) -> str:
         torch = self._torch
         if dtype is not torch.float32:
             return "the weights of %s are %s already" % (type(module).__name__, str(dtype).rpartition(".")[2])
@@ -239,7 +252,7 @@ class AutocastSite(Site):
             return ""
         return "training in fp16 needs a GradScaler and the program has none: its gradients would underflow"
 
-    def _to_float32(self, value):
+    def _to_float32(self, value: Any) -> Any:
         torch = self._torch
         if isinstance(value, torch.Tensor):
             return value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
@@ -255,7 +268,7 @@ class AutocastSite(Site):
                 object.__setattr__(value, name, self._to_float32(getattr(value, name)))
         return value
 
-    def _mapping_to_float32(self, mapping):
+    def _mapping_to_float32(self, mapping: Any) -> Any:
         # In place: outputs that are both a mapping and an object (transformers) keep their class and
         # attributes.
         if type(mapping) is dict:
@@ -266,7 +279,7 @@ class AutocastSite(Site):
                 mapping[key] = converted
         return mapping
 
-    def readback(self):
+    def readback(self) -> list[Answer]:
         witness = "autocast at the outermost modules' calls"
         if not self._found:
             return [answer(self._setting, None, witness, False, "no outermost module was called")]
@@ -274,9 +287,9 @@ class AutocastSite(Site):
         return [answer(self._setting, found, witness, self._found == {self._asked}, "; ".join(self._refused))]
 
 
-def _none():
+def _none() -> None:
     return None
 
 
-def _identity(value):
+def _identity(value: Any) -> Any:
     return value

@@ -1,35 +1,44 @@
 """`optimizer.fused`: the one-kernel implementation of Adam, AdamW, SGD and Adagrad."""
 
+from __future__ import annotations
+
 import functools
 import inspect
 import weakref
 
 from .apply_site import Site, answer, resolve
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from .apply_site import Answer, Event, Planned
+
 
 class OptimizerSite(Site):
     """Covers the constructors; where torch would refuse, the program's own arguments stay."""
 
-    def __init__(self, planned, event):
+    def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
         self._setting = planned[0]
         self._fused = planned[0]["value"]
-        self._built = []
-        self._found = set()
-        self._reasons = []
-        self._torch = None
+        self._built: list[weakref.ref[Any]] = []
+        self._found: set[bool] = set()
+        self._reasons: list[str] = []
+        self._torch: Any = None
 
-    def after_torch(self, torch):
+    def after_torch(self, torch: Any) -> None:
         self._torch = torch
         for target in self._setting["site"]["targets"]:
             self._cover(resolve(torch, target))
 
-    def _cover(self, optimizer_class):
+    def _cover(self, optimizer_class: Any) -> None:
         original = optimizer_class.__init__
         signature = inspect.signature(original)
 
         @functools.wraps(original)
-        def __init__(optimizer, *args, **kwargs):
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             try:
                 bound = signature.bind(optimizer, *args, **kwargs)
                 reason = self._rewrite(bound.arguments)
@@ -43,7 +52,7 @@ class OptimizerSite(Site):
 
         optimizer_class.__init__ = __init__
 
-    def _rewrite(self, arguments):
+    def _rewrite(self, arguments: dict[str, Any]) -> str:
         """Change the arguments of one construction; why not, if it cannot be."""
         if not self._fused:
             # None, not False: False would also switch off foreach, which torch uses by default on a GPU.
@@ -59,7 +68,7 @@ class OptimizerSite(Site):
                 arguments["foreach"] = None
         return reason
 
-    def _why_not(self, arguments):
+    def _why_not(self, arguments: dict[str, Any]) -> str:
         if arguments.get("differentiable"):
             return "the optimizer is differentiable, which excludes fused"
         devices = self._torch.utils._foreach_utils._get_fused_kernels_supported_devices()
@@ -70,21 +79,21 @@ class OptimizerSite(Site):
                 return "a parameter is on %s, for which there is no fused kernel" % parameter.device
         return ""
 
-    def _remember(self, optimizer, reason):
+    def _remember(self, optimizer: Any, reason: str) -> None:
         if reason and reason not in self._reasons:
             self._reasons.append(reason)
         self._built = [ref for ref in self._built if ref() is not None and ref() is not optimizer]
         self._built.append(weakref.ref(optimizer))
         self._look()
 
-    def _look(self):
+    def _look(self) -> None:
         """What the optimizers have that are alive; of those that died stays what they were last seen to have."""
         living = [optimizer for optimizer in (ref() for ref in self._built) if optimizer is not None]
         if living:
             groups = [group for optimizer in living for group in getattr(optimizer, "param_groups", ())]
             self._found = {bool(group.get("fused")) for group in groups}
 
-    def on_root(self, module):
+    def on_root(self, module: Any) -> None:
         """Gradients that will be sparse are known only now, and fused kernels take none."""
         if not self._fused:
             return
@@ -97,14 +106,14 @@ class OptimizerSite(Site):
             if any(id(p) in sparse for group in optimizer.param_groups for p in group["params"]):
                 self._take_back(optimizer)
 
-    def _take_back(self, optimizer):
+    def _take_back(self, optimizer: Any) -> None:
         for options in (optimizer.defaults, *optimizer.param_groups):
             options["fused"] = None
         # GradScaler leaves unscaling to an optimizer that says it does it itself.
         optimizer._step_supports_amp_scaling = False
         self._reasons.append("an embedding gives sparse gradients, which fused kernels do not take")
 
-    def readback(self):
+    def readback(self) -> list[Answer]:
         witness = "fused of the optimizers' parameter groups"
         self._look()
         found = set(self._found)
@@ -119,7 +128,7 @@ class OptimizerSite(Site):
         return [answer(self._setting, (found & {not self._fused} or found).pop(), witness, ok, detail)]
 
 
-def _parameters(params):
+def _parameters(params: Any) -> Iterator[Any]:
     """The tensors in what an optimizer takes: tensors, (name, tensor) pairs, or groups of either."""
     for item in [params] if hasattr(params, "is_floating_point") else params:
         if isinstance(item, dict):

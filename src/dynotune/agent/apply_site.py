@@ -1,5 +1,20 @@
 """What every place where settings act has in common."""
 
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from typing import Any
+
+    Planned = dict[str, Any]
+    Answer = dict[str, Any]
+    Event = Callable[[dict[str, Any]], None]
+    Args = tuple[Any, ...]
+    Kwargs = dict[str, Any]
+    Around = tuple[AbstractContextManager[Any], Callable[[Any], Any]]
+
 
 class Site:
     """Settings that act at one place. An entry may raise: `Settings` catches it, and leaves the site alone.
@@ -9,46 +24,49 @@ class Site:
         event: takes a dict; writes it into the record.
     """
 
-    wants_around = False
-
-    def __init__(self, planned, event):
+    def __init__(self, planned: list[Planned], event: Event) -> None:
         self.planned = planned
         self.event = event
         self.failure = ""
 
-    def before_torch(self):
+    @property
+    def wants_around(self) -> bool:
+        """Whether calls of outermost modules must go through `inputs` and `around`."""
+        return False
+
+    def before_torch(self) -> None:
         """At interpreter start, before the program's first line."""
 
-    def after_torch(self, torch):
+    def after_torch(self, torch: Any) -> None:
         """`import torch` has just finished; nothing has used it yet."""
 
-    def hold(self):
+    def hold(self) -> None:
         """Put back what the program has changed."""
 
-    def on_loader(self, loader):
+    def on_loader(self, loader: Any) -> None:
         """A DataLoader is about to be drawn from for the first time."""
 
-    def on_root(self, module):
+    def on_root(self, module: Any) -> None:
         """An outermost module is about to run for the first time."""
 
-    def inputs(self, module, args, kwargs):
+    def inputs(self, module: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """What the outermost module is to be called with."""
         return args, kwargs
 
-    def around(self, module, args, kwargs):
+    def around(self, module: Any, args: Args, kwargs: Kwargs) -> Around | None:
         """None, or `(context, finish)`: the call is made in `context`, its output goes through `finish`."""
 
-    def readback(self):
+    def readback(self) -> list[Answer]:
         """One dict a setting, with the fields of `schema.run.Readback`."""
         raise NotImplementedError
 
 
-def text(value):
+def text(value: object) -> str:
     """A value as the user wrote it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def answer(setting, found, witness, ok, detail=""):
+def answer(setting: Planned, found: object, witness: str, ok: bool | None, detail: str = "") -> Answer:
     """A read-back. `found` None: nothing could witness it, for the reason in `detail`."""
     return {
         "knob": setting["knob"],
@@ -60,7 +78,7 @@ def answer(setting, found, witness, ok, detail=""):
     }
 
 
-def resolve(root, path):
+def resolve(root: Any, path: str) -> Any:
     """The object that a dotted path names, `root` being what its first word stands for.
 
     Raises:

@@ -4,29 +4,41 @@ Only that direction, and only from pinned memory: elsewhere the flag either does
 the host, lets the program read what has not arrived.
 """
 
+from __future__ import annotations
+
 import functools
 
 from .apply_site import Site, answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .apply_site import Answer, Args, Event, Kwargs, Planned
+
+    Place = Callable[[Any, Args, Kwargs], tuple[Args, Kwargs]]
 
 
 class TransferSite(Site):
     """Covers `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`."""
 
-    def __init__(self, planned, event):
+    def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
         self._setting = planned[0]
         self._flag = planned[0]["value"]
         self._num_copies = 0
+        self._dtype: Any = None
 
-    def after_torch(self, torch):
+    def after_torch(self, torch: Any) -> None:
         is_tracing = getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
         self._dtype = torch.dtype
         for name, place in (("to", self._in_to), ("cuda", self._in_cuda), ("copy_", self._in_copy)):
             setattr(torch.Tensor, name, self._cover(getattr(torch.Tensor, name), name, place, is_tracing))
 
-    def _cover(self, original, name, place, is_tracing):
+    def _cover(self, original: Any, name: str, place: Place, is_tracing: Callable[[], bool]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def method(tensor, *args, **kwargs):
+        def method(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             # Traced, this folds to the method that torch.compile knows by its name.
             if is_tracing():
                 return getattr(tensor, name)(*args, **kwargs)
@@ -38,7 +50,7 @@ class TransferSite(Site):
 
         return method
 
-    def _in_to(self, tensor, args, kwargs):
+    def _in_to(self, tensor: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         if tensor.is_cuda or not (args or "device" in kwargs or "other" in kwargs):
             return args, kwargs
         target = args[0] if args else kwargs.get("device", kwargs.get("other"))
@@ -47,24 +59,24 @@ class TransferSite(Site):
         # to(device, dtype, non_blocking, copy) and to(other, non_blocking, copy)
         return self._flagged(args, kwargs, 1 if hasattr(target, "is_pinned") else 2)
 
-    def _in_cuda(self, tensor, args, kwargs):
+    def _in_cuda(self, tensor: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         if tensor.is_cuda or not tensor.is_pinned():
             return args, kwargs
         return self._flagged(args, kwargs, 1)
 
-    def _in_copy(self, tensor, args, kwargs):
-        source = args[0] if args else kwargs.get("src", kwargs.get("other"))
+    def _in_copy(self, tensor: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        source: Any = args[0] if args else kwargs.get("src", kwargs.get("other"))
         if not tensor.is_cuda or source.is_cuda or not source.is_pinned():
             return args, kwargs
         return self._flagged(args, kwargs, 1)
 
-    def _flagged(self, args, kwargs, position):
+    def _flagged(self, args: Args, kwargs: Kwargs, position: int) -> tuple[Args, Kwargs]:
         self._num_copies += 1
         if len(args) > position:
             return (*args[:position], self._flag, *args[position + 1 :]), kwargs
         return args, {**kwargs, "non_blocking": self._flag}
 
-    def readback(self):
+    def readback(self) -> list[Answer]:
         witness = "copies from pinned memory to the GPU"
         if self._num_copies:
             return [answer(self._setting, self._flag, witness, True, "%d copies" % self._num_copies)]
@@ -72,7 +84,7 @@ class TransferSite(Site):
         return [answer(self._setting, None, witness, False, detail)]
 
 
-def _is_cuda(target):
+def _is_cuda(target: Any) -> bool:
     if isinstance(target, str):
         return target.startswith("cuda")
     if isinstance(target, int):

@@ -5,6 +5,8 @@ number that stands for the object and, for modules, whether gradients were on. P
 lists of tokens; nothing here knows torch.
 """
 
+from __future__ import annotations
+
 DRAW = "draw"
 CALL = "call"
 STEP = "step"
@@ -27,7 +29,7 @@ class Token:
 
     __slots__ = ("kind", "name", "with_grad")
 
-    def __init__(self, kind, name, with_grad=False):
+    def __init__(self, kind: str, name: str, with_grad: bool = False) -> None:
         self.kind = kind
         self.name = name
         self.with_grad = with_grad
@@ -39,27 +41,27 @@ class Cycle:
     `anchor` ends a step every `per_step`-th time it comes.
     """
 
-    def __init__(self, sequence, anchor, per_step, loaders):
+    def __init__(self, sequence: list[int], anchor: int, per_step: int, loaders: set[int]) -> None:
         self.sequence = sequence
         self.anchor = anchor
         self.per_step = per_step
         self.loaders = loaders
 
-    def describe(self, tokens):
+    def describe(self, tokens: list[Token]) -> str:
         """In words: `draw DataLoader, call Net, step SGD`; repeats are counted."""
-        words = []
+        words: list[tuple[str, int]] = []
         for number in self.sequence:
             word = tokens[number].kind + " " + tokens[number].name
             if words and words[-1][0] == word:
-                words[-1][1] += 1
+                words[-1] = word, words[-1][1] + 1
             else:
-                words.append([word, 1])
+                words.append((word, 1))
         return ", ".join(word if num == 1 else "%d × %s" % (num, word) for word, num in words[:12]) + (
             ", …" if len(words) > 12 else ""
         )
 
 
-def find(events, times, tokens, num_optimizers):
+def find(events: list[int], times: list[float], tokens: list[Token], num_optimizers: int) -> Cycle | None:
     """The cycle that explains the end of `events`, or None while there is none to believe.
 
     Args:
@@ -80,14 +82,14 @@ def find(events, times, tokens, num_optimizers):
     return Cycle(sequence, anchor, per_step, {n for n in sequence if tokens[n].kind == DRAW})
 
 
-def _relevant(events, times, tokens):
+def _relevant(events: list[int], times: list[float], tokens: list[Token]) -> tuple[list[int], list[float]]:
     """In training, what trains: optimizer steps, calls with gradients, draws that lead to them.
 
     Evaluation in between would otherwise be part of the cycle, or hide it.
     """
     if not any(tokens[n].kind == STEP for n in set(events)):
         return events, times
-    votes = {}
+    votes: dict[int, int] = {}
     trains = drawing = False
     for number in reversed(events):
         token = tokens[number]
@@ -102,7 +104,7 @@ def _relevant(events, times, tokens):
     return [n for n, _ in kept], [t for _, t in kept]
 
 
-def _tail_period(events):
+def _tail_period(events: list[int]) -> tuple[int, int] | None:
     """(period, length) of the shortest period whose repeats end the list; None without enough of them."""
     size = len(events)
     last = events[-1] if events else None
@@ -115,14 +117,16 @@ def _tail_period(events):
     return None
 
 
-def _periodic_length(events, period):
+def _periodic_length(events: list[int], period: int) -> int:
     start = len(events) - period
     while start > 0 and events[start - 1] == events[start - 1 + period]:
         start -= 1
     return len(events) - start
 
 
-def _explains(events, times, tokens, sequence, length, num_optimizers):
+def _explains(
+    events: list[int], times: list[float], tokens: list[Token], sequence: list[int], length: int, num_optimizers: int
+) -> bool:
     """Whether the cycle may stand although something is missing from it that was seen before or is to be expected."""
     # What came before the first update and never again was to build the model, not to train it.
     begin = next((position for position, n in enumerate(events) if tokens[n].kind == STEP), 0)
@@ -138,7 +142,7 @@ def _explains(events, times, tokens, sequence, length, num_optimizers):
     return times[-1] - times[-length] >= patience_s and length >= _MIN_PATIENT_REPEATS * len(sequence)
 
 
-def _longest_gap(events, number):
+def _longest_gap(events: list[int], number: int) -> int:
     """Most events between two of `number`, or before its first."""
     longest, previous = 0, -1
     for position, event in enumerate(events):
@@ -148,12 +152,12 @@ def _longest_gap(events, number):
     return longest
 
 
-def _rotate(sequence, events):
+def _rotate(sequence: list[int], events: list[int]) -> list[int]:
     """Begin the cycle with what came first in the program."""
-    first = {}
+    first: dict[int, int] = {}
     for position, number in enumerate(events):
         first.setdefault(number, position)
-    earliest = min(set(sequence), key=first.get)
+    earliest = min(set(sequence), key=first.__getitem__)
     # Of several places, the one after the longest time without it: where a run of it begins.
     places = [i for i, n in enumerate(sequence) if n == earliest]
     size = len(sequence)
@@ -161,7 +165,7 @@ def _rotate(sequence, events):
     return sequence[start:] + sequence[:start]
 
 
-def _anchor(sequence, tokens):
+def _anchor(sequence: list[int], tokens: list[Token]) -> tuple[int, int]:
     """The rarest token ends the step; of equally rare ones an optimizer's, and of those the last."""
     rank = {STEP: 2, CALL: 1, REPLAY: 1, DRAW: 0}
     counts = {n: sequence.count(n) for n in set(sequence)}

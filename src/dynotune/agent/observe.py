@@ -1,8 +1,19 @@
 """What this process is, who sets its environment variables, and what it used."""
 
+from __future__ import annotations
+
 import os
 import resource
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any
+
+    from .apply_site import Event
+    from .hooks import Log
 
 # Variables that change how PyTorch programs run; their changes are recorded with who made them.
 _WATCHED = (
@@ -12,7 +23,7 @@ _WATCHED = (
 _MAX_CHANGES = 200
 
 
-def process():
+def process() -> dict[str, Any]:
     """Facts of this interpreter, for its first event."""
     with open("/proc/self/cmdline", "rb") as file:
         argv = [word.decode(errors="replace") for word in file.read().split(b"\0")[:-1]]
@@ -27,7 +38,7 @@ def process():
     }
 
 
-def memory(torch):
+def memory(torch: Any) -> dict[str, int]:
     """Peaks so far, in bytes. Reads counters only: nothing waits for the device."""
     peaks = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     if torch is not None and torch.cuda.is_initialized():
@@ -43,15 +54,15 @@ class EnvironmentWatch:
     The audit event comes before the change and does not see `setenv` of C code, so this only observes.
     """
 
-    def __init__(self, event, is_kept, log):
+    def __init__(self, event: Event, is_kept: Callable[[str], bool], log: Log) -> None:
         self._event, self._log = event, log
         self._is_kept = is_kept
         self._num_changes = 0
 
-    def install(self):
+    def install(self) -> None:
         sys.addaudithook(self._hook)
 
-    def _hook(self, name, args):
+    def _hook(self, name: str, args: tuple[Any, ...]) -> None:
         if name != "os.putenv" and name != "os.unsetenv":
             return
         try:
@@ -62,9 +73,9 @@ class EnvironmentWatch:
         except Exception as error:  # it would be raised in the program
             self._log("environment", error)
 
-    def _record(self, variable, value):
+    def _record(self, variable: str, value: str | None) -> None:
         """Record a change with the innermost frame that is neither ours nor the standard library's os."""
-        frame = sys._getframe(2)
+        frame: FrameType | None = sys._getframe(2)
         own = os.path.dirname(os.path.abspath(__file__))
         while frame is not None and (
             frame.f_code.co_filename == os.__file__
@@ -85,6 +96,6 @@ class EnvironmentWatch:
         )
 
 
-def _number(name):
+def _number(name: str) -> int | None:
     value = os.environ.get(name, "")
     return int(value) if value.isdigit() else None

@@ -6,8 +6,20 @@ needs. Covers go before the first compilation begins, and those of classes stay 
 that has seen a class must find it unchanged, or it would be compiled again.
 """
 
+from __future__ import annotations
+
 import functools
+import weakref
 from threading import get_ident
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .hooks import Log
+
+    Call = Callable[..., Any]
 
 
 class Roots:
@@ -17,52 +29,61 @@ class Roots:
         around: None, or `around(call, module, args, kwargs)` that makes the call.
     """
 
-    def __init__(self, torch, first, after, around, log):
+    def __init__(
+        self,
+        torch: Any,
+        first: Callable[[Any], None],
+        after: Callable[[Any, tuple[Any, ...], dict[str, Any]], None],
+        around: Callable[[Call, Any, tuple[Any, ...], dict[str, Any]], Any] | None,
+        log: Log,
+    ) -> None:
         self._module = torch.nn.Module
-        self.original = torch.nn.Module.__call__
-        self._is_compiling = torch.compiler.is_compiling
+        self.original: Call = torch.nn.Module.__call__
+        self._is_compiling: Callable[[], bool] = torch.compiler.is_compiling
         self._is_grad_enabled = torch.is_grad_enabled
-        self._first, self.after, self._around, self._log = first, after, around, log
-        self._busy = set()
-        self._known = {}
-        self._covers = {}
+        self._first, self._after, self._around, self._log = first, after, around, log
+        self._busy: set[int] = set()
+        # By identity, as long as they live; and all classes, so that they stay known when the modules have died.
+        self._known: dict[int, weakref.ref[Any]] = {}
+        self._known_classes: set[type] = set()
+        self._covers: dict[type, tuple[Call | None, Call]] = {}
+        self._cover_of_all: Call | None = None
         self._compiled = False
 
-    def watch_all(self):
+    def watch_all(self) -> None:
         """Cover every module's call, unless something is compiled. torch.compile still finds the original."""
-        if not self._compiled:
-            self._module.__call__ = self._cover(self.original)
+        if not self._compiled and self._module.__call__ is self.original:
+            self._cover_of_all = self._module.__call__ = self._cover(self.original)
 
-    def pause(self, function):
+    def pause(self, function: Call) -> Call:
         """`function` (torch.compile), called with the original `Module.__call__` in place."""
 
         @functools.wraps(function)
-        def paused(*args, **kwargs):
-            covered = self._module.__dict__.get("__call__")
-            if covered is self.original:
+        def paused(*args: Any, **kwargs: Any) -> Any:
+            if not self._covers_all():
                 return function(*args, **kwargs)
             self._module.__call__ = self.original
             try:
                 return function(*args, **kwargs)
             finally:
-                if not self._compiled:
-                    self._module.__call__ = covered
+                if not self._compiled and self._module.__call__ is self.original:
+                    self._module.__call__ = self._cover_of_all
 
         return paused
 
-    def compilation_begins(self):
+    def compilation_begins(self) -> None:
         """From here on nothing that a graph could have seen may change."""
         if self._compiled:
             return
         self._compiled = True
-        if self._module.__call__ is not self.original:
+        if self._covers_all():
             self._module.__call__ = self.original
             for module_class in self.known_classes():
                 self._cover_class(module_class)
 
-    def watch_only(self, classes):
+    def watch_only(self, classes: set[type]) -> None:
         """Uncover all but `classes`; with compiled code about, covers of classes stay."""
-        if self._module.__dict__.get("__call__") is not self.original:
+        if self._covers_all():
             self._module.__call__ = self.original
         for module_class in classes:
             self._cover_class(module_class)
@@ -70,31 +91,43 @@ class Roots:
             for module_class in set(self._covers) - set(classes):
                 self._uncover_class(module_class)
 
-    def inside(self):
+    def reset_after_fork(self) -> None:
+        """Of all threads only this one is here; another may come by the name of one that was inside a call."""
+        self._busy.intersection_update({get_ident()})
+
+    def _covers_all(self) -> bool:
+        """Whether every module's call is ours to uncover; somebody may have covered ours."""
+        return self._cover_of_all is not None and self._module.__call__ is self._cover_of_all
+
+    def inside(self) -> bool:
         """Whether this thread is inside a root's call."""
         return get_ident() in self._busy
 
-    def known_classes(self):
-        return set(self._known.values())
+    def known_classes(self) -> list[type]:
+        return list(self._known_classes)
 
-    def _cover_class(self, module_class):
+    def _cover_class(self, module_class: Any) -> None:
         if module_class in self._covers:
             return
         own = module_class.__dict__.get("__call__")
-        self._covers[module_class] = own
-        module_class.__call__ = self._cover(module_class.__call__)
+        cover = self._cover(module_class.__call__)
+        module_class.__call__ = cover
+        self._covers[module_class] = own, cover
 
-    def _uncover_class(self, module_class):
-        own = self._covers.pop(module_class)
+    def _uncover_class(self, module_class: Any) -> None:
+        own, cover = self._covers[module_class]
+        if module_class.__dict__.get("__call__") is not cover:
+            return  # somebody has covered ours
+        del self._covers[module_class]
         if own is None:
             del module_class.__call__
         else:
             module_class.__call__ = own
 
-    def _cover(self, original):
+    def _cover(self, original: Call) -> Call:
         is_compiling, busy, known, around = self._is_compiling, self._busy, self._known, self._around
 
-        def __call__(module, *args, **kwargs):
+        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
             # First, so that a traced call folds to the original's and guards nothing of ours.
             if is_compiling():
                 return original(module, *args, **kwargs)
@@ -102,9 +135,10 @@ class Roots:
             # In __dict__, for a module's own __getattr__ is slow to say no.
             if thread in busy or "_is_replica" in module.__dict__:
                 return original(module, *args, **kwargs)
-            busy.add(thread)
             try:
-                if id(module) not in known:
+                busy.add(thread)
+                met = known.get(id(module))
+                if met is None or met() is not module:
                     self._meet(module)
                 if around is None:
                     output = original(module, *args, **kwargs)
@@ -113,19 +147,22 @@ class Roots:
             finally:
                 busy.discard(thread)
             try:
-                self.after(module, args, kwargs)
+                self._after(module, args, kwargs)
             except Exception as error:
                 self._log("roots", error)
             return output
 
+        # Ours are words that only a type checker understands.
+        __call__.__annotations__ = {}
         __call__.__name__ = "_wrapped_call_impl"
         __call__.__qualname__ = original.__qualname__
         __call__.__module__ = original.__module__
         return __call__
 
-    def _meet(self, module):
-        self._known[id(module)] = type(module)
+    def _meet(self, module: Any) -> None:
         try:
+            self._known[id(module)] = weakref.ref(module)
+            self._known_classes.add(type(module))
             self._first(module)
         except Exception as error:
             self._log("roots", error)

@@ -1,14 +1,30 @@
 """How many samples a batch holds, or None where its shape does not say."""
 
+from __future__ import annotations
 
-def in_batch(batch, batch_size):
+from collections.abc import Mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+
+def in_batch(batch: Any, batch_size: int | None) -> int | None:
     """Samples in what a loader gave; `batch_size` is the loader's own, None when it has none."""
+    try:
+        return _in_batch(batch, batch_size)
+    except Exception:  # the batch's own class raises when it is looked at
+        return None
+
+
+def _in_batch(batch: Any, batch_size: int | None) -> int | None:
     if isinstance(batch, (list, tuple)) and batch:
         return _in_sequence(batch, batch_size)
     num = _leading(batch)
-    if num is None and isinstance(batch, dict):
+    if num is None and isinstance(batch, Mapping):
         for value in batch.values():
-            num = _leading(value) or in_batch(value, batch_size)
+            num = _leading(value) or _in_batch(value, batch_size)
             if num is not None:
                 break
     if num is None:
@@ -16,31 +32,32 @@ def in_batch(batch, batch_size):
     return num if isinstance(num, int) else None
 
 
-def in_call(args, kwargs):
+def in_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     """Samples in a module's inputs: the leading size of the first array with one."""
     try:
-        return args[0].size(0)  # the usual case, at once
-    except (AttributeError, IndexError, TypeError):
+        return int(args[0].size(0))  # the usual case, at once
+    except Exception:  # whatever it is
         pass
     for value in list(args) + list(kwargs.values()):
         num = _leading(value)
-        if num is None and isinstance(value, (list, tuple, dict)):
+        if num is None and isinstance(value, (list, tuple, Mapping)):
             num = in_batch(value, None)
         if num is not None:
             return num
     return None
 
 
-def _in_sequence(batch, batch_size):
+def _in_sequence(batch: Sequence[Any], batch_size: int | None) -> int | None:
     leading = [_leading(item) for item in batch]
     arrays = [num for num in leading if num is not None]
-    if arrays and len(set(arrays)) == 1 and (batch_size is None or arrays[0] == batch_size):
+    alike = len(set(arrays)) == 1
+    if alike and (batch_size is None or arrays[0] == batch_size or (arrays[0] < batch_size and _are_fields(batch))):
         return arrays[0]
     # A collate that keeps samples apart gives one entry a sample.
     if batch_size is not None and len(batch) == batch_size:
         return batch_size
     if arrays:
-        if len(set(arrays)) == 1 and arrays[0] <= (batch_size or arrays[0]):
+        if alike and arrays[0] <= (batch_size or arrays[0]) and not _are_pictures(batch):
             return arrays[0]
         # Arrays of several lengths: pictures of several sizes, one a sample, or parts of one batch.
         return len(batch) if batch_size is not None and len(batch) < batch_size else arrays[0]
@@ -48,14 +65,23 @@ def _in_sequence(batch, batch_size):
     lengths = {len(item) for item in batch if isinstance(item, (list, tuple))}
     if len(lengths) == 1 and (batch_size is None or next(iter(lengths)) <= batch_size):
         return next(iter(lengths))
-    return in_batch(batch[0], batch_size)
+    return _in_batch(batch[0], batch_size)
 
 
-def _leading(value):
-    shape = getattr(value, "shape", None)
-    if shape is None:
-        return None
+def _are_fields(batch: Sequence[Any]) -> bool:
+    """Inputs and labels side by side differ in rank; samples kept apart do not."""
+    return len({len(getattr(item, "shape", ())) for item in batch}) > 1
+
+
+def _are_pictures(batch: Sequence[Any]) -> bool:
+    """Channels first, of several sizes."""
+    shapes = {tuple(getattr(item, "shape", ())) for item in batch}
+    return len(shapes) > 1 and all(len(shape) == 3 and shape[0] in (1, 3, 4) for shape in shapes)
+
+
+def _leading(value: Any) -> int | None:
     try:
-        return int(shape[0]) if len(shape) else None
-    except (TypeError, ValueError):
+        shape = getattr(value, "shape", None)
+        return int(shape[0]) if shape is not None and len(shape) else None
+    except Exception:
         return None

@@ -1,11 +1,26 @@
 """Where events come from: loaders, optimizers, scalers and captured graphs, covered once torch is there."""
 
+from __future__ import annotations
+
 import functools
 import importlib
+from threading import get_ident
 from time import perf_counter
 
+from .steps import MAX_INSIDE_OPTIMIZER
 
-def cover_loaders(torch, drawn, met, log):
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .hooks import Log
+    from .steps import Steps
+
+
+def cover_loaders(
+    torch: Any, drawn: Callable[[Any, Any, float, float, Any], None], met: Callable[[Any, Any], None], log: Log
+) -> None:
     """Call `drawn(token key, batch size, wait begin, wait end, batch)` after each batch.
 
     `met(token key, loader)` comes when an iterator of a loader is made.
@@ -14,7 +29,7 @@ def cover_loaders(torch, drawn, met, log):
     original_init, original_reset, original_next = iterator.__init__, iterator._reset, iterator.__next__
 
     @functools.wraps(original_init)
-    def __init__(self, loader, *args, **kwargs):
+    def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         original_init(self, loader, *args, **kwargs)
         try:
             # No reference to the loader: it must die when it would have died.
@@ -27,7 +42,7 @@ def cover_loaders(torch, drawn, met, log):
 
     # A loader with persistent workers keeps its iterator and begins it anew.
     @functools.wraps(original_reset)
-    def _reset(self, loader, *args, **kwargs):
+    def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         original_reset(self, loader, *args, **kwargs)
         try:
             if hasattr(self, "_dynotune"):
@@ -36,12 +51,13 @@ def cover_loaders(torch, drawn, met, log):
             log("loader", error)
 
     @functools.wraps(original_next)
-    def __next__(self):
+    def __next__(self: Any) -> Any:
         begin = perf_counter()
         batch = original_next(self)
         end = perf_counter()
         try:
-            drawn(*self._dynotune, begin, end, batch)
+            key, batch_size = self._dynotune
+            drawn(key, batch_size, begin, end, batch)
         except Exception as error:
             log("draw", error)
         return batch
@@ -49,14 +65,14 @@ def cover_loaders(torch, drawn, met, log):
     iterator.__init__, iterator._reset, iterator.__next__ = __init__, _reset, __next__
 
 
-def cover_loader_workers(torch, begun, log):
+def cover_loader_workers(torch: Any, begun: Callable[[], None], log: Log) -> None:
     """Call `begun()` in each process that begins work for a loader."""
-    workers = importlib.import_module("torch.utils.data._utils.worker")
+    workers: Any = importlib.import_module("torch.utils.data._utils.worker")
     original = workers._worker_loop
 
     # Pickled by its name, so a process that is spawned calls the cover of its own agent.
     @functools.wraps(original)
-    def _worker_loop(*args, **kwargs):
+    def _worker_loop(*args: Any, **kwargs: Any) -> Any:
         try:
             begun()
         except Exception as error:
@@ -66,32 +82,39 @@ def cover_loader_workers(torch, begun, log):
     workers._worker_loop = _worker_loop
 
 
-def cover_optimizers(torch, built, entered, stepped, log):
-    """Call `built(optimizer)` for each optimizer made, `entered()` and `stepped(optimizer)` around each of its steps.
+def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -> None:
+    """Tell `steps` of each optimizer made, and before and after each of its steps.
 
     A GradScaler that skips the step because of infinities has stepped all the same: the program's cycle goes on.
+
+    Args:
+        compiled: holds something once the process compiles; only then can a hook be traced.
     """
     # torch.optim deletes the attribute `optimizer`, so `torch.optim.optimizer` is not reachable by dots.
-    optimizers = importlib.import_module("torch.optim.optimizer")
+    optimizers: Any = importlib.import_module("torch.optim.optimizer")
     is_compiling = torch.compiler.is_compiling
     original_init = optimizers.Optimizer.__init__
-    scaled = []
+    limit = MAX_INSIDE_OPTIMIZER
+    scaling: set[int] = set()  # threads inside a scaler's step
 
     @functools.wraps(original_init)
-    def __init__(self, *args, **kwargs):
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original_init(self, *args, **kwargs)
-        built(self)
+        try:
+            steps.optimizer_built(self)
+        except Exception as error:
+            log("optimizer", error)
 
-    def before(optimizer, args, kwargs):
-        if not is_compiling():
-            entered()
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not (compiled and is_compiling()):
+            steps.inside_optimizer = limit
 
-    def after(optimizer, args, kwargs):
-        if is_compiling():
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if compiled and is_compiling():
             return
         try:
-            if not scaled:
-                stepped(optimizer)
+            if not (scaling and get_ident() in scaling):
+                steps.stepped(optimizer)
         except Exception as error:
             log("optimizer", error)
 
@@ -103,14 +126,15 @@ def cover_optimizers(torch, built, entered, stepped, log):
     original_step = scaler.step
 
     @functools.wraps(original_step)
-    def step(self, optimizer, *args, **kwargs):
-        scaled.append(optimizer)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        thread = get_ident()
         try:
+            scaling.add(thread)
             result = original_step(self, optimizer, *args, **kwargs)
         finally:
-            scaled.pop()
+            scaling.discard(thread)
         try:
-            stepped(getattr(optimizer, "optimizer", optimizer))
+            steps.stepped(getattr(optimizer, "optimizer", optimizer))
         except Exception as error:
             log("scaler", error)
         return result
@@ -118,15 +142,15 @@ def cover_optimizers(torch, built, entered, stepped, log):
     scaler.step = step
 
 
-def cover_graph_replay(torch, replayed, log):
+def cover_graph_replay(torch: Any, replayed: Callable[[Any], None], log: Log) -> None:
     """Call `replayed(graph)` after a captured graph was launched by hand."""
-    graph = getattr(torch.cuda, "CUDAGraph", None)
+    graph: Any = getattr(torch.cuda, "CUDAGraph", None)
     original = getattr(graph, "replay", None)
     if original is None:
         return
 
     @functools.wraps(original)
-    def replay(self):
+    def replay(self: Any) -> Any:
         result = original(self)
         try:
             replayed(self)

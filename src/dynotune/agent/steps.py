@@ -1,16 +1,30 @@
 """Counts the program's steps: searches the cycle, fixes it, then looks at what ends a step and nothing else."""
 
+from __future__ import annotations
+
 import weakref
+from threading import RLock
 from time import perf_counter
 
 from . import cycle as cycles
 from . import samples
+from .writer import EPOCH
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator
+    from typing import Any
+
+    Key = tuple[type, int, Any, type, bool]
 
 _MAX_EVENTS = 1 << 20
 # Loaders are drawn from ahead of use by a batch or so (Lightning, accelerate).
 _MAX_AHEAD = 4
+# Replays of captured graphs, with none of the cycle's ends among them, that show the cycle to be over.
+_MAX_REPLAYS = 16
+_MAX_REPLAYS_AMONG_STEPS = 256
 # An exception inside an optimizer's step leaves it open; after this many events it is taken for closed.
-_MAX_INSIDE_OPTIMIZER = 4096
+MAX_INSIDE_OPTIMIZER = 4096
 
 
 class Steps:
@@ -18,234 +32,308 @@ class Steps:
 
     Args:
         grad_enabled: tells whether gradients are recorded now.
-        ended: called as `ended(index, end_s, wait_s, num_samples, epoch, live)` for each step in order; `epoch`
-            says that a loader was begun anew in it; `live` is false
-            for those that had passed when the cycle was found.
-        fixed: called as `fixed(description, begin_s, classes, num_superseded)` when a cycle was found, with the classes
-            of modules still needed and how many of the first steps are none after all.
+        record: called as `record(end_s, wait_s, num_samples, flags)` for each step in order; -1 samples are unknown.
+        flags_now: flags of a step that ends now; None where nobody asks.
+        reached: called as `reached(num_steps)` when a step has just ended and `num_steps` of them are at or past the
+            last number that it returned; returns the next.
+        fixed: called as `fixed(description, begin_s, classes, num_superseded)` when a cycle was found, with the begin of
+            the first step, the classes of modules still needed, and how many of the first steps are none after all.
+        search_again: called where another training seems to begin; whether its step may be searched for.
+        marked_by_hand: steps will be marked; no cycle is searched for.
     """
 
-    def __init__(self, grad_enabled, ended, fixed):
+    def __init__(
+        self,
+        *,
+        grad_enabled: Callable[[], bool],
+        record: Callable[[float, float, int, int], None],
+        flags_now: Callable[[], int] | None,
+        reached: Callable[[int], int],
+        fixed: Callable[[str, float, set[type], int], None],
+        search_again: Callable[[], bool] = lambda: True,
+        marked_by_hand: bool = False,
+    ) -> None:
+        # Programs call models from several threads. Reentrant: a signal handler may call one, too.
+        self._lock = RLock()
         self._grad_enabled = grad_enabled
-        self._ended, self._fixed = ended, fixed
-        self._tokens, self._numbers = [], {}
-        self._classes = {}
-        self._events, self._times, self._waits, self._sizes, self._begins = [], [], [], [], []
-        self._begun, self._epoch = set(), False
-        self._datasets = {}
-        self._next_check = 3
-        self._optimizers = weakref.WeakSet()
-        self._inside_optimizer = 0
-        self._cycle = None
-        self._sampler = None
-        self._anchor, self._per_step, self._loaders = -1, 1, frozenset()
+        self._record, self._flags_now, self._reached, self._fixed = record, flags_now, reached, fixed
+        self._search_again = search_again
+        self._tokens: list[cycles.Token] = []
+        # Loaders by their key; modules, optimizers and graphs by identity, as long as they live.
+        self._draws: dict[Key, int] = {}
+        self._datasets: dict[Key, weakref.ref[Any]] = {}
+        self._numbers: dict[tuple[str, int, bool], tuple[weakref.ref[Any], int]] = {}
+        self._classes: dict[int, type] = {}
+        self._history = _History()
+        self._begun: set[Key] = set()
+        self._epoch = False
+        self._next_check = _MAX_EVENTS + 1 if marked_by_hand else 3
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.inside_optimizer = 0
+        self._cycle: cycles.Cycle | None = None
+        self._sampler: int | None = None
+        self._anchor, self._per_step = -1, 1
+        self._loaders: Container[int] = frozenset()
         self._marked = False
-        self._began_s, self._num_superseded = None, 0
-        self.index = 0
+        self._begin_s: float | None = None
+        self._num_superseded = 0
         self._seen = 0
-        self._draws_per_step = None
+        self._draws_per_step: int | None = None
+        self._waits: list[float] = []
+        self._sizes: list[int | None] = []
+        self._next_stop = 0
+        self.num_steps = 0
+        # Of all steps so far; `num_uncounted` of them have samples that could not be counted.
+        self.wait_s, self.num_samples, self.num_uncounted = 0.0, 0, 0
 
     @property
-    def num_events(self):
-        return len(self._events)
+    def num_events(self) -> int:
+        return len(self._history.numbers)
+
+    def reset_after_fork(self) -> None:
+        """The thread that held the lock may not exist here."""
+        self._lock = RLock()
+        self.__dict__.pop("stepped", None)
 
     # What happens in the program
 
-    def optimizer_built(self, optimizer):
-        self._optimizers.add(optimizer)
+    def optimizer_built(self, optimizer: Any) -> None:
+        """Once a step was found: another training begins, with a step of its own.
 
-    def optimizer_entered(self):
-        self._inside_optimizer = _MAX_INSIDE_OPTIMIZER
+        What a program repeated before its first training, and trained nothing, was no step: a look at the data, an
+        evaluation.
+        """
+        with self._lock:
+            if self._cycle is not None and not self._marked and self._search_again():
+                if all(self._tokens[n].kind in (cycles.DRAW, cycles.CALL) for n in self._cycle.sequence):
+                    self._num_superseded = self.num_steps
+                self._forget_cycle()
+                self._optimizers.clear()
+            self._optimizers.add(optimizer)
 
-    def iterator_made(self, key, dataset):
+    def iterator_made(self, key: Key, dataset: Any) -> None:
         """A loader is begun anew: with the first batch from it an epoch begins."""
-        self._begun.add(key)
-        if key not in self._numbers:
-            self._take_over(key)
-        try:
-            self._datasets[key] = weakref.ref(dataset)
-        except TypeError:  # a list: whether it is dead cannot be known
-            self._datasets.pop(key, None)
+        with self._lock:
+            self._begun.add(key)
+            if key not in self._draws:
+                self._take_over(key)
+            try:
+                self._datasets[key] = weakref.ref(dataset)
+            except TypeError:  # a list: whether it is dead cannot be known
+                self._datasets.pop(key, None)
 
-    def _take_over(self, key):
+    def _take_over(self, key: Key) -> None:
         """Give a loader of new data the number of one just like it whose data have died, as of an earlier fold."""
         for other, dataset in self._datasets.items():
-            if dataset() is None and (other[0], other[2:]) == (key[0], key[2:]) and other in self._numbers:
-                self._numbers[key] = self._numbers.pop(other)
+            if dataset() is None and (other[0], other[2:]) == (key[0], key[2:]) and other in self._draws:
+                self._draws[key] = self._draws.pop(other)
                 del self._datasets[other]
                 return
 
-    def drawn(self, key, batch_size, begin_s, end_s, batch):
-        self._inside_optimizer = 0
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = self._new(cycles.DRAW, key[0].__name__)
-        if self._cycle is None or number in self._loaders:
-            begins = key in self._begun
-            self._begun.discard(key)
-            self._happened(number, end_s, end_s - begin_s, samples.in_batch(batch, batch_size), begins)
+    def drawn(self, key: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:
+        with self._lock:
+            self.inside_optimizer = 0
+            number = self._draws.get(key)
+            if number is None:
+                number = self._draws[key] = self._new(cycles.DRAW, key[0].__name__)
+            if self._cycle is None or number in self._loaders:
+                begins = key in self._begun
+                self._begun.discard(key)
+                self._happened(number, end_s, end_s - begin_s, samples.in_batch(batch, batch_size), begins)
 
-    def called(self, module, args, kwargs):
-        if self._inside_optimizer:
-            self._inside_optimizer -= 1
-            return
-        number = self._number(cycles.CALL, module, self._grad_enabled())
-        if self._cycle is None:
-            self._happened(number, perf_counter(), 0.0, samples.in_call(args, kwargs))
-            return
-        if number == self._sampler:
-            self._waits.append(0.0)
-            self._sizes.append(samples.in_call(args, kwargs))
-        if number == self._anchor:
-            self._tick(perf_counter(), True)
+    def called(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with self._lock:
+            if self.inside_optimizer:
+                self.inside_optimizer -= 1
+                return
+            number = self._number(cycles.CALL, module, self._grad_enabled())
+            if self._cycle is None:
+                self._happened(number, perf_counter(), 0.0, samples.in_call(args, kwargs))
+                return
+            if number == self._sampler:
+                self._waits.append(0.0)
+                self._sizes.append(samples.in_call(args, kwargs))
+            if number == self._anchor:
+                self._tick(perf_counter(), True)
 
-    def stepped(self, optimizer):
-        self._inside_optimizer = 0
-        number = self._number(cycles.STEP, optimizer, False)
-        if number == self._anchor or self._cycle is None:
-            self._happened(number, perf_counter(), 0.0, None)
+    def stepped(self, optimizer: Any) -> None:
+        with self._lock:
+            self.inside_optimizer = 0
+            number = self._number(cycles.STEP, optimizer, False)
+            if number == self._anchor:
+                self._tick(perf_counter(), True)
+            elif self._cycle is None:
+                self._happened(number, perf_counter(), 0.0, None)
 
-    def replayed(self, graph):
-        number = self._number(cycles.REPLAY, graph, False)
-        if number == self._anchor or self._cycle is None:
-            self._happened(number, perf_counter(), 0.0, None)
+    def replayed(self, graph: Any) -> None:
+        with self._lock:
+            number = self._number(cycles.REPLAY, graph, False)
+            if number == self._anchor:
+                self._tick(perf_counter(), True)
+            elif self._cycle is None or self._is_overtaken(number):
+                self._happened(number, perf_counter(), 0.0, None)
 
-    def marked(self):
+    def marked(self) -> None:
         """The program, or a function that the user named, says that a step has ended."""
-        now = perf_counter()
-        if not self._marked:
-            self._begin_marked(now)
-        self._end_step(now, True)
+        with self._lock:
+            now = perf_counter()
+            if not self._marked:
+                self._begin_marked(now)
+            self._end_step(now, True)
 
-    def search_again(self):
-        """Another training begins, with a step of its own; whether there is anything to search.
-
-        What was repeated before by a program that trains, and trained nothing, was no step: a look at the data, an
-        evaluation.
-        """
-        if self._cycle is None or self._marked:
-            return False
-        if not any(self._tokens[n].kind in (cycles.STEP, cycles.REPLAY) for n in self._cycle.sequence):
-            self._num_superseded = self.index
-        self._cycle, self._seen, self._next_check = None, 0, 3
-        self._sizes, self._waits = [], []
-        self._optimizers.clear()
-        return True
-
-    def ignore(self):
+    def ignore(self) -> None:
         """Count nothing from here on."""
-        self._cycle = cycles.Cycle([], -1, 1, set())
-        self._anchor, self._loaders, self._sampler = -1, frozenset(), None
+        self._forget_cycle()
+        self._cycle, self._marked = cycles.Cycle([], -1, 1, set()), True
+        self.marked = lambda: None  # type: ignore[method-assign]
 
     # From events to steps
 
-    def _happened(self, number, now, wait_s, size, begins=False):
+    def _happened(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool = False) -> None:
         if self._cycle is not None:
-            self._count(number, now, wait_s, size, begins, True)
+            self._count(number, now, wait_s, num_samples, begins, True)
             return
-        self._events.append(number)
-        self._times.append(now)
-        self._waits.append(wait_s)
-        self._sizes.append(size)
-        self._begins.append(begins)
-        size = len(self._events)
-        if self._next_check <= size < _MAX_EVENTS:
+        size = self._history.add(number, now, wait_s, num_samples, begins)
+        if size >= self._next_check:
             # Every event at first, then ever more rarely: looking costs as much as there is to look at.
             self._next_check = size + 1 + size // 32
-            found = cycles.find(self._events, self._times, self._tokens, len(self._optimizers))
+            found = cycles.find(self._history.numbers, self._history.times, self._tokens, len(self._optimizers))
             if found is not None:
                 self._fix(found)
 
-    def _fix(self, found):
+    def _fix(self, found: cycles.Cycle) -> None:
         self._cycle = found
         self._anchor, self._per_step, self._loaders = found.anchor, found.per_step, frozenset(found.loaders)
-        calls = [n for n in found.sequence if self._tokens[n].kind == cycles.CALL]
-        self._sampler = calls[0] if calls and not self._loaders else None
+        kinds = {n: self._tokens[n].kind for n in found.sequence}
+        # Training without a loader has its samples nowhere that could be looked at for free.
+        calls = [n for n in found.sequence if kinds[n] == cycles.CALL]
+        self._sampler = calls[0] if calls and not self._loaders and cycles.STEP not in kinds.values() else None
         self._draws_per_step = sum(n in self._loaders or n == self._sampler for n in found.sequence)
-        needed = {self._classes[n] for n in {self._sampler, self._anchor} & set(calls)}
-        if self._num_superseded:
-            self.index, self._began_s = 0, None
-        if self._began_s is None:
-            self._began_s = self._begin_s()
-        self._catch_up()
+        needed = {self._classes[n] for n in calls if n in (self._sampler, self._anchor)}
         num_superseded, self._num_superseded = self._num_superseded, 0
-        self._fixed(found.describe(self._tokens), self._began_s, needed, num_superseded)
+        if num_superseded:
+            self.num_steps, self._begin_s = 0, None
+        if self._begin_s is None:
+            self._begin_s = self._history.begin_s(found.sequence)
+        self._catch_up()
+        if kinds[found.anchor] == cycles.STEP and found.per_step == 1:
+            self._end_steps_with([r for r, number in self._numbers.values() if number == found.anchor])
+        self._fixed(found.describe(self._tokens), self._begin_s, needed, num_superseded)
 
-    def _catch_up(self):
+    def _end_steps_with(self, references: list[weakref.ref[Any]]) -> None:
+        """The usual case by the shortest way, for it is paid in every step: what one optimizer has done ends it."""
+        anchor, lock, general = references[-1], self._lock, self.stepped
+
+        def stepped(optimizer: Any) -> None:
+            if anchor() is not optimizer:
+                general(optimizer)
+                return
+            with lock:
+                self.inside_optimizer = 0
+                self._end_step(perf_counter(), True)
+
+        self.stepped = stepped  # type: ignore[method-assign]
+
+    def _catch_up(self) -> None:
         """Count what happened while the step was searched for."""
-        past = list(zip(self._events, self._times, self._waits, self._sizes, self._begins))
-        self._events, self._times, self._waits, self._sizes, self._begins = [], [], [], [], []
-        for event in past:
+        past, self._history = self._history, _History()
+        for event in past.events():
             self._count(*event, False)
 
-    def _begin_s(self):
-        """When the first step began: with the wait for the first thing that counts in it."""
-        for number, time_s, wait_s in zip(self._events, self._times, self._waits):
-            if number in self._cycle.sequence:
-                return time_s - wait_s
-        return self._times[0]
+    def _is_overtaken(self, number: int) -> bool:
+        """Whether graphs have taken over from the cycle, which was of the calls before their capture; then search anew.
 
-    def _count(self, number, now, wait_s, size, begins, live):
+        An evaluation by graph, in between, is shorter than what it takes.
+        """
+        patience = _MAX_REPLAYS_AMONG_STEPS if self._tokens[self._anchor].kind == cycles.STEP else _MAX_REPLAYS
+        if self._marked:
+            return False
+        if len(self._history.numbers) + 1 < patience:
+            self._history.add(number, perf_counter(), 0.0, None, False)
+            return False
+        self._forget_cycle()
+        return True
+
+    def _forget_cycle(self) -> None:
+        """Search anew."""
+        self._cycle, self._anchor, self._sampler, self._loaders = None, -1, None, frozenset()
+        self.__dict__.pop("stepped", None)
+        self._next_check, self._seen, self._waits, self._sizes = 3, 0, [], []
+
+    def _count(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool, live: bool) -> None:
         if number in self._loaders or number == self._sampler:
             self._waits.append(wait_s)
-            self._sizes.append(size)
+            self._sizes.append(num_samples)
             self._epoch = self._epoch or begins
         if number == self._anchor:
             self._tick(now, live)
 
-    def _tick(self, now, live):
+    def _tick(self, now: float, live: bool) -> None:
         self._seen += 1
         if self._seen == self._per_step:
             self._seen = 0
             self._end_step(now, live)
 
-    def _end_step(self, now, live):
-        sizes, waits = self._sizes, self._waits
-        if len(sizes) == len(waits) == self._draws_per_step == 1:
-            num_samples, wait_s = sizes[0], waits[0]
-            self._sizes, self._waits = [], []
+    def _end_step(self, now: float, live: bool) -> None:
+        wait_s, num_samples = 0.0, -1
+        if self._sizes:
+            wait_s, num_samples = self._take_batches()
+            self.wait_s += wait_s
+        if num_samples < 0:
+            self.num_uncounted += 1
         else:
-            num_samples, wait_s = self._take_batches()
-        index, epoch = self.index, self._epoch
-        self.index = index + 1
-        self._epoch = False
-        self._ended(index, now, wait_s, -1 if num_samples is None else num_samples, epoch, live)
+            self.num_samples += num_samples
+        flags = 0
+        if self._epoch:
+            self._epoch, flags = False, EPOCH
+        if live and self._flags_now is not None:
+            flags |= self._flags_now()
+        self._record(now, wait_s, num_samples, flags)
+        self.num_steps += 1
+        if self._history.numbers:
+            self._history = _History()
+        if live and self.num_steps >= self._next_stop:
+            self._next_stop = self._reached(self.num_steps)
 
-    def _take_batches(self):
-        """Samples (None unknown) and loader wait of the step that ends now."""
-        drawn, per_step = len(self._sizes), self._draws_per_step or len(self._sizes)
-        if drawn > per_step + (_MAX_AHEAD if self._loaders else 0):
+    def _take_batches(self) -> tuple[float, int]:
+        """Loader wait and samples (-1 unknown) of the step that ends now."""
+        sizes, per_step = self._sizes, self._draws_per_step or len(self._sizes)
+        if len(sizes) == len(self._waits) == per_step == 1:
+            size = sizes.pop()
+            return self._waits.pop(), -1 if size is None else size
+        surplus = len(sizes) - per_step
+        if surplus > _MAX_AHEAD:
             # Far more than the cycle has: an evaluation on the same data came in between. The last ones are the step's.
-            # Where there is no loader, calls are counted, and none is made ahead.
-            del self._sizes[: drawn - per_step], self._waits[: drawn - per_step]
+            del sizes[:surplus], self._waits[:surplus]
         wait_s = sum(self._waits)
         self._waits = []
         # Batches drawn ahead wait for the step that uses them.
-        used, self._sizes = self._sizes[:per_step], self._sizes[per_step:]
-        return (sum(used) if used and None not in used else None), wait_s
+        used, self._sizes = sizes[:per_step], sizes[per_step:]
+        counted = [size for size in used if size is not None]
+        return wait_s, sum(counted) if len(counted) == len(used) else -1
 
-    def _begin_marked(self, now):
+    def _begin_marked(self, now: float) -> None:
         """Steps are marked from now on: what the loaders drew so far belongs to the first."""
         self._marked = True
         self._cycle = cycles.Cycle([], -1, 1, set())
         self._anchor = -1
         self._loaders = _Every(self._tokens)
-        begin = self._times[0] - self._waits[0] if self._times else now
+        begin = self._history.begin_s(None) if self._history.numbers else now
         self._catch_up()
         self._fixed("marked by the program", begin, set(), 0)
 
     # Names for objects
 
-    def _number(self, kind, thing, with_grad):
+    def _number(self, kind: str, thing: Any, with_grad: bool) -> int:
         entry = self._numbers.get((kind, id(thing), with_grad))
         if entry is not None and entry[0]() is thing:
             return entry[1]
         return self._meet(kind, thing, with_grad)
 
-    def _meet(self, kind, thing, with_grad):
+    def _meet(self, kind: str, thing: Any, with_grad: bool) -> int:
         """A number for a thing not seen before; it takes over the number of one of its class that has died."""
         number = None
-        for (other_kind, _, other_grad), (reference, other) in self._things():
+        for (other_kind, _, other_grad), (reference, other) in self._numbers.items():
             same = (other_kind, other_grad, self._classes[other]) == (kind, with_grad, type(thing))
             if same and reference() is None:
                 number = other
@@ -256,22 +344,47 @@ class Steps:
         self._numbers[(kind, id(thing), with_grad)] = weakref.ref(thing), number
         return number
 
-    def _things(self):
-        return [(key, value) for key, value in self._numbers.items() if isinstance(value, tuple)]
-
-    def _new(self, kind, name, with_grad=False):
+    def _new(self, kind: str, name: str, with_grad: bool = False) -> int:
         self._tokens.append(cycles.Token(kind, name, with_grad))
         return len(self._tokens) - 1
+
+
+class _History:
+    """Events that are not counted yet."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.times: list[float] = []
+        self._rest: list[tuple[float, int | None, bool]] = []
+
+    def add(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool) -> int:
+        """Remember an event; how many there are."""
+        if len(self.numbers) < _MAX_EVENTS:
+            self.numbers.append(number)
+            self.times.append(now)
+            self._rest.append((wait_s, num_samples, begins))
+        return len(self.numbers)
+
+    def events(self) -> Iterator[tuple[int, float, float, int | None, bool]]:
+        for number, now, rest in zip(self.numbers, self.times, self._rest):
+            yield (number, now, *rest)
+
+    def begin_s(self, sequence: list[int] | None) -> float:
+        """When the first event of `sequence` (any, when None) began: with the wait for it."""
+        for number, now, (wait_s, _, _) in zip(self.numbers, self.times, self._rest):
+            if sequence is None or number in sequence:
+                return now - wait_s
+        return self.times[0]
 
 
 class _Every:
     """All loaders' numbers: where steps are marked by hand every draw counts."""
 
-    def __init__(self, tokens):
+    def __init__(self, tokens: list[cycles.Token]) -> None:
         self._tokens = tokens
 
-    def __contains__(self, number):
-        return self._tokens[number].kind == cycles.DRAW
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and self._tokens[number].kind == cycles.DRAW
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return any(token.kind == cycles.DRAW for token in self._tokens)

@@ -1,91 +1,119 @@
 """Times the window: the device is synchronised at its two ends and nowhere else."""
 
+from __future__ import annotations
+
 from time import perf_counter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .apply_site import Event
+
+
+NEVER = 1 << 62
 
 
 class Window:
-    """Begins after `warmup_steps` steps and ends `num_steps` later.
+    """Begins after `warmup_steps` steps and ends `num_steps` later; None never begins.
 
     Args:
         prepare: called before it begins, outside the timed part.
         complete: called as `complete(fields)` when it has ended.
     """
 
-    def __init__(self, warmup_steps, num_steps, prepare, complete):
+    def __init__(
+        self, warmup_steps: int, num_steps: int | None, *, prepare: Callable[[], None], complete: Event
+    ) -> None:
         self._warmup_steps, self._num_steps = warmup_steps, num_steps
         self._prepare, self._complete = prepare, complete
-        self._torch = None
-        self._first_step = None
+        self._torch: Any = None
+        self._first_step: int | None = None
         self._begin_s = 0.0
-        self._num_samples, self._wait_s = 0, 0.0
-        self._counters = {}
+        self._counters: dict[str, Any] = {}
+        self.steps: Any = None  # given once they are there: they tell the window, and it reads them
         self.num_compilations = 0
         self.done = num_steps is None
 
     @property
-    def has_begun(self):
+    def has_begun(self) -> bool:
         return self._first_step is not None
 
-    def torch_is_here(self, torch):
+    def torch_is_here(self, torch: Any) -> None:
         self._torch = torch
 
-    def step_ended(self, index, wait_s, num_samples):
-        """A step has ended; to be called for live steps only."""
-        if self.done:
-            return
+    def reached(self, num_steps: int) -> int:
+        """`num_steps` have ended, the last one now. The number at which to be called next."""
+        if self.done or self._num_steps is None:
+            return NEVER
         if self._first_step is None:
-            if index + 1 >= self._warmup_steps:
-                self._begin(index + 1)
-            return
-        self._wait_s += wait_s
-        if num_samples < 0 or self._num_samples < 0:
-            self._num_samples = -1
-        else:
-            self._num_samples += num_samples
-        if index + 1 == self._first_step + self._num_steps:
-            self._end()
+            if num_steps < self._warmup_steps:
+                return self._warmup_steps
+            if not self._is_capturing():
+                self._begin(num_steps)
+                return num_steps + self._num_steps
+        elif num_steps >= self._first_step + self._num_steps and not self._is_capturing():
+            self._end(num_steps - self._first_step)
+            return NEVER
+        return num_steps + 1
 
-    def _begin(self, first_step):
+    def _begin(self, first_step: int) -> None:
         self._prepare()
-        self._first_step = first_step
         self._counters = self._read_counters()
         self._synchronise()
         self._begin_s = perf_counter()
+        # Last: a window that could not begin begins with a later step.
+        self._first_step = first_step
 
-    def _end(self):
+    def _end(self, num_steps: int) -> None:
         self._synchronise()
         end_s = perf_counter()
         self.done = True
-        counters = self._read_counters()
-        allocations = counters["num_device_allocations"]
+        before, after = self._counters, self._read_counters()
+        grown = {name: after[name] - (before[name] or 0) for name in after if after[name] is not None}
         self._complete(
             {
                 "first_step": self._first_step,
-                "num_steps": self._num_steps,
+                "num_steps": num_steps,
                 "begin_s": self._begin_s,
                 "end_s": end_s,
-                "num_samples": self._num_samples if self._num_samples >= 0 else None,
-                "wait_s": self._wait_s,
-                "num_compilations": counters["num_compilations"] - self._counters["num_compilations"],
-                "num_device_allocations": None
-                if allocations is None
-                else allocations - self._counters["num_device_allocations"],
+                "num_samples": None if grown["num_uncounted"] else grown["num_samples"],
+                "wait_s": grown["wait_s"],
+                "num_compilations": grown["num_compilations"],
+                # Where CUDA was not there at the beginning, it had allocated nothing.
+                "num_device_allocations": grown.get("num_device_allocations"),
             }
         )
 
-    def _synchronise(self):
-        if self._torch is not None and self._torch.cuda.is_initialized():
-            self._torch.cuda.synchronize()
+    def _synchronise(self) -> None:
+        """Wait for all devices that this process uses; to ask the others would make a context there."""
+        if self._has_cuda():
+            cuda = self._torch.cuda
+            for index in range(cuda.device_count()):
+                if index == cuda.current_device() or cuda.max_memory_reserved(index):
+                    cuda.synchronize(index)
 
-    def _read_counters(self):
+    def _is_capturing(self) -> bool:
+        """Whether a CUDA graph is being captured: to synchronise would end that with an error in the program."""
+        return self._has_cuda() and bool(self._torch.cuda.is_current_stream_capturing())
+
+    def _has_cuda(self) -> bool:
+        return self._torch is not None and bool(self._torch.cuda.is_initialized())
+
+    def _read_counters(self) -> dict[str, Any]:
         return {
             "num_compilations": self.num_compilations,
             "num_device_allocations": device_allocations(self._torch),
+            "wait_s": self.steps.wait_s,
+            "num_samples": self.steps.num_samples,
+            "num_uncounted": self.steps.num_uncounted,
         }
 
 
-def device_allocations(torch):
+def device_allocations(torch: Any) -> int | None:
     """cudaMalloc calls of this process so far; None without CUDA."""
     if torch is None or not torch.cuda.is_initialized():
         return None
-    return sum(torch.cuda.memory_stats(index).get("num_device_alloc", 0) for index in range(torch.cuda.device_count()))
+    stats = (torch.cuda.memory_stats(index) for index in range(torch.cuda.device_count()))
+    return sum(int(device.get("num_device_alloc", 0)) for device in stats)

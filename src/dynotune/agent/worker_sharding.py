@@ -4,7 +4,14 @@ Torch copies the dataset into each worker; one that does not ask which worker it
 each. Nothing is run to find out: the code that iterating may reach is searched for `get_worker_info`.
 """
 
+from __future__ import annotations
+
 import types
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
 
 # These shard by worker, in code that is compiled or too winding for the search. By library and class.
 _SHARDING_CLASSES = {
@@ -16,7 +23,7 @@ _MAX_FUNCTIONS = 500
 _MAX_OBJECTS = 200
 
 
-def shards_by_worker(dataset, worker_init_fn=None):
+def shards_by_worker(dataset: Any, worker_init_fn: Any = None) -> bool:
     """Whether `dataset`, something inside it, or `worker_init_fn` asks for the worker's number."""
     objects = _reachable(dataset)
     if any(_is_known_to_shard(item) for item in objects):
@@ -30,15 +37,16 @@ def shards_by_worker(dataset, worker_init_fn=None):
     return _mentions_worker_info(starts)
 
 
-def _is_known_to_shard(item):
+def _is_known_to_shard(item: Any) -> bool:
     classes = {(base.__module__.partition(".")[0], base.__name__) for base in type(item).__mro__}
     # `apply_sharding` is how torch's own datapipes are told their share.
     return bool(classes & _SHARDING_CLASSES) or callable(getattr(type(item), "apply_sharding", None))
 
 
-def _reachable(dataset):
+def _reachable(dataset: Any) -> list[Any]:
     """`dataset` and the objects in its attributes that may be datasets or functions it draws from."""
-    found, queue, seen = [], [dataset], set()
+    found: list[Any] = []
+    queue, seen = [dataset], set()
     while queue and len(found) < _MAX_OBJECTS:
         item = queue.pop()
         if id(item) in seen:
@@ -51,15 +59,15 @@ def _reachable(dataset):
     return found
 
 
-def _may_yield_samples(value):
+def _may_yield_samples(value: Any) -> bool:
     if isinstance(value, (types.FunctionType, types.MethodType)):
         return True
     return isinstance(getattr(type(value), "__iter__", None), types.FunctionType)
 
 
-def _mentions_worker_info(starts):
+def _mentions_worker_info(starts: list[tuple[type, Any]]) -> bool:
     queue = list(starts)
-    seen = set()
+    seen: set[tuple[type, types.FunctionType]] = set()
     while queue and len(seen) < _MAX_FUNCTIONS:
         owner, function = queue.pop()
         function = getattr(function, "__func__", function)
@@ -79,7 +87,7 @@ def _mentions_worker_info(starts):
     return False
 
 
-def _names(code):
+def _names(code: types.CodeType) -> set[str]:
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -87,7 +95,7 @@ def _names(code):
     return names
 
 
-def _values_of(names, owner, function):
+def _values_of(names: set[str], owner: type, function: types.FunctionType) -> Iterator[Any]:
     """What the names in a function's code stand for: globals, methods, closures, and members of modules."""
     scope = function.__globals__
     for name in names:

@@ -5,16 +5,23 @@ reuse. Blocks are reserved before they are mapped: a full disk stops the record,
 a mapped file would be SIGBUS).
 
 Layout, little-endian: a header of 32 bytes (magic, version, header size, pid, start), then records, each
-8-byte aligned: payload size u32, kind u16, zero u16, payload. A record's head is written last; a size of
-zero ends the file.
+8-byte aligned: payload size u32, kind u16, zero u16, payload. An event's head is written last; a size of zero ends
+the file. A step's payload is its loader wait f64, samples i64, flags u64 and its end f64, which is written last.
 """
+
+from __future__ import annotations
 
 import json
 import mmap
 import os
 import struct
+import sys
 import threading
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MAGIC = b"DYNOREC\0"
 VERSION = 1
@@ -26,8 +33,9 @@ COMPILED, ALLOCATED, EPOCH = 1, 2, 4
 
 _FILE_HEAD = struct.Struct("<8sHHIdQ")
 _HEAD = struct.Struct("<IHH")
-_STEP = struct.Struct("<ddqQ")
-_STEP_BYTES = 8 + _STEP.size
+_STEP = struct.Struct("<dqQd")
+_STEP_RECORD = struct.Struct("<IHHdqQdQ")  # with its head, and the zero that ends the file
+_STEP_BYTES = _HEAD.size + _STEP.size
 _FIRST_BYTES = 64 * 1024
 _LAST_BYTES = 64 * 1024 * 1024
 
@@ -35,59 +43,77 @@ _LAST_BYTES = 64 * 1024 * 1024
 class Writer:
     """Appends steps and events to a file of its own in `folder`; silent once it cannot write."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: str) -> None:
         self._folder = folder
+        self.reset_after_fork()
+
+    def reset_after_fork(self) -> None:
+        """Forget the parent's mapping; a file of this process's own is begun when there is something to say."""
         self._lock = threading.RLock()
-        self._map = None
-        self._path = None
+        self._waiting: list[tuple[int, bytes]] = []
+        self._writing = False
+        self._map: memoryview | None = None
+        self._path = ""
         self._size = 0
         self._position = 0
         self._dead = False
 
-    def reset_after_fork(self):
-        """Forget the parent's mapping; a file of this process's own is begun when there is something to say."""
-        self.__init__(self._folder)
-
-    def event(self, **fields):
+    def event(self, **fields: Any) -> None:
         """Append a JSON event; `fields` hold `event`, its name."""
-        payload = json.dumps(fields, default=str).encode()
-        with self._lock:
-            start = self._reserve(len(payload))
-            if start is not None:
-                self._map[start + 8 : start + 8 + len(payload)] = payload
-                _HEAD.pack_into(self._map, start, len(payload), EVENT, 0)
+        # "replace": names of files and values of variables need not be text, JSON must be.
+        self._append(EVENT, json.dumps(fields, default=str, ensure_ascii=False).encode("utf-8", "replace"))
 
-    def step(self, end_s, wait_s, num_samples, flags):
+    def step(self, end_s: float, wait_s: float, num_samples: int, flags: int) -> None:
         """Append a step: its end and loader wait in seconds, samples (-1 unknown), flags."""
         with self._lock:
             start = self._position
-            if self._map is None or start + 2 * _STEP_BYTES > self._size:
-                start = self._reserve(_STEP.size)
-                if start is None:
-                    return
-            else:
-                self._position = start + _STEP_BYTES
-            _STEP.pack_into(self._map, start + 8, end_s, wait_s, num_samples, flags)
-            _HEAD.pack_into(self._map, start, _STEP.size, STEP, 0)
+            if self._map is None or self._writing or start + _STEP_BYTES + 8 > self._size:
+                self._append(STEP, _STEP.pack(wait_s, num_samples, flags, end_s))
+                return
+            # In one go, for it is paid in every step: no interrupt comes between, and a reader that does takes a step
+            # without an end for one that is not there yet.
+            _STEP_RECORD.pack_into(self._map, start, _STEP.size, STEP, 0, wait_s, num_samples, flags, end_s, 0)
+            self._position = start + _STEP_BYTES
 
-    def _reserve(self, num_bytes):
-        """Claim room for a record; its offset, or None when the record has ended."""
-        needed = (8 + num_bytes + 7) & ~7
+    def _append(self, kind: int, payload: bytes) -> None:
         if self._dead:
-            return None
+            return
+        self._waiting.append((kind, payload))
+        with self._lock:
+            if self._writing:
+                return  # a signal handler or finalizer, in the middle of the loop below, which writes this too
+            try:
+                self._writing = True
+                while self._waiting:
+                    self._write(*self._waiting.pop(0))
+            finally:
+                self._writing = False
+
+    def _write(self, kind: int, payload: bytes) -> None:
+        """Append one record. KeyboardInterrupt may end this anywhere; what is written next mends it."""
+        size = 8 + len(payload) + 7 & ~7
+        memory = self._room(size)
+        if memory is not None:
+            start = self._position
+            # With it the zero that ends the file: an interrupted write may have left something there.
+            memory[start + 8 : start + 8 + size] = payload + bytes(size - len(payload))
+            memory[start : start + 8] = _HEAD.pack(len(payload), kind, 0)
+            self._position = start + size
+
+    def _room(self, num_bytes: int) -> memoryview | None:
+        """The mapping with room at `_position`; None when the record has ended."""
         try:
-            if self._map is None:
-                self._begin()
-            while self._position + needed + 8 > self._size:
-                self._grow()
-        except (OSError, ValueError):
+            memory = self._map or self._begin()
+            while written := _HEAD.unpack_from(memory, self._position)[0]:
+                self._position += 8 + written + 7 & ~7  # interrupted before it was counted
+            while self._position + num_bytes + 8 > len(memory):
+                memory = self._grow(len(memory))
+        except (OSError, ValueError, ImportError):
             self._dead = True
             return None
-        start = self._position
-        self._position += needed
-        return start
+        return memory
 
-    def _begin(self):
+    def _begin(self) -> memoryview:
         for attempt in range(1000):
             path = os.path.join(self._folder, "process-%d-%d.rec" % (os.getpid(), attempt))
             try:
@@ -97,20 +123,48 @@ class Writer:
                 continue
         else:
             raise OSError("no free name for a record")
-        self._path = path
-        self._remap(descriptor, _FIRST_BYTES)
-        _FILE_HEAD.pack_into(self._map, 0, MAGIC, VERSION, _FILE_HEAD.size, os.getpid(), time.perf_counter(), 0)
-        self._position = _FILE_HEAD.size
+        memory = _mapped(descriptor, _FIRST_BYTES)
+        _FILE_HEAD.pack_into(memory, 0, MAGIC, VERSION, _FILE_HEAD.size, os.getpid(), time.perf_counter(), 0)
+        self._path, self._position = path, _FILE_HEAD.size
+        self._map, self._size = memory, len(memory)
+        return memory
 
-    def _grow(self):
-        if self._size >= _LAST_BYTES:
+    def _grow(self, size: int) -> memoryview:
+        if size >= _LAST_BYTES:
             raise OSError("the record is full")
-        self._remap(os.open(self._path, os.O_RDWR | os.O_CLOEXEC), self._size * 2)
+        memory = _mapped(os.open(self._path, os.O_RDWR | os.O_CLOEXEC), size * 2)
+        self._map, self._size = memory, len(memory)
+        return memory
 
-    def _remap(self, descriptor, size):
-        try:
-            os.posix_fallocate(descriptor, 0, size)
-            self._map = mmap.mmap(descriptor, size)
-        finally:
-            os.close(descriptor)
-        self._size = size
+
+def _mapped(descriptor: int, size: int) -> memoryview:
+    """The first `size` bytes of the file; closes the descriptor.
+
+    Raises:
+        OSError: the file system has no room, or cannot do it.
+    """
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+        if sys.version_info >= (3, 13):
+            return memoryview(mmap.mmap(descriptor, size, trackfd=False))
+        return _mapped_by_libc(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+def _mapped_by_libc(descriptor: int, size: int) -> memoryview:
+    """Before Python 3.13 an `mmap` object keeps a descriptor; when it goes it closes that number, whosever it is then.
+
+    Never unmapped: it lives as long as the process.
+    """
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+    )  # fmt: skip
+    address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+    if address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "cannot map the record")
+    return memoryview((ctypes.c_char * size).from_address(address)).cast("B")

@@ -20,7 +20,7 @@ _STEP, _EVENT = 1, 2
 _FILE_HEAD = struct.Struct("<8sHHIdQ")
 _HEAD = struct.Struct("<IHH")
 _PIECE_BYTES = 1 << 20
-_STEP_PAYLOAD = struct.Struct("<ddqQ")
+_STEP_PAYLOAD = struct.Struct("<dqQd")
 
 COMPILED, ALLOCATED, EPOCH = 1, 2, 4
 """Bits of a step's flags: in it something was compiled, device memory was allocated, a loader was begun anew."""
@@ -108,9 +108,10 @@ class Reader:
             offset = self._read_head(raw)
         while offset + _HEAD.size <= len(raw):
             size, kind, _ = _HEAD.unpack_from(raw, offset)
-            if size == 0 or offset + _HEAD.size + size > len(raw):
+            payload = raw[offset + _HEAD.size : offset + _HEAD.size + size]
+            if size == 0 or len(payload) < size or (kind == _STEP and payload[-8:] == bytes(8)):
                 break
-            self._take(kind, raw[offset + _HEAD.size : offset + _HEAD.size + size])
+            self._take(kind, payload)
             offset += (_HEAD.size + size + 7) & ~7
         self._position += offset
         return offset > 0
@@ -131,7 +132,7 @@ class Reader:
 
     def _take(self, kind: int, payload: bytes) -> None:
         if kind == _STEP and len(payload) == _STEP_PAYLOAD.size:
-            end_s, wait_s, num_samples, flags = _STEP_PAYLOAD.unpack(payload)
+            wait_s, num_samples, flags, end_s = _STEP_PAYLOAD.unpack(payload)
             self.record.steps.append(Step(end_s, wait_s, num_samples if num_samples >= 0 else None, flags))
         elif kind == _EVENT:
             try:

@@ -86,6 +86,7 @@ def run_arm(
         window_steps=window_steps,
         step_on=request.step_on,
         seed=request.seed,
+        pilot=window_steps is None,
     )
     document.write(folder / "plan.json", plan)
     started_s, launched_s = time.time(), time.perf_counter()

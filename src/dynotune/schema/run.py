@@ -34,7 +34,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         window_steps: steps of the window.
         step_on: `module:function` whose return ends a step, or `dynotune.step`; None to find it.
         seed: given to random, numpy and torch before the program draws from them; None leaves them.
-        settle: settings need reading back once the program is at work (its first steps).
+        pilot: note in which steps something was compiled or allocated.
     """
 
     schema: str = "dynotune.plan/1"
@@ -43,6 +43,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     window_steps: int | None = None
     step_on: str | None = None
     seed: int | None = None
+    pilot: bool = False
 
 
 class Readback(msgspec.Struct, frozen=True):

@@ -161,9 +161,7 @@ def test_the_system_malloc_is_read_back_from_the_mapped_libraries(child):
     assert done.readback["host.malloc"]["ok"] is True
 
 
-@pytest.mark.skipif(
-    environment.find_library(("libjemalloc.so.2",)) is None, reason="jemalloc is not installed"
-)
+@pytest.mark.skipif(environment.find_library(("libjemalloc.so.2",)) is None, reason="jemalloc is not installed")
 def test_jemalloc_is_mapped_when_it_is_preloaded(child):
     done = child("", "host.malloc=jemalloc", torch=False)
     assert done.readback["host.malloc"]["ok"] is True

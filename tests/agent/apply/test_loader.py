@@ -59,9 +59,7 @@ out["num"] = len(list(loader))
 
 
 def test_what_needs_workers_is_refused_with_the_reason_where_a_loader_has_none(child):
-    done = child(
-        LOADER + "list(DataLoader(data, 4))", "loader.prefetch_factor=4", "loader.persistent_workers=true"
-    )
+    done = child(LOADER + "list(DataLoader(data, 4))", "loader.prefetch_factor=4", "loader.persistent_workers=true")
     for answer in done.readback.values():
         assert answer["ok"] is False
         assert "num_workers above 0" in answer["detail"]
@@ -203,9 +201,7 @@ for name, loader in loaders.items():
 
 
 def test_pinning_without_a_gpu_is_not_taken_for_pinning(child):
-    done = child(
-        LOADER + "out['cuda'] = torch.cuda.is_available()\nlist(DataLoader(data))", "loader.pin_memory=true"
-    )
+    done = child(LOADER + "out['cuda'] = torch.cuda.is_available()\nlist(DataLoader(data))", "loader.pin_memory=true")
     if not done.out["cuda"]:
         assert done.readback["loader.pin_memory"]["ok"] is False
         assert "without a GPU" in done.readback["loader.pin_memory"]["detail"]

@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 layers = [nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), nn.Tanh(), nn.Linear(3, 1)]
 x = torch.randn(2, 4)
@@ -10,8 +11,8 @@ for layer in layers:
 net = nn.Sequential(*layers)
 net(torch.randn(1, 4))
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-for _ in range(12):
+for (x,) in DataLoader(TensorDataset(torch.randn(60, 4)), batch_size=5):
     optimizer.zero_grad()
-    net(torch.randn(5, 4)).mean().backward()
+    net(x).mean().backward()
     optimizer.step()
 print("TRUTH", 12, 60)

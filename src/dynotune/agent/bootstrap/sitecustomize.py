@@ -4,31 +4,37 @@ This folder stands first on PYTHONPATH and holds this one module, so that nothin
 module of the user's. Python imports it at start; the sitecustomize that it hides is run from here.
 """
 
+from __future__ import annotations
+
 import importlib.machinery
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-def _load_agent(here):
+
+def _load_agent(here: str) -> None:
     folder = os.path.dirname(here)
     loader = importlib.machinery.SourceFileLoader("_dynotune_agent", os.path.join(folder, "__init__.py"))
     spec = importlib.machinery.ModuleSpec("_dynotune_agent", loader, origin=loader.path, is_package=True)
-    spec.submodule_search_locations.append(folder)
+    path = spec.submodule_search_locations = [folder]
     spec.has_location = True
     agent = type(sys)("_dynotune_agent")
     agent.__spec__, agent.__loader__, agent.__file__ = spec, loader, loader.path
-    agent.__path__, agent.__package__ = spec.submodule_search_locations, "_dynotune_agent"
+    agent.__path__, agent.__package__ = path, "_dynotune_agent"
     sys.modules["_dynotune_agent"] = agent
     loader.exec_module(agent)
     agent.start()
 
 
-def _run_hidden():
+def _run_hidden() -> None:
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
         # What Python's site module gets when there is no sitecustomize; it carries on.
         raise ModuleNotFoundError("No module named 'sitecustomize'", name="sitecustomize")
-    module = type(sys)("sitecustomize")
+    module: Any = type(sys)("sitecustomize")
     module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, spec.origin
     module.__package__, module.__cached__ = "", spec.cached
     sys.modules["sitecustomize"] = module

@@ -1,0 +1,150 @@
+"""Calls of outermost modules, seen without standing in anybody's way. Modules in place of torch's."""
+
+import gc
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from dynotune.agent.roots import Roots
+
+
+@pytest.fixture
+def torch():
+    class Module:
+        def __init__(self, forward=None):
+            self._forward = forward
+
+        def __call__(self, *args):
+            return self._forward(*args) if self._forward else args
+
+    return SimpleNamespace(
+        nn=SimpleNamespace(Module=Module),
+        compiler=SimpleNamespace(is_compiling=lambda: False),
+        is_grad_enabled=lambda: False,
+    )
+
+
+@pytest.fixture
+def seen(torch):
+    """What Roots told: `first`, `called` and `errors`; `roots` itself."""
+    seen = SimpleNamespace(first=[], called=[], errors=[])
+    seen.roots = Roots(
+        torch,
+        lambda module: seen.first.append(type(module).__name__),
+        lambda module, args, kwargs: seen.called.append(type(module).__name__),
+        None,
+        lambda where, error: seen.errors.append(error),
+    )
+    seen.roots.watch_all()
+    return seen
+
+
+def make(torch, name, *bases):
+    return type(name, bases or (torch.nn.Module,), {})
+
+
+def test_sees_the_outermost_module_alone(torch, seen):
+    inner = make(torch, "Inner")()
+    assert make(torch, "Outer")(inner)(3) == (3,)
+    assert (seen.first, seen.called) == (["Outer"], ["Outer"])
+
+
+def test_a_call_that_raises_leaves_its_thread_free(torch, seen):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(torch, "Interrupted")(interrupt)()
+    make(torch, "Net")()()
+    assert seen.called == ["Net"]
+
+
+def test_a_module_at_the_address_of_one_that_died_is_met_too(torch, seen):
+    net = make(torch, "Net")
+    addresses = set()
+    for _ in range(50):
+        module = net()
+        addresses.add(id(module))
+        module()
+        del module
+        gc.collect()
+    assert len(addresses) < 50, "no address came twice: this shows nothing"
+    assert len(seen.first) == 50
+
+
+def test_uncovers_all_but_what_the_step_needs(torch, seen):
+    net, other = make(torch, "Net"), make(torch, "Other")
+    seen.roots.watch_only({net})
+    assert torch.nn.Module.__call__ is seen.roots.original
+    net()()
+    other()()
+    assert seen.called == ["Net"]
+    seen.roots.watch_only(set())
+    assert "__call__" not in vars(net)
+
+
+@pytest.mark.parametrize("end", ["watch_only", "compilation_begins", "pause"])
+def test_a_cover_that_the_program_put_on_ours_stays(end, torch, seen):
+    ours, theirs = torch.nn.Module.__call__, []
+
+    def cover(module, *args):
+        theirs.append(module)
+        return ours(module, *args)
+
+    torch.nn.Module.__call__ = cover
+    if end == "watch_only":
+        seen.roots.watch_only(set())
+    elif end == "compilation_begins":
+        seen.roots.compilation_begins()
+    else:
+        seen.roots.pause(lambda: None)()
+    assert torch.nn.Module.__call__ is cover
+    make(torch, "Net")()()
+    assert len(theirs) == 1
+
+
+def test_a_cover_that_the_program_put_on_one_class_stays(torch, seen):
+    net = make(torch, "Net")
+    seen.roots.watch_only({net})
+    ours, theirs = net.__call__, []
+
+    def cover(module, *args):
+        theirs.append(module)
+        return ours(module, *args)
+
+    net.__call__ = cover
+    seen.roots.watch_only(set())
+    net()()
+    assert len(theirs) == 1
+
+
+def test_replicas_of_data_parallel_are_no_roots(torch, seen):
+    replica = make(torch, "Replica")()
+    replica._is_replica = True
+    thread = threading.Thread(target=replica)
+    thread.start()
+    thread.join()
+    assert (seen.first, seen.called) == ([], [])
+
+
+def test_threads_are_inside_calls_of_their_own(torch, seen):
+    def in_another_thread(*_):
+        thread = threading.Thread(target=make(torch, "Beside")())
+        thread.start()
+        thread.join()
+
+    make(torch, "Net")(in_another_thread)()
+    assert seen.called == ["Beside", "Net"]
+
+
+def test_after_a_fork_no_thread_that_is_gone_is_inside_a_call(torch, seen):
+    seen.roots._busy.add(-1)
+    seen.roots.reset_after_fork()
+    assert seen.roots._busy == set()
+
+
+def test_a_mistake_of_the_agents_is_logged_and_the_call_stands(torch, seen):
+    seen.roots._first = seen.roots._after = lambda *_: 1 / 0
+    assert make(torch, "Net")()(3) == (3,)
+    assert [type(error) for error in seen.errors] == [ZeroDivisionError] * 2

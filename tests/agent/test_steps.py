@@ -1,0 +1,148 @@
+"""From events to steps, without torch."""
+
+import sys
+import threading
+
+from dynotune.agent.steps import Steps
+
+
+class Net:
+    """A thing with a class and an identity."""
+
+
+class Loader:
+    pass
+
+
+KEY = (Loader, 1, 8, object)
+
+
+class Batch:
+    shape = (8, 3)
+
+
+class Counted:
+    """Steps, with what it told."""
+
+    def __init__(self, **kwargs):
+        self.recorded, self.fixed, self.stops = [], [], []
+        self.steps = Steps(
+            grad_enabled=lambda: False,
+            record=lambda *step: self.recorded.append(step),
+            flags_now=lambda: 0,
+            reached=self.reached,
+            fixed=lambda *fixed: self.fixed.append(fixed),
+            **kwargs,
+        )
+
+    def reached(self, num_steps):
+        self.stops.append(num_steps)
+        return num_steps + 1
+
+    @property
+    def samples(self):
+        return [num_samples for _, _, num_samples, _ in self.recorded]
+
+    def draw_and_call(self, net):
+        self.steps.drawn(KEY, 8, 0.0, 0.5, Batch())
+        self.steps.called(net, (Batch(),), {})
+
+
+def test_counts_what_happened_before_the_cycle_was_found():
+    counted, net = Counted(), Net()
+    for _ in range(10):
+        counted.draw_and_call(net)
+    assert counted.samples == [8] * 10
+    # The window is told of live steps alone.
+    assert counted.stops == [4, 5, 6, 7, 8, 9, 10]
+    assert (counted.steps.num_steps, counted.steps.num_samples, counted.steps.num_uncounted) == (10, 80, 0)
+    assert [words for words, *_ in counted.fixed] == ["draw Loader, call Net"]
+
+
+def test_calls_from_several_threads_are_all_counted_once():
+    """A pool that serves requests: an index that is skipped would leave the window open for ever."""
+    counted, net = Counted(), Net()
+    num_threads, num_calls = 4, 3000
+    begin = threading.Barrier(num_threads)
+
+    def serve():
+        begin.wait()
+        for _ in range(num_calls):
+            counted.steps.called(net, (Batch(),), {})
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=serve) for _ in range(num_threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert counted.samples == [8] * (num_threads * num_calls)
+    assert counted.stops == list(range(counted.stops[0], num_threads * num_calls + 1))
+    assert len(counted.fixed) == 1
+
+
+def test_where_steps_will_be_marked_no_cycle_is_searched_for():
+    """Five batches a marked step: the draws and calls repeat long before the first mark comes."""
+    counted, net = Counted(marked_by_hand=True), Net()
+    for _ in range(4):
+        for _ in range(5):
+            counted.draw_and_call(net)
+        counted.steps.marked()
+    assert counted.samples == [40] * 4
+    assert [words for words, *_ in counted.fixed] == ["marked by the program"]
+
+
+def test_a_search_that_finds_nothing_does_not_remember_for_ever(monkeypatch):
+    monkeypatch.setattr("dynotune.agent.steps._MAX_EVENTS", 200)
+    counted = Counted()
+    nets = [type(f"Net{number}", (), {})() for number in range(300)]
+    for net in nets:
+        counted.steps.called(net, (), {})
+    assert counted.steps.num_events == 200
+
+
+def test_a_lock_held_by_another_thread_while_forking_is_not_waited_for():
+    counted, net = Counted(), Net()
+    with counted.steps._lock:
+        counted.steps.reset_after_fork()
+        thread = threading.Thread(target=counted.steps.called, args=(net, (), {}))
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_graphs_that_take_over_from_the_calls_before_their_capture_are_counted():
+    counted, net, graph = Counted(), Net(), Net()
+    for _ in range(11):
+        counted.steps.called(net, (Batch(),), {})
+    for _ in range(100):
+        counted.steps.replayed(graph)
+    assert counted.steps.num_steps == 111
+    assert [words for words, *_ in counted.fixed] == ["call Net", "replay Net"]
+
+
+def test_a_training_that_evaluates_by_graph_counts_its_updates():
+    counted, net, graph, optimizer = Counted(), Net(), Net(), Net()
+    counted.steps.optimizer_built(optimizer)
+    for _ in range(4):
+        for _ in range(6):
+            counted.steps.drawn(KEY, 8, 0.0, 0.5, Batch())
+            counted.steps.called(net, (Batch(),), {})
+            counted.steps.stepped(optimizer)
+        for _ in range(200):
+            counted.steps.replayed(graph)
+    assert counted.steps.num_steps == 24
+    assert counted.samples == [8] * 24
+
+
+def test_another_optimizer_than_the_one_that_ends_the_step_ends_none():
+    counted, first, second = Counted(), Net(), type("Other", (), {})()
+    for _ in range(10):
+        counted.steps.stepped(first)
+        counted.steps.stepped(second)
+    counted.steps.stepped(first)
+    assert counted.steps.num_steps == 10

@@ -202,7 +202,7 @@ def environment(folder: Path, more: Mapping[str, str]) -> dict[str, str]:
     ours = Path(dynotune.__file__).parents[1]
     path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and Path(entry) != ours]
     env = {**os.environ, "HF_HUB_OFFLINE": "1", **more}
-    env["PYTHONPATH"] = os.pathsep.join([*more.get("PYTHONPATH", "").split(), *path])
+    env["PYTHONPATH"] = os.pathsep.join([*filter(None, [more.get("PYTHONPATH")]), *path])
     scripts = folder / "bin"
     scripts.mkdir()
     for script in importlib.metadata.entry_points(group="console_scripts"):
@@ -216,7 +216,7 @@ def environment(folder: Path, more: Mapping[str, str]) -> dict[str, str]:
 
 
 def dynotune_command() -> list[str]:
-    """dynotune by a way that the command does not inherit."""
+    """Start dynotune by a way that the command does not inherit."""
     start = f"import sys; sys.path[:0] = {sys.path!r}; from dynotune.cli import main; main()"
     return [sys.executable, "-c", start]
 

@@ -36,8 +36,8 @@ class Steps:
         flags_now: flags of a step that ends now; None where nobody asks.
         reached: called as `reached(num_steps)` when a step has just ended and `num_steps` of them are at or past the
             last number that it returned; returns the next.
-        fixed: called as `fixed(description, begin_s, classes, num_superseded)` when a cycle was found, with the begin of
-            the first step, the classes of modules still needed, and how many of the first steps are none after all.
+        fixed: called as `fixed(description, begin_s, classes, num_superseded)` when a cycle was found, with the begin
+            of the first step, the classes of modules still needed, and how many of the first steps are none after all.
         search_again: called where another training seems to begin; whether its step may be searched for.
         marked_by_hand: steps will be marked; no cycle is searched for.
     """

@@ -58,8 +58,8 @@ class Record(msgspec.Struct):
         """`rank` or `world_size`: as the process group said it when the step was found, else as the environment did."""
         for event in ("cycle", "process"):
             value = (self.last(event) or {}).get(field)
-            if value is not None:
-                return int(value)
+            if isinstance(value, int):
+                return value
         return None
 
     @property

@@ -51,8 +51,9 @@ class Roots:
         self._compiled = False
 
     def watch_all(self) -> None:
-        """Cover every module's call. torch.compile still finds the original."""
-        self._cover_of_all = self._module.__call__ = self._cover(self.original)
+        """Cover every module's call, unless something is compiled. torch.compile still finds the original."""
+        if not self._compiled and self._module.__call__ is self.original:
+            self._cover_of_all = self._module.__call__ = self._cover(self.original)
 
     def pause(self, function: Call) -> Call:
         """`function` (torch.compile), called with the original `Module.__call__` in place."""

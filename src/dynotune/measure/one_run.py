@@ -134,7 +134,7 @@ def run_arm(
 def stepping(records: Sequence[Record]) -> list[Record]:
     """The records of the processes whose steps count: those of all ranks, or the one that made the most."""
     with_steps = [record for record in records if record.steps]
-    ranks = [record for record in with_steps if (record.last("process") or {}).get("rank") is not None]
+    ranks = [record for record in with_steps if record.among_ranks("rank") is not None]
     if len(ranks) > 1:
         return ranks
     return [max(with_steps, key=lambda record: len(record.steps))] if with_steps else []

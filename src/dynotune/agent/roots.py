@@ -140,10 +140,7 @@ class Roots:
                 met = known.get(id(module))
                 if met is None or met() is not module:
                     self._meet(module)
-                if around is None:
-                    output = original(module, *args, **kwargs)
-                else:
-                    output = around(original, module, args, kwargs)
+                output = around(original, module, args, kwargs) if around else original(module, *args, **kwargs)
             finally:
                 busy.discard(thread)
             try:

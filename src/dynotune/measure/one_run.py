@@ -223,8 +223,8 @@ def _no_step(run: Run, records: Sequence[Record], limit_s: float, lines: tuple[s
     if not records:
         return CannotRunHere(
             f"No Python of this command began a record {after}.{seen}",
-            hint="It is not Python, clears its environment, or starts Python with -I, -E or -S, which switch dynotune's "
-            f"agent off. {background}",
+            hint="It is not Python, clears its environment, or starts Python with -I, -E or -S, which switch our agent "
+            f"off. {background}",
         )
     if not any(record.last("torch") for record in records):
         return CannotRunHere(

@@ -138,8 +138,7 @@ def plan_window(request: Request, pilots: Sequence[Outcome], *, num_runs: int, b
             num_steps = min(num_steps, most - warmup)
     if num_steps * step_s < SHORTEST_S:
         raise CannotRunHere(
-            f"The window would be {num_steps} steps of {step_s * 1e3:.2g} ms, {num_steps * step_s * 1e3:.0f} ms in all: "
-            "too short to tell anything.",
+            f"The window would be {num_steps} steps, {num_steps * step_s * 1e3:.0f} ms in all: too short to tell.",
             hint="Let the command run longer (more epochs, more data), or ask for more with --steps.",
         )
     return Window(

@@ -136,7 +136,7 @@ def plan_window(request: Request, pilots: Sequence[Outcome], *, num_runs: int, b
             num_steps = whole_epochs * epoch
         if most is not None:
             num_steps = min(num_steps, most - warmup)
-    if num_steps * step_s < SHORTEST_S:
+    if num_steps * step_s < SHORTEST_S and request.window_steps is None:
         raise CannotRunHere(
             f"The window would be {num_steps} steps, {num_steps * step_s * 1e3:.0f} ms in all: too short to tell.",
             hint="Let the command run longer (more epochs, more data), or ask for more with --steps.",

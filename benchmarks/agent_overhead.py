@@ -4,8 +4,8 @@
 
 Two processes of one program differ by more than what is to be seen here, so the covers are taken off and put back
 within one: hooks of optimizers, `__next__` of loaders, the call of the root's class. The step has been found by then
-and the window is open: what is paid is what a measured run pays. Blocks come in pairs of random order; the answer is the
-median ratio over all pairs of all processes, with the order statistics around it that hold it in 95% of cases.
+and the window is open: what is paid is what a measured run pays. Blocks come in pairs of random order; the answer is
+the median ratio over all pairs of all processes, with the order statistics around it that hold it in 95% of cases.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Covers:
         for hooks in self._hooks:
             hooks.clear()
         ITERATOR.__next__ = self._next.__wrapped__
-        if self._call is not None:
+        if "__call__" in self._class.__dict__:
             del self._class.__call__
 
 

@@ -299,7 +299,7 @@ def test_an_interval_beyond_all_numbers_is_no_interval() -> None:
 def test_more_than_a_fifth_void_ends_undecided() -> None:
     judgement = judge(simulated(3, effect=0.1, sd=0.001, seed=1), num_voided=4)
     assert judgement.verdict == "undecided"
-    assert judgement.reason .startswith("4 of 7 pairs were void, more than 20%")
+    assert judgement.reason.startswith("4 of 7 pairs were void, more than 20%")
 
 
 def test_a_look_with_too_many_void_pairs_waits_for_more_valid_ones() -> None:

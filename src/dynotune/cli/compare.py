@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def compare(
     context: typer.Context,
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="SETTING…", help="knob=value, of the candidate.")
+        list[str] | None, typer.Argument(metavar="SETTING", help="knob=value, of the candidate.")
     ] = None,
     against: Annotated[
         list[str] | None,

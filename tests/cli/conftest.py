@@ -1,0 +1,96 @@
+"""dynotune as a user starts it: a process of its own, on tiny programs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+import dynotune
+
+T = TypeVar("T")
+SOURCE = str(Path(dynotune.__file__).parent.parent)
+DEADLINE_S = 120
+QUICK = ("--pairs", "2", "--warmup", "3", "--steps", "20", "--no-lock")
+
+STEPS = """
+import torch
+net = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+def step():
+    net(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+TRAIN = STEPS + "for _ in range(100_000):\n    step()\n"
+
+
+def until(ask: Callable[[], T], what: str) -> T:
+    """Ask until the answer is true."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not (answer := ask()):
+        assert time.monotonic() < deadline_s, f"never happened: {what}"
+        time.sleep(0.02)
+    return answer
+
+
+class User:
+    """Somebody with a folder, who types commands in it."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.cwd = tmp_path / "project"
+        self.cwd.mkdir()
+        self.runs = tmp_path / "runs"
+        self.env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "XDG_STATE_HOME": str(tmp_path / "state"),
+            "PYTHONPATH": SOURCE,
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.cwd / name
+        path.write_text(text)
+        return path
+
+    def start(self, *words: str, **more) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "dynotune", *words]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+        return subprocess.Popen(command, cwd=self.cwd, env=self.env, text=True, **(streams | more))
+
+    def types(self, *words: str, **more) -> subprocess.CompletedProcess[str]:
+        with self.start(*words, **more) as process:
+            out, err = process.communicate(timeout=DEADLINE_S)
+        assert "Traceback" not in err.replace("│ Traceback", "")
+        assert "dynotune made a mistake" not in err
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def compares(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`dynotune compare` of a few steps; `words` hold options, and the command after `--`."""
+        settings = [] if any("=" in word for word in words[: words.index("--")]) else ["env.A=1"]
+        return self.types("compare", *settings, "--run-dir", str(self.runs), *QUICK, *words)
+
+    def trains(self, program: str, *options: str) -> subprocess.CompletedProcess[str]:
+        """Compare on the Python text `program`."""
+        self.write("train.py", program)
+        return self.compares(*options, "--", sys.executable, "train.py")
+
+    def comparison_folder(self) -> Path:
+        (found,) = self.runs.glob("*/comparison.json")
+        return found.parent
+
+    def comparison(self) -> dict:
+        return msgspec.json.decode((self.comparison_folder() / "comparison.json").read_bytes())
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> User:
+    return User(tmp_path)

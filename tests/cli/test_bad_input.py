@@ -1,0 +1,196 @@
+"""What a user may do wrong, or a program be like: a clear error, and nothing is lost."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from .conftest import STEPS, TRAIN
+
+PYTHON = sys.executable
+
+
+def said(done, code: int, *texts: str) -> None:
+    assert done.returncode == code, done.stderr + done.stdout
+    for text in texts:
+        assert text in done.stderr, done.stderr
+
+
+# Settings
+
+
+def test_an_unknown_knob_is_told_the_nearest_names(user):
+    said(user.compares("loader.num_worker=2", "--", PYTHON, "x.py"), 2, "loader.num_workers", "next: ")
+
+
+def test_a_value_outside_its_type_is_told_what_it_takes(user):
+    said(user.compares("loader.num_workers=many", "--", PYTHON, "x.py"), 2, "'many'", "a whole number")
+
+
+def test_a_knob_that_needs_a_gpu_says_that_there_is_none(user):
+    done = user.compares("alloc.expandable_segments=true", "--", PYTHON, "x.py")
+    if done.returncode == 2:
+        pytest.skip("there is a GPU, and no x.py")
+    said(done, 3, "cannot work here", "next: ")
+    assert not user.runs.exists()
+
+
+def test_the_same_setting_in_both_arms_is_nothing_to_compare(user):
+    said(user.compares("env.A=1", "--against", "env.A=1", "--", PYTHON, "x.py"), 2, "Both arms are the same")
+
+
+def test_contradicting_settings_are_refused_before_anything_runs(user):
+    said(user.compares("env.A=1", "env.A=2", "--", PYTHON, "x.py"), 2, "both set env.A")
+
+
+@pytest.mark.parametrize(
+    "option", ["--pairs=1", "--pairs=13", "--margin=2", "--timeout=soon", "--budget=0", "--seed=-1", "--caches=hot"]
+)
+def test_an_option_out_of_range_is_refused_before_anything_runs(user, option):
+    user.write("touches.py", "open('ran', 'w')")
+    assert user.types("compare", "env.A=1", option, "--no-sandbox", "--", PYTHON, "touches.py").returncode == 2
+    assert not (user.cwd / "ran").exists()
+
+
+def test_a_json_file_that_cannot_be_written_is_refused_before_anything_runs(user):
+    user.write("touches.py", "open('ran', 'w')")
+    done = user.compares("--json", "no/such/folder.json", "--no-sandbox", "--", PYTHON, "touches.py")
+    said(done, 2, "Cannot write no/such/folder.json")
+    assert not (user.cwd / "ran").exists()
+
+
+# Commands
+
+
+def test_a_command_that_is_not_found_is_told(user):
+    said(user.compares("--", "pythn-of-nobody", "train.py"), 2, "Command not found: pythn-of-nobody", "next: ")
+
+
+def test_a_command_that_is_not_python_is_told(user):
+    said(user.compares("--", "/bin/echo", "hello"), 3, "No Python of this command began a record", "hello", "next: ")
+
+
+def test_a_python_that_switches_the_agent_off_is_told(user):
+    user.write("train.py", TRAIN.replace("100_000", "30"))
+    said(user.compares("--", PYTHON, "-I", "train.py"), 3, "No Python of this command", "-I")
+
+
+def test_a_command_that_never_imports_torch_is_told(user):
+    said(user.trains("print('done')"), 3, "never imported torch", "done")
+
+
+def test_a_command_that_fails_at_once_shows_its_last_lines(user):
+    done = user.trains("raise SystemExit('no data in /nowhere')")
+    said(done, 4, "failed in the baseline")
+    assert "no data in /nowhere" in done.stdout
+    assert "exit code 1" in done.stdout
+    assert user.comparison()["failed"]["last_lines"] == ["no data in /nowhere"]
+
+
+def test_an_arm_that_fails_alone_is_the_answer(user):
+    done = user.trains("import os\nassert 'A' not in os.environ, 'A is not for me'\n" + TRAIN)
+    said(done, 4, "failed in the candidate")
+    assert "AssertionError: A is not for me" in done.stdout
+    failed = user.comparison()["failed"]
+    assert (failed["arm"], failed["exit_code"]) == ("candidate", 1)
+
+
+def test_a_command_that_a_signal_ends_says_which(user):
+    done = user.trains("import os\nos.kill(os.getpid(), 11)")
+    said(done, 4)
+    assert "by signal 11" in done.stdout
+
+
+def test_a_command_that_hangs_ends_at_its_time_limit(user):
+    done = user.trains("import time, torch\nprint('waiting for data', flush=True)\ntime.sleep(1e6)", "--timeout", "6s")
+    said(done, 3, "within 6 s", "waiting for data", "--step-on")
+
+
+def test_a_command_that_hangs_after_some_steps_is_told_so(user):
+    program = STEPS + "for _ in range(12):\n    step()\nimport time\ntime.sleep(1e6)"
+    said(user.trains(program, "--timeout", "8s"), 3, "longer than 8 s", "12 steps", "--timeout")
+
+
+def test_a_command_without_steps_is_told_how_to_name_one(user):
+    said(user.trains("import torch\ntorch.ones(3).sum()"), 3, "made no step", "--step-on", "dynotune.step()")
+
+
+def test_a_command_with_fewer_steps_than_the_window_is_told_how_many(user):
+    program = STEPS + "for _ in range(15):\n    step()\n"
+    said(user.trains(program), 3, "makes 15 steps", "next: ")
+
+
+def test_a_command_that_is_over_in_a_moment_is_refused(user):
+    user.write("train.py", STEPS + "for _ in range(40):\n    step()\n")
+    words = ["compare", "env.A=1", "--no-lock", "--run-dir", str(user.runs), "--", PYTHON, "train.py"]
+    said(user.types(*words), 3, "scheduling decides", "run longer")
+
+
+def test_a_command_that_goes_on_in_the_background_is_told_so(user):
+    program = "import os\nif os.fork():\n    os._exit(0)\n" + TRAIN
+    said(user.trains(program), 3, "background")
+
+
+def test_a_missing_working_command_is_told_how_to_write_it(user):
+    said(user.types("compare", "env.A=1"), 2, "-- python train.py")
+
+
+# Programs with habits
+
+
+def test_a_users_own_sitecustomize_still_runs(user):
+    user.env["PYTHONPATH"] += ":" + str(user.cwd)
+    user.write("sitecustomize.py", "import builtins\nbuiltins.mine = True")
+    said(user.trains("assert mine\n" + TRAIN), 0)
+
+
+def test_a_program_may_replace_the_environment_close_all_files_and_leave_by_os_exit(user):
+    program = (
+        "import os\nos.environ = {'A': '9'}\n"
+        + STEPS
+        + "os.closerange(0, 4096)\nfor _ in range(30):\n    step()\nos._exit(0)\n"
+    )
+    done = user.trains(program, "--steps", "15")
+    said(done, 0)
+    assert "2 of at most 2" in done.stdout
+    assert user.comparison()["window_steps"] == 15
+
+
+# Output
+
+
+def test_json_on_standard_output_is_the_comparison_and_nothing_else(user):
+    import msgspec
+
+    done = user.trains(TRAIN, "--json", "-")
+    said(done, 0, "pair  1/2", "pair  2/2", "The window is")
+    document = msgspec.json.decode(done.stdout)
+    assert document["schema"] == "dynotune.comparison/1"
+    assert document["num_pairs"] == 2
+    assert document == user.comparison()
+
+
+def test_the_json_of_an_arm_that_fails_is_whole_too(user):
+    import msgspec
+
+    done = user.trains("raise SystemExit('no data')", "--json", "-")
+    said(done, 4, "no data")
+    assert msgspec.json.decode(done.stdout)["failed"]["arm"] == "baseline"
+
+
+@pytest.mark.parametrize(
+    ("subcommand", "usage"),
+    [
+        ("compare", "dynotune compare [OPTIONS] [SETTING]... -- COMMAND"),
+        ("run", "dynotune run [OPTIONS] -- COMMAND"),
+        ("knobs", "dynotune knobs [OPTIONS] [ID]"),
+        ("demo", "dynotune demo [OPTIONS]"),
+    ],
+)
+def test_every_subcommand_explains_itself(user, subcommand, usage):
+    user.env["COLUMNS"] = "100"
+    done = user.types(subcommand, "--help")
+    said(done, 0)
+    assert usage in done.stdout
+    assert done.stderr == ""

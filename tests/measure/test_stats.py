@@ -401,3 +401,9 @@ def test_scipy_is_not_loaded_before_a_judgement_is_asked_for() -> None:
         "sys.exit(any(name in sys.modules for name in ('scipy', 'numpy')))"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_one_void_pair_is_spoken_of_as_one() -> None:
+    judgement = judge([], max_pairs=2, num_voided=1)
+    assert judgement.verdict == "undecided"
+    assert "1 of 1 pairs was void" in judgement.reason

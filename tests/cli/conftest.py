@@ -1,79 +1,96 @@
-"""The command line as a user has it: a process of its own, in a folder of its own."""
+"""dynotune as a user starts it: a process of its own, on tiny programs."""
+
+from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
+import msgspec
 import pytest
 
-PROGRAM = """
-import argparse, os, sys, torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+import dynotune
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int, default=10000)
-args = parser.parse_args()
-{first}
-torch.set_num_threads(1)
-loader = DataLoader(TensorDataset(torch.randn(80, 8), torch.randint(0, 2, (80,))), batch_size=8)
-net = nn.Linear(8, 2)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-for _ in range(args.epochs):
-    for x, y in loader:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(net(x), y).backward()
-        optimizer.step()
-{last}
+T = TypeVar("T")
+SOURCE = str(Path(dynotune.__file__).parent.parent)
+DEADLINE_S = 120
+QUICK = ("--pairs", "2", "--warmup", "3", "--steps", "20", "--no-lock")
+
+STEPS = """
+import torch
+net = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+def step():
+    net(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
 """
-QUICK = ["--pairs", "2", "--warmup", "5", "--steps", "200", "--no-lock"]
+TRAIN = STEPS + "for _ in range(100_000):\n    step()\n"
 
 
-@dataclass
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
+def until(ask: Callable[[], T], what: str) -> T:
+    """Ask until the answer is true."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not (answer := ask()):
+        assert time.monotonic() < deadline_s, f"never happened: {what}"
+        time.sleep(0.02)
+    return answer
 
 
-class Cli:
-    """Calls `dynotune` in `folder`, records in `runs`."""
+class User:
+    """Somebody with a folder, who types commands in it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.runs = folder / "records" / "runs"
-        self.work = folder / "work"
-        self.work.mkdir()
-        self.env = {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "COLUMNS": "200", "CUDA_VISIBLE_DEVICES": ""}
+    def __init__(self, tmp_path: Path) -> None:
+        self.cwd = tmp_path / "project"
+        self.cwd.mkdir()
+        self.runs = tmp_path / "runs"
+        self.env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "XDG_STATE_HOME": str(tmp_path / "state"),
+            "PYTHONPATH": SOURCE,
+            "OMP_NUM_THREADS": "1",
+        }
 
-    def words(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "dynotune", *map(str, words)]
+    def write(self, name: str, text: str) -> Path:
+        path = self.cwd / name
+        path.write_text(text)
+        return path
 
-    def start(self, *words: str, **options) -> subprocess.Popen:
-        return subprocess.Popen(
-            self.words(*words), cwd=self.work, env=self.env, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, **options,
-        )  # fmt: skip
+    def start(self, *words: str, **more) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "dynotune", *words]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+        return subprocess.Popen(command, cwd=self.cwd, env=self.env, text=True, **(streams | more))
 
-    def __call__(self, *words: str, env: dict[str, str] | None = None, timeout: float = 240, **options) -> Done:
-        done = subprocess.run(
-            self.words(*words), cwd=self.work, env={**self.env, **(env or {})}, text=True, capture_output=True,
-            stdin=subprocess.DEVNULL, timeout=timeout, **options,
-        )  # fmt: skip
-        return Done(done.returncode, done.stdout, done.stderr)
+    def types(self, *words: str, **more) -> subprocess.CompletedProcess[str]:
+        with self.start(*words, **more) as process:
+            out, err = process.communicate(timeout=DEADLINE_S)
+        assert "Traceback" not in err.replace("│ Traceback", "")
+        assert "dynotune made a mistake" not in err
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
 
-    def compare(self, *words: str, command: list[str], quick: bool = True, **options) -> Done:
-        return self("compare", *words, *(QUICK if quick else []), "--run-dir", self.runs, "--", *command, **options)
+    def compares(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`dynotune compare` of a few steps; `words` hold options, and the command after `--`."""
+        settings = [] if any("=" in word for word in words[: words.index("--")]) else ["env.A=1"]
+        return self.types("compare", *settings, "--run-dir", str(self.runs), *QUICK, *words)
 
-    def program(self, first: str = "", last: str = "", *arguments: str) -> list[str]:
-        """A training program, with code before and after its loop."""
-        path = self.work / "train.py"
-        path.write_text(PROGRAM.format(first=first, last=last))
-        return [sys.executable, "train.py", *arguments]
+    def trains(self, program: str, *options: str) -> subprocess.CompletedProcess[str]:
+        """Compare on the Python text `program`."""
+        self.write("train.py", program)
+        return self.compares(*options, "--", sys.executable, "train.py")
+
+    def comparison_folder(self) -> Path:
+        (found,) = self.runs.glob("*/comparison.json")
+        return found.parent
+
+    def comparison(self) -> dict:
+        return msgspec.json.decode((self.comparison_folder() / "comparison.json").read_bytes())
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Cli:
-    return Cli(tmp_path)
+def user(tmp_path: Path) -> User:
+    return User(tmp_path)

@@ -299,7 +299,7 @@ def test_an_interval_beyond_all_numbers_is_no_interval() -> None:
 def test_more_than_a_fifth_void_ends_undecided() -> None:
     judgement = judge(simulated(3, effect=0.1, sd=0.001, seed=1), num_voided=4)
     assert judgement.verdict == "undecided"
-    assert judgement.reason == "4 of 7 pairs were void, more than 20%."
+    assert judgement.reason.startswith("4 of 7 pairs were void, more than 20%")
 
 
 def test_a_look_with_too_many_void_pairs_waits_for_more_valid_ones() -> None:
@@ -401,3 +401,9 @@ def test_scipy_is_not_loaded_before_a_judgement_is_asked_for() -> None:
         "sys.exit(any(name in sys.modules for name in ('scipy', 'numpy')))"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_one_void_pair_is_spoken_of_as_one() -> None:
+    judgement = judge([], max_pairs=2, num_voided=1)
+    assert judgement.verdict == "undecided"
+    assert "1 of 1 pairs was void" in judgement.reason

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynotune.measure import warmup
 from dynotune.measure.stats import StatisticsError
 from dynotune.measure.warmup import (
     MAX_WINDOW_S,
@@ -152,3 +154,11 @@ def test_a_pilot_that_says_too_little_is_an_error(arms: list[list[list[float]]])
 def test_steps_that_took_no_time_are_an_error() -> None:
     with pytest.raises(StatisticsError, match="no time at all"):
         window_length([[[0.0] * 20]], start_s=1.0)
+
+
+def test_where_to_cut_is_found_in_one_pass_as_by_the_definition() -> None:
+    draw = random.Random(4)
+    values = [10.0 / (1 + index) + draw.gauss(1, 0.1) for index in range(60)]
+    tails = [values[cut:] for cut in range(len(values))]
+    defined = [statistics.pvariance(tail) / len(tail) for tail in tails]
+    assert warmup._squared_errors_of_mean(values) == pytest.approx(defined, abs=1e-12)

@@ -56,3 +56,9 @@ def test_durations_carry_a_unit_and_three_digits(seconds, said):
 
 def test_an_arm_without_settings_is_the_command_as_it_is():
     assert words.settings([]) == "as it is"
+
+
+def test_a_ratio_beyond_reason_shows_no_digits(comparison):
+    assert words.interval((1e-59, 2e59)) == "< 0.01× to > 100×"
+    assert words.verdict(comparison(verdict="slower", speedup=1e-9)) == "> 100× slower"
+    assert words.times(100.0) == "100.00×"

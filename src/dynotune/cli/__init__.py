@@ -26,6 +26,7 @@ COMMANDS = {
     "knobs": "What can be set, and what it may change.",
     "demo": "Watch a comparison of settings on a real training script, on this machine.",
 }
+WITH_COMMAND = ("compare", "run")
 EPILOG = (
     "Exit codes: 0 done; 1 a gate said no; 2 wrong usage; 3 cannot run here; 4 your command failed; "
     "70 a mistake of dynotune's own; 130 interrupted. `dynotune run` exits as your command does."
@@ -82,8 +83,19 @@ def _parser(ours: Sequence[str]) -> Any:
         function: Callable[..., Any] = _named_only
         if name == asked:
             function = getattr(import_module(f"dynotune.cli.{name}"), name)
-        app.command(name, short_help=summary)(function)
+        app.command(name, short_help=summary, cls=_with_command() if name in WITH_COMMAND else None)(function)
     return typer.main.get_command(app)
+
+
+def _with_command() -> type[Any]:
+    """The class of subcommands that take the user's command: their usage line shows it."""
+    from typer.core import TyperCommand
+
+    class WithCommand(TyperCommand):
+        def collect_usage_pieces(self, ctx: Any) -> list[str]:
+            return [*super().collect_usage_pieces(ctx), "-- COMMAND"]
+
+    return WithCommand
 
 
 def _named_only() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from dynotune.cli import command_of
-from dynotune.cli.options import runs_folder, seconds, write_json
+from dynotune.cli.options import check_json, environment, runs_folder, seconds, write_json
 from dynotune.schema.errors import CommandFailed, UsageError
 
 if TYPE_CHECKING:
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
 
     from dynotune.measure.request import Request, Watcher
     from dynotune.schema.comparison import Comparison
+    from dynotune.schema.setting import Setting
 
 
 def compare(
     context: typer.Context,
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="SETTING…", help="knob=value, of the candidate.")
+        list[str] | None, typer.Argument(metavar="SETTING", help="knob=value, of the candidate.")
     ] = None,
     against: Annotated[
         list[str] | None,
@@ -30,7 +32,7 @@ def compare(
             metavar="SETTING", help="A setting of the baseline; repeat for more. The command as it is, without."
         ),
     ] = None,
-    pairs: Annotated[int, typer.Option(help="Most pairs to measure, 2 to 12.")] = 12,
+    pairs: Annotated[int, typer.Option(help="Most pairs to measure.", min=2, max=12)] = 12,
     margin: Annotated[float, typer.Option(help="Ratios within this of 1 count as the same.")] = 0.01,
     budget: Annotated[str | None, typer.Option(metavar="TIME", help="Most time for all of it: 90s, 15m, 1h.")] = None,
     warmup: Annotated[
@@ -41,7 +43,9 @@ def compare(
         str | None, typer.Option(metavar="MODULE:FUNCTION", help="What ends a step, where it is not found by itself.")
     ] = None,
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Most time for one run.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the runs' random numbers and of the pairs' order.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Of the runs' random numbers and of the pairs' order.")
+    ] = 0,
     caches: Annotated[
         str, typer.Option(metavar="warm|cold", help="Compile caches: kept between an arm's runs, or emptied.")
     ] = "warm",
@@ -71,6 +75,12 @@ def compare(
 
     if caches not in ("warm", "cold"):
         raise UsageError(f"--caches {caches} is neither warm nor cold.")
+    check_json(json)
+    if resume is not None and (settings or against or context.find_root().obj):
+        raise UsageError(
+            "--resume goes on with a comparison as it was begun: it takes no settings and no command.",
+            hint=f"dynotune compare --resume {resume}; or leave --resume out to begin a new one.",
+        )
     asked = parse(settings or []), parse(against or [])
     if resume is None and asked[0] == asked[1]:
         raise UsageError(
@@ -85,7 +95,7 @@ def compare(
         settings=asked[0],
         against=asked[1],
         cwd=Path.cwd(),
-        env=dict(os.environ),
+        env=environment(),
         base=base,
         warmup_steps=warmup,
         window_steps=steps,
@@ -103,7 +113,8 @@ def compare(
     show(measure(request, resume=resume, quiet=False), json)
 
 
-def parse(texts: Sequence[str]) -> list:  # type: ignore[type-arg]
+def parse(texts: Sequence[str]) -> list[Setting]:
+    """Settings as they stand on the command line; UsageError as `knobs.parse`."""
     from dynotune import knobs
 
     return [knobs.parse(text) for text in texts]
@@ -113,7 +124,7 @@ def measure(request: Request, *, resume: str | None = None, quiet: bool = False)
     """Make the comparison with its progress on stderr; what `compare` and `demo` both do.
 
     Raises:
-        DynotuneError: as `measure.protocol.compare`; KeyboardInterrupt after saying how to go on.
+        DynotuneError: as `measure.protocol.compare`; protocol.Interrupted after saying how to go on.
     """
     from rich.console import Console
 
@@ -127,13 +138,10 @@ def measure(request: Request, *, resume: str | None = None, quiet: bool = False)
             if resume is None:
                 return protocol.compare(request, watcher)
             return protocol.resume(_folder_of(resume, request.base), request, watcher)
-        except KeyboardInterrupt:
-            newest = max(request.base.glob("*/" + protocol.FILE), key=lambda path: path.stat().st_mtime, default=None)
-            if newest is not None:
-                where = "" if request.base == runs_folder(None) else f" --run-dir {request.base}"
-                console.print(
-                    f"Stopped. Finished pairs are kept: dynotune compare --resume {newest.parent.name}{where}"
-                )
+        except protocol.Interrupted as stopped:
+            usual = stopped.folder.parent == runs_folder(None)
+            which = stopped.folder.name if usual else shlex.join([str(stopped.folder)])
+            console.print(f"Stopped. Finished pairs are kept: dynotune compare --resume {which}", soft_wrap=True)
             raise
 
 
@@ -147,10 +155,10 @@ def show(comparison: Comparison, json: str | None) -> None:
 
     from dynotune.report.terminal import comparison_table
 
-    if json is not None:
-        write_json(comparison, json)
     if json != "-":
         Console(highlight=False).print(comparison_table(comparison))
+    if json is not None:
+        write_json(comparison, json)
     if comparison.failed is not None:
         failed = comparison.failed
         raise CommandFailed(
@@ -162,7 +170,7 @@ def show(comparison: Comparison, json: str | None) -> None:
 
 
 def _folder_of(resume: str, base: Path) -> Path:
-    folder = Path(resume) if os.sep in resume else base / resume
+    folder = Path(resume).absolute() if os.sep in resume else base / resume
     if not folder.is_dir():
         known = sorted(path.parent.name for path in base.glob("*/comparison.json"))[-3:]
         raise UsageError(

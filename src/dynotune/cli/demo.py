@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynotune.cli.options import runs_folder
+from dynotune.cli.options import environment, runs_folder
 from dynotune.schema.errors import CannotRunHere
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def _compare(settings: Sequence[str], command: list[str], *, run_dir: Path | Non
         command=command,
         settings=parse(settings),
         cwd=Path.cwd(),
-        env=dict(os.environ),
+        env=environment(),
         base=runs_folder(run_dir),
         warmup_steps=WARMUP_STEPS,
         window_steps=WINDOW_STEPS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -33,6 +34,41 @@ def seconds(text: str | None, option: str) -> float | None:
     return float(match[1]) * _UNITS_S[match[2]]
 
 
+def environment() -> dict[str, str]:
+    """The environment that dynotune was given, for the command to inherit.
+
+    Not `os.environ`: where the locale is C, Python puts LC_CTYPE into its own (PEP 538).
+    """
+    try:
+        entries = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return dict(os.environ)
+    found: dict[str, str] = {}
+    for entry in entries:
+        name, equals, value = entry.partition(b"=")
+        if equals:
+            found.setdefault(os.fsdecode(name), os.fsdecode(value))
+    return found
+
+
+def check_json(target: str | None) -> None:
+    """Refuse now what `write_json` would refuse after hours of measuring.
+
+    Raises:
+        UsageError: `target` cannot be a file that is written.
+    """
+    if target is None or target == "-":
+        return
+    path = Path(target)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        why = "it is a folder" if path.is_dir() else f"there is no folder {path.absolute().parent}"
+    elif not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        why = "permission denied"
+    else:
+        return
+    raise UsageError(f"Cannot write {target}: {why}.", hint="Name another file with --json.")
+
+
 def write_json(document: object, target: str) -> None:
     """Write `document` to the file `target`, or to standard output when that is `-`.
 
@@ -43,7 +79,7 @@ def write_json(document: object, target: str) -> None:
 
     text = msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
     if target == "-":
-        print(text)
+        print(text, flush=True)
         return
     try:
         Path(target).write_text(text + "\n", encoding="utf-8")

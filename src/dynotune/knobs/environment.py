@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-from dynotune.schema.knob import Env, Knob
+import re
 
-__all__ = ["KNOBS", "for_variable"]
+from dynotune.schema.knob import Env, Knob
+from dynotune.schema.setting import Setting
+
+__all__ = ["KNOBS", "for_variable", "loads_code"]
+
+# Variables that make the linker, a shell, Python or a library load files that somebody else names. No list of
+# them is complete; it holds what the tools of this field document.
+_LOADING = re.compile(
+    r"LD_.*|PYTHON(?!HASHSEED$|UNBUFFERED$|MALLOC$|OPTIMIZE$).*|PATH|HOME|XDG_.*|BASH_ENV|ENV|SHELLOPTS|BASHOPTS|IFS|PS4"
+    r"|BASH_FUNC_.*|GLIBC_TUNABLES|GCONV_PATH|LOCPATH|GIT_.*|CC|CXX|NVCC.*|CUDA_HOME|CUDA_PATH|.*_HOME|.*_CONFIG_FILE"
+    r"|.*PLUGIN.*|.*INJECTION.*|.*PRELOAD.*|.*_CACHE(_DIR|_PATH)?|.*_DIR|.*_PATH|.*_URL|.*_ENDPOINT|.*_PROXY|NCCL_CONF.*"
+    r"|TORCH_LOGS_OUT|.*TRUST_REMOTE_CODE|TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD|DYNOTUNE.*",
+    re.IGNORECASE,
+)
+
+
+def loads_code(setting: Setting) -> bool:
+    """Whether the setting may make a program load code or data that whoever wrote it chose."""
+    return setting.knob.startswith("env.") and _LOADING.fullmatch(setting.knob.removeprefix("env.")) is not None
 
 
 def for_variable(name: str) -> Knob:

@@ -97,12 +97,9 @@ class Reader:
 
     def _read_some(self) -> bool:
         """Read a piece; whether there may be more. Most of a record's file is room that nothing is written to yet."""
-        try:
-            with self.record.path.open("rb") as file:
-                file.seek(self._position)
-                raw = file.read(_PIECE_BYTES)
-        except OSError as error:
-            raise RecordError(f"Cannot read {self.record.path}: {error.strerror}.") from error
+        raw = self._piece(_PIECE_BYTES)
+        if len(raw) == _PIECE_BYTES and self._position and _HEAD.unpack_from(raw)[0] > _PIECE_BYTES - _HEAD.size:
+            raw = self._piece(_HEAD.size + _HEAD.unpack_from(raw)[0])
         offset = 0
         if self._position == 0:
             offset = self._read_head(raw)
@@ -115,6 +112,14 @@ class Reader:
             offset += (_HEAD.size + size + 7) & ~7
         self._position += offset
         return offset > 0
+
+    def _piece(self, num_bytes: int) -> bytes:
+        try:
+            with self.record.path.open("rb") as file:
+                file.seek(self._position)
+                return file.read(num_bytes)
+        except OSError as error:
+            raise RecordError(f"Cannot read {self.record.path}: {error.strerror}.") from error
 
     def _read_head(self, raw: bytes) -> int:
         if len(raw) < _FILE_HEAD.size or raw[:8] == bytes(8):
@@ -164,7 +169,20 @@ class Records:
 
 
 def summarise(record: Record, launched_s: float) -> Process:
-    """A process for `run.json`; `launched_s` is the launch on CLOCK_MONOTONIC."""
+    """A process for `run.json`; `launched_s` is the launch on CLOCK_MONOTONIC.
+
+    Raises:
+        RecordError: an event of it lacks what belongs to it.
+    """
+    try:
+        return _summary(record, launched_s)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecordError(
+            f"{record.path} is damaged: an event of it is not as dynotune's agent writes it ({error!r})."
+        ) from error
+
+
+def _summary(record: Record, launched_s: float) -> Process:
     process = record.last("process") or {}
     torch = record.last("torch")
     memory = record.last("memory") or {}

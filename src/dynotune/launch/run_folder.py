@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
+import shutil
 import time
 from pathlib import Path
 
@@ -43,6 +44,30 @@ def new_run_folder(base: Path) -> Path:
             folder.rmdir()
         raise _no_folder(base, error) from error
     return folder
+
+
+def fresh_folder(folder: Path) -> Path:
+    """`folder` made anew and empty, mode 0700: what an interrupted run left in it must not pass for the next one's.
+
+    Raises:
+        CannotRunHere: it cannot be made or emptied.
+    """
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise _no_folder(folder.parent, error) from error
+    return folder
+
+
+def has_room(folder: Path) -> bool:
+    """Whether the next few pages can be written there."""
+    try:
+        _prove_room(folder)
+    except OSError:
+        return False
+    return True
 
 
 def _prove_room(folder: Path) -> None:

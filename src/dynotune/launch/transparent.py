@@ -16,39 +16,52 @@ from dynotune.schema.run import Plan, Run
 from dynotune.schema.setting import Setting
 
 
-def run_transparently(
-    command: Sequence[str],
-    settings: Sequence[Setting],
-    *,
-    cwd: Path,
-    env: Mapping[str, str],
-    folder: Path,
-    facts: Facts,
-    step_on: str | None = None,
-    now_s: float,
-) -> tuple[Run, Exit]:
-    """Run `command` to its own end; the record is in `folder`.
+class TransparentRun:
+    """A command that runs as if dynotune were not there; `folder` takes what is recorded of it.
 
-    Raises:
-        UsageError, CannotRunHere: it cannot be started, or not with these settings.
+    Running and recording are two calls: the command's exit is its own, whatever becomes of the record.
     """
-    child_env, planned = environment.build(settings, env, run_dir=folder, agent_dir=environment.AGENT, facts=facts)
-    document.write(folder / "plan.json", Plan(settings=planned, step_on=step_on))
-    launched_s = time.perf_counter()
-    exit_ = run_in_foreground(command, env=child_env, cwd=cwd, run_dir=folder)
-    processes = [summarise(record, launched_s) for record in Records(folder).update()]
-    run = Run(
-        id=folder.name,
-        purpose="run",
-        command=list(command),
-        cwd=str(cwd),
-        settings=list(settings),
-        started_s=now_s,
-        wall_s=time.perf_counter() - launched_s,
-        exit_code=exit_.status,
-        ended_by="command",
-        processes=processes,
-        readback=read_back(processes),
-    )
-    document.write(folder / "run.json", run)
-    return run, exit_
+
+    def __init__(self, command: Sequence[str], settings: Sequence[Setting], *, cwd: Path, folder: Path) -> None:
+        self._command, self._settings = list(command), list(settings)
+        self._cwd, self._folder = cwd, folder
+        self._started_s, self._launched_s, self._ended_s = 0.0, 0.0, 0.0
+
+    def run(self, env: Mapping[str, str], facts: Facts, *, step_on: str | None = None) -> Exit:
+        """Run the command to its own end.
+
+        Raises:
+            UsageError, CannotRunHere: it cannot be started, or not with these settings.
+        """
+        child_env, planned = environment.build(
+            self._settings, env, run_dir=self._folder, agent_dir=environment.AGENT, facts=facts
+        )
+        document.write(self._folder / "plan.json", Plan(settings=planned, step_on=step_on))
+        self._started_s, self._launched_s = time.time(), time.perf_counter()
+        exit_ = run_in_foreground(self._command, env=child_env, cwd=self._cwd, run_dir=self._folder)
+        self._ended_s = time.perf_counter()
+        return exit_
+
+    def record(self, exit_: Exit) -> Run:
+        """What came of the run that ended with `exit_`; written as `run.json`.
+
+        Raises:
+            RecordError: what its processes wrote cannot be read.
+            CannotRunHere: it cannot be written.
+        """
+        processes = [summarise(record, self._launched_s) for record in Records(self._folder).update()]
+        run = Run(
+            id=self._folder.name,
+            purpose="run",
+            command=self._command,
+            cwd=str(self._cwd),
+            settings=self._settings,
+            started_s=self._started_s,
+            wall_s=self._ended_s - self._launched_s,
+            exit_code=exit_.status,
+            ended_by="command",
+            processes=processes,
+            readback=read_back(processes),
+        )
+        document.write(self._folder / "run.json", run)
+        return run

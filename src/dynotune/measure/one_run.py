@@ -12,13 +12,14 @@ from dynotune import probe
 from dynotune.launch import caches, environment
 from dynotune.launch.launcher import Exit, Launched, start
 from dynotune.launch.record import Record, Records, read_back, summarise
-from dynotune.launch.run_folder import last_lines
+from dynotune.launch.run_folder import has_room, last_lines
 from dynotune.measure.request import Request
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName
 from dynotune.schema.errors import CannotRunHere, CommandFailed
-from dynotune.schema.facts import Facts
-from dynotune.schema.run import EndedBy, Plan, Purpose, Readback, Run, Window
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.run import EndedBy, Plan, Process, Purpose, Readback, Run, Window
+from dynotune.schema.setting import Setting
 
 POLL_S = 0.2
 """Looking costs a millisecond; a run outlives its window by this at most."""
@@ -31,6 +32,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         records: of the processes that made steps, each rank once.
+        warmup_steps: asked for; None for a pilot.
         outside: what the sampler says of the window; None where there was none.
     """
 
@@ -38,6 +40,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     launched_s: float
     records: list[Record]
+    warmup_steps: int | None = None
     outside: probe.Judgement | None = None
 
     @property
@@ -117,7 +120,7 @@ def run_arm(
         sandbox=launched.sandbox,
         changed_files=launched.changed_files,
         processes=processes,
-        readback=read_back(processes),
+        readback=_readback(request.arm(arm), processes),
     )
     document.write(folder / "run.json", run)
     outcome = Outcome(
@@ -125,16 +128,35 @@ def run_arm(
         folder=folder,
         launched_s=launched_s,
         records=stepping(records),
+        warmup_steps=warmup_steps,
         outside=_outside(sampler, run),
     )
     _refuse_incomplete(outcome, arm, records, window_steps, limit_s)
     return outcome
 
 
+def refuse_impossible(request: Request, arm: ArmName, facts: Facts) -> None:
+    """Find out before anything runs what `run_arm` would refuse in the settings.
+
+    Raises:
+        UsageError, CannotRunHere: as `launch.environment.build`.
+    """
+    settings = request.arm(arm)
+    environment.build(settings, request.env, run_dir=request.base, agent_dir=environment.AGENT, facts=facts)
+
+
+def _readback(settings: Sequence[Setting], processes: Sequence[Process]) -> list[Readback]:
+    """What the processes say of every setting; one that none speaks of is unverified."""
+    found = read_back(processes)
+    silent = [setting for setting in settings if setting.knob not in {readback.knob for readback in found}]
+    nothing = Unknown("no process of the command said anything of it")
+    return found + [Readback(s.knob, str(s.value), nothing, "", None) for s in silent]
+
+
 def stepping(records: Sequence[Record]) -> list[Record]:
     """The records of the processes whose steps count: those of all ranks, or the one that made the most."""
     with_steps = [record for record in records if record.steps]
-    ranks = [record for record in with_steps if record.among_ranks("rank") is not None]
+    ranks = [record for record in with_steps if (record.last("process") or {}).get("rank") is not None]
     if len(ranks) > 1:
         return ranks
     return [max(with_steps, key=lambda record: len(record.steps))] if with_steps else []
@@ -194,6 +216,11 @@ def _refuse_incomplete(
     if run.ended_by == "window" or (run.exit_code == 0 and complete):
         return
     lines = last_lines(outcome.folder, NUM_LAST_LINES)
+    if not has_room(outcome.folder):
+        raise CannotRunHere(
+            f"There is no room left in {outcome.folder}: what the command printed and recorded there is cut off.",
+            hint="Free some space there, or name another folder with --run-dir.",
+        )
     if run.ended_by == "command" and run.exit_code:
         raise CommandFailed(
             f"The command failed in the {arm} {_in_words(run.exit_code)}.",
@@ -217,25 +244,27 @@ def _refuse_incomplete(
 
 def _no_step(run: Run, records: Sequence[Record], limit_s: float, lines: tuple[str, ...]) -> CannotRunHere:
     """Why there was no step, as far as the records tell."""
-    after = f"in {limit_s:.0f} s" if run.ended_by == "timeout" else f"before it ended, after {run.wall_s:.1f} s"
+    when = f"within {limit_s:.0f} s" if run.ended_by == "timeout" else f"and ended after {run.wall_s:.1f} s"
     seen = f" It printed last: {lines[-1]}" if lines else ""
-    background = "If it starts the work in the background and ends, give the command that does the work."
     if not records:
         return CannotRunHere(
-            f"No Python of this command began a record {after}.{seen}",
-            hint="It is not Python, clears its environment, or starts Python with -I, -E or -S, which switch our agent "
-            f"off. {background}",
+            f"No Python of this command began a record {when}.{seen}",
+            hint="It is not Python, clears its environment, or starts Python with -I, -E or -S, which switches "
+            "dynotune's agent off. Give the command that runs Python itself, without these.",
         )
     if not any(record.last("torch") for record in records):
         return CannotRunHere(
-            f"The command did not import torch {after}.{seen}", hint=f"Is it the right command? {background}"
+            f"The command never imported torch {when}.{seen}",
+            hint="Is it the right command? What it leaves in the background is ended with it: give the command that "
+            "does the work.",
         )
     num_events = max(int((record.last("exit") or {}).get("num_events", 0)) for record in records)
-    found = f"{num_events} events, but no cycle among them" if num_events else "no batch, call or update"
+    found = f"{num_events} events, but no cycle among them," if num_events else "no cycle of batches, calls or updates"
     return CannotRunHere(
-        f"The command made no step that dynotune can see {after}; seen: {found}.{seen}",
+        f"The command made no step that dynotune can see {when}: {found} was found.{seen}",
         hint="Name the function whose return ends a step with --step-on module:function (__main__:name for the "
-        f"script's own), or call dynotune.step() there. {background}",
+        "script's own), or call dynotune.step() there. If the work runs in the background, give the command that "
+        "does it.",
     )
 
 

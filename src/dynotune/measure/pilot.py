@@ -12,8 +12,9 @@ import msgspec
 from dynotune.launch.record import ALLOCATED, COMPILED, EPOCH, Record
 from dynotune.measure.one_run import Outcome
 from dynotune.measure.request import Request
-from dynotune.measure.warmup import MAX_WINDOW_S, MIN_WINDOW_STEPS, steady_from, window_length
-from dynotune.schema.errors import CannotRunHere
+from dynotune.measure.schedule import LOOKS
+from dynotune.measure.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS, steady_from, window_length
+from dynotune.schema.errors import CannotRunHere, UsageError
 
 # A pilot goes on for a while once it is steady: that is what its noise is known from.
 STEADY_S = 2.0
@@ -23,10 +24,9 @@ RESTLESS_S = 120.0
 # The step is found some events into the run, and the window begins after that in every run.
 ROOM_STEPS = 2
 MIN_STEPS = 8
-# A hiccup of a busy machine takes some milliseconds, and the CPU is counted in ticks of ten: below the first length
-# nothing can be told, below the second not much.
-SHORTEST_S = 0.1
-SHORT_S = 0.5
+# A process that is pushed off its core is away for a time slice, 3 to 4 ms, and comes back to cold caches: of less
+# than this, one such moment is several per cent, and no number of pairs within reason shows less than that.
+LEAST_WINDOW_S = 0.1
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,13 +46,12 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     whole_epochs: int = 0
 
     @property
-    def is_short(self) -> bool:
-        """Whether a stall of the machine weighs heavily in it."""
-        return self.num_steps * self.step_s < SHORT_S
+    def window_s(self) -> float:
+        return self.num_steps * self.step_s
 
     @property
     def run_s(self) -> float:
-        return self.start_s + self.num_steps * self.step_s
+        return self.start_s + self.window_s
 
 
 class Steadiness:
@@ -94,7 +93,41 @@ def steady_steps(record: Record) -> int | None:
     return steady_from(record.step_s, events=events)
 
 
-def plan_window(request: Request, pilots: Sequence[Outcome], *, num_runs: int, budget_s: float | None) -> Window:
+def plan(request: Request, pilots: Sequence[Outcome], left_s: float | None) -> tuple[Window, int]:
+    """The window, and the most pairs: as asked, or the even number below it that the time left affords.
+
+    Fewer pairs of a whole window are taken before many of a short one.
+
+    Raises:
+        CannotRunHere: as `plan_window`.
+        UsageError: the time left affords no comparison that could find anything.
+    """
+    whole = plan_window(request, pilots)
+    if left_s is None:
+        return whole, request.max_pairs
+    fewest = min(LOOKS[0], request.max_pairs)
+    numbers = [n for n in range(request.max_pairs, fewest - 1, -1) if n % 2 == 0 or n == request.max_pairs]
+    enough = min(whole.num_steps, math.ceil(MIN_WINDOW_S / whole.step_s))
+    for least in (enough, 1):
+        for num_pairs in numbers:
+            try:
+                window = plan_window(request, pilots, num_runs=2 * num_pairs, budget_s=left_s)
+            except UsageError:
+                continue
+            if window.num_steps >= least and 2 * num_pairs * window.run_s <= left_s:
+                return window, num_pairs
+    raise UsageError(
+        f"The budget does not afford {fewest} pairs, the fewest that can tell anything; {left_s:.0f} s of it are left.",
+        hint=f"A pair takes about {2 * whole.run_s:.0f} s here: give at least "
+        f"--budget {math.ceil(2 * fewest * whole.run_s + request.budget_s - left_s)}s."
+        if request.budget_s is not None
+        else "",
+    )
+
+
+def plan_window(
+    request: Request, pilots: Sequence[Outcome], *, num_runs: int = 1, budget_s: float | None = None
+) -> Window:
     """The window for all runs, from the pilot of each arm.
 
     Raises:
@@ -103,44 +136,26 @@ def plan_window(request: Request, pilots: Sequence[Outcome], *, num_runs: int, b
     """
     records = [pilot.records[0] for pilot in pilots]
     found = [steady_steps(record) for record in records]
-    fixed = max(_num_steps_to_find(record) for record in records)
-    warmup = request.warmup_steps
-    if warmup is None:
-        settled = [index if index is not None else len(r.steps) // 2 for index, r in zip(found, records, strict=True)]
-        warmup = max(*settled, fixed + ROOM_STEPS, 1)
     ended = [len(r.steps) for r, pilot in zip(records, pilots, strict=True) if pilot.run.ended_by == "command"]
     most = min(ended, default=None)
-    if most is not None and request.warmup_steps is None and most - warmup < MIN_WINDOW_STEPS:
-        warmup = min(warmup, max(fixed + ROOM_STEPS, most // 3))
-    if most is not None and (most < MIN_STEPS or most - warmup < min(MIN_STEPS, request.window_steps or MIN_STEPS)):
-        raise CannotRunHere(
-            f"The command makes {most} steps and ends: too few to time {MIN_STEPS} after {warmup} of warm-up.",
-            hint="Let it run longer (more epochs, more data), or set --warmup and --steps yourself.",
-        )
+    warmup = _warmup(request, records, found, most)
+    if most is not None:
+        _refuse_too_few(request, most, warmup)
     start_s = max(_start_s(pilot, warmup) for pilot in pilots)
-    steady = [r.step_s[min(warmup, len(r.steps) - MIN_WINDOW_STEPS) :] for r in records]
+    steady = [r.step_s[max(0, min(warmup, len(r.steps) - MIN_WINDOW_STEPS)) :] for r in records]
     step_s = max(statistics.fmean(times) for times in steady)
-    num_steps = request.window_steps
-    whole_epochs = 0
+    num_steps, whole_epochs = request.window_steps, 0
     if num_steps is None:
         usable = [[times] for times in steady if len(times) >= MIN_WINDOW_STEPS]
         num_steps = (
             window_length(usable, start_s=start_s, budget_s=budget_s, num_runs=num_runs) if usable else MIN_WINDOW_STEPS
         )
-        epoch = _epoch_steps(records)
-        if epoch is not None and epoch * step_s <= MAX_WINDOW_S and (most is None or epoch + warmup <= most):
-            # What happens once an epoch (workers started anew, a short last batch) counts as often in every window.
-            whole_epochs = max(1, round(num_steps / epoch))
-            if most is not None:
-                whole_epochs = min(whole_epochs, (most - warmup) // epoch)
-            num_steps = whole_epochs * epoch
+        longest_s = MAX_WINDOW_S if budget_s is None else min(MAX_WINDOW_S, budget_s / num_runs - start_s)
+        whole_epochs = _whole_epochs(_epoch_steps(records), num_steps, longest_s / step_s, most and most - warmup)
+        num_steps = whole_epochs * (_epoch_steps(records) or 0) or num_steps
         if most is not None:
             num_steps = min(num_steps, most - warmup)
-    if num_steps * step_s < SHORTEST_S and request.window_steps is None:
-        raise CannotRunHere(
-            f"The window would be {num_steps} steps, {num_steps * step_s * 1e3:.0f} ms in all: too short to tell.",
-            hint="Let the command run longer (more epochs, more data), or ask for more with --steps.",
-        )
+        _refuse_too_short(num_steps, step_s)
     return Window(
         warmup_steps=warmup,
         num_steps=num_steps,
@@ -149,6 +164,48 @@ def plan_window(request: Request, pilots: Sequence[Outcome], *, num_runs: int, b
         steady=None not in found or request.warmup_steps is not None,
         whole_epochs=whole_epochs,
     )
+
+
+def _warmup(request: Request, records: Sequence[Record], found: Sequence[int | None], most: int | None) -> int:
+    """Steps before the window; never so few that the step is not yet found in one arm when it begins."""
+    fixed = max(_num_steps_to_find(record) for record in records)
+    if request.warmup_steps is not None:
+        return max(request.warmup_steps, fixed + 1)
+    settled = [index if index is not None else len(r.steps) // 2 for index, r in zip(found, records, strict=True)]
+    warmup = max(*settled, fixed + ROOM_STEPS, 1)
+    if most is not None and most - warmup < MIN_WINDOW_STEPS:
+        warmup = min(warmup, max(fixed + ROOM_STEPS, most // 3))
+    return warmup
+
+
+def _refuse_too_few(request: Request, most: int, warmup: int) -> None:
+    wanted = request.window_steps or MIN_STEPS
+    if most - warmup >= wanted:
+        return
+    raise CannotRunHere(
+        f"The command makes {most} steps and ends: too few to time {wanted} after {warmup} of warm-up.",
+        hint="Let it run longer (more epochs, more data), or ask for fewer steps with --warmup and --steps.",
+    )
+
+
+def _refuse_too_short(num_steps: int, step_s: float) -> None:
+    if num_steps * step_s < LEAST_WINDOW_S:
+        raise CannotRunHere(
+            f"There are {num_steps} steps of {1000 * step_s:.2g} ms to time, {1000 * num_steps * step_s:.0f} ms in "
+            f"all. Below {1000 * LEAST_WINDOW_S:.0f} ms the kernel's scheduling decides, not the settings.",
+            hint="Let the command run longer (more epochs, more data).",
+        )
+
+
+def _whole_epochs(epoch: int | None, num_steps: int, longest: float, most: int | None) -> int:
+    """Epochs that a window of about `num_steps` steps holds; 0 where it cannot hold a whole one.
+
+    What happens once an epoch (workers started anew, a short last batch) then counts as often in every window.
+    """
+    if epoch is None or epoch > longest or (most is not None and epoch > most):
+        return 0
+    wanted = max(1, round(num_steps / epoch))
+    return min(wanted, max(1, int(longest // epoch)), wanted if most is None else most // epoch)
 
 
 def _num_steps_to_find(record: Record) -> int:
@@ -170,10 +227,3 @@ def _epoch_steps(records: Sequence[Record]) -> int | None:
         lengths |= {after - before for before, after in itertools.pairwise(begins)}
     # Evaluation on the same data begins the loader too; then the lengths differ and nothing is known.
     return lengths.pop() if len(lengths) == 1 else None
-
-
-def affordable_pairs(window: Window, max_pairs: int, left_s: float | None) -> int:
-    """The pairs that the time left affords; `max_pairs` without a limit."""
-    if left_s is None:
-        return max_pairs
-    return min(max_pairs, math.floor(left_s / (2 * window.run_s)))

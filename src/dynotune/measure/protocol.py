@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import msgspec
 
 from dynotune import knobs, probe
 from dynotune.launch import measuring, new_run_folder
+from dynotune.launch.run_folder import fresh_folder
 from dynotune.measure import schedule, summary
-from dynotune.measure.one_run import Outcome, run_arm
-from dynotune.measure.pilot import Steadiness, Window, affordable_pairs, plan_window
+from dynotune.measure.one_run import Outcome, refuse_impossible, run_arm
+from dynotune.measure.pilot import Steadiness, Window, plan, plan_window
 from dynotune.measure.request import Request, Watcher
 from dynotune.measure.stats import Judgement, judge
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName, Comparison, FailedArm, Pair, Voided
-from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
+from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, RecordError
 from dynotune.schema.facts import Facts, Unknown
 
 FILE = "comparison.json"
@@ -24,6 +27,8 @@ PILOT_LIMIT_S = 900.0
 # A run of known length may take longer than its pilot: other arms, cold pages, a busy machine.
 PATIENCE = 4.0
 PATIENCE_S = 60.0
+# Where one of these differs, times cannot be compared.
+SAME_MACHINE = ("host.cpu", "host.num_cores", "gpu.name", "gpu.count", "torch.version")
 ARMS: tuple[ArmName, ArmName] = ("baseline", "candidate")
 
 
@@ -38,18 +43,29 @@ def facts_of(request: Request) -> Facts:
     return facts
 
 
+class Interrupted(KeyboardInterrupt):
+    """The user stopped a comparison: children are gone, and what is finished lies in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+
 def compare(request: Request, watcher: Watcher) -> Comparison:
     """Compare the two arms of `request`. Every finished pair is on disk when the next one begins.
 
     Raises:
         UsageError, CannotRunHere: as knobs, pilots and runs say; nothing of the user's is changed.
-        KeyboardInterrupt: children are gone, finished pairs are kept, `resume` goes on.
+        Interrupted: `resume` goes on.
     """
+    judge([], margin=request.margin, max_pairs=request.max_pairs)  # refuses what is out of range
     facts = facts_of(request)
     for setting in [*request.settings, *request.against]:
         knobs.check_applies(setting, facts)
         if caution := knobs.caution(setting, facts):
             watcher.warn(caution)
+    for arm in ARMS:
+        refuse_impossible(request, arm, facts)
     folder = new_run_folder(request.base)
     comparison = Comparison(
         id=folder.name,
@@ -58,6 +74,8 @@ def compare(request: Request, watcher: Watcher) -> Comparison:
         against=request.against,
         margin=request.margin,
         max_pairs=request.max_pairs,
+        warmup_steps=request.warmup_steps,
+        window_steps=request.window_steps,
         caches=request.caches,
         seed=request.seed,
         cwd=str(request.cwd),
@@ -67,21 +85,23 @@ def compare(request: Request, watcher: Watcher) -> Comparison:
         finish=request.finish,
         facts={**facts, **probe.environment.facts(request.env)},
     )
-    return _Session(request, folder, comparison, watcher).run()
+    document.write(folder / FILE, comparison)
+    return _sit(request, folder, watcher)
 
 
 def resume(folder: Path, request: Request, watcher: Watcher) -> Comparison:
-    """Go on with the comparison in `folder`, from its last finished pair.
+    """Go on with the comparison in `folder`, from its last finished pair; one that is finished is only read.
 
     Args:
         request: only its `env`, `lock` and `budget_s` count; the rest is as it was.
 
     Raises:
         RecordError: there is no comparison in `folder`, or not one that can be read.
-        CannotRunHere: this is another machine than the one it was begun on.
+        CannotRunHere: this is another machine than the one it was begun on, or the command's folder is gone.
+        Interrupted: as `compare`.
     """
     comparison = document.read(folder / FILE, Comparison)
-    if comparison.verdict is not None or comparison.failed is not None:
+    if _is_over(comparison):
         return comparison
     request = msgspec.structs.replace(
         request,
@@ -101,13 +121,45 @@ def resume(folder: Path, request: Request, watcher: Watcher) -> Comparison:
         finish=comparison.finish,
     )
     now = facts_of(request)
-    moved = [name for name in ("host.cpu", "gpu.name", "torch.version") if now.get(name) != comparison.facts.get(name)]
+    moved = [name for name in SAME_MACHINE if now.get(name) != comparison.facts.get(name)]
     if moved:
         raise CannotRunHere(
             f"This comparison was begun elsewhere: {', '.join(moved)} differ. Pairs of two machines say nothing.",
             hint="Start it anew here.",
         )
-    return _Session(request, folder, comparison, watcher).run()
+    return _sit(request, folder, watcher)
+
+
+def _is_over(comparison: Comparison) -> bool:
+    return comparison.verdict is not None or comparison.failed is not None
+
+
+def _sit(request: Request, folder: Path, watcher: Watcher) -> Comparison:
+    try:
+        with _alone(request, watcher):
+            # Read only now: another dynotune may have gone on with it while we waited.
+            return _Session(request, folder, document.read(folder / FILE, Comparison), watcher).run()
+    except KeyboardInterrupt as stopped:
+        raise Interrupted(folder) from stopped
+
+
+def _alone(request: Request, watcher: Watcher) -> AbstractContextManager[None]:
+    def waits(pid: int | None) -> None:
+        who = f"another dynotune (process {pid})" if pid else "another dynotune"
+        watcher.say(f"Waiting: {who} is measuring on the same cores or GPU. --no-lock does not wait.")
+
+    if not request.lock:
+        return nullcontext()
+    from platformdirs import user_state_path
+
+    gpus = probe.nvml.visible_gpus(request.env)
+    return measuring(
+        # Not below the run folder: comparisons with different --run-dir share the cores all the same.
+        user_state_path("dynotune"),
+        cpus=probe.host.usable_cpus(),
+        gpus=None if isinstance(gpus, Unknown) else gpus,
+        on_wait=waits,
+    )
 
 
 class _Session:
@@ -122,29 +174,16 @@ class _Session:
         self._outcomes: list[Outcome] = []
 
     def run(self) -> Comparison:
-        gpus = probe.nvml.visible_gpus(self._request.env)
-        self._save()
-        if not self._request.lock:
-            return self._run()
-        with measuring(
-            self._request.base.parent,
-            cpus=probe.host.usable_cpus(),
-            gpus=None if isinstance(gpus, Unknown) else gpus,
-            on_wait=self._say_that_it_waits,
-        ):
-            self._began_s = time.monotonic()
-            return self._run()
-
-    def _say_that_it_waits(self, pid: int | None) -> None:
-        who = f"another dynotune (process {pid})" if pid else "another dynotune"
-        self._watcher.say(f"Waiting: {who} is measuring on the same cores or GPU. --no-lock does not wait.")
-
-    def _run(self) -> Comparison:
+        if _is_over(self._comparison):
+            return self._comparison
         try:
-            window = self._pilots()
-            self._pairs(window)
+            self._pairs(self._pilots())
         except _ArmFailed as failed:
-            self._update(failed=failed.arm)
+            self._summarise(failed=failed.arm, num_pairs=len(self._comparison.pairs))
+        except DynotuneError as error:
+            if self._comparison.pairs:
+                error.hint += f" The finished pairs are kept; dynotune compare --resume {self._folder} goes on."
+            raise
         return self._comparison
 
     # Pilots
@@ -155,36 +194,29 @@ class _Session:
         for arm in ARMS:
             self._watcher.running(f"pilot: {arm}")
             outcomes.append(self._launch(arm, f"pilot-{arm}", limit_s, window=None))
-        num_runs = 2 * self._request.max_pairs
-        window = plan_window(self._request, outcomes, num_runs=num_runs, budget_s=self._left_s())
-        max_pairs = affordable_pairs(window, self._request.max_pairs, self._left_s())
-        if max_pairs < schedule.MIN_PAIRS:
-            raise UsageError(
-                f"The budget affords {max_pairs} pairs; a comparison takes at least {schedule.MIN_PAIRS}.",
-                hint=f"A pair takes about {2 * window.run_s:.0f} s here: give more with --budget.",
-            )
-        if self._comparison.window_steps is not None:
+        if self._comparison.run_s is not None:
             # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
-            return window
-        unit = summary.unit(outcomes)
-        warnings = [] if window.steady else ["A pilot never became steady; the window begins in the middle of it."]
-        if window.is_short:
-            length_s = window.num_steps * window.step_s
-            warnings.append(f"The window is {length_s * 1e3:.0f} ms long: little noise is too much. More with --steps.")
+            return plan_window(self._request, outcomes)
+        window, max_pairs = plan(self._request, outcomes, self._left_s())
+        if max_pairs < self._request.max_pairs:
+            self._watcher.say(f"The budget affords {max_pairs} of {self._request.max_pairs} pairs.")
+        cautions = summary.window_cautions(self._request, window)
+        for caution in cautions:
+            self._watcher.warn(caution)
         self._update(
             warmup_steps=window.warmup_steps,
             window_steps=window.num_steps,
-            max_pairs=max_pairs - max_pairs % 2 if max_pairs < self._comparison.max_pairs else max_pairs,
-            unit=unit,
+            run_s=window.run_s,
+            max_pairs=max_pairs,
+            unit=summary.unit(outcomes),
             step=summary.step(outcomes[0]),
-            warnings=[*self._comparison.warnings, *warnings, *summary.sandbox_warnings(outcomes[0])],
+            warnings=[*self._comparison.warnings, *cautions, *summary.sandbox_warnings(outcomes[0])],
         )
         self._watcher.say(summary.cost(self._comparison, window))
         return window
 
     def _launch(self, arm: ArmName, name: str, limit_s: float, window: Window | None) -> Outcome:
-        folder = self._folder / name
-        folder.mkdir(mode=0o700, exist_ok=True)
+        folder = fresh_folder(self._folder / name)
         try:
             outcome = run_arm(
                 self._request,
@@ -200,9 +232,10 @@ class _Session:
         except CommandFailed as error:
             raise _ArmFailed(FailedArm(arm, error.command_exit_code, list(error.last_lines), str(folder))) from error
         self._refuse_rejected(outcome, arm)
-        self._outcomes.append(outcome)
+        # Without the steps: of a fast program they would fill the memory beside what is measured.
+        self._outcomes.append(msgspec.structs.replace(outcome, records=[]))
         self._update(
-            readback={**self._comparison.readback, **{r.knob: r for r in outcome.run.readback}},
+            readback=summary.merged_readback(self._comparison, outcome, arm),
             set_by=summary.changes_by_program(self._comparison, outcome),
         )
         return outcome
@@ -221,7 +254,9 @@ class _Session:
     # Pairs
 
     def _pairs(self, window: Window) -> None:
-        limit_s = self._request.timeout_s or PATIENCE * window.run_s + PATIENCE_S
+        # How long a program takes that runs to its own end, no pilot has seen.
+        own_limit_s = math.inf if self._request.finish else PATIENCE * window.run_s + PATIENCE_S
+        limit_s = self._request.timeout_s or own_limit_s
         while not (judgement := self._judge()).finished:
             valid, attempt = len(self._comparison.pairs), len(self._comparison.pairs) + len(self._comparison.voided)
             if self._out_of_time(window):
@@ -262,28 +297,32 @@ class _Session:
         )
 
     def _conclude(self, judgement: Judgement) -> None:
-        runs = self._all_runs()
-        self._update(
+        self._summarise(
             verdict=judgement.verdict,
             speedup=judgement.speedup,
             ci=judgement.ci,
             num_pairs=judgement.num_pairs,
             reason=judgement.reason,
             num_pairs_to_settle=judgement.num_pairs_to_settle,
-            baseline=summary.arm_summary(runs["baseline"], self._comparison.unit),
-            candidate=summary.arm_summary(runs["candidate"], self._comparison.unit),
-            warnings=[*self._comparison.warnings, *summary.warnings(self._outcomes)],
         )
 
-    def _all_runs(self) -> dict[ArmName, list[summary.MeasuredRun]]:
-        """The runs of the pairs that count, read from disk: some may be of an earlier sitting."""
-        return {
-            arm: [
-                summary.read_run(self._folder.parent / (p.baseline_run if arm == "baseline" else p.candidate_run))
-                for p in self._comparison.pairs
-            ]
-            for arm in ARMS
-        }
+    def _summarise(self, **answer: object) -> None:
+        """The answer, with what is shown beside it of the pairs that count."""
+        runs: dict[ArmName, list[summary.MeasuredRun]] = {arm: [] for arm in ARMS}
+        warnings = [*self._comparison.warnings, *summary.warnings(self._outcomes)]
+        for pair in self._comparison.pairs:
+            for arm, run in zip(ARMS, (pair.baseline_run, pair.candidate_run), strict=True):
+                # From disk: some may be of an earlier sitting.
+                try:
+                    runs[arm].append(summary.read_run(self._folder.parent / run))
+                except RecordError as error:
+                    warnings.append(f"left out of what is shown beside the answer: {error.message}")
+        self._update(
+            **answer,
+            baseline=summary.arm_summary(runs["baseline"], self._comparison.unit),
+            candidate=summary.arm_summary(runs["candidate"], self._comparison.unit),
+            warnings=warnings,
+        )
 
     # Time and disk
 

@@ -239,7 +239,10 @@ def _state(
 
 
 def _void_reason(num_valid: int, num_voided: int) -> str:
-    return f"{num_voided} of {num_valid + num_voided} pairs were void, more than {float(MOST_VOID):.0%}."
+    return (
+        f"{num_voided} of {num_valid + num_voided} pairs {'was' if num_voided == 1 else 'were'} void, more than "
+        f"{float(MOST_VOID):.0%}: too much else went on here. Measure again when it is quiet."
+    )
 
 
 def _refuse_unusable(pairs: Sequence[Pair], max_pairs: int) -> None:

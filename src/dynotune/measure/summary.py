@@ -11,10 +11,12 @@ import msgspec
 
 from dynotune.measure.one_run import Outcome
 from dynotune.measure.pilot import Window as PlannedWindow
+from dynotune.measure.request import Request
 from dynotune.measure.stats import StatisticsError
+from dynotune.measure.warmup import MIN_WINDOW_S
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName, ArmSummary, Comparison
-from dynotune.schema.run import EnvironmentChange, Process, Run
+from dynotune.schema.run import EnvironmentChange, Process, Readback, Run
 
 Unit = Literal["sample", "step"]
 
@@ -27,7 +29,7 @@ class MeasuredRun(msgspec.Struct, frozen=True):
 
     @property
     def wall_s(self) -> float:
-        """From the first begin to the last end of the ranks' windows."""
+        """Of the slowest rank's window."""
         windows = [rank.window for rank in self.ranks if rank.window is not None]
         return max(window.end_s - window.begin_s for window in windows)
 
@@ -109,12 +111,23 @@ def arm_summary(runs: Sequence[MeasuredRun], unit: Unit) -> ArmSummary:
 
 def void_reasons(runs: Mapping[ArmName, Outcome]) -> list[str]:
     """Causes outside the arms' own processes, of either run. The arm is not told: a cause counts the same in both."""
-    return [
-        f"run {outcome.run.id.rpartition('/')[2].partition('-')[0]}: {reason}"
-        for outcome in runs.values()
-        if outcome.outside is not None
-        for reason in outcome.outside.foreign
-    ]
+    reasons = [reason for outcome in runs.values() if outcome.outside is not None for reason in outcome.outside.foreign]
+    return list(dict.fromkeys(reasons))
+
+
+def merged_readback(comparison: Comparison, outcome: Outcome, arm: ArmName) -> dict[str, Readback]:
+    """The comparison's read-back with this run's: the candidate's word counts where both arms set a knob.
+
+    What one run could not verify stays unverified, whatever later ones say.
+    """
+    merged = dict(comparison.readback)
+    of_candidate = {setting.knob for setting in comparison.settings}
+    for readback in outcome.run.readback:
+        before = merged.get(readback.knob)
+        if (arm == "baseline" and readback.knob in of_candidate) or (before is not None and before.ok is None):
+            continue
+        merged[readback.knob] = readback
+    return merged
 
 
 def changes_by_program(comparison: Comparison, outcome: Outcome) -> list[EnvironmentChange]:
@@ -140,9 +153,27 @@ def warnings(outcomes: Sequence[Outcome]) -> list[str]:
     compiled = sum(any(window.num_compilations for window in outcome.windows) for outcome in outcomes)
     if compiled:
         found.append(f"In {compiled} runs something was compiled inside the window; lengthen --warmup.")
+    late = sum(any(w.first_step != o.warmup_steps for w in o.windows) for o in outcomes if o.warmup_steps is not None)
+    if late:
+        found.append(f"In {late} runs the step was found late and the window began later; lengthen --warmup.")
     found += sorted({f"could not be judged: {why}" for o in outcomes if o.outside for why in o.outside.unknown})
     mistakes = sorted({error for o in outcomes for process in o.run.processes for error in process.errors})
     found += [f"a mistake of dynotune's agent, which the program did not see: {error}" for error in mistakes[:3]]
+    return found
+
+
+def window_cautions(request: Request, window: PlannedWindow) -> list[str]:
+    """What the planned window gives reason to be wary of."""
+    found = []
+    if not window.steady:
+        found.append("A pilot never became steady; the window begins in the middle of it.")
+    if request.warmup_steps is not None and window.warmup_steps > request.warmup_steps:
+        found.append(f"The step is found after {window.warmup_steps - 1} steps: --warmup is {window.warmup_steps}.")
+    if window.window_s < MIN_WINDOW_S:
+        found.append(
+            f"The window is {1000 * window.window_s:.0f} ms long; below {MIN_WINDOW_S:g} s chance shows. "
+            "Let the command make more steps" + (", or raise --steps." if request.window_steps else ".")
+        )
     return found
 
 

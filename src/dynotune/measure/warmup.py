@@ -48,7 +48,8 @@ def steady_from(step_s: Sequence[float], *, events: Sequence[int] = ()) -> int |
         return None
     # The last third is always kept: a few batches that agree by luck would pass for a steady state.
     cuts = range(len(means) - max(3, math.ceil(len(means) / 3)) + 1)
-    best = min(cuts, key=lambda cut: _squared_error_of_mean(means[cut:]))
+    errors = _squared_errors_of_mean(means)
+    best = min(cuts, key=errors.__getitem__)
     return first + BATCH_STEPS * best if best < len(means) / 2 else None
 
 
@@ -133,9 +134,15 @@ def _variance(values: Sequence[float]) -> float:
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
-def _squared_error_of_mean(values: Sequence[float]) -> float:
-    """MSER's criterion: sum of squares over the squared number of values."""
-    return _variance(values) * (len(values) - 1) / len(values) ** 2
+def _squared_errors_of_mean(values: Sequence[float]) -> list[float]:
+    """MSER's criterion for the values from each index on: sum of squares over the squared number of values."""
+    # Summed from the end, about the last value: what comes early, and may be huge, does not blur what comes late.
+    errors, total, squares = [], 0.0, 0.0
+    for num, value in enumerate(reversed(values), 1):
+        total += value - values[-1]
+        squares += (value - values[-1]) ** 2
+        errors.append(max(0.0, squares - total**2 / num) / num**2)
+    return errors[::-1]
 
 
 def _refuse_non_durations(step_s: Sequence[float]) -> None:

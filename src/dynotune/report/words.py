@@ -12,6 +12,8 @@ __all__ = ["duration", "interval", "num_bytes", "rate", "settings", "share", "sp
 UNKNOWN = "unknown"
 # Up to here a percentage says it better than a factor.
 LARGE_RATIO = 1.1
+# Beyond these a ratio says only that it is not known, or that something else went wrong: no digits are shown.
+LARGEST_RATIO, SMALLEST_RATIO = 100.0, 0.01
 
 
 def verdict(comparison: Comparison) -> str:
@@ -34,8 +36,12 @@ def verdict(comparison: Comparison) -> str:
 
 
 def times(ratio: float | None, *, digits: int = 2) -> str:
-    """A ratio of times: `1.42×`."""
-    return UNKNOWN if ratio is None else f"{ratio:.{digits}f}×"
+    """A ratio of times: `1.42×`; `> 100×` and `< 0.01×` beyond."""
+    if ratio is None:
+        return UNKNOWN
+    if ratio > LARGEST_RATIO:
+        return f"> {LARGEST_RATIO:g}×"
+    return f"< {SMALLEST_RATIO:g}×" if ratio < SMALLEST_RATIO else f"{ratio:.{digits}f}×"
 
 
 def speedup(comparison: Comparison) -> str:

@@ -77,7 +77,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         unit: what the times are divided by.
         reason: why the verdict is `undecided`, or what `same` means here; may be empty.
         num_pairs_to_settle: for `undecided`, the pairs that would likely settle it; None where unknowable.
-        warmup_steps, window_steps: the same for every run; None before the pilots have said.
+        warmup_steps, window_steps: the same for every run; as asked (None: to be found) until the pilots have said.
+        run_s: about how long a run takes, seconds; None until the pilots have said.
         cwd, step_on, timeout_s, sandbox, finish: as asked, for `--resume`.
         set_by: changes of the environment variables among the settings that the program made.
         failed: an arm whose command failed, with its exit code and last lines; then there is no verdict.
@@ -104,6 +105,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     step: str = ""
     warmup_steps: int | None = None
     window_steps: int | None = None
+    run_s: float | None = None
     seed: int = 0
     cwd: str = ""
     step_on: str | None = None

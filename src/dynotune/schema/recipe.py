@@ -57,11 +57,12 @@ def read(path: Path) -> Recipe:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RecordError(f"Cannot read {path}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"{path} is not TOML: {error}.") from error
+    head = table.get("recipe")
+    # First of all: what a newer version holds need not fit ours.
+    check_schema(str(head.get("schema", "")) if isinstance(head, dict) else "", SCHEMA, name=str(path))
     try:
-        recipe = msgspec.convert(table, Recipe)
+        return msgspec.convert(table, Recipe)
     except msgspec.ValidationError as error:
         raise RecordError(f"{path} is not a recipe: {error}.") from error
-    check_schema(recipe.recipe.schema, SCHEMA, name=str(path))
-    return recipe

@@ -1,0 +1,131 @@
+"""Disks that are full or read-only, records that are newer or cut short."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from .conftest import STEPS, TRAIN
+from .test_bad_input import said
+
+PYTHON = sys.executable
+
+
+@pytest.fixture
+def small_disk(user):
+    """A disk of a few pages below the run folder."""
+    user.runs.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", str(user.runs)], capture_output=True)
+    if done.returncode:
+        pytest.skip("this machine lets nobody mount")
+    yield user.runs
+    subprocess.run(["umount", "-l", str(user.runs)], check=True)
+
+
+def test_a_disk_that_fills_up_under_the_run_folder_is_not_the_commands_fault(user, small_disk):
+    done = user.trains("import sys\nfor _ in range(10_000):\n    print('x' * 1000)\n    sys.stdout.flush()\n")
+    said(done, 3, "--run-dir")
+
+
+def test_a_disk_that_is_full_from_the_start_is_told_before_anything_runs(user, small_disk):
+    (small_disk / "full").write_bytes(bytes(380 << 10))
+    said(user.trains(TRAIN), 3, "No space left", "--run-dir")
+
+
+def test_a_run_folder_that_cannot_be_made_is_told(user):
+    user.runs.write_text("a file is in its place")
+    said(user.trains(TRAIN), 3, "Cannot make a run folder", "--run-dir")
+
+
+def test_a_read_only_disk_under_the_run_folder_is_told(user, small_disk):
+    remounted = subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], capture_output=True)
+    assert remounted.returncode == 0, remounted.stderr
+    said(user.trains(TRAIN), 3, "Read-only", "--run-dir")
+
+
+def test_a_limit_on_file_sizes_loses_no_finished_pair(user):
+    """The disk of a run is the command's as well: what it may not write, dynotune may not."""
+
+    def limit():
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 10, 1 << 10))
+
+    user.write("train.py", TRAIN)
+    words = ["compare", "env.A=1", "--no-lock", "--run-dir", str(user.runs), "--", PYTHON, "train.py"]
+    done = user.types(*words, preexec_fn=limit)
+    said(done, 3, "--run-dir")
+
+
+# Records
+
+
+@pytest.fixture
+def begun(user):
+    """A comparison that was interrupted before its first pair; the name to resume it by."""
+    said(user.trains("raise SystemExit(3)"), 4)
+    file = user.comparison_folder() / "comparison.json"
+    text = file.read_text()
+    assert '"failed": {' in text
+    return file
+
+
+def resume(user, file):
+    return user.types("compare", "--resume", file.parent.name, "--run-dir", str(user.runs))
+
+
+def test_a_comparison_of_a_newer_version_is_not_read(user, begun):
+    begun.write_text(begun.read_text().replace("dynotune.comparison/1", "dynotune.comparison/2"))
+    said(resume(user, begun), 3, "dynotune.comparison/2", "next: ")
+
+
+def test_a_truncated_comparison_is_told(user, begun):
+    begun.write_text(begun.read_text()[:-40])
+    said(resume(user, begun), 3, "not a complete JSON document")
+
+
+def test_a_finished_comparison_answers_again(user, begun):
+    done = resume(user, begun)
+    said(done, 4)
+    assert "exit code 3" in done.stdout
+
+
+def test_a_comparison_that_is_not_there_is_told_with_those_that_are(user, begun):
+    done = user.types("compare", "--resume", "nothing", "--run-dir", str(user.runs))
+    said(done, 2, "There is no comparison nothing", begun.parent.name)
+
+
+def test_resuming_takes_no_settings_and_no_command(user, begun):
+    words = ["compare", "env.B=1", "--resume", begun.parent.name, "--run-dir", str(user.runs)]
+    said(user.types(*words), 2, "takes no settings and no command")
+
+
+DAMAGES = """
+import glob, os
+(record,) = glob.glob(os.environ["DYNOTUNE_RUN"] + "/process-*.rec")
+"""
+
+
+def test_a_record_that_the_program_truncates_is_read_up_to_there(user):
+    program = STEPS + "for _ in range(9):\n    step()\n" + DAMAGES + "os.truncate(record, 4096)\nos._exit(0)"
+    done = user.trains(program)
+    assert done.returncode == 3
+    assert "error: " in done.stderr
+
+
+def test_a_record_that_the_program_overwrites_is_refused(user):
+    program = STEPS + "for _ in range(9):\n    step()\n" + DAMAGES
+    program += "with open(record, 'r+b') as file:\n    file.write(b'GARBAGE!')\n    file.flush()\nos._exit(0)"
+    said(user.trains(program), 3, "not a record of dynotune's")
+
+
+def test_a_record_that_the_program_damages_does_not_change_how_a_run_ends(user):
+    program = (
+        STEPS + DAMAGES + "with open(record, 'r+b') as file:\n    file.write(b'GARBAGE!')\nprint('out', flush=True)\n"
+    )
+    user.write("train.py", program + "os._exit(7)")
+    done = user.types("run", "--run-dir", str(user.runs), "--", PYTHON, "train.py")
+    assert (done.returncode, done.stdout) == (7, "out\n")
+    assert "not a record of dynotune's" in done.stderr

@@ -1,0 +1,122 @@
+"""Ctrl-C in the middle, going on afterwards, and two dynotunes at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from .conftest import DEADLINE_S, TRAIN, until
+from .test_bad_input import said
+
+PYTHON = sys.executable
+# Goes on until it is told that it may not begin again; then it hangs, so that a test can find it in the middle.
+HANGS_LATER = "import os, pathlib\nrun = os.environ['DYNOTUNE_RUN']\n" + TRAIN.replace(
+    "for _",
+    "import time\nwhile pathlib.Path(run).name.startswith('002') and pathlib.Path('hang').exists():\n"
+    "    pathlib.Path(run, 'hangs').touch()\n    time.sleep(0.05)\nfor _",
+)
+
+
+def carrying(mark: str) -> list[int]:
+    """The processes whose environment holds `mark`."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture
+def mark(user):
+    user.env["DYNOTUNE_TEST_MARK"] = uuid.uuid4().hex
+    return user.env["DYNOTUNE_TEST_MARK"]
+
+
+def test_an_interrupted_comparison_leaves_no_process_and_goes_on_with_its_finished_pairs(user, mark):
+    user.write("train.py", HANGS_LATER)
+    (user.cwd / "hang").touch()
+    quick = ["--pairs", "2", "--warmup", "5", "--steps", "20", "--no-lock", "--run-dir", str(user.runs)]
+    with user.start("compare", "env.A=1", *quick, "--", PYTHON, "train.py") as process:
+        until(lambda: list(user.runs.glob("*/002-*/hangs")), "the second pair begun")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130
+    assert out == ""
+    folder = user.comparison_folder()
+    assert f"dynotune compare --resume {folder}" in err
+    until(lambda: not carrying(mark), "all processes gone")
+    before = user.comparison()
+    assert len(before["pairs"]) == 1
+
+    (user.cwd / "hang").unlink()
+    done = user.types("compare", "--resume", str(folder), "--no-lock")
+    said(done, 0, "pair  2/2")
+    after = user.comparison()
+    assert after["pairs"][0] == before["pairs"][0]
+    assert len(after["pairs"]) == 2
+    assert (after["warmup_steps"], after["window_steps"]) == (before["warmup_steps"], before["window_steps"])
+
+
+@pytest.fixture
+def measuring(user):
+    """Another dynotune that measures until the test is over."""
+    user.write("hangs.py", "import os, pathlib, time\npathlib.Path('measures').touch()\ntime.sleep(1e6)")
+    other = str(user.runs) + "-other"
+    words = ["compare", "env.A=1", "--no-sandbox", "--run-dir", other, "--", PYTHON, "hangs.py"]
+    with user.start(*words) as process:
+        until((user.cwd / "measures").exists, "the other one measures")
+        yield process
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=DEADLINE_S)
+
+
+def test_the_second_measuring_dynotune_waits_and_says_for_whom(user, measuring):
+    user.write("train.py", "raise SystemExit(3)")
+    with user.start("compare", "env.A=1", "--run-dir", str(user.runs), "--", PYTHON, "train.py") as process:
+        line = process.stderr.readline()
+        assert line.startswith(f"Waiting: another dynotune (process {measuring.pid})")
+        assert "--no-lock" in line
+        measuring.send_signal(signal.SIGINT)
+        process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 4
+
+
+def test_no_lock_does_not_wait(user, measuring):
+    said(user.trains("raise SystemExit(3)"), 4)
+
+
+def test_an_interrupt_while_it_waits_ends_it(user, measuring):
+    with user.start("compare", "env.A=1", "--run-dir", str(user.runs), "--", PYTHON, "hangs.py") as process:
+        assert process.stderr.readline().startswith("Waiting")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130
+    assert "--resume" in err
+
+
+def test_an_interrupt_after_the_commands_end_does_not_change_how_run_ends(user, tmp_path):
+    """The record is read from a pipe in the run folder: it takes as long as the test wants."""
+    user.write(
+        "ends.py",
+        "import os\nos.mkfifo(os.environ['DYNOTUNE_RUN'] + '/process-9999-0.rec')\nos._exit(7)",
+    )
+    with user.start("run", "--run-dir", str(user.runs), "--", PYTHON, "ends.py") as process:
+        (fifo,) = until(lambda: list(user.runs.glob("*/process-9999-0.rec")), "the command at its end")
+        # Opens once dynotune reads it: the command is over by then.
+        with fifo.open("wb"):
+            os.kill(process.pid, signal.SIGINT)
+        while process.poll() is None:
+            try:
+                os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+            except OSError:
+                os.sched_yield()
+        process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 7

@@ -1,0 +1,121 @@
+"""`dynotune run`: settings and recipes, and nothing that the command would notice."""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+import pytest
+
+from .test_bad_input import said
+
+PYTHON = sys.executable
+RECIPE = '[recipe]\nschema = "dynotune.recipe/1"\n'
+SHOWS = "import os, sys\nprint(sorted(k for k in os.environ if k not in sys.argv))\n"
+
+
+@pytest.fixture
+def run(user):
+    def run(*words, program="import os; print(os.environ.get('A'))"):
+        user.write("show.py", program)
+        return user.types("run", "--run-dir", str(user.runs), *words, "--", PYTHON, "show.py")
+
+    return run
+
+
+def recipe(user, text):
+    return str(user.write("recipe.toml", text))
+
+
+def test_the_command_gets_the_settings(run):
+    done = run("--set", "env.A=1 2")
+    said(done, 0)
+    assert done.stdout == "1 2\n"
+
+
+def test_two_values_for_one_knob_are_refused(run):
+    said(run("--set", "env.A=1", "--set", "env.A=2"), 2, "env.A=1 and env.A=2")
+
+
+def test_the_command_inherits_exactly_the_environment_that_dynotune_was_given(user, run):
+    """In the C locale Python puts LC_CTYPE into its own environment, of which the shell knows nothing."""
+    user.env |= {"LC_ALL": "", "LANG": "C"}
+    user.env.pop("LC_CTYPE", None)
+    done = run(program="print(open('/proc/self/environ').read().replace('\\0', '\\n'), end='')")
+    given = dict(user.env)
+    found = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    assert found.pop("PYTHONPATH").endswith(given.pop("PYTHONPATH"))
+    assert found.pop("DYNOTUNE_RUN").startswith(str(user.runs))
+    assert found == given
+
+
+def test_a_good_recipe_is_applied_and_the_command_line_wins(user, run):
+    good = recipe(user, RECIPE + '[settings]\n"env.A" = 3\n"loader.num_workers" = 2\n')
+    assert run("--recipe", good).stdout == "3\n"
+    assert run("--recipe", good, "--set", "env.A=4").stdout == "4\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "text"),
+    [
+        ('"loader.num_worker" = 2', 2, "loader.num_workers"),
+        ('"loader.num_workers" = "; rm -rf ~"', 2, "a whole number"),
+        ('"env.LD_PRELOAD" = "/tmp/evil.so"', 2, "foreign code"),
+        ('"env.PYTHONSTARTUP" = "x.py"', 2, "foreign code"),
+        ('"env.PATH" = "/tmp"', 2, "foreign code"),
+        ('"env.NCCL_NET_PLUGIN" = "evil"', 2, "foreign code"),
+        ('"env.TRITON_CACHE_DIR" = "/tmp"', 2, "foreign code"),
+        ('"env.PYTHONPATH" = "/tmp"', 2, "dynotune sets PYTHONPATH itself"),
+        ('"env.A" = "\\u001b]0;title\\u0007"', 2, "is no knob"),
+        ('"env.A=B" = "x"', 2, "is no knob"),
+        ('"env.A" = [1]', 3, "is not a recipe"),
+        ('"env.A" = ', 3, "is not TOML"),
+    ],
+)
+def test_a_hostile_recipe_is_refused_before_the_command_starts(user, run, settings, code, text):
+    done = run("--recipe", recipe(user, f"{RECIPE}[settings]\n{settings}\n"))
+    said(done, code, text, "recipe.toml")
+    assert done.stdout == ""
+    assert "\x1b]0" not in done.stderr
+
+
+def test_variables_that_only_tune_are_a_recipes_to_set(user, run):
+    tuning = ["OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "PYTHONHASHSEED", "NCCL_ALGO", "CUDA_MODULE_LOADING"]
+    lines = "".join(f'"env.{name}" = "1"\n' for name in tuning)
+    said(run("--recipe", recipe(user, f"{RECIPE}[settings]\n{lines}")), 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said_text"),
+    [
+        ('[recipe]\nschema = "dynotune.recipe/2"\n[settings.loader]\nnum_workers = 2\n', "dynotune.recipe/2"),
+        ("[settings]\n", "is not a dynotune.recipe/1"),
+        ("x = " + "[" * 100_000, "is not TOML"),
+    ],
+    ids=["newer", "headless", "deep"],
+)
+def test_what_is_no_recipe_of_this_version_is_refused(user, run, text, said_text):
+    said(run("--recipe", recipe(user, text)), 3, said_text)
+
+
+def test_a_recipe_that_is_not_there_is_told(run):
+    said(run("--recipe", "nowhere.toml"), 3, "Cannot read nowhere.toml")
+
+
+def test_a_setting_that_could_not_be_read_back_is_told_and_changes_no_exit_code(run):
+    done = run("--set", "loader.num_workers=2", program="raise SystemExit(5)")
+    said(done, 5, "loader.num_workers: could not be read back")
+
+
+def test_the_runs_record_is_written_where_it_is_asked_for(user, run):
+    said(run("--json", "run.json"), 0)
+    assert msgspec.json.decode((user.cwd / "run.json").read_bytes())["schema"] == "dynotune.run/1"
+
+
+def test_a_record_that_cannot_be_written_changes_no_exit_code(user, run):
+    program = "import os, pathlib\npathlib.Path('out').mkdir()\nos._exit(6)"
+    said(run("--json", "out", program=program), 6, "Cannot write out")
+
+
+def test_a_command_that_is_not_found_is_told(user):
+    said(user.types("run", "--", "pythn-of-nobody"), 2, "Command not found")

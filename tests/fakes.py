@@ -1,0 +1,158 @@
+"""Stand-ins for the clock, the launcher's runs and the person who watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+from dynotune import probe
+from dynotune.launch.record import EPOCH, Record, Step
+from dynotune.measure.one_run import Outcome
+from dynotune.schema import document
+from dynotune.schema.run import Process, Readback, Run, Window
+
+START_S = 2.0
+
+
+def record(step_s, *, samples=32, epoch=None, found_after=3, rank=None, begin_s=START_S) -> Record:
+    """A process that made these steps, seconds each; `epoch`: steps after which the loader is begun anew."""
+    steps, at_s = [], begin_s
+    for index, duration_s in enumerate(step_s):
+        at_s += duration_s
+        steps.append(Step(at_s, 0.0, samples, EPOCH if epoch and index % epoch == 0 else 0))
+    cycle = {"event": "cycle", "step": "draw Loader, step SGD", "begin_s": begin_s, "num_steps": found_after}
+    process = {"event": "process", "rank": rank}
+    return Record(Path("process-1-0.rec"), 1, 0.0, steps, {"cycle": [cycle], "process": [process]})
+
+
+def window(*, wall_s=1.0, num_steps=100, num_samples=3200, first_step=5, begin_s=10.0) -> Window:
+    return Window(
+        first_step=first_step,
+        num_steps=num_steps,
+        begin_s=begin_s,
+        end_s=begin_s + wall_s,
+        num_samples=num_samples,
+        wait_s=0.0,
+    )
+
+
+def process(timed=None, **fields) -> Process:
+    fields = {"step": "draw Loader, step SGD", "num_steps": 200} | fields
+    return Process(pid=1, argv=["train.py"], executable="python", python="3.11.0", window=timed, **fields)
+
+
+def run(*processes, name="c/001-baseline", **fields) -> Run:
+    fields = {"purpose": "measured", "command": ["train"], "cwd": "/", "settings": [], "started_s": 0.0} | fields
+    return Run(id=name, processes=list(processes), **fields)
+
+
+class Clock:
+    """`time`, for those who only ask for `monotonic`."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+class Runs:
+    """Stands for `run_arm`: no process, times as they are given.
+
+    Args:
+        step_s: of each arm's steps; a function is asked for each run's, by its folder's name.
+        instead: by folder's name, what happens instead: it may raise, or change the outcome that it is given.
+    """
+
+    def __init__(self, clock: Clock, **fields) -> None:
+        self.clock = clock
+        self.step_s: dict[str, float | Callable[[str], float]] = {"baseline": 0.02, "candidate": 0.01}
+        self.instead: dict[str, Callable[[Outcome], Outcome]] = {}
+        self.samples: int | None = 32
+        self.num_steps: int | None = None
+        self.readback: list[Readback] = []
+        self.names: list[str] = []
+        self.asked: list[SimpleNamespace] = []
+        self.seen: list[int] = []
+        self.__dict__.update(fields)
+
+    def __call__(self, request, arm, *, folder, purpose, limit_s, warmup_steps=None, window_steps=None, **_) -> Outcome:
+        self.names.append(folder.name)
+        self.asked.append(SimpleNamespace(limit_s=limit_s, warmup_steps=warmup_steps, window_steps=window_steps))
+        self.seen.append(len(_pairs_on_disk(folder.parent)))
+        given = self.step_s[arm]
+        step_s = given(folder.name) if callable(given) else given
+        num_steps = self.num_steps or 200
+        self.clock.now_s += START_S + step_s * (window_steps or num_steps)
+        timed = None
+        if purpose == "measured":
+            samples = None if self.samples is None else self.samples * window_steps
+            wall_s = step_s * window_steps
+            timed = window(wall_s=wall_s, num_steps=window_steps, num_samples=samples, first_step=warmup_steps)
+        made = run(
+            process(timed),
+            name=f"{folder.parent.name}/{folder.name}",
+            purpose=purpose,
+            ended_by="command" if self.num_steps and purpose == "pilot" else "window",
+            readback=self.readback,
+        )
+        outcome = Outcome(
+            run=made,
+            folder=folder,
+            launched_s=0.0,
+            records=[record([step_s] * num_steps, samples=self.samples)] if purpose == "pilot" else [],
+            warmup_steps=warmup_steps,
+        )
+        if folder.name in self.instead:
+            outcome = self.instead[folder.name](outcome)
+        document.write(folder / "run.json", outcome.run)
+        return outcome
+
+
+def disturbed(outcome: Outcome) -> Outcome:
+    """The same run with another process on its cores."""
+    from msgspec.structs import replace
+
+    return replace(outcome, outside=probe.Judgement(foreign=["another process took 80% of the cores"], unknown=[]))
+
+
+def raises(error: BaseException) -> Callable[[Outcome], Outcome]:
+    def fail(outcome: Outcome) -> Outcome:
+        raise error
+
+    return fail
+
+
+class Watcher:
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.warned: list[str] = []
+        self.pairs: list[tuple[int, int]] = []
+        self.void: list[int] = []
+
+    def say(self, text):
+        self.said.append(text)
+
+    def warn(self, text):
+        self.warned.append(text)
+
+    def running(self, what):
+        pass
+
+    def running_arm(self, arm, *, pair, max_pairs):
+        pass
+
+    def finished(self, pair, *, number, max_pairs, unit="sample"):
+        self.pairs.append((number, max_pairs))
+
+    def voided(self, voided):
+        self.void.append(voided.pair)
+
+
+def _pairs_on_disk(folder: Path) -> list:
+    from dynotune.schema.comparison import Comparison
+
+    return document.read(folder / "comparison.json", Comparison).pairs

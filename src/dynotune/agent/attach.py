@@ -102,6 +102,7 @@ class Agent:
 
     def _torch_is_here(self, torch: Any) -> None:
         self._torch = torch
+        self._steps.grad_enabled = torch.is_grad_enabled
         self._window.torch_is_here(torch)
         self._event(
             {
@@ -191,6 +192,7 @@ class Agent:
         if self._roots is not None:
             if self._settings.wants_around:
                 classes = set(classes) | set(self._roots.known_classes())
+            self._roots.after = self._steps.called
             self._roots.watch_only(classes)
         self._guard("readback", self._read_back)
 

@@ -41,7 +41,7 @@ class Roots:
         self.original: Call = torch.nn.Module.__call__
         self._is_compiling: Callable[[], bool] = torch.compiler.is_compiling
         self._is_grad_enabled = torch.is_grad_enabled
-        self._first, self._after, self._around, self._log = first, after, around, log
+        self._first, self.after, self._around, self._log = first, after, around, log
         self._busy: set[int] = set()
         # By identity, as long as they live; and all classes, so that they stay known when the modules have died.
         self._known: dict[int, weakref.ref[Any]] = {}
@@ -144,7 +144,7 @@ class Roots:
             finally:
                 busy.discard(thread)
             try:
-                self._after(module, args, kwargs)
+                self.after(module, args, kwargs)
             except Exception as error:
                 self._log("roots", error)
             return output

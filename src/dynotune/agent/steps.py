@@ -55,7 +55,7 @@ class Steps:
     ) -> None:
         # Programs call models from several threads. Reentrant: a signal handler may call one, too.
         self._lock = RLock()
-        self._grad_enabled = grad_enabled
+        self.grad_enabled = grad_enabled
         self._record, self._flags_now, self._reached, self._fixed = record, flags_now, reached, fixed
         self._search_again = search_again
         self._tokens: list[cycles.Token] = []
@@ -93,7 +93,11 @@ class Steps:
     def reset_after_fork(self) -> None:
         """The thread that held the lock may not exist here."""
         self._lock = RLock()
+        self._forget_short_ways()
+
+    def _forget_short_ways(self) -> None:
         self.__dict__.pop("stepped", None)
+        self.__dict__.pop("called", None)
 
     # What happens in the program
 
@@ -146,7 +150,7 @@ class Steps:
             if self.inside_optimizer:
                 self.inside_optimizer -= 1
                 return
-            number = self._number(cycles.CALL, module, self._grad_enabled())
+            number = self._number(cycles.CALL, module, self.grad_enabled())
             if self._cycle is None:
                 self._happened(number, perf_counter(), 0.0, samples.in_call(args, kwargs))
                 return
@@ -218,6 +222,9 @@ class Steps:
         self._catch_up()
         if kinds[found.anchor] == cycles.STEP and found.per_step == 1:
             self._end_steps_with([r for r, number in self._numbers.values() if number == found.anchor])
+        elif kinds[found.anchor] == cycles.CALL and found.per_step == 1 and self._sampler in (None, found.anchor):
+            references = [r for r, number in self._numbers.values() if number == found.anchor]
+            self._end_steps_by_calls_of(references, self._tokens[found.anchor].with_grad)
         self._fixed(found.describe(self._tokens), self._begin_s, needed, num_superseded)
 
     def _end_steps_with(self, references: list[weakref.ref[Any]]) -> None:
@@ -233,6 +240,24 @@ class Steps:
                 self._end_step(perf_counter(), True)
 
         self.stepped = stepped  # type: ignore[method-assign]
+
+    def _end_steps_by_calls_of(self, references: list[weakref.ref[Any]], with_grad: bool) -> None:
+        """The same for inference: what one module has been called for ends the step and says its samples."""
+        anchor, lock, grad_enabled = references[-1], self._lock, self.grad_enabled
+        general, cycle, counts = self.called, self._cycle, self._sampler is not None
+
+        def called(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            usual = anchor() is module and self._cycle is cycle and not self.inside_optimizer
+            if not usual or grad_enabled() is not with_grad:
+                general(module, args, kwargs)
+                return
+            with lock:
+                if counts:
+                    self._waits.append(0.0)
+                    self._sizes.append(samples.in_call(args, kwargs))
+                self._end_step(perf_counter(), True)
+
+        self.called = called  # type: ignore[method-assign]
 
     def _catch_up(self) -> None:
         """Count what happened while the step was searched for."""
@@ -257,7 +282,7 @@ class Steps:
     def _forget_cycle(self) -> None:
         """Search anew."""
         self._cycle, self._anchor, self._sampler, self._loaders = None, -1, None, frozenset()
-        self.__dict__.pop("stepped", None)
+        self._forget_short_ways()
         self._next_check, self._seen, self._waits, self._sizes = 3, 0, [], []
 
     def _count(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool, live: bool) -> None:

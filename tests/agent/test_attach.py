@@ -69,7 +69,7 @@ before = type(importlib.util.find_spec("torch").loader).__name__
 import torch
 print(before, type(torch.__loader__).__name__, torch.__spec__.loader is torch.__loader__,
       "exec_module" in vars(torch.__loader__), inspect.getsourcefile(torch) == torch.__file__,
-      importlib.resources.files("torch").joinpath("version.py").is_file(), torch.nn.Linear(2, 2)(torch.ones(1, 2)).shape)
+      importlib.resources.files("torch").joinpath("version.py").is_file(), torch.ones(1, 2).shape)
 """
     )
     with_agent, without = run_under_agent([program]), run_under_agent([program], env={"DYNOTUNE_RUN": ""})

@@ -124,6 +124,23 @@ def test_a_damaged_event_hides_none_of_its_neighbours(recorded):
     assert (len(record.steps), list(record.events)) == (5, ["exit"])
 
 
+def test_steps_before_the_first_training_are_dropped(tmp_path):
+    looks, updates = [Step(1 + k, 0.0, 8, 0) for k in range(3)], [Step(9 + k, 0.0, 4, 0) for k in range(2)]
+    before = {"event": "cycle", "step": "draw Loader", "begin_s": 0.5}
+    after = {"event": "cycle", "step": "draw Loader, step SGD", "begin_s": 8.0, "num_superseded": 3}
+    write(tmp_path, [before, *looks, *updates, after])
+    (record,) = Records(tmp_path).update()
+    assert record.steps == updates
+    assert record.step_s == [1.0, 1.0]
+
+
+def test_the_process_group_knows_the_rank_better_than_the_environment(tmp_path):
+    write(tmp_path, [{"event": "process", "rank": None, "world_size": 4}, {"event": "cycle", "rank": 1}])
+    (record,) = Records(tmp_path).update()
+    assert (record.among_ranks("rank"), record.among_ranks("world_size")) == (1, 4)
+    assert record.among_ranks("local_rank") is None
+
+
 def test_a_newer_version_is_refused_with_what_to_do(recorded):
     raw = bytearray(recorded.read_bytes())
     struct.pack_into("<H", raw, 8, 2)

@@ -24,6 +24,7 @@ class OptimizerSite(Site):
         self._setting = planned[0]
         self._fused = planned[0]["value"]
         self._built: list[weakref.ref[Any]] = []
+        self._found: set[bool] = set()
         self._reasons: list[str] = []
         self._torch: Any = None
 
@@ -83,6 +84,14 @@ class OptimizerSite(Site):
             self._reasons.append(reason)
         self._built = [ref for ref in self._built if ref() is not None and ref() is not optimizer]
         self._built.append(weakref.ref(optimizer))
+        self._look()
+
+    def _look(self) -> None:
+        """What the optimizers have that are alive; of those that died stays what they were last seen to have."""
+        living = [optimizer for optimizer in (ref() for ref in self._built) if optimizer is not None]
+        if living:
+            groups = [group for optimizer in living for group in getattr(optimizer, "param_groups", ())]
+            self._found = {bool(group.get("fused")) for group in groups}
 
     def on_root(self, module: Any) -> None:
         """Gradients that will be sparse are known only now, and fused kernels take none."""
@@ -106,12 +115,12 @@ class OptimizerSite(Site):
 
     def readback(self) -> list[Answer]:
         witness = "fused of the optimizers' parameter groups"
-        optimizers = [optimizer for optimizer in (ref() for ref in self._built) if optimizer is not None]
-        if not optimizers:
+        self._look()
+        found = set(self._found)
+        if not found:
             names = ", ".join(target.rpartition(".")[2] for target in self._setting["site"]["targets"])
             detail = "the program built none of " + names
             return [answer(self._setting, None, witness, False, detail)]
-        found = {bool(group.get("fused")) for optimizer in optimizers for group in optimizer.param_groups}
         ok = found == {self._fused}
         detail = "; ".join(self._reasons)
         if not ok and not detail:

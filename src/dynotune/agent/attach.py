@@ -57,6 +57,7 @@ class Agent:
             flags_now=self._new_events if plan.get("pilot") else None,
             reached=self._window.reached,
             fixed=self._step_fixed,
+            search_again=self._search_again,
             marked_by_hand=bool(plan.get("step_on")),
         )
 
@@ -114,6 +115,7 @@ class Agent:
             torch.manual_seed(self._plan["seed"])
         self._guard("roots", self._cover_roots, torch)
         self._guard("loaders", sources.cover_loaders, torch, self._steps.drawn, self._loader_begun, self.log)
+        self._guard("workers", sources.cover_loader_workers, torch, self._worker_begun, self.log)
         self._guard("optimizers", sources.cover_optimizers, torch, self._steps, self._compiled, self.log)
         if self._plan.get("step_on"):
             self._guard("--step-on", marker.torch_is_here, torch, self.mark_step)
@@ -148,8 +150,15 @@ class Agent:
         type(handler).clear = clear
 
     def _loader_begun(self, key: Key, loader: Any) -> None:
-        self._steps.iterator_made(key)
+        self._steps.iterator_made(key, loader.dataset)
         self._settings.on_loader(loader)
+
+    def _worker_begun(self) -> None:
+        """This process works for a loader: what it calls, transforms for instance, are no steps of the program."""
+        self._window.done = True
+        self._steps.ignore()
+        if self._roots is not None:
+            self._roots.watch_only(set())
 
     def _grad_enabled(self) -> bool:
         return bool(self._torch.is_grad_enabled())
@@ -160,8 +169,25 @@ class Agent:
 
     # When a step has been found or has ended
 
-    def _step_fixed(self, description: str, begin_s: float, classes: set[type]) -> None:
-        self._event({"event": "cycle", "step": description, "begin_s": begin_s, "num_steps": self._steps.num_steps})
+    def _search_again(self) -> bool:
+        """Whether another step may be searched for: a window times the one that it began with."""
+        if self._window.has_begun:
+            return False
+        if self._roots is not None:
+            self._roots.watch_all()
+        return True
+
+    def _step_fixed(self, description: str, begin_s: float, classes: set[type], num_superseded: int) -> None:
+        self._event(
+            {
+                "event": "cycle",
+                "step": description,
+                "begin_s": begin_s,
+                "num_steps": self._steps.num_steps,
+                "num_superseded": num_superseded,
+                **self._place_among_ranks(),
+            }
+        )
         if self._roots is not None:
             if self._settings.wants_around:
                 classes = set(classes) | set(self._roots.known_classes())
@@ -181,13 +207,14 @@ class Agent:
         self._guard("memory", self._remember_memory)
         self._guard("readback", self._read_back)
         # Last: whoever reads it ends this process.
-        self._event({"event": "window", "world_size": self._world_size(), **fields})
+        self._event({"event": "window", "world_size": 1, **self._place_among_ranks(), **fields})
 
-    def _world_size(self) -> int:
+    def _place_among_ranks(self) -> dict[str, int]:
+        """Rank and world size where a process group says them; the environment, read at the start, may not know."""
         distributed = getattr(self._torch, "distributed", None)
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            return int(distributed.get_world_size())
-        return 1
+            return {"rank": int(distributed.get_rank()), "world_size": int(distributed.get_world_size())}
+        return {}
 
     def _read_back(self) -> None:
         self._event({"event": "readback", "settings": self._settings.readback()})
@@ -202,12 +229,16 @@ class Agent:
         self._event({"event": "exit", "num_events": self._steps.num_events})
 
     def _forked(self) -> None:
-        """In a forked child: a record of its own, begun when there is something to say, and no window."""
+        """In a forked child: a record of its own, begun when there is something to say.
+
+        It has a window if it is what does the work: when its parent has done nothing yet.
+        """
         self._writer.reset_after_fork()
         self._steps.reset_after_fork()
         if self._roots is not None:
             self._roots.reset_after_fork()
-        self._window.done = True
+        if self._steps.num_steps or self._steps.num_events:
+            self._window.done = True
         atexit.unregister(self._finish)
 
     def _guard(self, where: str, function: Callable[..., object], *args: Any) -> None:

@@ -128,7 +128,9 @@ def _explains(
     events: list[int], times: list[float], tokens: list[Token], sequence: list[int], length: int, num_optimizers: int
 ) -> bool:
     """Whether the cycle may stand although something is missing from it that was seen before or is to be expected."""
-    missing = set(events) - set(sequence)
+    # What came before the first update and never again was to build the model, not to train it.
+    begin = next((position for position, n in enumerate(events) if tokens[n].kind == STEP), 0)
+    missing = set(events[begin:]) - set(sequence)
     num_stepping = len({n for n in sequence if tokens[n].kind == STEP})
     if not missing and num_stepping >= num_optimizers:
         return True

@@ -51,8 +51,9 @@ class Roots:
         self._compiled = False
 
     def watch_all(self) -> None:
-        """Cover every module's call. torch.compile still finds the original."""
-        self._cover_of_all = self._module.__call__ = self._cover(self.original)
+        """Cover every module's call, unless something is compiled. torch.compile still finds the original."""
+        if not self._compiled and self._module.__call__ is self.original:
+            self._cover_of_all = self._module.__call__ = self._cover(self.original)
 
     def pause(self, function: Call) -> Call:
         """`function` (torch.compile), called with the original `Module.__call__` in place."""
@@ -139,10 +140,7 @@ class Roots:
                 met = known.get(id(module))
                 if met is None or met() is not module:
                     self._meet(module)
-                if around is None:
-                    output = original(module, *args, **kwargs)
-                else:
-                    output = around(original, module, args, kwargs)
+                output = around(original, module, args, kwargs) if around else original(module, *args, **kwargs)
             finally:
                 busy.discard(thread)
             try:

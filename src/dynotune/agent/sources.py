@@ -34,7 +34,7 @@ def cover_loaders(
         try:
             # No reference to the loader: it must die when it would have died.
             batch_size = getattr(loader, "batch_size", None)
-            key = type(loader), id(loader.dataset), batch_size, type(loader.sampler)
+            key = type(loader), id(loader.dataset), batch_size, type(loader.sampler), torch.is_grad_enabled()
             self._dynotune = key, batch_size
             met(key, loader)
         except Exception as error:
@@ -63,6 +63,23 @@ def cover_loaders(
         return batch
 
     iterator.__init__, iterator._reset, iterator.__next__ = __init__, _reset, __next__
+
+
+def cover_loader_workers(torch: Any, begun: Callable[[], None], log: Log) -> None:
+    """Call `begun()` in each process that begins work for a loader."""
+    workers: Any = importlib.import_module("torch.utils.data._utils.worker")
+    original = workers._worker_loop
+
+    # Pickled by its name, so a process that is spawned calls the cover of its own agent.
+    @functools.wraps(original)
+    def _worker_loop(*args: Any, **kwargs: Any) -> Any:
+        try:
+            begun()
+        except Exception as error:
+            log("worker", error)
+        return original(*args, **kwargs)
+
+    workers._worker_loop = _worker_loop
 
 
 def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -> None:

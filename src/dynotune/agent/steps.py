@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
     from typing import Any
 
-    Key = tuple[type, int, Any, type]
+    Key = tuple[type, int, Any, type, bool]
 
 _MAX_EVENTS = 1 << 20
 # Loaders are drawn from ahead of use by a batch or so (Lightning, accelerate).
@@ -36,7 +36,9 @@ class Steps:
         flags_now: flags of a step that ends now; None where nobody asks.
         reached: called as `reached(num_steps)` when a step has just ended and `num_steps` of them are at or past the
             last number that it returned; returns the next.
-        fixed: called as `fixed(description, begin_s, classes)` once, with the classes of modules still needed.
+        fixed: called as `fixed(description, begin_s, classes, num_superseded)` when a cycle was found, with the begin
+            of the first step, the classes of modules still needed, and how many of the first steps are none after all.
+        search_again: called where another training seems to begin; whether its step may be searched for.
         marked_by_hand: steps will be marked; no cycle is searched for.
     """
 
@@ -47,16 +49,19 @@ class Steps:
         record: Callable[[float, float, int, int], None],
         flags_now: Callable[[], int] | None,
         reached: Callable[[int], int],
-        fixed: Callable[[str, float, set[type]], None],
+        fixed: Callable[[str, float, set[type], int], None],
+        search_again: Callable[[], bool] = lambda: True,
         marked_by_hand: bool = False,
     ) -> None:
         # Programs call models from several threads. Reentrant: a signal handler may call one, too.
         self._lock = RLock()
         self._grad_enabled = grad_enabled
         self._record, self._flags_now, self._reached, self._fixed = record, flags_now, reached, fixed
+        self._search_again = search_again
         self._tokens: list[cycles.Token] = []
         # Loaders by their key; modules, optimizers and graphs by identity, as long as they live.
         self._draws: dict[Key, int] = {}
+        self._datasets: dict[Key, weakref.ref[Any]] = {}
         self._numbers: dict[tuple[str, int, bool], tuple[weakref.ref[Any], int]] = {}
         self._classes: dict[int, type] = {}
         self._history = _History()
@@ -70,6 +75,8 @@ class Steps:
         self._anchor, self._per_step = -1, 1
         self._loaders: Container[int] = frozenset()
         self._marked = False
+        self._begin_s: float | None = None
+        self._num_superseded = 0
         self._seen = 0
         self._draws_per_step: int | None = None
         self._waits: list[float] = []
@@ -91,11 +98,37 @@ class Steps:
     # What happens in the program
 
     def optimizer_built(self, optimizer: Any) -> None:
-        self._optimizers.add(optimizer)
+        """Once a step was found: another training begins, with a step of its own.
 
-    def iterator_made(self, key: Key) -> None:
+        What a program repeated before its first training, and trained nothing, was no step: a look at the data, an
+        evaluation.
+        """
+        with self._lock:
+            if self._cycle is not None and not self._marked and self._search_again():
+                if all(self._tokens[n].kind in (cycles.DRAW, cycles.CALL) for n in self._cycle.sequence):
+                    self._num_superseded = self.num_steps
+                self._forget_cycle()
+                self._optimizers.clear()
+            self._optimizers.add(optimizer)
+
+    def iterator_made(self, key: Key, dataset: Any) -> None:
         """A loader is begun anew: with the first batch from it an epoch begins."""
-        self._begun.add(key)
+        with self._lock:
+            self._begun.add(key)
+            if key not in self._draws:
+                self._take_over(key)
+            try:
+                self._datasets[key] = weakref.ref(dataset)
+            except TypeError:  # a list: whether it is dead cannot be known
+                self._datasets.pop(key, None)
+
+    def _take_over(self, key: Key) -> None:
+        """Give a loader of new data the number of one just like it whose data have died, as of an earlier fold."""
+        for other, dataset in self._datasets.items():
+            if dataset() is None and (other[0], other[2:]) == (key[0], key[2:]) and other in self._draws:
+                self._draws[key] = self._draws.pop(other)
+                del self._datasets[other]
+                return
 
     def drawn(self, key: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:
         with self._lock:
@@ -148,6 +181,12 @@ class Steps:
                 self._begin_marked(now)
             self._end_step(now, True)
 
+    def ignore(self) -> None:
+        """Count nothing from here on."""
+        self._forget_cycle()
+        self._cycle, self._marked = cycles.Cycle([], -1, 1, set()), True
+        self.marked = lambda: None  # type: ignore[method-assign]
+
     # From events to steps
 
     def _happened(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool = False) -> None:
@@ -171,11 +210,15 @@ class Steps:
         self._sampler = calls[0] if calls and not self._loaders and cycles.STEP not in kinds.values() else None
         self._draws_per_step = sum(n in self._loaders or n == self._sampler for n in found.sequence)
         needed = {self._classes[n] for n in calls if n in (self._sampler, self._anchor)}
-        begin_s = self._history.begin_s(found.sequence)
+        num_superseded, self._num_superseded = self._num_superseded, 0
+        if num_superseded:
+            self.num_steps, self._begin_s = 0, None
+        if self._begin_s is None:
+            self._begin_s = self._history.begin_s(found.sequence)
         self._catch_up()
         if kinds[found.anchor] == cycles.STEP and found.per_step == 1:
             self._end_steps_with([r for r, number in self._numbers.values() if number == found.anchor])
-        self._fixed(found.describe(self._tokens), begin_s, needed)
+        self._fixed(found.describe(self._tokens), self._begin_s, needed, num_superseded)
 
     def _end_steps_with(self, references: list[weakref.ref[Any]]) -> None:
         """The usual case by the shortest way, for it is paid in every step: what one optimizer has done ends it."""
@@ -208,10 +251,14 @@ class Steps:
         if len(self._history.numbers) + 1 < patience:
             self._history.add(number, perf_counter(), 0.0, None, False)
             return False
+        self._forget_cycle()
+        return True
+
+    def _forget_cycle(self) -> None:
+        """Search anew."""
         self._cycle, self._anchor, self._sampler, self._loaders = None, -1, None, frozenset()
         self.__dict__.pop("stepped", None)
-        self._next_check, self._waits, self._sizes = 3, [], []
-        return True
+        self._next_check, self._seen, self._waits, self._sizes = 3, 0, [], []
 
     def _count(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool, live: bool) -> None:
         if number in self._loaders or number == self._sampler:
@@ -251,7 +298,7 @@ class Steps:
     def _take_batches(self) -> tuple[float, int]:
         """Loader wait and samples (-1 unknown) of the step that ends now."""
         sizes, per_step = self._sizes, self._draws_per_step or len(self._sizes)
-        if len(sizes) == 1 == per_step:
+        if len(sizes) == len(self._waits) == per_step == 1:
             size = sizes.pop()
             return self._waits.pop(), -1 if size is None else size
         surplus = len(sizes) - per_step
@@ -273,7 +320,7 @@ class Steps:
         self._loaders = _Every(self._tokens)
         begin = self._history.begin_s(None) if self._history.numbers else now
         self._catch_up()
-        self._fixed("marked by the program", begin, set())
+        self._fixed("marked by the program", begin, set(), 0)
 
     # Names for objects
 

@@ -36,6 +36,10 @@ class Window:
         self.num_compilations = 0
         self.done = num_steps is None
 
+    @property
+    def has_begun(self) -> bool:
+        return self._first_step is not None
+
     def torch_is_here(self, torch: Any) -> None:
         self._torch = torch
 

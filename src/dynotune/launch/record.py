@@ -54,6 +54,14 @@ class Record(msgspec.Struct):
         found = self.events.get(event)
         return found[-1] if found else None
 
+    def among_ranks(self, field: str) -> int | None:
+        """`rank` or `world_size`: as the process group said it when the step was found, else as the environment did."""
+        for event in ("cycle", "process"):
+            value = (self.last(event) or {}).get(field)
+            if isinstance(value, int):
+                return value
+        return None
+
     @property
     def begin_s(self) -> float | None:
         """When the first step began, CLOCK_MONOTONIC."""
@@ -135,6 +143,8 @@ class Reader:
             try:
                 event = msgspec.json.decode(payload)
                 self.record.events.setdefault(str(event["event"]), []).append(event)
+                # The program trains after all: what it repeated before, on the way there, were no steps.
+                del self.record.steps[: event.get("num_superseded", 0)]
             except (msgspec.DecodeError, KeyError, TypeError):
                 pass  # a damaged event says nothing; those around it stand
 
@@ -185,8 +195,8 @@ def _summary(record: Record, launched_s: float) -> Process:
         executable=process.get("executable", ""),
         python=process.get("python", ""),
         torch=torch["version"] if torch else None,
-        rank=process.get("rank"),
-        world_size=window.get("world_size", 1) if window else process.get("world_size") or 1,
+        rank=record.among_ranks("rank"),
+        world_size=window.get("world_size", 1) if window else record.among_ranks("world_size") or 1,
         step=(record.last("cycle") or {}).get("step"),
         num_steps=len(record.steps),
         num_samples=sum(counted) if counted and len(counted) == len(samples) else None,

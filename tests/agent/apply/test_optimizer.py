@@ -85,3 +85,19 @@ def test_a_program_with_another_optimizer_is_told_so(child):
     done = child(TRAIN + "step(torch.optim.RMSprop(model.parameters()))", "optimizer.fused=true")
     assert done.readback["optimizer.fused"]["ok"] is False
     assert "none of Adam" in done.readback["optimizer.fused"]["detail"]
+
+
+def test_an_optimizer_that_has_died_is_read_back_as_it_was(child):
+    done = child(
+        TRAIN
+        + """
+def train():
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step(optimizer)
+    settings.readback()
+train()
+settings.readback()
+""",
+        "optimizer.fused=true",
+    )
+    assert (done.readback["optimizer.fused"]["found"], done.readback["optimizer.fused"]["ok"]) == ("true", True)

@@ -19,7 +19,7 @@ def describe() -> dict[str, object]:
     facts = {**probe.host.facts(), **probe.nvml.facts(dict(os.environ))}
     named = ("host.cpu", "host.num_cores", "host.kernel", "gpu.name", "gpu.driver")
     versions = {}
-    for package in ("torch", "dynotune", "ultralytics"):
+    for package in ("torch", "dynotune", "ultralytics", "lightning", "transformers", "accelerate"):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -1,50 +1,125 @@
-"""A loop of small steps that times itself, one block of steps for each line that it is sent.
+"""A loop of small steps that times itself with the agent's covers on and off, in blocks that take turns.
 
-Prints the seconds of each block, the device synchronised at both ends.
+Run under the agent. Prints one line of JSON a pair of blocks: seconds a step with them and without.
 """
 
 import argparse
+import importlib
 import itertools
-import sys
+import json
+import random
 import time
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+# Changing a class empties the interpreter's caches; the first steps of a block fill them again.
+UNTIMED_STEPS = 30
+ITERATOR = torch.utils.data.dataloader._BaseDataLoaderIter
+
+
+class Covers:
+    """What the agent has put around this program's objects, to be taken off and put back."""
+
+    def __init__(self, net: nn.Module) -> None:
+        optimizers = importlib.import_module("torch.optim.optimizer")
+        self._hooks = [optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks]
+        self._saved_hooks = [dict(hooks) for hooks in self._hooks]
+        self._next = ITERATOR.__next__
+        self._class = type(net)
+        self._call = self._class.__dict__.get("__call__")
+
+    def on(self) -> None:
+        for hooks, saved in zip(self._hooks, self._saved_hooks, strict=True):
+            hooks.update(saved)
+        ITERATOR.__next__ = self._next
+        if self._call is not None:
+            self._class.__call__ = self._call
+
+    def off(self) -> None:
+        for hooks in self._hooks:
+            hooks.clear()
+        ITERATOR.__next__ = self._next.__wrapped__
+        if "__call__" in self._class.__dict__:
+            del self._class.__call__
+
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", choices=["train", "loader", "infer"], default="train")
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--step-s", type=float, default=2e-3, help="About how long a step shall be.")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--pairs", type=int, default=100)
+    parser.add_argument("--block-s", type=float, default=0.03)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    layers = [layer for _ in range(args.layers) for layer in (nn.Linear(args.width, args.width), nn.ReLU())]
+    num_layers = max(1, round(args.step_s / seconds_of(args, 10) * 10))
+    net, run = build(args, num_layers)
+    run(300)  # the step is found
+    covers = Covers(net)
+    steps = max(10, round(args.block_s / args.step_s))
+    draw = random.Random(0)
+    for _ in range(args.pairs):
+        values = {}
+        for name in draw.sample(["on", "off"], 2):
+            getattr(covers, name)()
+            run(UNTIMED_STEPS)
+            values[name] = run(steps)
+        print(json.dumps(values), flush=True)
+    covers.on()
+
+
+def seconds_of(args: argparse.Namespace, num_layers: int) -> float:
+    """About what a step of so many layers takes, without modules and optimizers: the agent sees nothing of it."""
+    weights = [torch.randn(64, 64, device=args.device, requires_grad=args.kind != "infer") for _ in range(num_layers)]
+    x = torch.randn(16, 64, device=args.device)
+
+    def step() -> None:
+        y = x
+        with torch.inference_mode(args.kind == "infer"):
+            for weight in weights:
+                y = nn.functional.linear(y, weight).relu()
+        if args.kind != "infer":
+            gradients = torch.autograd.grad(y.sum(), weights)
+            with torch.no_grad():
+                for weight, gradient in zip(weights, gradients, strict=True):
+                    weight.add_(gradient, alpha=-1e-6)
+
+    return min(timed(step, 100, args.device) for _ in range(6))
+
+
+def build(args: argparse.Namespace, num_layers: int):
+    """The network, and a function that runs some steps of it and gives the seconds of one."""
+    layers = [layer for _ in range(num_layers) for layer in (nn.Linear(64, 64), nn.ReLU())]
     net = nn.Sequential(*layers).to(args.device)
-    data = TensorDataset(torch.randn(args.batch_size * 1000, args.width))
-    loader = DataLoader(data, batch_size=args.batch_size)
+    loader = DataLoader(TensorDataset(torch.randn(16 * 1000, 64)), batch_size=16)
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
-    x = torch.randn(args.batch_size, args.width, device=args.device)
+    x = torch.randn(16, 64, device=args.device)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3) if args.kind != "infer" else None
-    for line in sys.stdin:
-        synchronise(args.device)
-        begin = time.perf_counter()
-        for _ in range(int(line)):
-            if args.kind == "infer":
-                with torch.inference_mode():
-                    net(x)
-                continue
-            if args.kind == "loader":
-                x = next(batches)[0].to(args.device)
-            net(x).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        synchronise(args.device)
-        print(time.perf_counter() - begin, flush=True)
+
+    def step() -> None:
+        if optimizer is None:
+            with torch.inference_mode():
+                net(x)
+            return
+        inputs = next(batches)[0].to(args.device) if args.kind == "loader" else x
+        net(inputs).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return net, lambda num: timed(step, num, args.device)
+
+
+def timed(step, num: int, device: str) -> float:
+    """Seconds a step over `num` steps."""
+    synchronise(device)
+    begin = time.perf_counter()
+    for _ in range(num):
+        step()
+    synchronise(device)
+    return (time.perf_counter() - begin) / num
 
 
 def synchronise(device: str) -> None:

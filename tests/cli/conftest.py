@@ -21,13 +21,14 @@ DEADLINE_S = 120
 QUICK = ("--pairs", "2", "--warmup", "3", "--steps", "20", "--no-lock")
 
 STEPS = """
-import torch
+import time, torch
 net = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 def step():
     net(torch.randn(4, 8)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
+    time.sleep(0.01)
 """
 TRAIN = STEPS + "for _ in range(100_000):\n    step()\n"
 
@@ -89,6 +90,11 @@ class User:
 
     def comparison(self) -> dict:
         return msgspec.json.decode((self.comparison_folder() / "comparison.json").read_bytes())
+
+    def num_finished(self) -> int:
+        """Pairs that were measured; on a busy machine some of them are void, and then fewer follow."""
+        comparison = self.comparison()
+        return len(comparison["pairs"]) + len(comparison["voided"])
 
 
 @pytest.fixture

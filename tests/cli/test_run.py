@@ -11,7 +11,6 @@ from .test_bad_input import said
 
 PYTHON = sys.executable
 RECIPE = '[recipe]\nschema = "dynotune.recipe/1"\n'
-SHOWS = "import os, sys\nprint(sorted(k for k in os.environ if k not in sys.argv))\n"
 
 
 @pytest.fixture
@@ -119,3 +118,13 @@ def test_a_record_that_cannot_be_written_changes_no_exit_code(user, run):
 
 def test_a_command_that_is_not_found_is_told(user):
     said(user.types("run", "--", "pythn-of-nobody"), 2, "Command not found")
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -TERM $$", -15), ("true", 0)])
+def test_the_exit_is_the_commands(user, script, code):
+    assert user.types("run", "--run-dir", str(user.runs), "--", "bash", "-c", script).returncode == code
+
+
+def test_the_output_is_the_commands(user):
+    done = user.types("run", "--run-dir", str(user.runs), "--", "bash", "-c", "echo out; echo err >&2")
+    assert (done.stdout, done.stderr) == ("out\n", "err\n")

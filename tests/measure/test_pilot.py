@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from dynotune.measure import summary
 from dynotune.measure.one_run import Outcome
-from dynotune.measure.pilot import LEAST_WINDOW_S, Steadiness, plan, plan_window
+from dynotune.measure.pilot import LEAST_WINDOW_S, SHORT_WINDOW_S, Steadiness, plan, plan_window
 from dynotune.measure.request import Request
 from dynotune.measure.warmup import MIN_WINDOW_S
 from dynotune.schema.errors import CannotRunHere, UsageError
@@ -102,19 +103,18 @@ def test_a_program_with_fewer_steps_than_the_window_asked_for_is_refused_after_i
         plan_window(asked, pilots([0.05] * 100, ended_by="command"))
 
 
-def test_a_window_too_short_to_tell_anything_is_refused():
-    with pytest.raises(CannotRunHere, match="scheduling decides") as refused:
-        plan_window(request(), pilots([0.0005] * 40, ended_by="command"))
+@pytest.mark.parametrize("asked", [{}, {"warmup_steps": 5, "window_steps": 20}])
+def test_a_window_too_short_to_tell_anything_is_refused(asked):
+    with pytest.raises(CannotRunHere, match="too short to tell") as refused:
+        plan(request(**asked), pilots([0.0005] * 40, ended_by="command"), None)
     assert "run longer" in refused.value.hint
 
 
-def test_the_shortest_window_that_is_found_is_at_the_floor_or_above():
-    window = plan_window(request(), pilots([0.02] * 20, ended_by="command"))
-    assert LEAST_WINDOW_S <= window.window_s < MIN_WINDOW_S
-
-
-def test_steps_that_the_user_asks_for_are_measured_however_short():
-    assert plan_window(request(warmup_steps=5, window_steps=20), pilots([0.0005] * 40)).num_steps == 20
+def test_a_short_window_that_still_tells_something_is_measured_with_a_caution():
+    window, _ = plan(request(), pilots([0.02] * 20, ended_by="command"), None)
+    assert LEAST_WINDOW_S <= window.window_s < SHORT_WINDOW_S
+    (caution,) = [text for text in summary.window_cautions(request(), window) if "ms long" in text]
+    assert "--steps" in caution
 
 
 def test_fewer_steps_than_a_window_has_at_least_are_no_obstacle_when_asked_for():

@@ -156,7 +156,7 @@ def _readback(settings: Sequence[Setting], processes: Sequence[Process]) -> list
 def stepping(records: Sequence[Record]) -> list[Record]:
     """The records of the processes whose steps count: those of all ranks, or the one that made the most."""
     with_steps = [record for record in records if record.steps]
-    ranks = [record for record in with_steps if (record.last("process") or {}).get("rank") is not None]
+    ranks = [record for record in with_steps if record.among_ranks("rank") is not None]
     if len(ranks) > 1:
         return ranks
     return [max(with_steps, key=lambda record: len(record.steps))] if with_steps else []
@@ -244,27 +244,25 @@ def _refuse_incomplete(
 
 def _no_step(run: Run, records: Sequence[Record], limit_s: float, lines: tuple[str, ...]) -> CannotRunHere:
     """Why there was no step, as far as the records tell."""
-    when = f"within {limit_s:.0f} s" if run.ended_by == "timeout" else f"and ended after {run.wall_s:.1f} s"
+    after = f"in {limit_s:.0f} s" if run.ended_by == "timeout" else f"before it ended, after {run.wall_s:.1f} s"
     seen = f" It printed last: {lines[-1]}" if lines else ""
+    background = "If it starts the work in the background and ends, give the command that does the work."
     if not records:
         return CannotRunHere(
-            f"No Python of this command began a record {when}.{seen}",
-            hint="It is not Python, clears its environment, or starts Python with -I, -E or -S, which switches "
-            "dynotune's agent off. Give the command that runs Python itself, without these.",
+            f"No Python of this command began a record {after}.{seen}",
+            hint="It is not Python, clears its environment, or starts Python with -I, -E or -S, which switch our agent "
+            f"off. {background}",
         )
     if not any(record.last("torch") for record in records):
         return CannotRunHere(
-            f"The command never imported torch {when}.{seen}",
-            hint="Is it the right command? What it leaves in the background is ended with it: give the command that "
-            "does the work.",
+            f"The command did not import torch {after}.{seen}", hint=f"Is it the right command? {background}"
         )
     num_events = max(int((record.last("exit") or {}).get("num_events", 0)) for record in records)
-    found = f"{num_events} events, but no cycle among them," if num_events else "no cycle of batches, calls or updates"
+    found = f"{num_events} events, but no cycle among them" if num_events else "no batch, call or update"
     return CannotRunHere(
-        f"The command made no step that dynotune can see {when}: {found} was found.{seen}",
+        f"The command made no step that dynotune can see {after}; seen: {found}.{seen}",
         hint="Name the function whose return ends a step with --step-on module:function (__main__:name for the "
-        "script's own), or call dynotune.step() there. If the work runs in the background, give the command that "
-        "does it.",
+        f"script's own), or call dynotune.step() there. {background}",
     )
 
 

@@ -25,8 +25,10 @@ RESTLESS_S = 120.0
 ROOM_STEPS = 2
 MIN_STEPS = 8
 # A process that is pushed off its core is away for a time slice, 3 to 4 ms, and comes back to cold caches: of less
-# than this, one such moment is several per cent, and no number of pairs within reason shows less than that.
+# than the first length, one such moment is several per cent, and no number of pairs within reason shows less than
+# that. Below the second one it still weighs heavily.
 LEAST_WINDOW_S = 0.1
+SHORT_WINDOW_S = 0.5
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,16 +101,17 @@ def plan(request: Request, pilots: Sequence[Outcome], left_s: float | None) -> t
     Fewer pairs of a whole window are taken before many of a short one.
 
     Raises:
-        CannotRunHere: as `plan_window`.
+        CannotRunHere: as `plan_window`, or the window is too short to tell anything.
         UsageError: the time left affords no comparison that could find anything.
     """
     whole = plan_window(request, pilots)
+    _refuse_too_short(whole)
     if left_s is None:
         return whole, request.max_pairs
     fewest = min(LOOKS[0], request.max_pairs)
     numbers = [n for n in range(request.max_pairs, fewest - 1, -1) if n % 2 == 0 or n == request.max_pairs]
     enough = min(whole.num_steps, math.ceil(MIN_WINDOW_S / whole.step_s))
-    for least in (enough, 1):
+    for least in (enough, math.ceil(LEAST_WINDOW_S / whole.step_s)):
         for num_pairs in numbers:
             try:
                 window = plan_window(request, pilots, num_runs=2 * num_pairs, budget_s=left_s)
@@ -155,7 +158,6 @@ def plan_window(
         num_steps = whole_epochs * (_epoch_steps(records) or 0) or num_steps
         if most is not None:
             num_steps = min(num_steps, most - warmup)
-        _refuse_too_short(num_steps, step_s)
     return Window(
         warmup_steps=warmup,
         num_steps=num_steps,
@@ -188,12 +190,12 @@ def _refuse_too_few(request: Request, most: int, warmup: int) -> None:
     )
 
 
-def _refuse_too_short(num_steps: int, step_s: float) -> None:
-    if num_steps * step_s < LEAST_WINDOW_S:
+def _refuse_too_short(window: Window) -> None:
+    if window.window_s < LEAST_WINDOW_S:
         raise CannotRunHere(
-            f"There are {num_steps} steps of {1000 * step_s:.2g} ms to time, {1000 * num_steps * step_s:.0f} ms in "
-            f"all. Below {1000 * LEAST_WINDOW_S:.0f} ms the kernel's scheduling decides, not the settings.",
-            hint="Let the command run longer (more epochs, more data).",
+            f"The window would be {window.num_steps} steps, {1000 * window.window_s:.0f} ms in all: too short to tell. "
+            f"Below {1000 * LEAST_WINDOW_S:.0f} ms the kernel's scheduling decides, not the settings.",
+            hint="Let the command run longer (more epochs, more data), or ask for more with --steps.",
         )
 
 

@@ -10,10 +10,10 @@ from typing import Literal
 import msgspec
 
 from dynotune.measure.one_run import Outcome
+from dynotune.measure.pilot import SHORT_WINDOW_S
 from dynotune.measure.pilot import Window as PlannedWindow
 from dynotune.measure.request import Request
 from dynotune.measure.stats import StatisticsError
-from dynotune.measure.warmup import MIN_WINDOW_S
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName, ArmSummary, Comparison
 from dynotune.schema.run import EnvironmentChange, Process, Readback, Run
@@ -169,10 +169,10 @@ def window_cautions(request: Request, window: PlannedWindow) -> list[str]:
         found.append("A pilot never became steady; the window begins in the middle of it.")
     if request.warmup_steps is not None and window.warmup_steps > request.warmup_steps:
         found.append(f"The step is found after {window.warmup_steps - 1} steps: --warmup is {window.warmup_steps}.")
-    if window.window_s < MIN_WINDOW_S:
+    if window.window_s < SHORT_WINDOW_S:
         found.append(
-            f"The window is {1000 * window.window_s:.0f} ms long; below {MIN_WINDOW_S:g} s chance shows. "
-            "Let the command make more steps" + (", or raise --steps." if request.window_steps else ".")
+            f"The window is {1000 * window.window_s:.0f} ms long: little noise is too much. Lengthen it with --steps, "
+            "or let the command run longer."
         )
     return found
 

@@ -29,6 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", default="12")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--steps", help="Steps of the window, where the time is short.")
     parser.add_argument("--only", choices=list(CASES), action="append")
     args = parser.parse_args()
     env = {**os.environ, "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false", "YOLO_CONFIG_DIR": "/tmp"}
@@ -37,6 +38,7 @@ def main() -> None:
         target = args.out / f"cublas_{name}.json"
         done = subprocess.run(
             [sys.executable, "-m", "dynotune", "compare", setting, "--pairs", args.pairs, "--json", str(target),
+             *(["--steps", args.steps] if args.steps else []),
              "--", sys.executable, str(EXAMPLES / program), "--steps", "1000000"],
             env=env,
         )  # fmt: skip

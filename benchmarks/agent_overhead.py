@@ -68,11 +68,14 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--pairs", type=int, default=100, help="Pairs of blocks in each process.")
+    parser.add_argument("--kind", choices=list(TARGETS), action="append", help="Measure this alone; repeat for more.")
     parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
     out = args.out or RESULTS / f"agent_overhead_{args.device}.json"
     rows = []
     for kind, targets in TARGETS.items():
+        if args.kind and kind not in args.kind:
+            continue
         for step_s, bound in targets.items():
             runs = [measure(kind, args.device, step_s, args.pairs) for _ in range(args.processes)]
             pairs = [pair for run in runs for pair in run]

@@ -145,6 +145,6 @@ def test_after_a_fork_no_thread_that_is_gone_is_inside_a_call(torch, seen):
 
 
 def test_a_mistake_of_the_agents_is_logged_and_the_call_stands(torch, seen):
-    seen.roots._first = seen.roots._after = lambda *_: 1 / 0
+    seen.roots._first = seen.roots.after = lambda *_: 1 / 0
     assert make(torch, "Net")()(3) == (3,)
     assert [type(error) for error in seen.errors] == [ZeroDivisionError] * 2

@@ -103,11 +103,17 @@ def test_a_program_with_fewer_steps_than_the_window_asked_for_is_refused_after_i
         plan_window(asked, pilots([0.05] * 100, ended_by="command"))
 
 
-@pytest.mark.parametrize("asked", [{}, {"warmup_steps": 5, "window_steps": 20}])
-def test_a_window_too_short_to_tell_anything_is_refused(asked):
+def test_a_window_too_short_to_tell_anything_is_refused():
     with pytest.raises(CannotRunHere, match="too short to tell") as refused:
-        plan(request(**asked), pilots([0.0005] * 40, ended_by="command"), None)
+        plan(request(), pilots([0.0005] * 40, ended_by="command"), None)
     assert "run longer" in refused.value.hint
+
+
+def test_a_window_too_short_to_tell_anything_is_warned_of_where_the_user_asked_for_it():
+    asked = request(warmup_steps=5, window_steps=20)
+    window, _ = plan(asked, pilots([0.0005] * 40, ended_by="command"), None)
+    assert window.num_steps == 20
+    assert any("10 ms long" in text for text in summary.window_cautions(asked, window))
 
 
 def test_a_short_window_that_still_tells_something_is_measured_with_a_caution():

@@ -42,7 +42,7 @@ class AfterImport:
 
     def offer_stub(self, name: str, attributes: dict[str, Any]) -> None:
         """Give a module with `attributes` for `import name` where the environment has none."""
-        sys.meta_path.append(_Stub(name, attributes))
+        sys.meta_path.insert(0, _Stub(name, attributes))
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -93,7 +93,10 @@ class AfterImport:
 
 
 class _Stub:
-    """A finder, last on `sys.meta_path`, of one module that is made on the spot."""
+    """A finder of one module that is made on the spot, where the others find no file for it.
+
+    It asks them first: a folder of that name, lying about on the path, would pass for a namespace package.
+    """
 
     def __init__(self, name: str, attributes: dict[str, Any]) -> None:
         self._name, self._attributes = name, attributes
@@ -101,8 +104,16 @@ class _Stub:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        if name != self._name:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            if finder is not self and find is not None:
+                spec: ModuleSpec | None = find(name, path, target)
+                if spec is not None and spec.has_location:
+                    return spec
         loader: Any = self
-        return ModuleSpec(name, loader) if name == self._name else None
+        return ModuleSpec(name, loader)
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None

@@ -104,7 +104,7 @@ def run_arm(
     ) as launched:
         sampler = _sampler(request, launched, folder)
         with sampler:
-            ended_by, exit_ = _watch(launched, folder, window_steps, limit_s, request.finish, enough)
+            ended_by, exit_ = _watch(launched, sampler, folder, window_steps, limit_s, request.finish, enough)
     records = Records(folder).update()
     processes = [summarise(record, launched_s) for record in records]
     run = Run(
@@ -173,6 +173,7 @@ def _sampler(request: Request, launched: Launched, folder: Path) -> probe.Sample
 
 def _watch(
     launched: Launched,
+    sampler: probe.Sampler,
     folder: Path,
     window_steps: int | None,
     limit_s: float,
@@ -190,6 +191,8 @@ def _watch(
         now = records.update()
         complete = window_steps is not None and _all_windows(now)
         if (complete and not finish) or (window_steps is None and enough(stepping(now))):
+            # While the tree lives: what its processes used since the last sample would pass for other processes'.
+            sampler.sample()
             return "window", launched.end(GRACE_S)
 
 

@@ -8,16 +8,16 @@ from time import perf_counter
 
 from . import cycle as cycles
 from . import samples
+from .history import MAX_EVENTS, AllDraws, History
 from .writer import EPOCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
+    from collections.abc import Callable, Container
     from typing import Any
 
     Key = tuple[type, int, Any, type, bool]
 
-_MAX_EVENTS = 1 << 20
 # Loaders are drawn from ahead of use by a batch or so (Lightning, accelerate).
 _MAX_AHEAD = 4
 # Replays of captured graphs, with none of the cycle's ends among them, that show the cycle to be over.
@@ -64,10 +64,10 @@ class Steps:
         self._datasets: dict[Key, weakref.ref[Any]] = {}
         self._numbers: dict[tuple[str, int, bool], tuple[weakref.ref[Any], int]] = {}
         self._classes: dict[int, type] = {}
-        self._history = _History()
+        self._history = History()
         self._begun: set[Key] = set()
         self._epoch = False
-        self._next_check = _MAX_EVENTS + 1 if marked_by_hand else 3
+        self._next_check = MAX_EVENTS + 1 if marked_by_hand else 3
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.inside_optimizer = 0
         self._cycle: cycles.Cycle | None = None
@@ -261,7 +261,7 @@ class Steps:
 
     def _catch_up(self) -> None:
         """Count what happened while the step was searched for."""
-        past, self._history = self._history, _History()
+        past, self._history = self._history, History()
         for event in past.events():
             self._count(*event, False)
 
@@ -316,7 +316,7 @@ class Steps:
         self._record(now, wait_s, num_samples, flags)
         self.num_steps += 1
         if self._history.numbers:
-            self._history = _History()
+            self._history = History()
         if live and self.num_steps >= self._next_stop:
             self._next_stop = self._reached(self.num_steps)
 
@@ -342,7 +342,7 @@ class Steps:
         self._marked = True
         self._cycle = cycles.Cycle([], -1, 1, set())
         self._anchor = -1
-        self._loaders = _Every(self._tokens)
+        self._loaders = AllDraws(self._tokens)
         begin = self._history.begin_s(None) if self._history.numbers else now
         self._catch_up()
         self._fixed("marked by the program", begin, set(), 0)
@@ -372,44 +372,3 @@ class Steps:
     def _new(self, kind: str, name: str, with_grad: bool = False) -> int:
         self._tokens.append(cycles.Token(kind, name, with_grad))
         return len(self._tokens) - 1
-
-
-class _History:
-    """Events that are not counted yet."""
-
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-        self.times: list[float] = []
-        self._rest: list[tuple[float, int | None, bool]] = []
-
-    def add(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool) -> int:
-        """Remember an event; how many there are."""
-        if len(self.numbers) < _MAX_EVENTS:
-            self.numbers.append(number)
-            self.times.append(now)
-            self._rest.append((wait_s, num_samples, begins))
-        return len(self.numbers)
-
-    def events(self) -> Iterator[tuple[int, float, float, int | None, bool]]:
-        for number, now, rest in zip(self.numbers, self.times, self._rest):
-            yield (number, now, *rest)
-
-    def begin_s(self, sequence: list[int] | None) -> float:
-        """When the first event of `sequence` (any, when None) began: with the wait for it."""
-        for number, now, (wait_s, _, _) in zip(self.numbers, self.times, self._rest):
-            if sequence is None or number in sequence:
-                return now - wait_s
-        return self.times[0]
-
-
-class _Every:
-    """All loaders' numbers: where steps are marked by hand every draw counts."""
-
-    def __init__(self, tokens: list[cycles.Token]) -> None:
-        self._tokens = tokens
-
-    def __contains__(self, number: object) -> bool:
-        return isinstance(number, int) and self._tokens[number].kind == cycles.DRAW
-
-    def __bool__(self) -> bool:
-        return any(token.kind == cycles.DRAW for token in self._tokens)

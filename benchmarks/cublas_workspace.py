@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hardware import RESULTS, describe
+from hardware import RESULTS, describe, without_places
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CASES = {
@@ -46,7 +46,7 @@ def main() -> None:
             print(f"{name}: exit code {done.returncode}", flush=True)
             continue
         comparison = json.loads(target.read_text())
-        target.write_text(json.dumps({**describe(), "comparison": comparison}, indent=1) + "\n")
+        target.write_text(without_places(json.dumps({**describe(), "comparison": comparison}, indent=1)) + "\n")
 
 
 if __name__ == "__main__":

@@ -30,3 +30,11 @@ def describe() -> dict[str, object]:
         "python": sys.version.split()[0],
         "versions": versions,
     }
+
+
+def without_places(text: str) -> str:
+    """`text` of a result without this machine's folders: they say nothing of what was measured."""
+    root = str(Path(__file__).resolve().parents[1])
+    for place, name in ((root + os.sep, ""), (root, "."), (sys.prefix + os.sep, ""), (str(Path.home()), "~")):
+        text = text.replace(place, name)
+    return text

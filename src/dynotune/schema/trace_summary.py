@@ -1,0 +1,297 @@
+"""What a recorded trace says the time went to. Defined, fact by fact, in docs/reference/trace.md."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from dynotune.schema.facts import Unknown
+
+IdleCause = Literal["host", "loader", "sync", "kernel", "other"]
+StepSource = Literal["profiler", "repetition"]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where in the program; "" for what the trace does not tell.
+
+    Args:
+        function: Python function with file and line, `train.py(31): step`: the innermost one of the user's
+            own where there is one, else the innermost of any.
+        operator: outermost operator or annotation below that function, `aten::item`.
+        call: CUDA call, `cudaStreamSynchronize`.
+    """
+
+    function: str = ""
+    operator: str = ""
+    call: str = ""
+
+
+class Idle(msgspec.Struct, frozen=True):
+    """The device's idle time, by cause; the causes sum to it. Seconds."""
+
+    host_s: float = 0.0
+    loader_s: float = 0.0
+    sync_s: float = 0.0
+    kernel_s: float = 0.0
+    other_s: float = 0.0
+
+
+class Overlap(msgspec.Struct, frozen=True):
+    """Time in which exactly these kinds of work ran on the device at once. Seconds."""
+
+    compute_s: float = 0.0
+    copy_s: float = 0.0
+    communication_s: float = 0.0
+    compute_and_copy_s: float = 0.0
+    compute_and_communication_s: float = 0.0
+    copy_and_communication_s: float = 0.0
+    all_s: float = 0.0
+
+
+class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
+    """One device of one rank within its window. Seconds.
+
+    Args:
+        busy_s: union of all that ran; `busy_s + idle_s == window_s`.
+        compute_s, copy_s, communication_s: union of each kind; they may overlap one another.
+        overlap: busy time split by what ran at once; its parts sum to `busy_s`.
+    """
+
+    rank: int | None
+    device: int
+    name: str = ""
+    window_s: float
+    busy_s: float
+    compute_s: float
+    copy_s: float
+    communication_s: float
+    idle_s: float
+    overlap: Overlap = Overlap()
+    idle: Idle = Idle()
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch in which a device had nothing running.
+
+    Args:
+        start_s: since the window's start.
+        cause: the cause that holds the largest part of it.
+        where: what the host was doing for most of it.
+    """
+
+    rank: int | None
+    device: int
+    start_s: float
+    duration_s: float
+    cause: IdleCause
+    where: Place = Place()
+
+
+class Copies(msgspec.Struct, frozen=True, kw_only=True):
+    """Copies of one kind.
+
+    Args:
+        kind: "HtoD", "DtoH", "DtoD", "PtoP", "HtoH" or "unknown".
+        pinned: whether the host's side is page-locked; None where no host memory takes part or it is not told.
+        total_s: sum of their durations.
+        bytes_per_s: num_bytes / total_s, of those copies whose size is known; None where none is.
+        exposed_s: time in which only such copies kept the device busy.
+    """
+
+    rank: int | None
+    kind: str
+    pinned: bool | None
+    num: int
+    num_bytes: int | None
+    total_s: float
+    bytes_per_s: float | None
+    exposed_s: float
+    median_bytes: int | None = None
+
+
+class Calls(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one function of the CUDA runtime or driver from one place, inside the window."""
+
+    rank: int | None
+    call: str
+    num: int
+    total_s: float
+    where: Place = Place()
+
+
+class KernelClass(msgspec.Struct, frozen=True, kw_only=True):
+    """Kernels of one class. Shares are of the summed time of all kernels, which may overlap.
+
+    Args:
+        name: matmul, convolution, attention-flash, …: see docs/reference/trace.md.
+        largest: name of the kernel that took most of it.
+    """
+
+    name: str
+    num: int
+    total_s: float
+    share: float
+    largest: str = ""
+
+
+class Kernels(msgspec.Struct, frozen=True, kw_only=True):
+    """The kernels of one rank inside the window.
+
+    Args:
+        per_s: kernels started per second of window.
+        in_graphs: how many came from CUDA graphs; None where launches are not recorded.
+        tensor_core_share: of the time of matrix products, convolutions and attention, the part in kernels
+            that use tensor cores by name; None where there is no such time.
+        mean_queue_depth: device work queued and not finished, averaged over the window; None without launches.
+    """
+
+    rank: int | None
+    num: int
+    total_s: float
+    mean_s: float | None
+    median_s: float | None
+    per_s: float
+    per_step: float | None
+    num_launches: int | None
+    in_graphs: int | None
+    mean_queue_depth: float | None
+    max_queue_depth: int | None
+    tensor_core_share: float | None
+    classes: list[KernelClass]
+
+
+class Communication(msgspec.Struct, frozen=True, kw_only=True):
+    """Collectives of one rank. `exposed_s`: nothing else ran on the device meanwhile."""
+
+    rank: int | None
+    num: int
+    total_s: float
+    exposed_s: float
+    hidden_s: float
+
+
+class RankTime(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank beside the others. `waits_s`: time inside collectives before the last rank had joined them."""
+
+    rank: int | None
+    step_s: float | None
+    busy_s: float | None
+    waits_s: float | None
+    clock_offset_s: float | None = None
+
+
+class Ranks(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks compared. `straggler`: whom the others wait for; None where nobody stands out."""
+
+    ranks: list[RankTime]
+    straggler: int | None
+    imbalance: float | None
+    aligned_by: Literal["clock", "collectives", "nothing"]
+
+
+class Operator(msgspec.Struct, frozen=True, kw_only=True):
+    """Operators of one name on the host. `self_s` excludes the operators inside."""
+
+    name: str
+    num: int
+    self_s: float
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """The caching allocator inside the window."""
+
+    rank: int | None
+    device: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    num_allocations: int
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that time was lost to.
+
+    Args:
+        id: of the finding, as `dynotune explain` knows it.
+        lost_s: upper bound of what its absence would save in the window, by definition of the cause.
+        share: of the window.
+        claim: one sentence.
+        evidence: the figures behind it.
+    """
+
+    id: str
+    lost_s: float
+    share: float
+    claim: str
+    where: Place = Place()
+    evidence: list[str] = []
+
+
+class Shares(msgspec.Struct, frozen=True, kw_only=True):
+    """The window of the slowest device, split into parts that sum to 1."""
+
+    compute: float
+    exposed_copy: float
+    exposed_communication: float
+    idle_host: float
+    idle_loader: float
+    idle_sync: float
+    idle_kernel: float
+    idle_other: float
+
+
+class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """`dynotune trace --json`.
+
+    Args:
+        window_s: of the rank whose window is longest; None when the trace holds nothing with a duration.
+        num_steps: None where steps are neither marked nor found; `step_source` says which.
+        shares: None without a device.
+        unknown: facts that this trace cannot give, name to reason.
+        notes: what is partial.
+    """
+
+    schema: str = "dynotune.trace/1"
+    files: list[str]
+    recorder: str
+    verdict: str
+    window_s: float | None
+    num_steps: int | None
+    step_source: StepSource | None
+    step_s: list[float] = []
+    shares: Shares | None
+    causes: list[Cause]
+    devices: list[DeviceTime]
+    gaps: list[Gap]
+    copies: list[Copies]
+    syncs: list[Calls]
+    allocations: list[Calls]
+    kernels: list[Kernels]
+    communication: list[Communication]
+    ranks: Ranks | None
+    operators: list[Operator]
+    memory: list[Memory] = []
+    unknown: dict[str, Unknown] = {}
+    notes: list[str] = []
+
+
+class CauseChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One cause in both traces. Times are a step where both know their steps, else of the window."""
+
+    id: str
+    before_s: float
+    after_s: float
+    where: Place = Place()
+
+
+class TraceDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """`dynotune trace A B --json`: what changed. One recording of each: no interval, so no proof."""
+
+    schema: str = "dynotune.trace_difference/1"
+    before: TraceSummary
+    after: TraceSummary
+    per: Literal["step", "window"]
+    before_s: float | None
+    after_s: float | None
+    changes: list[CauseChange]
+    verdict: str

@@ -1,0 +1,174 @@
+"""What a recorded trace says happened, in columns: one `Timeline` a process, whoever recorded it.
+
+Times are whole nanoseconds on the recorder's own clock. Rows are sorted by start; where two start together,
+the longer stands first, so an enclosing span precedes what it encloses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+UNKNOWN = -1
+"""Stands in integer columns for a value that the trace does not give. It is never a measured value."""
+
+
+class HostKind(IntEnum):
+    """What a span of the host is."""
+
+    OPERATOR = 0  # aten::conv2d, autograd nodes, torch.compile's regions
+    ANNOTATION = 1  # record_function, ProfilerStep, NVTX ranges, Optimizer.step, enumerate(DataLoader)
+    PYTHON = 2  # a Python function, named `file.py(line): function`
+    CALL = 3  # of the CUDA (or HIP) runtime or driver
+
+
+class DeviceKind(IntEnum):
+    """What a span of a device is."""
+
+    KERNEL = 0
+    COPY = 1
+    SET = 2
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpans:
+    """What the process did on its cores; spans of one thread nest.
+
+    Args:
+        start_ns, end_ns: int64; end is not before start.
+        kind: of `HostKind`, int8.
+        name: index into `Timeline.names`, int32.
+        thread: index into `Timeline.threads`, int32.
+        correlation: what ties a CALL to the device work it queued, int64; UNKNOWN for other kinds.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    kind: NDArray[np.int8]
+    name: NDArray[np.int32]
+    thread: NDArray[np.int32]
+    correlation: Ints
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpans:
+    """What ran on the process's devices.
+
+    Args:
+        start_ns, end_ns: int64.
+        kind: of `DeviceKind`, int8.
+        name: index into `Timeline.names`, int32. A copy is named as the profiler of torch names it
+            ("Memcpy HtoD (Pageable -> Device)"), whatever recorded it.
+        device: its index as CUDA numbers it, int32.
+        stream: as the recorder numbers it, int64.
+        launch: row of the CALL in `HostSpans` that queued it, int64; UNKNOWN where the trace does not tell.
+            All kernels of one CUDA graph share the call that launched the graph.
+        num_bytes: copied or set, int64; UNKNOWN for kernels.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    kind: NDArray[np.int8]
+    name: NDArray[np.int32]
+    device: NDArray[np.int32]
+    stream: Ints
+    launch: Ints
+    num_bytes: Ints
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMarks:
+    """The caching allocator's level after each allocation and release, in order of time.
+
+    Args:
+        time_ns, allocated_bytes, reserved_bytes: int64.
+        device: int32; UNKNOWN for host memory.
+    """
+
+    time_ns: Ints
+    allocated_bytes: Ints
+    reserved_bytes: Ints
+    device: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProperties:
+    """A GPU as the recorder describes it; None and "" for what it leaves out."""
+
+    index: int
+    name: str = ""
+    total_memory_bytes: int | None = None
+    compute_capability: tuple[int, int] | None = None
+    num_multiprocessors: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One process of a recorded program.
+
+    Args:
+        source: the file it was read from.
+        recorder: "torch.profiler" or "nsys".
+        names: distinct names of spans.
+        threads: label of each thread, distinct within the process.
+        rank, world_size: None where the trace does not say.
+        clock_base_ns: what to add to a time to get nanoseconds since 1970; None where the trace does not say.
+        notes: what is partial, in words for the user ("cut short: everything up to event 40,312").
+        missing: facts that this trace cannot give, name to reason.
+    """
+
+    source: str
+    recorder: str
+    names: list[str]
+    threads: list[str]
+    host: HostSpans
+    device: DeviceSpans
+    memory: MemoryMarks
+    properties: dict[int, DeviceProperties] = field(default_factory=dict)
+    rank: int | None = None
+    world_size: int | None = None
+    clock_base_ns: int | None = None
+    notes: tuple[str, ...] = ()
+    missing: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> list[int]:
+        """Indices of the devices that did something, ascending."""
+        return [int(index) for index in np.unique(self.device.device)]
+
+
+def in_order(start_ns: Ints, end_ns: Ints) -> Ints:
+    """Rows in the order that the tables promise: by start, then the longer first, then as they came."""
+    return np.lexsort((-end_ns, start_ns)).astype(np.int64, copy=False)
+
+
+def launches(correlation: Ints, calls: HostSpans) -> Ints:
+    """Row in `calls` of the CALL with each `correlation`; UNKNOWN where there is none.
+
+    Where several calls bear the same correlation (a runtime call and the driver call inside it), the outermost
+    one, which started first, counts.
+    """
+    rows = np.flatnonzero((calls.kind == HostKind.CALL) & (calls.correlation != UNKNOWN))
+    known = calls.correlation[rows]
+    order = np.argsort(known, kind="stable")
+    known, rows = known[order], rows[order]
+    at = np.searchsorted(known, correlation, side="left")
+    found = at < len(known)
+    found[found] = known[at[found]] == correlation[found]
+    found &= correlation != UNKNOWN
+    result = np.full(len(correlation), UNKNOWN, dtype=np.int64)
+    result[found] = rows[at[found]]
+    return result

@@ -146,3 +146,36 @@ def test_another_optimizer_than_the_one_that_ends_the_step_ends_none():
         counted.steps.stepped(second)
     counted.steps.stepped(first)
     assert counted.steps.num_steps == 10
+
+
+class Tensor:
+    """Like a tensor: `size(0)` says how many samples."""
+
+    def __init__(self, num_samples):
+        self.shape = (num_samples, 3)
+
+    def size(self, dimension):
+        return self.shape[dimension]
+
+
+def train(counted, optimizer, batches, key=(Loader, 1, 8, object, True)):
+    key = counted.steps.iterator_made(key, [])
+    for batch in batches:
+        counted.steps.drawn(key, 8, 0.0, 0.5, batch)
+        counted.steps.stepped(optimizer)
+
+
+def test_batches_of_all_kinds_are_counted_once_the_step_is_known():
+    counted, optimizer = Counted(), Net()
+    usual = [[Tensor(8), Tensor(8)]] * 10
+    odd = [[Tensor(3), Tensor(3)], {"x": Tensor(5)}, [Tensor(2), Tensor(2), Tensor(2)], Tensor(7), object()]
+    train(counted, optimizer, [*usual, *odd, *usual])
+    assert counted.samples == [8] * 10 + [3, 5, 2, 7, -1] + [8] * 10
+    assert counted.steps.wait_s == 0.5 * 25
+
+
+def test_each_epoch_is_marked_once_the_step_is_known():
+    counted, optimizer = Counted(), Net()
+    for _ in range(3):
+        train(counted, optimizer, [[Tensor(8), Tensor(8)]] * 6)
+    assert [index for index, (*_, flags) in enumerate(counted.recorded) if flags & 4] == [0, 6, 12]

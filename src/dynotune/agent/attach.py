@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .steps import Key
+    from .names import Key
 
 
 class Agent:
@@ -115,7 +115,7 @@ class Agent:
         if self._plan.get("seed") is not None:
             torch.manual_seed(self._plan["seed"])
         self._guard("roots", self._cover_roots, torch)
-        self._guard("loaders", sources.cover_loaders, torch, self._steps.drawn, self._loader_begun, self.log)
+        self._guard("loaders", sources.cover_loaders, torch, self._steps, self._loader_begun, self.log)
         self._guard("workers", sources.cover_loader_workers, torch, self._worker_begun, self.log)
         self._guard("optimizers", sources.cover_optimizers, torch, self._steps, self._compiled, self.log)
         if self._plan.get("step_on"):
@@ -150,9 +150,10 @@ class Agent:
         handler.register_start_callback(begins)
         type(handler).clear = clear
 
-    def _loader_begun(self, key: Key, loader: Any) -> None:
-        self._steps.iterator_made(key, loader.dataset)
-        self._settings.on_loader(loader)
+    def _loader_begun(self, key: Key, loader: Any) -> Key:
+        key = self._steps.iterator_made(key, loader.dataset)
+        self._guard("loader", self._settings.on_loader, loader)
+        return key
 
     def _worker_begun(self) -> None:
         """This process works for a loader: what it calls, transforms for instance, are no steps of the program."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import weakref
 from threading import RLock
 from time import perf_counter
+from types import MethodType
 
 from . import cycle as cycles
 from . import samples
 from .history import MAX_EVENTS, AllDraws, History
+from .names import Names
 from .writer import EPOCH
 
 TYPE_CHECKING = False
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
     from typing import Any
 
-    Key = tuple[type, int, Any, type, bool]
+    from .names import Key
 
 # Loaders are drawn from ahead of use by a batch or so (Lightning, accelerate).
 _MAX_AHEAD = 4
@@ -58,12 +60,8 @@ class Steps:
         self.grad_enabled = grad_enabled
         self._record, self._flags_now, self._reached, self._fixed = record, flags_now, reached, fixed
         self._search_again = search_again
-        self._tokens: list[cycles.Token] = []
-        # Loaders by their key; modules, optimizers and graphs by identity, as long as they live.
-        self._draws: dict[Key, int] = {}
-        self._datasets: dict[Key, weakref.ref[Any]] = {}
-        self._numbers: dict[tuple[str, int, bool], tuple[weakref.ref[Any], int]] = {}
-        self._classes: dict[int, type] = {}
+        self._names = Names()
+        self._tokens = self._names.tokens
         self._history = History()
         self._begun: set[Key] = set()
         self._epoch = False
@@ -96,8 +94,8 @@ class Steps:
         self._forget_short_ways()
 
     def _forget_short_ways(self) -> None:
-        self.__dict__.pop("stepped", None)
-        self.__dict__.pop("called", None)
+        for name in ("drawn", "called", "stepped"):
+            self.__dict__.pop(name, None)
 
     # What happens in the program
 
@@ -115,42 +113,32 @@ class Steps:
                 self._optimizers.clear()
             self._optimizers.add(optimizer)
 
-    def iterator_made(self, key: Key, dataset: Any) -> None:
-        """A loader is begun anew: with the first batch from it an epoch begins."""
+    def iterator_made(self, key: Key, dataset: Any) -> Key:
+        """A loader is begun anew: with the first batch from it an epoch begins. Gives the key that it is known by."""
         with self._lock:
+            key = self._names.loader_made(key, dataset)
             self._begun.add(key)
-            if key not in self._draws:
-                self._take_over(key)
-            try:
-                self._datasets[key] = weakref.ref(dataset)
-            except TypeError:  # a list: whether it is dead cannot be known
-                self._datasets.pop(key, None)
-
-    def _take_over(self, key: Key) -> None:
-        """Give a loader of new data the number of one just like it whose data have died, as of an earlier fold."""
-        for other, dataset in self._datasets.items():
-            if dataset() is None and (other[0], other[2:]) == (key[0], key[2:]) and other in self._draws:
-                self._draws[key] = self._draws.pop(other)
-                del self._datasets[other]
-                return
+            return key
 
     def drawn(self, key: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:
         with self._lock:
             self.inside_optimizer = 0
-            number = self._draws.get(key)
-            if number is None:
-                number = self._draws[key] = self._new(cycles.DRAW, key[0].__name__)
+            number = self._names.of_loader(key)
             if self._cycle is None or number in self._loaders:
                 begins = key in self._begun
                 self._begun.discard(key)
-                self._happened(number, end_s, end_s - begin_s, samples.in_batch(batch, batch_size), begins)
+                num_samples = samples.in_batch(batch, batch_size)
+                self._happened(number, end_s, end_s - begin_s, num_samples, begins)
+                usual = self._cycle is not None and number != self._anchor and samples.are_fields(batch, num_samples)
+                if usual and (begins or "drawn" not in self.__dict__):
+                    self._draw_from(key, type(batch), len(batch))
 
     def called(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         with self._lock:
             if self.inside_optimizer:
                 self.inside_optimizer -= 1
                 return
-            number = self._number(cycles.CALL, module, self.grad_enabled())
+            number = self._names.of(cycles.CALL, module, self.grad_enabled())
             if self._cycle is None:
                 self._happened(number, perf_counter(), 0.0, samples.in_call(args, kwargs))
                 return
@@ -163,7 +151,7 @@ class Steps:
     def stepped(self, optimizer: Any) -> None:
         with self._lock:
             self.inside_optimizer = 0
-            number = self._number(cycles.STEP, optimizer, False)
+            number = self._names.of(cycles.STEP, optimizer, False)
             if number == self._anchor:
                 self._tick(perf_counter(), True)
             elif self._cycle is None:
@@ -171,7 +159,7 @@ class Steps:
 
     def replayed(self, graph: Any) -> None:
         with self._lock:
-            number = self._number(cycles.REPLAY, graph, False)
+            number = self._names.of(cycles.REPLAY, graph, False)
             if number == self._anchor:
                 self._tick(perf_counter(), True)
             elif self._cycle is None or self._is_overtaken(number):
@@ -213,7 +201,7 @@ class Steps:
         calls = [n for n in found.sequence if kinds[n] == cycles.CALL]
         self._sampler = calls[0] if calls and not self._loaders and cycles.STEP not in kinds.values() else None
         self._draws_per_step = sum(n in self._loaders or n == self._sampler for n in found.sequence)
-        needed = {self._classes[n] for n in calls if n in (self._sampler, self._anchor)}
+        needed = {self._names.classes[n] for n in calls if n in (self._sampler, self._anchor)}
         num_superseded, self._num_superseded = self._num_superseded, 0
         if num_superseded:
             self.num_steps, self._begin_s = 0, None
@@ -221,10 +209,9 @@ class Steps:
             self._begin_s = self._history.begin_s(found.sequence)
         self._catch_up()
         if kinds[found.anchor] == cycles.STEP and found.per_step == 1:
-            self._end_steps_with([r for r, number in self._numbers.values() if number == found.anchor])
+            self._end_steps_with(self._names.references(found.anchor))
         elif kinds[found.anchor] == cycles.CALL and found.per_step == 1 and self._sampler in (None, found.anchor):
-            references = [r for r, number in self._numbers.values() if number == found.anchor]
-            self._end_steps_by_calls_of(references, self._tokens[found.anchor].with_grad)
+            self._end_steps_by_calls_of(self._names.references(found.anchor), self._tokens[found.anchor].with_grad)
         self._fixed(found.describe(self._tokens), self._begin_s, needed, num_superseded)
 
     def _end_steps_with(self, references: list[weakref.ref[Any]]) -> None:
@@ -254,10 +241,34 @@ class Steps:
             with lock:
                 if counts:
                     self._waits.append(0.0)
-                    self._sizes.append(samples.in_call(args, kwargs))
+                    try:
+                        self._sizes.append(args[0].size(0))
+                    except Exception:  # no tensor
+                        self._sizes.append(samples.in_call(args, kwargs))
                 self._end_step(perf_counter(), True)
 
         self.called = called  # type: ignore[method-assign]
+
+    def _draw_from(self, key: Key, kind: type, num_fields: int) -> None:
+        """The same for batches that are lists or tuples of `num_fields`, the first a tensor of all samples."""
+        lock, general, cycle, begun = self._lock, MethodType(Steps.drawn, self), self._cycle, self._begun
+
+        def drawn(of: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:
+            usual = of is key and not begun and self._cycle is cycle and type(batch) is kind
+            if usual and len(batch) == num_fields:
+                try:
+                    size = batch[0].size(0)
+                except Exception:  # no tensor for once
+                    size = -1
+                if 0 < size <= (batch_size or size):
+                    with lock:
+                        self.inside_optimizer = 0
+                        self._waits.append(end_s - begin_s)
+                        self._sizes.append(size)
+                    return
+            general(of, batch_size, begin_s, end_s, batch)
+
+        self.drawn = drawn  # type: ignore[method-assign, assignment]
 
     def _catch_up(self) -> None:
         """Count what happened while the step was searched for."""
@@ -300,9 +311,13 @@ class Steps:
             self._end_step(now, live)
 
     def _end_step(self, now: float, live: bool) -> None:
-        wait_s, num_samples = 0.0, -1
-        if self._sizes:
-            wait_s, num_samples = self._take_batches()
+        wait_s, num_samples, sizes = 0.0, -1, self._sizes
+        if sizes:
+            if len(sizes) == len(self._waits) == self._draws_per_step == 1:
+                size, wait_s = sizes.pop(), self._waits.pop()
+                num_samples = -1 if size is None else size
+            else:
+                wait_s, num_samples = self._take_batches()
             self.wait_s += wait_s
         if num_samples < 0:
             self.num_uncounted += 1
@@ -323,9 +338,6 @@ class Steps:
     def _take_batches(self) -> tuple[float, int]:
         """Loader wait and samples (-1 unknown) of the step that ends now."""
         sizes, per_step = self._sizes, self._draws_per_step or len(self._sizes)
-        if len(sizes) == len(self._waits) == per_step == 1:
-            size = sizes.pop()
-            return self._waits.pop(), -1 if size is None else size
         surplus = len(sizes) - per_step
         if surplus > _MAX_AHEAD:
             # Far more than the cycle has: an evaluation on the same data came in between. The last ones are the step's.
@@ -346,29 +358,3 @@ class Steps:
         begin = self._history.begin_s(None) if self._history.numbers else now
         self._catch_up()
         self._fixed("marked by the program", begin, set(), 0)
-
-    # Names for objects
-
-    def _number(self, kind: str, thing: Any, with_grad: bool) -> int:
-        entry = self._numbers.get((kind, id(thing), with_grad))
-        if entry is not None and entry[0]() is thing:
-            return entry[1]
-        return self._meet(kind, thing, with_grad)
-
-    def _meet(self, kind: str, thing: Any, with_grad: bool) -> int:
-        """A number for a thing not seen before; it takes over the number of one of its class that has died."""
-        number = None
-        for (other_kind, _, other_grad), (reference, other) in self._numbers.items():
-            same = (other_kind, other_grad, self._classes[other]) == (kind, with_grad, type(thing))
-            if same and reference() is None:
-                number = other
-                break
-        if number is None:
-            number = self._new(kind, type(thing).__name__, with_grad)
-            self._classes[number] = type(thing)
-        self._numbers[(kind, id(thing), with_grad)] = weakref.ref(thing), number
-        return number
-
-    def _new(self, kind: str, name: str, with_grad: bool = False) -> int:
-        self._tokens.append(cycles.Token(kind, name, with_grad))
-        return len(self._tokens) - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import os
 import random
@@ -76,7 +77,19 @@ class Agent:
             marker.wrap_function(self._plan["step_on"], hooks, self.mark_step, self.log)
         hooks.offer_stub("dynotune", {"step": self.mark_step})
         atexit.register(self._finish)
+        self._cover_exit()
         os.register_at_fork(after_in_child=self._forked)
+
+    def _cover_exit(self) -> None:
+        """`os._exit` asks nobody, and is how children of multiprocessing end."""
+        original = os._exit
+
+        @functools.wraps(original)
+        def _exit(*args: Any, **kwargs: Any) -> Any:
+            self._guard("exit", self._steps.work_off)
+            return original(*args, **kwargs)
+
+        os._exit = _exit
 
     def log(self, where: str, error: Exception) -> None:
         """Write down a mistake of the agent's own."""
@@ -226,6 +239,7 @@ class Agent:
         self._event({"event": "memory", **observe.memory(self._torch)})
 
     def _finish(self) -> None:
+        self._guard("steps", self._steps.work_off)
         if self._torch is not None:
             self._guard("memory", self._remember_memory)
             self._guard("readback", self._read_back)

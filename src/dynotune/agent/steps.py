@@ -8,7 +8,7 @@ from time import perf_counter
 from types import MethodType
 
 from . import cycle as cycles
-from . import samples
+from . import samples, short_ways
 from .history import MAX_EVENTS, AllDraws, History
 from .names import Names
 from .writer import EPOCH
@@ -25,6 +25,11 @@ _MAX_AHEAD = 4
 # Replays of captured graphs, with none of the cycle's ends among them, that show the cycle to be over.
 _MAX_REPLAYS = 16
 _MAX_REPLAYS_AMONG_STEPS = 256
+# How many steps are worked off together. A process that is killed loses them: one in so many of all that it made,
+# and never more than 20 ms of them.
+_PENDING_SHARE = 16
+_MAX_PENDING = 64
+_MAX_PENDING_S = 0.02
 # An exception inside an optimizer's step leaves it open; after this many events it is taken for closed.
 MAX_INSIDE_OPTIMIZER = 4096
 
@@ -68,7 +73,7 @@ class Steps:
         self._next_check = MAX_EVENTS + 1 if marked_by_hand else 3
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.inside_optimizer = 0
-        self._cycle: cycles.Cycle | None = None
+        self.cycle: cycles.Cycle | None = None
         self._sampler: int | None = None
         self._anchor, self._per_step = -1, 1
         self._loaders: Container[int] = frozenset()
@@ -80,6 +85,10 @@ class Steps:
         self._waits: list[float] = []
         self._sizes: list[int | None] = []
         self._next_stop = 0
+        # What the short ways noted, in order: (wait, samples) of a batch, or the end of a step.
+        self.pending: list[Any] = []
+        self.due = [0.0, 0.0]  # so many, or the time
+        self._working_off = False
         self.num_steps = 0
         # Of all steps so far; `num_uncounted` of them have samples that could not be counted.
         self.wait_s, self.num_samples, self.num_uncounted = 0.0, 0, 0
@@ -90,7 +99,8 @@ class Steps:
 
     def reset_after_fork(self) -> None:
         """The thread that held the lock may not exist here."""
-        self._lock = RLock()
+        self._lock, self._working_off = RLock(), False
+        self.pending.clear()
         self._forget_short_ways()
 
     def _forget_short_ways(self) -> None:
@@ -106,8 +116,9 @@ class Steps:
         evaluation.
         """
         with self._lock:
-            if self._cycle is not None and not self._marked and self._search_again():
-                if all(self._tokens[n].kind in (cycles.DRAW, cycles.CALL) for n in self._cycle.sequence):
+            self.work_off()
+            if self.cycle is not None and not self._marked and self._search_again():
+                if all(self._tokens[n].kind in (cycles.DRAW, cycles.CALL) for n in self.cycle.sequence):
                     self._num_superseded = self.num_steps
                 self._forget_cycle()
                 self._optimizers.clear()
@@ -122,24 +133,27 @@ class Steps:
 
     def drawn(self, key: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:
         with self._lock:
+            self.work_off()
             self.inside_optimizer = 0
             number = self._names.of_loader(key)
-            if self._cycle is None or number in self._loaders:
+            if self.cycle is None or number in self._loaders:
                 begins = key in self._begun
                 self._begun.discard(key)
                 num_samples = samples.in_batch(batch, batch_size)
                 self._happened(number, end_s, end_s - begin_s, num_samples, begins)
-                usual = self._cycle is not None and number != self._anchor and samples.are_fields(batch, num_samples)
+                usual = self.cycle is not None and number != self._anchor and samples.are_fields(batch, num_samples)
                 if usual and (begins or "drawn" not in self.__dict__):
-                    self._draw_from(key, type(batch), len(batch))
+                    general = MethodType(Steps.drawn, self)
+                    self.drawn = short_ways.drawn(self, key, batch, self._begun, general)  # type: ignore[method-assign, assignment]
 
     def called(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         with self._lock:
             if self.inside_optimizer:
                 self.inside_optimizer -= 1
                 return
+            self.work_off()
             number = self._names.of(cycles.CALL, module, self.grad_enabled())
-            if self._cycle is None:
+            if self.cycle is None:
                 self._happened(number, perf_counter(), 0.0, samples.in_call(args, kwargs))
                 return
             if number == self._sampler:
@@ -150,39 +164,43 @@ class Steps:
 
     def stepped(self, optimizer: Any) -> None:
         with self._lock:
+            self.work_off()
             self.inside_optimizer = 0
             number = self._names.of(cycles.STEP, optimizer, False)
             if number == self._anchor:
                 self._tick(perf_counter(), True)
-            elif self._cycle is None:
+            elif self.cycle is None:
                 self._happened(number, perf_counter(), 0.0, None)
 
     def replayed(self, graph: Any) -> None:
         with self._lock:
+            self.work_off()
             number = self._names.of(cycles.REPLAY, graph, False)
             if number == self._anchor:
                 self._tick(perf_counter(), True)
-            elif self._cycle is None or self._is_overtaken(number):
+            elif self.cycle is None or self._is_overtaken(number):
                 self._happened(number, perf_counter(), 0.0, None)
 
     def marked(self) -> None:
         """The program, or a function that the user named, says that a step has ended."""
         with self._lock:
             now = perf_counter()
+            self.work_off()
             if not self._marked:
                 self._begin_marked(now)
             self._end_step(now, True)
 
     def ignore(self) -> None:
         """Count nothing from here on."""
+        self.work_off()
         self._forget_cycle()
-        self._cycle, self._marked = cycles.Cycle([], -1, 1, set()), True
+        self.cycle, self._marked = cycles.Cycle([], -1, 1, set()), True
         self.marked = lambda: None  # type: ignore[method-assign]
 
     # From events to steps
 
     def _happened(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool = False) -> None:
-        if self._cycle is not None:
+        if self.cycle is not None:
             self._count(number, now, wait_s, num_samples, begins, True)
             return
         size = self._history.add(number, now, wait_s, num_samples, begins)
@@ -194,7 +212,7 @@ class Steps:
                 self._fix(found)
 
     def _fix(self, found: cycles.Cycle) -> None:
-        self._cycle = found
+        self.cycle = found
         self._anchor, self._per_step, self._loaders = found.anchor, found.per_step, frozenset(found.loaders)
         kinds = {n: self._tokens[n].kind for n in found.sequence}
         # Training without a loader has its samples nowhere that could be looked at for free.
@@ -209,66 +227,13 @@ class Steps:
             self._begin_s = self._history.begin_s(found.sequence)
         self._catch_up()
         if kinds[found.anchor] == cycles.STEP and found.per_step == 1:
-            self._end_steps_with(self._names.references(found.anchor))
+            anchor = self._names.references(found.anchor)[-1]
+            self.stepped = short_ways.stepped(self, anchor, self.stepped)  # type: ignore[method-assign, assignment]
         elif kinds[found.anchor] == cycles.CALL and found.per_step == 1 and self._sampler in (None, found.anchor):
-            self._end_steps_by_calls_of(self._names.references(found.anchor), self._tokens[found.anchor].with_grad)
+            anchor, with_grad = self._names.references(found.anchor)[-1], self._tokens[found.anchor].with_grad
+            counts = self._sampler is not None
+            self.called = short_ways.called(self, anchor, with_grad, counts, self.called)  # type: ignore[method-assign, assignment]
         self._fixed(found.describe(self._tokens), self._begin_s, needed, num_superseded)
-
-    def _end_steps_with(self, references: list[weakref.ref[Any]]) -> None:
-        """The usual case by the shortest way, for it is paid in every step: what one optimizer has done ends it."""
-        anchor, lock, general = references[-1], self._lock, self.stepped
-
-        def stepped(optimizer: Any) -> None:
-            if anchor() is not optimizer:
-                general(optimizer)
-                return
-            with lock:
-                self.inside_optimizer = 0
-                self._end_step(perf_counter(), True)
-
-        self.stepped = stepped  # type: ignore[method-assign]
-
-    def _end_steps_by_calls_of(self, references: list[weakref.ref[Any]], with_grad: bool) -> None:
-        """The same for inference: what one module has been called for ends the step and says its samples."""
-        anchor, lock, grad_enabled = references[-1], self._lock, self.grad_enabled
-        general, cycle, counts = self.called, self._cycle, self._sampler is not None
-
-        def called(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            usual = anchor() is module and self._cycle is cycle and not self.inside_optimizer
-            if not usual or grad_enabled() is not with_grad:
-                general(module, args, kwargs)
-                return
-            with lock:
-                if counts:
-                    self._waits.append(0.0)
-                    try:
-                        self._sizes.append(args[0].size(0))
-                    except Exception:  # no tensor
-                        self._sizes.append(samples.in_call(args, kwargs))
-                self._end_step(perf_counter(), True)
-
-        self.called = called  # type: ignore[method-assign]
-
-    def _draw_from(self, key: Key, kind: type, num_fields: int) -> None:
-        """The same for batches that are lists or tuples of `num_fields`, the first a tensor of all samples."""
-        lock, general, cycle, begun = self._lock, MethodType(Steps.drawn, self), self._cycle, self._begun
-
-        def drawn(of: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:
-            usual = of is key and not begun and self._cycle is cycle and type(batch) is kind
-            if usual and len(batch) == num_fields:
-                try:
-                    size = batch[0].size(0)
-                except Exception:  # no tensor for once
-                    size = -1
-                if 0 < size <= (batch_size or size):
-                    with lock:
-                        self.inside_optimizer = 0
-                        self._waits.append(end_s - begin_s)
-                        self._sizes.append(size)
-                    return
-            general(of, batch_size, begin_s, end_s, batch)
-
-        self.drawn = drawn  # type: ignore[method-assign, assignment]
 
     def _catch_up(self) -> None:
         """Count what happened while the step was searched for."""
@@ -292,7 +257,7 @@ class Steps:
 
     def _forget_cycle(self) -> None:
         """Search anew."""
-        self._cycle, self._anchor, self._sampler, self._loaders = None, -1, None, frozenset()
+        self.cycle, self._anchor, self._sampler, self._loaders = None, -1, None, frozenset()
         self._forget_short_ways()
         self._next_check, self._seen, self._waits, self._sizes = 3, 0, [], []
 
@@ -309,6 +274,7 @@ class Steps:
         if self._seen == self._per_step:
             self._seen = 0
             self._end_step(now, live)
+            self.due[1] = 0.0  # how many are due has changed
 
     def _end_step(self, now: float, live: bool) -> None:
         wait_s, num_samples, sizes = 0.0, -1, self._sizes
@@ -335,6 +301,29 @@ class Steps:
         if live and self.num_steps >= self._next_stop:
             self._next_stop = self._reached(self.num_steps)
 
+    def work_off(self) -> None:
+        """Count what was noted."""
+        pending = self.pending
+        if not pending:
+            return
+        with self._lock:
+            if self._working_off:
+                return  # a signal handler or finalizer, in the middle of the loop below
+            self._working_off = True
+            try:
+                while pending:
+                    event = pending.pop(0)
+                    if type(event) is tuple:
+                        self._waits.append(event[0])
+                        self._sizes.append(event[1])
+                    else:
+                        self._end_step(event, True)
+                # In a pilot each step is asked what happened in it, when it has happened.
+                most = min(_MAX_PENDING, self.num_steps // _PENDING_SHARE) if self._flags_now is None else 1
+                self.due[:] = min(most, self._next_stop - self.num_steps), perf_counter() + _MAX_PENDING_S
+            finally:
+                self._working_off = False
+
     def _take_batches(self) -> tuple[float, int]:
         """Loader wait and samples (-1 unknown) of the step that ends now."""
         sizes, per_step = self._sizes, self._draws_per_step or len(self._sizes)
@@ -352,7 +341,7 @@ class Steps:
     def _begin_marked(self, now: float) -> None:
         """Steps are marked from now on: what the loaders drew so far belongs to the first."""
         self._marked = True
-        self._cycle = cycles.Cycle([], -1, 1, set())
+        self.cycle = cycles.Cycle([], -1, 1, set())
         self._anchor = -1
         self._loaders = AllDraws(self._tokens)
         begin = self._history.begin_s(None) if self._history.numbers else now

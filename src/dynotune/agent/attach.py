@@ -203,11 +203,10 @@ class Agent:
                 **self._place_among_ranks(),
             }
         )
-        if self._roots is not None:
-            if self._settings.wants_around:
-                classes = set(classes) | set(self._roots.known_classes())
-            self._roots.after = self._steps.called
-            self._roots.watch_only(classes)
+        if self._roots is not None and self._settings.wants_around:
+            self._roots.watch_only(set(classes) | set(self._roots.known_classes()))
+        elif self._roots is not None:
+            self._roots.watch_only(classes, self._steps.cover_of_anchor)
         self._guard("readback", self._read_back)
 
     def _new_events(self) -> int:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .hooks import Log
 
     Call = Callable[..., Any]
+    Special = Callable[[Call, Call, Callable[[], bool], set[int], Log], Call]
 
 
 class Roots:
@@ -52,6 +53,7 @@ class Roots:
         self._covers: dict[type, tuple[Call | None, Call]] = {}
         self._cover_of_all: Call | None = None
         self._compiled = False
+        self._special: Special | None = None
 
     def watch_all(self) -> None:
         """Cover every module's call, unless something is compiled. torch.compile still finds the original."""
@@ -87,11 +89,19 @@ class Roots:
             for module_class in self.known_classes():
                 self._cover_class(module_class)
 
-    def watch_only(self, classes: set[type]) -> None:
-        """Uncover all but `classes`; with compiled code about, covers of classes stay."""
+    def watch_only(self, classes: set[type], special: Special | None = None) -> None:
+        """Uncover all but `classes`; with compiled code about, covers of classes stay.
+
+        Args:
+            special: makes a better cover for them: of the original call, the usual cover, `is_compiling`, the
+                threads inside a root's call, and the log.
+        """
         if self._covers_all():
             self._module.__call__ = self.original
+        self._special = special
         for module_class in classes:
+            if not self._compiled:
+                self._uncover_class(module_class)
             self._cover_class(module_class)
         if not self._compiled:
             for module_class in set(self._covers) - set(classes):
@@ -121,8 +131,8 @@ class Roots:
         self._covers[module_class] = own, cover
 
     def _uncover_class(self, module_class: Any) -> None:
-        own, cover = self._covers[module_class]
-        if module_class.__dict__.get("__call__") is not cover:
+        own, cover = self._covers.get(module_class, (None, None))
+        if cover is None or module_class.__dict__.get("__call__") is not cover:
             return  # somebody has covered ours
         del self._covers[module_class]
         if own is None:
@@ -155,12 +165,14 @@ class Roots:
                 self._log("roots", error)
             return output
 
-        # Ours are words that only a type checker understands.
-        __call__.__annotations__ = {}
-        __call__.__name__ = "_wrapped_call_impl"
-        __call__.__qualname__ = original.__qualname__
-        __call__.__module__ = original.__module__
-        return __call__
+        special = self._special(original, __call__, is_compiling, busy, self._log) if self._special else __call__
+        for cover in (__call__, special):
+            # Ours are words that only a type checker understands.
+            cover.__annotations__ = {}
+            cover.__name__ = "_wrapped_call_impl"
+            cover.__qualname__ = original.__qualname__
+            cover.__module__ = original.__module__
+        return special
 
     def _meet(self, module: Any, thread: int) -> bool:
         """Whether the module is a root; DataParallel's copies of one are none."""

@@ -85,7 +85,9 @@ class Steps:
         self._waits: list[float] = []
         self._sizes: list[int | None] = []
         self._next_stop = 0
-        # What the short ways noted, in order: (wait, samples) of a batch, or the end of a step.
+        # Makes the cover of the class whose module's calls end the steps, where that is all there is to see of them.
+        self.cover_of_anchor: Any = None
+        # What the short ways noted, in order: (wait, samples, None or end) of a batch, or the end of a step.
         self.pending: list[Any] = []
         self.due = [0.0, 0.0]  # so many, or the time
         self._working_off = False
@@ -104,7 +106,7 @@ class Steps:
         self._forget_short_ways()
 
     def _forget_short_ways(self) -> None:
-        for name in ("drawn", "called", "stepped"):
+        for name in ("drawn", "stepped"):
             self.__dict__.pop(name, None)
 
     # What happens in the program
@@ -229,10 +231,9 @@ class Steps:
         if kinds[found.anchor] == cycles.STEP and found.per_step == 1:
             anchor = self._names.references(found.anchor)[-1]
             self.stepped = short_ways.stepped(self, anchor, self.stepped)  # type: ignore[method-assign, assignment]
-        elif kinds[found.anchor] == cycles.CALL and found.per_step == 1 and self._sampler in (None, found.anchor):
+        elif calls == [found.anchor] and cycles.STEP not in kinds.values() and not self._flags_now:
             anchor, with_grad = self._names.references(found.anchor)[-1], self._tokens[found.anchor].with_grad
-            counts = self._sampler is not None
-            self.called = short_ways.called(self, anchor, with_grad, counts, self.called)  # type: ignore[method-assign, assignment]
+            self.cover_of_anchor = short_ways.called(self, anchor, with_grad, self._sampler is not None)
         self._fixed(found.describe(self._tokens), self._begin_s, needed, num_superseded)
 
     def _catch_up(self) -> None:
@@ -259,6 +260,7 @@ class Steps:
         """Search anew."""
         self.cycle, self._anchor, self._sampler, self._loaders = None, -1, None, frozenset()
         self._forget_short_ways()
+        self.cover_of_anchor = None
         self._next_check, self._seen, self._waits, self._sizes = 3, 0, [], []
 
     def _count(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool, live: bool) -> None:
@@ -313,11 +315,13 @@ class Steps:
             try:
                 while pending:
                     event = pending.pop(0)
+                    end_s = event
                     if type(event) is tuple:
-                        self._waits.append(event[0])
-                        self._sizes.append(event[1])
-                    else:
-                        self._end_step(event, True)
+                        wait_s, size, end_s = event
+                        self._waits.append(wait_s)
+                        self._sizes.append(size if type(size) is int else None)
+                    if end_s is not None:
+                        self._end_step(end_s, True)
                 # In a pilot each step is asked what happened in it, when it has happened.
                 most = min(_MAX_PENDING, self.num_steps // _PENDING_SHARE) if self._flags_now is None else 1
                 self.due[:] = min(most, self._next_stop - self.num_steps), perf_counter() + _MAX_PENDING_S

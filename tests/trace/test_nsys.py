@@ -534,13 +534,13 @@ def test_a_file_cut_anywhere_is_refused(tmp_path):
 @pytest.fixture(scope="module")
 def intact(tmp_path_factory):
     path = tmp_path_factory.mktemp("intact") / "report.sqlite"
-    return one_step().gpu(0, "NVIDIA H100").write(path).read_bytes()
+    return one_step().gpu(0, "NVIDIA H100").write(path)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=20))
 def test_a_damaged_file_is_refused_or_read_and_never_breaks_the_reader(tmp_path, intact, changes):
-    damaged = bytearray(intact)
+    damaged = bytearray(intact.read_bytes())
     for at, value in changes:
         damaged[at % len(damaged)] = value
     path = tmp_path / "damaged.sqlite"

@@ -61,7 +61,7 @@ def opened(path: Path, *, advance: Callable[[str, int], None] = lambda table, nu
             connection.execute("PRAGMA cell_size_check = ON")
             connection.execute("PRAGMA temp_store = MEMORY")
             yield Database(path, connection, _columns(connection), advance)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeError) as error:  # Python decodes SQLite's own messages strictly.
         raise UsageError(
             f"{path} is a damaged SQLite database: {error}.", hint="Export it again from the .nsys-rep file."
         ) from error
@@ -101,9 +101,9 @@ def integers(
         flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=len(rows) * len(present))
         blocks.append(flat.reshape(-1, len(present)))
         database.advance(table, len(rows))
-    table_of = np.concatenate(blocks)
-    columns = {name: np.ascontiguousarray(table_of[:, index]) for index, name in enumerate(present)}
-    return columns | {name: np.full(len(table_of), NULL) for name in optional if name not in columns}
+    columns = {name: np.concatenate([block[:, index] for block in blocks]) for index, name in enumerate(present)}
+    num_rows = sum(map(len, blocks))
+    return columns | {name: np.full(num_rows, NULL) for name in optional if name not in columns}
 
 
 def texts(database: Database, table: str, column: str, *, where: str = "1") -> list[str | None]:

@@ -382,6 +382,7 @@ rows = st.one_of(
     st.tuples(st.just("graph"), st.integers(0, 2), times, correlations),
     st.tuples(st.just("sync"), st.integers(0, 5), times, correlations),
     st.tuples(st.just("range"), st.sampled_from(["step", "forward"]), times, st.none()),
+    st.tuples(st.sampled_from(["open", "free"]), st.just("step"), times, st.none()),
 )
 
 
@@ -394,8 +395,9 @@ def test_two_processes_in_one_file_or_two_and_in_any_order_are_the_same(tmp_path
     for pid, (what, which, (start, end), correlation) in some:
         if what == "call":
             made.call(which, start, end, correlation=correlation, pid=pid, tid=pid + 1)
-        elif what == "range":
-            made.range(which, start, end, pid=pid, tid=pid + 1)
+        elif what in ("range", "open", "free"):
+            kind = 60 if what == "free" else 59
+            made.range(which, start, None if what == "open" else end, pid=pid, tid=pid + 1, kind=kind)
         elif what == "copy":
             made.copy(which, PINNED, DEVICE, start, end, pid=pid, correlation=correlation)
         else:

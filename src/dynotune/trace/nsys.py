@@ -25,6 +25,7 @@ from dynotune.trace.timeline import (
     DeviceSpans,
     HostKind,
     HostSpans,
+    Ints,
     MemoryMarks,
     Timeline,
     in_order,
@@ -143,48 +144,30 @@ def _timeline(
     notes, missing = list(file.notes), dict(file.missing)
     if process == UNKNOWN:
         notes.append("these rows do not say which process they belong to")
+    if num_free := int((file.free_ranges == process).sum()):
+        notes.append(f"{num_free:,} NVTX start/end ranges are left out: they need not nest")
     host = _closed(host, device, notes)
     device, host, syncs = (_timed(part, notes) for part in (device, host, syncs))
     host, labels = _with_syncs(file, host, syncs, notes)
     if (device.kind == nsys_spans.GRAPH).any():
         missing["kernels_in_graphs"] = "CUDA graphs were recorded whole; record with --cuda-graph-trace=node"
         notes.append("each launch of a CUDA graph is one kernel here: its kernels were not recorded one by one")
-        device = replace(device, kind=np.where(device.kind == nsys_spans.GRAPH, DeviceKind.KERNEL, device.kind))
     host, device = _sorted(host), _sorted(device)
     used = np.unique(np.concatenate([host.name, device.name]))
     threads = np.unique(host.place)
-    nothing = np.empty(0, dtype=np.int64)
-    calls = HostSpans(
-        start_ns=host.start_ns,
-        end_ns=host.end_ns,
-        kind=host.kind.astype(np.int8),
-        name=np.searchsorted(used, host.name).astype(np.int32),
-        thread=np.searchsorted(threads, host.place).astype(np.int32),
-        correlation=host.correlation,
-    )
-    properties = {
-        index: known
-        for index in np.unique(device.place).tolist()
-        if (known := _properties(facts, process, index)) is not None
-    }
-    if len(properties) < len(np.unique(device.place)):
+    indices = np.unique(device.place).tolist()
+    properties = {index: gpu for index in indices if (gpu := _properties(facts, process, index)) is not None}
+    if len(properties) < len(indices):
         missing["device_properties"] = "the file does not say which GPU each device is"
+    calls = _host_spans(host, used, threads)
+    nothing = np.empty(0, dtype=np.int64)
     return Timeline(
         source=str(file.database.path),
         recorder="nsys",
         names=[alphabet[name] for name in used.tolist()],
         threads=[labels.get(thread) or _thread(facts, thread) for thread in threads.tolist()],
         host=calls,
-        device=DeviceSpans(
-            start_ns=device.start_ns,
-            end_ns=device.end_ns,
-            kind=device.kind.astype(np.int8),
-            name=np.searchsorted(used, device.name).astype(np.int32),
-            device=device.place.astype(np.int32),
-            stream=device.stream,
-            launch=launches(device.correlation, calls),
-            num_bytes=device.num_bytes,
-        ),
+        device=_device_spans(device, used, calls),
         memory=MemoryMarks(nothing, nothing, nothing, nothing.astype(np.int32)),
         properties=properties,
         rank=_only(facts.ranks.get(process, set())),
@@ -194,12 +177,38 @@ def _timeline(
     )
 
 
+def _host_spans(host: Spans, names: Ints, threads: Ints) -> HostSpans:
+    return HostSpans(
+        start_ns=host.start_ns,
+        end_ns=host.end_ns,
+        kind=host.kind.astype(np.int8),
+        name=np.searchsorted(names, host.name).astype(np.int32),
+        thread=np.searchsorted(threads, host.place).astype(np.int32),
+        correlation=host.correlation,
+    )
+
+
+def _device_spans(device: Spans, names: Ints, calls: HostSpans) -> DeviceSpans:
+    kind = np.where(device.kind == nsys_spans.GRAPH, DeviceKind.KERNEL, device.kind)
+    return DeviceSpans(
+        start_ns=device.start_ns,
+        end_ns=device.end_ns,
+        kind=kind.astype(np.int8),
+        name=np.searchsorted(names, device.name).astype(np.int32),
+        device=device.place.astype(np.int32),
+        stream=device.stream,
+        launch=launches(device.correlation, calls),
+        num_bytes=device.num_bytes,
+    )
+
+
 def _closed(host: Spans, device: Spans, notes: list[str]) -> Spans:
     """Ranges still open at the end of the recording, ended with the process's last row."""
     is_open = (host.kind == HostKind.ANNOTATION) & (host.end_ns == NULL) & (host.start_ns != NULL)
     if not is_open.any():
         return host
-    last = max(int(times.max(initial=NULL)) for times in (host.start_ns, host.end_ns, device.end_ns))
+    times = np.concatenate([host.start_ns, host.end_ns, device.end_ns])
+    last = int(times[times < _LARGEST_TIME_NS].max(initial=NULL))
     notes.append(f"{int(is_open.sum()):,} NVTX ranges had not ended when the recording did, and end with it here")
     return replace(host, end_ns=np.where(is_open, last, host.end_ns))
 

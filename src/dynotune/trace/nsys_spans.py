@@ -91,10 +91,17 @@ def joined(parts: Iterable[Spans]) -> Spans:
 
 @dataclass(slots=True)
 class Export:
-    """A file being read: names met so far with their numbers, and what turned out to be missing or partial."""
+    """A file being read, and what turned out about it.
+
+    Args:
+        names: met so far, with their numbers.
+        free_ranges: process of each NVTX range that was started and ended, not pushed and popped.
+        missing, notes: as in `Timeline`.
+    """
 
     database: Database
     names: dict[str, int] = field(default_factory=dict)
+    free_ranges: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     missing: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -176,13 +183,10 @@ def _ranges(file: Export) -> Spans:
     where = "1"
     if "eventType" in file.database.columns[RANGES]:
         where = f'"eventType" = {_PUSH_POP}'
-        num_free = int(
-            file.database.connection.execute(
-                f'SELECT COUNT(*) FROM "{RANGES}" WHERE "eventType" = {_START_END}'
-            ).fetchone()[0]
+        free = tables.integers(
+            file.database, RANGES, ("eventType",), ("globalTid",), where=f'"eventType" = {_START_END}'
         )
-        if num_free:
-            file.notes.append(f"{num_free:,} NVTX start/end ranges are left out: they need not nest")
+        file.free_ranges = _process(free["globalTid"])
     columns = tables.integers(file.database, RANGES, ("start", "end"), ("globalTid", "textId"), where=where)
     names = _strings(file, columns["textId"])
     if "text" in file.database.columns[RANGES]:

@@ -337,6 +337,15 @@ def test_emptying_the_cache_is_no_flush(read):
     assert ids(found) == ["empty-cache-in-loop"]
 
 
+def test_segments_given_back_from_elsewhere_are_no_flush_of_the_allocation_after(read):
+    made = SnapshotMade()
+    made.free(made.alloc(SEGMENT, LOAD))
+    made._release(stack("/work/train.py(50): tidy"))
+    made.alloc(SEGMENT, stack("/work/train.py(31): step"))
+    history = read(made).devices[0].history
+    assert (history.num_flushes, history.num_empty_caches, history.num_segment_frees) == (0, 0, 1)
+
+
 def test_without_stacks_flushes_are_unknown_and_not_none(read):
     made = SnapshotMade()
     made.free(made.alloc(SEGMENT))

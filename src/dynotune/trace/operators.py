@@ -39,35 +39,44 @@ def self_times(start_ns: Ints, end_ns: Ints) -> Ints:
         start_ns, end_ns: of spans in order of start, of which enclosing ones come first. They should nest. Where one
             starts inside another and outlasts it, as times rounded to microseconds do, it takes over from there.
     """
-    # A span without length is nowhere the innermost, and would blur which spans are open where it stands.
-    rows = np.flatnonzero(end_ns > start_ns)
-    start, end = start_ns[rows], end_ns[rows].copy()
-    while True:
-        parent = _parents(start, end)
-        child = np.flatnonzero(parent != UNKNOWN)
-        outlasting = child[end[child] > end[parent[child]]]
-        if not len(outlasting):
-            break
-        # The first of them in order is inside its parent, so each round cuts at least one span.
-        np.minimum.at(end, parent[outlasting], start[outlasting])
-    length = end - start
-    inside = np.bincount(parent[child], weights=length[child], minlength=len(rows)).astype(np.int64)
-    own = np.zeros(len(start_ns), dtype=np.int64)
-    own[rows] = length - inside
-    return own
+    rows, parent = _parents(start_ns, end_ns)
+    child = rows[parent != UNKNOWN]
+    if (end_ns[child] > end_ns[parent[parent != UNKNOWN]]).any():
+        end_ns = _cut(start_ns, end_ns)
+        rows, parent = _parents(start_ns, end_ns)
+        child = rows[parent != UNKNOWN]
+    length = end_ns - start_ns
+    inside = np.bincount(parent[parent != UNKNOWN], weights=length[child], minlength=len(length))
+    return length - inside.astype(np.int64)
 
 
-def _parents(start_ns: Ints, end_ns: Ints) -> Ints:
-    """For spans that nest, all longer than nothing, in order of start: the row each lies in, UNKNOWN outside all."""
+def _cut(start_ns: Ints, end_ns: Ints) -> Ints:
+    """The end of each span, or the start of the first one that starts inside it and outlasts it."""
     num = len(start_ns)
-    order = np.arange(num, dtype=np.int64)
+    inside = np.searchsorted(start_ns, end_ns) - np.arange(1, num + 1)
+    # Latest end among the next 1, 2, 4, … rows; a row behind the last one outlasts them all.
+    latest = [np.append(end_ns, np.iinfo(np.int64).max)]
+    while 1 << len(latest) <= inside.max():
+        width = 1 << (len(latest) - 1)
+        latest.append(np.maximum(latest[-1], np.append(latest[-1][width:], np.full(width, latest[0][-1]))))
+    at = np.arange(1, num + 1)
+    for level in reversed(range(len(latest))):
+        at += (latest[level][at] <= end_ns).astype(np.int64) << level
+    return np.minimum(end_ns, np.append(start_ns, latest[0][-1])[at])
+
+
+def _parents(start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
+    """Rows of the spans that have a length, and for each the row it lies in, UNKNOWN outside all; they should nest."""
+    # One without length is nowhere the innermost, and would blur which are open where it stands.
+    rows = np.flatnonzero(end_ns > start_ns)
+    order = np.arange(len(rows))
     # How many are open when one starts: those before it, less those that have ended.
-    depth = order - np.searchsorted(np.sort(end_ns), start_ns, side="right")
-    # Its parent is the last one before it that is one level up. Levels one after another make that one search.
+    depth = order - np.searchsorted(np.sort(end_ns[rows]), start_ns[rows], side="right")
+    # The one it lies in is the last one before it that is one level up. Levels one after another make that one search.
     by_depth = np.argsort(depth.astype(np.int32), kind="stable")
-    level = depth[by_depth] * num + by_depth
-    at = np.searchsorted(level, level - num) - 1
-    parent = np.full(num, UNKNOWN, dtype=np.int64)
+    level = depth[by_depth] * len(rows) + by_depth
+    at = np.searchsorted(level, level - len(rows)) - 1
+    parent = np.full(len(rows), UNKNOWN, dtype=np.int64)
     inner = depth[by_depth] > 0
-    parent[by_depth[inner]] = by_depth[at[inner]]
-    return parent
+    parent[by_depth[inner]] = rows[by_depth[at[inner]]]
+    return rows, parent

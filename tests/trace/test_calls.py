@@ -97,7 +97,11 @@ def test_a_call_counts_with_the_part_inside_the_window() -> None:
 
 
 def test_an_asynchronous_copy_to_pageable_memory_waits() -> None:
-    made = Made().call("cudaMemcpyAsync", 0, 50, correlation=1).copy("Memcpy DtoH (Device -> Pageable)", 20, 45, correlation=1)
+    made = (
+        Made()
+        .call("cudaMemcpyAsync", 0, 50, correlation=1)
+        .copy("Memcpy DtoH (Device -> Pageable)", 20, 45, correlation=1)
+    )
     made.call("cudaStreamSynchronize", 50, 52)
     assert [(row.call, row.total_s) for row in calls.syncs(made.timeline(), (0, 100), nowhere)] == [
         ("cudaMemcpyAsync", 50e-9),
@@ -120,7 +124,11 @@ def test_other_asynchronous_copies_do_not_wait(name: str) -> None:
 
 
 def test_the_launch_of_a_graph_that_copies_to_pageable_memory_does_not_wait() -> None:
-    made = Made().call("cudaGraphLaunch", 0, 5, correlation=1).copy("Memcpy DtoH (Device -> Pageable)", 20, 45, correlation=1)
+    made = (
+        Made()
+        .call("cudaGraphLaunch", 0, 5, correlation=1)
+        .copy("Memcpy DtoH (Device -> Pageable)", 20, 45, correlation=1)
+    )
     assert not calls.waits(made.timeline()).any()
 
 

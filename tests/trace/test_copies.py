@@ -94,7 +94,10 @@ def test_no_copy_is_no_row() -> None:
 
 work = st.lists(
     st.tuples(
-        st.integers(0, 60), st.integers(0, 20), st.sampled_from([PAGEABLE, PINNED, BACK, ACROSS, "gemm"]), st.integers(0, 1)
+        st.integers(0, 60),
+        st.integers(0, 20),
+        st.sampled_from([PAGEABLE, PINNED, BACK, ACROSS, "gemm"]),
+        st.integers(0, 1),
     ),
     max_size=12,
 )

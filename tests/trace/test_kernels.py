@@ -168,7 +168,9 @@ def test_totals_and_depths_equal_a_count_nanosecond_by_nanosecond(
 
 
 @given(rows=spans, order=st.randoms(use_true_random=False))
-def test_the_order_of_kernels_in_the_file_changes_nothing(rows: list[tuple[int, int, int, int, str, str]], order) -> None:
+def test_the_order_of_kernels_in_the_file_changes_nothing(
+    rows: list[tuple[int, int, int, int, str, str]], order
+) -> None:
     made = made_of(rows)
     facts = kernels.facts(made.timeline(), (0, 80), 3)
     order.shuffle(made.device)

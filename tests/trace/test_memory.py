@@ -35,7 +35,9 @@ def test_a_level_that_comes_after_the_window_is_not_told() -> None:
 
 
 def test_devices_stand_apart_and_host_memory_is_left_out() -> None:
-    made = Made().level(0, 5, 10, device=1).level(1, 7, 10, device=0).level(2, 6, 10, device=1).level(3, 99, 99, device=-1)
+    made = (
+        Made().level(0, 5, 10, device=1).level(1, 7, 10, device=0).level(2, 6, 10, device=1).level(3, 99, 99, device=-1)
+    )
     rows = memory.facts(made.timeline(), (0, 10))
     assert [(row.device, row.peak_allocated_bytes, row.num_allocations) for row in rows] == [(0, 7, 0), (1, 6, 1)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Copies
 from dynotune.trace import intervals
@@ -47,11 +46,14 @@ def facts(timeline: Timeline, window: tuple[int, int]) -> list[Copies]:
     names = np.unique(device.name[rows])
     of_name = np.array([kinds.setdefault(kind_of(timeline.names[name]), len(kinds)) for name in names], dtype=np.int64)
     of_row = of_name[np.searchsorted(names, device.name[rows])]
-    found = [_row(timeline, rows[of_row == index], window, kind) for kind, index in kinds.items()]
+    exposed_ns = _exposed_ns(timeline, rows, of_row, window)
+    found = [
+        _row(timeline, rows[of_row == index], window, kind, int(exposed_ns[index])) for kind, index in kinds.items()
+    ]
     return sorted(found, key=lambda row: (-row.total_s, row.kind, row.pinned is not None, row.pinned or False))
 
 
-def _row(timeline: Timeline, rows: Ints, window: tuple[int, int], kind: Kind) -> Copies:
+def _row(timeline: Timeline, rows: Ints, window: tuple[int, int], kind: Kind, exposed_ns: int) -> Copies:
     device, (start, end) = timeline.device, window
     duration = np.minimum(device.end_ns[rows], end) - np.maximum(device.start_ns[rows], start)
     sized = rows[device.num_bytes[rows] != UNKNOWN]
@@ -66,23 +68,27 @@ def _row(timeline: Timeline, rows: Ints, window: tuple[int, int], kind: Kind) ->
         num_bytes=int(sizes.sum()) if len(sized) else None,
         total_s=int(duration.sum()) / 1e9,
         bytes_per_s=int(sizes.sum()) * 1e9 / time if time else None,
-        exposed_s=_exposed_ns(timeline, rows, window) / 1e9,
+        exposed_s=exposed_ns / 1e9,
         median_bytes=int(np.median(sizes)) if len(sized) else None,
     )
 
 
-def _exposed_ns(timeline: Timeline, rows: Ints, window: tuple[int, int]) -> int:
-    """Nanoseconds of the window in which these rows kept their devices busy and no other row did."""
+def _exposed_ns(timeline: Timeline, rows: Ints, kind: Ints, window: tuple[int, int]) -> Ints:
+    """For each kind, nanoseconds of the window in which its rows kept their devices busy and no other row did."""
     device = timeline.device
-    own = np.zeros(len(device), dtype=np.bool_)
-    own[rows] = True
-    total = 0
+    exposed = np.zeros(kind.max(initial=-1) + 1, dtype=np.int64)
     for index in np.unique(device.device[rows]):
-        here = device.device == index
-        alone = intervals.difference(_union(timeline, here & own), _union(timeline, here & ~own))
-        total += intervals.length(intervals.clip(alone, *window))
-    return total
+        work = np.flatnonzero((device.device == index) & (device.kind != DeviceKind.COPY))
+        beside = _union(timeline, work, window)
+        here = device.device[rows] == index
+        for own in np.unique(kind[here]):
+            others = _union(timeline, rows[here & (kind != own)], window)
+            alone = intervals.difference(_union(timeline, rows[here & (kind == own)], window), others)
+            hidden = intervals.covered(beside, alone[:, 0], alone[:, 1]).sum()
+            exposed[own] += intervals.length(alone) - hidden
+    return exposed
 
 
-def _union(timeline: Timeline, mask: NDArray[np.bool_]) -> intervals.Set:
-    return intervals.union(timeline.device.start_ns[mask], timeline.device.end_ns[mask])
+def _union(timeline: Timeline, rows: Ints, window: tuple[int, int]) -> intervals.Set:
+    device = timeline.device
+    return intervals.clip(intervals.union(device.start_ns[rows], device.end_ns[rows]), *window)

@@ -62,7 +62,8 @@ def _cut(start_ns: Ints, end_ns: Ints) -> Ints:
     at = np.arange(1, num + 1)
     for level in reversed(range(len(latest))):
         at += (latest[level][at] <= end_ns).astype(np.int64) << level
-    return np.minimum(end_ns, np.append(start_ns, latest[0][-1])[at])
+    cut: Ints = np.minimum(end_ns, np.append(start_ns, latest[0][-1])[at])
+    return cut
 
 
 def _parents(start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:

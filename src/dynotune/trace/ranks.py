@@ -71,18 +71,19 @@ def communication(timeline: Timeline, window: Window) -> Communication | None:
     inside = collective & (device.start_ns < end) & ((device.end_ns > start) | (device.start_ns >= start))
     if not inside.any():
         return None
-    total = exposed = 0
+    total = hidden = 0
     for index in np.unique(device.device[inside]):
         here = device.device == index
         own = _union(timeline, here & collective, window)
         total += intervals.length(own)
-        exposed += intervals.length(intervals.difference(own, _union(timeline, here & ~collective, window)))
+        others = _union(timeline, here & ~collective, window)
+        hidden += int(intervals.covered(others, own[:, 0], own[:, 1]).sum())
     return Communication(
         rank=timeline.rank,
         num=int(inside.sum()),
         total_s=total / 1e9,
-        exposed_s=exposed / 1e9,
-        hidden_s=(total - exposed) / 1e9,
+        exposed_s=(total - hidden) / 1e9,
+        hidden_s=hidden / 1e9,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,13 @@ TRACES = Path(os.environ.get("DYNOTUNE_TRACES", HERE.parents[1].parent / "shared
 # Those of the nine traces are all that occur there.
 NAMES: dict[str, dict[str, dict[str, int]]] = json.loads((HERE / "kernel_names.json").read_text())
 RECORDED = {name: kind for kind, of_kind in NAMES["nine recorded traces"].items() for name in of_kind}
+
+
+def as_nsight_writes(name: str) -> str:
+    name = re.sub(r"\{lambda\((.*?)\)#(\d+)\}", r"[lambda(\1) (instance \2)]", name).replace(
+        "operator()()", "operator ()()"
+    )
+    return re.sub(r"<(\d+), (\d+)", r"<(int)\1, (int)\2", name).replace("(anonymous namespace)", "<unnamed>")
 
 
 def strided_copy(impl: str, unroll: int, dispatch: int, of: str) -> str:
@@ -55,7 +63,13 @@ def test_a_name_tells_of_tensor_cores_as_was_verified_by_eye(source: str, kind: 
     ],
 )
 def test_a_strided_copy_tells_whether_it_casts(impl: str, unroll: int, dispatch: int, of: str, kind: str) -> None:
-    assert CLASSES[classify([strided_copy(impl, unroll, dispatch, of)])[0]] == kind
+    name = strided_copy(impl, unroll, dispatch, of)
+    assert [CLASSES[index] for index in classify([name, as_nsight_writes(name)])] == [kind, kind]
+
+
+def test_nsight_spells_names_otherwise_and_they_tell_the_same() -> None:
+    names = [name for of_source in NAMES.values() for of_kind in of_source.values() for name in of_kind]
+    assert classify([as_nsight_writes(name) for name in names]).tolist() == classify(names).tolist()
 
 
 def test_a_kernel_of_fbgemm_is_no_matrix_product_for_its_name() -> None:

@@ -176,3 +176,19 @@ def test_the_order_of_kernels_in_the_file_changes_nothing(
     order.shuffle(made.device)
     order.shuffle(made.host)
     assert kernels.facts(made.timeline(), (0, 80), 3) == facts
+
+
+@given(rows=spans, devices=st.lists(st.integers(0, 1), min_size=12, max_size=12))
+def test_two_devices_in_one_trace_add_up_to_what_each_says_alone(
+    rows: list[tuple[int, int, int, int, str, str]], devices: list[int]
+) -> None:
+    def total(device: int | None) -> dict[str, tuple[int, int]]:
+        made = made_of(rows)
+        kept = [row for row in made.device if device is None or devices[row[5]] == device]
+        made.device[:] = [(*row[:4], devices[row[5]], *row[5:]) for row in kept]
+        classes = kernels.facts(made.timeline(), (5, 70), None).classes
+        return {row.name: (row.num, round(row.total_s * 1e9)) for row in classes}
+
+    first, second = total(0), total(1)
+    added = {name: tuple(np.add(first.get(name, (0, 0)), second.get(name, (0, 0))).tolist()) for name in first | second}
+    assert added == total(None)

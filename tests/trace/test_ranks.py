@@ -157,14 +157,6 @@ def test_ranks_with_the_same_clock_and_no_collectives_are_aligned_by_it() -> Non
     assert (found.aligned_by, found.ranks[0].waits_s) == ("clock", None)
 
 
-def test_times_that_count_from_1970_are_a_clock_even_where_the_file_does_not_say() -> None:
-    origin = 1_700_000_000 * 10**9
-    timelines = [rank_of(index, [(origin + 10, origin + 20)]) for index in (0, 1)]
-    found = ranks.compare(timelines, [(origin, origin + 30)] * 2, [None, None])
-    assert found is not None
-    assert found.aligned_by == "clock"
-
-
 def test_the_straggler_is_whom_the_others_wait_for_most() -> None:
     # Of three ranks the second is last three times, by 10 ms each; the third once, by 4.
     joins = [(0, 10, 0), (0, 10, 0), (0, 10, 0), (0, 0, 4)]

@@ -40,9 +40,11 @@ CLASSES: tuple[str, ...] = (
 # A copy between types, as Copy.cu and CUDALoops.cuh of torch instantiate it: contiguous ones say LoadWithCast, strided
 # ones are `elementwise_kernel<128, 4, gpu_kernel_impl<…>>` (of one type: gpu_kernel_impl_nocast). Before torch 2.0,
 # whose copies say `direct_copy_kernel_cuda(…)::{lambda()#2}`, gpu_kernel_impl also stood for strided copies of one
-# type: <128, 2> for elements of 4 bytes and more, <128, 4> for smaller ones.
+# type: <128, 2> for elements of 4 bytes and more, <128, 4> for smaller ones. Nsight Systems writes the same with
+# `(int)128`, `<unnamed>` and `[lambda() (instance 2)]`.
+_STRIDED = r"gpu_kernel_impl<at::native::(\(anonymous namespace\)::|<unnamed>::)?direct_copy_kernel_cuda"
+_SECOND_LAMBDA = r"\([^)]*\)::(\{lambda\(\)#2\}|\[lambda\(\) \(instance 2\)\])"
 _SMALL = r"lambda\((bool|signed char|unsigned char|short|unsigned short|c10::half|c10::bfloat16)\)"
-_OLD_SMALL_COPY = rf"gpu_kernel_impl<[^<]*direct_copy_kernel_cuda\([^)]*\)::\{{lambda\(\)#2\}}.*{_SMALL}"
 
 # The first rule whose pattern is found decides. Patterns see names in lower case without the list of arguments.
 # Where the names come from stands beside each rule: the recorded traces or torch 2.11 on an H200 (all these names are
@@ -96,8 +98,8 @@ _RULES: tuple[tuple[str, str], ...] = (
     # aten: of float8 in, the same out, unless it is loaded with a cast (H200).
     ("copy", r"^(?!.*(loadwithcast|gpu_kernel_impl<)).*float8_copy_kernel.*lambda\(c10::float8"),
     ("cast", r"(float16|float8|float32)_copy_kernel|direct_copy_kernel.*loadwithcast"),  # aten (traces)
-    ("copy", _OLD_SMALL_COPY),  # aten
-    ("cast", r"elementwise_kernel<128, 4, at::native::gpu_kernel_impl<[^<]*direct_copy_kernel"),  # aten
+    ("copy", _STRIDED + _SECOND_LAMBDA + r".*" + _SMALL),  # aten
+    ("cast", r"elementwise_kernel<(\(int\))?128, (\(int\))?4, at::native::" + _STRIDED),  # aten (H200)
     # FBGEMM (traces), Transformer Engine.
     ("cast", r"quantize|quant_|dequant|fp8|(?<![a-z])cast_|_cast_|converttensor"),
     ("random", r"distribution_|philox|curand|dropout|bernoulli|multinomial|random|randperm"),  # aten (traces)

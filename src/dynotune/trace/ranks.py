@@ -28,8 +28,6 @@ STRAGGLER_SHARE = 0.02
 _BELIEVED = 0.8
 # By how many collectives of one name two recordings may differ at their edges.
 _MOST_LAG = 8
-# Times above this, in nanoseconds, count from 1970: no machine has been up for 31 years.
-_SINCE_1970 = 10**18
 
 _COMMUNICATION = CLASSES.index("communication")
 
@@ -45,9 +43,9 @@ class Steps(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Collectives:
-    """Those of one rank that start in its window, in order: row in its device table, name without arguments, times."""
+    """Those of one rank that start in its window, in order: positions of each name, and times."""
 
-    names: list[str]
+    of_name: dict[str, Ints]
     start_ns: Ints
     end_ns: Ints
 
@@ -122,9 +120,13 @@ def _collectives(timeline: Timeline, window: Window) -> _Collectives:
     device = timeline.device
     inside = (device.start_ns >= window[0]) & (device.start_ns < window[1])
     rows = np.flatnonzero((classes_of(timeline) == _COMMUNICATION) & inside)
-    plain = {index: without_arguments(timeline.names[index]) for index in np.unique(device.name[rows]).tolist()}
-    names = [plain[index] for index in device.name[rows].tolist()]
-    return _Collectives(names=names, start_ns=device.start_ns[rows], end_ns=device.end_ns[rows])
+    names = device.name[rows]
+    positions: dict[str, list[Ints]] = {}
+    for index in np.unique(names):
+        name = without_arguments(timeline.names[index])
+        positions.setdefault(name, []).append(np.flatnonzero(names == index))
+    of_name = {name: np.sort(np.concatenate(found)) for name, found in positions.items()}
+    return _Collectives(of_name=of_name, start_ns=device.start_ns[rows], end_ns=device.end_ns[rows])
 
 
 def _align(timelines: Sequence[Timeline], collectives: list[_Collectives]) -> _Alignment:
@@ -147,11 +149,7 @@ def _align(timelines: Sequence[Timeline], collectives: list[_Collectives]) -> _A
 
 def _clock_offsets(timelines: Sequence[Timeline]) -> list[int] | None:
     """What each rank's clock shows beyond the first's at one moment, as the recordings say; None if they do not."""
-    bases = []
-    for timeline in timelines:
-        starts = timeline.device.start_ns if len(timeline.device) else timeline.host.start_ns
-        absolute = len(starts) and int(starts[0]) > _SINCE_1970
-        bases.append(0 if timeline.clock_base_ns is None and absolute else timeline.clock_base_ns)
+    bases = [timeline.clock_base_ns for timeline in timelines]
     known = [base for base in bases if base is not None]
     return [known[0] - base for base in known] if len(known) == len(bases) else None
 
@@ -159,9 +157,8 @@ def _clock_offsets(timelines: Sequence[Timeline]) -> list[int] | None:
 def _by_order(first: _Collectives, other: _Collectives) -> tuple[NDArray[np.int64], int] | None:
     """Pairs of rows, shape (2, n), and the clock's offset, if the i-th collectives of a name do end together."""
     pairs = []
-    for name in sorted(set(first.names) & set(other.names)):
-        a = np.flatnonzero([own == name for own in first.names])
-        b = np.flatnonzero([own == name for own in other.names])
+    for name in sorted(first.of_name.keys() & other.of_name.keys()):
+        a, b = first.of_name[name], other.of_name[name]
         if abs(len(a) - len(b)) <= _MOST_LAG:
             pairs.append(_best_lag(a, b, first.end_ns, other.end_ns))
     if not pairs:
@@ -188,9 +185,8 @@ def _best_lag(a: Ints, b: Ints, ends_a: Ints, ends_b: Ints) -> NDArray[np.int64]
 def _by_time(first: _Collectives, other: _Collectives, offset_ns: int) -> NDArray[np.int64]:
     """Pairs of rows, shape (2, n), of one name that end together on clocks that are known, each the other's nearest."""
     pairs = [np.empty((2, 0), dtype=np.int64)]
-    for name in sorted(set(first.names) & set(other.names)):
-        a = np.flatnonzero([own == name for own in first.names])
-        b = np.flatnonzero([own == name for own in other.names])
+    for name in sorted(first.of_name.keys() & other.of_name.keys()):
+        a, b = first.of_name[name], other.of_name[name]
         ends_a, ends_b = first.end_ns[a], other.end_ns[b] - offset_ns
         nearest = _nearest(ends_a, ends_b)
         mutual = _nearest(ends_b, ends_a)[nearest] == np.arange(len(a))

@@ -141,6 +141,28 @@ def test_recordings_with_gaps_are_matched_by_time_where_clocks_are_known() -> No
     assert [row.waits_s for row in found.ranks] == [12e-3, 0.0]
 
 
+def by_ends(index: int, ends_us: list[int]) -> Timeline:
+    """A rank of collectives of 100 µs, on a known clock."""
+    return rank_of(index, [((end - 100) * 1000, end * 1000) for end in ends_us], base=0)
+
+
+def test_collectives_that_follow_each_other_closely_are_not_matched_for_being_near() -> None:
+    # Every 2 ms; the second rank's lie half a millisecond off, and it has others in between.
+    first = by_ends(0, list(range(2_000, 60_000, 2_000)))
+    second = by_ends(1, [end + 500 for end in range(2_000, 60_000, 2_000) if end % 3_000])
+    found = ranks.compare([first, second], [(0, 100 * MS)] * 2, [None, None])
+    assert found is not None
+    assert (found.aligned_by, found.ranks[0].waits_s) == ("clock", None)
+
+
+def test_of_two_collectives_near_the_same_one_the_nearer_is_matched() -> None:
+    first = by_ends(0, [100_000, 100_300, 200_000, 300_000, 400_000, 500_000, 600_000, 700_000, 800_000, 900_000])
+    second = by_ends(1, [100_310])
+    found = ranks.compare([first, second], [(0, 1000 * MS)] * 2, [None, None])
+    assert found is not None
+    assert [row.waits_s for row in found.ranks] == [10e-6, 0.0]
+
+
 def test_recordings_that_share_nothing_are_not_aligned() -> None:
     found = ranks.compare(
         [rank_of(None, [(0, 10)]), Made().kernel("gemm", 0, 5).timeline()], [(0, 20)] * 2, [None, None]

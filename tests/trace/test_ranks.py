@@ -94,7 +94,7 @@ def test_clocks_that_are_off_are_set_by_the_ends_of_collectives() -> None:
 
 def test_clocks_that_the_collectives_contradict_are_not_believed() -> None:
     shift = 3 * MS
-    times = [(10 * MS, 20 * MS), (50 * MS, 60 * MS)]
+    times = [(10 * MS, 20 * MS), (50 * MS, 60 * MS), (80 * MS, 90 * MS)]
     found = ranks.compare(
         [rank_of(0, times, base=0), rank_of(1, times, shift=shift, base=0)],
         [(0, 100 * MS), (shift, shift + 100 * MS)],
@@ -103,6 +103,14 @@ def test_clocks_that_the_collectives_contradict_are_not_believed() -> None:
     assert found is not None
     assert (found.aligned_by, [row.clock_offset_s for row in found.ranks]) == ("collectives", [0.0, 3e-3])
     assert [row.waits_s for row in found.ranks] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(("num", "aligned_by"), [(2, "nothing"), (3, "collectives")])
+def test_it_takes_three_collectives_to_set_clocks_by_them(num: int, aligned_by: str) -> None:
+    times = [(10 * MS, 20 * MS), (50 * MS, 60 * MS), (80 * MS, 90 * MS)][:num]
+    found = ranks.compare([rank_of(0, times), rank_of(1, times)], [(0, 100 * MS)] * 2, [None, None])
+    assert found is not None
+    assert found.aligned_by == aligned_by
 
 
 def test_clocks_of_different_origin_are_set_by_it() -> None:
@@ -195,14 +203,16 @@ def test_the_straggler_is_whom_the_others_wait_for_most() -> None:
 @pytest.mark.parametrize(("late_ms", "straggler"), [(1, None), (3, 1)])
 def test_nobody_stands_out_below_two_percent_of_the_window(late_ms: int, straggler: int | None) -> None:
     first, second = [(10 * MS, 50 * MS)], [((10 + late_ms) * MS, 50 * MS)]
-    found = ranks.compare([rank_of(0, first), rank_of(1, second)], [(0, 100 * MS)] * 2, [None, None])
+    timelines = [rank_of(0, first, base=0), rank_of(1, second, base=0)]
+    found = ranks.compare(timelines, [(0, 100 * MS)] * 2, [None, None])
     assert found is not None
     assert found.straggler == straggler
 
 
 def test_nobody_stands_out_where_ranks_are_late_in_turn() -> None:
     first, second = [(0, 50 * MS), (110 * MS, 150 * MS)], [(10 * MS, 50 * MS), (100 * MS, 150 * MS)]
-    found = ranks.compare([rank_of(0, first), rank_of(1, second)], [(0, 200 * MS)] * 2, [None, None])
+    timelines = [rank_of(0, first, base=0), rank_of(1, second, base=0)]
+    found = ranks.compare(timelines, [(0, 200 * MS)] * 2, [None, None])
     assert found is not None
     assert ([row.waits_s for row in found.ranks], found.straggler) == ([10e-3, 10e-3], None)
 
@@ -240,7 +250,7 @@ def test_a_rank_that_computed_nothing_leaves_imbalance_and_busy_time_unknown() -
 
 
 joins = st.lists(
-    st.tuples(st.lists(st.integers(0, 40), min_size=3, max_size=3), st.integers(1, 40)), min_size=1, max_size=6
+    st.tuples(st.lists(st.integers(0, 40), min_size=3, max_size=3), st.integers(1, 40)), min_size=3, max_size=6
 )
 
 

@@ -47,8 +47,8 @@ _SECOND_LAMBDA = r"\([^)]*\)::(\{lambda\(\)#2\}|\[lambda\(\) \(instance 2\)\])"
 _SMALL = r"lambda\((bool|signed char|unsigned char|short|unsigned short|c10::half|c10::bfloat16)\)"
 
 # The first rule whose pattern is found decides. Patterns see names in lower case without the list of arguments.
-# Where the names come from stands beside each rule: the recorded traces or torch 2.11 on an H200 (all these names are
-# in tests/trace/kernel_names.json), torch's own sources (aten), or published profiles of the library named.
+# Where the names come from stands beside each rule: the recorded traces or torch 2.11 on an H200 (these names are in
+# tests/trace/kernel_names.json), torch's own sources (aten), or published profiles of the library named.
 _RULES: tuple[tuple[str, str], ...] = (
     # TorchInductor: triton_poi_, _red_, _per_, _for_ fuse what they can; _tem_ is a template of max-autotune. Torch
     # 2.0 had triton__0d1d2d (traces).

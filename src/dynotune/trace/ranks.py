@@ -26,6 +26,8 @@ STRAGGLER_SHARE = 0.02
 
 # The share of collectives matched by their order that must end together before that order is believed.
 _BELIEVED = 0.8
+# How many it takes to set clocks by them: one always agrees with itself, two with their median.
+_FEWEST = 3
 # By how many collectives of one name two recordings may differ at their edges.
 _MOST_LAG = 8
 
@@ -133,14 +135,14 @@ def _align(timelines: Sequence[Timeline], collectives: list[_Collectives]) -> _A
     """By the clocks, if the collectives do not contradict them; else by the collectives."""
     clock = _clock_offsets(timelines)
     first = collectives[0]
-    by_order = [_by_order(first, other) for other in collectives[1:]]
-    if all(pairs is not None for pairs in by_order):
-        found = [pairs for pairs in by_order if pairs is not None]
-        offset = [0] + [pairs[1] for pairs in found]
-        matched = _on_all_ranks([pairs[0] for pairs in found])
-        if clock is None or np.abs(np.subtract(clock, offset)).max() > TOGETHER_NS:
+    by_order = [pairs for other in collectives[1:] if (pairs := _by_order(first, other)) is not None]
+    if len(by_order) == len(collectives) - 1:
+        offset = [0] + [pairs[1] for pairs in by_order]
+        matched = _on_all_ranks([pairs[0] for pairs in by_order])
+        if clock is not None and np.abs(np.subtract(clock, offset)).max() <= TOGETHER_NS:
+            return _Alignment("clock", clock, matched)
+        if matched.shape[1] >= _FEWEST:
             return _Alignment("collectives", offset, matched)
-        return _Alignment("clock", clock, matched)
     if clock is None:
         return _Alignment("nothing", None, np.empty((len(timelines), 0), dtype=np.int64))
     by_time = [_by_time(first, other, lag) for other, lag in zip(collectives[1:], clock[1:], strict=True)]

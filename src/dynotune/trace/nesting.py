@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dynotune.trace.timeline import UNKNOWN, Ints
+from dynotune.trace.timeline import UNKNOWN, HostSpans, Ints
 
 MAX_PASSES = 8
 """Passes over spans that outlive the span they started in. Rounding needs one or two; what is left after that
@@ -81,6 +81,16 @@ def depths(nesting: Nesting) -> Ints:
     """How many spans enclose each span."""
     closes = np.where(nesting.end_ns > nesting.start_ns, nesting.end_ns * 2, nesting.start_ns * 2 + 1)
     return _depths(nesting.start_ns * 2, closes)
+
+
+def outermost(spans: HostSpans, rows: Ints) -> Ints:
+    """Those of `rows` that no other of them on their thread encloses, nor overlaps from before."""
+    outer = []
+    for thread in np.unique(spans.thread[rows]):
+        own = rows[spans.thread[rows] == thread]
+        reach = np.maximum.accumulate(spans.end_ns[own])
+        outer.append(own[np.concatenate(([True], spans.start_ns[own][1:] >= reach[:-1]))])
+    return np.sort(np.concatenate(outer)) if outer else rows
 
 
 def _depths(opens: Ints, closes: Ints) -> Ints:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import StepSource
 from dynotune.trace import cycles
+from dynotune.trace.nesting import outermost
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
 STEP = re.compile(r"ProfilerStep[#*]")
@@ -94,7 +95,7 @@ def _from_markers(timeline: Timeline) -> Ints | None:
     kinds = (HostKind.ANNOTATION, HostKind.OPERATOR)
     optimizer = named(timeline, OPTIMIZER, *kinds)
     loader = named(timeline, LOADER, *kinds)
-    modules = _outermost(timeline, named(timeline, MODULE, HostKind.PYTHON))
+    modules = outermost(host, named(timeline, MODULE, HostKind.PYTHON))
     begins = loader if len(loader) else modules
     marks = next((rows for rows in (optimizer, loader, modules) if len(rows) >= cycles.MIN_CYCLES), None)
     if marks is None:
@@ -137,17 +138,6 @@ def _whole(timeline: Timeline, edges: Ints) -> Ints:
     return edges
 
 
-def _outermost(timeline: Timeline, rows: Ints) -> Ints:
-    """Those rows that no other of them on their thread encloses."""
-    host = timeline.host
-    outer = []
-    for thread in np.unique(host.thread[rows]):
-        own = rows[host.thread[rows] == thread]
-        reach = np.maximum.accumulate(host.end_ns[own])
-        outer.append(own[np.concatenate(([True], host.start_ns[own][1:] >= reach[:-1]))])
-    return np.sort(np.concatenate(outer)) if outer else rows
-
-
 def _from_work(timeline: Timeline) -> Ints | None:
     """Edges of the cycle in which operators repeat or, where none are recorded or none do, the device's work."""
     for sequence in (_operators, _device_work):
@@ -165,7 +155,7 @@ def _operators(timeline: Timeline) -> tuple[cycles.Tokens, Ints, int]:
     if not work.any():
         return cycles.Tokens.none(), host.start_ns[:0], 0
     work[timeline.device.launch[timeline.device.launch != UNKNOWN]] = True
-    rows = _outermost(timeline, np.flatnonzero(work))
+    rows = outermost(host, np.flatnonzero(work))
     last_end_ns = int(host.end_ns[rows].max())
     rows = np.sort(np.append(rows, np.flatnonzero(host.kind == HostKind.ANNOTATION)))
     # The user numbers what he names ("batch 17"); the numbers are no part of what repeats.

@@ -38,9 +38,7 @@ class Busy:
 
     @property
     def any_communication_ns(self) -> int:
-        return (
-            self.communication_ns + self.compute_and_communication_ns + self.copy_and_communication_ns + self.all_ns
-        )
+        return self.communication_ns + self.compute_and_communication_ns + self.copy_and_communication_ns + self.all_ns
 
 
 def busy(timeline: Timeline, device: int, window: tuple[int, int]) -> Busy:

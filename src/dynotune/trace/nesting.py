@@ -127,11 +127,14 @@ def _reach(parent: Ints, closes: Ints) -> Ints:
     while (onward < len(parent)).any():
         reach = np.minimum(reach, reach[onward])
         onward = onward[onward]
-    return reach[:-1]
+    earliest: Ints = reach[:-1]
+    return earliest
 
 
 def _one_by_one(opens: Ints, closes: Ints) -> tuple[Ints, Ints]:
-    parents, cut, open_now = [], closes.tolist(), []
+    parents: list[int] = []
+    open_now: list[int] = []
+    cut = closes.tolist()
     for position, start in enumerate(opens.tolist()):
         while open_now and cut[open_now[-1]] <= start:
             open_now.pop()

@@ -12,22 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Place
-from dynotune.trace.nesting import Nesting, nest, outermost
+from dynotune.trace.nesting import Nesting, depths, nest, outermost
 from dynotune.trace.steps import STEP
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
+AROUND_SHARE = 0.9
+"""Of the window: an annotation that covers it is the program, not a place in it."""
 FUNCTION = re.compile(r"(?P<file>.+)\(\d+\): ")
 INSTALLED = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3\.\d+|python3\d+\.zip)/")
-LIBRARIES = frozenset(
-    """PIL accelerate aiohttp albumentations apex bitsandbytes click colossalai composer cupy cv2 dali datasets deepspeed
-    detectron2 diffusers dynotune einops evaluate fairscale fairseq fastai fbgemm_gpu flash_attn fsspec functorch
-    huggingface_hub hydra ignite imageio jax joblib keras kornia lightning lightning_fabric lightning_utilities
-    lm_eval matplotlib megatron mmcv mmengine monai networkx ninja nltk numba numpy nvidia omegaconf onnx
-    onnxruntime optimum orjson pandas peft pluggy polars psutil pyarrow pydantic pytest pytorch_lightning ray requests
-    rich safetensors scipy sentencepiece sentence_transformers setuptools sglang skimage sklearn spacy starlette sympy
-    tensorboard tensorflow tensordict tensorrt tensorrt_llm timm tokenizers torch torch_geometric torch_tensorrt torchao
-    torchaudio torchdata torchmetrics torchrec torchtext torchtune torchvision tqdm transformer_engine transformers
-    triton trl typing_extensions ultralytics unsloth urllib3 uvicorn vllm wandb webdataset xformers yaml""".split()
+LIBRARIES = re.compile(
+    r"PIL|accelerate|aiohttp|albumentations|apex|bitsandbytes|click|colossalai|composer|cupy|cv2|dali|datasets|deepspeed"
+    r"|detectron2|diffusers|dynotune|einops|evaluate|fairscale|fairseq|fastai|fbgemm_gpu|flash_attn|fsspec|functorch"
+    r"|huggingface_hub|hydra|ignite|imageio|jax|joblib|keras|kornia|lightning|lightning_fabric|lightning_utilities"
+    r"|lm_eval|matplotlib|megatron|mmcv|mmengine|monai|networkx|nltk|numba|numpy|nvidia|omegaconf|onnx|onnxruntime"
+    r"|optimum|pandas|peft|polars|psutil|pyarrow|pydantic|pytest|_pytest|pytorch_lightning|ray|requests|rich|safetensors"
+    r"|scipy|sentencepiece|sentence_transformers|sglang|skimage|sklearn|spacy|starlette|sympy|tensorboard|tensordict"
+    r"|tensorflow|tensorrt|tensorrt_llm|timm|tokenizers|torch|torch_geometric|torch_tensorrt|torchao|torchaudio|torchdata"
+    r"|torchmetrics|torchrec|torchtext|torchtune|torchvision|tqdm|transformer_engine|transformers|triton|trl|typer"
+    r"|typing_extensions|ultralytics|unsloth|urllib3|uvicorn|vllm|wandb|webdataset|xformers|yaml"
 )
 """Packages by the first part of a file's path. torch's profiler cuts what `sys.path` holds off the paths of files: of
 an installed package only its own name is left."""
@@ -37,7 +39,7 @@ def is_users(function: str) -> bool:
     """Whether a Python function, as the recorder names it, is the user's own: see docs/reference/trace.md."""
     file = _file(function)
     first = file.split("/")[0].removesuffix(".py")
-    installed = INSTALLED.search(file) or first in LIBRARIES or first in sys.stdlib_module_names
+    installed = INSTALLED.search(file) or LIBRARIES.fullmatch(first) or first in sys.stdlib_module_names
     return bool(file) and not installed
 
 
@@ -60,6 +62,9 @@ class Found:
     @staticmethod
     def none(num: int) -> Found:
         return Found(*(np.full(num, UNKNOWN, dtype=np.int64) for _ in range(3)))
+
+    def of(self, rows: Ints) -> Found:
+        return Found(self.function[rows], self.operator[rows], self.call[rows])
 
     def put(self, rows: Ints | NDArray[np.bool_], other: Found) -> None:
         self.function[rows], self.operator[rows], self.call[rows] = other.function, other.operator, other.call
@@ -90,6 +95,26 @@ class Places:
         The call is the one that took most of it, if that is more than half.
         """
         return self._each(thread, lambda spans, of_thread: spans.mostly(start_ns[of_thread], end_ns[of_thread]))
+
+    def deepest(self, thread: int, start_ns: int, end_ns: int) -> str:
+        """The Python function, the user's or a library's, deepest in the stack for more than half of the stretch.
+
+        "" where no stacks were recorded.
+        """
+        spans = self._thread(thread, users=False)
+        rows = spans.spans.rows[spans.is_function]
+        host = self.timeline.host
+        rows = rows[(host.start_ns[rows] < end_ns) & (host.end_ns[rows] > start_ns)]
+        if not len(rows):
+            return ""
+        nesting = _nested(self.timeline, rows)
+        names, of_row = np.unique(host.name[rows], return_inverse=True)
+        overlap = np.minimum(nesting.end_ns, end_ns) - np.maximum(nesting.start_ns, start_ns)
+        held = np.bincount(of_row, weights=overlap)
+        least_depth = np.full(len(names), len(rows))
+        np.minimum.at(least_depth, of_row, depths(nesting))
+        deepest = np.argmax(np.where(2 * held > end_ns - start_ns, least_depth, UNKNOWN))
+        return self.timeline.names[names[deepest]] if 2 * held[deepest] > end_ns - start_ns else ""
 
     def texts(self, found: Found) -> list[Place]:
         """The places in words. Rows alike share one object."""
@@ -127,7 +152,10 @@ class _Thread:
         is_step = np.array([STEP.match(name) is not None for name in timeline.names], dtype=bool)
         kind, name = host.kind[own], host.name[own]
         # A step of the profiler starts in one call of its own and ends in the next: it encloses nothing properly.
-        operators = (kind == HostKind.OPERATOR) | ((kind == HostKind.ANNOTATION) & ~is_step[name])
+        # What is around everything names no place either.
+        inside = np.minimum(host.end_ns[own], window[1]) - np.maximum(host.start_ns[own], window[0])
+        around = is_step[name] | (inside >= AROUND_SHARE * (window[1] - window[0]))
+        operators = (kind == HostKind.OPERATOR) | ((kind == HostKind.ANNOTATION) & ~around)
         functions = (kind == HostKind.PYTHON) & chosen[name]
         self.has_functions = bool(functions.any())
         self.name = host.name.astype(np.int64)
@@ -173,7 +201,9 @@ class _Thread:
         """Name of the call that took most of each stretch, and the nanoseconds that it took of it."""
         first = np.searchsorted(self.calls.end_ns, start_ns, side="right")
         owner, row = _ranges(first, np.searchsorted(self.calls.start_ns, end_ns))
-        overlap = np.minimum(self.calls.end_ns[row], end_ns[owner]) - np.maximum(self.calls.start_ns[row], start_ns[owner])
+        overlap = np.minimum(self.calls.end_ns[row], end_ns[owner]) - np.maximum(
+            self.calls.start_ns[row], start_ns[owner]
+        )
         return _largest(owner, self._names(self.calls, row), overlap, len(start_ns))
 
     def _names(self, nesting: Nesting, position: Ints) -> Ints:

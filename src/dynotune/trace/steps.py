@@ -175,7 +175,9 @@ def _device_work(timeline: Timeline) -> tuple[cycles.Tokens, Ints, int]:
     launched = np.flatnonzero(device.launch != UNKNOWN)
     if not len(launched):
         ids, token = np.unique(device.name, return_inverse=True)
-        tokens = cycles.Tokens(token.astype(np.int64), ~_reads_back(timeline, ids), np.zeros(len(ids), dtype=bool))
+        tokens = cycles.Tokens(
+            token.astype(np.int64), ~_reads_back(timeline, ids.astype(np.int64)), np.zeros(len(ids), dtype=bool)
+        )
         return tokens, device.start_ns, int(device.end_ns.max(initial=0))
     launched = launched[np.lexsort((device.name[launched], device.launch[launched]))]
     calls, first, num = np.unique(device.launch[launched], return_index=True, return_counts=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from dynotune.schema.trace_summary import Cause, Operator, Place, Ranks, Shares
 from dynotune.trace import idle_causes, work_causes
 from dynotune.trace.rank_facts import Loss, RankFacts, duration, percent
@@ -40,6 +38,7 @@ _WORK = {
     "sdpa-math": "attention that is not fused",
     "manual-attention": "softmax of attention that is not fused",
     "fp32-matmul-no-tf32": "float32 matrix products without tensor cores",
+    "gemm-misaligned": "half-precision products without tensor cores",
     "amp-absent": "matrix products and convolutions without tensor cores",
     "compile-default": "pointwise kernels that are not fused",
 }
@@ -133,10 +132,11 @@ def _in_words(cause: Cause) -> str:
 
 
 def _span(facts: RankFacts) -> str:
+    """How long the window is. A host that runs ahead has short steps: the device's share of the window counts."""
     if facts.num_steps is None:
         return duration(facts.window_ns)
-    usual = duration(float(np.median(facts.steps.end_ns - facts.steps.start_ns)))
-    return f"1 step of {usual}" if facts.num_steps == 1 else f"{facts.num_steps:,} steps of {usual}"
+    each = duration(facts.window_ns / facts.num_steps)
+    return f"1 step of {each}" if facts.num_steps == 1 else f"{facts.num_steps:,} steps of {each}"
 
 
 def _on_the_host(facts: RankFacts, ranked: Sequence[Cause], operators: Sequence[Operator]) -> str:

@@ -247,18 +247,18 @@ def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[Lo
         evidence = (
             f"gaps: {per_step(facts, len(rows))}, {duration(length[longest])} at most",
             *largest_places(facts, places.of(rows), host_left[rows]),
-            *_inside(facts, gaps, longest),
+            *_inside(facts, gaps, longest, where),
         )
         yield Loss("host-bound", int(host_left[rows].sum()), claim, where, evidence)
 
 
-def _inside(facts: RankFacts, gaps: Gaps, row: int) -> tuple[str, ...]:
-    """What the host ran for most of a gap, where stacks tell."""
+def _inside(facts: RankFacts, gaps: Gaps, row: int, where: Place) -> tuple[str, ...]:
+    """What the host ran for most of a gap, where stacks tell more than the place does."""
     if gaps.call[row] == UNKNOWN:
         return ()
     thread = int(facts.timeline.host.thread[gaps.call[row]])
     function = facts.places.deepest(thread, int(gaps.start_ns[row]), int(gaps.end_ns[row]))
-    return (f"most of the longest gap inside {function}",) if function else ()
+    return (f"most of the longest gap inside {function}",) if function not in ("", where.function) else ()
 
 
 def _queued(facts: RankFacts, gaps: Gaps) -> Iterator[Loss]:

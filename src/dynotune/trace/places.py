@@ -78,6 +78,9 @@ class Places:
         self._users = np.array([is_users(name) for name in timeline.names], dtype=bool)
         self._any = np.array([_file(name) != "" for name in timeline.names], dtype=bool)
         self._threads: dict[tuple[int, bool], _Thread] = {}
+        host = timeline.host
+        threads, num = np.unique(host.thread[host.kind == HostKind.PYTHON], return_counts=True)
+        self._num_functions = dict(zip(threads.tolist(), num.tolist(), strict=True))
 
     def at(self, thread: Ints, time_ns: Ints) -> Found:
         """The places of these threads at these times."""
@@ -131,8 +134,12 @@ class Places:
             of_thread = np.flatnonzero(thread == one)
             found.put(of_thread, ask(self._thread(one, users=True), of_thread))
             without = of_thread[found.function[of_thread] == UNKNOWN]
-            if len(without) and (library := self._thread(one, users=False)).has_functions:
-                found.put(without, ask(library, without))
+            if len(without) and one in self._num_functions:
+                found.put(without, ask(self._thread(one, users=False), without))
+            elif len(without) and self._num_functions:
+                # A thread of autograd's has no stack: the function that called `backward` waits on its own thread.
+                waiting = max(self._num_functions, key=lambda thread: self._num_functions[thread])
+                found.function[without] = ask(self._thread(waiting, users=True), without).function
         return found
 
     def _thread(self, thread: int, *, users: bool) -> _Thread:
@@ -157,7 +164,6 @@ class _Thread:
         around = is_step[name] | (inside >= AROUND_SHARE * (window[1] - window[0]))
         operators = (kind == HostKind.OPERATOR) | ((kind == HostKind.ANNOTATION) & ~around)
         functions = (kind == HostKind.PYTHON) & chosen[name]
-        self.has_functions = bool(functions.any())
         self.name = host.name.astype(np.int64)
         self.calls = _nested(timeline, outermost(host, own[kind == HostKind.CALL]))
         self.spans = _nested(timeline, own[operators | functions])

@@ -124,7 +124,7 @@ def by_place(facts: RankFacts, found: Found, lost_ns: Ints) -> Iterator[tuple[Pl
     total = np.bincount(of_row, weights=lost_ns, minlength=len(keys))
     apart = (total >= APART_SHARE * facts.window_ns) & (keys != UNKNOWN)
     largest_first = [index for index in np.argsort(-total, kind="stable").tolist() if apart[index]]
-    groups = [np.flatnonzero(of_row == index) for index in largest_first]
+    groups = [np.flatnonzero((of_row == index) & (lost_ns > 0)) for index in largest_first]
     others = np.flatnonzero(~apart[of_row] & (lost_ns > 0))
     for rows in (*groups, others):
         if not len(rows):
@@ -162,6 +162,8 @@ def per_step(facts: RankFacts, num: int) -> str:
     if facts.num_steps is None:
         return f"{num:,} in the window"
     rate = num / facts.num_steps
+    if rate < 1:
+        return f"{num:,} in {facts.num_steps:,} steps"
     return f"{rate:,.0f} a step" if rate >= 100 else f"{rate:.3g} a step"
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Copies, KernelClass, Place
 from dynotune.trace import intervals
@@ -24,7 +25,7 @@ from dynotune.trace.rank_facts import (
     short,
 )
 from dynotune.trace.steps import named
-from dynotune.trace.timeline import DeviceKind, HostKind, Ints
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints
 
 POINTWISE_SHARE = 0.2
 """Of the kernels' time: below it, fusing pointwise kernels changes little."""
@@ -36,6 +37,7 @@ TENSOR_CORE_CAPABILITY = (7, 0)
 _POINTWISE = ("elementwise", "normalisation", "reduction")
 _OF_LOSSES = re.compile(r"log_?softmax|entropy|nll", re.IGNORECASE)
 _FP32_MATMUL = re.compile(r"sgemm|gemm_f32f32|f32f32_f32f32|ffma", re.IGNORECASE)
+_HALF = re.compile(r"half|bfloat|bf16|f16|fp16|hgemm|h884|h1688|h16816", re.IGNORECASE)
 # A product with a vector, a dot product, a depthwise convolution and a Fourier transform are no work for tensor cores.
 _NO_MATRICES = re.compile(r"gemv|dot_kernel|gemmk1|depthwise|fft|dgemm|im2col|col2im", re.IGNORECASE)
 
@@ -156,32 +158,43 @@ def _classes(facts: RankFacts) -> list[KernelClass]:
 
 def _no_tensor_cores(facts: RankFacts) -> Iterator[Loss]:
     device, names = facts.timeline.device, facts.timeline.names
-    properties = facts.timeline.properties.get(-1 if facts.device is None else facts.device)
+    properties = facts.timeline.properties.get(UNKNOWN if facts.device is None else facts.device)
     capability = None if properties is None else properties.compute_capability
     if capability is not None and capability < TENSOR_CORE_CAPABILITY:
         return
-    products = [index for index, name in enumerate(CLASSES) if name in ("matmul", "convolution")]
-    without = (uses_tensor_cores(names) == 0) & np.array([_NO_MATRICES.search(name) is None for name in names], bool)
-    rows = np.flatnonzero(np.isin(classes_of(facts.timeline), products))
+    classes = classes_of(facts.timeline)
+    without = (uses_tensor_cores(names) == 0) & ~_matching(names, _NO_MATRICES)
+    matmul, convolution = CLASSES.index("matmul"), CLASSES.index("convolution")
+    rows = np.flatnonzero(np.isin(classes, (matmul, convolution)))
     rows = rows[without[device.name[rows]]]
-    single = np.array([_FP32_MATMUL.search(name) is not None for name in names], bool)[device.name[rows]]
-    single &= classes_of(facts.timeline)[rows] == CLASSES.index("matmul")
+    half = _matching(names, _HALF)[device.name[rows]]
+    single = ~half & (classes[rows] == matmul) & _matching(names, _FP32_MATMUL)[device.name[rows]]
     single &= capability is not None and capability >= TF32_CAPABILITY
-    for cause, chosen in (("fp32-matmul-no-tf32", rows[single]), ("amp-absent", rows[~single])):
-        took = in_window(facts, device.start_ns[chosen], device.end_ns[chosen])
+    for cause, chosen in (("gemm-misaligned", half), ("fp32-matmul-no-tf32", single), ("amp-absent", ~half & ~single)):
+        took = in_window(facts, device.start_ns[rows[chosen]], device.end_ns[rows[chosen]])
         if took.any():
-            largest = names[device.name[chosen[np.argmax(took)]]]
+            longest = names[device.name[rows[chosen][np.argmax(took)]]]
             times = f"{per_step(facts, int((took > 0).sum()))}, {duration(took.mean())} each"
-            evidence = f"kernels: {times}; the longest is {short(largest)}"
-            claim = "Matrix products or convolutions ran without tensor cores."
-            yield Loss(cause, int(took.sum()), claim, launched_at(facts, chosen, took), (evidence,))
+            evidence = f"kernels: {times}; the longest is {short(longest)}"
+            where = launched_at(facts, rows[chosen], took)
+            yield Loss(cause, int(took.sum()), _NO_TENSOR_CORES[cause], where, (evidence,))
+
+
+_NO_TENSOR_CORES = {
+    "gemm-misaligned": "Half-precision products ran without tensor cores, as for sizes that are no multiples of 8.",
+    "fp32-matmul-no-tf32": "Matrix products in float32 ran without tensor cores.",
+    "amp-absent": "Matrix products or convolutions ran without tensor cores.",
+}
+
+
+def _matching(names: list[str], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    return np.array([pattern.search(name) is not None for name in names], dtype=bool)
 
 
 def _softmax(facts: RankFacts) -> Iterator[Loss]:
     device, names = facts.timeline.device, facts.timeline.names
     rows = np.flatnonzero(classes_of(facts.timeline) == CLASSES.index("softmax"))
-    of_scores = np.array([_OF_LOSSES.search(name) is None for name in names], dtype=bool)
-    rows = rows[of_scores[device.name[rows]]]
+    rows = rows[~_matching(names, _OF_LOSSES)[device.name[rows]]]
     took = in_window(facts, device.start_ns[rows], device.end_ns[rows])
     total_s = sum(row.total_s for row in _classes(facts))
     fused = any(row.name == "attention-math" for row in _classes(facts))

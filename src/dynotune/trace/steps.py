@@ -107,7 +107,7 @@ def _from_markers(timeline: Timeline) -> Ints | None:
         edges = _behind(host.start_ns[marks], host.end_ns[marks], host.start_ns[begins], period)
     else:
         edges = host.start_ns[marks][::period]
-    return _whole(timeline, edges)
+    return _whole(timeline, edges, host.start_ns[begins])
 
 
 def _behind(start_ns: Ints, end_ns: Ints, begins_ns: Ints, period: int) -> Ints:
@@ -121,7 +121,7 @@ def _behind(start_ns: Ints, end_ns: Ints, begins_ns: Ints, period: int) -> Ints:
     return np.where(begin < until, begin, end_ns[last])
 
 
-def _whole(timeline: Timeline, edges: Ints) -> Ints:
+def _whole(timeline: Timeline, edges: Ints, begins_ns: Ints) -> Ints:
     """Edges, less those of cycles without work, and with the recording's own where a whole step stands there."""
     host = timeline.host
     work = np.flatnonzero((host.kind == HostKind.OPERATOR) | (host.kind == HostKind.CALL))
@@ -132,7 +132,7 @@ def _whole(timeline: Timeline, edges: Ints) -> Ints:
     edges = np.append(edges[:-1][num > 0], edges[-1])
     usual = MIN_WHOLE * np.median(num[num > 0])
     if before[0] >= usual:
-        edges = np.append(host.start_ns[work[0]], edges)
+        edges = np.append(np.append(begins_ns[:1], host.start_ns[work[0]]).min(), edges)
     if len(work) - before[-1] >= usual:
         edges = np.append(edges, max(int(host.end_ns[work].max()), int(edges[-1])))
     return edges

@@ -200,18 +200,19 @@ def programs(draw: st.DrawFn) -> list[tuple[str, dict[str, Any]]]:
     spans: list[tuple[str, dict[str, Any]]] = []
     times = st.integers(0, 300)
     lengths = st.integers(0, 60)
+    threads = st.sampled_from("abc")
     for number in range(draw(st.integers(0, 12))):
         start, took = draw(times), draw(lengths)
         spans.append(
             (
                 "call",
-                dict(
-                    name="cudaLaunchKernel",
-                    start=start,
-                    end=start + took,
-                    correlation=number,
-                    thread=draw(st.sampled_from("ab")),
-                ),
+                {
+                    "name": "cudaLaunchKernel",
+                    "start": start,
+                    "end": start + took,
+                    "correlation": number,
+                    "thread": draw(threads),
+                },
             )
         )
         begin = start + draw(lengths)
@@ -219,14 +220,14 @@ def programs(draw: st.DrawFn) -> list[tuple[str, dict[str, Any]]]:
         spans.append(
             (
                 "copy" if "Memcpy" in name else "kernel",
-                dict(
-                    name=name,
-                    start=begin,
-                    end=begin + draw(lengths),
-                    correlation=number if draw(st.booleans()) else -1,
-                    device=draw(st.integers(0, 1)),
-                    stream=number % 3,
-                ),
+                {
+                    "name": name,
+                    "start": begin,
+                    "end": begin + draw(lengths),
+                    "correlation": number if draw(st.booleans()) else -1,
+                    "device": draw(st.integers(0, 1)),
+                    "stream": number % 3,
+                },
             )
         )
     for name in ("cudaStreamSynchronize", LOADER):
@@ -235,7 +236,12 @@ def programs(draw: st.DrawFn) -> list[tuple[str, dict[str, Any]]]:
             spans.append(
                 (
                     "annotation" if name is LOADER else "call",
-                    dict(name=name, start=start, end=start + draw(lengths), thread=draw(st.sampled_from("abc"))),
+                    {
+                        "name": name,
+                        "start": start,
+                        "end": start + draw(lengths),
+                        "thread": draw(st.sampled_from("abc")),
+                    },
                 )
             )
     return spans

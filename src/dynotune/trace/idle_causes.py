@@ -202,10 +202,10 @@ def _optimizer(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
     if not len(spans) or len(rows) <= MANY_OPTIMIZER_KERNELS * len(spans):
         return
     took = in_window(facts, device.start_ns[rows], device.end_ns[rows])
-    if took.mean() >= SHORT_KERNEL_S * 1e9:
+    if np.median(took) >= SHORT_KERNEL_S * 1e9:
         return
     lost = _take(host_left, host_left * _ended_by(gaps, device.launch[rows])) + int(took.sum())
-    evidence = f"{len(rows) / len(spans):,.0f} kernels in each call of the optimizer, {duration(took.mean())} each"
+    evidence = f"{len(rows) / len(spans):,.0f} kernels in each call of the optimizer, {duration(np.median(took))} each"
     claim = "The optimizer updates each parameter by kernels of its own."
     found = facts.places.at(host.thread[spans].astype(np.int64), host.start_ns[spans])
     where = heaviest(facts, found, host.end_ns[spans] - host.start_ns[spans])

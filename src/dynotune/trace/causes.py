@@ -115,6 +115,8 @@ def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause
 
 def verdict(facts: RankFacts, shares: Shares | None, ranked: Sequence[Cause], operators: Sequence[Operator]) -> str:
     """One sentence: how busy the device was, and what most time was lost to."""
+    if not facts.window_ns:
+        return "The trace holds no work: no operator, no call and no device activity."
     span = _span(facts)
     if shares is None:
         return f"No device work was recorded: {span} on the host, {_on_the_host(facts, ranked, operators)}."
@@ -142,7 +144,7 @@ def _span(facts: RankFacts) -> str:
 def _on_the_host(facts: RankFacts, ranked: Sequence[Cause], operators: Sequence[Operator]) -> str:
     if ranked:
         return f"most of it lost to {_in_words(ranked[0])}"
-    if operators and facts.window_ns:
+    if operators:
         first = max(operators, key=lambda row: row.self_s)
         return f"with {first.name} as the longest operator ({percent(first.self_s * 1e9 / facts.window_ns)})"
     return "with no operator recorded"

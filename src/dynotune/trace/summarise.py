@@ -32,7 +32,7 @@ def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
     facts = [gather(timeline) for timeline in timelines]
     compared = ranks.compare(timelines, [one.window for one in facts], [one.steps for one in facts])
     lead = max(facts, key=lambda one: one.window_ns)
-    shares = None if lead.busiest is None else _shares(lead.busiest, lead.window_ns)
+    shares = _shares(lead.busiest, lead.window_ns) if lead.busiest is not None and lead.window_ns else None
     found = causes.causes(facts, compared)
     of_operators = [row for one in facts for row in operators.facts(one.timeline, one.window)]
     return TraceSummary(

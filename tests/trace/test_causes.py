@@ -166,6 +166,17 @@ def test_places_that_hold_much_of_the_window_stand_apart():
     ]
 
 
+def test_what_happened_at_an_unknown_place_stands_with_the_small_places():
+    made = Made().annotation("ProfilerStep#1", 0, 100 * MS).operator("aten::sort", 90 * MS, 91 * MS)
+    made.launch("cudaLaunchKernel", -9, -1, correlation=1).kernel(TENSOR_GEMM, 0, 60 * MS, correlation=1)
+    made.launch("cudaLaunchKernel", 79 * MS, 80 * MS, correlation=2)
+    made.kernel(TENSOR_GEMM, 80 * MS, 90 * MS, correlation=2)
+    made.launch("cudaLaunchKernel", 90 * MS, 91 * MS, correlation=3)
+    made.kernel(TENSOR_GEMM, 91 * MS, 100 * MS, correlation=3)
+    (found,) = summarise([made.timeline()]).causes
+    assert (found.id, lost(found), found.where) == ("host-bound", 21 * MS, Place())
+
+
 def test_queued_kernels_that_pause_before_each_other():
     step = Step()
     for start in range(0, 100 * MS, 100 * US):
@@ -299,11 +310,19 @@ def test_attention_by_its_plain_formula():
     assert found["sdpa-math"].where == Place("train.py(31): step", "aten::scaled_dot_product_attention")
 
 
+SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false, false>(float*)"
+
+
+def test_the_softmax_of_attention_by_its_plain_formula_is_not_written_by_hand():
+    step = Step().kernel(TENSOR_GEMM, 0, 80 * MS).operator("aten::_scaled_dot_product_attention_math", 200, 900)
+    found = step.kernel(SOFTMAX, 80 * MS, 100 * MS, called=300, returned=400).causes()
+    assert set(found) == {"sdpa-math"}
+
+
 def test_a_large_softmax_of_its_own():
-    softmax = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false, false>(float*)"
-    step = Step().kernel(TENSOR_GEMM, 0, 80 * MS).kernel(softmax, 80 * MS, 100 * MS, returned=5)
+    step = Step().kernel(TENSOR_GEMM, 0, 80 * MS).kernel(SOFTMAX, 80 * MS, 100 * MS, returned=5)
     assert lost(step.causes()["manual-attention"]) == 20 * MS
-    losses = softmax.replace("softmax_warp_forward", "cunn_SoftMaxForward<LogSoftMaxForwardEpilogue>")
+    losses = SOFTMAX.replace("softmax_warp_forward", "cunn_SoftMaxForward<LogSoftMaxForwardEpilogue>")
     step = Step().kernel(TENSOR_GEMM, 0, 80 * MS).kernel(losses, 80 * MS, 100 * MS, returned=5)
     assert step.causes() == {}
 

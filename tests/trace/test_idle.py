@@ -108,6 +108,12 @@ def test_a_synchronisation_that_began_after_the_queue_ran_dry_is_not_at_fault():
     assert split(gaps(made, 0, 200)) == [{"host": 30, "kernel": 7}]
 
 
+def test_a_synchronisation_that_returned_as_the_gap_began_is_not_at_fault():
+    made = one_kernel_to(100).call("cudaStreamSynchronize", 20, 100)
+    made.launch("cudaLaunchKernel", 120, 130, correlation=2).kernel("k", 137, 200, correlation=2)
+    assert split(gaps(made, 0, 200)) == [{"host": 30, "kernel": 7}]
+
+
 def test_a_query_does_not_wait():
     made = one_kernel_to(100).call("cudaEventQuery", 20, 105)
     made.launch("cudaLaunchKernel", 120, 130, correlation=2).kernel("k", 137, 200, correlation=2)
@@ -158,6 +164,11 @@ def test_a_wait_behind_another_launch_counts_for_itself():
 def test_the_end_of_the_window_is_waited_for_like_the_host():
     made = one_kernel_to(100).call("cudaStreamSynchronize", 20, 105).annotation(LOADER, 150, 180)
     assert split(gaps(made, 0, 400)) == [{"host": 185, "loader": 30, "sync": 85}]
+
+
+def test_at_the_end_of_the_window_the_thread_that_queues_most_must_be_idle_for_a_loader_elsewhere_to_count():
+    made = one_kernel_to(100).annotation(LOADER, 50, 300, thread="prefetch").operator("aten::mm", 110, 180)
+    assert split(gaps(made, 0, 200)) == [{"host": 70, "loader": 30}]
 
 
 def test_a_gap_whose_ending_work_has_no_recorded_call_is_of_no_known_cause():

@@ -173,6 +173,14 @@ def test_a_loop_over_layers_inside_few_steps_is_none(source: str):
         assert program.find().source is None
 
 
+def test_large_layers_between_a_small_beginning_and_end_are_no_steps_either():
+    layer = [f"operator {name}" for name in "abcdefghijklmnopqrstuvwxyz"]
+    program = Program()
+    for _ in range(2):
+        program.run("embedding", *layer * 8, "head")
+    assert program.find().source is None
+
+
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_recording_that_begins_and_ends_inside_a_step_has_the_whole_steps_between(source: str):
     program = SOURCES[source]().run(*MODEL[50:])

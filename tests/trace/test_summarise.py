@@ -112,6 +112,12 @@ def test_a_trace_of_the_cpu_alone_has_no_device_and_says_so():
     )
 
 
+def test_a_loader_in_the_background_of_the_cpu_costs_what_the_working_thread_does_not_cover():
+    made = Made().annotation("ProfilerStep#1", 0, 1000).operator("aten::mm", 0, 700)
+    (cause,) = summary(made.annotation(LOADER, 100, 900, thread="prefetch")).causes
+    assert (cause.id, cause.share) == ("loader-bound", 0.2)
+
+
 def test_without_causes_the_cpus_verdict_names_the_longest_operator():
     found = summary(Made().annotation("ProfilerStep#1", 0, 1000).operator("aten::mm", 400, 900))
     assert found.verdict.endswith("with aten::mm as the longest operator (50.0%).")

@@ -22,6 +22,7 @@ class Gaps:
     Args:
         split_ns: `CAUSES` by name; of each gap the five sum to `end_ns - start_ns`.
         call: row of the CALL that queued what ended the gap; UNKNOWN where there is none.
+        thread: that queued what ended the gap; else the one that queues most.
         wait: row of the CALL, waiting for the device, in which the gap began; UNKNOWN where there is none.
     """
 
@@ -29,6 +30,7 @@ class Gaps:
     end_ns: Ints
     split_ns: dict[IdleCause, Ints]
     call: Ints
+    thread: Ints
     wait: Ints
 
     def __len__(self) -> int:
@@ -54,7 +56,9 @@ def gaps(timeline: Timeline, device: int, window: tuple[int, int]) -> Gaps:
     # Up to the end of the window, behind the last activity, nothing was queued: as if a call returned there.
     returned = _of(timeline.host.end_ns, call, missing=end)
     queued = np.clip(returned, start, end)
-    loader = _in_loader(timeline, start, queued, call)
+    thread = np.full(len(start), launching_thread(timeline), dtype=np.int64)
+    thread = _of(timeline.host.thread.astype(np.int64), call, missing=thread)
+    loader = in_loader(timeline, start, queued, thread)
     wait, waited = _waits(timeline, start, until=_of(timeline.host.start_ns, call, missing=end))
     sync = np.minimum(queued - start - loader, waited)
     launches_known = bool((timeline.device.launch[ran] != UNKNOWN).any())
@@ -66,7 +70,13 @@ def gaps(timeline: Timeline, device: int, window: tuple[int, int]) -> Gaps:
         "kernel": (end - queued) * explained,
         "other": (end - start) * ~explained,
     }
-    return Gaps(start, end, split, call, np.where(explained, wait, UNKNOWN))
+    return Gaps(start, end, split, call, thread, np.where(explained, wait, UNKNOWN))
+
+
+def launching_thread(timeline: Timeline) -> int:
+    """The thread that queues most of the device's work; UNKNOWN where no launch is known."""
+    launch = timeline.device.launch[timeline.device.launch != UNKNOWN]
+    return int(np.argmax(np.bincount(timeline.host.thread[launch]))) if len(launch) else UNKNOWN
 
 
 def loader_spans(timeline: Timeline) -> Ints:
@@ -104,18 +114,17 @@ def _ending_call(timeline: Timeline, ran: Ints, end_ns: Ints) -> Ints:
     return call
 
 
-def _in_loader(timeline: Timeline, start: Ints, end: Ints, call: Ints) -> Ints:
-    """Nanoseconds of each [start, end) in which a thread was inside the loader's `__next__`.
+def in_loader(timeline: Timeline, start_ns: Ints, end_ns: Ints, thread: Ints) -> Ints:
+    """Nanoseconds of each [start, end) in which the thread was inside the loader's `__next__`.
 
-    A thread other than the one that queued what ended the gap counts while that one did none of torch's work: a
-    loader that fills a queue in the background holds nobody up who is busy.
+    Another thread inside it counts while this one did none of torch's work: a loader that fills a queue in the
+    background holds nobody up who is busy.
     """
     host = timeline.host
     rows = loader_spans(timeline)
-    total = np.zeros(len(start), dtype=np.int64)
+    total = np.zeros(len(start_ns), dtype=np.int64)
     if not len(rows):
         return total
-    thread = _of(host.thread.astype(np.int64), call, missing=np.full(len(call), UNKNOWN, dtype=np.int64))
     for one in np.unique(thread):
         inside = _covered_by(timeline, rows[host.thread[rows] == one])
         if (host.thread[rows] != one).any():
@@ -125,7 +134,7 @@ def _in_loader(timeline: Timeline, start: Ints, end: Ints, call: Ints) -> Ints:
             inside = np.concatenate((inside, elsewhere))
             inside = intervals.union(inside[:, 0], inside[:, 1])
         of_thread = thread == one
-        total[of_thread] = intervals.covered(inside, start[of_thread], end[of_thread])
+        total[of_thread] = intervals.covered(inside, start_ns[of_thread], end_ns[of_thread])
     return total
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from dynotune.schema.trace_summary import Place
 from dynotune.trace import intervals
-from dynotune.trace.idle import Gaps, loader_spans
+from dynotune.trace.idle import Gaps, in_loader, loader_spans
 from dynotune.trace.places import Found
 from dynotune.trace.rank_facts import (
     Loss,
@@ -63,13 +63,16 @@ def losses(facts: RankFacts) -> list[Loss]:
 
 
 def host_losses(facts: RankFacts) -> list[Loss]:
-    """Causes where no device was recorded: what the host itself waited for."""
-    host, rows = facts.timeline.host, loader_spans(facts.timeline)
-    waits = intervals.clip(intervals.union(host.start_ns[rows], host.end_ns[rows]), *facts.window)
-    if not len(waits):
+    """Causes where no device was recorded: what the thread that works most waited for itself."""
+    host = facts.timeline.host
+    operators = host.thread[host.kind == HostKind.OPERATOR]
+    busiest = int(np.argmax(np.bincount(operators))) if len(operators) else UNKNOWN
+    start, end = (np.array([time], dtype=np.int64) for time in facts.window)
+    lost = int(in_loader(facts.timeline, start, end, np.array([busiest], dtype=np.int64))[0])
+    if not lost:
         return []
     where, evidence = _draws(facts)
-    return [Loss("loader-bound", intervals.length(waits), "The program waited for its data loader.", where, evidence)]
+    return [Loss("loader-bound", lost, "The program waited for its data loader.", where, evidence)]
 
 
 def _loader(facts: RankFacts, gaps: Gaps) -> Iterator[Loss]:
@@ -254,10 +257,7 @@ def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[Lo
 
 def _inside(facts: RankFacts, gaps: Gaps, row: int, where: Place) -> tuple[str, ...]:
     """What the host ran for most of a gap, where stacks tell more than the place does."""
-    if gaps.call[row] == UNKNOWN:
-        return ()
-    thread = int(facts.timeline.host.thread[gaps.call[row]])
-    function = facts.places.deepest(thread, int(gaps.start_ns[row]), int(gaps.end_ns[row]))
+    function = facts.places.deepest(int(gaps.thread[row]), int(gaps.start_ns[row]), int(gaps.end_ns[row]))
     return (f"most of the longest gap inside {function}",) if function not in ("", where.function) else ()
 
 

@@ -65,8 +65,7 @@ def gather(timeline: Timeline) -> RankFacts:
     found = steps.find(timeline)
     window = steps.window(timeline, found)
     places = Places(timeline, window)
-    usual = _usual_thread(timeline)
-    devices = {index: _on_device(timeline, index, window, places, usual) for index in timeline.devices}
+    devices = {index: _on_device(timeline, index, window, places) for index in timeline.devices}
     return RankFacts(
         timeline=timeline,
         window=window,
@@ -80,19 +79,10 @@ def gather(timeline: Timeline) -> RankFacts:
     )
 
 
-def _on_device(timeline: Timeline, index: int, window: tuple[int, int], places: Places, usual: int) -> OnDevice:
+def _on_device(timeline: Timeline, index: int, window: tuple[int, int], places: Places) -> OnDevice:
     gaps = idle.gaps(timeline, index, window)
-    thread = np.full(len(gaps), usual, dtype=np.int64)
-    known = gaps.call != UNKNOWN
-    thread[known] = timeline.host.thread[gaps.call[known]]
-    where = places.mostly(thread, gaps.start_ns, gaps.end_ns)
+    where = places.mostly(gaps.thread, gaps.start_ns, gaps.end_ns)
     return OnDevice(device_time.busy(timeline, index, window), gaps, where)
-
-
-def _usual_thread(timeline: Timeline) -> int:
-    """The thread that queues most of the device's work."""
-    calls_of_device = timeline.device.launch[timeline.device.launch != UNKNOWN]
-    return int(np.argmax(np.bincount(timeline.host.thread[calls_of_device]))) if len(calls_of_device) else UNKNOWN
 
 
 def _place_of(facts: RankFacts) -> Callable[[Ints], list[Place]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dynotune.schema.trace_summary import Cause, Operator, Place, Ranks, Shares
 from dynotune.trace import idle_causes, work_causes
+from dynotune.trace.idle_causes import LOW_BUSY_SHARE
 from dynotune.trace.rank_facts import Loss, RankFacts, duration, percent
 
 MIN_SHARE = 0.01
@@ -24,10 +25,10 @@ _IDLE = {
     "pinned-alloc-slow": "allocating page-locked memory",
     "pin-in-hot-loop": "page-locking memory",
     "many-small-copies": "many small copies",
+    "optimizer-forloop": "the optimizer's many kernels",
     "rank-imbalance": "waiting for the slowest rank",
 }
 _WORK = {
-    "optimizer-forloop": "the optimizer's many kernels",
     "pin-memory-off": "copies from pageable memory beside which nothing ran",
     "h2d-not-overlapped": "copies to the device beside which nothing ran",
     "d2h-not-overlapped": "copies to the host beside which nothing ran",
@@ -123,7 +124,9 @@ def verdict(facts: RankFacts, shares: Shares | None, ranked: Sequence[Cause], op
     busy = shares.compute + shares.exposed_copy + shares.exposed_communication
     if not ranked:
         return f"The device worked for {percent(busy)} of the time ({span}), and no cause lost a hundredth of it."
-    first = ranked[0]
+    # What a device works on in vain matters once it works: one that idles is named for that.
+    of_idle = [cause for cause in ranked if cause.id in _IDLE]
+    first = of_idle[0] if of_idle and busy < LOW_BUSY_SHARE else ranked[0]
     kind = "most was lost to" if first.id in _IDLE else "the largest cost is"
     return f"The device worked for {percent(busy)} of the time ({span}); {kind} {_in_words(first)}."
 

@@ -1,0 +1,145 @@
+"""Which span of a thread encloses which: spans of one thread nest, give or take the recorder's jitter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dynotune.trace.timeline import UNKNOWN, HostSpans, Ints
+
+MAX_PASSES = 8
+"""Passes over spans that outlive the span they started in. Rounding needs one or two; what is left after that
+(ranges that overlap like tiles) goes through a loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nesting:
+    """Spans of one thread as a tree; positions count from 0 in the order of `start_ns`.
+
+    Args:
+        rows: of the spans in their table, int64.
+        start_ns, end_ns: int64. A span that outlives the one it started in is cut at that one's end.
+        parent: position of the enclosing span, int64; UNKNOWN for the outermost.
+    """
+
+    rows: Ints
+    start_ns: Ints
+    end_ns: Ints
+    parent: Ints
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def innermost(self, time_ns: Ints) -> Ints:
+        """Position of the innermost span that covers each time (its end not included); UNKNOWN where none does."""
+        at = np.searchsorted(self.start_ns, time_ns, side="right").astype(np.int64) - 1
+        if not len(self.rows):
+            return at
+        past = np.flatnonzero((at >= 0) & (self.end_ns[at] <= time_ns))
+        while len(past):
+            at[past] = self.parent[at[past]]
+            past = past[(at[past] >= 0) & (self.end_ns[at[past]] <= time_ns[past])]
+        return at
+
+    def nearest(self, of_kind: NDArray[np.bool_]) -> Ints:
+        """Position of the nearest span at or above each span for which `of_kind` holds; UNKNOWN where there is none."""
+        found = np.where(of_kind, np.arange(len(self.rows)), self.parent)
+        # A span that is not of the kind points to its parent; following the pointers of pointers ends in log2(depth).
+        while len(asking := np.flatnonzero((found >= 0) & ~of_kind[found])):
+            onward = found.copy()
+            onward[asking] = found[found[asking]]
+            found = onward
+        return found
+
+
+def nest(rows: Ints, start_ns: Ints, end_ns: Ints) -> Nesting:
+    """The tree of one thread's spans.
+
+    Args:
+        rows: of the spans in their table, in its order: by start, the longer first.
+        start_ns, end_ns: of these rows, int64.
+    """
+    # Doubled, so that a span without duration ends after it started, yet before anything else happens.
+    opens = start_ns * 2
+    closes = np.where(end_ns > start_ns, end_ns * 2, opens + 1)
+    parent = _parents(opens, closes)
+    for _ in range(MAX_PASSES):
+        if not _outlives(parent, closes).any():
+            break
+        reach = _reach(parent, closes)
+        closes = np.where(reach > opens, np.minimum(closes, reach), closes)
+        parent = _parents(opens, closes)
+    else:
+        if _outlives(parent, closes).any():
+            parent, closes = _one_by_one(opens, closes)
+    return Nesting(rows=rows, start_ns=start_ns, end_ns=closes // 2, parent=parent)
+
+
+def depths(nesting: Nesting) -> Ints:
+    """How many spans enclose each span."""
+    closes = np.where(nesting.end_ns > nesting.start_ns, nesting.end_ns * 2, nesting.start_ns * 2 + 1)
+    return _depths(nesting.start_ns * 2, closes)
+
+
+def outermost(spans: HostSpans, rows: Ints) -> Ints:
+    """Those of `rows` that no other of them on their thread encloses, nor overlaps from before."""
+    outer = []
+    for thread in np.unique(spans.thread[rows]):
+        own = rows[spans.thread[rows] == thread]
+        reach = np.maximum.accumulate(spans.end_ns[own])
+        outer.append(own[np.concatenate(([True], spans.start_ns[own][1:] >= reach[:-1]))])
+    return np.sort(np.concatenate(outer)) if outer else rows
+
+
+def _depths(opens: Ints, closes: Ints) -> Ints:
+    closed: Ints = np.searchsorted(np.sort(closes), opens, side="right").astype(np.int64)
+    return np.arange(len(opens), dtype=np.int64) - closed
+
+
+def _parents(opens: Ints, closes: Ints) -> Ints:
+    """The last span before each that is one level up: what lies between them is deeper, or closed."""
+    depth = _depths(opens, closes)
+    num = len(opens)
+    if not num:
+        return depth
+    order = np.argsort(depth.astype(np.min_scalar_type(int(depth.max()))), kind="stable")
+    keys = depth[order] * num + order
+    enclosed = depth[order] > 0
+    parent = np.full(num, UNKNOWN, dtype=np.int64)
+    at = np.searchsorted(keys, keys[enclosed] - num, side="left") - 1
+    parent[order[enclosed]] = order[at]
+    return parent
+
+
+def _outlives(parent: Ints, closes: Ints) -> NDArray[np.bool_]:
+    outlives: NDArray[np.bool_] = (parent >= 0) & (closes > closes[parent])
+    return outlives
+
+
+def _reach(parent: Ints, closes: Ints) -> Ints:
+    """The earliest end among the spans that enclose each span; the largest integer for the outermost."""
+    never = np.iinfo(np.int64).max
+    ends = np.append(closes, never)
+    onward = np.append(np.where(parent >= 0, parent, len(parent)), len(parent))
+    reach = ends[onward]
+    while (onward < len(parent)).any():
+        reach = np.minimum(reach, reach[onward])
+        onward = onward[onward]
+    earliest: Ints = reach[:-1]
+    return earliest
+
+
+def _one_by_one(opens: Ints, closes: Ints) -> tuple[Ints, Ints]:
+    parents: list[int] = []
+    open_now: list[int] = []
+    cut = closes.tolist()
+    for position, start in enumerate(opens.tolist()):
+        while open_now and cut[open_now[-1]] <= start:
+            open_now.pop()
+        if open_now:
+            cut[position] = min(cut[position], cut[open_now[-1]])
+        parents.append(open_now[-1] if open_now else UNKNOWN)
+        open_now.append(position)
+    return np.array(parents, dtype=np.int64), np.array(cut, dtype=np.int64)

@@ -1,0 +1,181 @@
+"""From timelines to the record: all facts of all ranks. Defined in docs/reference/trace.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dynotune.schema.facts import Unknown
+from dynotune.schema.trace_summary import (
+    DeviceTime,
+    Gap,
+    Idle,
+    Overlap,
+    Place,
+    Shares,
+    TraceSummary,
+)
+from dynotune.trace import calls, causes, copies, device_time, idle, kernels, memory, operators, ranks, steps
+from dynotune.trace.places import Places
+from dynotune.trace.rank_facts import OnDevice, RankFacts, percent
+from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
+
+NUM_GAPS = 20
+"""The longest gaps of all devices that are listed."""
+NOTED_SHARE = 0.01
+"""Of the window: idle time without a known cause is mentioned from here on."""
+
+
+def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
+    """Everything that the traces of one job's ranks say, from one timeline a rank. There must be at least one."""
+    facts = [gather(timeline) for timeline in timelines]
+    compared = ranks.compare(timelines, [one.window for one in facts], [one.steps for one in facts])
+    lead = max(facts, key=lambda one: one.window_ns)
+    shares = _shares(lead.busiest, lead.window_ns) if lead.busiest is not None and lead.window_ns else None
+    found = causes.causes(facts, compared)
+    of_operators = [row for one in facts for row in operators.facts(one.timeline, one.window)]
+    return TraceSummary(
+        files=[timeline.source for timeline in timelines],
+        recorder=timelines[0].recorder,
+        verdict=causes.verdict(lead, shares, found, of_operators),
+        window_s=lead.window_ns / 1e9 if lead.window_ns else None,
+        num_steps=lead.num_steps,
+        step_source=lead.steps.source,
+        step_s=((lead.steps.end_ns - lead.steps.start_ns) / 1e9).tolist(),
+        shares=shares,
+        causes=found,
+        devices=[_device_time(one, index) for one in facts for index in one.devices],
+        gaps=_longest_gaps(facts),
+        copies=[row for one in facts for row in one.copies],
+        syncs=[row for one in facts for row in calls.syncs(one.timeline, one.window, _place_of(one))],
+        allocations=[row for one in facts for row in calls.allocations(one.timeline, one.window, _place_of(one))],
+        kernels=[one.kernels for one in facts if one.kernels is not None],
+        communication=[one.communication for one in facts if one.communication is not None],
+        ranks=compared,
+        operators=of_operators,
+        memory=[row for one in facts for row in memory.facts(one.timeline, one.window)],
+        unknown=_unknown(facts),
+        notes=[note for one in facts for note in (*one.timeline.notes, *_notes(one))],
+    )
+
+
+def gather(timeline: Timeline) -> RankFacts:
+    """The facts about one rank."""
+    found = steps.find(timeline)
+    window = steps.window(timeline, found)
+    places = Places(timeline, window)
+    devices = {index: _on_device(timeline, index, window, places) for index in timeline.devices}
+    return RankFacts(
+        timeline=timeline,
+        window=window,
+        steps=found,
+        places=places,
+        devices=devices,
+        device=max(devices, key=lambda index: devices[index].busy.total_ns, default=None),
+        kernels=kernels.facts(timeline, window, len(found) or None) if devices else None,
+        copies=copies.facts(timeline, window),
+        communication=ranks.communication(timeline, window),
+    )
+
+
+def _on_device(timeline: Timeline, index: int, window: tuple[int, int], places: Places) -> OnDevice:
+    gaps = idle.gaps(timeline, index, window)
+    where = places.mostly(gaps.thread, gaps.start_ns, gaps.end_ns)
+    return OnDevice(device_time.busy(timeline, index, window), gaps, where)
+
+
+def _place_of(facts: RankFacts) -> Callable[[Ints], list[Place]]:
+    return lambda rows: facts.places.texts(facts.places.of_calls(rows))
+
+
+def _device_time(facts: RankFacts, index: int) -> DeviceTime:
+    busy, idle_ns = facts.devices[index].busy, facts.devices[index].gaps.idle_ns()
+    properties = facts.timeline.properties.get(index)
+    return DeviceTime(
+        rank=facts.timeline.rank,
+        device=index,
+        name="" if properties is None else properties.name,
+        window_s=facts.window_ns / 1e9,
+        busy_s=busy.total_ns / 1e9,
+        compute_s=busy.any_compute_ns / 1e9,
+        copy_s=busy.any_copy_ns / 1e9,
+        communication_s=busy.any_communication_ns / 1e9,
+        idle_s=sum(idle_ns.values()) / 1e9,
+        overlap=Overlap(
+            compute_s=busy.compute_ns / 1e9,
+            copy_s=busy.copy_ns / 1e9,
+            communication_s=busy.communication_ns / 1e9,
+            compute_and_copy_s=busy.compute_and_copy_ns / 1e9,
+            compute_and_communication_s=busy.compute_and_communication_ns / 1e9,
+            copy_and_communication_s=busy.copy_and_communication_ns / 1e9,
+            all_s=busy.all_ns / 1e9,
+        ),
+        idle=Idle(**{f"{cause}_s": time_ns / 1e9 for cause, time_ns in idle_ns.items()}),
+    )
+
+
+def _shares(on_device: OnDevice, window_ns: int) -> Shares:
+    busy, idle_ns = on_device.busy, on_device.gaps.idle_ns()
+    return Shares(
+        compute=busy.any_compute_ns / window_ns,
+        exposed_copy=busy.copy_ns / window_ns,
+        # Copies under a collective count as communication: so the parts sum to the window.
+        exposed_communication=(busy.communication_ns + busy.copy_and_communication_ns) / window_ns,
+        **{f"idle_{cause}": time_ns / window_ns for cause, time_ns in idle_ns.items()},
+    )
+
+
+def _longest_gaps(facts: Sequence[RankFacts]) -> list[Gap]:
+    rows = []
+    for one in facts:
+        for index, on_device in one.devices.items():
+            gaps = on_device.gaps
+            length = gaps.end_ns - gaps.start_ns
+            longest = np.lexsort((gaps.start_ns, -length))[:NUM_GAPS]
+            places = one.places.texts(on_device.gap_places.of(longest))
+            by_cause = gaps.cause()
+            rows += [
+                Gap(
+                    rank=one.timeline.rank,
+                    device=index,
+                    start_s=int(gaps.start_ns[row] - one.window[0]) / 1e9,
+                    duration_s=int(length[row]) / 1e9,
+                    cause=by_cause[row],
+                    where=place,
+                )
+                for row, place in zip(longest.tolist(), places, strict=True)
+            ]
+    return sorted(rows, key=lambda row: -row.duration_s)[:NUM_GAPS]
+
+
+def _unknown(facts: Sequence[RankFacts]) -> dict[str, Unknown]:
+    """What the traces do not tell, as the reader said, and what was looked for in vain."""
+    reasons: dict[str, str] = {}
+    for one in facts:
+        reasons |= one.timeline.missing
+        host, device = one.timeline.host, one.timeline.device
+        told = {
+            "steps": (one.steps.source is not None, "no step is marked, and no cycle repeats three times"),
+            "device": (len(device) > 0, "no device activity was recorded"),
+            "launches": (
+                not len(device) or (device.launch != UNKNOWN).any(),
+                "no call that queued device work was recorded, so no idle time has a known cause",
+            ),
+            "stacks": ((host.kind == HostKind.PYTHON).any(), "no Python functions were recorded"),
+            "memory": (len(one.timeline.memory) > 0, "the allocator was not recorded"),
+        }
+        for fact, (is_told, reason) in told.items():
+            if not is_told:
+                reasons.setdefault(fact, reason)
+    return {fact: Unknown(reason) for fact, reason in sorted(reasons.items())}
+
+
+def _notes(facts: RankFacts) -> list[str]:
+    if facts.busiest is None or not facts.window_ns:
+        return []
+    other = facts.busiest.gaps.idle_ns()["other"] / facts.window_ns
+    if other < NOTED_SHARE:
+        return []
+    rank = "" if facts.timeline.rank is None else f"rank {facts.timeline.rank}: "
+    return [f"{rank}{percent(other)} of the window is idle, and the work that ended it has no recorded launch"]

@@ -1,0 +1,385 @@
+from __future__ import annotations
+
+import pytest
+
+from dynotune.schema.trace_summary import Cause, Place, TraceSummary
+from dynotune.trace.summarise import summarise
+from dynotune.trace.timeline import DeviceProperties
+
+from .made import Made
+
+US, MS = 1_000, 1_000_000
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+SGEMM, TENSOR_GEMM = (
+    "ampere_sgemm_128x64_tn",
+    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1",
+)
+POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int, float)"
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)"
+
+
+class Step:
+    """One marked step of 100 ms in train.py, on a device that is busy unless told otherwise."""
+
+    def __init__(self, *, length: int = 100 * MS, rank: int | None = None) -> None:
+        self.made, self.num = Made(rank=rank), 0
+        self.length = length
+        self.made.annotation("ProfilerStep#1", 0, length).python("train.py(31): step", -10, length + 10)
+
+    def call(self, name: str, start: int, end: int, *, thread: str = "main") -> Step:
+        self.made.call(name, start, end, thread=thread)
+        return self
+
+    def operator(self, name: str, start: int, end: int) -> Step:
+        self.made.operator(name, start, end)
+        return self
+
+    def kernel(
+        self,
+        name: str,
+        start: int,
+        end: int,
+        *,
+        called: int | None = None,
+        returned: int | None = None,
+        call: str = "cudaLaunchKernel",
+        stream: int = 7,
+    ) -> Step:
+        """Queued by a call that returned just before it started, unless told otherwise."""
+        self.num += 1
+        returned = start if returned is None else returned
+        self.made.launch(call, returned - 1 if called is None else called, returned, correlation=self.num)
+        self.made.kernel(name, start, end, correlation=self.num, stream=stream)
+        return self
+
+    def copy(
+        self,
+        name: str,
+        start: int,
+        end: int,
+        *,
+        called: int | None = None,
+        returned: int | None = None,
+        num_bytes: int = 1 << 20,
+    ) -> Step:
+        self.num += 1
+        returned = start if returned is None else returned
+        called = returned - 1 if called is None else called
+        self.made.launch("cudaMemcpyAsync", called, returned, correlation=self.num)
+        self.made.copy(name, start, end, correlation=self.num, num_bytes=num_bytes)
+        return self
+
+    def summary(self) -> TraceSummary:
+        return summarise([self.made.timeline()])
+
+    def causes(self) -> dict[str, Cause]:
+        """By id; each has one place in these tests."""
+        found = self.summary().causes
+        assert len({cause.id for cause in found}) == len(found)
+        return {cause.id: cause for cause in found}
+
+
+def lost(cause: Cause) -> int:
+    """Nanoseconds."""
+    return round(cause.lost_s * 1e9)
+
+
+def test_waiting_for_the_loader():
+    step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).kernel(TENSOR_GEMM, 90 * MS, 100 * MS)
+    step.made.annotation(LOADER, 55 * MS, 85 * MS)
+    found = step.causes()
+    assert lost(found["loader-bound"]) == 25 * MS
+    assert found["loader-bound"].share == 0.25
+    assert found["loader-bound"].where == Place("train.py(31): step", LOADER)
+    assert lost(found["host-bound"]) == 5 * MS
+    assert "30 ms each" in found["loader-bound"].evidence[0]
+
+
+def test_a_synchronisation_each_step():
+    step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).operator("aten::item", 1 * MS, 61 * MS)
+    step.call("cudaStreamSynchronize", 2 * MS, 61 * MS).kernel(TENSOR_GEMM, 80 * MS, 100 * MS)
+    found = step.causes()
+    assert set(found) == {"sync-per-step"}
+    assert lost(found["sync-per-step"]) == 20 * MS
+    assert found["sync-per-step"].where == Place("train.py(31): step", "aten::item", "cudaStreamSynchronize")
+
+
+def test_a_copy_that_blocks_the_host():
+    step = Step().copy("Memcpy HtoD (Pinned -> Device)", 0, 20 * MS)
+    step.call("cudaStreamSynchronize", 1 * MS, 21 * MS).kernel(TENSOR_GEMM, 30 * MS, 100 * MS)
+    found = step.causes()
+    assert lost(found["h2d-blocking"]) == 10 * MS
+    assert lost(found["h2d-not-overlapped"]) == 20 * MS
+    assert set(found) == {"h2d-blocking", "h2d-not-overlapped"}
+
+
+def test_a_copy_from_pageable_memory():
+    step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).copy("Memcpy HtoD (Pageable -> Device)", 50 * MS, 80 * MS)
+    found = step.kernel(TENSOR_GEMM, 80 * MS, 100 * MS).causes()
+    assert set(found) == {"pin-memory-off"}
+    assert lost(found["pin-memory-off"]) == 20 * MS
+
+
+def test_a_copy_back_to_the_host():
+    step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).copy("Memcpy DtoH (Device -> Pinned)", 60 * MS, 80 * MS)
+    found = step.kernel(TENSOR_GEMM, 80 * MS, 100 * MS).causes()
+    assert {name: lost(cause) for name, cause in found.items()} == {"d2h-not-overlapped": 20 * MS}
+
+
+def test_kernels_shorter_than_their_launch():
+    step = Step()
+    for start in range(0, 100 * MS, 50 * US):
+        step.operator("aten::add", start, start + 45 * US).kernel(TENSOR_GEMM, start + 40 * US, start + 45 * US)
+    found = step.causes()
+    assert set(found) == {"launch-bound"}
+    assert lost(found["launch-bound"]) == 90 * MS
+    assert found["launch-bound"].where == Place("train.py(31): step", "aten::add")
+
+
+def test_long_pauses_between_short_kernels_are_the_hosts_own():
+    step = Step()
+    for start in range(0, 50 * MS, 50 * US):
+        step.kernel(TENSOR_GEMM, start + 40 * US, start + 45 * US)
+    found = step.operator("aten::cumsum", 51 * MS, 99 * MS).kernel(TENSOR_GEMM, 99 * MS, 100 * MS).causes()
+    assert lost(found["launch-bound"]) == 45 * MS - 5 * US
+    assert lost(found["host-bound"]) == 49 * MS + 5 * US
+    assert found["host-bound"].where == Place("train.py(31): step", "aten::cumsum")
+
+
+def test_a_host_that_is_slower_than_its_device():
+    step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).operator("aten::sort", 60 * MS, 79 * MS)
+    found = step.kernel(TENSOR_GEMM, 80 * MS, 100 * MS).causes()
+    assert set(found) == {"host-bound"}
+    assert lost(found["host-bound"]) == 20 * MS
+    assert found["host-bound"].where == Place("train.py(31): step", "aten::sort")
+
+
+def test_places_that_hold_much_of_the_window_stand_apart():
+    step = Step().kernel(TENSOR_GEMM, 0, 40 * MS)
+    step.made.python("data.py(5): crop", 40 * MS, 60 * MS).python("model.py(9): forward", 61 * MS, 79 * MS)
+    step.kernel(TENSOR_GEMM, 60 * MS, 61 * MS).kernel(TENSOR_GEMM, 79 * MS, 98 * MS)
+    found = step.kernel(TENSOR_GEMM, 99 * MS, 100 * MS).summary().causes
+    assert [(cause.id, cause.where.function, lost(cause)) for cause in found] == [
+        ("host-bound", "data.py(5): crop", 20 * MS),
+        ("host-bound", "model.py(9): forward", 18 * MS),
+        ("host-bound", "train.py(31): step", 1 * MS),
+    ]
+
+
+def test_what_happened_at_an_unknown_place_stands_with_the_small_places():
+    made = Made().annotation("ProfilerStep#1", 0, 100 * MS).operator("aten::sort", 90 * MS, 91 * MS)
+    made.launch("cudaLaunchKernel", -9, -1, correlation=1).kernel(TENSOR_GEMM, 0, 60 * MS, correlation=1)
+    made.launch("cudaLaunchKernel", 79 * MS, 80 * MS, correlation=2)
+    made.kernel(TENSOR_GEMM, 80 * MS, 90 * MS, correlation=2)
+    made.launch("cudaLaunchKernel", 90 * MS, 91 * MS, correlation=3)
+    made.kernel(TENSOR_GEMM, 91 * MS, 100 * MS, correlation=3)
+    (found,) = summarise([made.timeline()]).causes
+    assert (found.id, lost(found), found.where) == ("host-bound", 21 * MS, Place())
+
+
+def test_queued_kernels_that_pause_before_each_other():
+    step = Step()
+    for start in range(0, 100 * MS, 100 * US):
+        step.kernel(TENSOR_GEMM, start, start + 95 * US, returned=-1)
+    found = step.causes()
+    assert {name: lost(cause) for name, cause in found.items()} == {"launch-latency": 999 * 5 * US}
+
+
+def test_queued_work_that_does_not_start_for_long():
+    found = Step().kernel(TENSOR_GEMM, 0, 60 * MS).kernel(TENSOR_GEMM, 80 * MS, 100 * MS, returned=5).causes()
+    assert {name: lost(cause) for name, cause in found.items()} == {"queue-stalled": 20 * MS}
+
+
+def test_device_memory_allocated_and_freed_in_each_step():
+    step = (
+        Step().kernel(TENSOR_GEMM, 0, 60 * MS).call("cudaFree", 61 * MS, 66 * MS).call("cudaMalloc", 67 * MS, 70 * MS)
+    )
+    found = step.kernel(TENSOR_GEMM, 80 * MS, 100 * MS).causes()
+    assert {name: lost(cause) for name, cause in found.items()} == {
+        "empty-cache-in-loop": 8 * MS,
+        "host-bound": 12 * MS,
+    }
+    assert found["empty-cache-in-loop"].where == Place("train.py(31): step", "", "cudaFree")
+    assert found["empty-cache-in-loop"].evidence == ["cudaFree: 1 a step, 5 ms; cudaMalloc: 1 a step, 3 ms"]
+
+
+def test_device_memory_that_still_grows_in_a_step():
+    step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).call("cudaMalloc", 61 * MS, 70 * MS)
+    found = step.kernel(TENSOR_GEMM, 80 * MS, 100 * MS).causes()
+    assert lost(found["alloc-retries"]) == 9 * MS
+
+
+def test_a_program_may_allocate_where_no_steps_are_known():
+    made = Made().call("cudaMalloc", 0, 9 * MS).launch("cudaLaunchKernel", 9 * MS, 10 * MS, correlation=1)
+    found = summarise([made.kernel(TENSOR_GEMM, 10 * MS, 20 * MS, correlation=1).timeline()]).causes
+    assert [cause.id for cause in found] == ["host-bound"]
+
+
+def test_page_locked_memory_allocated_in_a_step():
+    step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).call("cudaHostAlloc", 61 * MS, 70 * MS)
+    found = step.call("cudaHostAlloc", 70 * MS, 79 * MS, thread="pin").kernel(TENSOR_GEMM, 80 * MS, 100 * MS).causes()
+    assert lost(found["pinned-alloc-slow"]) == 9 * MS
+    assert lost(found["host-bound"]) == 11 * MS
+
+
+def test_memory_page_locked_by_the_program_in_each_step():
+    step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).call("cudaHostAlloc", 61 * MS, 70 * MS)
+    found = step.operator("aten::pin_memory", 60 * MS, 71 * MS).kernel(TENSOR_GEMM, 80 * MS, 100 * MS).causes()
+    assert lost(found["pin-in-hot-loop"]) == 9 * MS
+
+
+def test_many_small_copies():
+    step = Step().kernel(TENSOR_GEMM, 0, 50 * MS)
+    for number in range(200):
+        end = 50 * MS + (number + 1) * 200 * US
+        step.copy("Memcpy HtoD (Pinned -> Device)", end - 10 * US, end, num_bytes=4096)
+    found = step.kernel(TENSOR_GEMM, 90 * MS, 100 * MS).causes()
+    assert lost(found["many-small-copies"]) == 200 * (190 + 10) * US
+    assert "host-bound" not in found
+
+
+def test_an_optimizer_that_takes_each_parameter_alone():
+    step = Step().kernel(TENSOR_GEMM, 0, 50 * MS)
+    step.made.annotation("Optimizer.step#AdamW.step", 50 * MS, 90 * MS)
+    for number in range(400):
+        end = 50 * MS + (number + 1) * 100 * US
+        step.kernel(POINTWISE, end - 2 * US, end)
+    found = step.kernel(TENSOR_GEMM, 91 * MS, 100 * MS).causes()
+    assert lost(found["optimizer-forloop"]) == 400 * 100 * US
+    assert found["optimizer-forloop"].where == Place("train.py(31): step", "Optimizer.step#AdamW.step")
+    assert lost(found["host-bound"]) == 1 * MS
+
+
+def test_an_optimizer_of_few_kernels_is_not_at_fault():
+    step = Step().kernel(TENSOR_GEMM, 0, 50 * MS)
+    step.made.annotation("Optimizer.step#AdamW.step", 50 * MS, 90 * MS)
+    for number in range(40):
+        step.kernel(POINTWISE, 50 * MS + number * MS, 50 * MS + number * MS + 2 * US)
+    assert "optimizer-forloop" not in step.kernel(TENSOR_GEMM, 90 * MS, 100 * MS).causes()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "capability", "expected"),
+    [
+        (SGEMM, (8, 0), {"fp32-matmul-no-tf32"}),
+        (SGEMM, (7, 0), {"amp-absent"}),
+        (SGEMM, None, {"amp-absent"}),
+        (SGEMM, (6, 1), set()),
+        ("void implicit_convolve_sgemm<float, float, 1024, 5, 5, 3, 3, 3, 1, false>(int)", (9, 0), {"amp-absent"}),
+        (
+            "void implicit_convolve_sgemm<__half, __half, 1024, 5, 5, 3, 3, 3, 1, false>(int)",
+            (9, 0),
+            {"gemm-misaligned"},
+        ),
+        (TENSOR_GEMM, (9, 0), set()),
+        ("void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4>(float)", (9, 0), set()),
+        (
+            "void cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half, float, false>(int)",
+            (9, 0),
+            {"channels-last"},
+        ),
+        (ALL_REDUCE, (9, 0), {"communication-exposed"}),
+    ],
+)
+def test_what_a_busy_device_spends_its_time_on(kernel: str, capability: tuple[int, int] | None, expected: set[str]):
+    step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).kernel(kernel, 60 * MS, 80 * MS, returned=5)
+    step.kernel(TENSOR_GEMM, 80 * MS, 100 * MS, returned=6)
+    if capability is not None:
+        step.made.properties[0] = DeviceProperties(index=0, compute_capability=capability)
+    found = step.causes()
+    assert set(found) == expected
+    assert all(lost(cause) == 20 * MS for cause in found.values())
+
+
+def test_kernels_that_convert_types_are_placed_where_they_were_launched():
+    name = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)\
+::{lambda()#3}, at::native::memory::LoadWithCast<1>, at::native::memory::StoreWithCast<1>>(int)"
+    step = Step().kernel(TENSOR_GEMM, 0, 90 * MS).operator("aten::to", 10, 20 * MS)
+    found = step.kernel(name, 90 * MS, 100 * MS, called=11, returned=12).causes()
+    assert lost(found["casts"]) == 10 * MS
+    assert found["casts"].where == Place("train.py(31): step", "aten::to", "cudaLaunchKernel")
+
+
+def test_attention_by_its_plain_formula():
+    step = Step().kernel(TENSOR_GEMM, 0, 80 * MS)
+    step.operator("aten::scaled_dot_product_attention", 100, 1000)
+    step.operator("aten::_scaled_dot_product_attention_math", 200, 900)
+    step.kernel(TENSOR_GEMM, 80 * MS, 90 * MS, called=300, returned=400)
+    found = step.kernel(TENSOR_GEMM, 90 * MS, 100 * MS, called=950, returned=960).causes()
+    assert lost(found["sdpa-math"]) == 10 * MS
+    assert found["sdpa-math"].where == Place("train.py(31): step", "aten::scaled_dot_product_attention")
+
+
+SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false, false>(float*)"
+
+
+def test_the_softmax_of_attention_by_its_plain_formula_is_not_written_by_hand():
+    step = Step().kernel(TENSOR_GEMM, 0, 80 * MS).operator("aten::_scaled_dot_product_attention_math", 200, 900)
+    found = step.kernel(SOFTMAX, 80 * MS, 100 * MS, called=300, returned=400).causes()
+    assert set(found) == {"sdpa-math"}
+
+
+def test_a_large_softmax_of_its_own():
+    step = Step().kernel(TENSOR_GEMM, 0, 80 * MS).kernel(SOFTMAX, 80 * MS, 100 * MS, returned=5)
+    assert lost(step.causes()["manual-attention"]) == 20 * MS
+    losses = SOFTMAX.replace("softmax_warp_forward", "cunn_SoftMaxForward<LogSoftMaxForwardEpilogue>")
+    step = Step().kernel(TENSOR_GEMM, 0, 80 * MS).kernel(losses, 80 * MS, 100 * MS, returned=5)
+    assert step.causes() == {}
+
+
+def test_pointwise_kernels_count_from_a_fifth_of_the_time_on():
+    for share, expected in ((15, set()), (30, {"compile-default"})):
+        step = Step().kernel(TENSOR_GEMM, 0, (100 - share) * MS)
+        assert set(step.kernel(POINTWISE, (100 - share) * MS, 100 * MS, returned=5).causes()) == expected
+
+
+def test_all_reduces_of_distributed_data_parallel():
+    step = Step().operator("DistributedDataParallel.forward", 0, 50).kernel(TENSOR_GEMM, 0, 80 * MS)
+    found = (
+        step.kernel(ALL_REDUCE, 50 * MS, 95 * MS, returned=9)
+        .kernel(TENSOR_GEMM, 90 * MS, 100 * MS, returned=9)
+        .causes()
+    )
+    assert {name: lost(cause) for name, cause in found.items()} == {"ddp-bucket-cap": 10 * MS}
+
+
+def test_the_rank_the_others_wait_for():
+    timelines = []
+    for rank, joined in ((0, 60), (1, 60), (2, 90)):
+        step = Step(rank=rank).kernel(TENSOR_GEMM, 0, joined * MS)
+        timelines.append(step.kernel(ALL_REDUCE, joined * MS, 100 * MS, returned=5).made.timeline())
+    summary = summarise(timelines)
+    found = {cause.id: cause for cause in summary.causes}
+    assert lost(found["rank-imbalance"]) == 30 * MS
+    assert "rank 2" in found["rank-imbalance"].claim
+    # Of each other cause the rank that loses most counts, once.
+    assert lost(found["communication-exposed"]) == 40 * MS
+    assert len(summary.causes) == 2
+
+
+def test_causes_of_less_than_a_hundredth_are_left_out():
+    step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).kernel(TENSOR_GEMM, 60 * MS + 900 * US, 100 * MS)
+    assert step.causes() == {}
+    assert "no cause" in step.summary().verdict
+
+
+def test_the_verdict_on_a_device_that_idles_names_its_idle_time_first():
+    step = Step().kernel(POINTWISE, 0, 40 * MS).kernel(POINTWISE, 70 * MS, 75 * MS).call("cudaMalloc", 41 * MS, 70 * MS)
+    found = step.kernel(TENSOR_GEMM, 75 * MS, 95 * MS, returned=5).summary()
+    assert [cause.id for cause in found.causes][:2] == ["compile-default", "alloc-retries"]
+    assert "most was lost to allocating and freeing device memory at train.py(31): step, 29.0%" in found.verdict
+
+
+def test_idle_time_is_lost_once():
+    step = (
+        Step()
+        .kernel(TENSOR_GEMM, 0, 10 * MS)
+        .call("cudaMalloc", 11 * MS, 20 * MS)
+        .call("cudaStreamSynchronize", 1, 10 * MS + 5)
+    )
+    step.made.annotation(LOADER, 21 * MS, 30 * MS)
+    step.kernel(TENSOR_GEMM, 50 * MS, 51 * MS, called=30 * MS, returned=45 * MS)
+    found = step.causes()
+    idle = step.summary().devices[0]
+    assert sum(lost(cause) for cause in found.values()) == round(idle.idle_s * 1e9)
+    assert set(found) == {"loader-bound", "sync-per-step", "alloc-retries", "host-bound", "queue-stalled"}

@@ -10,7 +10,7 @@ from dynotune.schema.errors import UsageError
 
 GZIP = b"\x1f\x8b"
 _LARGEST_RATIO = 100
-_ALWAYS_BYTES = 8 << 30
+_ALWAYS_BYTES = 1 << 30
 _PACKED_BYTES = 1 << 16
 
 Chunk = tuple[int, bytes]
@@ -20,8 +20,8 @@ Chunk = tuple[int, bytes]
 def default_limit(size_bytes: int) -> int:
     """What a gzipped file of this size may unpack to unless the user says otherwise.
 
-    Recorded traces shrink to between a tenth and a twenty-fifth, gzip's limit is a thousandth: at 100 times no
-    trace is near and every bomb is over. Below 8 GiB a bomb costs half a minute and no memory, so it may pass.
+    Recorded traces shrink to between a tenth and a thirtieth, gzip's limit is a thousandth: 100 times leaves room for
+    any trace and none for a bomb. What unpacks to less than 1 GiB may be as dense as it likes: that is some seconds.
     """
     return max(_LARGEST_RATIO * size_bytes, _ALWAYS_BYTES)
 

@@ -84,7 +84,6 @@ class Event(msgspec.Struct, gc=False):
 class _Written(msgspec.Struct, gc=False):
     """A time in all its digits."""
 
-    cat: str = ""
     ts: Decimal = Decimal(0)
 
 
@@ -296,7 +295,7 @@ class _Times:
 
     def __init__(self, path: Path, events: list[Event], text: memoryview, first: int) -> None:
         self._path, self._events, self._text, self._first = path, events, text, first
-        self._written: dict[int, int] = {}
+        self._written: dict[int, Decimal] = {}
 
     def of(self, found: list[Event]) -> tuple[Ints, NDArray[np.bool_]]:
         """Nanoseconds of some of the events, 0 where one has no time; and which have."""
@@ -306,7 +305,7 @@ class _Times:
         self.check(times_us, found)
         if np.abs(times_us).max(initial=0, where=is_known) >= _EXACT_BELOW_US and float in map(type, times):
             written = self._written = self._written or self._as_written()
-            return np.fromiter([written[id(event)] for event in found], np.int64, len(found)), is_known
+            return np.fromiter([round(written[id(event)] * 1000) for event in found], np.int64, len(found)), is_known
         return _nanoseconds(np.where(is_known, times_us, 0.0)), is_known
 
     def check(self, times_us: NDArray[np.float64], found: list[Event]) -> None:
@@ -319,9 +318,9 @@ class _Times:
                 hint="times of a chrome trace are microseconds; was it written in another unit?",
             )
 
-    def _as_written(self) -> dict[int, int]:
+    def _as_written(self) -> dict[int, Decimal]:
         written = _decoded(_WRITTEN, self._text)
-        return {id(event): round(as_text.ts * 1000) for event, as_text in zip(self._events, written, strict=True)}
+        return {id(event): exactly.ts for event, exactly in zip(self._events, written, strict=True)}
 
 
 def decode(text: memoryview) -> list[Event]:

@@ -81,15 +81,23 @@ def read(
     if (device.correlation == UNKNOWN).any():
         ends = flows(path, slice_bytes, limit_bytes)
         host, device = _tied(host, ends, places), _tied(device, ends, places)
+    names, number = _names(columns)
+    host, device = host._replace(name=number[host.name]), device._replace(name=number[device.name])
     device = taken(device, in_order(device.start_ns, device.end_ns))
     memory = taken(memory, np.argsort(memory.time_ns, kind="stable"))
-    found, doubts = split(_nested(host), device, memory, places)
+    found, doubts = split(_nested(host), device, memory, places, names)
     notes = _notes(slices, columns) + doubts
-    return [_timeline(process, slices, columns, notes, is_alone=len(found) == 1) for process in found]
+    return [_timeline(process, slices, columns, names, notes, is_alone=len(found) == 1) for process in found]
 
 
 def _timeline(
-    process: Process, slices: Slices[Any], columns: Columns, notes: tuple[str, ...], *, is_alone: bool
+    process: Process,
+    slices: Slices[Any],
+    columns: Columns,
+    names: list[str],
+    notes: tuple[str, ...],
+    *,
+    is_alone: bool,
 ) -> Timeline:
     host, device, memory = process.host, process.device, process.memory
     threads, number = _threads(host, columns)
@@ -99,7 +107,7 @@ def _timeline(
     return Timeline(
         source=str(slices.path),
         recorder="torch.profiler",
-        names=list(columns.names),
+        names=names,
         threads=threads,
         host=HostSpans(host.start_ns, host.end_ns, host.kind, host.name, number[host.place], host.correlation),
         device=DeviceSpans(
@@ -138,18 +146,27 @@ def _nested(host: HostRows) -> HostRows:
 
 
 def _threads(host: HostRows, columns: Columns) -> tuple[list[str], NDArray[np.int32]]:
-    """Distinct labels of the threads that the rows are of, and the number of each place among them."""
+    """Distinct labels of the threads that the rows are of, by process and thread; and the number of each place."""
     places = list(columns.places)
     is_used = np.bincount(host.place, minlength=len(places)) > 0
-    number = np.where(is_used, np.cumsum(is_used) - 1, UNKNOWN).astype(np.int32)
-    used = [place for place, here in zip(places, is_used.tolist(), strict=True) if here]
-    labels = [columns.thread_names.get(place) or f"thread {place[1]}" for place in used]
-    if len({pid for pid, _ in used}) > 1:
-        labels = [f"{label} of process {pid}" for label, (pid, _) in zip(labels, used, strict=True)]
-    repeated = {label for label, num in Counter(labels).items() if num > 1}
+    used = sorted(np.flatnonzero(is_used).tolist(), key=lambda place: [(str(type(of)), of) for of in places[place]])
+    number = np.full(len(places), UNKNOWN, dtype=np.int32)
+    number[used] = np.arange(len(used))
+    labels = [columns.thread_names.get(places[place]) or f"thread {places[place][1]}" for place in used]
+    if len({places[place][0] for place in used}) > 1:
+        labels = [f"{label} of process {places[place][0]}" for label, place in zip(labels, used, strict=True)]
+    num = Counter(labels)
     return [
-        f"{label} [{tid}]" if label in repeated else label for label, (_, tid) in zip(labels, used, strict=True)
+        f"{label} [{places[place][1]}]" if num[label] > 1 else label for label, place in zip(labels, used, strict=True)
     ], number
+
+
+def _names(columns: Columns) -> tuple[list[str], NDArray[np.int32]]:
+    """The names by alphabet, so that the order of events does not show, and the number of each name there."""
+    by_alphabet = sorted(columns.names)
+    number = np.empty(len(by_alphabet), dtype=np.int32)
+    number[[columns.names[name] for name in by_alphabet]] = np.arange(len(by_alphabet))
+    return by_alphabet, number
 
 
 def _clock_base_ns(slices: Slices[Any], start_ns: Ints) -> int | None:
@@ -192,6 +209,11 @@ def _check_version(slices: Slices[Any]) -> None:
 
 
 def _without_activity(slices: Slices[Any]) -> UsageError:
+    if slices.is_cut:
+        return UsageError(
+            f"{slices.path} is cut short at byte {slices.num_bytes:,}, before its first activity",
+            hint="copy it again, or record it again",
+        )
     if slices.num_events:
         return UsageError(
             f"{slices.path}: none of its {slices.num_events:,} events is an operator, a CUDA call or device work",

@@ -8,9 +8,10 @@ bracket, decodes as a list only if the cut lies between elements of the outermos
 from __future__ import annotations
 
 import gc
+import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -22,7 +23,7 @@ from dynotune.trace.chunks import chunks
 
 SLICE_BYTES = 2 << 20
 """Its events fit the caches and memory that the allocator keeps: larger slices are slower, smaller ones no faster."""
-_LARGEST_EVENT_BYTES = 64 << 20
+_LARGEST_EVENT_BYTES = 16 << 20
 _RECORD = "give a file that torch.profiler's `export_chrome_trace` or `tensorboard_trace_handler` wrote"
 
 Event = TypeVar("Event")
@@ -32,14 +33,17 @@ Progress = Callable[[int, int | None], None]
 _COMMA, _OPEN, _CLOSE = b",[]"
 _BLANK = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*")
 _LIST = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
-# What follows the brace that ends an event. The first knows the keys that events begin with: the lists that may
+# Where one event ends and the next begins. The first knows the keys that events begin with: the lists that may
 # stand behind the events (of devices, of process groups) do not match it.
 _BOUNDARIES = (
-    re.compile(rb'\s*,\s*\{\s*"(?:ph|cat|name|pid|tid|ts|dur|args|bp)"\s*:'),
-    re.compile(rb'\s*,\s*\{\s*"[^"\\]*"\s*:'),
+    re.compile(rb'\}\s*+(?=,\s*+\{\s*+"(?:ph|cat|name|pid|tid|ts|dur|args|bp)"\s*+:)'),
+    re.compile(rb'\}\s*+(?=,\s*+\{\s*+"[^"\\]*+"\s*+:)'),
 )
+_BOUNDARY_BYTES = 1024
 # Recorders print a bandwidth over no time as C does. JSON knows no such value.
-_NOT_FINITE = re.compile(rb'(?<!\\)":\s*(-?(?:inf|nan)(?:inity)?)(?=\s*[,}])', re.IGNORECASE)
+_NOT_FINITE = re.compile(rb'((?<!\\)":\s*+)(-?(?:inf|nan)(?:inity)?)(?=\s*+[,}])', re.IGNORECASE)
+_ANY = json.JSONDecoder(strict=False)
+_BETWEEN = re.compile(r"[,\s]*")
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _AT_EVENT = re.compile(r"(.*) - at `\$\[(\d+)\](.*)`")
 
@@ -63,7 +67,7 @@ class Slices(Generic[Event]):
 
     Attributes:
         document: the values beside `traceEvents`, as JSON; complete once the slices are.
-        num_events, num_bytes: before the present slice; once done, of all that was read.
+        num_events, num_bytes: before the present slice; once done, in the whole text.
         is_cut: the file ends too early; all events before that were handed out.
 
     Raises, while it is gone through:
@@ -84,6 +88,7 @@ class Slices(Generic[Event]):
         self.num_events = 0
         self.num_bytes = 0
         self.is_cut = False
+        self._num_read = 0
         self._decode = decode
         self._chunks = chunks(path, slice_bytes, limit_bytes)
         self._progress = progress
@@ -113,6 +118,7 @@ class Slices(Generic[Event]):
         if len(self._text) > _LARGEST_EVENT_BYTES:
             raise self._error(0, f"{_LARGEST_EVENT_BYTES >> 20} MiB follow in which no event ends")
         self._text += chunk
+        self._num_read += len(chunk)
         if self._is_patched:
             self._patch()
         if chunk and self._progress is not None:
@@ -147,24 +153,29 @@ class Slices(Generic[Event]):
         if found < len(self._text) - 1:
             self._mend(found)
             return self._last_slice()
-        brace = len(self._text)
-        while (brace := self._text.rfind(b"}", 0, brace)) > 0:
-            self._text[brace + 1 :] = b"]"
-            found = self._prove(brace + 2)
-            if isinstance(found, Slice):
-                return found
-        return None
+        self._text[self._end_of_whole_events() :] = b"]"
+        found = self._prove(len(self._text))
+        return found if isinstance(found, Slice) else None
+
+    def _end_of_whole_events(self) -> int:
+        text, ends = self._text.decode(errors="surrogateescape"), 1
+        with suppress(ValueError, RecursionError):
+            while between := _BETWEEN.match(text, ends):
+                _, ends = _ANY.raw_decode(text, between.end())
+        return len(text[:ends].encode(errors="surrogateescape"))
 
     def _boundaries(self) -> Iterator[int]:
-        """Commas at which the text may be cut, the last first; then ever further apart, to get out of a nest."""
+        """Commas at which the text may be cut: the last, then ever further apart, to get out of a nest."""
+        size = len(self._text)
         for pattern in _BOUNDARIES:
-            before, stride = len(self._text), 1
-            while (brace := self._text.rfind(b"}", 0, max(before, 0))) > 0:
-                before = brace
-                if pattern.match(self._text, brace + 1):
-                    yield self._text.index(b",", brace)
-                    before = min(brace, len(self._text) - stride)
-                    stride *= 2
+            before, window = size, 64
+            while before > 0:
+                start = max(size - window, 0)
+                near = pattern.finditer(self._text, start, min(before + _BOUNDARY_BYTES, size))
+                commas = [found.end() for found in near if found.start() < before]
+                if commas:
+                    yield commas[-1]
+                before, window = start, 2 * window
 
     def _prove(self, end: int) -> Slice[Event] | int:
         """The events of the list that ends before `end`; where its text breaks if it is none, `end` if it is cut."""
@@ -198,12 +209,11 @@ class Slices(Generic[Event]):
             raise self._error(at, "it is not JSON")
 
     def _patch(self) -> bool:
-        """Puts an empty list, of the same length, for each value that is not finite: not a number, yet JSON."""
-        places = [found.span(1) for found in _NOT_FINITE.finditer(bytes(self._text))]
-        for start, end in places:
-            self._text[start:end] = b"[]".ljust(end - start)
-        self._is_patched |= bool(places)
-        return bool(places)
+        text = bytes(self._text)
+        self._text[:] = _with_lists_for_not_finite(text)
+        is_patched = self._text != text
+        self._is_patched |= is_patched
+        return is_patched
 
     def _drop(self, done: Slice[Event]) -> None:
         size = len(done.text) if self._has_ended else len(done.text) - 1
@@ -260,20 +270,20 @@ class Slices(Generic[Event]):
         while self._read():
             pass
         rest = bytes(self._text)
-        self.num_bytes += len(rest)
         if not self._has_ended:
             self.is_cut = True
         elif self._is_bare:
             if rest.strip():
-                raise self._error(-len(rest), "something follows the list of events")
+                raise self._error(0, "something follows the list of events")
         else:
             self._close(rest)
+        self.num_bytes = self._num_read
 
     def _close(self, rest: bytes) -> None:
         opening = b'{"traceEvents":[]'
         found = _object(opening + rest)
         if isinstance(found, int) and found < len(opening + rest):
-            raise self._error(found - len(opening + rest), "it is not JSON")
+            raise self._error(max(found - len(opening), 0), "it is not JSON")
         end = len(rest)
         while isinstance(found, int):
             self.is_cut = True
@@ -314,12 +324,16 @@ def _broken_at(error: msgspec.DecodeError, end: int) -> int:
 
 def _object(text: bytes) -> dict[str, msgspec.Raw] | int:
     """The values of a JSON object by their keys; where its text breaks if it is none."""
-    try:
-        return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except msgspec.ValidationError:
-        return 0
-    except msgspec.DecodeError as error:
-        if patched := _NOT_FINITE.search(text):
-            start, end = patched.span(1)
-            return _object(text[:start] + b"[]".ljust(end - start) + text[end:])
-        return _broken_at(error, len(text))
+    for mended in (text, _with_lists_for_not_finite(text)):
+        try:
+            return msgspec.json.decode(mended, type=dict[str, msgspec.Raw])
+        except (msgspec.ValidationError, RecursionError):
+            broken_at = 0
+        except msgspec.DecodeError as error:
+            broken_at = _broken_at(error, len(text))
+    return broken_at
+
+
+def _with_lists_for_not_finite(text: bytes) -> bytes:
+    """The text, of the same length, with an empty list for each value that is not finite: JSON, and no number."""
+    return _NOT_FINITE.sub(lambda found: found[1] + b"[]".ljust(len(found[2])), text)

@@ -6,6 +6,7 @@ Work on a device does not name its process; the call that queued it does.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,7 @@ def split(
     numbers: Numbering[Id] = Numbering()
     pid = np.array([numbers[pid] for pid, _ in places], dtype=np.int32)
     calls = (host.kind == HostKind.CALL) & (host.correlation != UNKNOWN)
-    callers = np.unique(pid[host.place[calls]])
+    callers = _distinct(pid[host.place[calls]])
     if len(callers) > 1:
         parts = [taken(host, pid[host.place] == caller) for caller in callers]
         launch = np.stack([launches(device.correlation, HostSpans(*part)) for part in parts])
@@ -92,7 +93,7 @@ def _owners(
         lag_ns[number, tied] = device.start_ns[tied] - part.start_ns[launch[number, tied]]
     owner = np.full(launch.shape[1], _NOBODY, dtype=np.int64)
     num_guesses = 0
-    for one in np.unique(group):
+    for one in _distinct(group):
         rows = np.flatnonzero(group == one)
         tied = rows[is_tied[:, rows].any(axis=0)]
         if not len(tied):
@@ -116,7 +117,7 @@ def _owners(
 def _explains(launch: NDArray[np.int64], calls: HostRows, starts_graph: NDArray[np.bool_]) -> bool:
     """Whether the calls may have queued all of some work: a call that starts no graph queues one piece."""
     plain = launch[~starts_graph[calls.name[launch]]]
-    return bool((launch != UNKNOWN).all()) and len(np.unique(plain)) == len(plain)
+    return bool((launch != UNKNOWN).all()) and len(_distinct(plain)) == len(plain)
 
 
 def _likeliest(lag_ns: NDArray[np.int64]) -> tuple[int, bool]:
@@ -124,3 +125,8 @@ def _likeliest(lag_ns: NDArray[np.int64]) -> tuple[int, bool]:
     num_contradictions = (lag_ns < 0).sum(axis=1)
     least = np.flatnonzero(num_contradictions == num_contradictions.min())
     return int(least[np.median(lag_ns[least], axis=1).argmin()]), len(least) > 1
+
+
+def _distinct(numbers: NDArray[Any]) -> NDArray[np.int64]:
+    """Which numbers there are, none negative; np.unique would first import numpy.ma, which takes longer than this."""
+    return np.flatnonzero(np.bincount(numbers))

@@ -205,20 +205,20 @@ class Columns:
         self._add_names(_those(events, table == _NAMES))
 
     def host(self) -> HostRows:
-        """All rows; annotations that an old torch wrote as operators are annotations."""
-        rows = HostRows(*map(np.concatenate, zip(*self._host, strict=True)))
+        """All rows, once; annotations that an old torch wrote as operators are annotations."""
+        rows = _joined(self._host)
         marks = np.array([name.startswith(_ANNOTATIONS) for name in self.names], dtype=np.bool_)
         if marks.any():
             rows.kind[(rows.kind == HostKind.OPERATOR) & marks[rows.name]] = HostKind.ANNOTATION
         return rows
 
     def device(self) -> DeviceRows:
-        """All rows."""
-        return DeviceRows(*map(np.concatenate, zip(*self._device, strict=True)))
+        """All rows, once."""
+        return _joined(self._device)
 
     def memory(self) -> MemoryRows:
-        """All rows."""
-        return MemoryRows(*map(np.concatenate, zip(*self._memory, strict=True)))
+        """All rows, once."""
+        return _joined(self._memory)
 
     def _add_host(self, found: list[Event], kind: NDArray[np.int8], times: _Times) -> None:
         found, is_kept, start_ns, end_ns = self._spans(found, times)
@@ -237,7 +237,9 @@ class Columns:
         device = np.where(device == UNKNOWN, _whole([event.pid for event in found]), device)
         stream = np.where(stream == UNKNOWN, _whole([event.tid for event in found]), stream)
         device[(device < 0) | (device > np.iinfo(np.int32).max)] = UNKNOWN
-        num_bytes = np.where(kind == DeviceKind.KERNEL, UNKNOWN, _whole([of.bytes for of in args]))
+        is_moving = kind != DeviceKind.KERNEL
+        num_bytes = np.full(len(found), UNKNOWN, dtype=np.int64)
+        num_bytes[is_moving] = _whole([of.bytes for of in compress(args, is_moving.tolist())])
         self._device.append(
             DeviceRows(
                 start_ns,
@@ -343,6 +345,13 @@ def _decoded(decoder: msgspec.json.Decoder[list[_Decoded]], text: memoryview) ->
         return decoder.decode(text)
     except UnicodeDecodeError:  # a name cut inside a character
         return decoder.decode(bytes(text).decode(errors="replace").encode())
+
+
+def _joined(parts: list[_Rows]) -> _Rows:
+    """The parts as one; they are given up, as both together would be the most memory that is ever needed."""
+    rows = type(parts[0])._make(map(np.concatenate, zip(*parts, strict=True)))
+    parts.clear()
+    return rows
 
 
 def _those(events: list[Event], which: NDArray[np.bool_]) -> list[Event]:

@@ -83,9 +83,10 @@ def read(
         host, device = _tied(host, ends, places), _tied(device, ends, places)
     names, number = _names(columns)
     host, device = host._replace(name=number[host.name]), device._replace(name=number[device.name])
+    host = taken(host, _nesting(host))
     device = taken(device, in_order(device.start_ns, device.end_ns))
     memory = taken(memory, np.argsort(memory.time_ns, kind="stable"))
-    found, doubts = split(_nested(host), device, memory, places, names)
+    found, doubts = split(host, device, memory, places, names)
     notes = _notes(slices, columns) + doubts
     return [_timeline(process, slices, columns, names, notes, is_alone=len(found) == 1) for process in found]
 
@@ -138,11 +139,12 @@ def _tied(rows: _Rows, ends: dict[tuple[Place, int], int], places: list[Place]) 
     return rows._replace(correlation=correlation)
 
 
-def _nested(host: HostRows) -> HostRows:
-    """In order; of spans that start and end together, what usually encloses the other stands first."""
+def _nesting(host: HostRows) -> Ints:
+    """Rows in order; of spans that start and end together, what usually encloses the other stands first."""
     outermost_first = np.array([2, 0, 1, 3], dtype=np.int8)  # by HostKind: annotation, Python, operator, call
-    host = taken(host, np.argsort(outermost_first[host.kind], kind="stable"))
-    return taken(host, in_order(host.start_ns, host.end_ns))
+    rows = np.argsort(outermost_first[host.kind], kind="stable")
+    order: Ints = rows[in_order(host.start_ns[rows], host.end_ns[rows])]
+    return order
 
 
 def _threads(host: HostRows, columns: Columns) -> tuple[list[str], NDArray[np.int32]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dynotune.schema.errors import UsageError
@@ -58,6 +58,7 @@ def test_each_category_becomes_its_kind_and_the_rest_is_left(tmp_path: Path) -> 
         [
             span("user_annotation", "ProfilerStep#3", 100, 50),
             span("python_function", "train.py(3): step", 100, 50),
+            span("cpu_op", "train::whole", 100, 50),
             span("cpu_op", "aten::mm", 102, 8),
             call(103, 5, 3),
             span("cuda_driver", "cuMemcpyAsync", 120, 2, correlation=4),
@@ -76,6 +77,7 @@ def test_each_category_becomes_its_kind_and_the_rest_is_left(tmp_path: Path) -> 
     assert host(timeline) == [
         ("ProfilerStep#3", "ANNOTATION", 100_000, 150_000, "thread 1", UNKNOWN),
         ("train.py(3): step", "PYTHON", 100_000, 150_000, "thread 1", UNKNOWN),
+        ("train::whole", "OPERATOR", 100_000, 150_000, "thread 1", UNKNOWN),
         ("aten::mm", "OPERATOR", 102_000, 110_000, "thread 1", UNKNOWN),
         ("cudaLaunchKernel", "CALL", 103_000, 108_000, "thread 1", 3),
         ("cuMemcpyAsync", "CALL", 120_000, 122_000, "thread 1", 4),
@@ -122,6 +124,13 @@ def test_kernels_of_a_graph_share_the_call_that_launched_it(tmp_path: Path) -> N
     launch = call(0, 5, 8, name="cudaGraphLaunch")
     timeline = only(write(tmp_path / "trace.json", [launch, kernel(6, 1, 8), kernel(8, 1, 8), kernel(3, 1, 9)]))
     assert [row[-1] for row in device(timeline)] == [None, 0, 0]
+
+
+def test_the_correlation_0_ties_nothing(tmp_path: Path) -> None:
+    timeline = only(write(tmp_path / "trace.json", [call(0, 5, 0, name="cudaEventQuery"), kernel(6, 1, 0)]))
+    assert timeline.host.correlation.tolist() == [UNKNOWN]
+    assert timeline.device.launch.tolist() == [UNKNOWN]
+    assert "launches" in timeline.missing
 
 
 def test_arrows_tie_what_bears_no_correlation(tmp_path: Path) -> None:
@@ -255,6 +264,7 @@ def test_the_clock_is_known_where_the_file_gives_its_base_or_counts_from_1970(tm
     ),
     slice_bytes=st.sampled_from([1, 200, 1 << 20]),
 )
+@example(stamps=[(4481573168295063, 1)], slice_bytes=1 << 20)  # its product with 1000 rounds the wrong way
 def test_times_are_exact_to_the_nanosecond_whatever_their_size(
     tmp_path: Path, stamps: list[tuple[int, int]], slice_bytes: int
 ) -> None:

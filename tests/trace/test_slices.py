@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dynotune.schema.errors import UsageError
-from dynotune.trace.chunks import default_limit
+from dynotune.trace.chunks import chunks, default_limit
 from dynotune.trace.slices import Slices
 
 LIST = msgspec.json.Decoder(list[dict[str, Any]])
@@ -115,6 +115,25 @@ def test_a_gzipped_file_cut_anywhere_gives_events_from_the_start(tmp_path: Path)
         nums.append(len(found))
     assert nums == sorted(nums)
     assert nums[-1] > 290
+
+
+@pytest.mark.parametrize("chunk_bytes", [7, 100, 1 << 20])
+def test_a_gzipped_file_cut_short_gives_all_text_that_is_in_it(tmp_path: Path, chunk_bytes: int) -> None:
+    packed = gzip.compress(b"".join(b'{"ts": %d},' % (number // 9) for number in range(4000)))
+    path = tmp_path / "trace.json.gz"
+    for size in range(20, len(packed), 3):
+        path.write_bytes(packed[:size])
+        text = b"".join(chunk for _, chunk in chunks(path, chunk_bytes))
+        unlimited = zlib.decompressobj(31)
+        assert text == unlimited.decompress(packed[:size]) + unlimited.flush()
+
+
+def test_slices_stay_short_where_events_hold_lists_of_what_looks_like_events(tmp_path: Path) -> None:
+    events = [{"ph": "X", "args": {"list": [{"ph": "X"}] * 40}, "ts": number} for number in range(300)]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(events))
+    sizes = [len(piece.text) for piece in Slices(path, decode, slice_bytes=5000)]
+    assert max(sizes) < 15_000
 
 
 def test_gzip_members_that_follow_one_another_are_one_text(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ class Slices(Generic[Event]):
         self.is_cut = False
         self._num_read = 0
         self._decode = decode
+        self._patience_bytes = 4 * slice_bytes
         self._chunks = chunks(path, slice_bytes, limit_bytes)
         self._progress = progress
         # What is not yet decoded. Its first byte is the list's opening bracket, or the comma behind the last slice
@@ -165,7 +166,10 @@ class Slices(Generic[Event]):
         return len(text[:ends].encode(errors="surrogateescape"))
 
     def _boundaries(self) -> Iterator[int]:
-        """Commas at which the text may be cut: the last, then ever further apart, to get out of a nest."""
+        """Commas at which the text may be cut: the last, then ever further apart, to get out of a nest.
+
+        Text that has become long although all those were wrong is nests through and through: it is gone through.
+        """
         size = len(self._text)
         for pattern in _BOUNDARIES:
             before, window = size, 64
@@ -176,6 +180,10 @@ class Slices(Generic[Event]):
                 if commas:
                     yield commas[-1]
                 before, window = start, 2 * window
+        if size > self._patience_bytes:
+            comma = self._text.find(b",", self._end_of_whole_events())
+            if comma > 0:
+                yield comma
 
     def _prove(self, end: int) -> Slice[Event] | int:
         """The events of the list that ends before `end`; where its text breaks if it is none, `end` if it is cut."""

@@ -1,0 +1,145 @@
+"""The recorded traces, against what the standard library reads of the same files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter, defaultdict
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dynotune.trace import intervals, kineto
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Timeline
+
+from .chrome import recorded
+from .test_kineto import assert_same, device, host
+
+ON_DEVICE = {"kernel": DeviceKind.KERNEL, "gpu_memcpy": DeviceKind.COPY, "gpu_memset": DeviceKind.SET}
+ON_HOST = {
+    "cpu_op": HostKind.OPERATOR,
+    "user_annotation": HostKind.ANNOTATION,
+    "python_function": HostKind.PYTHON,
+    "cuda_runtime": HostKind.CALL,
+    "cuda_driver": HostKind.CALL,
+}
+NAMES = [
+    "h100-qwen1.5-0.5b",
+    "h100-timesformer",
+    "hta-alexnet",
+    "hta-cpu-only",
+    "hta-queue-rank0",
+    "hta-sampled-rank-0",
+    "hta-sampled-rank-1",
+    "hta-trace-diff-control",
+    "hta-trace-diff-test",
+]
+every_recorded = pytest.mark.parametrize("name", NAMES)
+
+
+def path(name: str) -> Path:
+    found = {path.name.removesuffix(".json.gz"): path for path in recorded()}
+    if name not in found:
+        pytest.skip(f"{name} is not among the recorded traces")
+    return found[name]
+
+
+@cache
+def raw(name: str) -> list[dict[str, Any]]:
+    """The spans of a file, times as they are written."""
+    with gzip.open(path(name)) as file:
+        events = json.load(file, parse_float=Decimal)["traceEvents"]
+    return [event for event in events if event["ph"] == "X"]
+
+
+@cache
+def timeline(name: str) -> Timeline:
+    (found,) = kineto.read(path(name))
+    return found
+
+
+def nanoseconds(microseconds: Decimal | int) -> int:
+    exact = Decimal(microseconds) * 1000
+    assert exact == int(exact)
+    return int(exact)
+
+
+def covered(spans: list[tuple[int, int]]) -> int:
+    total, reach = 0, -(2**70)
+    for start, end in sorted(spans):
+        total += max(end - max(start, reach), 0)
+        reach = max(reach, end)
+    return total
+
+
+@every_recorded
+def test_busy_time_of_each_device_is_exact_to_the_nanosecond(name: str) -> None:
+    spans = defaultdict(list)
+    for event in raw(name):
+        if event["cat"] in ON_DEVICE:
+            start = nanoseconds(event["ts"])
+            spans[event["args"]["device"]].append((start, start + nanoseconds(event["dur"])))
+    of = timeline(name).device
+    assert timeline(name).devices == sorted(spans)
+    for index, expected in spans.items():
+        rows = of.device == index
+        assert intervals.length(intervals.union(of.start_ns[rows], of.end_ns[rows])) == covered(expected)
+
+
+@every_recorded
+def test_every_span_is_there_with_its_name_times_and_numbers(name: str) -> None:
+    on_host: Counter[object] = Counter()
+    on_device: Counter[object] = Counter()
+    calls = {
+        event["args"]["correlation"]: nanoseconds(event["ts"])
+        for event in raw(name)
+        if event["cat"] in ("cuda_runtime", "cuda_driver")
+    }
+    for event in raw(name):
+        start = nanoseconds(event["ts"])
+        when, args = (start, start + nanoseconds(event["dur"])), event["args"]
+        if kind := ON_HOST.get(event["cat"]):
+            on_host[event["name"], kind.name, *when, args.get("correlation", UNKNOWN)] += 1
+        elif event["cat"] == "cpu_op":
+            on_host[event["name"], "OPERATOR", *when, UNKNOWN] += 1
+        elif event["cat"] in ON_DEVICE:
+            num_bytes = args.get("bytes", UNKNOWN)
+            queued = calls.get(args["correlation"])
+            row = event["name"], ON_DEVICE[event["cat"]].name, *when, args["device"], args["stream"], num_bytes, queued
+            on_device[row] += 1
+    assert on_device == Counter(device(timeline(name)))
+    assert on_host == Counter((*row[:4], row[5]) for row in host(timeline(name)))
+
+
+@every_recorded
+def test_rows_are_in_order(name: str) -> None:
+    for of in (timeline(name).host, timeline(name).device):
+        steps, lengths = np.diff(of.start_ns), np.diff(of.end_ns)
+        assert (steps >= 0).all()
+        assert (lengths[steps == 0] <= 0).all()
+
+
+@pytest.mark.parametrize("name", ["h100-qwen1.5-0.5b", "hta-alexnet"])
+@pytest.mark.parametrize("slice_bytes", [1000, 70_001, 1 << 30])
+def test_slices_of_another_size_give_the_same_timeline(name: str, slice_bytes: int) -> None:
+    (found,) = kineto.read(path(name), slice_bytes=slice_bytes)
+    assert_same(found, timeline(name))
+
+
+def test_two_ranks_merged_into_one_file_are_the_two_again(tmp_path: Path) -> None:
+    ranks = ["hta-sampled-rank-1", "hta-sampled-rank-0"]
+    events = [event for name in ranks for event in json.loads(gzip.decompress(path(name).read_bytes()))["traceEvents"]]
+    merged = tmp_path / "merged.json.gz"
+    merged.write_bytes(gzip.compress(json.dumps(events).encode(), 1))
+    found = {one.devices[0]: one for one in kineto.read(merged)}
+    assert len(found) == 2
+    for name in ranks:
+        alone = timeline(name)
+        one = found[alone.devices[0]]
+        assert one.notes == ()
+        assert Counter(host(one)) == Counter(host(alone))
+        assert Counter(device(one)) == Counter(device(alone))

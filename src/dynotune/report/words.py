@@ -82,23 +82,27 @@ def rate(per_s: float | None) -> str:
     return f"{per_s:.3g}"
 
 
-def duration(seconds: float | None) -> str:
-    """Seconds, milliseconds or microseconds, with three digits that count; minutes from two minutes on."""
+def duration(seconds: float | None, *, column: bool = False) -> str:
+    """Seconds, milliseconds or microseconds, with three digits that count; minutes from two minutes on.
+
+    Args:
+        column: keep the zeros at the end, for numbers that stand below each other.
+    """
     if seconds is None:
         return UNKNOWN
     if seconds >= 120:
         return f"{seconds / 60:.3g} min"
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size * ROUNDS_UP:
-            return f"{_three_digits(seconds / size)} {unit}"
-    return f"{_three_digits(seconds * 1e6)} µs"
+            return f"{_three_digits(seconds / size, zeros=column)} {unit}"
+    return f"{_three_digits(seconds * 1e6, zeros=column)} µs"
 
 
-def change(seconds: float | None) -> str:
-    """A difference of times, with its sign: `+8.1 ms`, `−350 µs`."""
-    if seconds is None:
-        return UNKNOWN
-    return f"{'−' if seconds < 0 else '+'}{duration(abs(seconds))}" if seconds else duration(0.0)
+def change(seconds: float | None, *, column: bool = False) -> str:
+    """A difference of times, with its sign: `+8.1 ms`, `−350 µs`; `column` as for `duration`."""
+    if not seconds:
+        return duration(seconds if seconds is None else 0.0)
+    return f"{'−' if seconds < 0 else '+'}{duration(abs(seconds), column=column)}"
 
 
 def share(part: float | None) -> str:
@@ -160,8 +164,10 @@ def settings(chosen: Sequence[Setting], *, separator: str = "\n") -> str:
     return separator.join(map(str, chosen)) or "as it is"
 
 
-def _three_digits(number: float) -> str:
-    return f"{number:.3g}" if number < 99.95 else f"{number:,.0f}"
+def _three_digits(number: float, *, zeros: bool = False) -> str:
+    if number >= 99.95:
+        return f"{number:,.0f}"
+    return f"{number:#.3g}" if zeros and number else f"{number:.3g}"
 
 
 def _digits(ci: tuple[float, float] | None) -> int:

@@ -1,0 +1,156 @@
+"""What a trace says, in the terminal: the verdict, where a step goes, what it was lost to, then the tables."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from dynotune.report import words
+from dynotune.report.trace_parts import (
+    NUM_OF_A_MACHINE,
+    PARTS,
+    Bar,
+    Per,
+    left_out,
+    of_device,
+    place,
+    recorded,
+    rows_of,
+    title,
+    window,
+)
+from dynotune.report.trace_tables import tables
+from dynotune.schema.facts import Unknown
+from dynotune.schema.trace_summary import Cause, DeviceTime, Shares, TraceSummary
+
+__all__ = ["trace_report"]
+
+
+def trace_report(summary: TraceSummary, *, top: int = 5) -> RenderableType:
+    """The whole answer.
+
+    Args:
+        top: rows of each list.
+    """
+    parts: list[RenderableType] = [_head(summary), *_shares(summary), *_devices(summary, top), *_causes(summary, top)]
+    parts += tables(summary, top)
+    parts += _notes(summary)
+    return Group(*(part if at == 0 else Padding(part, (1, 0, 0, 0)) for at, part in enumerate(parts)))
+
+
+def _head(summary: TraceSummary) -> RenderableType:
+    """What was read, and the verdict."""
+    lines = Table.grid(padding=(0, 2, 0, 0))
+    lines.add_column(style="dim", no_wrap=True)
+    lines.add_column(overflow="fold")
+    files = [words.plain(file) for file in summary.files]
+    lines.add_row("trace", Text("\n".join([*files[:NUM_OF_A_MACHINE], *_more(len(files) - NUM_OF_A_MACHINE)])))
+    lines.add_row("recorded", Text(recorded(summary)))
+    if summary.window_s is not None:
+        lines.add_row("window", Text(window(summary)))
+    lines.add_row("verdict", Text(words.plain(summary.verdict), style="bold"))
+    return lines
+
+
+def _notes(summary: TraceSummary) -> list[RenderableType]:
+    """What is partial, and what this trace cannot tell."""
+    found: list[RenderableType] = []
+    if summary.notes:
+        found.append(Text("\n").join(Text.assemble(("note: ", "yellow"), words.plain(note)) for note in summary.notes))
+    if summary.unknown:
+        rows = [(Text(words.plain(name), style="dim"), _reason(why)) for name, why in sorted(summary.unknown.items())]
+        found.append(Group(title("Not known from this trace"), rows_of([("", "left"), ("", "place")], rows)))
+    return found
+
+
+def _reason(unknown: Unknown) -> Text:
+    return Text(words.plain(unknown.reason), style="dim")
+
+
+def _more(num: int) -> list[str]:
+    return [f"and {num} more"] if num > 0 else []
+
+
+def _shares(summary: TraceSummary) -> list[RenderableType]:
+    if summary.shares is None or summary.window_s is None:
+        return []
+    per = Per.of(summary)
+    what = "A step" if per.num_steps else "The window"
+    detail = words.duration(per.part(summary.window_s)) + (
+        ", on the slowest device" if len(summary.devices) > 1 else ", on the device"
+    )
+    return [Group(title(what, detail), Bar(summary.shares), _legend(summary.shares, summary.window_s, per))]
+
+
+def _legend(shares: Shares, window_s: float, per: Per) -> RenderableType:
+    legend = Table.grid(padding=(0, 2, 0, 0))
+    for justify in ("left", "left", "right", "right") * 2:
+        legend.add_column(justify=justify, no_wrap=True)
+    entries = [
+        (
+            Text(part.glyph, style=part.style),
+            part.label,
+            words.fine_share(part.of(shares)),
+            per.time(part.of(shares) * window_s),
+        )
+        for part in PARTS
+        if part.of(shares) > 0
+    ]
+    half = (len(entries) + 1) // 2
+    for at in range(half):
+        legend.add_row(*entries[at], *(entries[half + at] if half + at < len(entries) else ()))
+    return legend
+
+
+def _devices(summary: TraceSummary, top: int) -> list[RenderableType]:
+    if len(summary.devices) < 2:
+        return []
+    limit = max(top, NUM_OF_A_MACHINE)
+    by_idle = sorted(summary.devices, key=lambda device: device.idle_s / (device.window_s or 1), reverse=True)
+    chosen = by_idle[:limit] if len(by_idle) > limit else summary.devices
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("rank", justify="right", no_wrap=True)
+    table.add_column("device", justify="right", no_wrap=True)
+    table.add_column("window", justify="right", no_wrap=True)
+    table.add_column("", ratio=1)
+    for header in ("busy", "compute", "copy", "comm."):
+        table.add_column(header, justify="right", no_wrap=True)
+    for device in chosen:
+        table.add_row(*_device(device))
+    rest = [left_out(len(by_idle), limit)] if len(by_idle) > limit else []
+    return [Group(title("Devices"), table, *rest)]
+
+
+def _device(device: DeviceTime) -> list[RenderableType]:
+    window_s = device.window_s
+    shares = [
+        words.share(part_s / window_s) if window_s else words.UNKNOWN
+        for part_s in (device.busy_s, device.compute_s, device.copy_s, device.communication_s)
+    ]
+    rank = "" if device.rank is None else str(device.rank)
+    return [rank, str(device.device), words.duration(window_s), Bar(of_device(device), widest=60), *shares]
+
+
+def _causes(summary: TraceSummary, top: int) -> list[RenderableType]:
+    if not summary.causes:
+        return []
+    per = Per.of(summary)
+    causes = sorted(summary.causes, key=lambda cause: cause.lost_s, reverse=True)
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for cause in causes[:top]:
+        grid.add_row(Text(per.time(cause.lost_s), style="bold"), words.fine_share(cause.share), _cause(cause))
+    rest = [left_out(len(causes), top)] if len(causes) > top else []
+    return [Group(title("Time lost", f"{per.words}: upper bounds, each cause on its own"), grid, *rest)]
+
+
+def _cause(cause: Cause) -> Text:
+    lines = [Text.assemble((words.plain(cause.id), "bold"), "  ", words.plain(cause.claim))]
+    if where := place(cause.where):
+        lines.append(where)
+    lines += [Text(words.plain(line), style="dim") for line in cause.evidence]
+    return Text("\n").join(lines)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -12,6 +15,7 @@ from dynotune.report.trace_parts import (
     NUM_OF_A_MACHINE,
     PARTS,
     Bar,
+    Glyph,
     Per,
     left_out,
     of_device,
@@ -26,6 +30,9 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.trace_summary import Cause, DeviceTime, Shares, TraceSummary
 
 __all__ = ["trace_report"]
+
+WIDTH_OF_TWO_COLUMNS = 78
+JUSTIFIED: list[Literal["left", "right"]] = ["left", "left", "right", "right"]
 
 
 def trace_report(summary: TraceSummary, *, top: int = 5) -> RenderableType:
@@ -81,27 +88,31 @@ def _shares(summary: TraceSummary) -> list[RenderableType]:
     detail = words.duration(per.part(summary.window_s)) + (
         ", on the slowest device" if len(summary.devices) > 1 else ", on the device"
     )
-    return [Group(title(what, detail), Bar(summary.shares), _legend(summary.shares, summary.window_s, per))]
+    return [Group(title(what, detail), Bar(summary.shares), _Legend(summary.shares, summary.window_s, per))]
 
 
-def _legend(shares: Shares, window_s: float, per: Per) -> RenderableType:
-    legend = Table.grid(padding=(0, 2, 0, 0))
-    for justify in ("left", "left", "right", "right") * 2:
-        legend.add_column(justify=justify, no_wrap=True)
-    entries = [
-        (
-            Text(part.glyph, style=part.style),
-            part.label,
-            words.fine_share(part.of(shares)),
-            per.time(part.of(shares) * window_s),
-        )
-        for part in PARTS
-        if part.of(shares) > 0
-    ]
-    half = (len(entries) + 1) // 2
-    for at in range(half):
-        legend.add_row(*entries[at], *(entries[half + at] if half + at < len(entries) else ()))
-    return legend
+@dataclass(frozen=True, slots=True)
+class _Legend:
+    """The parts with their shares and times, in two columns where there is room."""
+
+    shares: Shares
+    window_s: float
+    per: Per
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        num_columns = 2 if options.max_width >= WIDTH_OF_TWO_COLUMNS else 1
+        legend = Table.grid(padding=(0, 2, 0, 0))
+        for justify in JUSTIFIED * num_columns:
+            legend.add_column(justify=justify, no_wrap=True)
+        entries = [
+            (Glyph(part), part.label, words.fine_share(share), self.per.time(share * self.window_s))
+            for part in PARTS
+            if (share := part.of(self.shares)) > 0
+        ]
+        num_rows = -(-len(entries) // num_columns)
+        for at in range(num_rows):
+            legend.add_row(*(cell for entry in entries[at::num_rows] for cell in entry))
+        yield legend
 
 
 def _devices(summary: TraceSummary, top: int) -> list[RenderableType]:

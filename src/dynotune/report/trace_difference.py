@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dynotune.report import words
-from dynotune.report.trace_parts import PARTS, Bar, Per, left_out, place, recorded, rows_of, title, window
+from dynotune.report.trace_parts import PARTS, Bar, Glyph, Per, left_out, place, recorded, rows_of, title, window
 from dynotune.schema.trace_summary import TraceDifference, TraceSummary
 
 __all__ = ["difference_report"]
@@ -66,17 +66,17 @@ def _parts(difference: TraceDifference) -> list[RenderableType]:
     before, after = difference.before.shares, difference.after.shares
     if before is None or after is None or difference.before_s is None or difference.after_s is None:
         return []
-    rows = [
-        (
-            Text(part.glyph, style=part.style),
-            part.label,
-            *_change(part.of(before) * difference.before_s, part.of(after) * difference.after_s),
-        )
-        for part in PARTS
-        if part.of(before) or part.of(after)
-    ]
-    rows.append((Text(""), "together", *_change(difference.before_s, difference.after_s)))
-    return [rows_of([("", "left"), ("part", "left"), *CHANGE], rows)]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for header in ("", "part"):
+        table.add_column(header, no_wrap=True)
+    for header, _ in CHANGE:
+        table.add_column(header, justify="right", no_wrap=True)
+    for part in PARTS:
+        before_s, after_s = part.of(before) * difference.before_s, part.of(after) * difference.after_s
+        if before_s or after_s:
+            table.add_row(Glyph(part), part.label, *_change(before_s, after_s))
+    table.add_row("", "together", *_change(difference.before_s, difference.after_s))
+    return [table]
 
 
 CHANGE = [("before", "right"), ("after", "right"), ("change", "right")]
@@ -121,8 +121,9 @@ def _classes(difference: TraceDifference, top: int) -> list[RenderableType]:
     )
     if not before or not after:
         return []
-    names = sorted(before.keys() | after.keys(), key=lambda name: -abs(after.get(name, 0) - before.get(name, 0)))
-    rows = [(name, *_change(before.get(name, 0.0), after.get(name, 0.0))) for name in names]
+    both = {name: (before.get(name, 0.0), after.get(name, 0.0)) for name in before.keys() | after.keys()}
+    names = sorted(both, key=lambda name: (-abs(both[name][1] - both[name][0]), -sum(both[name]), name))
+    rows = [(name, *_change(*both[name])) for name in names]
     limit = 2 * top
     rest = [left_out(len(rows), limit)] if len(rows) > limit else []
     per = "a step" if difference.per == "step" else "in the window"

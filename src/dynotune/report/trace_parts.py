@@ -19,6 +19,7 @@ __all__ = [
     "NUM_OF_A_MACHINE",
     "PARTS",
     "Bar",
+    "Glyph",
     "Part",
     "Per",
     "left_out",
@@ -137,6 +138,19 @@ class Bar:
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(min(8, self.widest), min(options.max_width, self.widest))
+
+
+@dataclass(frozen=True, slots=True)
+class Glyph:
+    """What a part is drawn with, for a legend."""
+
+    part: Part
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(self.part.ascii_glyph if options.ascii_only else self.part.glyph, style=self.part.style)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, 1)
 
 
 def of_device(device: DeviceTime) -> Shares:

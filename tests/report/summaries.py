@@ -207,7 +207,7 @@ def of_ranks(num: int, **changes: Any) -> TraceSummary:
                 for rank in ranks
             ],
             straggler=num - 1,
-            imbalance=0.12,
+            imbalance=1.12,
             aligned_by="collectives",
         ),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +21,7 @@ from dynotune.report.trace_parts import (
     left_out,
     of_device,
     place,
+    prose,
     recorded,
     rows_of,
     title,
@@ -31,6 +33,8 @@ from dynotune.schema.trace_summary import Cause, DeviceTime, Shares, TraceSummar
 
 __all__ = ["trace_report"]
 
+# The rest is in the JSON.
+NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 160
 WIDTH_OF_TWO_COLUMNS = 78
 JUSTIFIED: list[Literal["left", "right"]] = ["left", "left", "right", "right"]
 
@@ -57,7 +61,7 @@ def _head(summary: TraceSummary) -> RenderableType:
     lines.add_row("recorded", Text(recorded(summary)))
     if summary.window_s is not None:
         lines.add_row("window", Text(window(summary)))
-    lines.add_row("verdict", Text(words.plain(summary.verdict), style="bold"))
+    lines.add_row("verdict", prose(summary.verdict, style="bold"))
     return lines
 
 
@@ -85,10 +89,16 @@ def _shares(summary: TraceSummary) -> list[RenderableType]:
         return []
     per = Per.of(summary)
     what = "A step" if per.num_steps else "The window"
-    detail = words.duration(per.part(summary.window_s)) + (
-        ", on the slowest device" if len(summary.devices) > 1 else ", on the device"
-    )
+    detail = f"{words.duration(per.part(summary.window_s))}, on {_shown_device(summary.devices)}"
     return [Group(title(what, detail), Bar(summary.shares), _Legend(summary.shares, summary.window_s, per))]
+
+
+def _shown_device(devices: Sequence[DeviceTime]) -> str:
+    """Which one the shares are of: where the window is longest, the busiest."""
+    if len(devices) < 2:
+        return "the device"
+    slowest = max(devices, key=lambda device: (device.window_s, device.busy_s))
+    return f"device {slowest.device}" + (f" of rank {slowest.rank}" if slowest.rank is not None else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +147,7 @@ def _devices(summary: TraceSummary, top: int) -> list[RenderableType]:
 def _device(device: DeviceTime) -> list[RenderableType]:
     window_s = device.window_s
     shares = [
-        words.share(part_s / window_s) if window_s else words.UNKNOWN
+        words.fine_share(part_s / window_s) if window_s else words.UNKNOWN
         for part_s in (device.busy_s, device.compute_s, device.copy_s, device.communication_s)
     ]
     rank = "" if device.rank is None else str(device.rank)
@@ -160,8 +170,8 @@ def _causes(summary: TraceSummary, top: int) -> list[RenderableType]:
 
 
 def _cause(cause: Cause) -> Text:
-    lines = [Text.assemble((words.plain(cause.id), "bold"), "  ", words.plain(cause.claim))]
+    lines = [Text.assemble((words.plain(cause.id), "bold"), "  ", prose(cause.claim))]
     if where := place(cause.where):
         lines.append(where)
-    lines += [Text(words.plain(line), style="dim") for line in cause.evidence]
+    lines += [prose(line, style="dim", longest=LONGEST_EVIDENCE) for line in cause.evidence[:NUM_EVIDENCE]]
     return Text("\n").join(lines)

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dynotune.report import words
-from dynotune.report.trace_parts import PARTS, Bar, Glyph, Per, left_out, place, recorded, rows_of, title, window
+from dynotune.report.trace_parts import PARTS, Bar, Glyph, Per, left_out, place, prose, recorded, rows_of, title, window
 from dynotune.schema.trace_summary import TraceDifference, TraceSummary
 
 __all__ = ["difference_report"]
@@ -37,7 +37,7 @@ def _head(difference: TraceDifference) -> RenderableType:
     for name, summary in (("before", difference.before), ("after", difference.after)):
         files = ", ".join(words.plain(file) for file in summary.files)
         lines.add_row(name, Text(f"{files}\n{recorded(summary)}; {window(summary)}"))
-    lines.add_row("verdict", Text(words.plain(difference.verdict), style="bold"))
+    lines.add_row("verdict", prose(difference.verdict, style="bold"))
     return lines
 
 

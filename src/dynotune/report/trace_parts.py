@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ __all__ = [
     "left_out",
     "of_device",
     "place",
+    "prose",
     "recorded",
     "rows_of",
     "short_kernel",
@@ -33,6 +35,11 @@ __all__ = [
 ]
 
 LONGEST_PATH = 48
+FUNCTION = re.compile(r"(.*)\((\d+)\): (.*)", flags=re.DOTALL)
+IN_PROSE = re.compile(r"[^\s(]+\.py\(\d+\): ")
+# In the template arguments of torch's and NVIDIA's kernels, what says which operation it is; and what wraps that.
+TELLING = re.compile(r"\b(?:cutlass_\w+|\w+_kernel_cuda|CUDAFunctor_\w+|\w*[Ff]unctor|\w+Ops)\b")
+WRAPPERS = ("AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "UnaryFunctor")
 # Up to as many devices and ranks are listed whatever `top` says: one machine's.
 NUM_OF_A_MACHINE = 8
 STEP_SOURCES = {"profiler": "marked by the profiler", "repetition": "found from repetition"}
@@ -177,15 +184,19 @@ def recorded(summary: TraceSummary) -> str:
     """What recorded it, and on which devices."""
     devices = summary.devices
     ranks = {device.rank for device in devices if device.rank is not None}
-    by_name: dict[str, int] = {}
-    for device in devices:
-        by_name[device.name or "unnamed GPU"] = by_name.get(device.name or "unnamed GPU", 0) + 1
-    told = [f"{num} × {name}" if num > 1 else name for name, num in by_name.items()] or ["no GPU"]
+    by_name = Counter(device.name for device in devices)
+    told = [_num_devices(num, name) for name, num in by_name.items()] or ["no GPU"]
     if len(ranks) > 1:
         told.insert(0, f"{len(ranks)} ranks")
     elif ranks:
         told.insert(0, f"rank {ranks.pop()}")
     return words.plain(", ".join([f"by {summary.recorder}", *told]))
+
+
+def _num_devices(num: int, name: str) -> str:
+    if not name:
+        return f"{num} GPUs of unknown name" if num > 1 else "a GPU of unknown name"
+    return f"{num} × {name}" if num > 1 else name
 
 
 def window(summary: TraceSummary) -> str:
@@ -206,6 +217,12 @@ def window(summary: TraceSummary) -> str:
     return f"{whole}, {steps}{each}{source}"
 
 
+def prose(text: str, *, style: str = "", longest: int = 1000) -> Text:
+    """A sentence from elsewhere, with the places in it as `place` writes them."""
+    shown = IN_PROSE.sub(lambda found: _function(found[0]), text[: 4 * longest])
+    return Text(words.plain(shown, longest=longest), style=style)
+
+
 def place(where: Place) -> Text:
     """`train.py:31 step · aten::item · cudaStreamSynchronize`; empty where nothing is known."""
     found = [(_function(where.function), "cyan")] if where.function else []
@@ -213,14 +230,15 @@ def place(where: Place) -> Text:
     return Text(" · ").join(Text(name, style=style) for name, style in found)
 
 
-def short_kernel(name: str) -> str:
-    """A kernel's name without return type, template arguments, parameters and namespaces.
+def short_kernel(name: str) -> Text:
+    """A kernel's name without return type, parameters and namespaces, of the template arguments what tells it apart.
 
-    >>> short_kernel("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)")
-    'vectorized_elementwise_kernel'
+    >>> short_kernel("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)").plain
+    'vectorized_elementwise_kernel<FillFunctor>'
     """
     depth, kept = 0, []
-    for character in name[:2000].replace("(anonymous namespace)::", ""):
+    name = name[:2000]
+    for character in name.replace("(anonymous namespace)::", ""):
         if character in "<(":
             depth += 1
         elif character in ">)":
@@ -228,7 +246,12 @@ def short_kernel(name: str) -> str:
         elif not depth:
             kept.append(character)
     bare = "".join(kept).strip().removeprefix("void ").rpartition("::")[2].strip()
-    return words.plain(bare or name, longest=60)
+    tells = next((found for found in TELLING.findall(name) if found not in (*WRAPPERS, bare)), "")
+    if tells.startswith("cutlass_"):
+        bare = tells
+    elif tells:
+        bare = f"{bare}<{tells}>"
+    return Text(words.plain(bare or name), style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def title(text: str, detail: str = "") -> Text:
@@ -263,7 +286,7 @@ def rows_of(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Te
 
 def _function(name: str) -> str:
     """`file.py(31): step` as `file.py:31 step`, the form that editors and terminals open."""
-    match = re.fullmatch(r"(.*)\((\d+)\): (.*)", name, flags=re.DOTALL)
+    match = FUNCTION.fullmatch(name)
     if match is None:
         return words.plain(name, longest=200)
     path, line, function = match.groups()

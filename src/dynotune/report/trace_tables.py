@@ -57,7 +57,7 @@ def _kernels(summary: TraceSummary, top: int) -> RenderableType | None:
                 per.time(total_s / num_ranks),
                 per.count(num / num_ranks),
                 _time(total_s / num if num else None),
-                Text(short_kernel(max(alike, key=_total).largest), style="dim"),
+                short_kernel(max(alike, key=_total).largest),
             )
         )
     columns = [("class", "left"), *((name, "right") for name in ("share", "time", "kernels", "mean"))]
@@ -145,8 +145,8 @@ def _syncs(summary: TraceSummary, top: int) -> RenderableType | None:
 
 
 def _allocations(summary: TraceSummary, top: int) -> RenderableType | None:
-    inside = "inside steps" if summary.num_steps else "inside the window"
-    return _calls(f"Memory asked of CUDA {inside}", summary.allocations, summary, top)
+    name = "Memory asked of CUDA inside steps" if summary.num_steps else "Memory asked of CUDA"
+    return _calls(name, summary.allocations, summary, top)
 
 
 def _calls(name: str, calls: Sequence[Calls], summary: TraceSummary, top: int) -> RenderableType | None:
@@ -193,9 +193,10 @@ def _gaps(summary: TraceSummary, top: int) -> RenderableType | None:
 
 def _communication(summary: TraceSummary, top: int) -> RenderableType | None:
     per = Per.of(summary)
+    several = len(summary.communication) > 1
     rows = [
         (
-            _rank(each.rank),
+            _rank(each.rank) if several else "",
             per.time(each.total_s),
             per.time(each.exposed_s),
             per.time(each.hidden_s),
@@ -230,23 +231,29 @@ def _ranks(summary: TraceSummary, top: int) -> RenderableType | None:
     table = _titled("Ranks", "", [*columns, ("clock", "right"), ("", "left")], rows, limit)
     told = ALIGNED[ranks.aligned_by]
     if ranks.imbalance is not None:
-        told = f"Imbalance {words.fine_share(ranks.imbalance)}. {told}"
+        told = f"The slowest rank computes {words.times(ranks.imbalance)} as long as the fastest. {told}"
     return Group(table or title("Ranks"), Text(told, style="dim"))
 
 
 def _operators(summary: TraceSummary, top: int) -> RenderableType | None:
-    per = Per.of(summary)
+    """Summed over the ranks and divided by their number."""
+    per, num_ranks = Per.of(summary), len(summary.ranks.ranks) if summary.ranks is not None else 1
+    named = [
+        (sum(each.self_s for each in alike) / num_ranks, sum(each.num for each in alike) / num_ranks, alike[0].name)
+        for alike in _grouped(summary.operators, key=lambda each: (each.name,))
+    ]
     rows = [
         (
-            per.time(each.self_s),
-            words.fine_share(each.self_s / summary.window_s if summary.window_s else None),
-            per.count(each.num),
-            each.name,
+            per.time(self_s),
+            words.fine_share(self_s / summary.window_s if summary.window_s else None),
+            per.count(num),
+            name,
         )
-        for each in sorted(summary.operators, key=lambda each: -each.self_s)
+        for self_s, num, name in sorted(named, key=lambda row: (-row[0], row[2]))
     ]
     columns = [("own time", "right"), ("of window", "right"), ("calls", "right"), ("operator", "place")]
-    return _titled("Operators on the host", per.words, columns, rows, top if summary.devices else 2 * top)
+    detail = per.words + (f", mean of {num_ranks} ranks" if num_ranks > 1 else "")
+    return _titled("Operators on the host", detail, columns, rows, top if summary.devices else 2 * top)
 
 
 def _memory(summary: TraceSummary, top: int) -> RenderableType | None:

@@ -149,15 +149,15 @@ def test_kernels_are_shown_by_class_with_a_readable_name():
         (ELEMENTWISE, "vectorized_elementwise_kernel<CUDAFunctor_add>"),
         (
             (
-                "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl<at::native::BinaryFunctor<float, "
-                "float, float, at::native::binary_internal::MulFunctor<float> > >(at::TensorIteratorBase&)>(int)"
+                "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl<at::native::BinaryFunctor<"
+                "float, float, float, at::native::binary_internal::MulFunctor<float> > >(at::TensorIteratorBase&)>(int)"
             ),
             "elementwise_kernel<MulFunctor>",
         ),
         (
             (
-                "void at::native::elementwise_kernel<128, 2, at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)"
-                "::{lambda()#2}::operator()() const>(int)"
+                "void at::native::elementwise_kernel<128, 2, at::native::direct_copy_kernel_cuda("
+                "at::TensorIteratorBase&)::{lambda()#2}::operator()() const>(int)"
             ),
             "elementwise_kernel<direct_copy_kernel_cuda>",
         ),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Asked = Literal["compare", "ranks"] | None
 SNAPSHOTS = (".pickle", ".pkl")
+PICKLED = b"\x80"
 TRACES = (".json", ".json.gz", ".sqlite")
 # Enough of a file to see what it is: a trace names its events, or its first one, near the beginning.
 HEAD_BYTES = 1 << 16
@@ -76,6 +77,19 @@ def arrange(arguments: Sequence[Sequence[Timeline]], asked: Asked) -> Arrangemen
         f"These {len(every)} traces are not the ranks of one job: {_clash(every)}.",
         hint="Give one file of each rank, or two files to compare; --ranks numbers the files in the order given.",
     )
+
+
+def is_snapshot(path: Path) -> bool:
+    """Whether it is a pickle; what is in it, its reader says.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return path.suffix in SNAPSHOTS or file.read(1) == PICKLED
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def _files_of(argument: Path) -> list[Path]:
@@ -145,13 +159,13 @@ def _two(arguments: Sequence[Sequence[Timeline]]) -> tuple[list[Timeline], list[
 
 
 def _numbered(timelines: Sequence[Timeline]) -> list[Timeline]:
-    if _are_ranks(timelines):
+    if len(timelines) == 1 or _are_ranks(timelines):
         return list(timelines)
     return [replace(timeline, rank=rank, world_size=None) for rank, timeline in enumerate(timelines)]
 
 
 def _renumbering(timelines: Sequence[Timeline]) -> str:
-    if _are_ranks(timelines):
+    if len(timelines) == 1 or _are_ranks(timelines):
         return ""
     return f"The files do not tell {len(timelines)} different ranks: they are numbered from 0 in the order given."
 

@@ -34,7 +34,7 @@ from dynotune.schema.trace_summary import Cause, DeviceTime, Shares, TraceSummar
 __all__ = ["trace_report"]
 
 # The rest is in the JSON.
-NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 160
+NUM_EVIDENCE, LONGEST_EVIDENCE = 6, 160
 WIDTH_OF_TWO_COLUMNS = 78
 JUSTIFIED: list[Literal["left", "right"]] = ["left", "left", "right", "right"]
 

@@ -38,7 +38,7 @@ LONGEST_PATH = 48
 FUNCTION = re.compile(r"(.*)\((\d+)\): (.*)", flags=re.DOTALL)
 IN_PROSE = re.compile(r"[^\s(]+\.py\(\d+\): ")
 # In the template arguments of torch's and NVIDIA's kernels, what says which operation it is; and what wraps that.
-TELLING = re.compile(r"\b(?:cutlass_\w+|\w+_kernel_cuda|CUDAFunctor_\w+|\w*[Ff]unctor|\w+Ops)\b")
+TELLING = re.compile(r"\b(?:cutlass_\w+\b(?!::)|\w+_kernel_cuda|CUDAFunctor_\w+|\w*[Ff]unctor|\w+Ops)\b")
 WRAPPERS = ("AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "UnaryFunctor")
 # Up to as many devices and ranks are listed whatever `top` says: one machine's.
 NUM_OF_A_MACHINE = 8

@@ -67,8 +67,17 @@ def test_it_begins_with_what_was_read_and_the_verdict():
 
 
 def test_steps_that_differ_show_by_how_much_and_found_ones_say_so():
-    text = report(summary(step_s=[0.04, 0.05, 0.08], step_source="repetition"))
-    assert "3 steps of 50 ms (median; 40 ms to 80 ms) (found from repetition)" in text
+    text = report(summary(step_s=[0.04, 0.05, 0.051], step_source="repetition"), width=140)
+    assert row(text, "window") == (
+        "window 142 ms, 3 steps of 47.3 ms (found from repetition; on the host 40 ms to 51 ms, median 50 ms)"
+    )
+
+
+def test_a_host_that_runs_ahead_shows_in_its_shorter_steps():
+    text = report(summary(step_s=[0.04, 0.04, 0.04]))
+    assert row(text, "window") == "window 142 ms, 3 steps of 47.3 ms (marked by the profiler; on the host 40 ms)"
+    text = report(summary(window_s=0.04, num_steps=1, step_s=[0.03]))
+    assert row(text, "window") == "window 40 ms, 1 step (marked by the profiler; on the host 30 ms)"
 
 
 def test_the_legend_names_each_part_with_its_share_and_its_time_a_step():

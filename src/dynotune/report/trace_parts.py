@@ -43,7 +43,8 @@ WRAPPERS = ("AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "UnaryFunctor")
 # Up to as many devices and ranks are listed whatever `top` says: one machine's.
 NUM_OF_A_MACHINE = 8
 STEP_SOURCES = {"profiler": "marked by the profiler", "repetition": "found from repetition"}
-# Steps whose longest exceeds the shortest by less are called alike.
+# Steps that differ by less, also from the window's part that falls to each, are called alike. A host that runs ahead
+# has shorter steps: the window ends when the device has done their work.
 ALIKE = 1.1
 
 
@@ -206,15 +207,18 @@ def window(summary: TraceSummary) -> str:
     whole = words.duration(summary.window_s)
     if not summary.num_steps:
         return f"{whole}, steps not known"
-    source = f" ({STEP_SOURCES[summary.step_source]})" if summary.step_source else ""
-    steps = "1 step" if summary.num_steps == 1 else f"{summary.num_steps:,} steps"
-    if len(summary.step_s) < 2 or min(summary.step_s) <= 0:
-        return f"{whole}, {steps}{source}"
-    shortest, longest = min(summary.step_s), max(summary.step_s)
-    each = f" of {words.duration(statistics.median(summary.step_s))}"
-    if longest > ALIKE * shortest:
-        each += f" (median; {words.duration(shortest)} to {words.duration(longest)})"
-    return f"{whole}, {steps}{each}{source}"
+    told = [STEP_SOURCES[summary.step_source]] if summary.step_source else []
+    mean_s = summary.window_s / summary.num_steps
+    if summary.step_s:
+        shortest_s, longest_s = min(summary.step_s), max(summary.step_s)
+        if max(longest_s, mean_s) > ALIKE * min(shortest_s, mean_s):
+            on_host = words.duration(shortest_s)
+            if longest_s > shortest_s:
+                median_s = statistics.median(summary.step_s)
+                on_host += f" to {words.duration(longest_s)}, median {words.duration(median_s)}"
+            told.append(f"on the host {on_host}")
+    steps = "1 step" if summary.num_steps == 1 else f"{summary.num_steps:,} steps of {words.duration(mean_s)}"
+    return f"{whole}, {steps}" + (f" ({'; '.join(told)})" if told else "")
 
 
 def prose(text: str, *, style: str = "", longest: int = 1000) -> Text:

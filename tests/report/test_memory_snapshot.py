@@ -4,12 +4,12 @@ import io
 from typing import Any
 
 import pytest
-from dynotune.schema.memory_snapshot import DeviceMemory, History, Holder, MemoryCause, MemorySnapshot, Peak
 from rich.cells import cell_len
 from rich.console import Console
 
 from dynotune.report.memory_snapshot import snapshot_report
 from dynotune.schema.facts import Unknown
+from dynotune.schema.memory_snapshot import DeviceMemory, History, Holder, MemoryCause, MemorySnapshot, Peak
 from dynotune.schema.trace_summary import Place
 
 HOLDERS = [

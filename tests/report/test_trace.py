@@ -269,7 +269,7 @@ def test_several_ranks_are_shown_side_by_side():
     assert "▒" in second
     assert section(text, "Ranks")[2:] == [
         "1 47.3 ms 33.1 ms 0 µs −15 µs the others wait for it",
-        "The slowest rank computes 1.12× as long as the fastest. Their clocks were aligned by the collectives",
+        "The busiest rank computes 1.12× as long as the idlest. Their clocks were aligned by the collectives",
         "that they share.",
     ]
     assert section(text, "Communication, a step")[1] == "0 10.0 ms 1.33 ms 3.33 ms 4"

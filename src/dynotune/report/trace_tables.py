@@ -231,7 +231,7 @@ def _ranks(summary: TraceSummary, top: int) -> RenderableType | None:
     table = _titled("Ranks", "", [*columns, ("clock", "right"), ("", "left")], rows, limit)
     told = ALIGNED[ranks.aligned_by]
     if ranks.imbalance is not None:
-        told = f"The slowest rank computes {words.times(ranks.imbalance)} as long as the fastest. {told}"
+        told = f"The busiest rank computes {words.times(ranks.imbalance)} as long as the idlest. {told}"
     return Group(table or title("Ranks"), Text(told, style="dim"))
 
 

@@ -25,7 +25,10 @@ def test_an_undecided_comparison_says_how_many_pairs_a_new_one_would_need(compar
 
 @pytest.mark.parametrize(
     "said",
-    [words.times, words.interval, words.rate, words.duration, words.share, words.num_bytes],
+    [
+        *(words.times, words.interval, words.rate, words.duration, words.change, words.share),
+        *(words.fine_share, words.count, words.bandwidth, words.num_bytes),
+    ],
     ids=lambda function: function.__name__,
 )
 def test_what_is_not_known_is_called_unknown_and_never_zero(said):
@@ -44,6 +47,9 @@ def test_a_narrow_interval_shows_the_digits_that_tell_its_ends_apart(comparison)
     [
         (0.0, "0 µs"),
         (3.5e-6, "3.5 µs"),
+        (999.4e-6, "999 µs"),
+        (999.9e-6, "1 ms"),
+        (0.9997, "1 s"),
         (0.0568, "56.8 ms"),
         (0.42, "420 ms"),
         (1.914, "1.91 s"),
@@ -52,6 +58,48 @@ def test_a_narrow_interval_shows_the_digits_that_tell_its_ends_apart(comparison)
 )
 def test_durations_carry_a_unit_and_three_digits(seconds, said):
     assert words.duration(seconds) == said
+
+
+def test_a_change_has_its_sign():
+    assert [words.change(s) for s in (0.0081, -0.00035, 0.0)] == ["+8.1 ms", "−350 µs", "0 µs"]
+
+
+def test_small_shares_are_told_apart_and_only_nothing_is_zero():
+    assert [words.fine_share(s) for s in (0.521, 0.0994, 0.0995, 0.004, 0.0001, 0)] == [
+        *("52%", "9.9%", "10%", "0.4%", "< 0.1%", "0%")
+    ]
+
+
+def test_sizes_and_bandwidths_have_a_unit_that_fits():
+    assert [words.num_bytes(n) for n in (4, 2048, 3.5 * 2**20, 300 * 2**20, 2**31)] == [
+        *("4 B", "2 KiB", "3.5 MiB", "300 MiB", "2.00 GiB")
+    ]
+    assert [words.bandwidth(n) for n in (12.34e9, 0.9999e9, 5e6, 2e3, 10)] == [
+        *("12.3 GB/s", "1 GB/s", "5 MB/s", "2 kB/s", "10 B/s")
+    ]
+
+
+def test_a_count_is_whole_unless_it_is_a_mean():
+    assert [words.count(n) for n in (3, 1 / 3, 4210, 1234.6)] == ["3", "0.333", "4,210", "1,235"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("train.py(31): step µ é 层", "train.py(31): step µ é 层"),
+        ("a\x1b[31mred\x07", "a\\x1b[31mred\\x07"),
+        ("two\nlines\tand\rmore\x85", "two\\nlines\\tand\\rmore\\x85"),
+        ("safe\u202egnp.exe", "safe\\u202egnp.exe"),
+        ("half \udc80", "half \\udc80"),
+        ("[red]x[/red]", "[red]x[/red]"),
+    ],
+)
+def test_text_of_a_stranger_cannot_steer_the_terminal(text, said):
+    assert words.plain(text) == said
+
+
+def test_text_of_a_stranger_has_an_end():
+    assert words.plain("x" * 100, longest=10) == "x" * 9 + "…"
 
 
 def test_an_arm_without_settings_is_the_command_as_it_is():

@@ -23,6 +23,7 @@ __all__ = ["command_of", "main"]
 COMMANDS = {
     "compare": "Prove on your command whether settings help.",
     "run": "Run your command with settings; output, signals and exit code are its own.",
+    "trace": "Say where the time of a command, or of a recorded trace, went.",
     "knobs": "What can be set, and what it may change.",
     "demo": "Watch a comparison of settings on a real training script, on this machine.",
 }

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dynotune.schema.errors import UsageError
 
+_UNITS_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "": 1}
 
 
@@ -32,6 +33,23 @@ def seconds(text: str | None, option: str) -> float | None:
     if match is None or float(match[1]) == 0:
         raise UsageError(f"{option} {text} is not a length of time.", hint=f"For example {option} 90s or {option} 15m.")
     return float(match[1]) * _UNITS_S[match[2]]
+
+
+def num_bytes(text: str | None, option: str) -> int | None:
+    """`500M`, `2G` or `1.5GiB` (powers of 1024) or `2GB` (of 1000) in bytes.
+
+    Raises:
+        UsageError: none of these.
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", text.strip().lower())
+    if match is None or float(match[1]) == 0:
+        raise UsageError(f"{option} {text} is not a size.", hint=f"For example {option} 500M or {option} 8G.")
+    power = _UNITS_BYTES[match[2]]
+    if match[3] == "b":
+        power = 1000 ** ((power.bit_length() - 1) // 10)
+    return int(float(match[1]) * power)
 
 
 def environment() -> dict[str, str]:

@@ -7,13 +7,30 @@ from collections.abc import Sequence
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting
 
-__all__ = ["duration", "interval", "num_bytes", "rate", "settings", "share", "speedup", "times", "verdict"]
+__all__ = [
+    "bandwidth",
+    "change",
+    "count",
+    "duration",
+    "fine_share",
+    "interval",
+    "num_bytes",
+    "plain",
+    "rate",
+    "settings",
+    "share",
+    "speedup",
+    "times",
+    "verdict",
+]
 
 UNKNOWN = "unknown"
 # Up to here a percentage says it better than a factor.
 LARGE_RATIO = 1.1
 # Beyond these a ratio says only that it is not known, or that something else went wrong: no digits are shown.
 LARGEST_RATIO, SMALLEST_RATIO = 100.0, 0.01
+# From here a number with three digits reads as the next unit's one.
+ROUNDS_UP = 0.9995
 
 
 def verdict(comparison: Comparison) -> str:
@@ -65,16 +82,27 @@ def rate(per_s: float | None) -> str:
     return f"{per_s:.3g}"
 
 
-def duration(seconds: float | None) -> str:
-    """Seconds, milliseconds or microseconds, with three digits that count; minutes from two minutes on."""
+def duration(seconds: float | None, *, column: bool = False) -> str:
+    """Seconds, milliseconds or microseconds, with three digits that count; minutes from two minutes on.
+
+    Args:
+        column: keep the zeros at the end, for numbers that stand below each other.
+    """
     if seconds is None:
         return UNKNOWN
     if seconds >= 120:
         return f"{seconds / 60:.3g} min"
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}" if seconds / size < 100 else f"{seconds / size:.0f} {unit}"
-    return f"{seconds * 1e6:.3g} µs"
+        if seconds >= size * ROUNDS_UP:
+            return f"{_three_digits(seconds / size, zeros=column)} {unit}"
+    return f"{_three_digits(seconds * 1e6, zeros=column)} µs"
+
+
+def change(seconds: float | None, *, column: bool = False) -> str:
+    """A difference of times, with its sign: `+8.1 ms`, `−350 µs`; `column` as for `duration`."""
+    if not seconds:
+        return duration(seconds if seconds is None else 0.0)
+    return f"{'−' if seconds < 0 else '+'}{duration(abs(seconds), column=column)}"
 
 
 def share(part: float | None) -> str:
@@ -82,16 +110,64 @@ def share(part: float | None) -> str:
     return UNKNOWN if part is None else f"{part:.0%}"
 
 
-def num_bytes(size: int | None) -> str:
+def fine_share(part: float | None) -> str:
+    """A part of one as a percentage, in tenths below ten: small parts are told apart, and none reads as zero."""
+    if not part or part >= 0.0995:
+        return share(part)
+    return f"{part:.1%}" if part >= 0.0005 else "< 0.1%"
+
+
+def count(number: float | None) -> str:
+    """How many; an average where it is no whole number."""
+    if number is None:
+        return UNKNOWN
+    return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:.3g}"
+
+
+def bandwidth(bytes_per_s: float | None) -> str:
+    """Bytes a second in powers of 1000, as links and memories are sold."""
+    if bytes_per_s is None:
+        return UNKNOWN
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if bytes_per_s >= size * ROUNDS_UP:
+            return f"{_three_digits(bytes_per_s / size)} {unit}/s"
+    return f"{_three_digits(bytes_per_s)} B/s"
+
+
+def num_bytes(size: float | None) -> str:
     """Bytes in powers of 1024."""
     if size is None:
         return UNKNOWN
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
+    if size >= 2**30:
+        return f"{size / 2**30:.2f} GiB"
+    for unit, power in (("MiB", 2**20), ("KiB", 2**10)):
+        if size >= power:
+            return f"{_three_digits(size / power)} {unit}"
+    return f"{size:.0f} B"
+
+
+def plain(text: str, *, longest: int = 1000) -> str:
+    """`text` from an untrusted file, on one line and harmless to a terminal.
+
+    What does not print (control characters, line ends, marks that turn the direction of writing) is written
+    as its escape; what exceeds `longest` characters is cut.
+    """
+    if len(text) > longest:
+        text = text[: longest - 1] + "…"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def settings(chosen: Sequence[Setting], *, separator: str = "\n") -> str:
     """The settings of an arm; an arm without any is the command as it is."""
     return separator.join(map(str, chosen)) or "as it is"
+
+
+def _three_digits(number: float, *, zeros: bool = False) -> str:
+    if number >= 99.95:
+        return f"{number:,.0f}"
+    return f"{number:#.3g}" if zeros and number else f"{number:.3g}"
 
 
 def _digits(ci: tuple[float, float] | None) -> int:

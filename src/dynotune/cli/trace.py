@@ -1,0 +1,300 @@
+"""`dynotune trace`: what a recorded trace says the time went to, or that of a command recorded for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from dynotune.cli.options import check_json, environment, num_bytes, runs_folder, seconds, write_json
+from dynotune.cli.trace_files import Asked, arrange, files_of, is_snapshot
+from dynotune.schema.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from dynotune.measure.recording import Recording
+    from dynotune.measure.request import RecordRequest, Watcher
+    from dynotune.trace.timeline import Timeline
+
+Answer = tuple[object, Callable[[], "RenderableType"]]
+"""The document, and what makes its report."""
+
+# Reading a smaller one takes no longer than noticing that there was a bar.
+BAR_FROM_BYTES = 8 << 20
+# A snapshot that is made to harm can take fifty times its size in memory.
+MAX_SNAPSHOT_BYTES = 1 << 30
+RECORDING = "Recording a command"
+OF_FILES = ("compare", "ranks")
+OF_RECORDING = {
+    "steps": "--steps",
+    "warmup": "--warmup",
+    "stacks": "--stacks",
+    "shapes": "--shapes",
+    "memory": "--memory",
+    "settings": "--set",
+    "step_on": "--step-on",
+    "timeout": "--timeout",
+    "finish": "--finish",
+    "sandbox": "--sandbox",
+    "lock": "--lock",
+    "run_dir": "--run-dir",
+}
+
+
+def trace(
+    context: typer.Context,
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILE", help="Recorded traces, or a folder of them.")
+    ] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Take two files as before and after.")] = False,
+    ranks: Annotated[bool, typer.Option("--ranks", help="Take the files as the ranks of one job.")] = False,
+    top: Annotated[int, typer.Option(help="Rows of each list.", min=1)] = 5,
+    max_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Most that a compressed file may unpack to: 500M, 8G.")
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON; - is stdout.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps to record; up to 10 without.", min=1, rich_help_panel=RECORDING)
+    ] = None,
+    warmup: Annotated[
+        int | None, typer.Option(help="Steps before them; found by a test, without.", min=1, rich_help_panel=RECORDING)
+    ] = None,
+    stacks: Annotated[
+        bool, typer.Option("--stacks", help="With Python's functions: slower steps.", rich_help_panel=RECORDING)
+    ] = False,
+    shapes: Annotated[
+        bool, typer.Option("--shapes", help="With the shapes of inputs.", rich_help_panel=RECORDING)
+    ] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="With the allocator's levels.", rich_help_panel=RECORDING)
+    ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SETTING", help="knob=value; repeat for more.", rich_help_panel=RECORDING),
+    ] = None,
+    step_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION", help="What ends a step, where it is not found.", rich_help_panel=RECORDING
+        ),
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Most time for the run.", rich_help_panel=RECORDING)
+    ] = None,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Let the command go on to its own end.", rich_help_panel=RECORDING)
+    ] = False,
+    sandbox: Annotated[
+        bool,
+        typer.Option(
+            "--sandbox/--no-sandbox", help="Work on a copy-on-write view of this folder.", rich_help_panel=RECORDING
+        ),
+    ] = True,
+    lock: Annotated[
+        bool,
+        typer.Option("--lock/--no-lock", help="Wait for another dynotune that measures.", rich_help_panel=RECORDING),
+    ] = True,
+    run_dir: Annotated[
+        Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.", rich_help_panel=RECORDING)
+    ] = None,
+) -> None:
+    """Say what the time of a recorded trace went to.
+
+    A trace of torch.profiler or Nsight Systems, or one of each rank, is
+    explained; two of the same rank are compared, before and after. So is a
+    memory snapshot of torch. Of a command, a few steps are recorded once
+    they are steady, and explained. For example:
+
+    dynotune trace trace.json.gz
+
+    dynotune trace --stacks -- python train.py
+    """
+    limit_bytes = num_bytes(max_size, "--max-size")
+    check_json(json)
+    command = context.find_root().obj
+    _check(context, files or [], command)
+    if command is None:
+        asked: Asked = "compare" if compare else "ranks" if ranks else None
+        answer = _explained(files or [], asked, limit_bytes, top)
+    else:
+        from dynotune.cli.compare import parse
+        from dynotune.measure.request import RecordRequest
+
+        request = RecordRequest(
+            command=list(command),
+            cwd=Path.cwd(),
+            env=environment(),
+            base=runs_folder(run_dir),
+            settings=parse(settings or []),
+            num_steps=steps,
+            warmup_steps=warmup,
+            stacks=stacks,
+            shapes=shapes,
+            memory=memory,
+            timeout_s=seconds(timeout, "--timeout"),
+            step_on=step_on,
+            sandbox=sandbox,
+            lock=lock,
+            finish=finish,
+        )
+        answer = _recorded(request, limit_bytes, top)
+    _show(answer, json)
+
+
+def _check(context: typer.Context, files: Sequence[Path], command: Sequence[str] | None) -> None:
+    """Refuse what does not go together."""
+    given = {
+        name for name in context.params if str(getattr(context.get_parameter_source(name), "name", "")) == "COMMANDLINE"
+    }
+    if command is not None and not command:
+        raise UsageError("There is no command after --.", hint="For example: dynotune trace -- python train.py")
+    if command and files:
+        raise UsageError(
+            f"{files[0]} and a command were both given.",
+            hint="dynotune trace FILE… explains recorded traces; dynotune trace -- COMMAND records one.",
+        )
+    if command is None and not files:
+        raise UsageError(
+            "There is no trace to read.",
+            hint="dynotune trace FILE… explains recorded traces; dynotune trace -- python train.py records one.",
+        )
+    if given.issuperset(OF_FILES):
+        raise UsageError("--compare and --ranks exclude each other.", hint="Give one of them.")
+    if command and given.intersection(OF_FILES):
+        raise UsageError("--compare and --ranks are about files, and a command was given.", hint="Leave them out.")
+    if command is None and (foreign := [option for name, option in OF_RECORDING.items() if name in given]):
+        raise UsageError(
+            f"{foreign[0]} is about recording a command, and there is none.",
+            hint=f"dynotune trace {foreign[0]} … -- python train.py",
+        )
+
+
+def _explained(files: Sequence[Path], asked: Asked, limit_bytes: int | None, top: int) -> Answer:
+    arguments = files_of(files)
+    snapshots = [path for paths in arguments for path in paths if is_snapshot(path)]
+    if not snapshots:
+        return _answer(_read(arguments, limit_bytes), asked, top)
+    if len(arguments) > 1:
+        raise UsageError(
+            f"{snapshots[0]} is a snapshot of memory, not a trace.",
+            hint="Give it alone: it has a report of its own.",
+        )
+    from dynotune.report.memory_snapshot import snapshot_report
+    from dynotune.trace import snapshot
+
+    loaded = snapshot.load(snapshots[0], limit_bytes=limit_bytes or MAX_SNAPSHOT_BYTES)
+    found = msgspec.structs.replace(loaded, file=_as_text(snapshots[0]))
+    return found, lambda: snapshot_report(found, top=top)
+
+
+def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answer:
+    """Record it with its progress on stderr, and explain what was recorded."""
+    recording = _record(request)
+    several = len(recording.traces) > 1
+    _say(f"Recorded into {recording.folder}" if several else f"Recorded: {recording.traces[0]}")
+    return _answer(_read([recording.traces], limit_bytes), "ranks", top, notes=recording.notes)
+
+
+def _record(request: RecordRequest) -> Recording:
+    from rich.console import Console
+
+    from dynotune.measure.recording import record
+    from dynotune.report.terminal import Progress
+
+    with Progress(Console(stderr=True, highlight=False)) as progress:
+        watcher: Watcher = progress
+        return record(request, watcher)
+
+
+def _answer(arguments: Sequence[Sequence[Timeline]], asked: Asked, top: int, *, notes: Sequence[str] = ()) -> Answer:
+    """What one trace says, or how two differ.
+
+    Args:
+        notes: what to be wary of, known before it was read.
+    """
+    from dynotune.trace.summarise import summarise
+
+    arrangement = arrange(arguments, asked)
+    if arrangement.why:
+        _say(arrangement.why)
+    summaries = [summarise(timelines) for timelines in arrangement.traces]
+    if len(summaries) == 1:
+        from dynotune.report.trace import trace_report
+
+        (summary,) = summaries
+        told = msgspec.structs.replace(summary, notes=[*notes, *summary.notes])
+        return told, lambda: trace_report(told, top=top)
+
+    from dynotune.report.trace_difference import difference_report
+    from dynotune.trace.difference import difference
+
+    found = difference(*summaries)
+    return found, lambda: difference_report(found, top=top)
+
+
+def _read(arguments: Sequence[Sequence[Path]], limit_bytes: int | None) -> list[list[Timeline]]:
+    """The processes in the files of each argument."""
+    from dynotune.trace.reading import read
+
+    found = []
+    for paths in arguments:
+        with _bar(paths) as progress:
+            timelines = read(paths, limit_bytes=limit_bytes, progress=progress)
+        found.append([replace(timeline, source=_as_text(Path(timeline.source))) for timeline in timelines])
+    return found
+
+
+def _as_text(path: Path) -> str:
+    """Its name, with the bytes that are no UTF-8 written out: JSON has no room for them."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+@contextmanager
+def _bar(paths: Sequence[Path]) -> Iterator[Callable[[int, int | None], None] | None]:
+    """A bar on stderr for what takes a while, where somebody can see it."""
+    if sum(path.stat().st_size for path in paths) < BAR_FROM_BYTES or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("Reading"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def advance(done_bytes: int, size_bytes: int | None) -> None:
+            bar.update(task, completed=done_bytes, total=size_bytes)
+
+        yield advance
+
+
+def _say(text: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from dynotune.report.words import plain
+
+    Console(stderr=True, highlight=False).print(Text(plain(text), style="dim"), soft_wrap=True)
+
+
+def _show(answer: Answer, json: str | None) -> None:
+    document, report = answer
+    if json != "-":
+        from rich.console import Console
+
+        # Names in a trace may hold what the terminal's encoding does not.
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="replace")
+        Console(highlight=False).print(report())
+    if json is not None:
+        write_json(document, json)

@@ -1,0 +1,200 @@
+"""Which files `dynotune trace` was given, and whether they are one trace or two to compare."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from dynotune.schema.errors import UsageError
+
+if TYPE_CHECKING:
+    from dynotune.trace.timeline import Timeline
+
+Asked = Literal["compare", "ranks"] | None
+SNAPSHOTS = (".pickle", ".pkl")
+PICKLED = b"\x80"
+TRACES = (".json", ".json.gz", ".sqlite")
+# Enough of a file to see what it is: a trace names its events, or its first one, near the beginning.
+HEAD_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """How the processes are to be read.
+
+    Args:
+        traces: one, or before and after.
+        why: a sentence for the user, where it was not asked for and could have been otherwise; "" else.
+    """
+
+    traces: tuple[list[Timeline], ...]
+    why: str = ""
+
+
+def files_of(arguments: Sequence[Path]) -> list[list[Path]]:
+    """The files that each argument stands for: itself, or the traces of a folder by name.
+
+    Raises:
+        UsageError: it is missing, or a folder without a trace; a file is named twice.
+    """
+    found = [_files_of(argument) for argument in arguments]
+    seen: dict[Path, Path] = {}
+    for path in (path for paths in found for path in paths):
+        if path.resolve() in seen:
+            raise UsageError(f"{path} was given twice.", hint="Name each file once.")
+        seen[path.resolve()] = path
+    return found
+
+
+def arrange(arguments: Sequence[Sequence[Timeline]], asked: Asked) -> Arrangement:
+    """One trace of several ranks, or two to compare.
+
+    Args:
+        arguments: the processes found in the files of each argument.
+
+    Raises:
+        UsageError: they are neither, or not what was asked for.
+    """
+    every = [timeline for timelines in arguments for timeline in timelines]
+    if asked == "compare":
+        return Arrangement(_two(arguments))
+    if asked == "ranks":
+        return Arrangement((_numbered(every),), _renumbering(every))
+    if len({timeline.source for timeline in every}) == 1:
+        return Arrangement((every,))
+    if _are_ranks(every):
+        ranks = ", ".join(str(rank) for rank in sorted(timeline.rank or 0 for timeline in every))
+        return Arrangement((every,), f"Read as one trace: these are ranks {ranks} of one job. --compare compares two.")
+    if len(arguments) == 2 or len(every) == 2:
+        before, after = _two(arguments)
+        return Arrangement(
+            (before, after), f"Compared, {_sources(before)} before and {_sources(after)} after: {_why(every)}"
+        )
+    raise UsageError(
+        f"These {len(every)} traces are not the ranks of one job: {_clash(every)}.",
+        hint="Give one file of each rank, or two files to compare; --ranks numbers the files in the order given.",
+    )
+
+
+def is_snapshot(path: Path) -> bool:
+    """Whether it is a pickle; what is in it, its reader says.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return path.suffix in SNAPSHOTS or file.read(1) == PICKLED
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _files_of(argument: Path) -> list[Path]:
+    if not argument.exists():
+        raise UsageError(f"There is no file {argument}.")
+    if not argument.is_dir():
+        return [argument]
+    try:
+        inside = sorted(argument.iterdir(), key=_in_natural_order)
+    except OSError as error:
+        raise UsageError(f"The folder {argument} cannot be read: {error.strerror}.") from error
+    found = [path for path in inside if path.is_file() and path.name.endswith(TRACES) and _looks_like_a_trace(path)]
+    if not found:
+        raise UsageError(
+            f"There is no trace in the folder {argument}.",
+            hint="Looked for torch.profiler's .json and .json.gz and for Nsight Systems' .sqlite, not in subfolders.",
+        )
+    return found
+
+
+def _in_natural_order(path: Path) -> list[tuple[int, str]]:
+    """rank-2 stands before rank-10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"([0-9]+)", path.name)]
+
+
+def _looks_like_a_trace(path: Path) -> bool:
+    """Whether a file of a folder is one; a folder may hold other JSON. A file that cannot be read is said to be one."""
+    if path.suffix == ".sqlite":
+        return True
+    import gzip
+    import zlib
+
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except (OSError, EOFError, zlib.error):
+        return True
+    return b'"traceEvents"' in head or b'"ph"' in head or b'"schemaVersion"' in head
+
+
+def _are_ranks(timelines: Sequence[Timeline]) -> bool:
+    ranks = [timeline.rank for timeline in timelines]
+    sizes = {timeline.world_size for timeline in timelines if timeline.world_size is not None}
+    return None not in ranks and len(set(ranks)) == len(ranks) and len(sizes) <= 1
+
+
+def _two(arguments: Sequence[Sequence[Timeline]]) -> tuple[list[Timeline], list[Timeline]]:
+    """Before and after: two arguments, or a folder that holds two."""
+    sides = [list(timelines) for timelines in arguments]
+    if len(sides) == 1:
+        by_source: dict[str, list[Timeline]] = {}
+        for timeline in sides[0]:
+            by_source.setdefault(timeline.source, []).append(timeline)
+        sides = list(by_source.values())
+    if len(sides) != 2:
+        raise UsageError(
+            f"A comparison takes two traces, and there {'is one' if len(sides) == 1 else f'are {len(sides)}'}.",
+            hint="dynotune trace --compare BEFORE AFTER; a folder may stand for the ranks of one job.",
+        )
+    for side in sides:
+        if len({timeline.source for timeline in side}) > 1 and not _are_ranks(side):
+            raise UsageError(
+                f"The {len(side)} traces on one side are not the ranks of one job: {_clash(side)}.",
+                hint="Name two files instead of a folder.",
+            )
+    return sides[0], sides[1]
+
+
+def _numbered(timelines: Sequence[Timeline]) -> list[Timeline]:
+    if len(timelines) == 1 or _are_ranks(timelines):
+        return list(timelines)
+    return [replace(timeline, rank=rank, world_size=None) for rank, timeline in enumerate(timelines)]
+
+
+def _renumbering(timelines: Sequence[Timeline]) -> str:
+    if len(timelines) == 1 or _are_ranks(timelines):
+        return ""
+    return f"The files do not tell {len(timelines)} different ranks: they are numbered from 0 in the order given."
+
+
+def _why(timelines: Sequence[Timeline]) -> str:
+    ranks = {timeline.rank for timeline in timelines}
+    if ranks == {None}:
+        reason = "neither says its rank"
+    elif None in ranks:
+        reason = "one does not say its rank"
+    elif len(ranks) == len(timelines):
+        reason = "they are of jobs of different size"
+    else:
+        reason = f"both are of rank {ranks.pop()}" if len(ranks) == 1 else "they hold the same ranks"
+    return f"{reason}. --ranks reads them as ranks of one job."
+
+
+def _clash(timelines: Sequence[Timeline]) -> str:
+    """What keeps them from being ranks of one job."""
+    first: dict[int, Timeline] = {}
+    for timeline in timelines:
+        if timeline.rank is None:
+            return f"{timeline.source} does not say its rank"
+        other = first.setdefault(timeline.rank, timeline)
+        if other is not timeline:
+            return f"{other.source} and {timeline.source} are both of rank {timeline.rank}"
+    return "they are of jobs of different size"
+
+
+def _sources(timelines: Sequence[Timeline]) -> str:
+    sources = list(dict.fromkeys(timeline.source for timeline in timelines))
+    return sources[0] if len(sources) == 1 else f"{sources[0]} and {len(sources) - 1} more"

@@ -1,0 +1,301 @@
+"""Pieces that a trace's report is made of: the bar of shares, places, and what times are divided by."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from dynotune.report import words
+from dynotune.schema.trace_summary import DeviceTime, Place, Shares, TraceSummary
+
+__all__ = [
+    "NUM_OF_A_MACHINE",
+    "PARTS",
+    "Bar",
+    "Glyph",
+    "Part",
+    "Per",
+    "left_out",
+    "of_device",
+    "place",
+    "prose",
+    "recorded",
+    "rows_of",
+    "short_kernel",
+    "title",
+    "window",
+]
+
+LONGEST_PATH = 48
+FUNCTION = re.compile(r"(.*)\((\d+)\): (.*)", flags=re.DOTALL)
+IN_PROSE = re.compile(r"[^\s(]+\.py\(\d+\): ")
+# In the template arguments of torch's and NVIDIA's kernels, what says which operation it is; and what wraps that.
+TELLING = re.compile(r"\b(?:cutlass_\w+\b(?!::)|\w+_kernel_cuda|CUDAFunctor_\w+|\w*[Ff]unctor|\w+Ops)\b")
+WRAPPERS = ("AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "UnaryFunctor")
+# Up to as many devices and ranks are listed whatever `top` says: one machine's.
+NUM_OF_A_MACHINE = 8
+STEP_SOURCES = {"profiler": "marked by the profiler", "repetition": "found from repetition"}
+# Steps that differ by less, also from the window's part that falls to each, are called alike. A host that runs ahead
+# has shorter steps: the window ends when the device has done their work.
+ALIKE = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of the window: how it is drawn and called.
+
+    Args:
+        glyph, ascii_glyph: fill its stretch of the bar; told apart without colour.
+        field: of `Shares`.
+    """
+
+    field: str
+    label: str
+    glyph: str
+    ascii_glyph: str
+    style: str
+
+    def of(self, shares: Shares) -> float:
+        part: float = getattr(shares, self.field)
+        return part
+
+
+PARTS = (
+    Part("compute", "compute", "█", "#", "green"),
+    Part("exposed_copy", "copy, exposed", "▓", "=", "yellow"),
+    Part("exposed_communication", "communication, exposed", "▒", "%", "magenta"),
+    Part("idle_host", "idle: host", "h", "h", "bold red"),
+    Part("idle_loader", "idle: loader", "l", "l", "bold red"),
+    Part("idle_sync", "idle: sync", "s", "s", "bold red"),
+    Part("idle_kernel", "idle: kernel", "k", "k", "bold blue"),
+    Part("idle_other", "idle: other", "·", ".", "bold blue"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Per:
+    """What totals of the window are divided by before they are shown.
+
+    Args:
+        num_steps: None where steps are not known; then the window is shown as it is.
+    """
+
+    num_steps: int | None
+
+    @classmethod
+    def of(cls, summary: TraceSummary) -> Per:
+        return cls(summary.num_steps or None)
+
+    @property
+    def words(self) -> str:
+        return "a step" if self.num_steps else "in the window"
+
+    def part(self, total: float) -> float:
+        return total / (self.num_steps or 1)
+
+    def time(self, total_s: float | None) -> str:
+        return words.duration(None if total_s is None else self.part(total_s), column=True)
+
+    def count(self, total: float) -> str:
+        return words.count(self.part(total))
+
+    def num_bytes(self, total: float | None) -> str:
+        return words.UNKNOWN if total is None else words.num_bytes(self.part(total))
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Shares of a window as one bar.
+
+    Args:
+        widest: columns, where there is room for them.
+        of_width: the part of that width that the bar takes.
+    """
+
+    shares: Shares
+    widest: int = 100
+    of_width: float = 1.0
+
+    def cells(self, width: int) -> list[int]:
+        """Columns of each of `PARTS`, by largest remainders; they sum to `width`."""
+        parts = [max(0.0, part.of(self.shares)) for part in PARTS]
+        total = sum(parts)
+        if not total:
+            return [0] * len(PARTS)
+        exact = [width * part / total for part in parts]
+        cells = [int(cell) for cell in exact]
+        by_remainder = sorted(range(len(PARTS)), key=lambda at: cells[at] - exact[at])
+        for at in by_remainder[: width - sum(cells)]:
+            cells[at] += 1
+        return cells
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = round(min(options.max_width, self.widest) * self.of_width)
+        bar = Text(no_wrap=True, overflow="crop", end="\n")
+        for part, cells in zip(PARTS, self.cells(width), strict=True):
+            bar.append((part.ascii_glyph if options.ascii_only else part.glyph) * cells, style=part.style)
+        yield bar
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(min(8, self.widest), min(options.max_width, self.widest))
+
+
+@dataclass(frozen=True, slots=True)
+class Glyph:
+    """What a part is drawn with, for a legend."""
+
+    part: Part
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(self.part.ascii_glyph if options.ascii_only else self.part.glyph, style=self.part.style)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, 1)
+
+
+def of_device(device: DeviceTime) -> Shares:
+    """The parts of one device's window; None of it is estimated.
+
+    Time in which copies and communication alone ran together counts as communication.
+    """
+    window_s = device.window_s or 1.0
+    overlap, idle = device.overlap, device.idle
+    exposed_communication_s = overlap.communication_s + overlap.copy_and_communication_s
+    return Shares(
+        compute=(device.busy_s - overlap.copy_s - exposed_communication_s) / window_s,
+        exposed_copy=overlap.copy_s / window_s,
+        exposed_communication=exposed_communication_s / window_s,
+        idle_host=idle.host_s / window_s,
+        idle_loader=idle.loader_s / window_s,
+        idle_sync=idle.sync_s / window_s,
+        idle_kernel=idle.kernel_s / window_s,
+        idle_other=idle.other_s / window_s,
+    )
+
+
+def recorded(summary: TraceSummary) -> str:
+    """What recorded it, and on which devices."""
+    devices = summary.devices
+    ranks = {device.rank for device in devices if device.rank is not None}
+    by_name = Counter(device.name for device in devices)
+    told = [_num_devices(num, name) for name, num in by_name.items()] or ["no GPU"]
+    if len(ranks) > 1:
+        told.insert(0, f"{len(ranks)} ranks")
+    elif ranks:
+        told.insert(0, f"rank {ranks.pop()}")
+    return words.plain(", ".join([f"by {summary.recorder}", *told]))
+
+
+def _num_devices(num: int, name: str) -> str:
+    if not name:
+        return f"{num} GPUs of unknown name" if num > 1 else "a GPU of unknown name"
+    return f"{num} × {name}" if num > 1 else name
+
+
+def window(summary: TraceSummary) -> str:
+    """How long it is, and the steps in it."""
+    if summary.window_s is None:
+        return "nothing in it has a duration"
+    whole = words.duration(summary.window_s)
+    if not summary.num_steps:
+        return f"{whole}, steps not known"
+    told = [STEP_SOURCES[summary.step_source]] if summary.step_source else []
+    mean_s = summary.window_s / summary.num_steps
+    if summary.step_s:
+        shortest_s, longest_s = min(summary.step_s), max(summary.step_s)
+        if max(longest_s, mean_s) > ALIKE * min(shortest_s, mean_s):
+            on_host = words.duration(shortest_s)
+            if longest_s > shortest_s:
+                median_s = statistics.median(summary.step_s)
+                on_host += f" to {words.duration(longest_s)}, median {words.duration(median_s)}"
+            told.append(f"on the host {on_host}")
+    steps = "1 step" if summary.num_steps == 1 else f"{summary.num_steps:,} steps of {words.duration(mean_s)}"
+    return f"{whole}, {steps}" + (f" ({'; '.join(told)})" if told else "")
+
+
+def prose(text: str, *, style: str = "", longest: int = 1000) -> Text:
+    """A sentence from elsewhere, with the places in it as `place` writes them."""
+    shown = IN_PROSE.sub(lambda found: _function(found[0]), text[: 4 * longest])
+    return Text(words.plain(shown, longest=longest), style=style)
+
+
+def place(where: Place) -> Text:
+    """`train.py:31 step · aten::item · cudaStreamSynchronize`; empty where nothing is known."""
+    found = [(_function(where.function), "cyan")] if where.function else []
+    found += [(words.plain(name, longest=200), "dim") for name in (where.operator, where.call) if name]
+    return Text(" · ").join(Text(name, style=style) for name, style in found)
+
+
+def short_kernel(name: str) -> Text:
+    """A kernel's name without return type, parameters and namespaces, of the template arguments what tells it apart.
+
+    >>> short_kernel("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)").plain
+    'vectorized_elementwise_kernel<FillFunctor>'
+    """
+    depth, kept = 0, []
+    name = name[:2000]
+    for character in name.replace("(anonymous namespace)::", ""):
+        if character in "<(":
+            depth += 1
+        elif character in ">)":
+            depth = max(0, depth - 1)
+        elif not depth:
+            kept.append(character)
+    bare = "".join(kept).strip().removeprefix("void ").rpartition("::")[2].strip()
+    tells = next((found for found in TELLING.findall(name) if found not in (*WRAPPERS, bare)), "")
+    if tells.startswith("cutlass_"):
+        bare = tells
+    elif tells:
+        bare = f"{bare}<{tells}>"
+    return Text(words.plain(bare or name), style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def title(text: str, detail: str = "") -> Text:
+    return Text.assemble((text, "bold"), (f", {detail}" if detail else "", "dim"))
+
+
+def left_out(num: int, top: int) -> Text:
+    """Says that a list is longer than what is shown of it."""
+    return Text(f"{num - top} more: --top {num}", style="dim")
+
+
+def rows_of(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text]]) -> Table:
+    """A table in the manner of the other reports.
+
+    Args:
+        columns: header, and how it is aligned: "right" for numbers, which are kept whole, "left" for text,
+            "place" for what may be folded anywhere. Columns in which no row has anything are left out.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.show_header = any(header for header, _ in columns)
+    texts = [[cell if isinstance(cell, Text) else Text(words.plain(cell)) for cell in row] for row in rows]
+    shown = [at for at in range(len(columns)) if any(row[at].plain for row in texts)]
+    for at in shown:
+        header, kind = columns[at]
+        table.add_column(
+            header, justify="right" if kind == "right" else "left", no_wrap=kind == "right", overflow="fold"
+        )
+    for row in texts:
+        table.add_row(*(row[at] for at in shown))
+    return table
+
+
+def _function(name: str) -> str:
+    """`file.py(31): step` as `file.py:31 step`, the form that editors and terminals open."""
+    match = FUNCTION.fullmatch(name)
+    if match is None:
+        return words.plain(name, longest=200)
+    path, line, function = match.groups()
+    for packages in ("site-packages/", "dist-packages/"):
+        path = path.rpartition(packages)[2]
+    if len(path) > LONGEST_PATH:
+        path = "…/" + "/".join(path.split("/")[-3:])
+    return words.plain(f"{path}:{line} {function}", longest=200)

@@ -1,0 +1,141 @@
+"""Two summaries side by side: what changed, cause by cause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable
+from typing import Literal
+
+from dynotune.schema.trace_summary import Cause, CauseChange, Place, TraceDifference, TraceSummary
+
+__all__ = ["difference"]
+
+NO_PROOF = "one recording of each proves nothing, `dynotune compare` measures in pairs"
+
+
+def difference(before: TraceSummary, after: TraceSummary) -> TraceDifference:
+    """What changed from `before` to `after`; causes with the largest change first.
+
+    Times are those of the window divided by its steps where both know them, else those of the window. A cause
+    that only one of the two names counts 0 in the other. Causes are one where id and place are the same; a
+    place whose line moved within its file is the same, and so is, where only one of the traces has stacks,
+    the only cause of that id.
+    """
+    per: Literal["step", "window"] = "step" if before.num_steps and after.num_steps else "window"
+    num_before = before.num_steps if per == "step" and before.num_steps else 1
+    num_after = after.num_steps if per == "step" and after.num_steps else 1
+    changes = [
+        CauseChange(
+            id=(new or old)[0].id,
+            before_s=sum(cause.lost_s for cause in old) / num_before,
+            after_s=sum(cause.lost_s for cause in new) / num_after,
+            where=(new or old)[0].where,
+        )
+        for old, new in _matched(before.causes, after.causes)
+    ]
+    changes.sort(key=lambda change: (-abs(change.after_s - change.before_s), change.id, change.where.function))
+    before_s = None if before.window_s is None else before.window_s / num_before
+    after_s = None if after.window_s is None else after.window_s / num_after
+    return TraceDifference(
+        before=before,
+        after=after,
+        per=per,
+        before_s=before_s,
+        after_s=after_s,
+        changes=changes,
+        verdict=_verdict(per, before_s, after_s, changes),
+    )
+
+
+def _verdict(
+    per: Literal["step", "window"], before_s: float | None, after_s: float | None, changes: list[CauseChange]
+) -> str:
+    if before_s is None or after_s is None:
+        which = (
+            "Neither trace" if before_s is after_s else "The trace before" if before_s is None else "The trace after"
+        )
+        return f"{which} holds anything with a duration, so nothing can be compared."
+    lengths = f"{_duration(before_s)} before and {_duration(after_s)} after"
+    if per == "step":
+        by = f" ({after_s / before_s - 1:+.1%})" if before_s else ""
+        told = f"A step took {lengths}{by.replace('-', '−')}"
+    else:
+        told = f"The windows are {lengths}, and whether they hold the same work is not known"
+    if changes and changes[0].before_s != changes[0].after_s:
+        told += f"; the largest change is in {changes[0].id}{_at(changes[0].where)}, {_lengths(changes[0])}"
+    return f"{told}; {NO_PROOF}."
+
+
+def _matched(before: list[Cause], after: list[Cause]) -> list[tuple[list[Cause], list[Cause]]]:
+    """Causes that are one, of each trace; [] where the other trace has none."""
+    old, new = _grouped(before, _exactly), _grouped(after, _exactly)
+    pairs: list[tuple[list[Cause], list[Cause]]] = []
+    for key, fits in ((_exactly, _always), (_without_line, _always), (_id, _one_lacks_stacks)):
+        old_of, new_of = _by(old, key), _by(new, key)
+        for name in old_of.keys() & new_of.keys():
+            if len(old_of[name]) != 1 or len(new_of[name]) != 1:
+                continue
+            (one,), (other,) = old_of[name], new_of[name]
+            if fits(one[0].where, other[0].where):
+                pairs.append((one, other))
+                old.remove(one)
+                new.remove(other)
+    nothing: list[Cause] = []
+    return [*pairs, *((one, nothing) for one in old), *((nothing, other) for other in new)]
+
+
+def _exactly(cause: Cause) -> Hashable:
+    return cause.id, cause.where
+
+
+def _without_line(cause: Cause) -> Hashable:
+    where = cause.where
+    return cause.id, re.sub(r"\(\d+\): ", ": ", where.function, count=1), where.operator, where.call
+
+
+def _id(cause: Cause) -> Hashable:
+    return cause.id
+
+
+def _always(one: Place, other: Place) -> bool:
+    return True
+
+
+def _one_lacks_stacks(one: Place, other: Place) -> bool:
+    return bool(one.function) != bool(other.function)
+
+
+def _grouped(causes: list[Cause], key: Callable[[Cause], Hashable]) -> list[list[Cause]]:
+    groups: dict[Hashable, list[Cause]] = {}
+    for cause in causes:
+        groups.setdefault(key(cause), []).append(cause)
+    return list(groups.values())
+
+
+def _by(groups: list[list[Cause]], key: Callable[[Cause], Hashable]) -> dict[Hashable, list[list[Cause]]]:
+    found: dict[Hashable, list[list[Cause]]] = {}
+    for group in groups:
+        found.setdefault(key(group[0]), []).append(group)
+    return found
+
+
+def _at(where: Place) -> str:
+    name = where.function or where.operator or where.call
+    # The file's own name is enough in a sentence.
+    match = re.fullmatch(r"(?:.*/)?([^/]+)\((\d+)\): (.*)", name, flags=re.DOTALL)
+    if match is not None:
+        name = f"{match[1]}:{match[2]} {match[3]}"
+    return f" at {name}" if name else ""
+
+
+def _lengths(change: CauseChange) -> str:
+    # A trace that does not name a cause need not be free of it.
+    before, after = (_duration(seconds) if seconds else "not seen" for seconds in (change.before_s, change.after_s))
+    return f"{before} before and {after} after"
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= 0.9995 * size:
+            return f"{seconds / size:.3g} {unit}" if seconds < 99.95 * size else f"{seconds / size:,.0f} {unit}"
+    return f"{seconds * 1e6:.3g} µs" if seconds < 99.95e-6 else f"{seconds * 1e6:.0f} µs"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .profile import Profile
     from .steps import Key
 
 
@@ -31,11 +32,11 @@ class Agent:
         folder = os.environ["DYNOTUNE_RUN"]
         with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
             plan = json.load(file)
-        agent = cls(Writer(folder), plan)
+        agent = cls(Writer(folder), plan, folder)
         agent._attach()
         return agent
 
-    def __init__(self, writer: Writer, plan: dict[str, Any]) -> None:
+    def __init__(self, writer: Writer, plan: dict[str, Any], folder: str) -> None:
         self._writer = writer
         self._plan = plan
         self._torch: Any = None
@@ -50,15 +51,29 @@ class Agent:
             prepare=self._before_window,
             complete=self._window_complete,
         )
+        self._profile = self._planned_profile(folder) if plan.get("trace") else None
         self._steps = self._window.steps = Steps(
             grad_enabled=self._grad_enabled,
             record=writer.step,
             # In a measured run nobody asks what a step allocated: that costs more than the step's own record.
             flags_now=self._new_events if plan.get("pilot") else None,
-            reached=self._window.reached,
+            reached=(self._profile or self._window).reached,
             fixed=self._step_fixed,
             search_again=self._search_again,
             marked_by_hand=bool(plan.get("step_on")),
+        )
+
+    def _planned_profile(self, folder: str) -> Profile:
+        from .profile import Profile
+
+        return Profile(
+            folder,
+            self._plan.get("warmup_steps"),
+            self._plan["trace"],
+            rank=lambda: self._place_among_ranks().get("rank", observe.number("RANK")),
+            prepare=self._before_window,
+            complete=self._trace_complete,
+            log=self.log,
         )
 
     def _attach(self) -> None:
@@ -104,6 +119,8 @@ class Agent:
         self._torch = torch
         self._steps.grad_enabled = torch.is_grad_enabled
         self._window.torch_is_here(torch)
+        if self._profile is not None:
+            self._guard("profiler", self._profile.torch_is_here, torch)
         self._event(
             {
                 "event": "torch",
@@ -156,10 +173,15 @@ class Agent:
 
     def _worker_begun(self) -> None:
         """This process works for a loader: what it calls, transforms for instance, are no steps of the program."""
-        self._window.done = True
+        self._time_nothing()
         self._steps.ignore()
         if self._roots is not None:
             self._roots.watch_only(set())
+
+    def _time_nothing(self) -> None:
+        self._window.done = True
+        if self._profile is not None:
+            self._profile.done = True
 
     def _grad_enabled(self) -> bool:
         return bool(self._torch.is_grad_enabled())
@@ -171,8 +193,8 @@ class Agent:
     # When a step has been found or has ended
 
     def _search_again(self) -> bool:
-        """Whether another step may be searched for: a window times the one that it began with."""
-        if self._window.has_begun:
+        """Whether another step may be searched for: a window, or a trace, is of the one that it began with."""
+        if (self._profile or self._window).has_begun:
             return False
         if self._roots is not None:
             self._roots.watch_all()
@@ -198,6 +220,8 @@ class Agent:
 
     def _new_events(self) -> int:
         """Whether something was compiled or device memory allocated since this was last asked, as flags of a step."""
+        if self._profile is not None and self._profile.is_told:
+            return 0  # it costs what the trace would show
         now = (self._window.num_compilations, device_allocations(self._torch))
         before, self._before = getattr(self, "_before", now), now
         return (COMPILED if now[0] != before[0] else 0) | (ALLOCATED if now[1] != before[1] else 0)
@@ -210,6 +234,11 @@ class Agent:
         self._guard("readback", self._read_back)
         # Last: whoever reads it ends this process.
         self._event({"event": "window", "world_size": 1, **self._place_among_ranks(), **fields})
+
+    def _trace_complete(self, fields: dict[str, Any]) -> None:
+        self._guard("memory", self._remember_memory)
+        self._guard("readback", self._read_back)
+        self._event({"event": "trace", **fields})
 
     def _place_among_ranks(self) -> dict[str, int]:
         """Rank and world size where a process group says them; the environment, read at the start, may not know."""
@@ -225,6 +254,8 @@ class Agent:
         self._event({"event": "memory", **observe.memory(self._torch)})
 
     def _finish(self) -> None:
+        if self._profile is not None:
+            self._guard("profiler", self._profile.finish)
         if self._torch is not None:
             self._guard("memory", self._remember_memory)
             self._guard("readback", self._read_back)
@@ -240,7 +271,7 @@ class Agent:
         if self._roots is not None:
             self._roots.reset_after_fork()
         if self._steps.num_steps or self._steps.num_events:
-            self._window.done = True
+            self._time_nothing()
         atexit.unregister(self._finish)
 
     def _guard(self, where: str, function: Callable[..., object], *args: Any) -> None:

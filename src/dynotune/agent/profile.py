@@ -293,8 +293,9 @@ def _write(session: Session, folder: str, name: str) -> int:
         _refuse_cut_short(plain)
         descriptor = os.open(packed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(plain, "rb") as source, os.fdopen(descriptor, "wb") as file:
-            with gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0) as target:
-                shutil.copyfileobj(source, target, 1 << 20)
+            target = gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0)
+            shutil.copyfileobj(source, target, 1 << 20)
+            target.close()
         os.replace(packed, path)
     finally:
         for left in (plain, packed):

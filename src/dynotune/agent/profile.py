@@ -79,6 +79,7 @@ class Profile:
         self._resident_bytes = 0
         self._step_s: list[float] = []
         self._notes: list[str] = []
+        self._makes_steps = False
         self.done = False
 
     @property
@@ -98,6 +99,7 @@ class Profile:
         """`num_steps` have ended, the last one now. The number at which to be called next."""
         if self.done:
             return NEVER
+        self._makes_steps = True
         try:
             if self._session is not None:
                 self._step_ended(num_steps)
@@ -112,12 +114,13 @@ class Profile:
         return NEVER if self.done else num_steps + 1
 
     def finish(self) -> None:
-        """The program ends."""
-        if not self.done:
+        """The program ends. Of a process without steps, such as a launcher, there is nothing to say."""
+        if self._makes_steps and not self.done:
             self._give_up(
                 "the program ended with %d of %d steps recorded" % (len(self._step_s), self._num_asked or 0)
                 if self._session is not None
-                else "the program ended before the recording began"
+                else "the program ended before the recording began",
+                at_exit=True,
             )
 
     def _look(self, num_steps: int) -> int:
@@ -255,10 +258,10 @@ class Profile:
         else:
             self._give_up("recording it failed: %s: %s" % (type(error).__name__, error))
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str, at_exit: bool = False) -> None:
         self._uncover()
         session, self._session = self._session, None
-        self._finished({"file": None, "reason": reason, "notes": self._notes})
+        self._finished({"file": None, "reason": reason, "at_exit": at_exit, "notes": self._notes})
         if session is not None and session.is_here:
             try:
                 session.abandon()
@@ -298,9 +301,10 @@ def _write(session: Session, folder: str, name: str) -> int:
             target.close()
         os.replace(packed, path)
     finally:
-        for left in (plain, packed):
-            if os.path.exists(left):
-                os.unlink(left)
+        # The profiler writes to a name of its own at first, and leaves that when there is no room.
+        for left in os.listdir(folder):
+            if left.startswith((name + ".plain", name + ".partial")):
+                os.unlink(os.path.join(folder, left))
     return os.path.getsize(path)
 
 

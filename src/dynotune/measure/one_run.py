@@ -25,7 +25,7 @@ POLL_S = 0.2
 """Looking costs a millisecond; a run outlives its window by this at most."""
 GRACE_S = 3.0
 NUM_LAST_LINES = 12
-AROUND_TRACE_S = 1.0
+AROUND_TRACE_S = 0.4
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -264,7 +264,7 @@ def _all_windows(records: Sequence[Record]) -> bool:
 
 def _outside(sampler: probe.Sampler, run: Run) -> probe.Judgement | None:
     spans = [(process.window.begin_s, process.window.end_s) for process in run.processes if process.window is not None]
-    # The steps of a trace take less than the samples are apart: the second before them counts too.
+    # The steps of a trace take less than the samples are apart: what came just before counts too.
     spans += [
         (process.trace.begin_s - AROUND_TRACE_S, process.trace.end_s)
         for process in run.processes

@@ -1,6 +1,7 @@
 """Traces of real programs: which steps are in them, and what becomes of the program."""
 
 import gzip
+import itertools
 import json
 import stat
 from pathlib import Path
@@ -73,7 +74,7 @@ def test_records_as_many_steps_as_asked_each_with_its_batch_and_its_update(num_w
     outcome, events = trace_of(ran)
     steps = named(events, "ProfilerStep")
     assert [name for name, _, _ in steps] == [f"ProfilerStep#{number}" for number in (21, 22, 23, 24)]
-    assert all(before[2] <= after[1] for before, after in zip(steps, steps[1:], strict=False))
+    assert all(before[2] <= after[1] for before, after in itertools.pairwise(steps))
     for inside in ("enumerate(DataLoader)", "Optimizer.step", "Optimizer.zero_grad", "aten::addmm"):
         for _, begin, end in steps:
             held = [span for span in named(events, inside) if begin <= span[1] and span[2] <= end]

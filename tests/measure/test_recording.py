@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -87,10 +86,9 @@ def test_a_command_is_recorded_once_it_is_steady_and_ended(trace, tmp_path):
 def test_a_command_that_ends_too_early_is_run_once_more(trace):
     found, said = trace(TRAINS, 60)
     assert len(steps_in(found.traces[0])) == 10
-    assert said == [
-        "The command ended after 60 steps, before the recording was done. It is run once more, to record 10 of them "
-        f"after {found.run.processes[0].trace.first_step}."
-    ]
+    first = found.run.processes[0].trace.first_step
+    assert said[0].startswith("The command ended after 60 steps, before the recording was done.")
+    assert said[0].endswith(f"to record 10 of them after {first}.")
 
 
 def test_a_command_without_room_for_a_recording_says_what_to_do(trace):

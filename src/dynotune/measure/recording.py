@@ -53,7 +53,8 @@ def record(request: RecordRequest, watcher: Watcher) -> Recording:
     for name, value in (("--steps", request.num_steps), ("--warmup", request.warmup_steps)):
         if value is not None and value < 1:
             raise UsageError(f"{name} {value} is not a number of steps.", hint=f"For example {name} 5.")
-    facts = facts_of(request)
+    # Only settings ask for them, and the target takes seconds to import its torch.
+    facts = facts_of(request) if request.settings else {}
     for setting in request.settings:
         knobs.check_applies(setting, facts)
         if caution := knobs.caution(setting, facts):
@@ -71,6 +72,7 @@ def record(request: RecordRequest, watcher: Watcher) -> Recording:
             run = _Run(request, facts, again)
     if not run.traces:
         raise run.no_trace()
+    refuse_rejected(run.outcome, "in the recorded run")
     return Recording(
         folder=run.outcome.folder,
         traces=[run.outcome.folder / name for name in run.traces],
@@ -117,7 +119,6 @@ class _Run:
         )
         self.director = Director(request, folder, told=exact)
         self.outcome = launch(self.job, folder=folder, limit_s=self.limit_s, enough=self.director)
-        refuse_rejected(self.outcome, "in the recorded run")
 
     @property
     def stepping(self) -> list[Process]:

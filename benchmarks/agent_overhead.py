@@ -32,7 +32,19 @@ PROGRAM = Path(__file__).parent / "programs" / "small_step.py"
 TARGETS = {"train": {0.3e-3: 0.03, 2e-3: 0.01}, "infer": {0.3e-3: 0.03, 2e-3: 0.01}, "loader": {2e-3: 0.01}}
 
 
-def measure(kind: str, device: str, step_s: float, pairs: int) -> list[dict[str, float]]:
+def layers_of(kind: str, device: str, step_s: float) -> int:
+    """How many layers make a step last about so long without the agent."""
+    few, many = (float(run_program(kind, device, num_layers, pairs=0, env=dict(os.environ))) for num_layers in (2, 42))
+    return max(1, round(2 + 40 * (step_s - few) / (many - few)))
+
+
+def run_program(kind: str, device: str, num_layers: int, *, pairs: int, env: dict[str, str]) -> str:
+    words = [sys.executable, str(PROGRAM), "--kind", kind, "--device", device, "--layers", str(num_layers)]
+    done = subprocess.run([*words, "--pairs", str(pairs)], env=env, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout
+
+
+def measure(kind: str, device: str, num_layers: int, pairs: int) -> list[dict[str, float]]:
     """Pairs of blocks of one process: seconds a step with and without the covers.
 
     Raises:
@@ -42,15 +54,9 @@ def measure(kind: str, device: str, step_s: float, pairs: int) -> list[dict[str,
         plan = {"settings": [], "warmup_steps": 50, "window_steps": 10**9, "seed": 0}
         (Path(folder) / "plan.json").write_text(json.dumps(plan))
         path = os.pathsep.join(filter(None, [str(AGENT / "bootstrap"), os.environ.get("PYTHONPATH")]))
-        words = [sys.executable, str(PROGRAM), "--kind", kind, "--device", device, "--step-s", str(step_s)]
-        done = subprocess.run(
-            [*words, "--pairs", str(pairs)],
-            env={**os.environ, "DYNOTUNE_RUN": folder, "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-        values = [json.loads(line) for line in done.stdout.splitlines()]
+        env = {**os.environ, "DYNOTUNE_RUN": folder, "PYTHONPATH": path}
+        lines = run_program(kind, device, num_layers, pairs=pairs, env=env).splitlines()
+        values = [json.loads(line) for line in lines]
         if max((len(record.steps) for record in Records(Path(folder)).update()), default=0) < 300 + 30 * len(values):
             raise SystemExit(f"{kind}: the agent did not count the steps")
         return values
@@ -77,13 +83,15 @@ def main() -> None:
         if args.kind and kind not in args.kind:
             continue
         for step_s, bound in targets.items():
-            runs = [measure(kind, args.device, step_s, args.pairs) for _ in range(args.processes)]
+            num_layers = layers_of(kind, args.device, step_s)
+            runs = [measure(kind, args.device, num_layers, args.pairs) for _ in range(args.processes)]
             pairs = [pair for run in runs for pair in run]
             ratios = [math.log(pair["on"] / pair["off"]) for pair in pairs]
             low, high = interval(ratios)
             off_s = statistics.median(pair["off"] for pair in pairs)
             row = {
                 "kind": kind,
+                "num_layers": num_layers,
                 "step_ms": 1e3 * off_s,
                 "overhead": math.expm1(statistics.median(ratios)),
                 "ci": [math.expm1(low), math.expm1(high)],

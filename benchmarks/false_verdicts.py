@@ -7,6 +7,8 @@ Simulated, with the shipped `judge`, asked at every look as the protocol does:
 Real, comparing a command with itself (a variable that nobody reads):
 
     python benchmarks/false_verdicts.py --real 20 --command python examples/train_small.py
+
+`--lanes N` makes N of them at a time, each on cores of its own.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ import math
 import multiprocessing
 import os
 import platform
+import queue
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -251,25 +255,39 @@ def print_table(rows: list[dict[str, object]]) -> None:
         print(f"| {row['scenario']} | {shares} | {row['mean_pairs']:.1f} | {holds} | {kept} |")
 
 
-def run_real(num: int, command: list[str], options: list[str]) -> dict[str, object]:
+def run_real(num: int, lanes: int, command: list[str], options: list[str]) -> dict[str, object]:
     """Compare `command` with itself `num` times; every comparison as it falls."""
-    dynotune = Path(sys.executable).with_name("dynotune")
-    call = [str(dynotune), "compare", "env.DYNOTUNE_NOTHING=1", *options, "--json", "-", "--", *command]
-    comparisons = []
-    for number in range(1, num + 1):
-        # A seed of its own: the same orders twenty times would be one draw, not twenty.
-        ran = subprocess.run([*call[:3], "--seed", str(number), *call[3:]], stdout=subprocess.PIPE)
+    cores = sorted(os.sched_getaffinity(0))
+    size = len(cores) // lanes
+    free = queue.SimpleQueue[list[int]]()
+    for lane in range(lanes):
+        free.put(cores[lane * size : (lane + 1) * size])
+
+    def compare(number: int) -> Comparison | None:
+        own = free.get()
+        try:
+            # A seed of its own: the same orders twenty times would be one draw, not twenty.
+            call = ["dynotune", "compare", "env.DYNOTUNE_NOTHING=1", "--seed", str(number), *options]
+            words = ["taskset", "-c", ",".join(map(str, own)), sys.executable, "-m", *call, "--json", "-", "--"]
+            ran = subprocess.run([*words, *command], capture_output=True)
+        finally:
+            free.put(own)
         if ran.returncode != 0:
-            print(f"Comparison {number} ended with exit code {ran.returncode}: {shlex.join(call)}")
-            break
+            print(f"{number:3d}  exit code {ran.returncode}: {ran.stderr.decode(errors='replace')[-500:]}", flush=True)
+            return None
         comparison = document.decode(ran.stdout, Comparison, name=f"comparison {number}")
         print(f"{number:3d}  {comparison.verdict}  {comparison.speedup}  {comparison.ci}", flush=True)
-        comparisons.append(comparison)
+        return comparison
+
+    with ThreadPoolExecutor(lanes) as pool:
+        comparisons = [comparison for comparison in pool.map(compare, range(1, num + 1)) if comparison is not None]
     counted = collections.Counter(str(comparison.verdict) for comparison in comparisons)
     false = counted["faster"] + counted["slower"]
     print(f"{false} of {len(comparisons)} called faster or slower: {dict(counted)}")
     return {
         "asked": num,
+        "lanes": lanes,
+        "cores_a_lane": size,
         "num": len(comparisons),
         "false": false,
         "verdicts": dict(counted),
@@ -317,14 +335,16 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--without-safeguards", action="store_true", help="as first designed; nothing is written")
     parser.add_argument("--real", type=int, metavar="N", help="N real comparisons instead")
+    parser.add_argument("--lanes", type=int, default=1, help="real comparisons at a time")
+    parser.add_argument("--out", type=Path, help="where the result is written")
     parser.add_argument("--options", default="", help="for each `dynotune compare`, in one string")
     parser.add_argument("--command", nargs=argparse.REMAINDER, help="compared with itself; comes last")
     asked = parser.parse_args()
     if asked.real:
         if not asked.command:
             parser.error("--real needs --command")
-        result = run_real(asked.real, asked.command, shlex.split(asked.options))
-        out = RESULTS / "false_verdicts_real.json"
+        result = run_real(asked.real, asked.lanes, asked.command, shlex.split(asked.options))
+        out = asked.out or RESULTS / "real_same.json"
         out.write_text(json.dumps({**provenance(), **result}, indent=1) + "\n")
         return 0 if result["num"] == asked.real else 1
     if asked.without_safeguards:
@@ -335,7 +355,7 @@ def main() -> int:
     print_table(rows)
     if not asked.without_safeguards:
         result = {"num": asked.num, "seed": asked.seed, "wall_s": round(time.monotonic() - started_s, 1)}
-        out = RESULTS / "false_verdicts.json"
+        out = asked.out or RESULTS / "false_verdicts.json"
         out.write_text(json.dumps({**provenance(), **result, "scenarios": rows}, indent=1) + "\n")
     return 1 if any(row["kept"] is False for row in rows) else 0
 

@@ -1,6 +1,7 @@
 """A loop of small steps that times itself with the agent's covers on and off, in blocks that take turns.
 
-Run under the agent. Prints one line of JSON a pair of blocks: seconds a step with them and without.
+Run under the agent. Prints one line of JSON a pair of blocks: seconds a step with them and without. With no pairs it
+wants no agent and prints the seconds of a step.
 """
 
 import argparse
@@ -48,18 +49,20 @@ class Covers:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", choices=["train", "loader", "infer"], default="train")
-    parser.add_argument("--step-s", type=float, default=2e-3, help="About how long a step shall be.")
+    parser.add_argument("--layers", type=int, default=10)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--pairs", type=int, default=100)
     parser.add_argument("--block-s", type=float, default=0.03)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    num_layers = max(1, round(args.step_s / seconds_of(args, 10) * 10))
-    net, run = build(args, num_layers)
-    run(300)  # the step is found
+    net, run = build(args)
+    step_s = min(run(100) for _ in range(5))  # the step is found
+    if not args.pairs:
+        print(step_s)
+        return
     covers = Covers(net)
-    steps = max(10, round(args.block_s / args.step_s))
+    steps = max(10, round(args.block_s / step_s))
     draw = random.Random(0)
     for _ in range(args.pairs):
         values = {}
@@ -71,28 +74,9 @@ def main() -> None:
     covers.on()
 
 
-def seconds_of(args: argparse.Namespace, num_layers: int) -> float:
-    """About what a step of so many layers takes, without modules and optimizers: the agent sees nothing of it."""
-    weights = [torch.randn(64, 64, device=args.device, requires_grad=args.kind != "infer") for _ in range(num_layers)]
-    x = torch.randn(16, 64, device=args.device)
-
-    def step() -> None:
-        y = x
-        with torch.inference_mode(args.kind == "infer"):
-            for weight in weights:
-                y = nn.functional.linear(y, weight).relu()
-        if args.kind != "infer":
-            gradients = torch.autograd.grad(y.sum(), weights)
-            with torch.no_grad():
-                for weight, gradient in zip(weights, gradients, strict=True):
-                    weight.add_(gradient, alpha=-1e-6)
-
-    return min(timed(step, 100, args.device) for _ in range(6))
-
-
-def build(args: argparse.Namespace, num_layers: int):
+def build(args: argparse.Namespace):
     """The network, and a function that runs some steps of it and gives the seconds of one."""
-    layers = [layer for _ in range(num_layers) for layer in (nn.Linear(64, 64), nn.ReLU())]
+    layers = [layer for _ in range(args.layers) for layer in (nn.Linear(64, 64), nn.ReLU())]
     net = nn.Sequential(*layers).to(args.device)
     loader = DataLoader(TensorDataset(torch.randn(16 * 1000, 64)), batch_size=16)
     batches = itertools.chain.from_iterable(itertools.repeat(loader))

@@ -146,3 +146,86 @@ def test_another_optimizer_than_the_one_that_ends_the_step_ends_none():
         counted.steps.stepped(second)
     counted.steps.stepped(first)
     assert counted.steps.num_steps == 10
+
+
+class Tensor:
+    """Like a tensor: `size(0)` says how many samples."""
+
+    def __init__(self, num_samples):
+        self.shape = (num_samples, 3)
+
+    def size(self, dimension):
+        return self.shape[dimension]
+
+
+def train(counted, optimizer, batches, key=(Loader, 1, 8, object, True)):
+    key = counted.steps.iterator_made(key, [])
+    for batch in batches:
+        counted.steps.drawn(key, 8, 0.0, 0.5, batch)
+        counted.steps.stepped(optimizer)
+
+
+def test_batches_of_all_kinds_are_counted_once_the_step_is_known():
+    counted, optimizer = Counted(), Net()
+    usual = [[Tensor(8), Tensor(8)]] * 10
+    odd = [[Tensor(3), Tensor(3)], {"x": Tensor(5)}, [Tensor(2), Tensor(2), Tensor(2)], Tensor(7), object()]
+    train(counted, optimizer, [*usual, *odd, *usual])
+    assert counted.samples == [8] * 10 + [3, 5, 2, 7, -1] + [8] * 10
+    assert counted.steps.wait_s == 0.5 * 25
+
+
+def test_each_epoch_is_marked_once_the_step_is_known():
+    counted, optimizer = Counted(), Net()
+    for _ in range(3):
+        train(counted, optimizer, [[Tensor(8), Tensor(8)]] * 6)
+    assert [index for index, (*_, flags) in enumerate(counted.recorded) if flags & 4] == [0, 6, 12]
+
+
+class Pending(Counted):
+    """As in a measured run: nobody asks what happened in a step, so steps may be worked off together."""
+
+    def __init__(self, stops):
+        super().__init__()
+        self.steps._flags_now, self._planned = None, iter(stops)
+
+    def reached(self, num_steps):
+        self.stops.append((num_steps, len(self.recorded)))
+        return next(self._planned)
+
+
+def test_steps_worked_off_together_stop_exactly_where_they_should():
+    counted, optimizer = Pending([100, 237, 10**9]), Net()
+    train(counted, optimizer, [[Tensor(8), Tensor(8)]] * 400)
+    assert counted.stops == [(4, 4), (100, 100), (237, 237)]
+    counted.steps.work_off()
+    assert counted.samples == [8] * 400
+
+
+def test_what_comes_between_is_counted_in_order():
+    counted, optimizer, other = Pending([10**9]), Net(), Net()
+    key = (Loader, 1, 8, object, True)
+    for number in range(200):
+        train(counted, optimizer, [[Tensor(8), Tensor(8)] if number % 7 else Tensor(3)], key)
+        if number > 20 and number % 5 == 0:
+            counted.steps.stepped(other)
+    counted.steps.work_off()
+    assert counted.samples == [8 if number % 7 else 3 for number in range(200)]
+    assert [end for end, *_ in counted.recorded] == sorted(end for end, *_ in counted.recorded)
+
+
+def test_a_forked_child_does_not_count_its_parents_steps():
+    counted, optimizer = Pending([10**9]), Net()
+    train(counted, optimizer, [[Tensor(8), Tensor(8)]] * 199)
+    num_recorded = len(counted.recorded)
+    assert counted.steps.pending
+    counted.steps.reset_after_fork()
+    counted.steps.work_off()
+    assert len(counted.recorded) == num_recorded
+
+
+def test_a_process_that_is_killed_has_few_steps_that_are_not_recorded():
+    counted, optimizer = Pending([10**9]), Net()
+    train(counted, optimizer, [[Tensor(8), Tensor(8)]] * 4)  # the step is found
+    for num_steps in range(5, 1000):
+        train(counted, optimizer, [[Tensor(8), Tensor(8)]])
+        assert num_steps - len(counted.recorded) <= num_steps / 16

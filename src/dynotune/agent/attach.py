@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import os
 import random
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .names import Key
     from .profile import Profile
-    from .steps import Key
 
 
 class Agent:
@@ -91,7 +92,19 @@ class Agent:
             marker.wrap_function(self._plan["step_on"], hooks, self.mark_step, self.log)
         hooks.offer_stub("dynotune", {"step": self.mark_step})
         atexit.register(self._finish)
+        self._cover_exit()
         os.register_at_fork(after_in_child=self._forked)
+
+    def _cover_exit(self) -> None:
+        """`os._exit` asks nobody, and is how children of multiprocessing end."""
+        original = os._exit
+
+        @functools.wraps(original)
+        def _exit(*args: Any, **kwargs: Any) -> Any:
+            self._guard("exit", self._steps.work_off)
+            return original(*args, **kwargs)
+
+        os._exit = _exit
 
     def log(self, where: str, error: Exception) -> None:
         """Write down a mistake of the agent's own."""
@@ -132,7 +145,7 @@ class Agent:
         if self._plan.get("seed") is not None:
             torch.manual_seed(self._plan["seed"])
         self._guard("roots", self._cover_roots, torch)
-        self._guard("loaders", sources.cover_loaders, torch, self._steps.drawn, self._loader_begun, self.log)
+        self._guard("loaders", sources.cover_loaders, torch, self._steps, self._loader_begun, self.log)
         self._guard("workers", sources.cover_loader_workers, torch, self._worker_begun, self.log)
         self._guard("optimizers", sources.cover_optimizers, torch, self._steps, self._compiled, self.log)
         if self._plan.get("step_on"):
@@ -167,9 +180,10 @@ class Agent:
         handler.register_start_callback(begins)
         type(handler).clear = clear
 
-    def _loader_begun(self, key: Key, loader: Any) -> None:
-        self._steps.iterator_made(key, loader.dataset)
-        self._settings.on_loader(loader)
+    def _loader_begun(self, key: Key, loader: Any) -> Key:
+        key = self._steps.iterator_made(key, loader.dataset)
+        self._guard("loader", self._settings.on_loader, loader)
+        return key
 
     def _worker_begun(self) -> None:
         """This process works for a loader: what it calls, transforms for instance, are no steps of the program."""
@@ -211,11 +225,10 @@ class Agent:
                 **self._place_among_ranks(),
             }
         )
-        if self._roots is not None:
-            if self._settings.wants_around:
-                classes = set(classes) | set(self._roots.known_classes())
-            self._roots.after = self._steps.called
-            self._roots.watch_only(classes)
+        if self._roots is not None and self._settings.wants_around:
+            self._roots.watch_only(set(classes) | set(self._roots.known_classes()))
+        elif self._roots is not None:
+            self._roots.watch_only(classes, self._steps.cover_of_anchor)
         self._guard("readback", self._read_back)
 
     def _new_events(self) -> int:
@@ -254,6 +267,7 @@ class Agent:
         self._event({"event": "memory", **observe.memory(self._torch)})
 
     def _finish(self) -> None:
+        self._guard("steps", self._steps.work_off)
         if self._profile is not None:
             self._guard("profiler", self._profile.finish)
         if self._torch is not None:

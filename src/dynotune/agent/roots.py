@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .hooks import Log
 
     Call = Callable[..., Any]
+    Special = Callable[[Call, Call, Callable[[], bool], set[int], Log], Call]
 
 
 class Roots:
@@ -40,7 +41,10 @@ class Roots:
         self._module = torch.nn.Module
         self.original: Call = torch.nn.Module.__call__
         self._is_compiling: Callable[[], bool] = torch.compiler.is_compiling
-        self._is_grad_enabled = torch.is_grad_enabled
+        # What it looks at, without the call, which is paid in every step. No graph may see this one.
+        flags = vars(torch.compiler)
+        direct = functools.partial(flags.__getitem__, "_is_compiling_flag")
+        self._is_compiling_yet = direct if "_is_compiling_flag" in flags else self._is_compiling
         self._first, self.after, self._around, self._log = first, after, around, log
         self._busy: set[int] = set()
         # By identity, as long as they live; and all classes, so that they stay known when the modules have died.
@@ -49,6 +53,7 @@ class Roots:
         self._covers: dict[type, tuple[Call | None, Call]] = {}
         self._cover_of_all: Call | None = None
         self._compiled = False
+        self._special: Special | None = None
 
     def watch_all(self) -> None:
         """Cover every module's call, unless something is compiled. torch.compile still finds the original."""
@@ -76,16 +81,27 @@ class Roots:
         if self._compiled:
             return
         self._compiled = True
+        for module_class in list(self._covers):
+            self._uncover_class(module_class)
+            self._cover_class(module_class)
         if self._covers_all():
             self._module.__call__ = self.original
             for module_class in self.known_classes():
                 self._cover_class(module_class)
 
-    def watch_only(self, classes: set[type]) -> None:
-        """Uncover all but `classes`; with compiled code about, covers of classes stay."""
+    def watch_only(self, classes: set[type], special: Special | None = None) -> None:
+        """Uncover all but `classes`; with compiled code about, covers of classes stay.
+
+        Args:
+            special: makes a better cover for them: of the original call, the usual cover, `is_compiling`, the
+                threads inside a root's call, and the log.
+        """
         if self._covers_all():
             self._module.__call__ = self.original
+        self._special = special
         for module_class in classes:
+            if not self._compiled:
+                self._uncover_class(module_class)
             self._cover_class(module_class)
         if not self._compiled:
             for module_class in set(self._covers) - set(classes):
@@ -115,8 +131,8 @@ class Roots:
         self._covers[module_class] = own, cover
 
     def _uncover_class(self, module_class: Any) -> None:
-        own, cover = self._covers[module_class]
-        if module_class.__dict__.get("__call__") is not cover:
+        own, cover = self._covers.get(module_class, (None, None))
+        if cover is None or module_class.__dict__.get("__call__") is not cover:
             return  # somebody has covered ours
         del self._covers[module_class]
         if own is None:
@@ -125,21 +141,21 @@ class Roots:
             module_class.__call__ = own
 
     def _cover(self, original: Call) -> Call:
-        is_compiling, busy, known, around = self._is_compiling, self._busy, self._known, self._around
+        is_compiling = self._is_compiling if self._compiled else self._is_compiling_yet
+        busy, known, around = self._busy, self._known, self._around
 
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
             # First, so that a traced call folds to the original's and guards nothing of ours.
             if is_compiling():
                 return original(module, *args, **kwargs)
             thread = get_ident()
-            # In __dict__, for a module's own __getattr__ is slow to say no.
-            if thread in busy or "_is_replica" in module.__dict__:
+            if thread in busy:
+                return original(module, *args, **kwargs)
+            met = known.get(id(module))
+            if (met is None or met() is not module) and not self._meet(module, thread):
                 return original(module, *args, **kwargs)
             try:
                 busy.add(thread)
-                met = known.get(id(module))
-                if met is None or met() is not module:
-                    self._meet(module)
                 output = around(original, module, args, kwargs) if around else original(module, *args, **kwargs)
             finally:
                 busy.discard(thread)
@@ -149,17 +165,27 @@ class Roots:
                 self._log("roots", error)
             return output
 
-        # Ours are words that only a type checker understands.
-        __call__.__annotations__ = {}
-        __call__.__name__ = "_wrapped_call_impl"
-        __call__.__qualname__ = original.__qualname__
-        __call__.__module__ = original.__module__
-        return __call__
+        special = self._special(original, __call__, is_compiling, busy, self._log) if self._special else __call__
+        for cover in (__call__, special):
+            # Ours are words that only a type checker understands.
+            cover.__annotations__ = {}
+            cover.__name__ = "_wrapped_call_impl"
+            cover.__qualname__ = original.__qualname__
+            cover.__module__ = original.__module__
+        return special
 
-    def _meet(self, module: Any) -> None:
+    def _meet(self, module: Any, thread: int) -> bool:
+        """Whether the module is a root; DataParallel's copies of one are none."""
+        # In __dict__, for a module's own __getattr__ is slow to say no.
+        if "_is_replica" in module.__dict__:
+            return False
         try:
+            self._busy.add(thread)
             self._known[id(module)] = weakref.ref(module)
             self._known_classes.add(type(module))
             self._first(module)
         except Exception as error:
             self._log("roots", error)
+        finally:
+            self._busy.discard(thread)
+        return True

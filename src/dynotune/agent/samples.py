@@ -32,6 +32,15 @@ def _in_batch(batch: Any, batch_size: int | None) -> int | None:
     return num if isinstance(num, int) else None
 
 
+def are_fields(batch: Any, num_samples: int | None) -> bool:
+    """Whether `batch` is a list of fields, of which the first is a tensor of all its samples, and can be no other."""
+    try:
+        usual = type(batch) in (list, tuple) and len(batch) != num_samples
+        return usual and bool(batch[0].size(0) == num_samples)
+    except Exception:  # no tensor
+        return False
+
+
 def in_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     """Samples in a module's inputs: the leading size of the first array with one."""
     try:

@@ -18,12 +18,10 @@ if TYPE_CHECKING:
     from .steps import Steps
 
 
-def cover_loaders(
-    torch: Any, drawn: Callable[[Any, Any, float, float, Any], None], met: Callable[[Any, Any], None], log: Log
-) -> None:
-    """Call `drawn(token key, batch size, wait begin, wait end, batch)` after each batch.
+def cover_loaders(torch: Any, steps: Steps, met: Callable[[Any, Any], Any], log: Log) -> None:
+    """Call `steps.drawn(token key, batch size, wait begin, wait end, batch)` after each batch.
 
-    `met(token key, loader)` comes when an iterator of a loader is made.
+    `met(token key, loader)` comes when an iterator of a loader is made, and gives the key to use.
     """
     iterator = torch.utils.data.dataloader._BaseDataLoaderIter
     original_init, original_reset, original_next = iterator.__init__, iterator._reset, iterator.__next__
@@ -35,8 +33,7 @@ def cover_loaders(
             # No reference to the loader: it must die when it would have died.
             batch_size = getattr(loader, "batch_size", None)
             key = type(loader), id(loader.dataset), batch_size, type(loader.sampler), torch.is_grad_enabled()
-            self._dynotune = key, batch_size
-            met(key, loader)
+            self._dynotune = met(key, loader), batch_size
         except Exception as error:
             log("loader", error)
 
@@ -57,7 +54,7 @@ def cover_loaders(
         end = perf_counter()
         try:
             key, batch_size = self._dynotune
-            drawn(key, batch_size, begin, end, batch)
+            steps.drawn(key, batch_size, begin, end, batch)
         except Exception as error:
             log("draw", error)
         return batch

@@ -5,10 +5,12 @@ from __future__ import annotations
 import weakref
 from threading import RLock
 from time import perf_counter
+from types import MethodType
 
 from . import cycle as cycles
-from . import samples
+from . import samples, short_ways
 from .history import MAX_EVENTS, AllDraws, History
+from .names import Names
 from .writer import EPOCH
 
 TYPE_CHECKING = False
@@ -16,13 +18,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
     from typing import Any
 
-    Key = tuple[type, int, Any, type, bool]
+    from .names import Key
 
 # Loaders are drawn from ahead of use by a batch or so (Lightning, accelerate).
 _MAX_AHEAD = 4
 # Replays of captured graphs, with none of the cycle's ends among them, that show the cycle to be over.
 _MAX_REPLAYS = 16
 _MAX_REPLAYS_AMONG_STEPS = 256
+# How many steps are worked off together. A process that is killed loses them: one in so many of all that it made,
+# and never more than 20 ms of them.
+_PENDING_SHARE = 16
+_MAX_PENDING = 64
+_MAX_PENDING_S = 0.02
 # An exception inside an optimizer's step leaves it open; after this many events it is taken for closed.
 MAX_INSIDE_OPTIMIZER = 4096
 
@@ -58,19 +65,15 @@ class Steps:
         self.grad_enabled = grad_enabled
         self._record, self._flags_now, self._reached, self._fixed = record, flags_now, reached, fixed
         self._search_again = search_again
-        self._tokens: list[cycles.Token] = []
-        # Loaders by their key; modules, optimizers and graphs by identity, as long as they live.
-        self._draws: dict[Key, int] = {}
-        self._datasets: dict[Key, weakref.ref[Any]] = {}
-        self._numbers: dict[tuple[str, int, bool], tuple[weakref.ref[Any], int]] = {}
-        self._classes: dict[int, type] = {}
+        self._names = Names()
+        self._tokens = self._names.tokens
         self._history = History()
         self._begun: set[Key] = set()
         self._epoch = False
         self._next_check = MAX_EVENTS + 1 if marked_by_hand else 3
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.inside_optimizer = 0
-        self._cycle: cycles.Cycle | None = None
+        self.cycle: cycles.Cycle | None = None
         self._sampler: int | None = None
         self._anchor, self._per_step = -1, 1
         self._loaders: Container[int] = frozenset()
@@ -82,6 +85,12 @@ class Steps:
         self._waits: list[float] = []
         self._sizes: list[int | None] = []
         self._next_stop = 0
+        # Makes the cover of the class whose module's calls end the steps, where that is all there is to see of them.
+        self.cover_of_anchor: Any = None
+        # What the short ways noted, in order: (wait, samples, None or end) of a batch, or the end of a step.
+        self.pending: list[Any] = []
+        self.due = [0.0, 0.0]  # so many, or the time
+        self._working_off = False
         self.num_steps = 0
         # Of all steps so far; `num_uncounted` of them have samples that could not be counted.
         self.wait_s, self.num_samples, self.num_uncounted = 0.0, 0, 0
@@ -92,12 +101,13 @@ class Steps:
 
     def reset_after_fork(self) -> None:
         """The thread that held the lock may not exist here."""
-        self._lock = RLock()
+        self._lock, self._working_off = RLock(), False
+        self.pending.clear()
         self._forget_short_ways()
 
     def _forget_short_ways(self) -> None:
-        self.__dict__.pop("stepped", None)
-        self.__dict__.pop("called", None)
+        for name in ("drawn", "stepped"):
+            self.__dict__.pop(name, None)
 
     # What happens in the program
 
@@ -108,50 +118,44 @@ class Steps:
         evaluation.
         """
         with self._lock:
-            if self._cycle is not None and not self._marked and self._search_again():
-                if all(self._tokens[n].kind in (cycles.DRAW, cycles.CALL) for n in self._cycle.sequence):
+            self.work_off()
+            if self.cycle is not None and not self._marked and self._search_again():
+                if all(self._tokens[n].kind in (cycles.DRAW, cycles.CALL) for n in self.cycle.sequence):
                     self._num_superseded = self.num_steps
                 self._forget_cycle()
                 self._optimizers.clear()
             self._optimizers.add(optimizer)
 
-    def iterator_made(self, key: Key, dataset: Any) -> None:
-        """A loader is begun anew: with the first batch from it an epoch begins."""
+    def iterator_made(self, key: Key, dataset: Any) -> Key:
+        """A loader is begun anew: with the first batch from it an epoch begins. Gives the key that it is known by."""
         with self._lock:
+            key = self._names.loader_made(key, dataset)
             self._begun.add(key)
-            if key not in self._draws:
-                self._take_over(key)
-            try:
-                self._datasets[key] = weakref.ref(dataset)
-            except TypeError:  # a list: whether it is dead cannot be known
-                self._datasets.pop(key, None)
-
-    def _take_over(self, key: Key) -> None:
-        """Give a loader of new data the number of one just like it whose data have died, as of an earlier fold."""
-        for other, dataset in self._datasets.items():
-            if dataset() is None and (other[0], other[2:]) == (key[0], key[2:]) and other in self._draws:
-                self._draws[key] = self._draws.pop(other)
-                del self._datasets[other]
-                return
+            return key
 
     def drawn(self, key: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:
         with self._lock:
+            self.work_off()
             self.inside_optimizer = 0
-            number = self._draws.get(key)
-            if number is None:
-                number = self._draws[key] = self._new(cycles.DRAW, key[0].__name__)
-            if self._cycle is None or number in self._loaders:
+            number = self._names.of_loader(key)
+            if self.cycle is None or number in self._loaders:
                 begins = key in self._begun
                 self._begun.discard(key)
-                self._happened(number, end_s, end_s - begin_s, samples.in_batch(batch, batch_size), begins)
+                num_samples = samples.in_batch(batch, batch_size)
+                self._happened(number, end_s, end_s - begin_s, num_samples, begins)
+                usual = self.cycle is not None and number != self._anchor and samples.are_fields(batch, num_samples)
+                if usual and (begins or "drawn" not in self.__dict__):
+                    general = MethodType(Steps.drawn, self)
+                    self.drawn = short_ways.drawn(self, key, batch, self._begun, general)  # type: ignore[method-assign, assignment]
 
     def called(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         with self._lock:
             if self.inside_optimizer:
                 self.inside_optimizer -= 1
                 return
-            number = self._number(cycles.CALL, module, self.grad_enabled())
-            if self._cycle is None:
+            self.work_off()
+            number = self._names.of(cycles.CALL, module, self.grad_enabled())
+            if self.cycle is None:
                 self._happened(number, perf_counter(), 0.0, samples.in_call(args, kwargs))
                 return
             if number == self._sampler:
@@ -162,39 +166,43 @@ class Steps:
 
     def stepped(self, optimizer: Any) -> None:
         with self._lock:
+            self.work_off()
             self.inside_optimizer = 0
-            number = self._number(cycles.STEP, optimizer, False)
+            number = self._names.of(cycles.STEP, optimizer, False)
             if number == self._anchor:
                 self._tick(perf_counter(), True)
-            elif self._cycle is None:
+            elif self.cycle is None:
                 self._happened(number, perf_counter(), 0.0, None)
 
     def replayed(self, graph: Any) -> None:
         with self._lock:
-            number = self._number(cycles.REPLAY, graph, False)
+            self.work_off()
+            number = self._names.of(cycles.REPLAY, graph, False)
             if number == self._anchor:
                 self._tick(perf_counter(), True)
-            elif self._cycle is None or self._is_overtaken(number):
+            elif self.cycle is None or self._is_overtaken(number):
                 self._happened(number, perf_counter(), 0.0, None)
 
     def marked(self) -> None:
         """The program, or a function that the user named, says that a step has ended."""
         with self._lock:
             now = perf_counter()
+            self.work_off()
             if not self._marked:
                 self._begin_marked(now)
             self._end_step(now, True)
 
     def ignore(self) -> None:
         """Count nothing from here on."""
+        self.work_off()
         self._forget_cycle()
-        self._cycle, self._marked = cycles.Cycle([], -1, 1, set()), True
+        self.cycle, self._marked = cycles.Cycle([], -1, 1, set()), True
         self.marked = lambda: None  # type: ignore[method-assign]
 
     # From events to steps
 
     def _happened(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool = False) -> None:
-        if self._cycle is not None:
+        if self.cycle is not None:
             self._count(number, now, wait_s, num_samples, begins, True)
             return
         size = self._history.add(number, now, wait_s, num_samples, begins)
@@ -206,14 +214,14 @@ class Steps:
                 self._fix(found)
 
     def _fix(self, found: cycles.Cycle) -> None:
-        self._cycle = found
+        self.cycle = found
         self._anchor, self._per_step, self._loaders = found.anchor, found.per_step, frozenset(found.loaders)
         kinds = {n: self._tokens[n].kind for n in found.sequence}
         # Training without a loader has its samples nowhere that could be looked at for free.
         calls = [n for n in found.sequence if kinds[n] == cycles.CALL]
         self._sampler = calls[0] if calls and not self._loaders and cycles.STEP not in kinds.values() else None
         self._draws_per_step = sum(n in self._loaders or n == self._sampler for n in found.sequence)
-        needed = {self._classes[n] for n in calls if n in (self._sampler, self._anchor)}
+        needed = {self._names.classes[n] for n in calls if n in (self._sampler, self._anchor)}
         num_superseded, self._num_superseded = self._num_superseded, 0
         if num_superseded:
             # Whoever waits for a number of steps has to ask anew.
@@ -222,43 +230,12 @@ class Steps:
             self._begin_s = self._history.begin_s(found.sequence)
         self._catch_up()
         if kinds[found.anchor] == cycles.STEP and found.per_step == 1:
-            self._end_steps_with([r for r, number in self._numbers.values() if number == found.anchor])
-        elif kinds[found.anchor] == cycles.CALL and found.per_step == 1 and self._sampler in (None, found.anchor):
-            references = [r for r, number in self._numbers.values() if number == found.anchor]
-            self._end_steps_by_calls_of(references, self._tokens[found.anchor].with_grad)
+            anchor = self._names.references(found.anchor)[-1]
+            self.stepped = short_ways.stepped(self, anchor, self.stepped)  # type: ignore[method-assign, assignment]
+        elif calls == [found.anchor] and cycles.STEP not in kinds.values() and not self._flags_now:
+            anchor, with_grad = self._names.references(found.anchor)[-1], self._tokens[found.anchor].with_grad
+            self.cover_of_anchor = short_ways.called(self, anchor, with_grad, self._sampler is not None)
         self._fixed(found.describe(self._tokens), self._begin_s, needed, num_superseded)
-
-    def _end_steps_with(self, references: list[weakref.ref[Any]]) -> None:
-        """The usual case by the shortest way, for it is paid in every step: what one optimizer has done ends it."""
-        anchor, lock, general = references[-1], self._lock, self.stepped
-
-        def stepped(optimizer: Any) -> None:
-            if anchor() is not optimizer:
-                general(optimizer)
-                return
-            with lock:
-                self.inside_optimizer = 0
-                self._end_step(perf_counter(), True)
-
-        self.stepped = stepped  # type: ignore[method-assign]
-
-    def _end_steps_by_calls_of(self, references: list[weakref.ref[Any]], with_grad: bool) -> None:
-        """The same for inference: what one module has been called for ends the step and says its samples."""
-        anchor, lock, grad_enabled = references[-1], self._lock, self.grad_enabled
-        general, cycle, counts = self.called, self._cycle, self._sampler is not None
-
-        def called(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            usual = anchor() is module and self._cycle is cycle and not self.inside_optimizer
-            if not usual or grad_enabled() is not with_grad:
-                general(module, args, kwargs)
-                return
-            with lock:
-                if counts:
-                    self._waits.append(0.0)
-                    self._sizes.append(samples.in_call(args, kwargs))
-                self._end_step(perf_counter(), True)
-
-        self.called = called  # type: ignore[method-assign]
 
     def _catch_up(self) -> None:
         """Count what happened while the step was searched for."""
@@ -282,8 +259,9 @@ class Steps:
 
     def _forget_cycle(self) -> None:
         """Search anew."""
-        self._cycle, self._anchor, self._sampler, self._loaders = None, -1, None, frozenset()
+        self.cycle, self._anchor, self._sampler, self._loaders = None, -1, None, frozenset()
         self._forget_short_ways()
+        self.cover_of_anchor = None
         self._next_check, self._seen, self._waits, self._sizes = 3, 0, [], []
 
     def _count(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool, live: bool) -> None:
@@ -299,11 +277,16 @@ class Steps:
         if self._seen == self._per_step:
             self._seen = 0
             self._end_step(now, live)
+            self.due[1] = 0.0  # how many are due has changed
 
     def _end_step(self, now: float, live: bool) -> None:
-        wait_s, num_samples = 0.0, -1
-        if self._sizes:
-            wait_s, num_samples = self._take_batches()
+        wait_s, num_samples, sizes = 0.0, -1, self._sizes
+        if sizes:
+            if len(sizes) == len(self._waits) == self._draws_per_step == 1:
+                size, wait_s = sizes.pop(), self._waits.pop()
+                num_samples = -1 if size is None else size
+            else:
+                wait_s, num_samples = self._take_batches()
             self.wait_s += wait_s
         if num_samples < 0:
             self.num_uncounted += 1
@@ -321,12 +304,34 @@ class Steps:
         if live and self.num_steps >= self._next_stop:
             self._next_stop = self._reached(self.num_steps)
 
+    def work_off(self) -> None:
+        """Count what was noted."""
+        pending = self.pending
+        if not pending:
+            return
+        with self._lock:
+            if self._working_off:
+                return  # a signal handler or finalizer, in the middle of the loop below
+            self._working_off = True
+            try:
+                while pending:
+                    event = pending.pop(0)
+                    end_s = event
+                    if type(event) is tuple:
+                        wait_s, size, end_s = event
+                        self._waits.append(wait_s)
+                        self._sizes.append(size if type(size) is int else None)
+                    if end_s is not None:
+                        self._end_step(end_s, True)
+                # In a pilot each step is asked what happened in it, when it has happened.
+                most = min(_MAX_PENDING, self.num_steps // _PENDING_SHARE) if self._flags_now is None else 1
+                self.due[:] = min(most, self._next_stop - self.num_steps), perf_counter() + _MAX_PENDING_S
+            finally:
+                self._working_off = False
+
     def _take_batches(self) -> tuple[float, int]:
         """Loader wait and samples (-1 unknown) of the step that ends now."""
         sizes, per_step = self._sizes, self._draws_per_step or len(self._sizes)
-        if len(sizes) == len(self._waits) == per_step == 1:
-            size = sizes.pop()
-            return self._waits.pop(), -1 if size is None else size
         surplus = len(sizes) - per_step
         if surplus > _MAX_AHEAD:
             # Far more than the cycle has: an evaluation on the same data came in between. The last ones are the step's.
@@ -341,35 +346,9 @@ class Steps:
     def _begin_marked(self, now: float) -> None:
         """Steps are marked from now on: what the loaders drew so far belongs to the first."""
         self._marked = True
-        self._cycle = cycles.Cycle([], -1, 1, set())
+        self.cycle = cycles.Cycle([], -1, 1, set())
         self._anchor = -1
         self._loaders = AllDraws(self._tokens)
         begin = self._history.begin_s(None) if self._history.numbers else now
         self._catch_up()
         self._fixed("marked by the program", begin, set(), 0)
-
-    # Names for objects
-
-    def _number(self, kind: str, thing: Any, with_grad: bool) -> int:
-        entry = self._numbers.get((kind, id(thing), with_grad))
-        if entry is not None and entry[0]() is thing:
-            return entry[1]
-        return self._meet(kind, thing, with_grad)
-
-    def _meet(self, kind: str, thing: Any, with_grad: bool) -> int:
-        """A number for a thing not seen before; it takes over the number of one of its class that has died."""
-        number = None
-        for (other_kind, _, other_grad), (reference, other) in self._numbers.items():
-            same = (other_kind, other_grad, self._classes[other]) == (kind, with_grad, type(thing))
-            if same and reference() is None:
-                number = other
-                break
-        if number is None:
-            number = self._new(kind, type(thing).__name__, with_grad)
-            self._classes[number] = type(thing)
-        self._numbers[(kind, id(thing), with_grad)] = weakref.ref(thing), number
-        return number
-
-    def _new(self, kind: str, name: str, with_grad: bool = False) -> int:
-        self._tokens.append(cycles.Token(kind, name, with_grad))
-        return len(self._tokens) - 1

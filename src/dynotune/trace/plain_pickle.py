@@ -1,0 +1,111 @@
+"""Loads pickles that hold plain data: dicts, lists, strings, numbers, and tuples of integers. Nothing else.
+
+A pickle is a program for a stack machine (https://docs.python.org/3/library/pickletools.html). It is read once as
+bytes before the first instruction runs, and only instructions that can do nothing but build such data are let through.
+That also bounds what a hostile file can cost: no length reaches beyond the file, no tuple nests (hashing a deep one
+overflows the stack of C), and memory stays within some fifty times the file.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+import re
+from typing import NoReturn
+
+from dynotune.schema.errors import UsageError
+
+_PROTOCOLS = range(2, 6)
+_RUN = 4096
+# Bytes of the length that precedes each kind of string.
+_STRINGS = {ord("X"): 4, 0x8C: 1, 0x8D: 8}  # BINUNICODE, SHORT_BINUNICODE, BINUNICODE8
+_STOP = ord(".")
+# A container takes some sixty bytes of memory and at least one of the file; torch spends more than thirty on each.
+_BYTES_PER_CONTAINER = 8
+_INTEGER = rb"(?:K.|M..|J.{4}|\x8a(?:%s))" % b"|".join(rb"\x%02x.{%d}" % (size, size) for size in range(10))
+
+
+class _Unpickler(pickle.Unpickler):
+    """The check has refused all that comes here already."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        raise pickle.UnpicklingError(f"{module_name}.{global_name} is no plain data")
+
+    def persistent_load(self, pid: object, /) -> NoReturn:
+        raise pickle.UnpicklingError("a persistent id is no plain data")
+
+
+def load(raw: bytes, *, name: str) -> object:
+    """The data that the pickle `raw` holds; `name` stands in errors.
+
+    Raises:
+        UsageError: not a pickle, damaged, or one that is more than plain data. Then nothing of it has run.
+    """
+    end = _check(raw, name)
+    try:
+        return _Unpickler(io.BytesIO(raw[:end])).load()
+    except (
+        *(pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, MemoryError, OverflowError),
+        *(RecursionError, TypeError, ValueError),
+    ) as error:
+        raise UsageError(f"{name} is a damaged pickle: {type(error).__name__}: {error}.") from error
+
+
+def _check(raw: bytes, name: str) -> int:
+    """Number of bytes up to the end of the pickle, all of whose instructions are harmless.
+
+    Raises:
+        UsageError: some are not.
+    """
+    if len(raw) < 2 or raw[0] != 0x80 or raw[1] not in _PROTOCOLS:
+        raise UsageError(
+            f"{name} does not begin as a pickle of protocol {_PROTOCOLS[0]} to {_PROTOCOLS[-1]}.",
+            hint="Write it with torch.cuda.memory._dump_snapshot(path).",
+        )
+    if raw.count(b"}") + raw.count(b"]") > len(raw) // _BYTES_PER_CONTAINER + 64:
+        raise UsageError(f"{name} holds more containers than data of its size can fill; nothing was loaded.")
+    harmless = _harmless(len(raw))
+    at = 2
+    while True:
+        if run := harmless.match(raw, at):
+            at = run.end()
+            continue
+        if at >= len(raw):
+            raise UsageError(f"{name} is cut short: the pickle has no end after byte {at:,}.")
+        if raw[at] == _STOP:
+            return at + 1
+        if (width := _STRINGS.get(raw[at])) is None:
+            _refuse(raw, at, name)
+        length = int.from_bytes(raw[at + 1 : at + 1 + width], "little")
+        if at + 1 + width + length > len(raw):
+            raise UsageError(f"{name} is cut short: a string at byte {at:,} is longer than the file.")
+        at += 1 + width + length
+
+
+def _harmless(num_bytes: int) -> re.Pattern[bytes]:
+    """Matches up to `_RUN` instructions other than strings that build plain data in a pickle of that size."""
+    # LONG_BINPUT makes room for as many objects as its number says: no more than there are bytes.
+    high = [num_bytes >> shift for shift in (8, 16, 24)]
+    slots = b"".join(rb"[\x00-\x%02x]" % min(most, 0xFF) for most in high)
+    instructions = (
+        _INTEGER + rb"(?:\x85|%s(?:\x86|%s\x87))" % (_INTEGER, _INTEGER),  # TUPLE1, TUPLE2, TUPLE3 of integers
+        _INTEGER,
+        rb"[N\x88\x89]",  # NONE, NEWTRUE, NEWFALSE
+        rb"G.{8}",  # BINFLOAT
+        rb"[\x5d})(aesu]",  # EMPTY_LIST, EMPTY_DICT, EMPTY_TUPLE, MARK, APPEND, APPENDS, SETITEM, SETITEMS
+        rb"[qh].|j.{4}|\x94",  # BINPUT, BINGET, LONG_BINGET, MEMOIZE
+        rb"r." + slots,  # LONG_BINPUT
+        rb"\x95.{8}",  # FRAME
+    )
+    return re.compile(rb"(?:%s){1,%d}" % (b"|".join(instructions), _RUN), re.DOTALL)
+
+
+def _refuse(raw: bytes, at: int, name: str) -> NoReturn:
+    name_of = {operation.code: operation.name for operation in pickletools.opcodes}
+    if (instruction := name_of.get(chr(raw[at]))) is None:
+        raise UsageError(f"{name} is a damaged pickle: byte {at:,} ({raw[at]:#04x}) is no instruction.")
+    raise UsageError(
+        f"{name} holds more than plain data: the instruction {instruction} at byte {at:,}. Nothing of it was run.",
+        hint="Only open it with pickle if you trust whoever wrote it.",
+    )

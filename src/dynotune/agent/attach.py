@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .names import Key
+    from .profile import Profile
 
 
 class Agent:
@@ -32,11 +33,11 @@ class Agent:
         folder = os.environ["DYNOTUNE_RUN"]
         with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
             plan = json.load(file)
-        agent = cls(Writer(folder), plan)
+        agent = cls(Writer(folder), plan, folder)
         agent._attach()
         return agent
 
-    def __init__(self, writer: Writer, plan: dict[str, Any]) -> None:
+    def __init__(self, writer: Writer, plan: dict[str, Any], folder: str) -> None:
         self._writer = writer
         self._plan = plan
         self._torch: Any = None
@@ -51,15 +52,29 @@ class Agent:
             prepare=self._before_window,
             complete=self._window_complete,
         )
+        self._profile = self._planned_profile(folder) if plan.get("trace") else None
         self._steps = self._window.steps = Steps(
             grad_enabled=self._grad_enabled,
             record=writer.step,
             # In a measured run nobody asks what a step allocated: that costs more than the step's own record.
             flags_now=self._new_events if plan.get("pilot") else None,
-            reached=self._window.reached,
+            reached=(self._profile or self._window).reached,
             fixed=self._step_fixed,
             search_again=self._search_again,
             marked_by_hand=bool(plan.get("step_on")),
+        )
+
+    def _planned_profile(self, folder: str) -> Profile:
+        from .profile import Profile
+
+        return Profile(
+            folder,
+            self._plan.get("warmup_steps"),
+            self._plan["trace"],
+            rank=lambda: self._place_among_ranks().get("rank", observe.number("RANK")),
+            prepare=self._before_window,
+            complete=self._trace_complete,
+            log=self.log,
         )
 
     def _attach(self) -> None:
@@ -117,6 +132,8 @@ class Agent:
         self._torch = torch
         self._steps.grad_enabled = torch.is_grad_enabled
         self._window.torch_is_here(torch)
+        if self._profile is not None:
+            self._guard("profiler", self._profile.torch_is_here, torch)
         self._event(
             {
                 "event": "torch",
@@ -170,10 +187,15 @@ class Agent:
 
     def _worker_begun(self) -> None:
         """This process works for a loader: what it calls, transforms for instance, are no steps of the program."""
-        self._window.done = True
+        self._time_nothing()
         self._steps.ignore()
         if self._roots is not None:
             self._roots.watch_only(set())
+
+    def _time_nothing(self) -> None:
+        self._window.done = True
+        if self._profile is not None:
+            self._profile.done = True
 
     def _grad_enabled(self) -> bool:
         return bool(self._torch.is_grad_enabled())
@@ -185,8 +207,8 @@ class Agent:
     # When a step has been found or has ended
 
     def _search_again(self) -> bool:
-        """Whether another step may be searched for: a window times the one that it began with."""
-        if self._window.has_begun:
+        """Whether another step may be searched for: a window, or a trace, is of the one that it began with."""
+        if (self._profile or self._window).has_begun:
             return False
         if self._roots is not None:
             self._roots.watch_all()
@@ -211,6 +233,8 @@ class Agent:
 
     def _new_events(self) -> int:
         """Whether something was compiled or device memory allocated since this was last asked, as flags of a step."""
+        if self._profile is not None and self._profile.is_told:
+            return 0  # it costs what the trace would show
         now = (self._window.num_compilations, device_allocations(self._torch))
         before, self._before = getattr(self, "_before", now), now
         return (COMPILED if now[0] != before[0] else 0) | (ALLOCATED if now[1] != before[1] else 0)
@@ -223,6 +247,11 @@ class Agent:
         self._guard("readback", self._read_back)
         # Last: whoever reads it ends this process.
         self._event({"event": "window", "world_size": 1, **self._place_among_ranks(), **fields})
+
+    def _trace_complete(self, fields: dict[str, Any]) -> None:
+        self._guard("memory", self._remember_memory)
+        self._guard("readback", self._read_back)
+        self._event({"event": "trace", **fields})
 
     def _place_among_ranks(self) -> dict[str, int]:
         """Rank and world size where a process group says them; the environment, read at the start, may not know."""
@@ -239,6 +268,8 @@ class Agent:
 
     def _finish(self) -> None:
         self._guard("steps", self._steps.work_off)
+        if self._profile is not None:
+            self._guard("profiler", self._profile.finish)
         if self._torch is not None:
             self._guard("memory", self._remember_memory)
             self._guard("readback", self._read_back)
@@ -254,7 +285,7 @@ class Agent:
         if self._roots is not None:
             self._roots.reset_after_fork()
         if self._steps.num_steps or self._steps.num_events:
-            self._window.done = True
+            self._time_nothing()
         atexit.unregister(self._finish)
 
     def _guard(self, where: str, function: Callable[..., object], *args: Any) -> None:

@@ -33,8 +33,8 @@ def process() -> dict[str, Any]:
         "argv": argv,
         "executable": sys.executable,
         "python": ".".join(str(part) for part in sys.version_info[:3]),
-        "rank": _number("RANK"),
-        "world_size": _number("WORLD_SIZE"),
+        "rank": number("RANK"),
+        "world_size": number("WORLD_SIZE"),
     }
 
 
@@ -96,6 +96,7 @@ class EnvironmentWatch:
         )
 
 
-def _number(name: str) -> int | None:
+def number(name: str) -> int | None:
+    """Of an environment variable; None where it is none."""
     value = os.environ.get(name, "")
     return int(value) if value.isdigit() else None

@@ -224,7 +224,8 @@ class Steps:
         needed = {self._names.classes[n] for n in calls if n in (self._sampler, self._anchor)}
         num_superseded, self._num_superseded = self._num_superseded, 0
         if num_superseded:
-            self.num_steps, self._begin_s = 0, None
+            # Whoever waits for a number of steps has to ask anew.
+            self.num_steps, self._begin_s, self._next_stop = 0, None, 0
         if self._begin_s is None:
             self._begin_s = self._history.begin_s(found.sequence)
         self._catch_up()

@@ -50,10 +50,10 @@ class Window:
         if self._first_step is None:
             if num_steps < self._warmup_steps:
                 return self._warmup_steps
-            if not self._is_capturing():
+            if not is_capturing(self._torch):
                 self._begin(num_steps)
                 return num_steps + self._num_steps
-        elif num_steps >= self._first_step + self._num_steps and not self._is_capturing():
+        elif num_steps >= self._first_step + self._num_steps and not is_capturing(self._torch):
             self._end(num_steps - self._first_step)
             return NEVER
         return num_steps + 1
@@ -61,13 +61,13 @@ class Window:
     def _begin(self, first_step: int) -> None:
         self._prepare()
         self._counters = self._read_counters()
-        self._synchronise()
+        synchronise(self._torch)
         self._begin_s = perf_counter()
         # Last: a window that could not begin begins with a later step.
         self._first_step = first_step
 
     def _end(self, num_steps: int) -> None:
-        self._synchronise()
+        synchronise(self._torch)
         end_s = perf_counter()
         self.done = True
         before, after = self._counters, self._read_counters()
@@ -86,21 +86,6 @@ class Window:
             }
         )
 
-    def _synchronise(self) -> None:
-        """Wait for all devices that this process uses; to ask the others would make a context there."""
-        if self._has_cuda():
-            cuda = self._torch.cuda
-            for index in range(cuda.device_count()):
-                if index == cuda.current_device() or cuda.max_memory_reserved(index):
-                    cuda.synchronize(index)
-
-    def _is_capturing(self) -> bool:
-        """Whether a CUDA graph is being captured: to synchronise would end that with an error in the program."""
-        return self._has_cuda() and bool(self._torch.cuda.is_current_stream_capturing())
-
-    def _has_cuda(self) -> bool:
-        return self._torch is not None and bool(self._torch.cuda.is_initialized())
-
     def _read_counters(self) -> dict[str, Any]:
         return {
             "num_compilations": self.num_compilations,
@@ -109,6 +94,24 @@ class Window:
             "num_samples": self.steps.num_samples,
             "num_uncounted": self.steps.num_uncounted,
         }
+
+
+def synchronise(torch: Any) -> None:
+    """Wait for all devices that this process uses; to ask the others would make a context there."""
+    if _has_cuda(torch):
+        cuda = torch.cuda
+        for index in range(cuda.device_count()):
+            if index == cuda.current_device() or cuda.max_memory_reserved(index):
+                cuda.synchronize(index)
+
+
+def is_capturing(torch: Any) -> bool:
+    """Whether a CUDA graph is being captured: to synchronise would end that with an error in the program."""
+    return _has_cuda(torch) and bool(torch.cuda.is_current_stream_capturing())
+
+
+def _has_cuda(torch: Any) -> bool:
+    return torch is not None and bool(torch.cuda.is_initialized())
 
 
 def device_allocations(torch: Any) -> int | None:

@@ -12,7 +12,7 @@ import msgspec
 
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import EnvironmentChange, Process, Readback, Window
+from dynotune.schema.run import EnvironmentChange, Process, Readback, RecordedTrace, Window
 
 _MAGIC = b"DYNOREC\0"
 _VERSION = 1
@@ -21,6 +21,8 @@ _FILE_HEAD = struct.Struct("<8sHHIdQ")
 _HEAD = struct.Struct("<IHH")
 _PIECE_BYTES = 1 << 20
 _STEP_PAYLOAD = struct.Struct("<dqQd")
+NUM_STEPS_BEFORE = 30
+"""What a recorded step's time is compared with: this many steps before the recording."""
 
 COMPILED, ALLOCATED, EPOCH = 1, 2, 4
 """Bits of a step's flags: in it something was compiled, device memory was allocated, a loader was begun anew."""
@@ -203,6 +205,7 @@ def _summary(record: Record, launched_s: float) -> Process:
         time_to_first_step_s=record.steps[0].end_s - launched_s if record.steps else None,
         median_step_s=statistics.median(record.step_s) if record.step_s else None,
         window=_window(window) if window else None,
+        trace=_trace(trace, record.step_s) if (trace := record.last("trace")) else None,
         peak_rss_bytes=memory.get("peak_rss_bytes"),
         peak_device_bytes=memory.get("peak_device_bytes"),
         readback=[_readback(entry) for entry in (record.last("readback") or {}).get("settings", [])],
@@ -226,6 +229,17 @@ def read_back(processes: Sequence[Process]) -> list[Readback]:
 
 def _window(event: dict[str, Any]) -> Window:
     return msgspec.convert({key: value for key, value in event.items() if key in Window.__struct_fields__}, Window)
+
+
+def _trace(event: dict[str, Any], step_s: Sequence[float]) -> RecordedTrace:
+    fields = {key: value for key, value in event.items() if key in RecordedTrace.__struct_fields__}
+    if event.get("step_s"):
+        # The step before the first recorded one is the profiler's to get ready in.
+        unready = event["first_step"] - 1
+        before = step_s[max(0, unready - NUM_STEPS_BEFORE) : unready]
+        fields["median_step_s"] = statistics.median(event["step_s"])
+        fields["median_before_s"] = statistics.median(before) if before else None
+    return msgspec.convert(fields, RecordedTrace)
 
 
 def _readback(entry: dict[str, Any]) -> Readback:

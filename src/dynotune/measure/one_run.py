@@ -25,13 +25,37 @@ POLL_S = 0.2
 """Looking costs a millisecond; a run outlives its window by this at most."""
 GRACE_S = 3.0
 NUM_LAST_LINES = 12
+AROUND_TRACE_S = 0.4
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A run to be launched: its settings have become an environment and a plan.
+
+    Args:
+        id: of the run, for its record.
+        what: in words, as `a run of the baseline`.
+        keep: folders that stay writable for real, such as caches.
+        finish: let the command run to its own end.
+    """
+
+    id: str
+    what: str
+    purpose: Purpose
+    command: list[str]
+    cwd: Path
+    env: dict[str, str]
+    settings: list[Setting]
+    plan: Plan
+    sandbox: bool
+    keep: list[Path] = []
+    finish: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a run.
 
     Args:
-        records: of the processes that made steps, each rank once.
+        records: of the processes that made steps, each rank once; `all_records`: of the others too.
         warmup_steps: asked for; None for a pilot.
         outside: what the sampler says of the window; None where there was none.
     """
@@ -40,12 +64,18 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     launched_s: float
     records: list[Record]
+    all_records: list[Record] = []
     warmup_steps: int | None = None
     outside: probe.Judgement | None = None
 
     @property
     def windows(self) -> list[Window]:
         return [process.window for process in self.run.processes if process.window is not None]
+
+    @property
+    def num_steps(self) -> int:
+        """Of the process that made the most."""
+        return max((len(record.steps) for record in self.all_records), default=0)
 
     @property
     def rejected(self) -> list[Readback]:
@@ -83,36 +113,60 @@ def run_arm(
     env, planned = environment.build(
         request.arm(arm), base_env, run_dir=folder, agent_dir=environment.AGENT, facts=facts
     )
-    plan = Plan(
-        settings=planned,
-        warmup_steps=warmup_steps,
-        window_steps=window_steps,
-        step_on=request.step_on,
-        seed=request.seed,
-        pilot=window_steps is None,
+    job = Job(
+        id=f"{folder.parent.name}/{folder.name}",
+        what=f"a run of the {arm}",
+        purpose=purpose,
+        command=request.command,
+        cwd=request.cwd,
+        env=env,
+        settings=request.arm(arm),
+        plan=Plan(
+            settings=planned,
+            warmup_steps=warmup_steps,
+            window_steps=window_steps,
+            step_on=request.step_on,
+            seed=request.seed,
+            pilot=window_steps is None,
+        ),
+        sandbox=request.sandbox,
+        keep=[cache_folder],
+        finish=request.finish,
     )
-    document.write(folder / "plan.json", plan)
+    outcome = launch(job, folder=folder, limit_s=limit_s, enough=enough)
+    _refuse_incomplete(outcome, job, limit_s)
+    return outcome
+
+
+def launch(job: Job, *, folder: Path, limit_s: float, enough: Callable[[list[Record]], bool]) -> Outcome:
+    """Run `job` in `folder` until its window is complete, `enough(records)`, `limit_s` or its own end."""
+    document.write(folder / "plan.json", job.plan)
     started_s, launched_s = time.time(), time.perf_counter()
     with start(
-        request.command,
-        env=env,
-        cwd=request.cwd,
+        job.command,
+        env=job.env,
+        cwd=job.cwd,
         run_dir=folder,
         capture=True,
-        sandbox="auto" if request.sandbox else "none",
-        keep=[cache_folder],
+        sandbox="auto" if job.sandbox else "none",
+        keep=job.keep,
     ) as launched:
-        sampler = _sampler(request, launched, folder)
+        sampler = probe.Sampler(
+            probe.host.usable_cpus(),
+            probe.nvml.visible_gpus(job.env),
+            launched.tree_pids,
+            file=folder / "samples.jsonl",
+        )
         with sampler:
-            ended_by, exit_ = _watch(launched, sampler, folder, window_steps, limit_s, request.finish, enough)
+            ended_by, exit_ = _watch(launched, sampler, folder, job.plan.window_steps, limit_s, job.finish, enough)
     records = Records(folder).update()
     processes = [summarise(record, launched_s) for record in records]
     run = Run(
-        id=f"{folder.parent.name}/{folder.name}",
-        purpose=purpose,
-        command=request.command,
-        cwd=str(request.cwd),
-        settings=request.arm(arm),
+        id=job.id,
+        purpose=job.purpose,
+        command=job.command,
+        cwd=str(job.cwd),
+        settings=job.settings,
         started_s=started_s,
         wall_s=time.perf_counter() - launched_s,
         exit_code=exit_.status,
@@ -120,19 +174,18 @@ def run_arm(
         sandbox=launched.sandbox,
         changed_files=launched.changed_files,
         processes=processes,
-        readback=_readback(request.arm(arm), processes),
+        readback=_readback(job.settings, processes),
     )
     document.write(folder / "run.json", run)
-    outcome = Outcome(
+    return Outcome(
         run=run,
         folder=folder,
         launched_s=launched_s,
+        all_records=records,
         records=stepping(records),
-        warmup_steps=warmup_steps,
+        warmup_steps=job.plan.warmup_steps,
         outside=_outside(sampler, run),
     )
-    _refuse_incomplete(outcome, arm, records, window_steps, limit_s)
-    return outcome
 
 
 def refuse_impossible(request: Request, arm: ArmName, facts: Facts) -> None:
@@ -143,6 +196,23 @@ def refuse_impossible(request: Request, arm: ArmName, facts: Facts) -> None:
     """
     settings = request.arm(arm)
     environment.build(settings, request.env, run_dir=request.base, agent_dir=environment.AGENT, facts=facts)
+
+
+def refuse_rejected(outcome: Outcome, where: str) -> None:
+    """Refuse a run whose process does not have what was set. `where`: in words, as `in the baseline`.
+
+    Raises:
+        CannotRunHere: a setting did not take effect.
+    """
+    if not outcome.rejected:
+        return
+    first = outcome.rejected[0]
+    found = first.found.reason if isinstance(first.found, Unknown) else first.found
+    raise CannotRunHere(
+        f"{first.knob}={first.asked} did not take effect {where}: {first.witness} says {found}."
+        + (f" {first.detail}" if first.detail and first.detail != found else ""),
+        hint=f"The run is in {outcome.folder}. dynotune knobs {first.knob} says when it applies.",
+    )
 
 
 def _readback(settings: Sequence[Setting], processes: Sequence[Process]) -> list[Readback]:
@@ -160,15 +230,6 @@ def stepping(records: Sequence[Record]) -> list[Record]:
     if len(ranks) > 1:
         return ranks
     return [max(with_steps, key=lambda record: len(record.steps))] if with_steps else []
-
-
-def _sampler(request: Request, launched: Launched, folder: Path) -> probe.Sampler:
-    return probe.Sampler(
-        probe.host.usable_cpus(),
-        probe.nvml.visible_gpus(request.env),
-        launched.tree_pids,
-        file=folder / "samples.jsonl",
-    )
 
 
 def _watch(
@@ -202,23 +263,39 @@ def _all_windows(records: Sequence[Record]) -> bool:
 
 
 def _outside(sampler: probe.Sampler, run: Run) -> probe.Judgement | None:
-    windows = [process.window for process in run.processes if process.window is not None]
-    if not windows:
+    spans = [(process.window.begin_s, process.window.end_s) for process in run.processes if process.window is not None]
+    # The steps of a trace take less than the samples are apart: what came just before counts too.
+    spans += [
+        (process.trace.begin_s - AROUND_TRACE_S, process.trace.end_s)
+        for process in run.processes
+        if process.trace is not None and process.trace.begin_s is not None and process.trace.end_s is not None
+    ]
+    if not spans:
         return None
-    judged = probe.judge(
-        sampler.samples, min(window.begin_s for window in windows), max(window.end_s for window in windows)
-    )
+    judged = probe.judge(sampler.samples, min(begin for begin, _ in spans), max(end for _, end in spans))
     return msgspec.structs.replace(judged, unknown=[*judged.unknown, *sampler.errors])
 
 
-def _refuse_incomplete(
-    outcome: Outcome, arm: ArmName, records: Sequence[Record], window_steps: int | None, limit_s: float
-) -> None:
-    run = outcome.run
-    complete = (window_steps is None and outcome.records) or _all_windows(records)
+def _refuse_incomplete(outcome: Outcome, job: Job, limit_s: float) -> None:
+    run, window_steps = outcome.run, job.plan.window_steps
+    complete = (window_steps is None and outcome.records) or _all_windows(outcome.all_records)
     if run.ended_by == "window" or (run.exit_code == 0 and complete):
         return
-    lines = last_lines(outcome.folder, NUM_LAST_LINES)
+    refuse_failed(outcome, job, limit_s)
+    raise CannotRunHere(
+        f"The command ended by itself after {outcome.num_steps} steps, before the window of {window_steps} was "
+        "complete.",
+        hint="Let it run longer (more epochs, more data), or ask for a shorter window with --warmup and --steps.",
+    )
+
+
+def refuse_failed(outcome: Outcome, job: Job, limit_s: float) -> None:
+    """Say why a run gave nothing: the disk was full, the command failed, took too long, or made no step at all.
+
+    Raises:
+        CommandFailed, CannotRunHere: it was one of these.
+    """
+    run, lines = outcome.run, last_lines(outcome.folder, NUM_LAST_LINES)
     if not has_room(outcome.folder):
         raise CannotRunHere(
             f"There is no room left in {outcome.folder}: what the command printed and recorded there is cut off.",
@@ -226,23 +303,18 @@ def _refuse_incomplete(
         )
     if run.ended_by == "command" and run.exit_code:
         raise CommandFailed(
-            f"The command failed in the {arm} {_in_words(run.exit_code)}.",
+            f"The command failed in {job.what} {_in_words(run.exit_code)}.",
             hint=f"All that it printed is in {outcome.folder}.",
             command_exit_code=run.exit_code,
             last_lines=lines,
         )
-    num_steps = max((len(record.steps) for record in records), default=0)
-    if run.ended_by == "timeout" and num_steps:
+    if run.ended_by == "timeout" and outcome.num_steps:
         raise CannotRunHere(
-            f"A run of the {arm} took longer than {limit_s:.0f} s; it had made {num_steps} steps.",
+            f"{job.what.capitalize()} took longer than {limit_s:.0f} s; it had made {outcome.num_steps} steps.",
             hint="Give more with --timeout, or fewer steps with --warmup and --steps.",
         )
-    if num_steps == 0:
-        raise _no_step(run, records, limit_s, lines)
-    raise CannotRunHere(
-        f"The command ended by itself after {num_steps} steps, before the window of {window_steps} was complete.",
-        hint="Let it run longer (more epochs, more data), or ask for a shorter window with --warmup and --steps.",
-    )
+    if outcome.num_steps == 0:
+        raise _no_step(run, outcome.all_records, limit_s, lines)
 
 
 def _no_step(run: Run, records: Sequence[Record], limit_s: float, lines: tuple[str, ...]) -> CannotRunHere:

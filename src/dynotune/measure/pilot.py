@@ -155,8 +155,8 @@ def plan_window(
             window_length(usable, start_s=start_s, budget_s=budget_s, num_runs=num_runs) if usable else MIN_WINDOW_STEPS
         )
         longest_s = MAX_WINDOW_S if budget_s is None else min(MAX_WINDOW_S, budget_s / num_runs - start_s)
-        whole_epochs = _whole_epochs(_epoch_steps(records), num_steps, longest_s / step_s, most and most - warmup)
-        num_steps = whole_epochs * (_epoch_steps(records) or 0) or num_steps
+        whole_epochs = _whole_epochs(epoch_steps(records), num_steps, longest_s / step_s, most and most - warmup)
+        num_steps = whole_epochs * (epoch_steps(records) or 0) or num_steps
         if most is not None:
             num_steps = min(num_steps, most - warmup)
     return Window(
@@ -171,7 +171,7 @@ def plan_window(
 
 def _warmup(request: Request, records: Sequence[Record], found: Sequence[int | None], most: int | None) -> int:
     """Steps before the window; never so few that the step is not yet found in one arm when it begins."""
-    fixed = max(_num_steps_to_find(record) for record in records)
+    fixed = max(num_steps_to_find(record) for record in records)
     if request.warmup_steps is not None:
         return max(request.warmup_steps, fixed + 1)
     settled = [index if index is not None else len(r.steps) // 2 for index, r in zip(found, records, strict=True)]
@@ -211,7 +211,7 @@ def _whole_epochs(epoch: int | None, num_steps: int, longest: float, most: int |
     return min(wanted, max(1, int(longest // epoch)), wanted if most is None else most // epoch)
 
 
-def _num_steps_to_find(record: Record) -> int:
+def num_steps_to_find(record: Record) -> int:
     """Steps that had passed when the cycle was fixed."""
     cycle = record.last("cycle") or {}
     return int(cycle.get("num_steps", 0))
@@ -222,7 +222,7 @@ def _start_s(pilot: Outcome, warmup: int) -> float:
     return steps[min(warmup, len(steps)) - 1].end_s - pilot.launched_s
 
 
-def _epoch_steps(records: Sequence[Record]) -> int | None:
+def epoch_steps(records: Sequence[Record]) -> int | None:
     """Steps of an epoch, where the pilots saw whole ones, all of one length."""
     lengths = set()
     for record in records:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import msgspec
 
 from dynotune import knobs, probe
-from dynotune.launch import measuring, new_run_folder
+from dynotune.launch import new_run_folder
 from dynotune.launch.run_folder import fresh_folder
 from dynotune.measure import schedule, summary
-from dynotune.measure.one_run import Outcome, refuse_impossible, run_arm
+from dynotune.measure.machine import alone, facts_of
+from dynotune.measure.one_run import Outcome, refuse_impossible, refuse_rejected, run_arm
 from dynotune.measure.pilot import Steadiness, Window, plan, plan_window
 from dynotune.measure.request import Request, Watcher
 from dynotune.measure.stats import Judgement, judge
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName, Comparison, FailedArm, Pair, Voided
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, RecordError
-from dynotune.schema.facts import Facts, Unknown
 
 FILE = "comparison.json"
 PILOT_LIMIT_S = 900.0
@@ -30,17 +29,6 @@ PATIENCE_S = 60.0
 # Where one of these differs, times cannot be compared.
 SAME_MACHINE = ("host.cpu", "host.num_cores", "gpu.name", "gpu.count", "torch.version")
 ARMS: tuple[ArmName, ArmName] = ("baseline", "candidate")
-
-
-def facts_of(request: Request) -> Facts:
-    """What is known of machine and target before anything runs."""
-    facts: Facts = {**probe.host.facts(), **probe.nvml.facts(request.env)}
-    python = probe.interpreter(request.command, request.env, request.cwd)
-    if isinstance(python, str):
-        facts |= probe.torch_build.ask(python, request.cwd, request.env)
-    else:
-        facts |= dict.fromkeys(probe.torch_build.NAMES, python)
-    return facts
 
 
 class Interrupted(KeyboardInterrupt):
@@ -136,30 +124,11 @@ def _is_over(comparison: Comparison) -> bool:
 
 def _sit(request: Request, folder: Path, watcher: Watcher) -> Comparison:
     try:
-        with _alone(request, watcher):
+        with alone(request, watcher):
             # Read only now: another dynotune may have gone on with it while we waited.
             return _Session(request, folder, document.read(folder / FILE, Comparison), watcher).run()
     except KeyboardInterrupt as stopped:
         raise Interrupted(folder) from stopped
-
-
-def _alone(request: Request, watcher: Watcher) -> AbstractContextManager[None]:
-    def waits(pid: int | None) -> None:
-        who = f"another dynotune (process {pid})" if pid else "another dynotune"
-        watcher.say(f"Waiting: {who} is measuring on the same cores or GPU. --no-lock does not wait.")
-
-    if not request.lock:
-        return nullcontext()
-    from platformdirs import user_state_path
-
-    gpus = probe.nvml.visible_gpus(request.env)
-    return measuring(
-        # Not below the run folder: comparisons with different --run-dir share the cores all the same.
-        user_state_path("dynotune"),
-        cpus=probe.host.usable_cpus(),
-        gpus=None if isinstance(gpus, Unknown) else gpus,
-        on_wait=waits,
-    )
 
 
 class _Session:
@@ -231,25 +200,14 @@ class _Session:
             )
         except CommandFailed as error:
             raise _ArmFailed(FailedArm(arm, error.command_exit_code, list(error.last_lines), str(folder))) from error
-        self._refuse_rejected(outcome, arm)
+        refuse_rejected(outcome, f"in the {arm}")
         # Without the steps: of a fast program they would fill the memory beside what is measured.
-        self._outcomes.append(msgspec.structs.replace(outcome, records=[]))
+        self._outcomes.append(msgspec.structs.replace(outcome, records=[], all_records=[]))
         self._update(
             readback=summary.merged_readback(self._comparison, outcome, arm),
             set_by=summary.changes_by_program(self._comparison, outcome),
         )
         return outcome
-
-    def _refuse_rejected(self, outcome: Outcome, arm: ArmName) -> None:
-        if not outcome.rejected:
-            return
-        first = outcome.rejected[0]
-        found = first.found.reason if isinstance(first.found, Unknown) else first.found
-        raise CannotRunHere(
-            f"{first.knob}={first.asked} did not take effect in the {arm}: {first.witness} says {found}."
-            + (f" {first.detail}" if first.detail and first.detail != found else ""),
-            hint=f"The run is in {outcome.folder}. dynotune knobs {first.knob} says when it applies.",
-        )
 
     # Pairs
 

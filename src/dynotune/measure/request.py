@@ -1,4 +1,4 @@
-"""What a comparison is asked to do."""
+"""What a comparison is asked to do, and what a recording."""
 
 from __future__ import annotations
 
@@ -48,8 +48,38 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return self.settings if name == "candidate" else self.against
 
 
+class RecordRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A trace to be recorded.
+
+    Args:
+        env: what the command inherits.
+        base: folder that the run's own folder is made in.
+        num_steps: to record; None for up to 10, fewer of slow ones.
+        warmup_steps: that come before at least; None to wait until they are steady.
+        stacks, shapes, memory: Python's frames, the shapes of inputs, what is allocated; each makes steps slower.
+        timeout_s: for a run of the command; None for 15 minutes.
+        finish: let the command run to its own end.
+    """
+
+    command: list[str]
+    cwd: Path
+    env: dict[str, str]
+    base: Path
+    settings: list[Setting] = []
+    num_steps: int | None = None
+    warmup_steps: int | None = None
+    stacks: bool = False
+    shapes: bool = False
+    memory: bool = False
+    timeout_s: float | None = None
+    step_on: str | None = None
+    sandbox: bool = True
+    lock: bool = True
+    finish: bool = False
+
+
 class Watcher(Protocol):
-    """Is told how a comparison goes on."""
+    """Is told how a comparison, or a recording, goes on."""
 
     def say(self, text: str) -> None: ...
 

@@ -9,7 +9,7 @@ import msgspec
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 
-Purpose = Literal["run", "pilot", "measured"]
+Purpose = Literal["run", "pilot", "measured", "trace"]
 EndedBy = Literal["command", "window", "timeout", "user"]
 
 
@@ -26,15 +26,44 @@ class PlannedSetting(msgspec.Struct, frozen=True):
     keep: bool = True
 
 
+class TracePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What torch's profiler is to record.
+
+    Args:
+        num_steps: how many steps; None where `RecordFrom` says it.
+        stacks, shapes, memory: Python's frames, the shapes of inputs, what is allocated.
+    """
+
+    num_steps: int | None = None
+    stacks: bool = False
+    shapes: bool = False
+    memory: bool = False
+
+
+class RecordFrom(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the recording begins, of all ranks alike: `record-from.json`, written while the command runs.
+
+    Args:
+        step: steps before it begins; the profiler takes one more to get ready.
+        num_steps: steps to record.
+    """
+
+    schema: str = "dynotune.record_from/1"
+    step: int
+    num_steps: int
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent is to do; `plan.json` in the run folder.
 
     Args:
-        warmup_steps: steps before the window begins; None where the window is not timed.
+        warmup_steps: steps before the window, or the trace, begins; None where the window is not timed, and where
+            `RecordFrom` says when to begin the trace.
         window_steps: steps of the window.
         step_on: `module:function` whose return ends a step, or `dynotune.step`; None to find it.
         seed: given to random, numpy and torch before the program draws from them; None leaves them.
         pilot: note in which steps something was compiled or allocated.
+        trace: record a trace, in place of a timed window; None for none.
     """
 
     schema: str = "dynotune.plan/1"
@@ -44,6 +73,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     step_on: str | None = None
     seed: int | None = None
     pilot: bool = False
+    trace: TracePlan | None = None
 
 
 class Readback(msgspec.Struct, frozen=True):
@@ -104,6 +134,34 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     num_device_allocations: int | None = None
 
 
+class RecordedTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """What torch's profiler recorded of one process.
+
+    Args:
+        file: in the run folder; None where there is none, for the reason.
+        first_step: index of the first step in it, counted as in `Window`.
+        begin_s, end_s: of its steps, CLOCK_MONOTONIC.
+        median_step_s: of its steps; `median_before_s`: of up to 30 steps just before, that nothing recorded.
+        stopped_by: what ended it: all steps were recorded, or a limit of time or memory was reached before.
+        notes: what was asked and could not be recorded.
+    """
+
+    file: str | None
+    reason: str = ""
+    first_step: int | None = None
+    num_steps: int = 0
+    begin_s: float | None = None
+    end_s: float | None = None
+    median_step_s: float | None = None
+    median_before_s: float | None = None
+    stopped_by: Literal["steps", "time", "memory"] | None = None
+    num_bytes: int | None = None
+    stacks: bool = False
+    shapes: bool = False
+    memory: bool = False
+    notes: list[str] = []
+
+
 class Process(msgspec.Struct, frozen=True, kw_only=True):
     """What one process of the tree recorded.
 
@@ -129,6 +187,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     time_to_first_step_s: float | None = None
     median_step_s: float | None = None
     window: Window | None = None
+    trace: RecordedTrace | None = None
     peak_rss_bytes: int | None = None
     peak_device_bytes: int | None = None
     readback: list[Readback] = []

@@ -24,7 +24,7 @@ def six_photographs(monkeypatch):
 def test_the_demo_compares_each_arm_on_the_example_script(monkeypatch, capsys, tmp_path, six_photographs):
     calls = []
 
-    def compare(settings, command, *, run_dir):
+    def compare(settings, command, *, run_dir, budget_s):
         calls.append((settings, command, run_dir))
         chosen = [Setting(*text.split("=", 1)) for text in settings]
         return Comparison(
@@ -52,6 +52,23 @@ def test_the_demo_compares_each_arm_on_the_example_script(monkeypatch, capsys, t
         assert run_dir == tmp_path / "runs"
     out = capsys.readouterr().out
     assert out.count("no effect: within ±1%") == 2 * len(demo.ARMS)
+
+
+def test_the_demo_leaves_out_what_its_time_no_longer_affords(monkeypatch, capsys, tmp_path, six_photographs):
+    calls = []
+
+    def compare(settings, command, *, run_dir, budget_s):
+        calls.append(settings)
+        return Comparison(id="1", command=command, settings=[Setting("loader.num_workers", "2")], against=[], run_s=60)
+
+    monkeypatch.setattr(demo, "_compare", compare)
+    monkeypatch.setattr(demo, "_check_packages", lambda: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(SystemExit) as end:
+        cli.main(["demo", "--run-dir", str(tmp_path / "runs")])
+    assert end.value.code == 0
+    assert calls == [demo.ARMS[0]]
+    assert "a run takes 60 s here" in capsys.readouterr().err
 
 
 def test_the_demo_says_which_packages_its_interpreter_lacks(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +27,11 @@ ARMS = (
     ("env.CUBLAS_WORKSPACE_CONFIG=:4096:8",),
 )
 MAX_PAIRS = 8
+# Of all comparisons together. What it no longer affords is said and left out: the second shows what no effect
+# looks like, and is worth no more than that.
+BUDGET_S = 225.0
+# Runs without which nothing can be told: a pilot of each arm and four pairs.
+FEWEST_RUNS = 10
 # Known of this script, so that no pilot has to find it: steady by then, and an epoch of 600 photographs
 # in batches of 16, so that each window starts its loading processes once.
 WARMUP_STEPS, WINDOW_STEPS = 12, 38
@@ -56,9 +62,15 @@ def demo(
     told.print(f"The training script: {script}", style="dim", soft_wrap=True)
 
     comparisons: list[Comparison] = []
+    end_s = time.monotonic() + BUDGET_S
     for number, settings in enumerate(ARMS, start=1):
         told.print(f"\n{number} of {len(ARMS)}: {' '.join(settings)}", style="bold", soft_wrap=True)
-        comparisons.append(_compare(settings, command, run_dir=run_dir))
+        run_s = comparisons[-1].run_s if comparisons else None
+        left_s = end_s - time.monotonic()
+        if run_s is not None and left_s < FEWEST_RUNS * run_s:
+            told.print(f"Left out: a run takes {run_s:.0f} s here, and the demo is to end in 4 minutes.")
+            continue
+        comparisons.append(_compare(settings, command, run_dir=run_dir, budget_s=left_s if comparisons else None))
         show(comparisons[-1], json=None)
     results.print()
     results.print(overview(comparisons))
@@ -80,7 +92,9 @@ def example(name: str) -> Path:
     )
 
 
-def _compare(settings: Sequence[str], command: list[str], *, run_dir: Path | None) -> Comparison:
+def _compare(
+    settings: Sequence[str], command: list[str], *, run_dir: Path | None, budget_s: float | None
+) -> Comparison:
     """The very call that `dynotune compare` makes, of at most `MAX_PAIRS` pairs."""
     from dynotune.cli.compare import measure, parse
     from dynotune.measure.request import Request
@@ -94,6 +108,7 @@ def _compare(settings: Sequence[str], command: list[str], *, run_dir: Path | Non
         warmup_steps=WARMUP_STEPS,
         window_steps=WINDOW_STEPS,
         max_pairs=MAX_PAIRS,
+        budget_s=budget_s,
     )
     return measure(request)
 

@@ -183,7 +183,9 @@ def test_marks_of_the_allocator_are_levels_and_host_memory_has_no_device(tmp_pat
     on_gpu = {"Total Allocated": 100, "Total Reserved": 200, "Device Id": 1, "Device Type": 1, "Bytes": -20}
     on_host = {"Total Allocated": 7, "Total Reserved": 0, "Device Id": 0, "Device Type": 0, "Bytes": 7}
     marks = [mark(8.125, **on_host), mark(3, **on_gpu), mark(9, Bytes=4)]
-    memory = only(write(tmp_path / "trace.json", [*marks, span("cpu_op", "a", 0, 1)])).memory
+    timeline = only(write(tmp_path / "trace.json", [*marks, span("cpu_op", "a", 0, 1)]))
+    memory = timeline.memory
+    assert timeline.names == ["a"]
     assert memory.time_ns.tolist() == [3_000, 8_125, 9_000]
     assert memory.allocated_bytes.tolist() == [100, 7, UNKNOWN]
     assert memory.reserved_bytes.tolist() == [200, 0, UNKNOWN]

@@ -21,9 +21,9 @@ from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints
 
 # Below, a float64 of microseconds lies within half a nanosecond of the decimal that was written.
 _EXACT_BELOW_US = 2.0**43
-_LATEST_US = 2.0**53
+_LATEST_US = 2.0**52  # 2112; the sum of two of them still fits 64 bits of nanoseconds
 
-# Which table a category belongs to: the kind of a host span, that of a device span from 10 on, or another.
+# What a category is: up to 9 a kind of host span, from 10 on a kind of device span, and else.
 _DEVICE_FROM, _MEMORY, _NAMES, _NONE = 10, 20, 21, 22
 _TABLES = {
     "cpu_op": HostKind.OPERATOR,
@@ -226,7 +226,7 @@ class Columns:
         is_call = kind == HostKind.CALL
         correlation = np.full(len(found), UNKNOWN, dtype=np.int64)
         correlation[is_call] = _correlation(_those(found, is_call))
-        self._host.append(HostRows(start_ns, end_ns, kind, *self._numbered(found), correlation))
+        self._host.append(HostRows(start_ns, end_ns, kind, self._named(found), self._placed(found), correlation))
 
     def _add_device(self, found: list[Event], kind: NDArray[np.int8], times: _Times) -> None:
         found, is_kept, start_ns, end_ns = self._spans(found, times)
@@ -245,7 +245,8 @@ class Columns:
                 start_ns,
                 end_ns,
                 kind,
-                *self._numbered(found),
+                self._named(found),
+                self._placed(found),
                 device.astype(np.int32),
                 stream,
                 _correlation(found),
@@ -260,7 +261,7 @@ class Columns:
         on_host = np.array([of.device_type == 0 for of in args], dtype=np.bool_)
         device = np.where(on_host, UNKNOWN, _whole([of.device_id for of in args])).astype(np.int32)
         allocated, reserved = _whole([of.allocated for of in args]), _whole([of.reserved for of in args])
-        self._memory.append(MemoryRows(time_ns, allocated, reserved, device, self._numbered(found)[1]))
+        self._memory.append(MemoryRows(time_ns, allocated, reserved, device, self._placed(found)))
 
     def _add_names(self, found: list[Event]) -> None:
         for event in found:
@@ -284,12 +285,13 @@ class Columns:
         times.check(duration_us, found)
         return found, is_kept, start_ns, start_ns + _nanoseconds(duration_us)
 
-    def _numbered(self, found: list[Event]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        names, places, num = self.names, self.places, len(found)
-        return (
-            np.fromiter([names[event.name] for event in found], np.int32, num),
-            np.fromiter([places[event.pid, event.tid] for event in found], np.int32, num),
-        )
+    def _named(self, found: list[Event]) -> NDArray[np.int32]:
+        names = self.names
+        return np.fromiter([names[event.name] for event in found], np.int32, len(found))
+
+    def _placed(self, found: list[Event]) -> NDArray[np.int32]:
+        places = self.places
+        return np.fromiter([places[event.pid, event.tid] for event in found], np.int32, len(found))
 
 
 class _Times:

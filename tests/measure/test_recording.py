@@ -148,8 +148,8 @@ def test_a_command_without_steps_is_refused(trace):
 
 
 def test_a_command_that_takes_too_long_is_ended(trace):
-    with pytest.raises(CannotRunHere, match="longer than 4 s"):
-        trace(TRAINS, 10**9, warmup_steps=10**8, timeout_s=4.0)
+    with pytest.raises(CannotRunHere, match="longer than 10 s"):
+        trace(TRAINS, 10**9, warmup_steps=10**8, timeout_s=10.0)
 
 
 @pytest.mark.parametrize("asked", [{"num_steps": 0}, {"warmup_steps": 0}])

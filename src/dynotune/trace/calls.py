@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Calls, Place
 from dynotune.trace.copies import kind_of
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name
 
 # https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html: a synchronous copy waits, save between two
 # places of one device. A query does not wait.
@@ -78,11 +78,10 @@ def _matching(names: list[str], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
 
 def _calls_named(timeline: Timeline, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     host = timeline.host
-    is_call = host.kind == HostKind.CALL
-    used = np.flatnonzero(np.bincount(host.name[is_call], minlength=len(timeline.names)))
-    of_name = np.zeros(len(timeline.names), dtype=np.bool_)
-    of_name[used] = _matching([timeline.names[index] for index in used], pattern)
-    found: NDArray[np.bool_] = is_call & of_name[host.name]
+    found: NDArray[np.bool_] = host.kind == HostKind.CALL
+    found[found] = told_by_name(
+        timeline.names, host.name[found], lambda name: bool(pattern.fullmatch(plain_name(name)))
+    )
     return found
 
 

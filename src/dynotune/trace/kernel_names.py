@@ -147,12 +147,12 @@ _BRACKETS = re.compile(r"[()]")
 
 def classify(names: list[str]) -> NDArray[np.int8]:
     """Class of each kernel name, as index into `CLASSES`; "other" where no rule knows the name."""
-    return np.fromiter((_class_of(name) for name in names), dtype=np.int8, count=len(names))
+    return np.fromiter((class_of(name) for name in names), dtype=np.int8, count=len(names))
 
 
 def uses_tensor_cores(names: list[str]) -> NDArray[np.int8]:
     """Whether each name tells of tensor cores: 1 yes, 0 no, UNKNOWN where it does not tell."""
-    return np.fromiter((_tensor_cores_of(name) for name in names), dtype=np.int8, count=len(names))
+    return np.fromiter((tensor_cores_of(name) for name in names), dtype=np.int8, count=len(names))
 
 
 def without_arguments(name: str) -> str:
@@ -169,13 +169,15 @@ def without_arguments(name: str) -> str:
 
 # A program has some hundred distinct kernels; their names come again for each rank and each fact.
 @lru_cache(maxsize=1 << 16)
-def _class_of(name: str) -> int:
+def class_of(name: str) -> int:
+    """Class of the kernel, as index into `CLASSES`."""
     name = without_arguments(name.lower())
     return next((index for index, pattern in _COMPILED if pattern.search(name)), _OTHER)
 
 
 @lru_cache(maxsize=1 << 16)
-def _tensor_cores_of(name: str) -> int:
+def tensor_cores_of(name: str) -> int:
+    """Whether the kernel's name tells of tensor cores: 1 yes, 0 no, UNKNOWN where it does not tell."""
     name = without_arguments(name.lower())
     if _BESIDE_PRODUCT.search(name):
         return UNKNOWN

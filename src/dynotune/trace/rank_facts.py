@@ -14,7 +14,7 @@ from dynotune.trace.device_time import Busy
 from dynotune.trace.idle import Gaps
 from dynotune.trace.places import Found, Places
 from dynotune.trace.steps import Steps
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, Timeline
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, Timeline, told_by_name
 
 APART_SHARE = 0.05
 """A place that holds this part of the window is a cause of its own; smaller ones of the same kind stand together."""
@@ -88,9 +88,8 @@ def in_window(facts: RankFacts, start_ns: Ints, end_ns: Ints) -> Ints:
 def copies_to_device(facts: RankFacts) -> NDArray[np.bool_]:
     """For each row of the device's spans: whether it is a copy from the host to the rank's busiest device."""
     device = facts.timeline.device
-    to_device = np.array([kind_of(name)[0] == "HtoD" for name in facts.timeline.names], dtype=bool)
     found: NDArray[np.bool_] = (device.kind == DeviceKind.COPY) & (device.device == facts.device)
-    found[found] = to_device[device.name[found]]
+    found[found] = told_by_name(facts.timeline.names, device.name[found], lambda name: kind_of(name)[0] == "HtoD")
     return found
 
 

@@ -6,6 +6,7 @@ the longer stands first, so an enclosing span precedes what it encloses.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -147,7 +148,20 @@ class Timeline:
     @property
     def devices(self) -> list[int]:
         """Indices of the devices that did something, ascending."""
-        return [int(index) for index in np.unique(self.device.device)]
+        # Not np.unique, whose first call imports a package that takes longer than a small trace.
+        return np.flatnonzero(np.bincount(self.device.device, minlength=1)).tolist()
+
+
+def told_by_name(names: list[str], name: NDArray[np.int32], tell: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """What `tell` says of the name of each row; each distinct name is asked once, and the other names never.
+
+    Args:
+        names: of the timeline; `name`: index into it for each row, not UNKNOWN.
+    """
+    said = np.zeros(len(names), dtype=bool)
+    for index in np.flatnonzero(np.bincount(name, minlength=1)):
+        said[index] = tell(names[index])
+    return said[name] if len(name) else np.zeros(0, dtype=bool)
 
 
 def in_order(start_ns: Ints, end_ns: Ints) -> Ints:

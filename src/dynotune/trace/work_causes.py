@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,8 @@ from dynotune.schema.trace_summary import Copies, KernelClass, Place
 from dynotune.trace import intervals
 from dynotune.trace.copies import kind_of
 from dynotune.trace.device_time import work_sets
-from dynotune.trace.kernels import CLASSES, MATH_ATTENTION, classes_of, uses_tensor_cores
+from dynotune.trace.kernel_names import tensor_cores_of
+from dynotune.trace.kernels import CLASSES, MATH_ATTENTION, classes_of
 from dynotune.trace.rank_facts import (
     Loss,
     RankFacts,
@@ -25,7 +26,7 @@ from dynotune.trace.rank_facts import (
     short,
 )
 from dynotune.trace.steps import named
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, told_by_name
 
 POINTWISE_SHARE = 0.2
 """Of the kernels' time: below it, fusing pointwise kernels changes little."""
@@ -77,8 +78,8 @@ _COPIES = {
 
 def _copied(facts: RankFacts, row: Copies) -> Ints:
     device = facts.timeline.device
-    of_kind = np.array([kind_of(name) == (row.kind, row.pinned) for name in facts.timeline.names], dtype=bool)
-    return np.flatnonzero((device.kind == DeviceKind.COPY) & of_kind[device.name])
+    rows = np.flatnonzero(device.kind == DeviceKind.COPY)
+    return rows[_named(facts, rows, lambda name: kind_of(name) == (row.kind, row.pinned))]
 
 
 def _communication(facts: RankFacts) -> Iterator[Loss]:
@@ -163,12 +164,11 @@ def _no_tensor_cores(facts: RankFacts) -> Iterator[Loss]:
     if capability is not None and capability < TENSOR_CORE_CAPABILITY:
         return
     classes = classes_of(facts.timeline)
-    without = (uses_tensor_cores(names) == 0) & ~_matching(names, _NO_MATRICES)
     matmul, convolution = CLASSES.index("matmul"), CLASSES.index("convolution")
     rows = np.flatnonzero(np.isin(classes, (matmul, convolution)))
-    rows = rows[without[device.name[rows]]]
-    half = _matching(names, _HALF)[device.name[rows]]
-    single = ~half & (classes[rows] == matmul) & _matching(names, _FP32_MATMUL)[device.name[rows]]
+    rows = rows[_named(facts, rows, lambda name: not _NO_MATRICES.search(name) and tensor_cores_of(name) == 0)]
+    half = _named(facts, rows, _HALF.search)
+    single = ~half & (classes[rows] == matmul) & _named(facts, rows, _FP32_MATMUL.search)
     single &= capability is not None and capability >= TF32_CAPABILITY
     for cause, chosen in (("gemm-misaligned", half), ("fp32-matmul-no-tf32", single), ("amp-absent", ~half & ~single)):
         took = in_window(facts, device.start_ns[rows[chosen]], device.end_ns[rows[chosen]])
@@ -187,14 +187,15 @@ _NO_TENSOR_CORES = {
 }
 
 
-def _matching(names: list[str], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    return np.array([pattern.search(name) is not None for name in names], dtype=bool)
+def _named(facts: RankFacts, rows: Ints, tell: Callable[[str], object]) -> NDArray[np.bool_]:
+    """What `tell` says of the name of each of these rows of the device."""
+    return told_by_name(facts.timeline.names, facts.timeline.device.name[rows], lambda name: bool(tell(name)))
 
 
 def _softmax(facts: RankFacts) -> Iterator[Loss]:
-    device, names = facts.timeline.device, facts.timeline.names
+    device = facts.timeline.device
     rows = np.flatnonzero(classes_of(facts.timeline) == CLASSES.index("softmax"))
-    rows = rows[~_matching(names, _OF_LOSSES)[device.name[rows]]]
+    rows = rows[~_named(facts, rows, _OF_LOSSES.search)]
     took = in_window(facts, device.start_ns[rows], device.end_ns[rows])
     total_s = sum(row.total_s for row in _classes(facts))
     fused = any(row.name == "attention-math" for row in _classes(facts))

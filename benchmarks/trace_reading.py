@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS / "trace_reading.json")
     args = parser.parse_args()
-    paths = sorted(args.folder.glob("*.json.gz"))
+    paths = sorted(args.folder.resolve().glob("*.json.gz"))
     if not paths:
         parser.error(f"no .json.gz in {args.folder}")
     chance = random.Random(args.seed)

@@ -101,9 +101,8 @@ def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause
     rows = []
     for facts, row in zip(ranks, compared.ranks, strict=True):
         if row.waits_s is not None and row.rank != compared.straggler and facts.window_ns:
-            evidence = [
-                f"rank {row.rank} waits {time_per_step(facts, row.waits_s * 1e9)} in collectives before the last rank joins"
-            ]
+            waits = time_per_step(facts, row.waits_s * 1e9)
+            evidence = [f"rank {row.rank} waits {waits} in collectives before the last rank joins"]
             if compared.imbalance is not None:
                 evidence.append(f"the busiest rank computes {compared.imbalance:.2f} times as long as the idlest")
             rows.append(

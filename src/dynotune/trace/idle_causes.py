@@ -119,9 +119,8 @@ def _syncs(facts: RankFacts, gaps: Gaps) -> Iterator[Loss]:
         for where, group in by_place(facts, found, lost[chosen]):
             calls = np.unique(wait[chosen][group])
             took = int((host.end_ns[calls] - host.start_ns[calls]).sum())
-            evidence = (
-                f"waits that emptied the queue: {per_step(facts, len(calls))}, {of_step(facts, took)} of the host's time"
-            )
+            times = f"{per_step(facts, len(calls))}, {of_step(facts, took)} of the host's time"
+            evidence = f"waits that emptied the queue: {times}"
             part = lost[chosen][group]
             places = largest_places(facts, found.of(group), part, where)
             yield Loss(cause, int(part.sum()), claims[cause], where, (evidence, *places))

@@ -387,3 +387,63 @@ def test_idle_time_is_lost_once():
     idle = step.summary().devices[0]
     assert sum(lost(cause) for cause in found.values()) == round(idle.idle_s * 1e9)
     assert set(found) == {"loader-bound", "sync-per-step", "alloc-retries", "host-bound", "queue-stalled"}
+
+
+MISALIGNED = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>(Params)"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        (MISALIGNED, {"gemm-misaligned"}),
+        (MISALIGNED.replace("align1", "align2"), {"gemm-misaligned"}),
+        (MISALIGNED.replace("align1", "align8"), set()),
+        (MISALIGNED.replace("align1", "align16"), set()),
+        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_64x64_32x4_nn_align1>(Params)", set()),  # TF32
+    ],
+)
+def test_half_products_that_load_one_or_two_elements_at_once_are_misaligned(kernel: str, expected: set[str]):
+    step = Step().kernel(TENSOR_GEMM, 0, 80 * MS).kernel(kernel, 80 * MS, 100 * MS, returned=5)
+    found = step.causes()
+    assert set(found) == expected
+    assert all(lost(cause) == 20 * MS for cause in found.values())
+
+
+def test_evidence_calls_kernels_by_their_short_names():
+    step = Step().kernel(TENSOR_GEMM, 0, 80 * MS).kernel(MISALIGNED, 80 * MS, 100 * MS, returned=5)
+    assert step.causes()["gemm-misaligned"].evidence == [
+        "kernels: 1 a step, 20 ms each; the longest is cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1"
+    ]
+
+
+def test_evidence_does_not_repeat_the_place_of_its_cause():
+    step = Step().kernel(TENSOR_GEMM, 0, 40 * MS).operator("aten::mm", 45 * MS, 69 * MS)
+    found = step.kernel(TENSOR_GEMM, 70 * MS, 100 * MS).causes()["host-bound"]
+    assert found.where == Place("train.py(31): step", "aten::mm")
+    assert found.evidence == ["gaps: 1 a step, 30 ms at most"]
+
+
+def test_times_in_evidence_are_of_a_step():
+    made = Made()
+    for start in (0, 100 * MS):
+        made.annotation(f"ProfilerStep#{start}", start, start + 100 * MS)
+        made.kernel(ALL_REDUCE, start, start + 60 * MS, correlation=start + 1)
+        made.launch("cudaLaunchKernel", start, start, correlation=start + 1)
+        made.kernel(TENSOR_GEMM, start + 40 * MS, start + 100 * MS, correlation=start + 2)
+        made.launch("cudaLaunchKernel", start, start, correlation=start + 2)
+    (found,) = summarise([made.timeline()]).causes
+    assert lost(found) == 80 * MS
+    assert found.evidence[:2] == [
+        "collectives: 1 a step, 60 ms in all, 20 ms of it under other work",
+        "40 ms a step exposed in ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+    ]
+
+
+def test_what_a_graph_waited_for_is_told_apart():
+    step = Step().kernel(TENSOR_GEMM, 0, 10 * MS).kernel(TENSOR_GEMM, 30 * MS, 60 * MS, called=1, returned=2)
+    step.kernel(TENSOR_GEMM, 70 * MS, 100 * MS, call="cudaGraphLaunch", called=3, returned=4)
+    found = step.causes()["queue-stalled"]
+    assert found.evidence == [
+        "gaps: 2 a step, 15 ms each, 20 ms at most",
+        "10 ms a step before or between pieces of CUDA graphs, of which a recording may lack some",
+    ]

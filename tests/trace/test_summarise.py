@@ -123,6 +123,24 @@ def test_without_causes_the_cpus_verdict_names_the_longest_operator():
     assert found.verdict.endswith("with aten::mm as the longest operator (50.0%).")
 
 
+def test_a_cpus_step_without_operators_is_told_by_its_longest_annotation():
+    made = Made().annotation("ProfilerStep#1", 0, 1000).annotation("gloo:all_reduce", 100, 600, thread="first")
+    made.annotation("gloo:all_reduce", 500, 950, thread="second").annotation("gloo:all_reduce", 2000, 9000)
+    assert summary(made).verdict == (
+        "No device work was recorded: 1 step of 1 µs on the host, with no operator recorded; "
+        "gloo:all_reduce takes 85.0% of it."
+    )
+    found = summary(made.operator("aten::empty", 3000, 3001))
+    assert "in which no operator ran; gloo:all_reduce" in found.verdict
+
+
+def test_a_cpus_step_with_nothing_inside_says_so():
+    made = Made().annotation("ProfilerStep#1", 0, 1000).operator("aten::empty", 3000, 3001)
+    assert summary(made).verdict == (
+        "No device work was recorded: 1 step of 1 µs on the host, in which no operator ran."
+    )
+
+
 def test_a_trace_in_which_nothing_happened_says_so():
     found = summary(Made().annotation("nothing", 0, 100))
     assert (found.window_s, found.num_steps, found.shares) == (None, None, None)

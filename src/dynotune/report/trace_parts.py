@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dynotune.report import words
+from dynotune.schema.kernel_name import short_kernel_name
 from dynotune.schema.trace_summary import DeviceTime, Place, Shares, TraceSummary
 
 __all__ = [
@@ -37,9 +38,6 @@ __all__ = [
 LONGEST_PATH = 48
 FUNCTION = re.compile(r"(.*)\((\d+)\): (.*)", flags=re.DOTALL)
 IN_PROSE = re.compile(r"[^\s(]+\.py\(\d+\): ")
-# In the template arguments of torch's and NVIDIA's kernels, what says which operation it is; and what wraps that.
-TELLING = re.compile(r"\b(?:cutlass_\w+\b(?!::)|\w+_kernel_cuda|CUDAFunctor_\w+|\w*[Ff]unctor|\w+Ops)\b")
-WRAPPERS = ("AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "UnaryFunctor")
 # Up to as many devices and ranks are listed whatever `top` says: one machine's.
 NUM_OF_A_MACHINE = 8
 STEP_SOURCES = {"profiler": "marked by the profiler", "repetition": "found from repetition"}
@@ -235,27 +233,8 @@ def place(where: Place) -> Text:
 
 
 def short_kernel(name: str) -> Text:
-    """A kernel's name without return type, parameters and namespaces, of the template arguments what tells it apart.
-
-    >>> short_kernel("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)").plain
-    'vectorized_elementwise_kernel<FillFunctor>'
-    """
-    depth, kept = 0, []
-    name = name[:2000]
-    for character in name.replace("(anonymous namespace)::", ""):
-        if character in "<(":
-            depth += 1
-        elif character in ">)":
-            depth = max(0, depth - 1)
-        elif not depth:
-            kept.append(character)
-    bare = "".join(kept).strip().removeprefix("void ").rpartition("::")[2].strip()
-    tells = next((found for found in TELLING.findall(name) if found not in (*WRAPPERS, bare)), "")
-    if tells.startswith("cutlass_"):
-        bare = tells
-    elif tells:
-        bare = f"{bare}<{tells}>"
-    return Text(words.plain(bare or name), style="dim", no_wrap=True, overflow="ellipsis")
+    """A kernel's name as `short_kernel_name` has it, on one line."""
+    return Text(words.plain(short_kernel_name(name)), style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def title(text: str, detail: str = "") -> Text:

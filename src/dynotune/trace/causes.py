@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from dynotune.schema.trace_summary import Cause, Operator, Place, Ranks, Shares
-from dynotune.trace import idle_causes, work_causes
+from dynotune.trace import idle_causes, intervals, work_causes
 from dynotune.trace.idle_causes import LOW_BUSY_SHARE
-from dynotune.trace.rank_facts import Loss, RankFacts, duration, percent
+from dynotune.trace.rank_facts import Loss, RankFacts, duration, in_window, percent, time_per_step
+from dynotune.trace.steps import STEP
+from dynotune.trace.timeline import HostKind
 
 MIN_SHARE = 0.01
 """Of the window. What is lost to smaller causes is within what steps vary by."""
@@ -19,7 +23,7 @@ _IDLE = {
     "host-bound": "waiting for the host's own work",
     "launch-bound": "launching kernels shorter than their launch",
     "launch-latency": "pauses between kernels that were queued",
-    "queue-stalled": "queued work that did not start",
+    "queue-stalled": "queued work that did not start or was not recorded",
     "alloc-retries": "allocating and freeing device memory",
     "empty-cache-in-loop": "freeing device memory and allocating it again",
     "pinned-alloc-slow": "allocating page-locked memory",
@@ -39,7 +43,7 @@ _WORK = {
     "sdpa-math": "attention that is not fused",
     "manual-attention": "softmax of attention that is not fused",
     "fp32-matmul-no-tf32": "float32 matrix products without tensor cores",
-    "gemm-misaligned": "half-precision products without tensor cores",
+    "gemm-misaligned": "half-precision products by kernels for misaligned sizes",
     "amp-absent": "matrix products and convolutions without tensor cores",
     "compile-default": "pointwise kernels that are not fused",
 }
@@ -97,9 +101,8 @@ def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause
     rows = []
     for facts, row in zip(ranks, compared.ranks, strict=True):
         if row.waits_s is not None and row.rank != compared.straggler and facts.window_ns:
-            evidence = [
-                f"rank {row.rank} waits {duration(row.waits_s * 1e9)} in collectives before the last rank joins"
-            ]
+            waits = time_per_step(facts, row.waits_s * 1e9)
+            evidence = [f"rank {row.rank} waits {waits} in collectives before the last rank joins"]
             if compared.imbalance is not None:
                 evidence.append(f"the busiest rank computes {compared.imbalance:.2f} times as long as the idlest")
             rows.append(
@@ -150,7 +153,25 @@ def _on_the_host(facts: RankFacts, ranked: Sequence[Cause], operators: Sequence[
     if operators:
         first = max(operators, key=lambda row: row.self_s)
         return f"with {first.name} as the longest operator ({percent(first.self_s * 1e9 / facts.window_ns)})"
-    return "with no operator recorded"
+    host = facts.timeline.host
+    none = "in which no operator ran" if (host.kind == HostKind.OPERATOR).any() else "with no operator recorded"
+    name, share = _longest_annotation(facts)
+    return f"{none}; {name} takes {percent(share)} of it" if name else none
+
+
+def _longest_annotation(facts: RankFacts) -> tuple[str, float]:
+    """The annotation, steps aside, that covers most of the window, and its share; none where there is none inside."""
+    host, names = facts.timeline.host, facts.timeline.names
+    rows = np.flatnonzero(host.kind == HostKind.ANNOTATION)
+    rows = rows[in_window(facts, host.start_ns[rows], host.end_ns[rows]) > 0]
+    start, end = (np.array([time], dtype=np.int64) for time in facts.window)
+    covered = {}
+    for name in np.unique(host.name[rows]).tolist():
+        own = rows[host.name[rows] == name]
+        if not STEP.match(names[name]):
+            union = intervals.union(host.start_ns[own], host.end_ns[own])
+            covered[names[name]] = int(intervals.covered(union, start, end)[0]) / facts.window_ns
+    return max(covered.items(), key=lambda item: (item[1], item[0])) if covered else ("", 0.0)
 
 
 def _words(place: Place) -> str:

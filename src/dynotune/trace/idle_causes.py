@@ -6,10 +6,13 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Place
 from dynotune.trace import intervals
+from dynotune.trace.calls import plain_name
 from dynotune.trace.idle import Gaps, in_loader, loader_spans
+from dynotune.trace.kernels import GRAPH_LAUNCHES
 from dynotune.trace.places import Found
 from dynotune.trace.rank_facts import (
     Loss,
@@ -22,8 +25,10 @@ from dynotune.trace.rank_facts import (
     in_window,
     largest_places,
     launched_at,
+    of_step,
     per_step,
     percent,
+    time_per_step,
 )
 from dynotune.trace.steps import OPTIMIZER, named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints
@@ -114,13 +119,11 @@ def _syncs(facts: RankFacts, gaps: Gaps) -> Iterator[Loss]:
         for where, group in by_place(facts, found, lost[chosen]):
             calls = np.unique(wait[chosen][group])
             took = int((host.end_ns[calls] - host.start_ns[calls]).sum())
-            evidence = (
-                f"waits that emptied the queue: {per_step(facts, len(calls))}, {duration(took)} of the host's time"
-            )
+            times = f"{per_step(facts, len(calls))}, {of_step(facts, took)} of the host's time"
+            evidence = f"waits that emptied the queue: {times}"
             part = lost[chosen][group]
-            yield Loss(
-                cause, int(part.sum()), claims[cause], where, (evidence, *largest_places(facts, found.of(group), part))
-            )
+            places = largest_places(facts, found.of(group), part, where)
+            yield Loss(cause, int(part.sum()), claims[cause], where, (evidence, *places))
 
 
 def _host_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
@@ -174,7 +177,7 @@ def _calls_in_words(facts: RankFacts, rows: Ints) -> str:
     for name in np.unique(host.name[rows]).tolist():
         own = host.name[rows] == name
         parts.append((int(took[own].sum()), f"{names[name]}: {per_step(facts, int(own.sum()))}"))
-    return "; ".join(f"{words}, {duration(total)}" for total, words in sorted(parts, reverse=True))
+    return "; ".join(f"{words}, {of_step(facts, total)}" for total, words in sorted(parts, reverse=True))
 
 
 def _small_copies(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
@@ -238,18 +241,19 @@ def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[Lo
     if mean_s is not None and mean_s < SHORT_KERNEL_S and busy_share < LOW_BUSY_SHARE:
         between = np.where(length < LAUNCH_GAP_NS, host_left, 0)
         host_left = host_left - between
+        where = _largest_place(facts, places, between)
         evidence = (
             f"kernels take {duration(mean_s * 1e9)} on average; the device is busy {percent(busy_share)} of the time",
-            *largest_places(facts, places, between),
+            *largest_places(facts, places, between, where),
         )
         claim = "Kernels are shorter than the host takes to launch the next one."
-        yield Loss("launch-bound", int(between.sum()), claim, _largest_place(facts, places, between), evidence)
+        yield Loss("launch-bound", int(between.sum()), claim, where, evidence)
     claim = "Nothing was queued: the device waited for the host's own work."
     for where, rows in by_place(facts, places, host_left):
         longest = int(rows[np.argmax(host_left[rows])])
         evidence = (
             f"gaps: {per_step(facts, len(rows))}, {duration(length[longest])} at most",
-            *largest_places(facts, places.of(rows), host_left[rows]),
+            *largest_places(facts, places.of(rows), host_left[rows], where),
             *_inside(facts, gaps, longest, where),
         )
         yield Loss("host-bound", int(host_left[rows].sum()), claim, where, evidence)
@@ -275,8 +279,22 @@ def _queued(facts: RankFacts, gaps: Gaps) -> Iterator[Loss]:
             found = facts.places.of_calls(gaps.call[rows])
             where = Place() if cause == "launch-latency" else _largest_place(facts, found, queued[rows])
             times = f"{duration(queued[rows].mean())} each, {duration(queued[rows].max())} at most"
-            evidence = f"gaps: {per_step(facts, len(rows))}, {times}"
-            yield Loss(cause, int(queued[rows].sum()), claim, where, (evidence,))
+            evidence = [f"gaps: {per_step(facts, len(rows))}, {times}"]
+            in_graphs = int(queued[rows[_of_graphs(facts, gaps.call[rows])]].sum())
+            if cause == "queue-stalled" and in_graphs:
+                evidence.append(
+                    f"{time_per_step(facts, in_graphs)} before or between pieces of CUDA graphs, "
+                    "of which a recording may lack some"
+                )
+            yield Loss(cause, int(queued[rows].sum()), claim, where, tuple(evidence))
+
+
+def _of_graphs(facts: RankFacts, calls: Ints) -> NDArray[np.bool_]:
+    """For each call (row of the host): whether it launched a CUDA graph."""
+    timeline = facts.timeline
+    launches = np.array([plain_name(name) in GRAPH_LAUNCHES for name in timeline.names], dtype=bool)
+    found: NDArray[np.bool_] = launches[timeline.host.name[calls]]
+    return found
 
 
 def _largest_place(facts: RankFacts, found: Found, lost_ns: Ints) -> Place:

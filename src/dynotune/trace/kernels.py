@@ -13,12 +13,12 @@ from dynotune.trace.calls import plain_name
 from dynotune.trace.kernel_names import CLASSES, classify, uses_tensor_cores
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline
 
-__all__ = ["CLASSES", "MATH_ATTENTION", "classes_of", "classify", "facts", "uses_tensor_cores"]
+__all__ = ["CLASSES", "GRAPH_LAUNCHES", "MATH_ATTENTION", "classes_of", "classify", "facts", "uses_tensor_cores"]
 
 MATH_ATTENTION = "aten::_scaled_dot_product_attention_math"
 """The operator whose kernels are of class attention-math: their own names do not tell them from others."""
 
-_GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
+GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 
 # How little of the time may have a telling name before the share of tensor cores is unknown: below one half, the
 # kernels that do not tell could turn the answer round.
@@ -80,7 +80,7 @@ def _num_distinct(rows: Ints, num: int) -> int:
 
 def _num_in_graphs(timeline: Timeline, launched: Ints) -> int:
     num_calls = np.bincount(timeline.host.name[launched], minlength=len(timeline.names))
-    graphs = [index for index in np.flatnonzero(num_calls) if plain_name(timeline.names[index]) in _GRAPH_LAUNCHES]
+    graphs = [index for index in np.flatnonzero(num_calls) if plain_name(timeline.names[index]) in GRAPH_LAUNCHES]
     return int(num_calls[graphs].sum())
 
 

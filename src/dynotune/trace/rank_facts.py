@@ -18,6 +18,8 @@ from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, Timeline, told_by
 
 APART_SHARE = 0.05
 """A place that holds this part of the window is a cause of its own; smaller ones of the same kind stand together."""
+SAID_SHARE = 0.02
+"""Of a cause: places that hold less of it are not worth a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +134,21 @@ def by_place(facts: RankFacts, found: Found, lost_ns: Ints) -> Iterator[tuple[Pl
         yield heaviest(facts, found.of(rows), lost_ns[rows]) if one else Place(), rows
 
 
-def largest_places(facts: RankFacts, found: Found, lost_ns: Ints, most: int = 3) -> list[str]:
-    """The places that hold the largest part, in words."""
-    places = facts.places.texts(found)
-    totals: dict[str, int] = {}
-    for place, lost in zip(places, lost_ns.tolist(), strict=True):
-        words = " in ".join(part for part in (place.call, place.operator, place.function) if part)
-        totals[words] = totals.get(words, 0) + lost
-    ranked = sorted(totals.items(), key=lambda item: (-item[1], item[0]))[:most]
-    return [f"{duration(total)} at {words or 'an unknown place'}" for words, total in ranked if total]
+def largest_places(facts: RankFacts, found: Found, lost_ns: Ints, where: Place, most: int = 3) -> list[str]:
+    """The places that hold the largest part, in words; none if that is all at `where`, which the cause says itself."""
+    totals: dict[Place, int] = {}
+    for place, lost in zip(facts.places.texts(found), lost_ns.tolist(), strict=True):
+        totals[place] = totals.get(place, 0) + lost
+    least = max(1, SAID_SHARE * sum(totals.values()))
+    ranked = [(place, total) for place, total in totals.items() if total >= least]
+    ranked.sort(key=lambda item: (-item[1], _in_words(item[0])))
+    if [place for place, _ in ranked] == [where]:
+        return []
+    return [f"{time_per_step(facts, total)} at {_in_words(place)}" for place, total in ranked[:most]]
+
+
+def _in_words(place: Place) -> str:
+    return " in ".join(part for part in (place.call, place.operator, place.function) if part) or "an unknown place"
 
 
 def percent(part: float) -> str:
@@ -166,6 +174,11 @@ def per_step(facts: RankFacts, num: int) -> str:
     return f"{rate:,.0f} a step" if rate >= 100 else f"{rate:.3g} a step"
 
 
-def short(name: str, most: int = 80) -> str:
-    """A kernel's name, cut: those of templates run to pages."""
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+def of_step(facts: RankFacts, time_ns: float) -> str:
+    """Nanoseconds of the window as those of a step where steps are known, for lines that say so otherwise."""
+    return duration(time_ns / (facts.num_steps or 1))
+
+
+def time_per_step(facts: RankFacts, time_ns: float) -> str:
+    """The same with the words."""
+    return of_step(facts, time_ns) + ("" if facts.num_steps is None else " a step")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from dynotune.schema.kernel_name import short_kernel_name
 from dynotune.schema.trace_summary import Copies, KernelClass, Place
 from dynotune.trace import intervals
 from dynotune.trace.copies import kind_of
@@ -21,9 +22,10 @@ from dynotune.trace.rank_facts import (
     heaviest,
     in_window,
     launched_at,
+    of_step,
     per_step,
     percent,
-    short,
+    time_per_step,
 )
 from dynotune.trace.steps import named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, told_by_name
@@ -39,6 +41,9 @@ _POINTWISE = ("elementwise", "normalisation", "reduction")
 _OF_LOSSES = re.compile(r"log_?softmax|entropy|nll", re.IGNORECASE)
 _FP32_MATMUL = re.compile(r"sgemm|gemm_f32f32|f32f32_f32f32|ffma", re.IGNORECASE)
 _HALF = re.compile(r"half|bfloat|bf16|f16|fp16|hgemm|h884|h1688|h16816", re.IGNORECASE)
+# CUTLASS names the elements that a kernel loads at once. Half types load 8 where sizes and addresses allow; with 1 or 2
+# tensor cores wait for memory.
+_MISALIGNED = re.compile(r"align[12](?!\d)")
 # A product with a vector, a dot product, a depthwise convolution and a Fourier transform are no work for tensor cores.
 _NO_MATRICES = re.compile(r"gemv|dot_kernel|gemmk1|depthwise|fft|dgemm|im2col|col2im", re.IGNORECASE)
 
@@ -61,7 +66,7 @@ def _copies(facts: RankFacts) -> Iterator[Loss]:
         size = (
             ""
             if row.num_bytes is None or row.bytes_per_s is None
-            else (f", {row.num_bytes / 1e6:,.3g} MB at {row.bytes_per_s / 1e9:.3g} GB/s")
+            else (f", {row.num_bytes / (facts.num_steps or 1) / 1e6:,.3g} MB at {row.bytes_per_s / 1e9:.3g} GB/s")
         )
         memory = {True: "page-locked", False: "pageable", None: "unknown"}[row.pinned]
         evidence = f"{row.kind} copies of {memory} memory: {per_step(facts, row.num)}{size}"
@@ -94,11 +99,11 @@ def _communication(facts: RankFacts) -> Iterator[Loss]:
     reduces = sum(total for total, name in ranked if "allreduce" in name.lower().replace("_", ""))
     in_ddp = any(name.startswith("DistributedDataParallel.") for name in timeline.names)
     cause = "ddp-bucket-cap" if in_ddp and 2 * reduces > sum(total for total, _ in ranked) else "communication-exposed"
-    times = f"{duration(facts.communication.total_s * 1e9)} in all"
-    hidden = f"{duration(facts.communication.hidden_s * 1e9)} of it under other work"
+    times = f"{of_step(facts, facts.communication.total_s * 1e9)} in all"
+    hidden = f"{of_step(facts, facts.communication.hidden_s * 1e9)} of it under other work"
     evidence = (
         f"collectives: {per_step(facts, facts.communication.num)}, {times}, {hidden}",
-        *(f"{duration(total)} exposed in {name.split('(')[0]}" for total, name in ranked[:3] if total),
+        *(f"{time_per_step(facts, total)} exposed in {short_kernel_name(name)}" for total, name in ranked[:3] if total),
         "what of this was waiting for another rank, one rank's trace cannot tell",
     )
     claim = "Collectives ran while the device did nothing else."
@@ -124,7 +129,7 @@ def _kernel_classes(facts: RankFacts) -> Iterator[Loss]:
         if cause:
             where = _where_math_attention(facts) if row.name == "attention-math" else _where(facts, row.name)
             share = f"{percent(row.share)} of the time of all kernels"
-            evidence = f"kernels: {per_step(facts, row.num)}, {share}; most in {short(row.largest)}"
+            evidence = f"kernels: {per_step(facts, row.num)}, {share}; most in {short_kernel_name(row.largest)}"
             yield Loss(cause, round(row.total_s * 1e9), claim, where, (evidence,))
 
 
@@ -166,7 +171,7 @@ def _no_tensor_cores(facts: RankFacts) -> Iterator[Loss]:
     classes = classes_of(facts.timeline)
     matmul, convolution = CLASSES.index("matmul"), CLASSES.index("convolution")
     rows = np.flatnonzero(np.isin(classes, (matmul, convolution)))
-    rows = rows[_named(facts, rows, lambda name: not _NO_MATRICES.search(name) and tensor_cores_of(name) == 0)]
+    rows = rows[_named(facts, rows, _is_slow_product)]
     half = _named(facts, rows, _HALF.search)
     single = ~half & (classes[rows] == matmul) & _named(facts, rows, _FP32_MATMUL.search)
     single &= capability is not None and capability >= TF32_CAPABILITY
@@ -175,13 +180,23 @@ def _no_tensor_cores(facts: RankFacts) -> Iterator[Loss]:
         if took.any():
             longest = names[device.name[rows[chosen][np.argmax(took)]]]
             times = f"{per_step(facts, int((took > 0).sum()))}, {duration(took.mean())} each"
-            evidence = f"kernels: {times}; the longest is {short(longest)}"
+            evidence = f"kernels: {times}; the longest is {short_kernel_name(longest)}"
             where = launched_at(facts, rows[chosen], took)
             yield Loss(cause, int(took.sum()), _NO_TENSOR_CORES[cause], where, (evidence,))
 
 
+def _is_slow_product(name: str) -> bool:
+    """Whether a kernel of this name multiplies matrices without tensor cores, or half types that are misaligned."""
+    if _NO_MATRICES.search(name):
+        return False
+    return tensor_cores_of(name) == 0 or bool(_HALF.search(name) and _MISALIGNED.search(name))
+
+
 _NO_TENSOR_CORES = {
-    "gemm-misaligned": "Half-precision products ran without tensor cores, as for sizes that are no multiples of 8.",
+    "gemm-misaligned": (
+        "Half-precision products ran without tensor cores or loaded one or two elements at a time, "
+        "as for sizes that are no multiples of 8."
+    ),
     "fp32-matmul-no-tf32": "Matrix products in float32 ran without tensor cores.",
     "amp-absent": "Matrix products or convolutions ran without tensor cores.",
 }

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,3 +138,11 @@ def test_a_file_that_was_named_twice_is_a_usage_error(tmp_path: Path):
     (tmp_path / "a.json").write_bytes(TRACE)
     with pytest.raises(UsageError, match="given twice"):
         files_of([tmp_path / "a.json", tmp_path / ".." / tmp_path.name / "a.json"])
+
+
+def test_a_pipe_is_refused_before_it_is_opened(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="no ordinary file") as raised:
+        files_of([path])
+    assert "Write it to a file first" in raised.value.hint

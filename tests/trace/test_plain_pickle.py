@@ -173,6 +173,9 @@ def test_a_damaged_pickle_is_data_or_refused_and_never_breaks_the_reader(changes
         (b"\x80\x04]", "cut short"),
         (b"\x80\x04X\xff\xff\xff\x7f.", "a string at byte 2 is longer than the file"),
         (b"\x80\x04\x8d" + b"\xff" * 8 + b".", "a string at byte 2 is longer than the file"),
+        (b"\x80\x04]K", "cut short: an instruction at byte 3 is longer than the file"),
+        (b"\x80\x04]J\x01\x02", "cut short: an instruction at byte 3 is longer than the file"),
+        (b"\x80\x04]\x8a\x05\x01", "cut short: an instruction at byte 3 is longer than the file"),
         (b"\x80\x04\xff", "no instruction"),
         (b"\x80\x04.", "damaged"),
         (b"\x80\x04h\x07.", "damaged"),
@@ -186,7 +189,7 @@ def test_a_damaged_pickle_is_data_or_refused_and_never_breaks_the_reader(changes
         (b"\x80\x04" + b"]" * 100_000 + b".", "more containers than data of its size can fill"),
         (b"\x80\x04" + b"}" * 100_000 + b".", "more containers than data of its size can fill"),
     ],
-    ids=range(22),
+    ids=range(25),
 )
 def test_what_is_no_plain_pickle_is_refused(raw, says):
     with pytest.raises(UsageError, match=says):

@@ -57,6 +57,15 @@ def test_what_is_no_trace_is_named_for_what_it_looks_like(tmp_path: Path, conten
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("name", ["report.nsys-rep", "report.qdrep"])
+def test_a_report_of_nsight_systems_is_refused_with_the_command_that_exports_it(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"\0anything")
+    with pytest.raises(UsageError, match="its own format") as raised:
+        reading.read([path])
+    assert raised.value.hint == f"run: nsys export --type sqlite {path}"
+
+
 def test_a_zip_archive_is_to_be_unpacked(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with zipfile.ZipFile(path, "w") as archive:

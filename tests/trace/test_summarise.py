@@ -72,7 +72,7 @@ def test_everything_about_a_training_loop_is_in_the_summary():
 
 def test_the_verdict_is_one_sentence_that_names_the_largest_loss_and_its_place():
     assert summary(training()).verdict == (
-        "The device worked for 57.0% of the time (4 steps of 1 µs); most was lost to synchronisations that emptied the "
+        "The device worked for 57.0% of the time (4 steps of 1 µs); the largest loss is synchronisations that emptied the "
         "device's queue at train.py(31): step, 31.5%."
     )
 
@@ -107,8 +107,15 @@ def test_a_trace_of_the_cpu_alone_has_no_device_and_says_so():
     assert set(found.unknown) == {"device", "memory", "stacks"}
     assert [(cause.id, cause.share) for cause in found.causes] == [("loader-bound", 0.4)]
     assert found.verdict == (
-        "No device work was recorded: 1 step of 1 µs on the host, most of it lost to waiting for the data loader at "
-        f"{LOADER}, 40.0%."
+        "No device work was recorded: 1 step of 1 µs on the host; the longest operator is aten::mm, 50.0%."
+    )
+
+
+def test_a_loader_that_takes_longer_than_any_operator_stands_in_the_cpus_verdict():
+    made = Made().annotation("ProfilerStep#1", 0, 1000).annotation(LOADER, 0, 600).operator("aten::mm", 600, 900)
+    assert summary(made).verdict == (
+        "No device work was recorded: 1 step of 1 µs on the host; the largest loss is waiting for the data loader at "
+        f"{LOADER}, 60.0%."
     )
 
 
@@ -120,7 +127,7 @@ def test_a_loader_in_the_background_of_the_cpu_costs_what_the_working_thread_doe
 
 def test_without_causes_the_cpus_verdict_names_the_longest_operator():
     found = summary(Made().annotation("ProfilerStep#1", 0, 1000).operator("aten::mm", 400, 900))
-    assert found.verdict.endswith("with aten::mm as the longest operator (50.0%).")
+    assert found.verdict.endswith("the longest operator is aten::mm, 50.0%.")
 
 
 def test_a_cpus_step_without_operators_is_told_by_its_longest_annotation():

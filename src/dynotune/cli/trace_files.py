@@ -94,8 +94,14 @@ def is_snapshot(path: Path) -> bool:
 
 def _files_of(argument: Path) -> list[Path]:
     if not argument.exists():
-        raise UsageError(f"There is no file {argument}.")
+        raise UsageError(f"There is no file {argument}.", hint="Name a trace, or a folder of traces.")
     if not argument.is_dir():
+        # Pipes and devices can be read once, or never end; traces are looked at before they are read.
+        if not argument.is_file():
+            raise UsageError(
+                f"{argument} is no ordinary file, which a trace must be to be read.",
+                hint="Write it to a file first: ... > trace.json, then dynotune trace trace.json.",
+            )
         return [argument]
     try:
         inside = sorted(argument.iterdir(), key=_in_natural_order)

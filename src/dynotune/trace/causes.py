@@ -118,19 +118,19 @@ def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause
 
 
 def verdict(facts: RankFacts, shares: Shares | None, ranked: Sequence[Cause], operators: Sequence[Operator]) -> str:
-    """One sentence: how busy the device was, and what most time was lost to."""
+    """One sentence: how busy the device was, and the largest loss that it could have done without."""
     if not facts.window_ns:
         return "The trace holds no work: no operator, no call and no device activity."
     span = _span(facts)
     if shares is None:
-        return f"No device work was recorded: {span} on the host, {_on_the_host(facts, ranked, operators)}."
+        return f"No device work was recorded: {span} on the host{_on_the_host(facts, ranked, operators)}."
     busy = shares.compute + shares.exposed_copy + shares.exposed_communication
     if not ranked:
         return f"The device worked for {percent(busy)} of the time ({span}), and no cause lost a hundredth of it."
     # What a device works on in vain matters once it works: one that idles is named for that.
     of_idle = [cause for cause in ranked if cause.id in _IDLE]
     first = of_idle[0] if of_idle and busy < LOW_BUSY_SHARE else ranked[0]
-    kind = "most was lost to" if first.id in _IDLE else "the largest cost is"
+    kind = "the largest loss is" if first.id in _IDLE else "the largest cost is"
     return f"The device worked for {percent(busy)} of the time ({span}); {kind} {_in_words(first)}."
 
 
@@ -148,13 +148,15 @@ def _span(facts: RankFacts) -> str:
 
 
 def _on_the_host(facts: RankFacts, ranked: Sequence[Cause], operators: Sequence[Operator]) -> str:
-    if ranked:
-        return f"most of it lost to {_in_words(ranked[0])}"
-    if operators:
-        first = max(operators, key=lambda row: row.self_s)
-        return f"with {first.name} as the longest operator ({percent(first.self_s * 1e9 / facts.window_ns)})"
+    first = max(operators, key=lambda row: row.self_s, default=None)
+    share = first.self_s * 1e9 / facts.window_ns if first is not None else 0.0
+    # A small loss beside much work is not what the program is about.
+    if ranked and ranked[0].share >= share:
+        return f"; the largest loss is {_in_words(ranked[0])}"
+    if first is not None:
+        return f"; the longest operator is {first.name}, {percent(share)}"
     host = facts.timeline.host
-    none = "in which no operator ran" if (host.kind == HostKind.OPERATOR).any() else "with no operator recorded"
+    none = ", in which no operator ran" if (host.kind == HostKind.OPERATOR).any() else ", with no operator recorded"
     name, share = _longest_annotation(facts)
     return f"{none}; {name} takes {percent(share)} of it" if name else none
 

@@ -92,9 +92,15 @@ def _draws(facts: RankFacts) -> tuple[Place, tuple[str, ...]]:
     """Where batches are drawn from the loader, and how long that took."""
     host, rows = facts.timeline.host, _touching(facts, loader_spans(facts.timeline))
     took = host.end_ns[rows] - host.start_ns[rows]
-    where = heaviest(facts, facts.places.at(host.thread[rows].astype(np.int64), host.start_ns[rows]), took)
+    thread = host.thread[rows].astype(np.int64)
+    where = heaviest(facts, facts.places.at(thread, host.start_ns[rows]), took)
     times = f"{duration(took.mean())} each, {duration(took.max())} at most"
-    return Place(where.function, where.operator), (f"batches drawn: {per_step(facts, len(rows))}, {times}",)
+    evidence = [f"batches drawn: {per_step(facts, len(rows))}, {times}"]
+    # Without workers the user's dataset runs inside the wait, and is what to make faster.
+    inside = heaviest(facts, facts.places.mostly(thread, host.start_ns[rows], host.end_ns[rows]), took)
+    if inside.function not in ("", where.function):
+        evidence.append(f"longest inside {inside.function}")
+    return Place(where.function, where.operator), tuple(evidence)
 
 
 def _touching(facts: RankFacts, rows: Ints) -> Ints:

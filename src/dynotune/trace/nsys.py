@@ -6,7 +6,6 @@ missing is a missing fact. See docs/reference/trace.md, "Nsight Systems".
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 from dynotune.schema.errors import UsageError
 from dynotune.trace import nsys_spans, sqlite_tables
 from dynotune.trace.nsys_spans import THREAD_MASK, Export, Spans
+from dynotune.trace.slices import Progress
 from dynotune.trace.sqlite_tables import NULL, Database
 from dynotune.trace.timeline import (
     UNKNOWN,
@@ -39,7 +39,7 @@ _NEWEST_SCHEMA = 3
 _LARGEST_TIME_NS = 1 << 62
 _NEVER_THERE = {
     "operators": "Nsight Systems does not record torch's operators",
-    "python_functions": "Python's stacks in an export of Nsight Systems are samples, which are not read",
+    "stacks": "Python's stacks in an export of Nsight Systems are samples, which are not read",
     "memory": "Nsight Systems does not see torch's caching allocator",
 }
 
@@ -55,27 +55,28 @@ class _Facts:
     session_start_ns: int | None
 
 
-def read(path: Path, *, progress: Callable[[int, int], None] | None = None) -> list[Timeline]:
+def read(path: Path, *, progress: Progress | None = None) -> list[Timeline]:
     """The processes of an export that did work on a device, in order of their identifiers.
 
     Where none did, those with calls or NVTX ranges. Times are the file's nanoseconds.
 
     Args:
-        progress: called with the number of rows read so far and of all rows to read.
+        progress: called with the bytes of the file read so far, reckoned by the share of its rows, and its size.
 
     Raises:
         UsageError: not SQLite, not an export of Nsight Systems, of a newer schema, cut short, damaged or empty.
     """
-    num_read = total = 0
+    num_read = total = size_bytes = 0
 
     def advance(table: str, num_rows: int) -> None:
         nonlocal num_read
         if progress and table in nsys_spans.EVENTS:
             num_read += num_rows
-            progress(num_read, total)
+            progress(size_bytes * num_read // max(total, 1), size_bytes)
 
     with sqlite_tables.opened(path, advance=advance) as database:
         _check_export(database)
+        size_bytes = path.stat().st_size
         total = sum(sqlite_tables.count(database, table) for table in nsys_spans.EVENTS if table in database)
         file = Export(database, missing=dict(_NEVER_THERE))
         file.notes += [
@@ -85,7 +86,7 @@ def read(path: Path, *, progress: Callable[[int, int], None] | None = None) -> l
         device, host, syncs = nsys_spans.devices(file), nsys_spans.hosts(file), nsys_spans.syncs(file)
         facts = _facts(file)
     if progress:
-        progress(total, total)
+        progress(size_bytes, size_bytes)
     if not len(device) + len(host) + len(syncs):
         raise UsageError(
             f"{path} holds no CUDA and no NVTX events.", hint="Record with: nsys profile --trace=cuda,nvtx COMMAND"
@@ -97,7 +98,10 @@ def _check_export(database: Database) -> None:
     signs = (*nsys_spans.EVENTS, "META_DATA_EXPORT", "ANALYSIS_DETAILS")
     if "StringIds" not in database or not any(name in database for name in signs):
         some = ", ".join(sorted(database.columns)[:5]) or "none"
-        raise UsageError(f"{database.path} is SQLite, but no export of Nsight Systems; its tables: {some}.")
+        raise UsageError(
+            f"{database.path} is SQLite, but no export of Nsight Systems; its tables: {some}.",
+            hint="Give what `nsys export --type sqlite` wrote, or a trace of torch.profiler.",
+        )
     if not {"name", "value"} <= database.columns.get("META_DATA_EXPORT", frozenset()):
         return
     versions = database.connection.execute(

@@ -20,6 +20,9 @@ _PROTOCOLS = range(2, 6)
 _RUN = 4096
 # Bytes of the length that precedes each kind of string.
 _STRINGS = {ord("X"): 4, 0x8C: 1, 0x8D: 8}  # BINUNICODE, SHORT_BINUNICODE, BINUNICODE8
+# And of the arguments of the other instructions that are let through; LONG1 tells how many more follow.
+_ARGUMENTS = {ord(code): width for code, width in zip("KMJGqhjr", (1, 2, 4, 8, 1, 1, 4, 4), strict=True)} | {0x95: 8}
+_LONG1 = 0x8A
 _STOP = ord(".")
 # A container takes some sixty bytes of memory and at least one of the file; torch spends more than thirty on each.
 _BYTES_PER_CONTAINER = 8
@@ -76,11 +79,19 @@ def _check(raw: bytes, name: str) -> int:
         if raw[at] == _STOP:
             return at + 1
         if (width := _STRINGS.get(raw[at])) is None:
+            if at + 1 + _num_argument_bytes(raw, at) > len(raw):
+                raise UsageError(f"{name} is cut short: an instruction at byte {at:,} is longer than the file.")
             _refuse(raw, at, name)
         length = int.from_bytes(raw[at + 1 : at + 1 + width], "little")
         if at + 1 + width + length > len(raw):
             raise UsageError(f"{name} is cut short: a string at byte {at:,} is longer than the file.")
         at += 1 + width + length
+
+
+def _num_argument_bytes(raw: bytes, at: int) -> int:
+    if raw[at] == _LONG1:
+        return 1 + sum(raw[at + 1 : at + 2])
+    return _ARGUMENTS.get(raw[at], 0)
 
 
 def _harmless(num_bytes: int) -> re.Pattern[bytes]:

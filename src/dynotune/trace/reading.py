@@ -11,6 +11,7 @@ from dynotune.trace.chunks import GZIP
 from dynotune.trace.slices import Progress
 from dynotune.trace.timeline import Timeline
 
+_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 _SQLITE = b"SQLite format 3\0"
 _HINT = (
     "give a trace of torch.profiler (.json or .json.gz), or of Nsight Systems as `nsys export --type sqlite` writes it"
@@ -57,6 +58,11 @@ def _begins(path: Path) -> bytes:
             begins = file.read(4096)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    if path.suffix in _REPORTS:
+        raise UsageError(
+            f"{path} is a report of Nsight Systems in its own format, which only nsys itself reads",
+            hint=f"run: nsys export --type sqlite {path}",
+        )
     for magic, what, hint in _OTHERS:
         if begins.startswith(magic):
             raise UsageError(f"{path} is no trace: it is {what}", hint=hint)

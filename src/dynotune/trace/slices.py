@@ -264,9 +264,8 @@ class Slices(Generic[Event]):
         found = _object(text)
         if isinstance(found, dict):
             held = ", ".join(f"`{key}`" for key in list(found)[:5]) or "nothing"
-            return UsageError(
-                f"{self.path} is JSON, but no trace: it holds {held} and no list `traceEvents`", hint=_RECORD
-            )
+            lacks = "`traceEvents` is no list" if "traceEvents" in found else f"it holds {held} and no `traceEvents`"
+            return UsageError(f"{self.path} is JSON, but no trace: {lacks}", hint=_RECORD)
         if found >= len(text):
             return UsageError(
                 f"{self.path} is cut short before its first event", hint="copy it again, or record it again"

@@ -19,6 +19,7 @@ from dynotune.schema.memory_snapshot import DeviceMemory, History, MemoryCause, 
 from dynotune.trace import plain_pickle
 from dynotune.trace.snapshot_history import ADDRESS_MASK, Event, Held, Stacks, holders, printable, replayed
 
+_WRITE = "Write one with torch.cuda.memory._dump_snapshot(path)."
 # A small share of free pieces is normal; below 64 MiB there is nothing to win.
 _FRAGMENTED_SHARE = 0.2
 _FRAGMENTED_BYTES = 64 << 20
@@ -99,7 +100,7 @@ def _bytes_of(path: Path, limit_bytes: int) -> bytes:
             hint="Raise the limit if you trust the file, or record less: _record_memory_history(max_entries=100000).",
         )
     if not raw:
-        raise UsageError(f"{path} is empty.")
+        raise UsageError(f"{path} is empty.", hint=_WRITE)
     return raw
 
 
@@ -110,7 +111,7 @@ def _convert(data: object, path: Path, *, num_bytes: int) -> _Snapshot:
     if not isinstance(data, dict) or not isinstance(data.get("segments"), list):
         raise UsageError(
             f"{path} is a pickle, but no memory snapshot: it has no list of segments.",
-            hint="Write one with torch.cuda.memory._dump_snapshot(path).",
+            hint=_WRITE,
         )
     # A list can stand in many places and take two bytes in each.
     parts = [*_lists(data.get("device_traces")), *(part.get("blocks") for part in data["segments"] if _is_dict(part))]
@@ -119,7 +120,7 @@ def _convert(data: object, path: Path, *, num_bytes: int) -> _Snapshot:
     try:
         return msgspec.convert(data, _Snapshot)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path} is a pickle, but no memory snapshot: {error}.") from error
+        raise UsageError(f"{path} is a pickle, but no memory snapshot: {error}.", hint=_WRITE) from error
 
 
 def _lists(value: object) -> list[object]:

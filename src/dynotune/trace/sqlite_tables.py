@@ -136,11 +136,6 @@ def _check_header(path: Path) -> None:
         num_bytes = path.stat().st_size
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror}.") from error
-    if path.suffix in (".nsys-rep", ".qdrep", ".qdstrm"):
-        raise UsageError(
-            f"{path} is a report of Nsight Systems in its own format, which only nsys itself reads.",
-            hint=f"Run: nsys export --type sqlite {path}",
-        )
     if not header:
         raise UsageError(f"{path} is empty.")
     if not header.startswith(_MAGIC[: len(header)]):

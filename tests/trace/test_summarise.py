@@ -72,8 +72,8 @@ def test_everything_about_a_training_loop_is_in_the_summary():
 
 def test_the_verdict_is_one_sentence_that_names_the_largest_loss_and_its_place():
     assert summary(training()).verdict == (
-        "The device worked for 57.0% of the time (4 steps of 1 µs); the largest loss is synchronisations that emptied the "
-        "device's queue at train.py(31): step, 31.5%."
+        "The device worked for 57.0% of the time (4 steps of 1 µs); the largest loss is synchronisations that emptied "
+        "the device's queue at train.py(31): step, 31.5%."
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Place
+from dynotune.trace.libraries import is_of_library
 from dynotune.trace.nesting import Nesting, depths, nest, outermost
 from dynotune.trace.steps import STEP
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
@@ -19,28 +19,12 @@ from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 AROUND_SHARE = 0.9
 """Of the window: an annotation that covers it is the program, not a place in it."""
 FUNCTION = re.compile(r"(?P<file>.+)\(\d+\): ")
-INSTALLED = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3\.\d+|python3\d+\.zip)/")
-LIBRARIES = re.compile(
-    r"PIL|accelerate|aiohttp|albumentations|apex|bitsandbytes|click|colossalai|composer|cupy|cv2|dali|datasets|deepspeed"
-    r"|detectron2|diffusers|dynotune|einops|evaluate|fairscale|fairseq|fastai|fbgemm_gpu|flash_attn|fsspec|functorch"
-    r"|huggingface_hub|hydra|ignite|imageio|jax|joblib|keras|kornia|lightning|lightning_fabric|lightning_utilities"
-    r"|lm_eval|matplotlib|megatron|mmcv|mmengine|monai|networkx|nltk|numba|numpy|nvidia|omegaconf|onnx|onnxruntime"
-    r"|optimum|pandas|peft|polars|psutil|pyarrow|pydantic|pytest|_pytest|pytorch_lightning|ray|requests|rich|safetensors"
-    r"|scipy|sentencepiece|sentence_transformers|sglang|skimage|sklearn|spacy|starlette|sympy|tensorboard|tensordict"
-    r"|tensorflow|tensorrt|tensorrt_llm|timm|tokenizers|torch|torch_geometric|torch_tensorrt|torchao|torchaudio|torchdata"
-    r"|torchmetrics|torchrec|torchtext|torchtune|torchvision|tqdm|transformer_engine|transformers|triton|trl|typer"
-    r"|typing_extensions|ultralytics|unsloth|urllib3|uvicorn|vllm|wandb|webdataset|xformers|yaml"
-)
-"""Packages by the first part of a file's path. torch's profiler cuts what `sys.path` holds off the paths of files: of
-an installed package only its own name is left."""
 
 
 def is_users(function: str) -> bool:
     """Whether a Python function, as the recorder names it, is the user's own: see docs/reference/trace.md."""
     file = _file(function)
-    first = file.split("/")[0].removesuffix(".py")
-    installed = INSTALLED.search(file) or LIBRARIES.fullmatch(first) or first in sys.stdlib_module_names
-    return bool(file) and not installed
+    return bool(file) and not is_of_library(file)
 
 
 def _file(function: str) -> str:

@@ -7,7 +7,6 @@ the state at the snapshot.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory_snapshot import History, Holder, Peak
 from dynotune.schema.trace_summary import Place
+from dynotune.trace.libraries import is_of_library
 
 Ints = NDArray[np.int64]
 NUM_HOLDERS = 10
@@ -33,10 +33,6 @@ _SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_
 # What the allocator does of its own accord between two calls of the program.
 _BETWEEN = ("free_completed", "snapshot", "workspace_snapshot", "user_defined")
 _TAKING = ("segment_alloc", "segment_map", "oom")
-_LIBRARY = re.compile(
-    r"(?:^|[/\\])(?:site-packages|dist-packages|torch|torchinductor_[^/\\]*|lib(?:64)?[/\\]python3[^/\\]*)[/\\]"
-    r"|^<frozen "
-)
 _LARGEST_SUM_BYTES = 1 << 62
 _DISAGREE = (
     "the history and the blocks at its end disagree: events were left out (skip_actions), "
@@ -96,12 +92,12 @@ class Stacks:
         innermost, empties = Place(), False
         found = None
         for file, line, function in self._fields(frames):
-            empties |= function == "empty_cache" and _LIBRARY.search(file) is not None
+            empties |= function == "empty_cache" and is_of_library(file)
             if found is not None or not (file.endswith(".py") or file.startswith("<")):
                 continue
             place = Place(function=printable(f"{file}({line}): {function}"))
             innermost = innermost if innermost.function else place
-            if not _LIBRARY.search(file):
+            if not is_of_library(file):
                 found = place
         return found or innermost, empties
 

@@ -36,6 +36,7 @@ __all__ = ["trace_report"]
 # The rest is in the JSON.
 NUM_EVIDENCE, LONGEST_EVIDENCE = 6, 160
 WIDTH_OF_TWO_COLUMNS = 78
+NEXT = "What a remedy is worth: dynotune compare SETTING -- COMMAND; dynotune knobs lists settings."
 JUSTIFIED: list[Literal["left", "right"]] = ["left", "left", "right", "right"]
 
 
@@ -166,6 +167,7 @@ def _causes(summary: TraceSummary, top: int) -> list[RenderableType]:
     for cause in causes[:top]:
         grid.add_row(Text(per.time(cause.lost_s), style="bold"), words.fine_share(cause.share), _cause(cause))
     rest = [left_out(len(causes), top)] if len(causes) > top else []
+    rest.append(Text(NEXT, style="dim"))
     return [Group(title("Time lost", f"{per.words}: upper bounds, each cause on its own"), grid, *rest)]
 
 

@@ -146,3 +146,17 @@ def test_a_pipe_is_refused_before_it_is_opened(tmp_path):
     with pytest.raises(UsageError, match="no ordinary file") as raised:
         files_of([path])
     assert "Write it to a file first" in raised.value.hint
+
+
+def test_a_name_that_the_system_refuses_is_refused_with_its_reason(tmp_path):
+    with pytest.raises(UsageError, match="cannot be read: File name too long"):
+        files_of([tmp_path / ("x" * 300)])
+
+
+def test_a_file_in_a_folder_without_rights_is_refused_with_its_reason(tmp_path, monkeypatch):
+    def refuses(path: Path, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refuses)
+    with pytest.raises(UsageError, match=r"closed/trace\.json cannot be read: Permission denied"):
+        files_of([tmp_path / "closed" / "trace.json"])

@@ -133,6 +133,11 @@ def test_the_longest_causes_come_first_with_time_share_id_claim_and_place():
     assert "/home/me/project/train.py:31 step · aten::item · cudaStreamSynchronize" in lines
 
 
+def test_causes_are_followed_by_what_measures_a_remedy_and_no_cause_by_nothing():
+    assert "dynotune compare SETTING -- COMMAND" in section(report(summary()), "Time lost, a step")[-1]
+    assert "dynotune compare" not in report(summary(causes=[]))
+
+
 def test_what_a_list_leaves_out_is_counted():
     causes = [Cause(id=f"cause-{n}", lost_s=n * 1e-3, share=0.01, claim="It costs.") for n in range(1, 8)]
     text = report(summary(causes=causes))

@@ -97,6 +97,14 @@ def test_waiting_for_the_loader():
     assert "30 ms each" in found["loader-bound"].evidence[0]
 
 
+def test_what_the_user_wrote_and_the_loader_ran_is_named_beside_where_batches_are_drawn():
+    step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).kernel(TENSOR_GEMM, 90 * MS, 100 * MS)
+    step.made.annotation(LOADER, 55 * MS, 85 * MS).python("data.py(6): collate", 57 * MS, 84 * MS)
+    found = step.causes()["loader-bound"]
+    assert found.where.function == "train.py(31): step"
+    assert found.evidence[1] == "longest inside data.py(6): collate"
+
+
 def test_a_synchronisation_each_step():
     step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).operator("aten::item", 1 * MS, 61 * MS)
     step.call("cudaStreamSynchronize", 2 * MS, 61 * MS).kernel(TENSOR_GEMM, 80 * MS, 100 * MS)

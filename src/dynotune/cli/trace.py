@@ -52,7 +52,8 @@ OF_RECORDING = {
 def trace(
     context: typer.Context,
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE", help="Recorded traces, or a folder of them.")
+        list[Path] | None,
+        typer.Argument(metavar="FILE", help="Recorded traces, or a folder of them.", readable=False),
     ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Take two files as before and after.")] = False,
     ranks: Annotated[bool, typer.Option("--ranks", help="Take the files as the ranks of one job.")] = False,

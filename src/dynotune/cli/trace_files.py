@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,15 +90,19 @@ def is_snapshot(path: Path) -> bool:
         with path.open("rb") as file:
             return path.suffix in SNAPSHOTS or file.read(1) == PICKLED
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
+        raise _unreadable(str(path), error) from error
 
 
 def _files_of(argument: Path) -> list[Path]:
-    if not argument.exists():
-        raise UsageError(f"There is no file {argument}.", hint="Name a trace, or a folder of traces.")
-    if not argument.is_dir():
+    try:
+        mode = argument.stat().st_mode
+    except FileNotFoundError:
+        raise UsageError(f"There is no file {argument}.", hint="Name a trace, or a folder of traces.") from None
+    except (OSError, ValueError) as error:
+        raise _unreadable(str(argument), error) from error
+    if not stat.S_ISDIR(mode):
         # Pipes and devices can be read once, or never end; traces are looked at before they are read.
-        if not argument.is_file():
+        if not stat.S_ISREG(mode):
             raise UsageError(
                 f"{argument} is no ordinary file, which a trace must be to be read.",
                 hint="Write it to a file first: ... > trace.json, then dynotune trace trace.json.",
@@ -106,7 +111,7 @@ def _files_of(argument: Path) -> list[Path]:
     try:
         inside = sorted(argument.iterdir(), key=_in_natural_order)
     except OSError as error:
-        raise UsageError(f"The folder {argument} cannot be read: {error.strerror}.") from error
+        raise _unreadable(f"The folder {argument}", error) from error
     found = [path for path in inside if path.is_file() and path.name.endswith(TRACES) and _looks_like_a_trace(path)]
     if not found:
         raise UsageError(
@@ -114,6 +119,11 @@ def _files_of(argument: Path) -> list[Path]:
             hint="Looked for torch.profiler's .json and .json.gz and for Nsight Systems' .sqlite, not in subfolders.",
         )
     return found
+
+
+def _unreadable(what: str, error: OSError | ValueError) -> UsageError:
+    reason = getattr(error, "strerror", None) or error
+    return UsageError(f"{what} cannot be read: {reason}.", hint="Check the name, and that you may read it.")
 
 
 def _in_natural_order(path: Path) -> list[tuple[int, str]]:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 Event = dict[str, Any]
 
@@ -39,13 +36,3 @@ def write(path: Path, events: list[Event], **document: object) -> Path:
     text = json.dumps({"schemaVersion": 1, "traceEvents": events, **document}).encode()
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
     return path
-
-
-def recorded() -> list[Path]:
-    """The recorded traces, or a visible skip."""
-    beside = Path(__file__).parents[2].parent / "shared" / "traces"
-    folder = Path(os.environ.get("DYNOTUNE_TRACES", beside))
-    found = sorted(folder.glob("*.json.gz"))
-    if not found:
-        pytest.skip(f"no recorded traces in {folder}")
-    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 from pathlib import Path
 
@@ -12,8 +11,9 @@ import pytest
 
 from dynotune.trace.kernel_names import CLASSES, classify, uses_tensor_cores, without_arguments
 
+from .recorded import FOLDER
+
 HERE = Path(__file__).parent
-TRACES = Path(os.environ.get("DYNOTUNE_TRACES", HERE.parents[1].parent / "shared" / "traces"))
 # Where from, class, name: use of tensor cores. Each was verified by eye, copies and casts by the types of the tensors.
 # Those of the nine traces are all that occur there.
 NAMES: dict[str, dict[str, dict[str, int]]] = json.loads((HERE / "kernel_names.json").read_text())
@@ -84,16 +84,16 @@ def test_every_class_that_a_name_can_tell_has_an_example() -> None:
     assert {kind for of_source in NAMES.values() for kind in of_source} == set(CLASSES) - {"attention-math"}
 
 
-@pytest.mark.parametrize("path", sorted(TRACES.glob("*.json.gz")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json.gz")), ids=lambda path: path.name)
 def test_the_list_holds_every_kernel_of_the_traces_and_arguments_change_nothing(path: Path) -> None:
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     names = sorted({event["name"] for event in events if str(event.get("cat")).lower() == "kernel"})
     assert [CLASSES[index] for index in classify(names)] == [RECORDED[without_arguments(name)] for name in names]
 
 
-@pytest.mark.skipif(not TRACES.is_dir(), reason="the recorded traces are not here; DYNOTUNE_TRACES names their folder")
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="the recorded traces are not here; DYNOTUNE_TRACES names their folder")
 def test_the_recorded_traces_are_nine() -> None:
-    assert len(list(TRACES.glob("*.json.gz"))) == 9
+    assert len(list(FOLDER.glob("*.json.gz"))) == 9
 
 
 @pytest.mark.parametrize(

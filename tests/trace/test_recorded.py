@@ -16,7 +16,7 @@ import pytest
 from dynotune.trace import intervals, kineto
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Timeline
 
-from .chrome import recorded
+from .recorded import NAMES, path_of
 from .test_kineto import assert_same, device, host
 
 ON_DEVICE = {"kernel": DeviceKind.KERNEL, "gpu_memcpy": DeviceKind.COPY, "gpu_memset": DeviceKind.SET}
@@ -27,38 +27,20 @@ ON_HOST = {
     "cuda_runtime": HostKind.CALL,
     "cuda_driver": HostKind.CALL,
 }
-NAMES = [
-    "h100-qwen1.5-0.5b",
-    "h100-timesformer",
-    "hta-alexnet",
-    "hta-cpu-only",
-    "hta-queue-rank0",
-    "hta-sampled-rank-0",
-    "hta-sampled-rank-1",
-    "hta-trace-diff-control",
-    "hta-trace-diff-test",
-]
 every_recorded = pytest.mark.parametrize("name", NAMES)
-
-
-def path(name: str) -> Path:
-    found = {path.name.removesuffix(".json.gz"): path for path in recorded()}
-    if name not in found:
-        pytest.skip(f"{name} is not among the recorded traces")
-    return found[name]
 
 
 @cache
 def raw(name: str) -> list[dict[str, Any]]:
     """The spans of a file, times as they are written."""
-    with gzip.open(path(name)) as file:
+    with gzip.open(path_of(name)) as file:
         events = json.load(file, parse_float=Decimal)["traceEvents"]
     return [event for event in events if event["ph"] == "X"]
 
 
 @cache
 def timeline(name: str) -> Timeline:
-    (found,) = kineto.read(path(name))
+    (found,) = kineto.read(path_of(name))
     return found
 
 
@@ -126,13 +108,15 @@ def test_rows_are_in_order(name: str) -> None:
 @pytest.mark.parametrize("name", ["h100-qwen1.5-0.5b", "hta-alexnet"])
 @pytest.mark.parametrize("slice_bytes", [1000, 70_001, 1 << 30])
 def test_slices_of_another_size_give_the_same_timeline(name: str, slice_bytes: int) -> None:
-    (found,) = kineto.read(path(name), slice_bytes=slice_bytes)
+    (found,) = kineto.read(path_of(name), slice_bytes=slice_bytes)
     assert_same(found, timeline(name))
 
 
 def test_two_ranks_merged_into_one_file_are_the_two_again(tmp_path: Path) -> None:
     ranks = ["hta-sampled-rank-1", "hta-sampled-rank-0"]
-    events = [event for name in ranks for event in json.loads(gzip.decompress(path(name).read_bytes()))["traceEvents"]]
+    events = [
+        event for name in ranks for event in json.loads(gzip.decompress(path_of(name).read_bytes()))["traceEvents"]
+    ]
     merged = tmp_path / "merged.json.gz"
     merged.write_bytes(gzip.compress(json.dumps(events).encode(), 1))
     found = {one.devices[0]: one for one in kineto.read(merged)}

@@ -5,44 +5,23 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
-import os
 from decimal import Decimal
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dynotune.schema.trace_summary import TraceSummary
-from dynotune.trace import device_time, idle, steps
+from dynotune.trace import device_time, idle, kineto, steps
 from dynotune.trace.summarise import summarise
 from dynotune.trace.timeline import UNKNOWN, Timeline
 
-kineto = pytest.importorskip("dynotune.trace.kineto")
+from .recorded import NAMES, path_of
 
-TRACES = Path(os.environ.get("DYNOTUNE_TRACES", Path(__file__).parents[2].parent / "shared" / "traces"))
-NAMES = [
-    "h100-qwen1.5-0.5b",
-    "h100-timesformer",
-    "hta-alexnet",
-    "hta-cpu-only",
-    "hta-queue-rank0",
-    "hta-sampled-rank-0",
-    "hta-sampled-rank-1",
-    "hta-trace-diff-control",
-    "hta-trace-diff-test",
-]
 WITH_DEVICE = [name for name in NAMES if name != "hta-cpu-only"]
 
 Span = tuple[int, int]
-
-
-def path_of(name: str) -> Path:
-    path = TRACES / f"{name}.json.gz"
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
-    return path
 
 
 @cache

@@ -128,7 +128,8 @@ class Timeline:
         rank, world_size: None where the trace does not say.
         clock_base_ns: what to add to a time to get nanoseconds since 1970; None where the trace does not say.
         notes: what is partial, in words for the user ("cut short: everything up to event 40,312").
-        missing: facts that this trace cannot give, name to reason.
+        missing: facts that this trace cannot give, name to reason: "device", "launches", "stacks" and "memory"
+            whoever recorded it, and what else its reader knows to be absent.
     """
 
     source: str

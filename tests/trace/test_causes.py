@@ -97,6 +97,16 @@ def test_waiting_for_the_loader():
     assert "30 ms each" in found["loader-bound"].evidence[0]
 
 
+def test_what_the_host_did_after_the_loader_is_not_placed_inside_the_loader():
+    step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).kernel(TENSOR_GEMM, 90 * MS, 100 * MS)
+    step.made.annotation(LOADER, 55 * MS, 85 * MS).python("data.py(6): collate", 57 * MS, 84 * MS)
+    step.made.python("train.py(9): forward", 86 * MS, 90 * MS)
+    found = step.causes()["host-bound"]
+    assert (found.where.function, lost(found)) == ("train.py(9): forward", 5 * MS)
+    assert len(found.evidence) == 1
+    assert found.evidence[0].endswith("5 ms at most")
+
+
 def test_what_the_user_wrote_and_the_loader_ran_is_named_beside_where_batches_are_drawn():
     step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).kernel(TENSOR_GEMM, 90 * MS, 100 * MS)
     step.made.annotation(LOADER, 55 * MS, 85 * MS).python("data.py(6): collate", 57 * MS, 84 * MS)

@@ -240,8 +240,9 @@ def _kernels_launched_inside(facts: RankFacts, spans: Ints) -> Ints:
 
 
 def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[Loss]:
-    gaps, places = on_device.gaps, on_device.gap_places
+    gaps, places = on_device.gaps, _places_of_work(facts, on_device)
     length = gaps.end_ns - gaps.start_ns
+    beside_loader = length - gaps.split_ns["loader"]
     busy_share = on_device.busy.total_ns / facts.window_ns
     mean_s = None if facts.kernels is None else facts.kernels.mean_s
     if mean_s is not None and mean_s < SHORT_KERNEL_S and busy_share < LOW_BUSY_SHARE:
@@ -258,15 +259,26 @@ def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[Lo
     for where, rows in by_place(facts, places, host_left):
         longest = int(rows[np.argmax(host_left[rows])])
         evidence = (
-            f"gaps: {per_step(facts, len(rows))}, {duration(length[longest])} at most",
+            f"gaps: {per_step(facts, len(rows))}, {duration(beside_loader[longest])} at most",
             *largest_places(facts, places.of(rows), host_left[rows], where),
             *_inside(facts, gaps, longest, where),
         )
         yield Loss("host-bound", int(host_left[rows].sum()), claim, where, evidence)
 
 
+def _places_of_work(facts: RankFacts, on_device: OnDevice) -> Found:
+    """The places of the gaps; of one that the loader took more of than the host, where its end was queued."""
+    gaps, found = on_device.gaps, on_device.gap_places
+    rows = np.flatnonzero((gaps.split_ns["loader"] > gaps.split_ns["host"]) & (gaps.call != UNKNOWN))
+    found = found.of(np.arange(len(gaps)))
+    found.put(rows, facts.places.of_calls(gaps.call[rows]))
+    return found
+
+
 def _inside(facts: RankFacts, gaps: Gaps, row: int, where: Place) -> tuple[str, ...]:
     """What the host ran for most of a gap, where stacks tell more than the place does."""
+    if gaps.split_ns["loader"][row] > gaps.split_ns["host"][row]:
+        return ()
     function = facts.places.deepest(int(gaps.thread[row]), int(gaps.start_ns[row]), int(gaps.end_ns[row]))
     return (f"most of the longest gap inside {function}",) if function not in ("", where.function) else ()
 

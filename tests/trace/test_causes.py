@@ -417,14 +417,25 @@ MISALIGNED = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x
         (MISALIGNED.replace("align1", "align2"), {"gemm-misaligned"}),
         (MISALIGNED.replace("align1", "align8"), set()),
         (MISALIGNED.replace("align1", "align16"), set()),
-        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_64x64_32x4_nn_align1>(Params)", set()),  # TF32
+        (
+            "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_64x64_32x4_nn_align1>(Params)",
+            {"gemm-misaligned"},
+        ),  # TF32
+        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_64x64_32x4_nn_align4>()", set()),
     ],
 )
-def test_half_products_that_load_one_or_two_elements_at_once_are_misaligned(kernel: str, expected: set[str]):
+def test_products_that_load_one_or_two_elements_at_once_are_misaligned(kernel: str, expected: set[str]):
     step = Step().kernel(TENSOR_GEMM, 0, 80 * MS).kernel(kernel, 80 * MS, 100 * MS, returned=5)
     found = step.causes()
     assert set(found) == expected
     assert all(lost(cause) == 20 * MS for cause in found.values())
+
+
+def test_copies_within_the_device_beside_which_nothing_runs_are_named():
+    step = Step().kernel(TENSOR_GEMM, 0, 80 * MS).copy("Memcpy DtoD (Device -> Device)", 80 * MS, 100 * MS)
+    found = step.causes()["device-copies"]
+    assert lost(found) == 20 * MS
+    assert found.evidence[0].startswith("DtoD copies: 1 a step")
 
 
 def test_evidence_calls_kernels_by_their_short_names():

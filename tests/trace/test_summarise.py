@@ -234,3 +234,16 @@ def test_the_clocks_zero_does_not_matter(made: Made, later: int):
         device=dataclasses.replace(device, start_ns=device.start_ns + later, end_ns=device.end_ns + later),
     )
     assert summarise([moved]) == summarise([timeline])
+
+
+def test_work_that_was_queued_before_the_recording_began_is_said_to_lengthen_the_step():
+    made = Made().annotation("ProfilerStep#1", 0, 1000).kernel("before", 0, 300)
+    made.launch("cudaLaunchKernel", 290, 310, correlation=1).kernel("own", 320, 1000, correlation=1)
+    (note,) = summarise([made.timeline()]).notes
+    assert note.startswith("the first 300 ns of the window went to work that was queued before the recording began")
+
+
+def test_work_without_a_recorded_launch_after_the_first_that_has_one_is_not_left_over():
+    made = Made().annotation("ProfilerStep#1", 0, 1000).launch("cudaLaunchKernel", 0, 5, correlation=1)
+    made.kernel("own", 5, 300, correlation=1).kernel("unlaunched", 300, 1000)
+    assert summarise([made.timeline()]).notes == []

@@ -36,6 +36,7 @@ _WORK = {
     "pin-memory-off": "copies from pageable memory beside which nothing ran",
     "h2d-not-overlapped": "copies to the device beside which nothing ran",
     "d2h-not-overlapped": "copies to the host beside which nothing ran",
+    "device-copies": "copies within the device's memory beside which nothing ran",
     "ddp-bucket-cap": "all-reduces beside which nothing ran",
     "communication-exposed": "collectives beside which nothing ran",
     "channels-last": "conversions between memory layouts",
@@ -43,7 +44,7 @@ _WORK = {
     "sdpa-math": "attention that is not fused",
     "manual-attention": "softmax of attention that is not fused",
     "fp32-matmul-no-tf32": "float32 matrix products without tensor cores",
-    "gemm-misaligned": "half-precision products by kernels for misaligned sizes",
+    "gemm-misaligned": "products by kernels for misaligned sizes",
     "amp-absent": "matrix products and convolutions without tensor cores",
     "compile-default": "pointwise kernels that are not fused",
 }

@@ -18,7 +18,7 @@ from dynotune.schema.trace_summary import (
 )
 from dynotune.trace import calls, causes, copies, device_time, idle, kernels, memory, operators, ranks, steps
 from dynotune.trace.places import Places
-from dynotune.trace.rank_facts import OnDevice, RankFacts, percent
+from dynotune.trace.rank_facts import OnDevice, RankFacts, duration, percent
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
 NUM_GAPS = 20
@@ -174,8 +174,26 @@ def _unknown(facts: Sequence[RankFacts]) -> dict[str, Unknown]:
 def _notes(facts: RankFacts) -> list[str]:
     if facts.busiest is None or not facts.window_ns:
         return []
-    other = facts.busiest.gaps.idle_ns()["other"] / facts.window_ns
-    if other < NOTED_SHARE:
-        return []
     rank = "" if facts.timeline.rank is None else f"rank {facts.timeline.rank}: "
-    return [f"{rank}{percent(other)} of the window is idle, and the work that ended it has no recorded launch"]
+    notes = []
+    before_ns = _left_over_ns(facts)
+    if before_ns / facts.window_ns >= NOTED_SHARE:
+        notes.append(
+            f"{rank}the first {duration(before_ns)} of the window went to work that was queued before the recording "
+            "began: a step is shorter than is said here"
+        )
+    other = facts.busiest.gaps.idle_ns()["other"] / facts.window_ns
+    if other >= NOTED_SHARE:
+        notes.append(f"{rank}{percent(other)} of the window is idle, and the work that ended it has no recorded launch")
+    return notes
+
+
+def _left_over_ns(facts: RankFacts) -> int:
+    """How long the busiest device worked on what has no recorded launch before it came to what has one."""
+    device, start_ns = facts.timeline.device, facts.window[0]
+    here = (device.device == facts.device) & (device.end_ns > start_ns)
+    launched = device.start_ns[here & (device.launch != UNKNOWN)]
+    if not len(launched):
+        return 0
+    left_over = device.end_ns[here & (device.launch == UNKNOWN) & (device.end_ns <= launched.min())]
+    return max(0, int(left_over.max(initial=start_ns)) - start_ns)

@@ -41,8 +41,8 @@ _POINTWISE = ("elementwise", "normalisation", "reduction")
 _OF_LOSSES = re.compile(r"log_?softmax|entropy|nll", re.IGNORECASE)
 _FP32_MATMUL = re.compile(r"sgemm|gemm_f32f32|f32f32_f32f32|ffma", re.IGNORECASE)
 _HALF = re.compile(r"half|bfloat|bf16|f16|fp16|hgemm|h884|h1688|h16816", re.IGNORECASE)
-# CUTLASS names the elements that a kernel loads at once. Half types load 8 where sizes and addresses allow; with 1 or 2
-# tensor cores wait for memory.
+# CUTLASS names the elements that a kernel loads at once: 8 of half types and 4 of TF32 where sizes and addresses allow;
+# with 1 or 2 tensor cores wait for memory.
 _MISALIGNED = re.compile(r"align[12](?!\d)")
 # A product with a vector, a dot product, a depthwise convolution and a Fourier transform are no work for tensor cores.
 _NO_MATRICES = re.compile(r"gemv|dot_kernel|gemmk1|depthwise|fft|dgemm|im2col|col2im", re.IGNORECASE)
@@ -68,8 +68,8 @@ def _copies(facts: RankFacts) -> Iterator[Loss]:
             if row.num_bytes is None or row.bytes_per_s is None
             else (f", {row.num_bytes / (facts.num_steps or 1) / 1e6:,.3g} MB at {row.bytes_per_s / 1e9:.3g} GB/s")
         )
-        memory = {True: "page-locked", False: "pageable", None: "unknown"}[row.pinned]
-        evidence = f"{row.kind} copies of {memory} memory: {per_step(facts, row.num)}{size}"
+        memory = {True: " of page-locked memory", False: " of pageable memory", None: ""}[row.pinned]
+        evidence = f"{row.kind} copies{memory}: {per_step(facts, row.num)}{size}"
         yield Loss(cause, round(row.exposed_s * 1e9), claim, launched_at(facts, rows, took), (evidence,))
 
 
@@ -78,6 +78,7 @@ _COPIES = {
     ("HtoD", False): ("h2d-not-overlapped", "Copies to the device ran while it computed nothing."),
     ("DtoH", True): ("d2h-not-overlapped", "Copies back to the host ran while the device computed nothing."),
     ("DtoH", False): ("d2h-not-overlapped", "Copies back to the host ran while the device computed nothing."),
+    ("DtoD", False): ("device-copies", "Copies within the device's memory ran while it computed nothing."),
 }
 
 
@@ -172,7 +173,7 @@ def _no_tensor_cores(facts: RankFacts) -> Iterator[Loss]:
     matmul, convolution = CLASSES.index("matmul"), CLASSES.index("convolution")
     rows = np.flatnonzero(np.isin(classes, (matmul, convolution)))
     rows = rows[_named(facts, rows, _is_slow_product)]
-    half = _named(facts, rows, _HALF.search)
+    half = _named(facts, rows, lambda name: _HALF.search(name) or _MISALIGNED.search(name))
     single = ~half & (classes[rows] == matmul) & _named(facts, rows, _FP32_MATMUL.search)
     single &= capability is not None and capability >= TF32_CAPABILITY
     for cause, chosen in (("gemm-misaligned", half), ("fp32-matmul-no-tf32", single), ("amp-absent", ~half & ~single)):
@@ -186,16 +187,16 @@ def _no_tensor_cores(facts: RankFacts) -> Iterator[Loss]:
 
 
 def _is_slow_product(name: str) -> bool:
-    """Whether a kernel of this name multiplies matrices without tensor cores, or half types that are misaligned."""
+    """Whether a kernel of this name multiplies matrices without tensor cores, or loads them by one or two elements."""
     if _NO_MATRICES.search(name):
         return False
-    return tensor_cores_of(name) == 0 or bool(_HALF.search(name) and _MISALIGNED.search(name))
+    return tensor_cores_of(name) == 0 or (tensor_cores_of(name) == 1 and bool(_MISALIGNED.search(name)))
 
 
 _NO_TENSOR_CORES = {
     "gemm-misaligned": (
-        "Half-precision products ran without tensor cores or loaded one or two elements at a time, "
-        "as for sizes that are no multiples of 8."
+        "Products of half types ran without tensor cores, or products loaded one or two elements at a time, "
+        "as for sizes that are no multiples of 8 (of 4 in TF32)."
     ),
     "fp32-matmul-no-tf32": "Matrix products in float32 ran without tensor cores.",
     "amp-absent": "Matrix products or convolutions ran without tensor cores.",

@@ -172,7 +172,8 @@ def test_graphs_whose_kernels_were_not_all_recorded_stall():
 
 def test_a_recommender_waits_for_its_collectives_first():
     found = summary_of("hta-trace-diff-control")
-    assert [cause.id for cause in found.causes[:3]] == ["communication-exposed", "host-bound", "h2d-not-overlapped"]
+    expected = ["communication-exposed", "host-bound", "gemm-misaligned", "h2d-not-overlapped"]
+    assert [cause.id for cause in found.causes[:4]] == expected
     assert found.shares is not None
     assert round(found.shares.exposed_communication, 3) == 0.188
 

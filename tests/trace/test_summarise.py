@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -247,3 +248,11 @@ def test_work_without_a_recorded_launch_after_the_first_that_has_one_is_not_left
     made = Made().annotation("ProfilerStep#1", 0, 1000).launch("cudaLaunchKernel", 0, 5, correlation=1)
     made.kernel("own", 5, 300, correlation=1).kernel("unlaunched", 300, 1000)
     assert summarise([made.timeline()]).notes == []
+
+
+@pytest.mark.parametrize("index", [-1, 2**31 - 1])
+def test_work_on_a_device_whose_index_is_odd_or_not_told_is_counted_all_the_same(index: int):
+    timeline = Made().kernel(GEMM, 0, 10).kernel(GEMM, 50, 100).timeline()
+    device = dataclasses.replace(timeline.device, device=np.full(2, index, dtype=np.int32))
+    (row,) = summarise([dataclasses.replace(timeline, device=device)]).devices
+    assert (row.device, row.busy_s) == (index, 60e-9)

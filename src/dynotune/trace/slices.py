@@ -331,7 +331,8 @@ def _broken_at(error: msgspec.DecodeError, end: int) -> int:
 
 def _object(text: bytes) -> dict[str, msgspec.Raw] | int:
     """The values of a JSON object by their keys; where its text breaks if it is none."""
-    for mended in (text, _with_lists_for_not_finite(text)):
+    with_questions = text.decode(errors="surrogateescape").encode(errors="replace")  # as long, a ? a wrong byte
+    for mended in (with_questions, _with_lists_for_not_finite(with_questions)):
         try:
             return msgspec.json.decode(mended, type=dict[str, msgspec.Raw])
         except (msgspec.ValidationError, RecursionError):

@@ -148,9 +148,11 @@ class Timeline:
 
     @property
     def devices(self) -> list[int]:
-        """Indices of the devices that did something, ascending."""
+        """Indices of the devices that did something, ascending; UNKNOWN among them where the trace does not tell."""
         # Not np.unique, whose first call imports a package that takes longer than a small trace.
-        return np.flatnonzero(np.bincount(self.device.device, minlength=1)).tolist()
+        device = self.device.device
+        others = np.flatnonzero(device[1:] != device[:-1]) + 1
+        return sorted({*device[:1].tolist(), *device[others].tolist()})
 
 
 def told_by_name(names: list[str], name: NDArray[np.int32], tell: Callable[[str], bool]) -> NDArray[np.bool_]:

@@ -5,7 +5,7 @@
 On each trace in FOLDER and on a large one that is made of the longest of them, its steps repeated with fresh ids.
 Each measurement is a process of its own; the arms of one file take turns, in random order:
 
-- `dynotune`: all timelines and, once `dynotune.trace.summarise` is there, all facts;
+- `dynotune`: all timelines and all facts;
 - `hta`: HolisticTraceAnalysis 0.5.0, construction and the breakdowns of time, idle time and kernels;
 - `json`: gzip and json of the standard library alone;
 - `msgspec`: gzip and msgspec alone, into the types that dynotune decodes into, in one piece, collector off;
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import importlib.util
 import json
 import random
 import subprocess
@@ -55,11 +54,8 @@ _IMPORTS_AND_WORK = {
     "interpreter": ("", ""),
     "dynotune": (
         """
-import importlib.util
 from dynotune.trace.reading import read
-summarise = len
-if importlib.util.find_spec("dynotune.trace.summarise"):
-    from dynotune.trace.summarise import summarise
+from dynotune.trace.summarise import summarise
 """,
         "summarise(read([path]))",
     ),
@@ -121,7 +117,7 @@ def main() -> None:
             repeat_steps(longest, large, int(args.large_bytes))
             rows.append({**measure(large, hta, args.large_repeats, chance), "made_of": longest.name})
             print_row(rows[-1])
-    result = {**describe(), "hta": HTA, "all_facts": has_facts(), "rows": rows}
+    result = {**describe(), "hta": HTA, "rows": rows}
     args.out.parent.mkdir(exist_ok=True)
     args.out.write_text(without_places(json.dumps(result, indent=1)) + "\n")
 
@@ -131,11 +127,6 @@ def make_hta(folder: Path) -> Path:
     venv.create(folder, with_pip=True)
     subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "--quiet", HTA], check=True)
     return folder
-
-
-def has_facts() -> bool:
-    """Whether the arm `dynotune` makes all facts, or reads alone."""
-    return importlib.util.find_spec("dynotune.trace.summarise") is not None
 
 
 def measure(path: Path, hta: Path, repeats: int, chance: random.Random) -> dict[str, Any]:

@@ -229,3 +229,24 @@ def test_a_process_that_is_killed_has_few_steps_that_are_not_recorded():
     for num_steps in range(5, 1000):
         train(counted, optimizer, [[Tensor(8), Tensor(8)]])
         assert num_steps - len(counted.recorded) <= num_steps / 16
+
+
+def test_a_process_that_ends_does_not_wait_for_a_thread_that_hangs():
+    counted, optimizer = Pending([10**9]), Net()
+    train(counted, optimizer, [[Tensor(8), Tensor(8)]] * 199)
+    num_recorded, held, done = len(counted.recorded), threading.Event(), threading.Event()
+
+    def hang():
+        with counted.steps._lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    held.wait()
+    counted.steps.work_off_at_exit()
+    assert len(counted.recorded) == num_recorded
+    done.set()
+    thread.join()
+    counted.steps.work_off_at_exit()
+    assert counted.samples == [8] * 199

@@ -21,8 +21,8 @@ from .snapshot_made import SEGMENT, SnapshotMade, stack
 MIB = 1 << 20
 LIMIT = 64 * MIB
 TORCH = "/env/lib/python3.11/site-packages/torch/nn/functional.py(12): relu"
-STEP = stack(TORCH, "/work/model.py(20): forward", "/work/train.py(31): step")
-LOAD = stack("/work/train.py(12): load", "/work/train.py(40): main")
+STEP = stack(TORCH, "/project/model.py(20): forward", "/project/train.py(31): step")
+LOAD = stack("/project/train.py(12): load", "/project/train.py(40): main")
 
 
 @pytest.fixture
@@ -88,10 +88,10 @@ def test_the_peak_is_found_with_its_time_and_its_holders(read):
     # segment_alloc, then five allocations, a second apart from the first on.
     assert (peak.event, peak.at_s, peak.start_bytes) == (6, 5.0, 0)
     assert [(holder.where.function, holder.requested_bytes, holder.num_blocks) for holder in peak.holders] == [
-        ("/work/model.py(20): forward", 4 * MIB, 4),
-        ("/work/train.py(12): load", 3 * MIB, 1),
+        ("/project/model.py(20): forward", 4 * MIB, 4),
+        ("/project/train.py(12): load", 3 * MIB, 1),
     ]
-    assert [holder.where.function for holder in device.holders] == ["/work/train.py(12): load"]
+    assert [holder.where.function for holder in device.holders] == ["/project/train.py(12): load"]
     assert device.history.peak_reserved_bytes == SEGMENT
     assert device.history.num_segment_allocs == 1
     assert device.history.duration_s == len(made.events) - 1
@@ -110,9 +110,9 @@ def test_what_is_older_than_the_history_counts_and_its_place_is_known_only_while
     peak = device.history.peak
     assert (peak.start_bytes, peak.requested_bytes, peak.event) == (5 * MIB, 6 * MIB, 1)
     assert [(holder.where.function, holder.requested_bytes) for holder in peak.holders] == [
-        ("/work/train.py(12): load", 3 * MIB),
+        ("/project/train.py(12): load", 3 * MIB),
         ("", 2 * MIB),
-        ("/work/model.py(20): forward", MIB),
+        ("/project/model.py(20): forward", MIB),
     ]
 
 
@@ -128,7 +128,7 @@ def test_a_peak_before_the_first_event_is_at_event_0(read):
 
 
 actions = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 30 * MIB), st.integers(0, 2)), min_size=2, max_size=60)
-PLACES = [stack(f"/work/place.py({line}): hold") for line in range(3)]
+PLACES = [stack(f"/project/place.py({line}): hold") for line in range(3)]
 
 
 @settings(max_examples=80, deadline=None)
@@ -195,7 +195,7 @@ def test_a_snapshot_without_a_history_says_so_and_still_tells_what_is_held(read,
     (device,) = read(data).devices
     assert isinstance(device.history, Unknown)
     assert "_record_memory_history" in device.history.reason
-    assert device.holders[0].where.function == "/work/model.py(20): forward"
+    assert device.holders[0].where.function == "/project/model.py(20): forward"
 
 
 def test_a_history_without_times_has_no_durations(read):
@@ -242,7 +242,7 @@ def test_devices_are_told_apart(read):
 @pytest.mark.parametrize(
     ("frames", "place"),
     [
-        (stack(TORCH, "/work/train.py(31): step"), "/work/train.py(31): step"),
+        (stack(TORCH, "/project/train.py(31): step"), "/project/train.py(31): step"),
         (stack("??(0): at::empty", TORCH, "train.py(31): step"), "train.py(31): step"),
         (stack("/usr/lib/python3.11/threading.py(982): run", TORCH), "/usr/lib/python3.11/threading.py(982): run"),
         (stack("<frozen runpy>(88): _run_code", "<stdin>(1): <module>"), "<stdin>(1): <module>"),
@@ -306,12 +306,12 @@ def test_an_allocation_that_flushes_the_cache_is_told_with_its_place(read):
     made.free(made.alloc(2 * SEGMENT, LOAD))
     made.free(made.alloc(SEGMENT, LOAD))
     # Each allocation has a stack of its own, and all that it does is logged with it.
-    made.alloc(SEGMENT, stack("/work/train.py(31): step"), flushing=True)
+    made.alloc(SEGMENT, stack("/project/train.py(31): step"), flushing=True)
     found = read(made)
     history = found.devices[0].history
     assert (history.num_flushes, history.num_empty_caches, history.num_ooms) == (1, 0, 0)
     (cause,) = found.causes
-    assert (cause.id, cause.where.function) == ("alloc-retries", "/work/train.py(31): step")
+    assert (cause.id, cause.where.function) == ("alloc-retries", "/project/train.py(31): step")
     assert cause.num_bytes is cause.share is None
     assert cause.evidence[0] == "allocations that flushed the cache: 1"
 
@@ -319,18 +319,18 @@ def test_an_allocation_that_flushes_the_cache_is_told_with_its_place(read):
 def test_a_failed_allocation_is_told_with_its_place(read):
     made = SnapshotMade()
     made.alloc(MIB, LOAD)
-    made.fail(1 << 40, stack("/work/train.py(9): big"))
+    made.fail(1 << 40, stack("/project/train.py(9): big"))
     found = read(made)
     assert found.devices[0].history.num_ooms == 1
     (cause,) = found.causes
-    assert (cause.id, cause.where.function) == ("alloc-retries", "/work/train.py(9): big")
+    assert (cause.id, cause.where.function) == ("alloc-retries", "/project/train.py(9): big")
 
 
 def test_emptying_the_cache_is_no_flush(read):
     made = SnapshotMade()
     for _ in range(2):
-        made.free(made.alloc(MIB, stack("/work/train.py(31): step")))
-        made.empty_cache(stack("/work/train.py(33): step"))
+        made.free(made.alloc(MIB, stack("/project/train.py(31): step")))
+        made.empty_cache(stack("/project/train.py(33): step"))
     found = read(made)
     history = found.devices[0].history
     assert (history.num_flushes, history.num_empty_caches, history.num_segment_frees) == (0, 2, 2)
@@ -340,8 +340,8 @@ def test_emptying_the_cache_is_no_flush(read):
 def test_segments_given_back_from_elsewhere_are_no_flush_of_the_allocation_after(read):
     made = SnapshotMade()
     made.free(made.alloc(SEGMENT, LOAD))
-    made._release(stack("/work/train.py(50): tidy"))
-    made.alloc(SEGMENT, stack("/work/train.py(31): step"))
+    made._release(stack("/project/train.py(50): tidy"))
+    made.alloc(SEGMENT, stack("/project/train.py(31): step"))
     history = read(made).devices[0].history
     assert (history.num_flushes, history.num_empty_caches, history.num_segment_frees) == (0, 0, 1)
 

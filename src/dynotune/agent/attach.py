@@ -101,7 +101,7 @@ class Agent:
 
         @functools.wraps(original)
         def _exit(*args: Any, **kwargs: Any) -> Any:
-            self._guard("exit", self._steps.work_off)
+            self._guard("exit", self._steps.work_off_at_exit)
             return original(*args, **kwargs)
 
         os._exit = _exit
@@ -267,7 +267,7 @@ class Agent:
         self._event({"event": "memory", **observe.memory(self._torch)})
 
     def _finish(self) -> None:
-        self._guard("steps", self._steps.work_off)
+        self._guard("steps", self._steps.work_off_at_exit)
         if self._profile is not None:
             self._guard("profiler", self._profile.finish)
         if self._torch is not None:

@@ -37,7 +37,7 @@ def are_fields(batch: Any, num_samples: int | None) -> bool:
     try:
         usual = type(batch) in (list, tuple) and len(batch) != num_samples
         return usual and bool(batch[0].size(0) == num_samples)
-    except Exception:  # no tensor
+    except Exception:  # no tensor, and what it is instead may raise anything
         return False
 
 

@@ -1,6 +1,6 @@
 """The usual events by the shortest way, for they are paid in every step: noted now, worked off later, many at a time.
 
-Code that comes between steps of other code finds the caches cold and costs ten times what it costs in a loop of its
+Code that comes between steps of other code finds the caches cold and costs many times what it costs in a loop of its
 own. So each of these looks at little, appends to one list, and leaves what is unusual to the general way.
 """
 
@@ -44,7 +44,7 @@ def called(steps: Steps, anchor: weakref.ref[Any], with_grad: bool, counts: bool
     """Steps end with the call of one module, `anchor`, `with_grad` or without; its inputs are counted if asked.
 
     Gives what makes the cover of the module's class: of its original call, the general cover, whether a graph is being
-    traced, the threads inside a root's call, and the log. All in one function: each further one costs microseconds.
+    traced, the threads inside a root's call, and the log. All in one function: a further one is paid in every step.
     """
     pending, due, work_off = steps.pending, steps.due, steps.work_off
     grad_enabled, cycle = steps.grad_enabled, steps.cycle
@@ -64,10 +64,12 @@ def called(steps: Steps, anchor: weakref.ref[Any], with_grad: bool, counts: bool
                 busy.discard(thread)
             now = perf_counter()
             try:
-                pending.append((0.0, args[0].size(0), now) if counts else now)
-            except Exception:  # no tensor
-                pending.append((0.0, samples.in_call(args, kwargs), now))
-            try:
+                try:
+                    size = args[0].size(0) if counts else None
+                except Exception:  # no tensor, and what it is instead may raise anything
+                    size = samples.in_call(args, kwargs)
+                # At once: calls may come from several threads.
+                pending.append((0.0, size, now) if counts else now)
                 if now >= due[1] or len(pending) >= due[0]:
                     work_off()
             except Exception as error:
@@ -91,7 +93,7 @@ def drawn(
         if usual and len(batch) == num_fields:
             try:
                 size = batch[0].size(0)
-            except Exception:  # no tensor for once
+            except Exception:  # no tensor for once, and what it is instead may raise anything
                 size = -1
             if 0 < size <= (batch_size or size):
                 steps.inside_optimizer = 0

@@ -30,6 +30,7 @@ _MAX_REPLAYS_AMONG_STEPS = 256
 _PENDING_SHARE = 16
 _MAX_PENDING = 64
 _MAX_PENDING_S = 0.02
+_PATIENCE_AT_EXIT_S = 0.5
 # An exception inside an optimizer's step leaves it open; after this many events it is taken for closed.
 MAX_INSIDE_OPTIMIZER = 4096
 
@@ -328,6 +329,14 @@ class Steps:
                 self.due[:] = min(most, self._next_stop - self.num_steps), perf_counter() + _MAX_PENDING_S
             finally:
                 self._working_off = False
+
+    def work_off_at_exit(self) -> None:
+        """The same, but a process that ends is not held up by a thread that hangs with the device."""
+        if self._lock.acquire(timeout=_PATIENCE_AT_EXIT_S):
+            try:
+                self.work_off()
+            finally:
+                self._lock.release()
 
     def _take_batches(self) -> tuple[float, int]:
         """Loader wait and samples (-1 unknown) of the step that ends now."""

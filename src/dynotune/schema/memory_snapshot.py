@@ -104,7 +104,7 @@ class MemoryCause(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that is wasted, or time that the allocator loses; how much time, a snapshot cannot tell.
 
     Args:
-        id: of the finding, as `dynotune explain` knows it.
+        id: of the finding; docs/reference/trace.md defines each.
         num_bytes: memory concerned; None where it is about events.
         share: of the device's reserved memory; None likewise.
         claim: one sentence.

@@ -212,7 +212,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """Something that time was lost to.
 
     Args:
-        id: of the finding, as `dynotune explain` knows it.
+        id: of the finding; docs/reference/trace.md defines each.
         lost_s: upper bound of what its absence would save in the window, by definition of the cause.
         share: of the window.
         claim: one sentence.

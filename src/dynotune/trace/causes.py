@@ -132,6 +132,8 @@ def verdict(facts: RankFacts, shares: Shares | None, ranked: Sequence[Cause], op
     of_idle = [cause for cause in ranked if cause.id in _IDLE]
     first = of_idle[0] if of_idle and busy < LOW_BUSY_SHARE else ranked[0]
     kind = "the largest loss is" if first.id in _IDLE else "the largest cost is"
+    if first is not ranked[0]:
+        kind = "the largest part of its idle time went to"
     return f"The device worked for {percent(busy)} of the time ({span}); {kind} {_in_words(first)}."
 
 

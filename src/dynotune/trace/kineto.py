@@ -248,5 +248,7 @@ def _missing(process: Process) -> dict[str, str]:
     if not (process.host.kind == HostKind.PYTHON).any():
         missing["stacks"] = "no Python functions were recorded; with_stack=True records them"
     if not len(process.memory.place):
-        missing["memory"] = "the allocator was not recorded; profile_memory=True records it"
+        missing["memory"] = (
+            "the allocator was not recorded; profile_memory=True, or --memory of dynotune trace, records it"
+        )
     return missing

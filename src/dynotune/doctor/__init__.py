@@ -1,0 +1,12 @@
+"""From facts to findings: the rules, and what decides how much a finding weighs.
+
+`examine(seen, scope)` asks every rule. A rule is a pure function of `Seen`: it launches nothing, reads no file
+and asks no clock. `explain` and the docs are made from the rules' docstrings. Thresholds stand in `policy`.
+
+How facts come about is not here: `probe` asks the machine, `diagnose` watches a command.
+"""
+
+from dynotune.doctor.registry import Missing, Rule, all_rules, examine, rule
+from dynotune.doctor.seen import Seen
+
+__all__ = ["Missing", "Rule", "Seen", "all_rules", "examine", "rule"]

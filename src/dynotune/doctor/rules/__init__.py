@@ -1,0 +1,1 @@
+"""The rules, a family a module. Importing a module registers its rules."""

@@ -1,0 +1,120 @@
+"""What is concluded from an observation: findings, and the documents that carry them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from dynotune.schema.facts import Facts, Unknown, Value
+from dynotune.schema.observation import Shares, Timing
+from dynotune.schema.setting import Setting
+from dynotune.schema.trace_summary import Place
+
+Severity = Literal["high", "medium", "low"]
+Kind = Literal["speed", "start", "jitter", "memory", "correctness", "measurement"]
+Bottleneck = Literal["input", "transfer", "host", "device", "communication", "memory", "none"]
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule concludes. It promises no speed-up: `compare` proves one.
+
+    Args:
+        kind: what is lost: speed of steps, time to the first one, evenness, memory, right results, right measuring.
+        claim: one sentence.
+        share: of a step, the upper bound of what its absence would save; Unknown where nothing bounds it.
+        evidence: what was seen, a line each.
+        where: in the program.
+        candidates: settings worth proving.
+        remedy: what to change, where no setting does it, or beside it.
+        commands: shell lines for an administrator; never executed.
+        also: ids of more general findings that this one explains.
+    """
+
+    id: str
+    severity: Severity
+    kind: Kind = "speed"
+    claim: str
+    share: float | Unknown
+    evidence: list[str] = []
+    where: Place = Place()
+    candidates: list[Setting] = []
+    remedy: str = ""
+    commands: list[str] = []
+    also: list[str] = []
+
+
+class NotKnown(msgspec.Struct, frozen=True):
+    """A rule that could not judge: `missing` is what it needed, `reason` why that is not known."""
+
+    id: str
+    missing: str
+    reason: str
+
+
+class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
+    """What one part alone reaches. `page_cache`: declared for the loader, "warm" or "cold"."""
+
+    part: Literal["loader", "step", "both"]
+    step_s: float
+    num_steps: int
+    samples_per_s: float | None = None
+    page_cache: str = ""
+    notes: list[str] = []
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    """Distance to what the device can do.
+
+    Args:
+        flops, num_bytes: of a step; of products and convolutions, and of their operands and results.
+        peak_flops_per_s, peak_bytes_per_s: reached on this device in a short probe, in the types that the step uses.
+        least_s: the longer of both over their peaks; `share`: least_s over a step.
+    """
+
+    flops: float
+    num_bytes: float | None
+    dtype: str
+    peak_flops_per_s: float
+    peak_bytes_per_s: float
+    least_s: float
+    share: float
+    notes: list[str] = []
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """`dynotune diagnose --json`."""
+
+    schema: str = "dynotune.diagnosis/1"
+    command: list[str]
+    verdict: str
+    bottleneck: Bottleneck
+    shares: Shares | Unknown
+    findings: list[Finding]
+    unknown: list[NotKnown]
+    steps: Timing | Unknown
+    busy_share: float | None = None
+    ceilings: list[Ceiling] = []
+    limit: Limit | Unknown = Unknown("not asked for")
+    facts: Facts = {}
+    notes: list[str] = []
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact in which two machines differ. `matters`: why it can; "" where it is only another name."""
+
+    fact: str
+    here: Value | Unknown
+    there: Value | Unknown
+    matters: str = ""
+
+
+class Examination(msgspec.Struct, frozen=True, kw_only=True):
+    """`dynotune doctor --json`: machine and environment alone."""
+
+    schema: str = "dynotune.examination/1"
+    findings: list[Finding]
+    unknown: list[NotKnown]
+    facts: Facts
+    differences: list[Difference] | None = None
+    notes: list[str] = []

@@ -1,0 +1,312 @@
+"""What was observed of one command on one machine: all that rules look at, and nothing that they conclude."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.run import EnvironmentChange
+from dynotune.schema.trace_summary import Place, TraceSummary
+
+Why = Literal["garbage", "allocation", "compilation", "epoch", "loader"]
+
+
+class Tensor(msgspec.Struct, frozen=True, kw_only=True):
+    """One tensor as it was met.
+
+    Args:
+        pinned: None where it is not in host memory.
+        channels_last: None unless it has four dimensions.
+    """
+
+    shape: list[int]
+    dtype: str
+    device: str
+    num_bytes: int
+    pinned: bool | None = None
+    channels_last: bool | None = None
+
+
+class Loader(msgspec.Struct, frozen=True, kw_only=True):
+    """A torch DataLoader that the program drew from.
+
+    Args:
+        name, dataset, sampler, collate: their classes or functions, with module.
+        num_items, num_batches: None where it does not tell its length.
+        context: how its workers are started; None without workers.
+        has_getitems: the data set can give a batch at once.
+        num_begun: how often it was iterated so far; `num_drawn`: batches so far.
+        batch: tensors of one batch as it came out of the loader; None where none was looked at.
+        batch_is_pinnable: false where its class has no `pin_memory` and is no container that torch knows.
+        place: where it was first iterated.
+    """
+
+    name: str
+    dataset: str
+    sampler: str = ""
+    collate: str = ""
+    num_items: int | None = None
+    num_batches: int | None = None
+    batch_size: int | None = None
+    num_workers: int = 0
+    pin_memory: bool = False
+    pin_memory_device: str = ""
+    persistent_workers: bool = False
+    prefetch_factor: int | None = None
+    in_order: bool | None = None
+    drop_last: bool | None = None
+    context: str | None = None
+    is_iterable: bool = False
+    has_getitems: bool = False
+    num_begun: int = 0
+    num_drawn: int | None = None
+    batch: list[Tensor] | None = None
+    batch_is_pinnable: bool | None = None
+    place: Place = Place()
+
+
+class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of an outermost module, looked at after warm-up.
+
+    Args:
+        autocast: type of the device's autocast region; None outside of one.
+        output_requires_grad: None where the output holds no tensor.
+        num_input_shapes: distinct shapes of its inputs since it was found; None where they were not followed.
+    """
+
+    grad_enabled: bool
+    inference_mode: bool
+    autocast: str | None = None
+    training: bool
+    inputs: list[Tensor] = []
+    output_requires_grad: bool | None = None
+    num_input_shapes: int | None = None
+    place: Place = Place()
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """An outermost module that the steps call.
+
+    Args:
+        dtypes, devices: of its parameters: name to number of elements.
+        channels_last_share: of the elements of four-dimensional weights; None without such.
+        num_modules: by the kind of layer: "convolution", "linear", "norm-batch", "norm", "dropout", "attention",
+            "recurrent", "embedding".
+        num_training: modules in it that change between training and evaluation (dropout, batch norm) and are in
+            training mode.
+        wrapper: "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel" or "".
+        ddp: arguments of DistributedDataParallel, and `unused_parameters` where it told.
+        compiled: it, or a part of it, is compiled.
+    """
+
+    name: str
+    num_parameters: int
+    parameter_bytes: int
+    num_tensors: int = 0
+    dtypes: dict[str, int] = {}
+    devices: dict[str, int] = {}
+    channels_last_share: float | None = None
+    num_modules: dict[str, int] = {}
+    training: bool = False
+    num_training: int = 0
+    wrapper: str = ""
+    ddp: Facts = {}
+    compiled: bool = False
+    call: ModelCall | None = None
+
+
+class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
+    """An optimizer that stepped. `foreach`, `fused`, `capturable`: as its first group has them; None: torch chooses."""
+
+    name: str
+    foreach: bool | None = None
+    fused: bool | None = None
+    capturable: bool | None = None
+    num_tensors: int = 0
+    devices: list[str] = []
+    scaled: bool = False
+
+
+class Allocator(msgspec.Struct, frozen=True, kw_only=True):
+    """The caching allocator of one device: levels at the window's end, growth of counters within it.
+
+    Args:
+        allocated_growth_bytes: level at the window's end less that at its begin.
+    """
+
+    device: int
+    total_bytes: int
+    allocated_bytes: int
+    allocated_growth_bytes: int
+    reserved_bytes: int
+    inactive_split_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    num_alloc_retries: int
+    num_ooms: int
+    num_device_allocations: int
+    num_device_frees: int
+
+
+class Compilation(msgspec.Struct, frozen=True, kw_only=True):
+    """What torch.compile did in the process.
+
+    Args:
+        num_graphs, num_graph_breaks, num_recompilations: since the start; `…_in_window`: within the window.
+        breaks: reasons, the commonest first: "3x torch/…: reason".
+        recompilations: reasons, the commonest first.
+        limit_reached: functions that hit the limit of recompilations and run eagerly since.
+        cudagraph_skips: reasons why CUDA graphs were not used.
+        modes: of `torch.compile` as the program asked for them.
+    """
+
+    num_graphs: int
+    num_graph_breaks: int
+    num_recompilations: int
+    num_compilations_in_window: int
+    breaks: list[str] = []
+    recompilations: list[str] = []
+    limit_reached: list[str] = []
+    cudagraph_skips: list[str] = []
+    modes: list[str] = []
+
+
+class Collections(msgspec.Struct, frozen=True, kw_only=True):
+    """Python's garbage collections within the window; the oldest generation is the expensive one."""
+
+    num: int
+    num_oldest: int
+    total_s: float
+    longest_s: float
+    num_objects: int | None = None
+
+
+class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step among the slowest hundredth. `had`: what happened in it."""
+
+    index: int
+    step_s: float
+    wait_s: float
+    had: list[Why] = []
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """The window of the plain run: nothing recorded it, and the device was synchronised at its two ends only.
+
+    Args:
+        step_s: the window over its steps.
+        wait_s: mean time a step inside `next()` of loaders; None where no torch loader was drawn from.
+        num_epochs: that were begun within the window.
+        epoch_begin_s: median of steps that begin an epoch; None without such.
+        usual_s: what a step without any of the events in `slow` took, median.
+        steady: the steps had become steady before it began.
+    """
+
+    num_steps: int
+    window_s: float
+    step_s: float
+    median_step_s: float
+    p99_step_s: float
+    longest_step_s: float
+    wait_s: float | None = None
+    samples_per_s: float | None = None
+    num_epochs: int = 0
+    epoch_begin_s: float | None = None
+    time_to_first_step_s: float | None = None
+    num_compilations: int = 0
+    num_device_allocations: int | None = None
+    usual_s: float | None = None
+    slow: list[SlowStep] = []
+    steady: bool = True
+
+
+class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent saw in one process that makes steps, at the end of its window.
+
+    Args:
+        step: the cycle that counts as a step, in words.
+        live: what torch and Python say of themselves in the process, `live.*`; see docs/reference/facts.md.
+        rss_growth_bytes: of the process and of its loader's workers within the window.
+    """
+
+    pid: int
+    rank: int | None = None
+    world_size: int = 1
+    step: str = ""
+    timing: Timing | Unknown = Unknown("nothing was timed")
+    live: Facts = {}
+    loaders: list[Loader] = []
+    models: list[Model] = []
+    optimizers: list[Optimizer] = []
+    allocators: list[Allocator] = []
+    compilation: Compilation | Unknown = Unknown("torch.compile was not used")
+    collections: Collections | Unknown = Unknown("not asked")
+    peak_rss_bytes: int | None = None
+    rss_growth_bytes: int | None = None
+    workers_rss_growth_bytes: int | None = None
+    environment_changes: list[EnvironmentChange] = []
+
+
+class Shares(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a step of the plain run goes; sums to 1.
+
+    Args:
+        input: the device, or the host of a program without one, waits for the loader.
+        transfer: copies between host and device beside which nothing runs, and waits for them.
+        host: the device waits for the host, for any other reason.
+        device: the device computes; of a program without one, operators run.
+        communication: collectives beside which nothing runs.
+    """
+
+    input: float
+    transfer: float
+    host: float
+    device: float
+    communication: float
+    other: float
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """A cause of the trace, in shares of a step of the plain run: an upper bound of what its absence would save."""
+
+    id: str
+    share: float
+    claim: str
+    where: Place = Place()
+    evidence: list[str] = []
+
+
+class Attribution(msgspec.Struct, frozen=True, kw_only=True):
+    """The profiled run's facts, brought to the plain run's step.
+
+    Args:
+        busy_share: of the plain step in which the device ran anything; None without a device.
+        slowed: a recorded step over a plain one.
+    """
+
+    shares: Shares
+    losses: list[Loss]
+    busy_share: float | None = None
+    slowed: float | None = None
+    notes: list[str] = []
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything known of a command, for the rules. `dynotune doctor` knows the facts alone.
+
+    Args:
+        facts: of machine, container, interpreter and environment; `window.*` of the samples beside the plain run.
+        processes: those that make steps, in the order of ranks.
+        trace: of the profiled run.
+        attribution: Unknown without a plain run's timing or without a trace.
+    """
+
+    schema: str = "dynotune.observation/1"
+    command: list[str] = []
+    facts: Facts = {}
+    processes: list[ProcessState] | Unknown = Unknown("no command was run")
+    trace: TraceSummary | Unknown = Unknown("no command was run")
+    attribution: Attribution | Unknown = Unknown("no command was run")
+    notes: list[str] = []

@@ -389,7 +389,8 @@ def test_the_verdict_on_a_device_that_idles_names_its_idle_time_first():
     step = Step().kernel(POINTWISE, 0, 40 * MS).kernel(POINTWISE, 70 * MS, 75 * MS).call("cudaMalloc", 41 * MS, 70 * MS)
     found = step.kernel(TENSOR_GEMM, 75 * MS, 95 * MS, returned=5).summary()
     assert [cause.id for cause in found.causes][:2] == ["compile-default", "alloc-retries"]
-    assert "the largest loss is allocating and freeing device memory at train.py(31): step, 29.0%" in found.verdict
+    part = "the largest part of its idle time went to allocating and freeing device memory"
+    assert f"{part} at train.py(31): step, 29.0%" in found.verdict
 
 
 def test_idle_time_is_lost_once():

@@ -28,13 +28,18 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Idle(msgspec.Struct, frozen=True):
-    """The device's idle time, by cause; the causes sum to it. Seconds."""
+    """The device's idle time, by cause; the causes sum to it. Seconds.
+
+    Args:
+        late_s: the part of `kernel_s` in gaps that began before their work was queued.
+    """
 
     host_s: float = 0.0
     loader_s: float = 0.0
     sync_s: float = 0.0
     kernel_s: float = 0.0
     other_s: float = 0.0
+    late_s: float = 0.0
 
 
 class Overlap(msgspec.Struct, frozen=True):
@@ -69,6 +74,24 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float
     overlap: Overlap = Overlap()
     idle: Idle = Idle()
+
+
+class HostTime(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process did within its window, on the thread that queues most work or, without a device, works most.
+
+    Args:
+        loader_s: inside the DataLoader's `__next__`.
+        operator_s: in operators outside of it.
+        communication_s: collectives of gloo, MPI or UCC were under way and neither of these ran.
+        loader_in_background: batches were drawn on another thread.
+    """
+
+    rank: int | None
+    window_s: float
+    loader_s: float
+    operator_s: float
+    communication_s: float
+    loader_in_background: bool = False
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,6 +240,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
         share: of the window.
         claim: one sentence.
         evidence: the figures behind it.
+        work_s: the part of `lost_s` in which the device worked, of causes that hold idle time too.
     """
 
     id: str
@@ -225,6 +249,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     claim: str
     where: Place = Place()
     evidence: list[str] = []
+    work_s: float = 0.0
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,6 +296,7 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
     ranks: Ranks | None
     operators: list[Operator]
     memory: list[Memory] = []
+    hosts: list[HostTime] = []
     unknown: dict[str, Unknown] = {}
     notes: list[str] = []
 

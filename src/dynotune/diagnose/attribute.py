@@ -154,7 +154,7 @@ def parts_of(device: DeviceTime, num_steps: float) -> Parts:
     """A recorded step of this device. Copies that run under a collective count as communication."""
     overlap, idle = device.overlap, device.idle
     communication_s = overlap.communication_s + overlap.copy_and_communication_s
-    late_s = min(idle.late_s, idle.kernel_s)
+    late_s = min(device.late_s, idle.kernel_s)
     return Parts(
         compute=max(0.0, device.busy_s - overlap.copy_s - communication_s) / num_steps,
         copy=overlap.copy_s / num_steps,

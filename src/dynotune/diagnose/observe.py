@@ -61,7 +61,7 @@ def plain_run(request: DiagnoseRequest, watcher: Watcher) -> PlainRun:
             sandbox=request.sandbox,
         )
         outcome = launch(job, folder=folder, limit_s=request.timeout_s or LIMIT_S, enough=_enough)
-    if not outcome.records or outcome.run.exit_code and outcome.run.ended_by == "command":
+    if not outcome.records or (outcome.run.exit_code and outcome.run.ended_by == "command"):
         refuse_failed(outcome, job, request.timeout_s or LIMIT_S)
     record = outcome.records[0]
     state = ProcessState(pid=record.pid, timing=_timing(record))

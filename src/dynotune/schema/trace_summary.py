@@ -28,18 +28,13 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Idle(msgspec.Struct, frozen=True):
-    """The device's idle time, by cause; the causes sum to it. Seconds.
-
-    Args:
-        late_s: the part of `kernel_s` in gaps that began before their work was queued.
-    """
+    """The device's idle time, by cause; the causes sum to it. Seconds."""
 
     host_s: float = 0.0
     loader_s: float = 0.0
     sync_s: float = 0.0
     kernel_s: float = 0.0
     other_s: float = 0.0
-    late_s: float = 0.0
 
 
 class Overlap(msgspec.Struct, frozen=True):
@@ -61,6 +56,7 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
         busy_s: union of all that ran; `busy_s + idle_s == window_s`.
         compute_s, copy_s, communication_s: union of each kind; they may overlap one another.
         overlap: busy time split by what ran at once; its parts sum to `busy_s`.
+        late_s: the part of `idle.kernel_s` in gaps that began before their work was queued.
     """
 
     rank: int | None
@@ -74,6 +70,7 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float
     overlap: Overlap = Overlap()
     idle: Idle = Idle()
+    late_s: float = 0.0
 
 
 class HostTime(msgspec.Struct, frozen=True, kw_only=True):

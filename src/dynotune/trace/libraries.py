@@ -28,6 +28,6 @@ _INSTALLED = re.compile(
 
 @lru_cache(maxsize=1 << 16)
 def is_of_library(file: str) -> bool:
-    """Whether the file lies in an installed package, the standard library, torch or our agent, or torch generated it."""
+    """Whether the file lies in an installed package, the standard library, torch or our agent, or torch made it."""
     first = file.split("/")[0].removesuffix(".py")
     return bool(_INSTALLED.search(file) or PACKAGES.fullmatch(first)) or first in sys.stdlib_module_names

@@ -112,10 +112,8 @@ def _device_time(facts: RankFacts, index: int) -> DeviceTime:
             copy_and_communication_s=busy.copy_and_communication_ns / 1e9,
             all_s=busy.all_ns / 1e9,
         ),
-        idle=Idle(
-            **{f"{cause}_s": time_ns / 1e9 for cause, time_ns in idle_ns.items()},
-            late_s=facts.devices[index].gaps.late_ns() / 1e9,
-        ),
+        idle=Idle(**{f"{cause}_s": time_ns / 1e9 for cause, time_ns in idle_ns.items()}),
+        late_s=facts.devices[index].gaps.late_ns() / 1e9,
     )
 
 

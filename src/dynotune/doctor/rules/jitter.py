@@ -157,9 +157,7 @@ def epoch_jitter(seen: Seen) -> Iterator[Finding]:
         severity=policy.severity(share),
         claim=f"A step that begins an epoch takes {timing.epoch_begin_s / usual_s:.1f} times as long as others.",
         share=share,
-        evidence=[
-            f"{_ms(timing.epoch_begin_s)} against {_ms(usual_s)}, {times} in {timing.num_steps} steps"
-        ],
+        evidence=[f"{_ms(timing.epoch_begin_s)} against {_ms(usual_s)}, {times} in {timing.num_steps} steps"],
         where=next((loader.place for loader in (begun or seen.loaders)), Place()),
         candidates=[Setting("loader.persistent_workers", True)] if begun else [],
         remedy="" if begun else "Draw from one iterator that goes on across epochs, or make the data set start faster.",

@@ -262,7 +262,7 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True):
     idle_other: float
 
 
-class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
+class TraceSummary(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
     """`dynotune trace --json`.
 
     Args:

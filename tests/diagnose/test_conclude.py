@@ -55,6 +55,12 @@ def test_the_verdict_says_how_long_what_where_and_by_what():
     assert verdict(timing(step_s=0.023), told, "input", []).endswith("data loader (train.py:31).")
 
 
+def test_where_the_trace_tells_no_place_it_is_that_of_the_loader():
+    told = attribution(loss("loader-bound", 0.61), busy_share=0.35, input=0.61, host=0.0)
+    assert "loader (train.py:31)." in verdict(timing(), told, "input", [], of_loader=HERE)
+    assert "train.py" not in verdict(timing(), attribution(host=0.5, busy_share=0.5), "host", [], of_loader=HERE)
+
+
 def test_without_a_device_the_verdict_names_none():
     told = attribution(input=0.3, host=0.1)
     assert (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from dynotune.report.diagnosis import PARTS, _Bar, compare_line, diagnosis_report
+from dynotune.report.diagnosis import PARTS, _Bar, diagnosis_report
 from dynotune.schema.diagnosis import Ceiling, Diagnosis, Finding, Limit, NotKnown
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Shares, SlowStep, Timing
@@ -101,21 +101,17 @@ def test_a_finding_says_what_it_costs_where_and_what_to_paste():
     assert "high num-workers-zero up to 61% of a step Batches are made in the main process." in flat
     assert "/home/me/train.py:31 main" in flat
     assert "explains loader-bound" in flat
-    (line,) = [line.strip() for line in text.splitlines() if "dynotune compare" in line]
-    assert shlex.split(line) == [
-        "dynotune",
-        "compare",
-        "loader.num_workers=4",
-        "loader.persistent_workers=true",
-        "--",
-        *diagnosis().command,
-    ]
+    assert "  dynotune compare loader.num_workers=4 loader.persistent_workers=true -- python" in text
 
 
-def test_what_is_pasted_says_to_the_shell_what_was_run():
-    command = ["python", "a b.py", "$(rm -rf /)", "'", "--x=*"]
-    line = compare_line([Setting("env.A", "1 2")], command)
-    assert shlex.split(line) == ["dynotune", "compare", "env.A=1 2", "--", *command]
+@pytest.mark.parametrize("width", [30, 50, 80, 200])
+def test_what_is_pasted_says_to_the_shell_what_was_run(width):
+    command = ["python", "a b.py", "$(rm -rf /)", "'", "--x=*", *(f"--option-{index}=1" for index in range(20))]
+    found = msgspec.structs.replace(WORKERS, candidates=[Setting("env.A", "1 2"), Setting("loader.num_workers", 4)])
+    text = text_of(diagnosis(command=command, findings=[found], bottleneck="none"), width=width)
+    pasted = text[text.index("dynotune compare") :].rstrip()
+    assert shlex.split(pasted) == ["dynotune", "compare", "env.A=1 2", "loader.num_workers=4", "--", *command]
+    assert max(map(len, text.splitlines())) <= width
 
 
 def test_lines_for_an_administrator_and_remedies_are_shown_as_they_are():

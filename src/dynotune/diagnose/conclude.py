@@ -40,6 +40,7 @@ FAMILIES: dict[Bottleneck, tuple[str, ...]] = {
 }
 GENERAL = ("loader-bound", "host-bound", "communication-exposed")
 """Findings that say no more than the bottleneck itself."""
+NOWHERE = Place()
 FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): ")
 
 
@@ -52,7 +53,7 @@ def conclude(
     found: Bottleneck = "none" if isinstance(attribution, Unknown) else bottleneck(attribution)
     return Diagnosis(
         command=observation.command,
-        verdict=verdict(timing, attribution, found, findings),
+        verdict=verdict(timing, attribution, found, findings, of_loader=_of_loader(observation)),
         bottleneck=found,
         shares=attribution if isinstance(attribution, Unknown) else attribution.shares,
         findings=findings,
@@ -98,9 +99,18 @@ def avoidable(attribution: Attribution) -> dict[Bottleneck, float]:
 
 
 def verdict(
-    timing: Timing | Unknown, attribution: Attribution | Unknown, found: Bottleneck, findings: Sequence[Finding]
+    timing: Timing | Unknown,
+    attribution: Attribution | Unknown,
+    found: Bottleneck,
+    findings: Sequence[Finding],
+    *,
+    of_loader: Place = NOWHERE,
 ) -> str:
-    """One sentence: how long a step takes, what of it is lost to what, where, and by which finding."""
+    """One sentence: how long a step takes, what of it is lost to what, where, and by which finding.
+
+    Args:
+        of_loader: where the loader is drawn from; said where the trace does not tell.
+    """
     if isinstance(timing, Unknown):
         return f"No step was timed: {timing.reason}."
     takes = f"A step takes {_duration(timing.step_s)}"
@@ -109,7 +119,9 @@ def verdict(
         return f"{takes}{waits}; where the rest goes is not known: {attribution.reason}."
     leading = leading_finding(found, findings)
     told = "" if leading is None or leading.id in GENERAL else f": {_as_clause(leading.claim)}"
-    where = leading.where if leading else _where(attribution, found)
+    places = [leading.where] if leading else []
+    places += [_where(attribution, found), of_loader if found == "input" else NOWHERE]
+    where = next((place for place in places if FUNCTION.match(place.function)), NOWHERE)
     return f"{takes}; {_said(attribution, found)}{_at(where)}{told}."
 
 
@@ -145,6 +157,12 @@ def _where(attribution: Attribution, found: Bottleneck) -> Place:
         if mine:
             return loss.where
     return Place()
+
+
+def _of_loader(observation: Observation) -> Place:
+    """Where the first loader is drawn from."""
+    processes = [] if isinstance(observation.processes, Unknown) else observation.processes
+    return next((loader.place for process in processes for loader in process.loaders), Place())
 
 
 def _said(attribution: Attribution, found: Bottleneck) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -18,9 +18,8 @@ from dynotune.report.trace_parts import place, prose, title
 from dynotune.schema.diagnosis import Ceiling, Diagnosis, Finding, Limit, NotKnown, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Shares, Timing
-from dynotune.schema.setting import Setting
 
-__all__ = ["compare_line", "diagnosis_report"]
+__all__ = ["diagnosis_report"]
 
 NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 200
 NUM_UNKNOWN = 10
@@ -71,12 +70,8 @@ def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
         *_not_known(diagnosis.unknown),
         *_notes(diagnosis.notes),
     ]
-    return Group(*(part if at == 0 else Padding(part, (1, 0, 0, 0)) for at, part in enumerate(parts)))
-
-
-def compare_line(settings: Sequence[Setting], command: Sequence[str]) -> str:
-    """What proves these settings, ready to be pasted into a shell."""
-    return f"dynotune compare {shlex.join([*map(str, settings), '--', *command])}"
+    # No Padding: it fills lines with blanks, and a blank behind a backslash ends the line for a shell.
+    return Group(*(piece for part in parts for piece in (part, Text())))
 
 
 def _head(diagnosis: Diagnosis) -> RenderableType:
@@ -192,7 +187,7 @@ def _finding(finding: Finding, command: Sequence[str]) -> RenderableType:
 
 def _cost(finding: Finding) -> str:
     """What it costs at most; of what is no matter of speed, what it is a matter of."""
-    kind = {"speed": "", "start": "time to the first step", "jitter": "jitter"}.get(finding.kind, finding.kind)
+    kind = {"speed": "", "jitter": "", "start": "time to the first step"}.get(finding.kind, finding.kind)
     if isinstance(finding.share, Unknown):
         bound = "" if finding.kind not in ("speed", "jitter") else "how much is not known"
     else:
@@ -213,14 +208,28 @@ def _lines(finding: Finding) -> list[Text]:
 
 
 def _commands(finding: Finding, command: Sequence[str]) -> list[RenderableType]:
-    """Lines to be pasted: never folded by us, so that what is copied runs."""
-    lines = []
+    """Lines to be pasted."""
+    lines: list[RenderableType] = []
     if finding.candidates:
-        lines.append(compare_line(finding.candidates, command))
-    lines += finding.commands
-    return [
-        Text(f"  {words.plain(line, longest=4000)}", style="cyan", no_wrap=False, overflow="fold") for line in lines
-    ]
+        lines.append(_Pasted([*map(str, finding.candidates), "--", *command]))
+    lines += [Text(f"  {words.plain(line, longest=4000)}", style="cyan", overflow="fold") for line in finding.commands]
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class _Pasted:
+    """`dynotune compare …` on as many lines as it takes, which a shell reads as one."""
+
+    arguments: Sequence[str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line, rest = "  dynotune compare", [words.plain(shlex.quote(word), longest=4000) for word in self.arguments]
+        for word in rest:
+            if cell_len(f"{line} {word} \\") > options.max_width:
+                yield Text(f"{line} \\", style="cyan", overflow="fold")
+                line = "    "
+            line = f"{line} {word}"
+        yield Text(line, style="cyan", overflow="fold")
 
 
 def _jitter(steps: Timing | Unknown, findings: Sequence[Finding], command: Sequence[str]) -> list[RenderableType]:

@@ -3,7 +3,8 @@
     python benchmarks/diagnosis_predictions.py DIAGNOSED [--device cuda] [--pairs 6] [--lanes 1] [--gpus 1] [--out FILE]
 
 DIAGNOSED is a result of diagnosis_accuracy.py. Of each finding with a share above a tenth of the step and candidate
-settings, all its candidates are compared together with the program as it is, on the same program in the same dose.
+settings, the first value of each candidate knob is set, all together, and compared with the program as it is, in the
+same dose.
 The finding is confirmed where the verdict is `faster`. The bound is kept where the gain, 1 - 1/speedup, is no more
 than the share that was claimed, as far as the interval tells. What is in FILE already is not run again.
 """
@@ -45,8 +46,11 @@ def compared(case: Case, finding: Row, cores: Sequence[int], gpu: int | None, pa
     env = {**os.environ, **dict(case.env)}
     if gpu is not None:
         env["CUDA_VISIBLE_DEVICES"] = str(gpu)
+    first: dict[str, str] = {}
+    for setting in finding["candidates"]:
+        first.setdefault(setting.partition("=")[0], setting)
     with tempfile.TemporaryDirectory() as folder:
-        ours = [sys.executable, "-m", "dynotune", "compare", *finding["candidates"], "--no-lock", "--pairs", str(pairs)]
+        ours = [sys.executable, "-m", "dynotune", "compare", *first.values(), "--no-lock", "--pairs", str(pairs)]
         words = ["taskset", "-c", ",".join(map(str, cores)), *ours, "--json", "-", "--run-dir", folder, "--"]
         try:
             ran = subprocess.run([*words, *case.command], env=env, cwd=folder, capture_output=True, timeout=DEADLINE_S)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from dynotune.probe.nvml import NvmlUnavailable, answer, open_library
+from dynotune.probe.nvml import NvmlUnavailable, answer, close_library, open_library
 from dynotune.probe.samples import Gpu, GpuProcess
 from dynotune.schema.facts import Unknown
 
@@ -45,7 +45,7 @@ class GpuCounters:
     def close(self) -> None:
         """Let go of NVML."""
         if self._library is not None:
-            self._library.nvmlShutdown()
+            close_library(self._library)
             self._library = None
 
     def _read(self, index: int, ours: Collection[int]) -> Gpu:

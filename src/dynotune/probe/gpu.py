@@ -20,6 +20,17 @@ NAME_UNKNOWN = "(name unknown)"
 # 4096 processors, more than any kernel is built for.
 NUM_AFFINITY_WORDS = 64
 
+
+def _ecc(nvml: Any, gpu: Any) -> bool:
+    try:
+        current, _ = nvml.nvmlDeviceGetEccMode(gpu)
+    except nvml.NVMLError as error:
+        if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
+            return False
+        raise
+    return bool(current == nvml.NVML_FEATURE_ENABLED)
+
+
 QUESTIONS: dict[str, Question] = {
     "pcie_generation": lambda nvml, gpu: int(nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu)),
     "pcie_max_generation": lambda nvml, gpu: int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu)),
@@ -36,7 +47,7 @@ QUESTIONS: dict[str, Question] = {
     "default_power_limit_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu) / 1000,
     "temperature_c": lambda nvml, gpu: int(nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)),
     "persistence": lambda nvml, gpu: bool(nvml.nvmlDeviceGetPersistenceMode(gpu) == nvml.NVML_FEATURE_ENABLED),
-    "ecc": lambda nvml, gpu: _ecc(nvml, gpu),
+    "ecc": _ecc,
     "ecc_uncorrected": lambda nvml, gpu: int(
         nvml.nvmlDeviceGetTotalEccErrors(gpu, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
     ),
@@ -73,9 +84,7 @@ NAMES = (
 """Known or Unknown, these are always answered; `gpu.nvml_indices` and `gpu.topology` only where they are known."""
 
 
-def facts(
-    env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"), root: Path = Path("/")
-) -> Facts:
+def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"), root: Path = Path("/")) -> Facts:
     """Facts `gpu.*` of all that `nvml.facts` names and of the state now; further visible GPUs as `gpu1.*`, ….
 
     An idle GPU slows its link and its clocks down: those say how it is now, not what it can.
@@ -133,22 +142,12 @@ def _cuda_driver(nvml: Any) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-def _ecc(nvml: Any, gpu: Any) -> bool:
-    try:
-        current, _ = nvml.nvmlDeviceGetEccMode(gpu)
-    except nvml.NVMLError as error:
-        if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
-            return False
-        raise
-    return bool(current == nvml.NVML_FEATURE_ENABLED)
-
-
 def _any_in_mig_mode(nvml: Any) -> bool | Unknown:
     """Of every GPU here: which of them the command would see is what could not be told."""
 
     def ask() -> bool:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        return any([in_mig_mode(nvml, handle) for handle in handles])
+        return any(in_mig_mode(nvml, handle) for handle in handles)
 
     return answer(nvml, ask)
 
@@ -184,7 +183,7 @@ def _numa_node(folder: Path | Unknown, root: Path) -> int | Unknown:
         return folder
     try:
         node = int((folder / "numa_node").read_text())
-        nodes = parse_cpu_list((root / "sys/devices/system/node/online").read_text())
+        nodes = parse_cpu_list((root / "sys/devices/system/node/has_cpu").read_text())
     except (OSError, ValueError):
         return Unknown("/sys does not say on which memory node this GPU is")
     if node >= 0:

@@ -56,7 +56,7 @@ def facts(root: Path = Path("/"), affinity: Collection[int] = ()) -> Facts:
     version = kernel_files.text(root, "proc/sys/kernel/version")
     return {
         "host.num_physical_cores": num_physical_cores(root),
-        "host.num_numa_nodes": _num_listed(root, "sys/devices/system/node/online"),
+        "host.num_numa_nodes": _num_listed(root, "sys/devices/system/node/has_cpu"),
         "host.governor": _of_cores(root, affinity, "scaling_governor"),
         "host.governor_driver": _of_cores(root, affinity, "scaling_driver"),
         "host.kernel_version": version,

@@ -114,7 +114,7 @@ def test_a_tree_whose_members_come_and_go_never_loses_time_and_never_invents_it(
     """Processes below one parent run, end and are waited for, in any order."""
     usages: dict[int, counters._Usage] = {1: counters._Usage(0, 0, 0, 0)}
     tree = counters.TreeCounter()
-    tree._usage = lambda pid: (1, usages[pid]) if pid in usages else None  # type: ignore[method-assign]
+    tree._usage = lambda pid: (1, usages[pid], "python") if pid in usages else None  # type: ignore[method-assign]
     truth, next_pid, last = 0, 2, 0
     for _ in range(data.draw(st.integers(1, 12))):
         for _ in range(data.draw(st.integers(0, 4))):
@@ -131,6 +131,7 @@ def test_a_tree_whose_members_come_and_go_never_loses_time_and_never_invents_it(
             usages[1] = usages[1]._replace(waited_ticks=waited)
         found = round(tree.read(usages).cpu_s / TICK_S)
         assert last <= found == truth
+        assert round(sum(tree.by_name_s.values()) / TICK_S) == truth - last
         last = found
 
 
@@ -232,11 +233,11 @@ def test_no_limit_is_none_and_a_limit_without_counters_is_unknown(root):
 
 
 def test_swapping_is_read_and_unknown_where_it_is_not_counted(root):
-    assert isinstance(counters.swap(root.path), Unknown)
+    assert isinstance(counters.swap(counters.vmstat(root.path)), Unknown)
     root.write("proc/vmstat", "nr_free_pages 1\n")
-    assert isinstance(counters.swap(root.path), Unknown)
+    assert isinstance(counters.swap(counters.vmstat(root.path)), Unknown)
     root.swap(3, 4)
-    assert counters.swap(root.path) == Swap(num_in=3, num_out=4)
+    assert counters.swap(counters.vmstat(root.path)) == Swap(num_in=3, num_out=4)
 
 
 def test_this_kernel_counts_this_process():

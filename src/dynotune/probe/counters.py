@@ -133,7 +133,7 @@ class TreeCounter:
 
     def _usage(self, pid: int) -> tuple[int, _Usage, str] | None:
         """Start time, which tells a reused process id apart, counts and name. Source: proc_pid_stat(5)."""
-        line = read(f"{self._proc}/{pid}/stat")
+        line = read_proc(f"{self._proc}/{pid}/stat")
         if line is None:
             return None
         # The name may hold blanks and brackets; the numbers begin after the last one, with field 3.
@@ -154,7 +154,7 @@ class ProcessStat(NamedTuple):
 
 def process_stat(root: Path, pid: int) -> ProcessStat | None:
     """Name and parent of a process; None when it is gone. Source: proc_pid_stat(5)."""
-    line = read(f"{root}/proc/{pid}/stat")
+    line = read_proc(f"{root}/proc/{pid}/stat")
     if line is None:
         return None
     name_end = line.rindex(b")")
@@ -183,7 +183,7 @@ def descendants(pid: int, root: Path = Path("/")) -> list[int]:
             return _descendants_by_parent(pid, proc)
         tree.append(current)
         for thread in threads:
-            children = read(f"{thread}/children")
+            children = read_proc(f"{thread}/children")
             if children is None and Path(thread).exists():
                 return _descendants_by_parent(pid, proc)
             waiting.extend(map(int, (children or b"").split()))
@@ -193,7 +193,7 @@ def descendants(pid: int, root: Path = Path("/")) -> list[int]:
 def _descendants_by_parent(pid: int, proc: str) -> list[int]:
     children: dict[int, list[int]] = {}
     for entry in os.scandir(proc):
-        stat = read(f"{entry.path}/stat") if entry.name.isdigit() else None
+        stat = read_proc(f"{entry.path}/stat") if entry.name.isdigit() else None
         if stat is not None:
             parent = int(stat[stat.rindex(b")") + 2 :].split(maxsplit=2)[1])
             children.setdefault(parent, []).append(int(entry.name))
@@ -203,7 +203,7 @@ def _descendants_by_parent(pid: int, proc: str) -> list[int]:
     return tree
 
 
-def read(path: str) -> bytes | None:
+def read_proc(path: str) -> bytes | None:
     """A file of `/proc`, None when its process is gone. Many are read a second, so without `pathlib`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from dynotune.probe.counters import TICK_S, read
+from dynotune.probe.counters import TICK_S, read_proc
 
 WATCHED = frozenset({"pt_data_pin"})
 """The one thread that copies every batch into pinned memory, from torch 2.5 on so named. Others are many."""
 
 READINGS_APART = 4
-"""Looking through all threads costs more than the rest of a reading."""
+THREADS_A_READING = 32
+"""Looking through all threads costs more than the rest of a reading: done every so often, less the more there are."""
 
 LOOKS = 2
 """A thread takes its name after it started; one that has kept another for two looks will keep it."""
@@ -23,16 +24,17 @@ class ThreadCounter:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._proc = str(root / "proc")
-        self._num_readings = 0
+        self._left = 0
         self._looks: dict[tuple[int, int], int] = {}
         self._ticks: dict[tuple[int, int], int] = {}
         self._names: dict[tuple[int, int], str] = {}
 
     def read(self, pids: Iterable[int]) -> dict[str, float]:
         """CPU seconds by thread name since the last reading; a thread counts from when it was found."""
-        if self._num_readings % READINGS_APART == 0:
+        self._left -= 1
+        if self._left <= 0:
             self._look(pids)
-        self._num_readings += 1
+            self._left = max(READINGS_APART, len(self._looks) // THREADS_A_READING)
         grown: dict[str, float] = {}
         for key, name in list(self._names.items()):
             ticks = self._thread_ticks(key)
@@ -69,7 +71,7 @@ class ThreadCounter:
 
     def _text(self, key: tuple[int, int], name: str) -> str:
         try:
-            found = read(f"{self._proc}/{key[0]}/task/{key[1]}/{name}")
+            found = read_proc(f"{self._proc}/{key[0]}/task/{key[1]}/{name}")
         except OSError:
             found = None
         return (found or b"").decode(errors="replace")

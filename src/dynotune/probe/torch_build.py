@@ -207,8 +207,8 @@ def ask(
 ) -> Facts:
     """Facts `python.*`, `torch.*` and `package.*` of one interpreter; an absent package is no fact.
 
-    `torch.cuda`, `torch.cudnn`, `torch.nccl` and `torch.arch_list` (`sm_90`, `compute_90`) are None for a build without CUDA. A failure makes every one of
-    `NAMES` Unknown.
+    `torch.cuda`, `torch.cudnn`, `torch.nccl` and `torch.arch_list` (`sm_90`, `compute_90`) are None for a build
+    without CUDA. A failure makes every one of `NAMES` Unknown.
 
     Args:
         python: the interpreter, as `interpreter` names it; Unknown is passed on.

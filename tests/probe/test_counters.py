@@ -244,3 +244,59 @@ def test_this_kernel_counts_this_process():
     found = counters.TreeCounter().read([os.getpid()])
     assert found.num_processes == 1
     assert isinstance(container.cpu_limits(), dict | Unknown)
+
+
+def test_a_tree_is_told_apart_by_the_names_of_its_processes(root):
+    tree = counters.TreeCounter(root.path)
+    root.process(10, ticks=5, name="python")
+    root.process(11, ticks=5, name="ffmpeg (x)", parent=10)
+    tree.read([10, 11])
+    root.process(10, ticks=8, name="python")
+    root.process(11, ticks=25, name="ffmpeg (x)", parent=10)
+    root.process(12, ticks=1, name="python", parent=10)
+    tree.read([10, 11, 12])
+    assert tree.by_name_s == pytest.approx({"ffmpeg (x)": 20 * TICK_S, "python": 4 * TICK_S})
+    assert next(iter(tree.by_name_s)) == "ffmpeg (x)"
+
+
+def test_what_ended_children_used_last_has_no_name(root):
+    tree = counters.TreeCounter(root.path)
+    root.process(10)
+    root.process(11, ticks=5, parent=10)
+    tree.read([10, 11])
+    root.end_process(11)
+    root.process(10, waited=12)
+    tree.read([10])
+    assert tree.by_name_s == pytest.approx({counters.ENDED: 7 * TICK_S})
+
+
+@given(st.dictionaries(st.text(max_size=3), st.floats(0, 1e3)), st.integers(0, 5))
+def test_the_largest_and_the_rest_are_all_there_is(by_name_s, num):
+    ordered = dict(sorted(by_name_s.items(), key=lambda item: -item[1]))
+    found = counters.largest(ordered, num)
+    assert len(found) <= num + 1
+    assert sum(found.values()) == pytest.approx(sum(by_name_s.values()), abs=1e-6)
+
+
+def test_counters_of_memory_are_read_and_those_of_each_zone_summed(root):
+    root.write("proc/vmstat", "nr_free_pages 9\npswpin 1\npswpout 2\nallocstall_dma 3\nallocstall_normal 4\n")
+    counted = counters.vmstat(root.path)
+    assert counted.values == {"pswpin": 1, "pswpout": 2, "allocstall": 7}
+    root.write("proc/vmstat", "not a count\n")
+    assert isinstance(counters.vmstat(root.path), Unknown)
+
+
+def test_events_of_the_memory_limit_are_read_again_and_again(root):
+    root.write("memory.events", "high 1\noom_kill 0\n")
+    file = root.path / "memory.events"
+    assert counters.memory_events(file).values == {"high": 1, "oom_kill": 0}
+    file.unlink()
+    assert isinstance(counters.memory_events(file), Unknown)
+    assert counters.memory_events(Unknown("version 1")) == Unknown("version 1")
+
+
+def test_waiting_for_disks_is_told_apart_from_idleness(root):
+    root.write("proc/stat", "cpu 1 2 3\ncpu0 10 0 5 100 40 0 0 0 0 0\nintr 5\n")
+    cores = counters.cores([0], root.path)
+    assert cores.iowait_s == pytest.approx(40 * TICK_S)
+    assert cores.idle_s == pytest.approx(140 * TICK_S)

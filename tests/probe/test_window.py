@@ -29,6 +29,7 @@ def sample(time_s, *gpus, **parts):
         "cores": Cores(num_cpus=2, busy_s=1.51 * time_s, idle_s=0.49 * time_s, steal_s=0.0, iowait_s=0.2 * time_s),
         "tree": Tree(cpu_s=time_s, num_major_faults=int(3 * time_s), num_processes=3),
         "own_cpu_s": 0.01 * time_s,
+        "gpus": list(gpus),
         "quota": None,
         "swap": Swap(num_in=0, num_out=0),
         "process_cpu_s": ByName(values={"python": 0.75, "node": 0.25}),
@@ -36,7 +37,7 @@ def sample(time_s, *gpus, **parts):
         "vmstat": ByName(values={"pswpin": 4 * time_s, "pswpout": 2 * time_s, "compact_stall": time_s}),
         "memory_events": ByName(values={"high": time_s, "oom_kill": 0}),
     }
-    return Sample(time_s=time_s, gpus=list(gpus), **{**values, **parts})
+    return Sample(time_s=time_s, **{**values, **parts})
 
 
 def test_a_window_is_summed_up():

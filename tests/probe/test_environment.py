@@ -81,6 +81,14 @@ def test_above_a_process_that_cannot_be_read_more_may_have_had_it(root):
     assert facts["env_from.OMP_NUM_THREADS"] == "inherited from pid 30 (bash) or before"
 
 
+def test_a_shell_that_cannot_be_read_leaves_the_origin_of_what_it_handed_on_unknown(root):
+    late = {"OMP_NUM_THREADS": "4"}
+    chain(root, (1, "init", {}), (20, "sudo", None), (50, "dynotune", late))
+    facts = environment.origins(late | {"NCCL_DEBUG": "INFO"}, 50, root.path)
+    assert isinstance(facts["env_from.OMP_NUM_THREADS"], Unknown)
+    assert facts["env_from.NCCL_DEBUG"] == "set by this shell or after"
+
+
 def test_without_proc_the_origin_is_unknown(root):
     assert isinstance(environment.origins({"RANK": "0"}, 50, root.path)["env_from.RANK"], Unknown)
     chain(root, (50, "dynotune", None))

@@ -176,9 +176,7 @@ def _origin(name: str, value: str, ancestry: list[tuple[str, dict[str, str] | Un
     oldest = None
     for at, (who, first) in enumerate(ancestry):
         if isinstance(first, Unknown):
-            if at == 0:
-                return first
-            return f"inherited from {oldest} or before" if oldest else UNSEEN
+            return f"inherited from {oldest} or before" if oldest else first
         if first.get(name) != value:
             break
         # The first of them is who asks: given to it alone, a variable was set by the shell above.

@@ -38,6 +38,11 @@ def test_a_login_inside_an_address_is_hidden():
     assert facts["env.TORCHINDUCTOR_REDIS_URL"] == "redis://…@cache:6379/0"
 
 
+def test_a_variable_that_is_no_text_can_be_written_down():
+    facts = environment.facts({"NCCL_DEBUG_FILE": os.fsdecode(b"/tmp/\xff")})
+    assert facts["env.NCCL_DEBUG_FILE"] == "/tmp/\ufffd"
+
+
 def chain(root, *processes):
     """Processes from the oldest on, each the child of the one before; None is an environment not to be read."""
     parent = 0

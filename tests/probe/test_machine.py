@@ -4,11 +4,12 @@ import os
 import sys
 import threading
 
+import msgspec
 import pytest
 
 from dynotune.probe import gpu, host_memory, host_processors, machine, torch_build
 from dynotune.probe.machine import HOST_NAMES
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import Facts, Unknown
 
 ALWAYS = {*gpu.NAMES, *HOST_NAMES, *host_memory.NAMES, *host_processors.NAMES, *torch_build.NAMES}
 
@@ -19,6 +20,11 @@ def test_this_machine_answers_every_name():
     assert facts["python.executable"] == sys.executable
     assert facts["env.CUDA_VISIBLE_DEVICES"] == os.environ.get("CUDA_VISIBLE_DEVICES")
     assert {"torch.driver_ok", "torch.runs_natively"} <= set(facts)
+
+
+def test_all_of_it_can_be_written_down_and_read_back(fake_nvml, h200):
+    facts = machine(os.environ, python=sys.executable, nvml=fake_nvml(h200, h200), deadline_s=60)
+    assert msgspec.json.decode(msgspec.json.encode(facts), type=Facts) == facts
 
 
 def test_an_empty_machine_is_unknown_and_never_an_exception(root, fake_nvml):

@@ -113,7 +113,13 @@ def facts(env: Mapping[str, str]) -> Facts:
         env: the environment the command will have.
     """
     named: Facts = dict.fromkeys((f"env.{name}" for name in NAMES), None)
-    return named | {f"env.{name}": HIDDEN_LOGIN.sub("…@", env[name]) for name in reported(env)}
+    return named | {f"env.{name}": _shown(env[name]) for name in reported(env)}
+
+
+def _shown(value: str) -> str:
+    """Without a login in an address, and fit for a file: a variable may hold bytes that are no text."""
+    text = value.encode(errors="surrogateescape").decode(errors="replace")
+    return HIDDEN_LOGIN.sub("…@", text)
 
 
 def reported(env: Iterable[str]) -> list[str]:

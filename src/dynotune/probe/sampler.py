@@ -19,12 +19,16 @@ from dynotune.schema.facts import Unknown
 INTERVAL_S = 0.5
 """A window of a few seconds holds several samples, and the reading stays under 1% of a core."""
 
+CPU_SHARE = 0.008
+"""Of one core, the most the reading may use; with the thread that asks for PCIe throughput, 1%. Where a tree of many
+processes takes longer to read, it is read less often."""
+
 NUM_NAMES = 8
 """Process names that a sample tells apart."""
 
 
 class Sampler:
-    """Takes a sample when it starts, every `interval_s`, and when it stops; knows nothing of arms.
+    """Takes a sample when it starts, about every `interval_s`, and when it stops; knows nothing of arms.
 
     Args:
         cpus: cores the arm may run on.
@@ -125,9 +129,12 @@ class Sampler:
         self.stop()
 
     def _loop(self) -> None:
-        while not self._stopping.wait(self._interval_s):
+        wait_s = self._interval_s
+        while not self._stopping.wait(wait_s):
             try:
+                begin_cpu_s = time.thread_time()
                 self.sample()
+                wait_s = max(self._interval_s, (time.thread_time() - begin_cpu_s) / CPU_SHARE)
             except Exception as error:
                 # A thread that dies would do so unseen; the window is then uncovered, and this says why.
                 self.errors.append(f"sampling ended: {error!r}")

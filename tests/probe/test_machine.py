@@ -66,8 +66,17 @@ def test_a_mistake_in_one_family_leaves_the_others(fake_nvml, h200):
             raise ZeroDivisionError
 
     facts = machine({}, python=Unknown("not asked"), nvml=Broken(h200), deadline_s=60)
+    assert set(gpu.NAMES) <= set(facts)
     assert "ZeroDivisionError" in facts["gpu.count"].reason
     assert isinstance(facts["host.nofile_soft"], int | None)
+
+
+def test_an_import_that_hangs_leaves_what_was_read_without_it(site):
+    (site / "torch/__init__.py").write_text("import threading; threading.Event().wait()\n")
+    facts = machine({"PYTHONPATH": str(site)}, python=sys.executable, cwd=site, deadline_s=3)
+    assert facts["torch.version"] == "2.11.0"
+    assert "did not import torch within" in facts["torch.arch_list"].reason
+    assert isinstance(facts["torch.runs_natively"], Unknown)
 
 
 @pytest.fixture

@@ -69,7 +69,10 @@ def machine(
             },
         ),
         "the interpreter": (torch_build.NAMES, lambda: _target(python, cwd, env, until_s - MARGIN_S)),
-        "the environment": ((), lambda: environment.origins(env, os.getpid(), root)),
+        "the processes above": (
+            [f"env_from.{name}" for name in environment.reported(env)],
+            lambda: environment.origins(env, os.getpid(), root),
+        ),
     }
     answers = [_Answer(who, names, question) for who, (names, question) in asked.items()]
     found: Facts = environment.facts(env)
@@ -81,8 +84,9 @@ def machine(
 def _target(python: str | Unknown, cwd: str | os.PathLike[str] | None, env: Mapping[str, str], until_s: float) -> Facts:
     """What the interpreter tells; torch is imported only where it takes that to know its architectures."""
     found = torch_build.ask(python, cwd, env, timeout_s=max(0.1, until_s - time.monotonic()))
-    if isinstance(found["torch.arch_list"], Unknown) and isinstance(found["torch.version"], str):
-        built = torch_build.ask_build(python, cwd, env, timeout_s=max(0.1, until_s - time.monotonic()))
+    left_s = until_s - time.monotonic()
+    if left_s > 0 and isinstance(found["torch.arch_list"], Unknown) and isinstance(found["torch.version"], str):
+        built = torch_build.ask_build(python, cwd, env, timeout_s=left_s)
         # Names of packages are more exact than what a build says of itself.
         found |= {name: value for name, value in built.items() if isinstance(found.get(name), Unknown)}
     return found

@@ -77,6 +77,13 @@ def test_pcie_is_the_mean_and_the_most_of_what_was_read():
     assert facts["window.pcie_tx_bytes_per_s"] == LOST
 
 
+def test_packets_sent_again_are_those_of_the_window():
+    samples = [sample(at, gpu(pcie_replays=10 + 4 * at)) for at in range(4)]
+    assert over(samples, 0.5, 2.5)["window.pcie_replays"] == pytest.approx(8)
+    samples[1] = sample(1, gpu(pcie_replays=LOST))
+    assert over(samples, 0.5, 2.5)["window.pcie_replays"] == LOST
+
+
 def test_further_gpus_have_a_number():
     facts = over([sample(at, gpu(), gpu(utilisation_percent=7)) for at in (0, 1)], 0, 1)
     assert facts["window.gpu_utilisation_percent"] == 50
@@ -142,7 +149,14 @@ def test_a_steady_program_uses_the_same_in_every_window(begin_s, end_s):
 
 
 def test_samples_of_an_older_dynotune_are_read_and_say_what_they_lack(tmp_path):
-    new = {"memory_clock_mhz", "temperature_c", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "iowait_s"}
+    new = {
+        "memory_clock_mhz",
+        "temperature_c",
+        "pcie_rx_bytes_per_s",
+        "pcie_tx_bytes_per_s",
+        "iowait_s",
+        "pcie_replays",
+    }
     new |= {"process_cpu_s", "thread_cpu_s", "vmstat", "memory_events"}
 
     def older(value):

@@ -76,6 +76,7 @@ class GpuCounters:
             processes=self._processes(index, handle, ours),
             memory_clock_mhz=ask(lambda: library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_MEM)),
             temperature_c=ask(lambda: library.nvmlDeviceGetTemperature(handle, library.NVML_TEMPERATURE_GPU)),
+            pcie_replays=ask(lambda: library.nvmlDeviceGetPcieReplayCounter(handle)),
             pcie_rx_bytes_per_s=rates.rx_bytes_per_s,
             pcie_tx_bytes_per_s=rates.tx_bytes_per_s,
         )
@@ -128,6 +129,7 @@ def _unknown(index: int, why: Unknown) -> Gpu:
         processes=why,
         memory_clock_mhz=why,
         temperature_c=why,
+        pcie_replays=why,
         pcie_rx_bytes_per_s=why,
         pcie_tx_bytes_per_s=why,
     )

@@ -102,6 +102,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         clock_reasons: bit mask, `nvmlClocksEventReason*`.
         pcie_rx_bytes_per_s: into the GPU, over 20 ms; asked less often than the rest, and Unknown in between.
         pcie_tx_bytes_per_s: out of it.
+        pcie_replays: packets sent again since the driver was loaded.
     """
 
     nvml_index: int
@@ -113,6 +114,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     processes: list[GpuProcess] | Unknown
     memory_clock_mhz: int | Unknown = NOT_RECORDED
     temperature_c: int | Unknown = NOT_RECORDED
+    pcie_replays: int | Unknown = NOT_RECORDED
     pcie_rx_bytes_per_s: int | Unknown = NOT_RECORDED
     pcie_tx_bytes_per_s: int | Unknown = NOT_RECORDED
 

@@ -30,7 +30,7 @@ GPU_SUMMARIES: dict[str, tuple[str, Callable[[Numbers], float]]] = {
 }
 """Fact to the field of `Gpu` and how its values become one."""
 
-GPU_NAMES = (*GPU_SUMMARIES, "clock_reasons")
+GPU_NAMES = (*GPU_SUMMARIES, "clock_reasons", "pcie_replays")
 
 MACHINE_COUNTERS = {
     "window.compact_stalls": "compact_stall",
@@ -70,11 +70,11 @@ def over(samples: Sequence[Sample], begin_s: float, end_s: float) -> Facts:
         raise ValueError(f"a window from {begin_s} to {end_s} s")
     if not covers(samples, begin_s, end_s):
         return dict.fromkeys(NAMES, Unknown("the samples do not cover the window"))
-    return _gpus(inside(samples, begin_s, end_s)) | _host(samples, begin_s, end_s)
+    return _gpus(samples, begin_s, end_s) | _host(samples, begin_s, end_s)
 
 
-def _gpus(samples: Sequence[Sample]) -> Facts:
-    rows = [sample.gpus for sample in samples]
+def _gpus(samples: Sequence[Sample], begin_s: float, end_s: float) -> Facts:
+    rows = [sample.gpus for sample in inside(samples, begin_s, end_s)]
     why = next((row for row in rows if isinstance(row, Unknown)), None)
     known = [row for row in rows if not isinstance(row, Unknown)]
     num_gpus = min(map(len, known), default=0)
@@ -87,7 +87,18 @@ def _gpus(samples: Sequence[Sample]) -> Facts:
         for name, (field, summarise) in GPU_SUMMARIES.items():
             found[f"{prefix}.{name}"] = _summary(gpus, field, summarise)
         found[f"{prefix}.clock_reasons"] = _reasons(gpus)
+        found[f"{prefix}.pcie_replays"] = growth(samples, _replays(place), begin_s, end_s)
     return found
+
+
+def _replays(place: int) -> Callable[[Sample], float | Unknown]:
+    def counter(sample: Sample) -> float | Unknown:
+        gpus = sample.gpus
+        if isinstance(gpus, Unknown):
+            return gpus
+        return gpus[place].pcie_replays if place < len(gpus) else Unknown("this GPU was not sampled all along")
+
+    return counter
 
 
 def _summary(gpus: Sequence[Gpu], field: str, summarise: Callable[[Numbers], float]) -> float | Unknown:

@@ -91,8 +91,8 @@ def test_a_target_without_torch_says_what_is_missing(user):
     bare = getattr(sys, "_base_executable", sys.executable)
     if bare == sys.executable:
         pytest.skip("there is no interpreter without torch here")
-    done = user.types("diagnose", "--no-lock", "--run-dir", str(user.runs), "--", bare, "-S", "train.py")
-    assert done.returncode in (3, 4)
+    done = user.types("diagnose", "--no-lock", "--run-dir", str(user.runs), "--", bare, "train.py")
+    assert done.returncode == 3
     assert "torch" in done.stderr
 
 

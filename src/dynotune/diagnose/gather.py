@@ -12,7 +12,6 @@ from dynotune.diagnose.attribute import attribute
 from dynotune.diagnose.observe import PlainRun, plain_run
 from dynotune.diagnose.profiled import profiled
 from dynotune.diagnose.request import DiagnoseRequest
-from dynotune.measure.machine import facts_of
 from dynotune.measure.request import Watcher
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed
@@ -22,6 +21,8 @@ from dynotune.schema.trace_summary import TraceSummary
 
 OBSERVATION_FILE = "observation.json"
 OLDEST_TORCH = (2, 4)
+MACHINE_S = 20.0
+"""Importing the target's torch, to ask it what it was built for, takes seconds; longer if its disk is cold."""
 
 
 def gather(request: DiagnoseRequest, watcher: Watcher) -> tuple[Observation, Path]:
@@ -36,7 +37,8 @@ def gather(request: DiagnoseRequest, watcher: Watcher) -> tuple[Observation, Pat
         CannotRunHere: its torch is missing or too old, it made no step, or too few.
     """
     watcher.running("looking at the machine")
-    facts: Facts = {**facts_of(request), **probe.environment.facts(request.env)}
+    python = probe.interpreter(request.command, request.env, request.cwd)
+    facts = probe.machine(request.env, python=python, cwd=request.cwd, deadline_s=MACHINE_S)
     refuse_torch(facts)
     try:
         plain = plain_run(request, watcher)
@@ -107,7 +109,9 @@ def _without_torch(facts: Facts, error: CommandFailed) -> CannotRunHere | None:
 
 def _watched(plain: PlainRun) -> Facts:
     """What the samples beside the plain run's window say: `window.*`."""
-    return dict(plain.facts)
+    if not plain.begin_s < plain.end_s:
+        return plain.facts
+    return {**probe.over(plain.samples, plain.begin_s, plain.end_s), **plain.facts}
 
 
 def replayed(path: Path) -> Observation:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from dynotune import probe
 from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.launch import environment, new_run_folder
 from dynotune.launch.record import Record
@@ -26,12 +27,16 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         processes: those that make steps, in the order of ranks.
-        facts: `window.*`, of the samples beside the window.
+        samples: of the machine beside it; `begin_s`, `end_s`: the window, of all ranks, on the same clock.
+        facts: `window.*`, of the samples within the window.
     """
 
     folder: Path
     run: Run
     processes: list[ProcessState]
+    samples: list[probe.Sample] = []
+    begin_s: float
+    end_s: float
     facts: Facts = {}
     notes: list[str] = []
 
@@ -65,7 +70,15 @@ def plain_run(request: DiagnoseRequest, watcher: Watcher) -> PlainRun:
         refuse_failed(outcome, job, request.timeout_s or LIMIT_S)
     record = outcome.records[0]
     state = ProcessState(pid=record.pid, timing=_timing(record))
-    return PlainRun(folder=folder, run=outcome.run, processes=[state])
+    first = steady_steps(record) or len(record.steps) // 2
+    return PlainRun(
+        folder=folder,
+        run=outcome.run,
+        processes=[state],
+        samples=probe.read_samples(folder / "samples.jsonl"),
+        begin_s=record.steps[first].end_s,
+        end_s=record.steps[-1].end_s,
+    )
 
 
 def _enough(records: list[Record]) -> bool:

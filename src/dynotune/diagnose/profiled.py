@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dynotune.diagnose.request import DiagnoseRequest
-from dynotune.measure.recording import Recording, record
+from dynotune.measure.recording import OVERSTATED, Recording, record
 from dynotune.measure.request import Watcher
 from dynotune.schema.errors import CommandFailed, DynotuneError
 from dynotune.schema.facts import Unknown
@@ -39,7 +39,7 @@ def profiled(request: DiagnoseRequest, watcher: Watcher) -> TraceSummary | Unkno
 def _summary(recording: Recording, failed: str) -> TraceSummary:
     """The trace in words and figures; it raises UsageError where the file cannot be read."""
     summary = summarise(reading.read(recording.traces))
-    notes = [*recording.notes, *summary.notes]
+    notes = [*(note for note in recording.notes if OVERSTATED not in note), *summary.notes]
     if failed:
         notes.insert(0, f"Recorded without stacks, as recording with them failed: {failed}")
     return msgspec.structs.replace(summary, notes=notes)

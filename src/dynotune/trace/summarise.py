@@ -17,6 +17,7 @@ from dynotune.schema.trace_summary import (
     TraceSummary,
 )
 from dynotune.trace import calls, causes, copies, device_time, host_time, idle, kernels, memory, operators, ranks, steps
+from dynotune.trace.first_gap import first_gap
 from dynotune.trace.places import Places
 from dynotune.trace.rank_facts import OnDevice, RankFacts, duration, percent
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
@@ -93,6 +94,7 @@ def _place_of(facts: RankFacts) -> Callable[[Ints], list[Place]]:
 def _device_time(facts: RankFacts, index: int) -> DeviceTime:
     busy, idle_ns = facts.devices[index].busy, facts.devices[index].gaps.idle_ns()
     properties = facts.timeline.properties.get(index)
+    first, usual = first_gap(facts.timeline, facts.devices[index].gaps, facts.steps, facts.window) or (None, None)
     return DeviceTime(
         rank=facts.timeline.rank,
         device=index,
@@ -114,6 +116,8 @@ def _device_time(facts: RankFacts, index: int) -> DeviceTime:
         ),
         idle=Idle(**{f"{cause}_s": time_ns / 1e9 for cause, time_ns in idle_ns.items()}),
         late_s=facts.devices[index].gaps.late_ns() / 1e9,
+        first_gap=first,
+        usual_gap=usual,
     )
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .names import Key
     from .profile import Profile
     from .state import State
+    from .state_models import Around
 
 ALLOCATIONS_EVERY_S = 0.002
 
@@ -170,7 +171,7 @@ class Agent:
         self._guard("graphs", sources.cover_graph_replay, torch, self._replayed, self.log)
 
     def _cover_roots(self, torch: Any) -> None:
-        around = self._settings.around_root if self._settings.wants_around else None
+        around: Around | None = self._settings.around_root if self._settings.wants_around else None
         if self._state is not None:
             around = self._state.models.around(around)
         self._roots = roots = Roots(torch, self._root_met, self._steps.called, around, self.log)

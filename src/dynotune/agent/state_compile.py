@@ -43,7 +43,7 @@ class Compilations:
     def compilation_begins(self, *args: Any) -> None:
         """Torch's callback; newer versions say of what: `2/1` is the second compilation of the third function."""
         self._num_begun += 1
-        what = args[0] if args else None
+        what: Any = args[0] if args else None
         if not hasattr(what, "compile_id"):
             self._knows_ids = False
         elif str(getattr(what.callback_trigger, "name", "")) == "DYNAMO":

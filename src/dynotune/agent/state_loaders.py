@@ -100,7 +100,8 @@ class Loaders:
         iterator.__next__, self._ours = __next__, __next__
 
     def _drawn(self, iterator: Any, batch: Any) -> None:
-        entry = self._by_key.get(getattr(iterator, "_dynotune", (None,))[0])
+        named = getattr(iterator, "_dynotune", None)
+        entry = self._by_key.get(named[0]) if named else None
         if entry is None or entry.batch is not None:
             return
         entry.iterator = weakref.ref(iterator)

@@ -45,10 +45,14 @@ class Garbage:
 
     def facts(self) -> dict[str, Any]:
         """Fields of `schema.observation.Collections`."""
-        fields = {"num": self.num, "num_oldest": self.num_oldest}
-        fields.update(total_s=self.total_s, longest_s=self.longest_s)
-        # To count them takes as long as a collection: not of a program that had none of the long ones.
-        return {**fields, "num_objects": len(gc.get_objects()) if self.num_oldest else None}
+        return {
+            "num": self.num,
+            "num_oldest": self.num_oldest,
+            "total_s": self.total_s,
+            "longest_s": self.longest_s,
+            # To count them takes as long as a collection: not of a program that had none of the long ones.
+            "num_objects": len(gc.get_objects()) if self.num_oldest else None,
+        }
 
     def _called(self, phase: str, info: dict[str, int]) -> None:
         # No mistake possible in here may be raised: it would be printed.

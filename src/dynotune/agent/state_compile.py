@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import sys
 
 from .place import function
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 _MOST_REASONS = 20
 _MOST_LETTERS = 300
+_NUMBER = re.compile(r"\d+")
 _NO_GRAPHS = "skipping cudagraph"
 
 
@@ -128,14 +130,21 @@ def _places_of_breaks(utils: Any) -> dict[str, int]:
 
 
 def _recompilations(utils: Any) -> dict[str, int]:
+    """Why the latest of a function's graphs did not fit, once for each; alike but for numbers counts as one."""
     found: dict[str, int] = {}
+    words: dict[str, str] = {}
     for code, reasons in list(getattr(utils, "guard_failures", {}).items()):
+        told = set()
         for reason in reasons:
-            # `0/0: tensor 'x' size mismatch …`, and behind it the source line of a guard.
-            text = _first_line(str(reason)).partition("  #")[0]
-            head, colon, rest = text.partition(": ")
-            text = "%s: %s" % (function(code), (rest if colon and "/" in head else text).strip())
-            found[text] = found.get(text, 0) + 1
+            # `0/3: tensor 'x' size mismatch …` of the graph 0/3, and behind it the source line of a guard. Each
+            # recompilation tells it of all graphs so far, the latest first.
+            graph, _, text = _first_line(str(reason)).partition("  #")[0].partition(": ")
+            if "/" not in graph or graph in told:
+                continue
+            told.add(graph)
+            text = "%s: %s" % (function(code), text.strip())
+            kind = words.setdefault(_NUMBER.sub("#", text), text)
+            found[kind] = found.get(kind, 0) + 1
     return found
 
 

@@ -118,7 +118,13 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
-    """An optimizer that stepped. `foreach`, `fused`, `capturable`: as its first group has them; None: torch chooses."""
+    """An optimizer that stepped.
+
+    Args:
+        foreach, fused, capturable: as its first group has them; None: torch chooses.
+        scaled: through a GradScaler.
+        place: where it stepped first.
+    """
 
     name: str
     foreach: bool | None = None
@@ -127,6 +133,7 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     num_tensors: int = 0
     devices: list[str] = []
     scaled: bool = False
+    place: Place = Place()
 
 
 class Allocator(msgspec.Struct, frozen=True, kw_only=True):

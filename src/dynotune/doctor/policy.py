@@ -15,3 +15,8 @@ LEAST_SHARE = 0.01
 def severity(share: float) -> Severity:
     """By the share of a step that a finding costs."""
     return "high" if share >= HIGH_SHARE else "medium" if share >= MEDIUM_SHARE else "low"
+
+
+# jitter
+SLOW_STEP = 1.5
+"""Times a usual step: the slowest hundredth of steps is by 10 to 30% longer on any quiet machine."""

@@ -23,6 +23,8 @@ LIMIT_S = 900.0
 # Below it, recording costs less than steps differ among themselves.
 NOTABLE_DIFFERENCE = 0.2
 NOTABLE_EPOCH_BEGIN = 2.0
+OVERSTATED = "recording slows the host, so its share is overstated"
+"""Part of a note; not so where the host's share is reckoned back."""
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +204,7 @@ def _notes_on(process: Process) -> list[str]:
             found.append(
                 f"{who}A recorded step took {_ms(trace.median_step_s)}, those before it {_ms(trace.median_before_s)} "
                 f"({times:.2f} times): "
-                + ("recording slows the host, so its share is overstated." if times > 1 else "they are not alike.")
+                + (f"{OVERSTATED}." if times > 1 else "they are not alike.")
             )
     return found
 

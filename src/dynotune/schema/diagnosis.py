@@ -63,7 +63,7 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
-class Limit(msgspec.Struct, frozen=True, kw_only=True):
+class Limit(msgspec.Struct, frozen=True, kw_only=True, tag="limit"):
     """Distance to what the device can do.
 
     Args:

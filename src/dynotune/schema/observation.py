@@ -157,7 +157,7 @@ class Allocator(msgspec.Struct, frozen=True, kw_only=True):
     num_device_frees: int
 
 
-class Compilation(msgspec.Struct, frozen=True, kw_only=True):
+class Compilation(msgspec.Struct, frozen=True, kw_only=True, tag="compilation"):
     """What torch.compile did in the process.
 
     Args:
@@ -180,7 +180,7 @@ class Compilation(msgspec.Struct, frozen=True, kw_only=True):
     modes: list[str] = []
 
 
-class Collections(msgspec.Struct, frozen=True, kw_only=True):
+class Collections(msgspec.Struct, frozen=True, kw_only=True, tag="collections"):
     """Python's garbage collections within the window; the oldest generation is the expensive one."""
 
     num: int
@@ -199,7 +199,7 @@ class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
     had: list[Why] = []
 
 
-class Timing(msgspec.Struct, frozen=True, kw_only=True):
+class Timing(msgspec.Struct, frozen=True, kw_only=True, tag="timing"):
     """The window of the plain run: nothing recorded it, and the device was synchronised at its two ends only.
 
     Args:
@@ -256,7 +256,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     environment_changes: list[EnvironmentChange] = []
 
 
-class Shares(msgspec.Struct, frozen=True, kw_only=True):
+class Shares(msgspec.Struct, frozen=True, kw_only=True, tag="shares"):
     """Where a step of the plain run goes; sums to 1.
 
     Args:
@@ -285,7 +285,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     evidence: list[str] = []
 
 
-class Attribution(msgspec.Struct, frozen=True, kw_only=True):
+class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
     """The profiled run's facts, brought to the plain run's step.
 
     Args:

@@ -85,6 +85,7 @@ def _of_rank(facts: RankFacts, *, named_rank: bool) -> dict[str, list[Cause]]:
                 claim=losses[0].claim,
                 where=where,
                 evidence=[line for loss in losses for line in loss.evidence] + suffix,
+                work_s=sum(loss.work_ns for loss in losses) / 1e9,
             )
         )
     return rows

@@ -192,13 +192,13 @@ def _small_copies(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Los
     rows = np.flatnonzero(small & (device.start_ns >= facts.window[0]) & (device.start_ns < facts.window[1]))
     if facts.num_steps is None or len(rows) <= MANY_SMALL_COPIES * facts.num_steps:
         return
-    lost = _take(host_left, host_left * _ended_by(gaps, device.launch[rows]))
-    lost += int(in_window(facts, device.start_ns[rows], device.end_ns[rows]).sum())
+    work = int(in_window(facts, device.start_ns[rows], device.end_ns[rows]).sum())
+    lost = _take(host_left, host_left * _ended_by(gaps, device.launch[rows])) + work
     size = f"{int(np.median(device.num_bytes[rows])):,} bytes in the middle"
     evidence = f"copies of less than 64 KiB to the device: {per_step(facts, len(rows))}, {size}"
     claim = "Data went to the device in many small copies, each of which costs its latency."
     where = launched_at(facts, rows, np.ones(len(rows), dtype=np.int64))
-    yield Loss("many-small-copies", lost, claim, where, (evidence,))
+    yield Loss("many-small-copies", lost, claim, where, (evidence,), work)
 
 
 def _ended_by(gaps: Gaps, calls: Ints) -> Ints:
@@ -216,12 +216,13 @@ def _optimizer(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
     took = in_window(facts, device.start_ns[rows], device.end_ns[rows])
     if np.median(took) >= SHORT_KERNEL_S * 1e9:
         return
-    lost = _take(host_left, host_left * _ended_by(gaps, device.launch[rows])) + int(took.sum())
+    work = int(took.sum())
+    lost = _take(host_left, host_left * _ended_by(gaps, device.launch[rows])) + work
     evidence = f"{len(rows) / len(spans):,.0f} kernels in each call of the optimizer, {duration(np.median(took))} each"
     claim = "The optimizer updates each parameter by kernels of its own."
     found = facts.places.at(host.thread[spans].astype(np.int64), host.start_ns[spans])
     where = heaviest(facts, found, host.end_ns[spans] - host.start_ns[spans])
-    yield Loss("optimizer-forloop", lost, claim, Place(where.function, where.operator), (evidence,))
+    yield Loss("optimizer-forloop", lost, claim, Place(where.function, where.operator), (evidence,), work)
 
 
 def _kernels_launched_inside(facts: RankFacts, spans: Ints) -> Ints:

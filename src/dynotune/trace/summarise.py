@@ -16,7 +16,7 @@ from dynotune.schema.trace_summary import (
     Shares,
     TraceSummary,
 )
-from dynotune.trace import calls, causes, copies, device_time, idle, kernels, memory, operators, ranks, steps
+from dynotune.trace import calls, causes, copies, device_time, host_time, idle, kernels, memory, operators, ranks, steps
 from dynotune.trace.places import Places
 from dynotune.trace.rank_facts import OnDevice, RankFacts, duration, percent
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
@@ -55,6 +55,7 @@ def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
         ranks=compared,
         operators=of_operators,
         memory=[row for one in facts for row in memory.facts(one.timeline, one.window)],
+        hosts=[host_time.facts(one.timeline, one.window) for one in facts],
         unknown=_unknown(facts),
         notes=[note for one in facts for note in (*one.timeline.notes, *_notes(one))],
     )
@@ -112,6 +113,7 @@ def _device_time(facts: RankFacts, index: int) -> DeviceTime:
             all_s=busy.all_ns / 1e9,
         ),
         idle=Idle(**{f"{cause}_s": time_ns / 1e9 for cause, time_ns in idle_ns.items()}),
+        late_s=facts.devices[index].gaps.late_ns() / 1e9,
     )
 
 

@@ -148,9 +148,8 @@ def _examine(facts: Facts, other: Facts | None) -> Examination:
     seen = Seen(Observation(facts=facts))
     findings, unknown = examine(seen, "machine")
     differing: list[Difference] | None = None if other is None else differences(facts, other)
-    return Examination(
-        findings=findings, unknown=unknown, facts=facts, differences=differing, folklore=list(seen_here(seen))
-    )
+    folklore = list(seen_here(seen, [finding.id for finding in findings]))
+    return Examination(findings=findings, unknown=unknown, facts=facts, differences=differing, folklore=folklore)
 
 
 def _show(examination: Examination, json: str | None) -> None:

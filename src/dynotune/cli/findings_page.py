@@ -8,8 +8,9 @@ from dynotune.report.explanation import findings_page
 
 
 def page() -> str:
-    """The page as it should be."""
-    findings = [doctor.explained(rule) for rule in doctor.all_rules().values()]
+    """The page as it should be: families by name, whichever was imported first."""
+    rules = sorted(doctor.all_rules().values(), key=lambda rule: rule.family)
+    findings = [doctor.explained(rule) for rule in rules]
     return findings_page(findings, [entry.folklore for entry in folklore.entries()])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -22,10 +22,12 @@ class Entry:
 
     Args:
         trace: what of it stands on this machine, in words; "" where nothing does.
+        always: mentioned beside a finding that it bears on too, which says as much.
     """
 
     folklore: Folklore
     trace: Callable[[Seen], str] | None = None
+    always: bool = False
 
 
 def by_name(word: str) -> list[Folklore]:
@@ -45,10 +47,15 @@ def about_finding(id_: str) -> list[Folklore]:
     return [entry.folklore for entry in entries() if id_ in entry.folklore.bears_on]
 
 
-def seen_here(seen: Seen) -> Iterator[Folklore]:
-    """Entries whose traces stand on this machine, with what was seen."""
+def seen_here(seen: Seen, found: Collection[str] = ()) -> Iterator[Folklore]:
+    """Entries whose traces stand on this machine, with what was seen.
+
+    Args:
+        found: ids of findings that were made: entries that bear on them have been said already.
+    """
     for entry in entries():
-        text = entry.trace(seen) if entry.trace else ""
+        said = not entry.always and any(id_ in found for id_ in entry.folklore.bears_on)
+        text = entry.trace(seen) if entry.trace and not said else ""
         if text:
             yield msgspec.structs.replace(entry.folklore, seen=text)
 

@@ -29,6 +29,7 @@ ENTRIES = (
             bears_on=["preempt-rt-kernel"],
         ),
         real_time,
+        always=True,
     ),
     Entry(
         Folklore(

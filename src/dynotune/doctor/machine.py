@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dynotune.doctor import policy
 from dynotune.doctor.registry import Missing
 from dynotune.doctor.seen import Seen
+from dynotune.report import words
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown, Value
 from dynotune.schema.observation import Shares
@@ -50,6 +51,17 @@ def known_number(seen: Seen, name: str) -> float | None:
     return None if isinstance(value, bool) or not isinstance(value, int | float) else value
 
 
+def mentioned(seen: Seen, *names: str) -> list[str]:
+    """For evidence: those of these facts that are known."""
+    return [f"{name}: {_value(name, value)}" for name in names if (value := known(seen, name)) is not None]
+
+
+def _value(name: str, value: Value) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return words.num_bytes(value) if name.endswith("_bytes") and isinstance(value, int | float) else str(value)
+
+
 # GPUs
 
 
@@ -70,6 +82,11 @@ def gpus(seen: Seen) -> list[str]:
 def gpu_in_words(seen: Seen, gpu: str) -> str:
     """`the GPU`, or of several `GPU 3`, as CUDA counts them."""
     return "the GPU" if known(seen, "gpu.count") == 1 else f"GPU {gpu.removeprefix('gpu') or 0}"
+
+
+def gpu_label(seen: Seen, gpu: str) -> str:
+    """As `gpu_in_words`, at the beginning of a line of evidence."""
+    return gpu_in_words(seen, gpu).removeprefix("the ")
 
 
 def in_words(names: Sequence[str]) -> str:

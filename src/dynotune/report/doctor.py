@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -18,7 +19,9 @@ from dynotune.schema.facts import Facts, Unknown, Value
 __all__ = ["examination_report"]
 
 MOST_UNKNOWN = 10
-MOST_DIFFERENCES = 25
+MOST_DIFFERENCES, MOST_ONE_SIDED = 25, 12
+WIDEST_FACT = 34
+MOST_NUMBERS = 4
 LONGEST_VALUE = 60
 NOTHING = "Nothing here costs speed, as far as a machine alone can tell."
 NEXT = "What a program loses to these: dynotune diagnose -- COMMAND. More on one: dynotune explain ID."
@@ -35,12 +38,8 @@ def examination_report(examination: Examination, *, costs: Mapping[str, str]) ->
     if examination.differences is not None:
         parts.append(_differences(examination.differences))
     if examination.folklore:
-        parts.append(
-            _titled(
-                "Does not do what people say",
-                Group(*(Padding(belief(each), (0, 0, 0, 0)) for each in examination.folklore)),
-            )
-        )
+        beliefs = (Padding(belief(each), (1, 0, 0, 0) if at else 0) for at, each in enumerate(examination.folklore))
+        parts.append(_titled("Does not do what people say", Group(*beliefs)))
     if examination.unknown:
         parts.append(_not_known(examination.unknown))
     parts += [Text.assemble(("note: ", "yellow"), words.plain(note)) for note in examination.notes]
@@ -88,7 +87,7 @@ def _host(facts: Facts) -> str:
         words.num_bytes(memory) if isinstance(memory, int) else "",
         f"Linux {kernel}" if (kernel := _known(facts, "host.kernel")) else "",
         str(container) if container else "",
-        f"under {virtual}" if virtual else "",
+        f"under {'a hypervisor' if virtual == 'other' else virtual}" if virtual else "",
     ]
     return ", ".join(filter(None, rest))
 
@@ -113,21 +112,31 @@ def _titled(title: str, content: RenderableType) -> RenderableType:
 
 
 def _differences(differences: Sequence[Difference]) -> RenderableType:
+    """Rows under why they can matter; what only one machine knows is named at the end."""
     if not differences:
         return _titled("Against the other machine", Text("No fact that can matter differs."))
-    rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for header in ("fact", "here", "there", "why it can matter"):
-        rows.add_column(header, overflow="fold")
-    for difference in differences[:MOST_DIFFERENCES]:
-        rows.add_row(
-            words.plain(difference.fact, longest=LONGEST_VALUE),
-            _value(difference.fact, difference.here),
-            _value(difference.fact, difference.there),
-            Text(words.plain(difference.matters), style="dim"),
-        )
-    left = len(differences) - MOST_DIFFERENCES
-    more = [Text(f"and {left} more; --json has all.", style="dim")] if left > 0 else []
-    return _titled("Against the other machine", Group(rows, *more))
+    known = [each for each in differences if not isinstance(each.here, Unknown) and not isinstance(each.there, Unknown)]
+    shown = known[:MOST_DIFFERENCES]
+    width = min(max((len(each.fact) for each in shown), default=0), WIDEST_FACT)
+    parts: list[RenderableType] = []
+    for matters, group in groupby(shown, key=lambda each: each.matters):
+        rows = Table.grid(padding=(0, 2, 0, 0))
+        rows.add_column(width=width, overflow="fold")
+        rows.add_column(overflow="fold")
+        for each in group:
+            values = Text.assemble(_value(each.fact, each.here), (" here, ", "dim"), _value(each.fact, each.there))
+            rows.add_row(words.plain(each.fact, longest=LONGEST_VALUE), values.append(" there", style="dim"))
+        parts += [
+            Text(words.plain(matters or "no reason is known here why it could matter"), style="dim"),
+            Padding(rows, (0, 0, 0, 2)),
+        ]
+    if len(known) > len(shown):
+        parts.append(Text(f"and {len(known) - len(shown)} more; --json has all.", style="dim"))
+    one_sided = [words.plain(each.fact, longest=LONGEST_VALUE) for each in differences if each not in known]
+    if one_sided:
+        more = f" and {len(one_sided) - MOST_ONE_SIDED} more" if len(one_sided) > MOST_ONE_SIDED else ""
+        parts.append(Text(f"Known of one machine alone: {', '.join(one_sided[:MOST_ONE_SIDED])}{more}.", style="dim"))
+    return _titled("Against the other machine", Group(*parts))
 
 
 def _value(name: str, value: Value | Unknown) -> Text:
@@ -143,16 +152,22 @@ def _value(name: str, value: Value | Unknown) -> Text:
 
 
 def _run(values: Sequence[int | str]) -> str:
-    """A long row of numbers by its length and ends."""
-    if len(values) > 4 and all(isinstance(value, int) for value in values):
-        return f"{len(values)}: {values[0]} … {values[-1]}"
-    return ", ".join(map(str, values))
+    """Numbers behind how many they are; a long row of them by its ends."""
+    if not all(isinstance(value, int) for value in values):
+        return ", ".join(map(str, values))
+    listed = f"{values[0]} … {values[-1]}" if len(values) > MOST_NUMBERS else ", ".join(map(str, values))
+    return f"{len(values)}: {listed}"
 
 
 def _not_known(unknown: Sequence[NotKnown]) -> RenderableType:
-    rows = [
-        (words.plain(each.id), Text(words.plain(f"{each.missing}: {each.reason}"))) for each in unknown[:MOST_UNKNOWN]
+    """Rules that lack the same stand together."""
+    by_reason: dict[str, list[str]] = {}
+    for each in unknown:
+        by_reason.setdefault(words.plain(f"{each.missing}: {each.reason}"), []).append(words.plain(each.id))
+    lines = [
+        Text.assemble(", ".join(ids), (f"\n  {reason}", "dim"))
+        for reason, ids in list(by_reason.items())[:MOST_UNKNOWN]
     ]
-    left = len(unknown) - MOST_UNKNOWN
-    more = [Text(f"and {left} more; --json has all.", style="dim")] if left > 0 else []
-    return _titled("Could not be judged", Group(fields(rows), *more))
+    left = len(by_reason) - MOST_UNKNOWN
+    more = [Text(f"and {left} more reasons; --json has all.", style="dim")] if left > 0 else []
+    return _titled("Could not be judged", Group(*lines, *more))

@@ -18,6 +18,7 @@ SCOPES = {
     "machine": "machine and environment alone: dynotune doctor, and dynotune diagnose",
     "program": "a command that was watched: dynotune diagnose",
 }
+PARTS = ("sees", "costs", "wrong when")
 HEAD = """# Findings
 
 What `dynotune doctor` and `dynotune diagnose` may find, family by family. `dynotune explain ID` shows one of them in
@@ -51,7 +52,7 @@ def _finding(finding: Explained) -> RenderableType:
         ("explains", ", ".join(finding.explains)),
         ("settings", "\n".join(finding.settings)),
     ]
-    table = fields([(name, Text(text)) for name, text in rows if text])
+    table = fields([(name, Text(text[0].upper() + text[1:] if name in PARTS else text)) for name, text in rows if text])
     return Group(Text.assemble((finding.id, "bold"), "  ", words.plain(finding.title)), Padding(table, (0, 0, 0, 2)))
 
 

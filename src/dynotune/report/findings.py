@@ -42,7 +42,7 @@ def finding_lines(finding: Finding, *, costs: str = "") -> RenderableType:
     if finding.where.function:
         rows.append(("where", Text(words.plain(finding.where.function))))
     if costs:
-        rows.append(("costs", Text(costs)))
+        rows.append(("costs", Text(costs[0].upper() + costs[1:])))
     rows.append(("to do", Text(words.plain(finding.remedy))))
     if finding.candidates:
         settings = " ".join(map(str, finding.candidates))

@@ -10,11 +10,13 @@ from dynotune.doctor.machine import (
     Load,
     bounded,
     gpu_in_words,
+    gpu_label,
     gpus,
     in_words,
     known,
     known_number,
     load,
+    mentioned,
     no_gpu,
     selected,
     shares,
@@ -63,7 +65,7 @@ def gpu_power_capped(seen: Seen) -> Iterator[Finding]:
         claim=f"The power limit of {names} was lowered, by {part:.0%} of its default.",
         share=share,
         evidence=[
-            f"{gpu_in_words(seen, gpu)}: {limit:g} W, its default is {default:g} W" for gpu, limit, default in lowered
+            f"{gpu_label(seen, gpu)}: {limit:g} W, its default is {default:g} W" for gpu, limit, default in lowered
         ],
         remedy="Ask why the limit was lowered; raise it where power supply and cooling allow.",
         commands=[f"sudo nvidia-smi{selected(seen, gpu)} -pl {default:g}" for gpu, _, default in lowered],
@@ -164,7 +166,10 @@ def _slowed(
         slowed.append(name)
         names = in_words([reason for reason in reasons if at_load.reasons.get(reason)])
         often = "" if at_load.when == "now" else f" in {held:.0%} of the samples"
-        evidence.append(f"{name}: {names}{often}, {at_load.when}; {seen.mentions(f'{gpu}.temperature_c')}")
+        evidence += [
+            f"{gpu_label(seen, gpu)}: {names}{often}, {at_load.when}",
+            *mentioned(seen, f"{gpu}.temperature_c"),
+        ]
         bounds.append(_lost(seen, gpu, at_load, held))
     if slowed:
         bound = None if None in bounds else max(bound for bound in bounds if bound is not None)
@@ -216,7 +221,7 @@ def gpu_clocks_locked_low(seen: Seen) -> Iterator[Finding]:
             continue
         locked.append(gpu)
         evidence.append(
-            f"{gpu_in_words(seen, gpu)}: {at_load.clock_mhz:g} of {highest:g} MHz {at_load.when}, "
+            f"{gpu_label(seen, gpu)}: {at_load.clock_mhz:g} of {highest:g} MHz {at_load.when}, "
             f"{at_load.utilisation_percent:.0f}% busy"
         )
         parts = shares(seen)
@@ -256,7 +261,7 @@ def persistence_off(seen: Seen) -> Iterator[Finding]:
             kind="start",
             claim="Persistence mode is off: each start waits until the driver has woken the GPU.",
             share=0.0,
-            evidence=[f"{gpu_in_words(seen, gpu)}: persistence mode is off" for gpu in off],
+            evidence=[f"{gpu_label(seen, gpu)}: persistence mode is off" for gpu in off],
             remedy="Run nvidia-persistenced, or switch persistence mode on; it lasts until the machine restarts.",
             commands=["sudo systemctl enable --now nvidia-persistenced", "sudo nvidia-smi -pm 1"],
         )
@@ -284,10 +289,10 @@ def gpu_shared(seen: Seen) -> Iterator[Finding]:
             continue
         who = known(seen, f"{gpu}.processes")
         names = ", ".join(map(str, who[:3])) if isinstance(who, list) else "processes that cannot be seen from here"
-        evidence.append(
-            f"{gpu_in_words(seen, gpu)}: {names}; {seen.mentions(f'{gpu}.utilisation_percent')}, "
-            f"{seen.mentions(f'{gpu}.memory_used_bytes')}"
-        )
+        evidence += [
+            f"{gpu_label(seen, gpu)}: {names}",
+            *mentioned(seen, f"{gpu}.utilisation_percent", f"{gpu}.memory_used_bytes"),
+        ]
         worst.append(0 if (busy or 0) >= policy.BUSY_PERCENT else 1 if held else 2)
     if evidence:
         severities: tuple[Severity, ...] = ("high", "medium", "low")
@@ -356,8 +361,8 @@ def row_remap_pending(seen: Seen) -> Iterator[Finding]:
             claim="Faulty memory of the GPU waits for a reset to be replaced by spare rows.",
             share=0.0,
             evidence=[
-                f"{gpu_in_words(seen, gpu)}: remapped rows are pending; {seen.mentions(f'{gpu}.ecc_uncorrected')}"
-                for gpu in pending
+                *(f"{gpu_label(seen, gpu)}: remapped rows are pending" for gpu in pending),
+                *mentioned(seen, *(f"{gpu}.ecc_uncorrected" for gpu in pending)),
             ],
             remedy="Reset the GPU when nobody uses it, in maintenance.",
             commands=[f"sudo nvidia-smi --gpu-reset{selected(seen, gpu)}" for gpu in pending],

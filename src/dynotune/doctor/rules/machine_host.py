@@ -9,11 +9,12 @@ from dynotune.doctor.machine import (
     DIAGNOSE,
     NOT_MEASURED,
     bounded,
-    gpu_in_words,
+    gpu_label,
     gpus,
     is_watched,
     known,
     known_number,
+    mentioned,
     no_gpu,
     shares,
     told,
@@ -51,7 +52,7 @@ def cpu_governor_powersave(seen: Seen) -> Iterator[Finding]:
         claim="The frequency governor of the processors is powersave"
         + (f", which with {driver} is the lowest frequency." if fixed else "."),
         share=NOT_MEASURED,
-        evidence=[seen.mentions("host.governor"), seen.mentions("host.governor_driver")],
+        evidence=mentioned(seen, "host.governor", "host.governor_driver"),
         remedy="Try the governor performance where a step waits for its host.",
         commands=["sudo cpupower frequency-set -g performance"],
     )
@@ -78,7 +79,7 @@ def cgroup_cpu_quota(seen: Seen) -> Iterator[Finding]:
     threads = seen.variable("OMP_NUM_THREADS")
     stopped = seen.number("window.throttled_s_per_s") if is_watched(seen) else None
     evidence = [f"{cores:g} cores of processor time, {num_cpus} cores in sight", *told(seen, "OMP_NUM_THREADS")]
-    evidence += [seen.mentions(f"host.{name}") for name in ("cgroup_num_throttled", "cgroup_throttled_s")]
+    evidence += mentioned(seen, "host.cgroup_num_throttled", "host.cgroup_throttled_s")
     if stopped is not None:
         evidence.append(f"stopped for {stopped:.2f} s of each second while the command ran, all cores together")
         share, severity = bounded(seen, min(stopped, 1.0), "low")
@@ -147,13 +148,9 @@ def numa_remote(seen: Seen) -> Iterator[Finding]:
     if no_gpu(seen) or seen.number("host.num_numa_nodes") <= 1:
         return
     usable = set(seen.words("host.affinity"))
-    far, unbound = [], []
-    for gpu in gpus(seen):
-        near = set(seen.words(f"{gpu}.cpu_affinity"))
-        if not near & usable:
-            far.append(gpu)
-        elif not usable <= near:
-            unbound.append(gpu)
+    num_near = {gpu: len(usable & set(seen.words(f"{gpu}.cpu_affinity"))) for gpu in gpus(seen)}
+    far = [gpu for gpu, num in num_near.items() if num == 0]
+    unbound = [gpu for gpu, num in num_near.items() if 0 < num < len(usable)]
     if not far and not unbound:
         return
     node = known(seen, f"{(far or unbound)[0]}.numa_node")
@@ -166,8 +163,7 @@ def numa_remote(seen: Seen) -> Iterator[Finding]:
         else "The processors that may be used belong to several memory nodes; some are far from the GPU.",
         share=NOT_MEASURED,
         evidence=[
-            f"{gpu_in_words(seen, gpu)}: {seen.mentions(f'{gpu}.numa_node')}, "
-            f"{len(usable & set(seen.words(f'{gpu}.cpu_affinity')))} of {len(usable)} usable processors are near it"
+            f"{gpu_label(seen, gpu)}: {num_near[gpu]} of {len(usable)} usable processors are near it"
             for gpu in far or unbound
         ],
         remedy=f"Bind each rank to its GPU's node: torchrun --numa-binding=node (torch 2.11 and later), or {bind}",
@@ -198,7 +194,7 @@ def numa_balancing(seen: Seen) -> Iterator[Finding]:
                 seen.mentions("host.numa_balancing"),
                 seen.mentions("host.num_numa_nodes"),
                 f"bound to {num_cpus} of {num_online:g} processors",
-                *([seen.mentions("window.numa_pte_updates")] if is_watched(seen) else []),
+                *mentioned(seen, "window.numa_pte_updates"),
             ],
             remedy="Switch it off on machines whose jobs are bound, and compare.",
             commands=["sudo sysctl kernel.numa_balancing=0"],
@@ -244,7 +240,7 @@ def preempt_rt_kernel(seen: Seen) -> Iterator[Finding]:
             severity=weighed(seen, "high") if not no_gpu(seen) else "medium",
             claim="The kernel is built for real time (PREEMPT_RT), which costs throughput.",
             share=NOT_MEASURED,
-            evidence=[seen.mentions("host.kernel"), seen.mentions("host.kernel_version")],
+            evidence=mentioned(seen, "host.preempt_rt", "host.kernel", "host.kernel_version"),
             remedy="Start the distribution's standard kernel. NVIDIA does not support its driver on this one.",
             commands=["uname -v"],
         )
@@ -263,7 +259,7 @@ def swap_active(seen: Seen) -> Iterator[Finding]:
     """
     if not seen.number("host.swap_total_bytes"):
         return
-    used = [seen.mentions("host.swap_used_bytes"), seen.mentions("host.memory_available_bytes")]
+    used = mentioned(seen, "host.swap_used_bytes", "host.memory_available_bytes")
     remedy = "Free memory: fewer loader workers, smaller prefetch, other programs. vm.swappiness alone changes little."
     if is_watched(seen):
         pages = seen.number("window.swapped_pages")
@@ -276,7 +272,7 @@ def swap_active(seen: Seen) -> Iterator[Finding]:
                 severity=severity if pages < policy.MUCH_SWAPPED_PAGES else "high",
                 claim=f"{pages:,.0f} pages were swapped while the command ran.",
                 share=share,
-                evidence=[*used, seen.mentions("window.major_faults")],
+                evidence=[*used, *mentioned(seen, "window.major_faults")],
                 remedy=remedy,
                 commands=["vmstat 1", "free -h"],
             )

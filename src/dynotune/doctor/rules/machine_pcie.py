@@ -10,6 +10,7 @@ from dynotune.doctor.machine import (
     at_work,
     bounded,
     gpu_in_words,
+    gpu_label,
     gpus,
     in_words,
     is_watched,
@@ -66,7 +67,7 @@ def _degraded(seen: Seen, what: str, unit: str, remedy: str) -> Iterator[Finding
             continue
         slow.append(gpu_in_words(seen, gpu))
         lanes = f"{now:g} of {most:g} lanes" if unit == "lanes" else f"generation {now:g} of {most:g}"
-        evidence.append(f"{slow[-1]}: {lanes} under load")
+        evidence.append(f"{gpu_label(seen, gpu)}: {lanes} under load")
         parts_lost.append(1 - now / most if unit == "lanes" else 1 - 0.5 ** (most - now))
     if slow:
         parts = shares(seen)

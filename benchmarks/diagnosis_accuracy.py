@@ -1,0 +1,284 @@
+"""How often `dynotune diagnose` is right: programs with a planted fault, in several doses, and programs with none.
+
+    python benchmarks/diagnosis_accuracy.py [--device cuda] [--only ID]… [--doses 10,30,60] [--lanes 1] [--gpus 1]
+        [--keep FOLDER] [--replay FOLDER] [--out FILE]
+
+Each program of tests/faults is diagnosed as a user would, in processes of their own. The programs and what they plant
+were written without knowledge of the rules. Of each:
+
+- **found**: a planted id is among the findings, or one of them names it as explained by itself;
+- **first**: it is the first finding;
+- **false**: findings of medium severity or above that the program neither plants nor, by its own manifest, implies.
+
+`--lanes` runs several at once, each on cores of its own; `--gpus` gives each lane one of so many GPUs. Lanes that
+share a GPU disturb each other and see one another: `gpu-shared` then counts for nothing, and the result says so.
+`--keep` keeps the observations, `--replay` judges kept ones again by the rules of today, without running anything.
+What is in FILE already is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import queue
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hardware import RESULTS, describe, without_places
+
+ROOT = Path(__file__).resolve().parents[1]
+FAULTS = ROOT / "tests" / "faults"
+DEADLINE_S = 300
+MEDIUM = ("high", "medium")
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One program in one dose on one device. `plants` is empty for a clean one."""
+
+    name: str
+    program: str
+    device: str
+    dose: int | None
+    plants: tuple[str, ...]
+    implies: tuple[str, ...]
+    args: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    launcher: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        dose = "" if self.dose is None else f"-{self.dose}"
+        return f"{self.name}{dose}-{self.device}"
+
+    @property
+    def command(self) -> list[str]:
+        dose = [] if self.dose is None else ["--dose", str(self.dose)]
+        program = str(FAULTS / "programs" / self.program)
+        start = list(self.launcher) or [sys.executable]
+        return [*start, program, *dose, "--device", self.device, *self.args]
+
+
+def cases(device: str, doses: Sequence[int] | None, only: Sequence[str]) -> Iterator[Case]:
+    """Of all programs that run on the device. A fault without a dial has one dose."""
+    sys.path.insert(0, str(ROOT))
+    from tests.faults import manifest
+
+    for fault in (*manifest.FAULTS, *manifest.PAIRS, *manifest.CLEAN):
+        clean = fault in manifest.CLEAN
+        plants = () if clean else tuple(fault.plants) or (fault.id,)
+        name = Path(fault.program).stem
+        if device not in fault.devices or (only and name not in only and not set(only) & set(plants)):
+            continue
+        for dose in (None,) if clean else tuple(fault.doses) or (None,):
+            if doses is None or dose is None or dose in doses or len(fault.doses) == 1:
+                yield Case(
+                    name=name,
+                    program=fault.program,
+                    device=device,
+                    dose=dose,
+                    plants=plants,
+                    implies=tuple(fault.implies),
+                    args=tuple(fault.args),
+                    env=tuple(dict(fault.env).items()),
+                    launcher=tuple(fault.launcher),
+                )
+
+
+def diagnosed(case: Case, cores: Sequence[int], gpu: int | None, keep: Path | None) -> Row:
+    """The program under `dynotune diagnose`."""
+    env = {**os.environ, **dict(case.env)}
+    if gpu is not None:
+        env["CUDA_VISIBLE_DEVICES"] = str(gpu)
+    started_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        ours = [sys.executable, "-m", "dynotune", "diagnose", "--no-lock", "--json", "-", "--run-dir", folder, "--"]
+        words = ["taskset", "-c", ",".join(map(str, cores)), *ours, *case.command]
+        try:
+            ran = subprocess.run(words, env=env, cwd=folder, capture_output=True, timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            return {"failed": f"took longer than {DEADLINE_S} s"}
+        found = sorted(Path(folder).rglob("observation.json"))
+        if keep is not None and found:
+            (keep / f"{case.key}.json.gz").write_bytes(gzip.compress(found[-1].read_bytes(), mtime=0))
+    row: Row = {"took_s": round(time.monotonic() - started_s, 1)}
+    if ran.returncode != 0:
+        return {**row, "failed": without_places(ran.stderr.decode(errors="replace")[-800:])}
+    return {**row, **_concluded(json.loads(ran.stdout))}
+
+
+def replayed(case: Case, folder: Path) -> Row:
+    """What today's rules say of a kept observation."""
+    kept = folder / f"{case.key}.json.gz"
+    if not kept.is_file():
+        return {"failed": "no observation was kept"}
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        file.write(gzip.decompress(kept.read_bytes()))
+        file.flush()
+        ours = [sys.executable, "-m", "dynotune", "diagnose", "--json", "-", "--from", file.name]
+        ran = subprocess.run(ours, capture_output=True, timeout=DEADLINE_S)
+    if ran.returncode != 0:
+        return {"failed": without_places(ran.stderr.decode(errors="replace")[-800:])}
+    return _concluded(json.loads(ran.stdout))
+
+
+def _concluded(diagnosis: Row) -> Row:
+    findings = [
+        {
+            "id": finding["id"],
+            "severity": finding["severity"],
+            "share": finding["share"] if isinstance(finding["share"], int | float) else None,
+            "also": finding["also"],
+            "candidates": [f"{setting['knob']}={setting['value']}" for setting in finding["candidates"]],
+        }
+        for finding in diagnosis["findings"]
+    ]
+    steps = diagnosis["steps"]
+    return {
+        "bottleneck": diagnosis["bottleneck"],
+        "step_s": steps.get("step_s"),
+        "busy_share": diagnosis["busy_share"],
+        "shares": diagnosis["shares"],
+        "findings": findings,
+        "unknown": [row["id"] for row in diagnosis["unknown"]],
+    }
+
+
+def judged(case: Case, row: Row, *, shared_gpu: bool) -> Row:
+    """What was found, missed and falsely alarmed."""
+    if "failed" in row:
+        return row
+    findings = [finding for finding in row["findings"] if not (shared_gpu and finding["id"] == "gpu-shared")]
+    named = {finding["id"]: finding for finding in findings}
+    named |= {id_: finding for finding in findings for id_ in finding["also"] if id_ not in named}
+    mine = {*case.plants, *case.implies}
+    first = {findings[0]["id"], *findings[0]["also"]} if findings else set()
+    heavy = [finding for finding in findings if finding["severity"] in MEDIUM]
+    return {
+        **row,
+        "planted": list(case.plants),
+        "found": [id_ for id_ in case.plants if id_ in named],
+        "missed": [id_ for id_ in case.plants if id_ not in named],
+        "first": bool(first & set(case.plants)),
+        "right": [f["id"] for f in heavy if {f["id"], *f["also"]} & mine],
+        "false": [f["id"] for f in heavy if not {f["id"], *f["also"]} & mine],
+    }
+
+
+def summary(rows: dict[str, Row]) -> Row:
+    """Recall over planted faults, how often the first finding is one, precision over findings of medium and above."""
+    ran = [row for row in rows.values() if "failed" not in row]
+    planted = [row for row in ran if row["planted"]]
+    num_planted = sum(len(row["planted"]) for row in planted)
+    num_found = sum(len(row["found"]) for row in planted)
+    num_right, num_false = (sum(len(row[name]) for row in ran) for name in ("right", "false"))
+    return {
+        "num_programs": len(rows),
+        "num_failed": len(rows) - len(ran),
+        "num_planted": num_planted,
+        "num_found": num_found,
+        "recall": num_found / num_planted if num_planted else None,
+        "first": sum(row["first"] for row in planted) / len(planted) if planted else None,
+        "precision": num_right / (num_right + num_false) if num_right + num_false else None,
+        "num_clean": len(ran) - len(planted),
+        "false_on_clean": sum(len(row["false"]) for row in ran if not row["planted"]),
+        "confusion": _confusion(ran),
+    }
+
+
+def _confusion(ran: Sequence[Row]) -> dict[str, dict[str, int]]:
+    """Planted id, `none` for clean programs, to the ids that stood in its findings of medium and above."""
+    matrix: dict[str, Counter[str]] = {}
+    for row in ran:
+        for planted in row["planted"] or ["none"]:
+            heavy = [finding["id"] for finding in row["findings"] if finding["severity"] in MEDIUM]
+            matrix.setdefault(planted, Counter()).update(heavy or ["nothing"])
+    return {planted: dict(counted.most_common()) for planted, counted in sorted(matrix.items())}
+
+
+def show(rows: dict[str, Row]) -> None:
+    for key, row in rows.items():
+        if "failed" in row:
+            last = (row["failed"].strip().splitlines() or [""])[-1]
+            print(f"{key:42} FAILED {last[:100]}")
+            continue
+        listed = [f"{f['id']} {'?' if f['share'] is None else format(f['share'], '.0%')}" for f in row["findings"][:3]]
+        marks = "first " if row["first"] else "found " if row["found"] else "MISSED" if row["planted"] else "      "
+        false = f"  FALSE {', '.join(row['false'])}" if row["false"] else ""
+        print(f"{key:42} {marks} {', '.join(listed)}{false}")
+    total = summary(rows)
+    percent = {name: "-" if total[name] is None else f"{total[name]:.1%}" for name in ("recall", "first", "precision")}
+    print(
+        f"{total['num_programs']} programs, {total['num_failed']} failed; recall {percent['recall']}, first "
+        f"{percent['first']}, precision {percent['precision']}; {total['false_on_clean']} false alarms on "
+        f"{total['num_clean']} clean programs"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--doses", type=lambda text: tuple(map(int, text.split(","))))
+    parser.add_argument("--lanes", type=int, default=1)
+    parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--replay", type=Path)
+    parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no further program after it")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    if given.keep:
+        given.keep.mkdir(parents=True, exist_ok=True)
+    out = given.out or RESULTS / f"diagnosis_accuracy_{given.device}.json"
+    rows: dict[str, Row] = json.loads(out.read_text())["programs"] if out.is_file() and not given.replay else {}
+    shared = given.device == "cuda" and given.lanes > given.gpus
+    wanted = list(cases(given.device, given.doses, given.only))
+    until_s = time.monotonic() + given.budget_s
+
+    cpus = sorted(os.sched_getaffinity(0))
+    size = max(1, len(cpus) // given.lanes)
+    free = queue.SimpleQueue[tuple[list[int], int | None]]()
+    for lane in range(given.lanes):
+        free.put((cpus[lane * size : (lane + 1) * size], lane % given.gpus if given.gpus > 1 else None))
+
+    def judge(case: Case) -> None:
+        if (case.key in rows and "failed" not in rows[case.key]) or time.monotonic() > until_s:
+            return
+        own = free.get()
+        try:
+            row = replayed(case, given.replay) if given.replay else diagnosed(case, *own, given.keep)
+        finally:
+            free.put(own)
+        rows[case.key] = judged(case, row, shared_gpu=shared)
+        save()
+
+    def save() -> None:
+        ordered = {case.key: rows[case.key] for case in wanted if case.key in rows}
+        how = {"lanes": given.lanes, "gpus": given.gpus, "shared_gpu": shared, "replayed": bool(given.replay)}
+        document = {**describe_once, **how, "summary": summary(ordered), "programs": ordered}
+        partial = out.with_name(out.name + ".partial")
+        partial.write_text(json.dumps(document, indent=1) + "\n")
+        partial.replace(out)
+
+    describe_once = describe()
+    describe_once["command"] = without_places(shlex.join(["python", *sys.argv]))
+    with ThreadPoolExecutor(given.lanes) as pool:
+        list(pool.map(judge, wanted))
+    show({case.key: rows[case.key] for case in wanted if case.key in rows})
+
+
+if __name__ == "__main__":
+    main()

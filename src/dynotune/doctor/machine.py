@@ -112,7 +112,7 @@ def load(seen: Seen, gpu: str, *, least_percent: float = policy.BUSY_PERCENT) ->
         Missing: it is idle, or that is not known. Clocks and link of an idle GPU say nothing.
     """
     if is_watched(seen):
-        window = _window(gpu)
+        window = window_of(gpu)
         busy = seen.number(f"{window}.gpu_utilisation_percent")
         if busy < least_percent:
             raise Missing("a busy GPU", f"the command kept it busy for {busy:.0f}% of the time")
@@ -125,7 +125,7 @@ def load(seen: Seen, gpu: str, *, least_percent: float = policy.BUSY_PERCENT) ->
     return Load(busy, reasons, seen.number(f"{gpu}.sm_clock_mhz"), "now")
 
 
-def _window(gpu: str) -> str:
+def window_of(gpu: str) -> str:
     """Prefix of what the samples say of this GPU."""
     return f"window{gpu.removeprefix('gpu')}"
 
@@ -146,7 +146,7 @@ def at_work(seen: Seen, gpu: str, name: str) -> float:
         Missing: as `load`.
     """
     load(seen, gpu)
-    return seen.number(f"{_window(gpu) if is_watched(seen) else gpu}.{name}")
+    return seen.number(f"{window_of(gpu) if is_watched(seen) else gpu}.{name}")
 
 
 # What it costs

@@ -16,6 +16,7 @@ from dynotune.doctor.machine import (
     is_watched,
     shares,
     weighed,
+    window_of,
 )
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen
@@ -140,7 +141,7 @@ def pcie_replays(seen: Seen) -> Iterator[Finding]:
         return
     if not is_watched(seen):
         raise Missing("growth of the replay counter", f"it is not zero, and {DIAGNOSE}")
-    grown = seen.number("window.pcie_replays")
+    grown = sum(seen.number(f"{window_of(gpu)}.pcie_replays") for gpu in counted)
     if grown >= policy.MANY_REPLAYS:
         yield Finding(
             id="pcie-replays",

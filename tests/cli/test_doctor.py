@@ -191,3 +191,10 @@ def test_an_interpreter_that_does_not_exist_is_refused(user):
     answer = user.types("doctor", "--python", "/nowhere/python")
     assert answer.returncode == 2
     assert "/nowhere/python" in answer.stderr
+
+
+def test_a_variable_that_nothing_reads_is_told_to_do_nothing(user):
+    user.env |= {"PIN_MEMORY": "False"}
+    answer = user.types("doctor")
+    assert answer.returncode == 0
+    assert "Neither torch nor CUDA reads it." in answer.stdout

@@ -193,6 +193,12 @@ def test_a_rule_on_the_environment_cannot_tell(id_, case):
 
 
 @pytest.mark.parametrize(("id_", "case"), cases(FIRES))
+def test_the_variables_that_a_rule_asks_for_are_those_that_the_probe_reports(id_, case):
+    variables = {name: str(value) for name, value in case[0].items() if "." not in name}
+    assert {f"env.{name}" for name in variables} <= set(probe.environment.facts(variables))
+
+
+@pytest.mark.parametrize(("id_", "case"), cases(FIRES))
 def test_candidates_are_settings_that_exist(id_, case):
     (finding,) = found(id_, case[0])
     assert all(parse(str(setting)) == setting for setting in finding.candidates)

@@ -165,7 +165,7 @@ def _not_known(unknown: Sequence[NotKnown]) -> RenderableType:
     for each in unknown:
         by_reason.setdefault(words.plain(f"{each.missing}: {each.reason}"), []).append(words.plain(each.id))
     lines = [
-        Text.assemble(", ".join(ids), (f"\n  {reason}", "dim"))
+        Group(Text(", ".join(ids)), Padding(Text(reason, style="dim"), (0, 0, 0, 2)))
         for reason, ids in list(by_reason.items())[:MOST_UNKNOWN]
     ]
     left = len(by_reason) - MOST_UNKNOWN

@@ -18,6 +18,8 @@ from dynotune.schema.trace_summary import Place
 
 NOT_MEASURED = Unknown("the machine alone does not tell what a step loses; dynotune diagnose measures it")
 OFF = frozenset({"", "0", "false", "off", "no", "n"})
+MOST_GPUS = 64
+"""Of one machine; a record that claims more is not believed."""
 DIAGNOSE = "dynotune diagnose -- COMMAND watches it at work"
 
 
@@ -76,7 +78,8 @@ def gpus(seen: Seen) -> list[str]:
     Raises:
         Missing: their number is not known.
     """
-    return ["gpu" if at == 0 else f"gpu{at}" for at in range(int(seen.number("gpu.count")))]
+    count = int(min(seen.number("gpu.count"), MOST_GPUS))
+    return ["gpu" if at == 0 else f"gpu{at}" for at in range(count)]
 
 
 def gpu_in_words(seen: Seen, gpu: str) -> str:

@@ -27,7 +27,10 @@ from dynotune.schema.facts import Unknown
 
 REGEX_FROM, REGEX_UNTIL = (2, 0), (2, 13)
 """Versions of torch that read CUBLAS_WORKSPACE_CONFIG with a regular expression at each fetch of a handle."""
-PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv", "aten::dot")
+PRODUCTS = frozenset(
+    f"aten::{name}"
+    for name in ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "_addmm_activation", "_scaled_mm", "_int_mm")
+)
 FORCED_JIT = ("CUDA_FORCE_PTX_JIT", "CUDA_FORCE_JIT")
 
 

@@ -64,8 +64,8 @@ def _degraded(seen: Seen, what: str, unit: str, remedy: str) -> Iterator[Finding
         except Missing as missing:
             idle = idle or missing
             continue
-        if now >= most:
-            continue
+        if now >= most or now < 1:
+            continue  # a link without lanes is none
         slow.append(gpu_in_words(seen, gpu))
         lanes = f"{now:g} of {most:g} lanes" if unit == "lanes" else f"generation {now:g} of {most:g}"
         evidence.append(f"{gpu_label(seen, gpu)}: {lanes} under load")
@@ -101,8 +101,8 @@ def pcie_saturated(seen: Seen) -> Iterator[Finding]:
     if not is_watched(seen):
         raise Missing("traffic of a running command", DIAGNOSE)
     generation, width = seen.number("gpu.pcie_max_generation"), seen.number("gpu.pcie_max_width")
-    if int(generation) not in LANE_BYTES_PER_S:
-        raise Missing("the link's line rate", f"PCIe generation {generation:g} is not known here")
+    if int(generation) not in LANE_BYTES_PER_S or width < 1:
+        raise Missing("the link's line rate", f"{width:g} lanes of generation {generation:g} are not known here")
     rate = LANE_BYTES_PER_S[int(generation)] * width
     used = {
         "to the GPU": seen.number("window.pcie_rx_bytes_per_s"),

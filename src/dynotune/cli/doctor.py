@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dynotune.schema.facts import Facts, Unknown
 
 SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
-DEADLINE_S = 2.2
+DEADLINE_S = 1.9
 """For the facts; importing and drawing take the rest of three seconds."""
 LARGEST_EXAMINATION_BYTES = 16 << 20
 """A thousand times what one takes."""

@@ -247,6 +247,7 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
         window_s: of the rank whose window is longest; None when the trace holds nothing with a duration.
         num_steps: None where steps are neither marked nor found; `step_source` says which.
         shares: None without a device.
+        unsynced: copies to page-locked memory of the host that were read, or made anew, before anything waited for them.
         unknown: facts that this trace cannot give, name to reason.
         notes: what is partial.
     """
@@ -271,6 +272,7 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
     ranks: Ranks | None
     operators: list[Operator]
     memory: list[Memory] = []
+    unsynced: list[Calls] = []
     unknown: dict[str, Unknown] = {}
     notes: list[str] = []
 

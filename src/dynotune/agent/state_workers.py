@@ -1,7 +1,7 @@
 """What making batches takes: in a loader's workers or, without any, in the process that draws them.
 
-Covered only where the program is observed. Each process writes an event `fetching` twice a second, with counts since its
-first batch, and a worker one more when it ends; who draws pinned batches writes `pinning`.
+Covered only where the program is observed. Each process writes an event `fetching` twice a second, with counts since
+its first batch, and a worker one more when it ends; who draws pinned batches writes `pinning`.
 """
 
 from __future__ import annotations

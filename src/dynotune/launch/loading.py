@@ -17,7 +17,9 @@ _UNSETTLED_S = 1.0
 """A worker that has just begun takes memory for its first batches: growth counts from here on."""
 
 
-def with_loading(loaders: Sequence[Loader], pid: int, records: Sequence[Record], begin_s: float, end_s: float) -> list[Loader]:
+def with_loading(
+    loaders: Sequence[Loader], pid: int, records: Sequence[Record], begin_s: float, end_s: float
+) -> list[Loader]:
     """The loaders of process `pid` with what making their batches took from `begin_s` to `end_s`, CLOCK_MONOTONIC.
 
     Args:
@@ -32,7 +34,9 @@ def with_loading(loaders: Sequence[Loader], pid: int, records: Sequence[Record],
         pin_s = _pin_s(next((record for record in records if record.pid == pid), None), begin_s, end_s)
         return [_filled(loader, loaders, groups, pin_s, begin_s, end_s) for loader in loaders]
     except (KeyError, TypeError, ValueError) as error:
-        raise RecordError(f"An event of {pid} or its workers is not as dynotune's agent writes it ({error!r}).") from error
+        raise RecordError(
+            f"An event of {pid} or its workers is not as dynotune's agent writes it ({error!r})."
+        ) from error
 
 
 _Events = list[dict[str, Any]]
@@ -93,7 +97,7 @@ def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading
     is_worker = facts["worker"] is not None
     private = [one for events in makers if (one := _private(events)) is not None]
     return Loading(
-        num_batches=num,
+        num_batches=int(num),
         **{name: sum(one[name] for one in grown) / num for name in ("fetch_s", "collate_s", "decode_s", "cpu_s")},
         longest_s=max(one["longest_s"] for one in grown),
         busy_share=min(1.0, sum(one["fetch_s"] for one in grown) / sum(one["over_s"] for one in grown))

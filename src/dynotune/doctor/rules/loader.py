@@ -211,7 +211,7 @@ def prefetch_factor(seen: Seen) -> Iterator[Finding]:
     yield Finding(
         id="prefetch-factor",
         severity=policy.severity(share),
-        claim=f"Some batches take {loading.longest_s / loading.fetch_s:.0f} times the mean; {ahead} a worker are ahead.",
+        claim=f"A batch can take {loading.longest_s / loading.fetch_s:.0f} times the mean, {ahead} a worker are ahead.",
         share=share,
         evidence=[_in_words(loader), *_making(loader)],
         where=loader.place,

@@ -107,7 +107,7 @@ def transfer_float(seen: Seen) -> Iterator[Finding]:
     yield Finding(
         id="transfer-float",
         severity=policy.severity(share),
-        claim=f"Images go to the device as {images.dtype.removeprefix('torch.')}: {item_bytes} times the bytes of pixels.",
+        claim=f"Images are sent as {images.dtype.removeprefix('torch.')}: {item_bytes} times the pixels' bytes.",
         share=share,
         evidence=[
             f"{images.shape} {images.dtype}, {images.num_bytes / 1e6:.3g} MB a batch",

@@ -150,6 +150,7 @@ def _made_on_host(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Los
     host = facts.timeline.host
     threads = np.unique(host.thread[gaps.call[gaps.call != UNKNOWN]])
     rows = _touching(facts, sequence.made_then_copied(facts.timeline, threads))
+    rows = np.setdiff1d(rows, named(facts.timeline, _PINS, HostKind.OPERATOR))
     lost, rows = _inside_spans(facts, gaps, host_left, rows)
     if lost:
         took = in_window(facts, host.start_ns[rows], host.end_ns[rows])
@@ -162,7 +163,6 @@ def _made_on_host(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Los
 
 
 def _host_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
-    host = facts.timeline.host
     rows = _touching(facts, named(facts.timeline, _HOST_MEMORY, HostKind.CALL))
     rows = rows[~_begins_inside(facts, rows, named(facts.timeline, _PINS, HostKind.OPERATOR))]
     lost, rows = _inside_spans(facts, gaps, host_left, rows)

@@ -9,7 +9,7 @@ import pytest
 from dynotune.doctor import Seen, all_rules, examine
 from dynotune.knobs import get, parse
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Attribution, Compilation, Loader, Loading, Model, Observation
+from dynotune.schema.observation import Compilation, Loader, Loading, Model, Observation
 from dynotune.schema.trace_summary import Place
 
 from .observations import attribution, loss, observed, timing
@@ -286,4 +286,3 @@ def test_a_last_batch_of_its_own_shape():
 
 def test_a_program_without_a_loader_of_torchs_has_no_finding_of_its_arguments():
     assert set(found(waits(0.5))) == {"loader-bound"}
-    assert isinstance(waits(0.5).attribution, Attribution)

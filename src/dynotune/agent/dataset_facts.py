@@ -36,7 +36,9 @@ def name_of(thing: Any) -> str:
     while isinstance(thing, functools.partial):
         thing = thing.func
     named = thing if hasattr(thing, "__qualname__") else type(thing)
-    return "%s.%s" % (named.__module__, named.__qualname__)
+    # In a worker that was spawned the program's own module bears another name.
+    module = "__main__" if named.__module__ == "__mp_main__" else named.__module__
+    return "%s.%s" % (module, named.__qualname__)
 
 
 def num_distinct(torch: Any, batch: Any) -> int | None:

@@ -270,6 +270,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         step: the cycle that counts as a step, in words.
         live: what torch and Python say of themselves in the process, `live.*`; see docs/reference/facts.md.
+        loaders: those that the steps draw from come first.
         rss_growth_bytes: of the process and of its loader's workers within the window.
         rss_levels_bytes: of the process, at ends of steps spread evenly over the window; [] where not followed.
     """

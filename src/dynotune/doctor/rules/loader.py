@@ -224,8 +224,8 @@ def prefetch_factor(seen: Seen) -> Iterator[Finding]:
 
 
 def main_loader(seen: Seen) -> Loader | None:
-    """The loader that most batches were drawn from; None where the program draws from none of torch's."""
-    return max(seen.loaders, key=lambda loader: loader.num_drawn or 0, default=None)
+    """The first of those that the steps draw from; None where the program draws from none of torch's."""
+    return seen.loaders[0] if seen.loaders else None
 
 
 def loading_of(loader: Loader) -> Loading:

@@ -29,7 +29,7 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
     channels_last: bool | None = None
 
 
-class Loading(msgspec.Struct, frozen=True, kw_only=True):
+class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     """What making a loader's batches took within the window, wherever they were made: in workers or in the process.
 
     Args:

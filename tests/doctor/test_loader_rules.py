@@ -202,6 +202,12 @@ def test_uneven_batches_want_more_of_them_ahead():
         assert "prefetch-factor" not in found(waits(0.1, loader(2, loading=other)))
 
 
+def test_unevenness_explains_no_more_than_a_batch_takes_on_average():
+    uneven = loader(2, loading=loading(busy_share=0.5, longest_s=0.4))
+    assert found(waits(0.6, uneven))["prefetch-factor"].share == pytest.approx(0.4)
+    assert "prefetch-factor" not in found(waits(0.9, uneven))
+
+
 def test_what_making_batches_takes_may_not_be_known():
     lacking = waits(0.1, loader(2, loading=Unknown("not watched")))
     for id_ in ("prefetch-factor", "collate-heavy", "decode-bound", "cow-growth"):

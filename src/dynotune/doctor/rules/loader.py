@@ -196,7 +196,8 @@ def prefetch_factor(seen: Seen) -> Iterator[Finding]:
 
     Sees: the program waits although the workers have time left, and the longest batch took several times the mean.
 
-    Costs: the wait, if enough batches were ready.
+    Costs: the wait, if enough batches were ready, and at most what a batch takes to make on average: all slow ones
+    together take no longer.
 
     Wrong when: a batch that takes long is needed at once, at the start of an epoch; or memory for more is missing.
     """
@@ -207,6 +208,10 @@ def prefetch_factor(seen: Seen) -> Iterator[Finding]:
     loading = loading_of(loader)
     if (loading.busy_share or 0.0) >= policy.WORKERS_BUSY or loading.longest_s < policy.UNEVEN * loading.fetch_s:
         return
+    uneven = loading.fetch_s / seen.timing.step_s
+    if uneven < share / 2:
+        return  # most of the wait is for something else
+    share = min(share, uneven)
     ahead = loader.prefetch_factor or 2
     yield Finding(
         id="prefetch-factor",
@@ -302,7 +307,7 @@ def _in_words(loader: Loader) -> str:
     if loader.num_workers:
         words += [f"prefetch_factor={loader.prefetch_factor}", f"persistent_workers={loader.persistent_workers}"]
         words += [f"multiprocessing_context={loader.context}"] if loader.context else []
-    return f"{loader.name}({', '.join(words)})"
+    return f"{loader.name.rpartition('.')[2]}({', '.join(words)})"
 
 
 def _making(loader: Loader) -> list[str]:

@@ -187,7 +187,9 @@ def _above_bus(seen: Seen, rows: list[Copies]) -> float:
 
 def _loader_in_words(loader: Loader | None) -> list[str]:
     return (
-        [] if loader is None else [f"{loader.name}(pin_memory={loader.pin_memory}) in {loader.place.function or '?'}"]
+        []
+        if loader is None
+        else [f"{loader.name.rpartition('.')[2]}(pin_memory={loader.pin_memory}) in {loader.place.function or '?'}"]
     )
 
 

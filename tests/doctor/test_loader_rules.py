@@ -10,6 +10,7 @@ from dynotune.doctor import Seen, all_rules, examine
 from dynotune.knobs import get, parse
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation, Loader, Loading, Model, Observation
+from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 from .observations import attribution, loss, observed, timing
@@ -88,8 +89,18 @@ def test_workers_are_never_asked_for_beyond_the_cores_of_a_rank():
 
 def test_more_workers_are_not_asked_for_where_those_there_have_time_left():
     finding = found(waits(0.5, loader(2, loading=loading(busy_share=0.4))))["loader-bound"]
-    assert finding.candidates == []
-    assert "handed over" in finding.remedy
+    assert finding.candidates == [Setting("loader.num_workers", 0)]
+    assert "Handing batches over" in finding.remedy
+
+
+def test_workers_that_take_longer_to_hand_over_than_to_make_are_too_many():
+    tiny = loader(2, loading=loading(fetch_s=0.001, busy_share=0.02))
+    assert settings(found(waits(0.5, tiny))["loader-bound"]) == ["loader.num_workers=0"]
+
+
+def test_a_wait_as_short_as_handing_over_is_of_low_severity():
+    assert found(waits(0.1, loader(0), timed=timing(step_s=0.004)))["loader-bound"].severity == "low"
+    assert found(waits(0.1, loader(0), timed=timing(step_s=0.04)))["num-workers-zero"].severity == "medium"
 
 
 def test_a_wait_of_half_a_hundredth_is_no_finding():

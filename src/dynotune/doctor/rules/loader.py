@@ -25,7 +25,8 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
 
     Costs: all of that share, if batches were always ready.
 
-    Wrong when: the window began with a cold page cache and later epochs read from memory.
+    Wrong when: the window began with a cold page cache and later epochs read from memory; or a wait is as short as
+    handing a batch over takes: then it is of low severity, whatever its share.
     """
     loader = main_loader(seen)
     share = steady_wait(seen, loader)
@@ -46,9 +47,13 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
             remedy = (
                 "The workers have time left: look at how batches are handed over (size, number of tensors, pinning)."
             )
+            if not isinstance(loading, Unknown) and loading.fetch_s < share * seen.timing.step_s:
+                candidates = [Setting("loader.num_workers", 0)]
+                remedy = "Handing batches over takes longer than making them: make larger ones, or none in workers."
+    brief = share * seen.timing.step_s < policy.HANDOVER_S
     yield Finding(
         id="loader-bound",
-        severity=policy.severity(share),
+        severity="low" if brief else policy.severity(share),
         claim=f"A step waits {share:.0%} of its time for the data loader.",
         share=share,
         evidence=evidence,

@@ -195,7 +195,7 @@ def _leak(seen: Seen, what: str, grown: int, free: float | None) -> Finding:
     severity: Severity = "low"
     if left_s is not None and left_s < policy.SOON_S:
         severity = "high" if left_s < policy.VERY_SOON_S else "medium"
-    until = [] if left_s is None else [f"at that rate memory is full in {left_s / 3600:.1f} h"]
+    until = [] if left_s is None else [f"at that rate memory is full in {_duration(left_s)}"]
     return Finding(
         id="leak-graph-kept",
         severity=severity,
@@ -205,6 +205,10 @@ def _leak(seen: Seen, what: str, grown: int, free: float | None) -> Finding:
         evidence=[f"{grown / 1e6:,.3g} MB in {timing.num_steps} steps ({timing.window_s:.1f} s)", *until],
         remedy="Sum up loss.detach() or its value, and keep no tensor that still has its graph.",
     )
+
+
+def _duration(time_s: float) -> str:
+    return f"{time_s / 3600:.1f} h" if time_s >= 3600 else f"{time_s / 60:.1f} min"
 
 
 @rule("program")

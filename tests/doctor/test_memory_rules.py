@@ -45,6 +45,8 @@ def test_emptying_the_cache_in_the_loop():
     finding = found(holds(loss("empty-cache-in-loop", 0.2), live=live))["empty-cache-in-loop"]
     assert (finding.share, finding.where) == (0.2, Place("train.py:20"))
     assert found(holds(loss("empty-cache-in-loop", 0.2)))["empty-cache-in-loop"].severity == "high"
+    unseen = found(holds(live=live))["empty-cache-in-loop"]
+    assert (unseen.severity, isinstance(unseen.share, Unknown)) == ("low", True)
 
 
 def test_what_emptying_brings_with_it_is_not_named_beside_it():

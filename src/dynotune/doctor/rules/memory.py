@@ -39,7 +39,7 @@ def empty_cache_in_loop(seen: Seen) -> Iterator[Finding]:
         id="empty-cache-in-loop",
         severity=policy.severity(share),
         claim="Device memory is given back to the driver and taken anew in the loop.",
-        share=share,
+        share=share if share >= policy.LEAST_SHARE else Unknown("less than a hundredth of the recorded steps"),
         evidence=[*([f"empty_cache(): {calls:.3g} calls a step"] if calls else []), *evidence_of(losses)],
         where=Place(place) if isinstance(place, str) and place else _where(losses),
         remedy="Leave torch.cuda.empty_cache() out of the loop: the allocator reuses its cache.",

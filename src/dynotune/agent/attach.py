@@ -104,12 +104,19 @@ class Agent:
             random.seed(self._plan["seed"])
             hooks.call("numpy.random", lambda module: module.seed(self._plan["seed"] % 2**32))
         hooks.call("torch", self._torch_is_here)
+        if self._plan.get("observe"):
+            self._watch_fetching(hooks)
         if self._plan.get("step_on") and self._plan["step_on"] != "dynotune.step":
             marker.wrap_function(self._plan["step_on"], hooks, self.mark_step, self.log)
         hooks.offer_stub("dynotune", {"step": self.mark_step})
         atexit.register(self._finish)
         self._cover_exit()
         os.register_at_fork(after_in_child=self._forked)
+
+    def _watch_fetching(self, hooks: AfterImport) -> None:
+        from .state_workers import Fetching
+
+        Fetching(self._event, self.log).install(hooks)
 
     def _cover_exit(self) -> None:
         """`os._exit` asks nobody, and is how children of multiprocessing end."""

@@ -203,8 +203,7 @@ def _notes_on(process: Process) -> list[str]:
         if abs(times - 1) > NOTABLE_DIFFERENCE:
             found.append(
                 f"{who}A recorded step took {_ms(trace.median_step_s)}, those before it {_ms(trace.median_before_s)} "
-                f"({times:.2f} times): "
-                + (f"{OVERSTATED}." if times > 1 else "they are not alike.")
+                f"({times:.2f} times): " + (f"{OVERSTATED}." if times > 1 else "they are not alike.")
             )
     return found
 

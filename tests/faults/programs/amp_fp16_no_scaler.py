@@ -25,7 +25,7 @@ def main():
     args = parser.parse_args()
     device = args.device
     torch.manual_seed(0)
-    scaler = torch.amp.GradScaler(device, enabled=args.dose == 0)
+    scaler = torch.amp.GradScaler(device) if args.dose == 0 else None
 
     layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.GELU())]
     model = nn.Sequential(*layers).to(device)
@@ -38,9 +38,13 @@ def main():
             start = now(device)
         with torch.autocast(device, torch.float16):
             loss = nn.functional.mse_loss(model(x), y)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
+        if scaler is None:
+            loss.backward()
+            optimizer.step()
+        else:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
         optimizer.zero_grad()
     print(f"RATE {(args.steps - args.steps // 3) / (now(device) - start):.3f}")
 

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 ROWS = 8192
-WIDTH = 1024
-LAYERS = 60
+FEATURES = 1024
+WIDTH = 2048
+LAYERS = 24
 
 
 def now(device):
@@ -36,15 +37,15 @@ def main():
     parser.add_argument("--dose", type=int, default=0, help="any dose is the whole fault")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--heads", type=int, default=1)
     args = parser.parse_args()
     device = args.device
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high" if args.dose == 0 else "highest")
 
     layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.GELU())]
-    model = nn.Sequential(*layers).to(device)
-    heads = nn.ModuleList([Correlation(WIDTH) for _ in range(args.heads)]).to(device)
+    model = nn.Sequential(*layers, nn.Linear(WIDTH, FEATURES)).to(device)
+    heads = nn.ModuleList([Correlation(FEATURES) for _ in range(args.heads)]).to(device)
     optimizer = torch.optim.AdamW([*model.parameters(), *heads.parameters()], lr=1e-4, fused=True)
     x = torch.randn(ROWS, WIDTH, device=device)
 

@@ -6,6 +6,7 @@ More blocks note with the dose.
 import argparse
 import os
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -66,7 +67,7 @@ def main():
     torch.manual_seed(0)
 
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    with open(os.devnull, "w") as log:
+    with Path(os.devnull).open("w") as log:
         model = Model(WIDTH[device], BLOCKS[device], BLOCKS_NOTED[device][args.dose], log)
         model = torch.compile(model.to(device, dtype).eval())
         x = torch.randn(ROWS[device], WIDTH[device], device=device, dtype=dtype)

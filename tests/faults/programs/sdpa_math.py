@@ -32,9 +32,10 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def attend(self, q, k, v):
-        backends = [SDPBackend.MATH] if self.math else [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
-        with sdpa_kernel(backends):
-            return nn.functional.scaled_dot_product_attention(q, k, v)
+        if self.math:
+            with sdpa_kernel(SDPBackend.MATH):
+                return nn.functional.scaled_dot_product_attention(q, k, v)
+        return nn.functional.scaled_dot_product_attention(q, k, v)
 
     def forward(self, x):
         batch, length, width = x.shape

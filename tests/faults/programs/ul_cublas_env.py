@@ -1,8 +1,8 @@
 """Makes a detector, whose constructor sets CUBLAS_WORKSPACE_CONFIG, then runs many small linear layers."""
 
 import argparse
-import time
 import os
+import time
 
 import torch
 from torch import nn

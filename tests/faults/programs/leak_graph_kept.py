@@ -22,7 +22,7 @@ def main() -> None:
         with series.autocast(args.device):
             scores = net.head(net.layers(windows)).float()
             loss = F.cross_entropy(scores.mean(1), classes)
-        loss.backward(retain_graph=False)
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         # What was saved above is freed by backward(); what this saves is kept by the sum.

@@ -72,7 +72,9 @@ def sgd(net: nn.Module, device: str) -> torch.optim.Optimizer:
     return torch.optim.SGD(net.parameters(), lr=1e-3, fused=device == "cuda")
 
 
-def train_step(net: nn.Module, optimizer: torch.optim.Optimizer, windows: Tensor, classes: Tensor, device: str) -> Tensor:
+def train_step(
+    net: nn.Module, optimizer: torch.optim.Optimizer, windows: Tensor, classes: Tensor, device: str
+) -> Tensor:
     """One step; gives the loss, which no one waits for."""
     windows = windows.to(device, non_blocking=True)
     classes = classes.to(device, non_blocking=True)

@@ -8,12 +8,10 @@ ALL = (10, 30, 60)
 HIDDEN = (10, 30)
 PRESENT = (1,)
 
-# Where a core is shared by the loader and the step, the step is slower too: small doses cannot be had on few cores.
+# Loading that keeps a core busy slows a step that wants them all: on few cores it has no small dose.
 LOADER = (
     Fault("loader-bound", "loader_bound.py", BOTH, ALL, notes="Sleeps in the dataset; two workers."),
-    Fault(
-        "num-workers-zero", "num_workers_zero.py", BOTH, ALL, notes="Sleeps in the dataset; the twin has four workers."
-    ),
+    Fault("num-workers-zero", "num_workers_zero.py", BOTH, ALL, notes="Sleeps in the dataset; the twin: four workers."),
     Fault(
         "num-workers-too-many",
         "num_workers_too_many.py",
@@ -78,9 +76,7 @@ TRANSFERS = (
     ),
     Fault("pin-in-hot-loop", "pin_in_hot_loop.py", CUDA, ALL, implies=("host-bound",)),
     Fault("sync-per-step", "sync_item.py", CUDA, ALL, notes="Hundreds of .item() at the end of the step."),
-    Fault(
-        "sync-per-step", "sync_boolean_mask.py", CUDA, ALL, notes="Boolean indexing; the twin multiplies by the mask."
-    ),
+    Fault("sync-per-step", "sync_boolean_mask.py", CUDA, ALL, notes="Boolean indexing; the twin multiplies."),
     Fault("sync-per-step", "sync_branch.py", CUDA, ALL, notes="`if tensor > x` for each of hundreds."),
     Fault("d2h-nonblocking-unsynced", "d2h_unsynced.py", CUDA, PRESENT, notes="Wrong numbers, no time."),
 )
@@ -106,9 +102,7 @@ MEMORY = (
 HOST = (
     Fault("omp-threads-1", "omp_threads_one.py", CPU, (40,), env={"OMP_NUM_THREADS": "1"}, notes="40 on two cores."),
     Fault("cpu-oversubscribed", "cpu_oversubscribed.py", CPU, ALL, notes="Two, four or eight threads a core."),
-    Fault(
-        "optimizer-forloop", "optimizer_forloop.py", BOTH, ALL, notes="The dose is the share of scales out of fused."
-    ),
+    Fault("optimizer-forloop", "optimizer_forloop.py", BOTH, ALL, notes="The dose: the share of scales not fused."),
     Fault("profiler-left-on", "profiler_left_on.py", BOTH, HIDDEN, notes="At 30 with shapes, stacks and memory."),
     Fault("debug-flags-left-on", "anomaly_left_on.py", CPU, (30,)),
     Fault("debug-flags-left-on", "anomaly_left_on.py", CUDA, (30,), implies=("sync-per-step",)),

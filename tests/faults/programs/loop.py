@@ -40,7 +40,7 @@ def synchronise(device: str) -> None:
 
 
 def seconds_of(call: Callable[[], object], device: str, budget_s: float = 0.4) -> float:
-    """Median seconds of one call, the device's work included, over about `budget_s` after a warm-up of a third of it."""
+    """Median seconds of one call, the device's work included, over about `budget_s` after a warm-up."""
     synchronise(device)
     begin = time.perf_counter()
     once_s: list[float] = []

@@ -1,4 +1,4 @@
-"""Reads its windows in the training process, and reads scores one by one with .item() (CUDA only): half the dose each."""
+"""Reads its windows in the training process, and its scores one by one with .item() (CUDA only)."""
 
 import loop
 import series
@@ -27,11 +27,11 @@ def main() -> None:
     optimizer = series.sgd(net, args.device)
     seen: list[object] = []
     for _, (windows, classes) in zip(loop.steps(args.steps, args.device), loader, strict=False):
-        windows = windows.to(args.device, non_blocking=True)
-        classes = classes.to(args.device, non_blocking=True)
+        on_device = windows.to(args.device, non_blocking=True)
+        wanted = classes.to(args.device, non_blocking=True)
         with series.autocast(args.device):
-            scores = net(windows)
-            loss = F.cross_entropy(scores, classes)
+            scores = net(on_device)
+            loss = F.cross_entropy(scores, wanted)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -36,11 +36,9 @@ class _Calls:
 
 
 class _Root:
-    def __init__(self, module: Any, where: str) -> None:
+    def __init__(self, module: Any) -> None:
         self.module = weakref.ref(module)
-        self.where = where
         self.calls = {True: _Calls(), False: _Calls()}
-        self.dtype_of_autocast: set[str] = set()
 
 
 class Models:
@@ -68,7 +66,7 @@ class Models:
         for number in [n for n, root in self._roots.items() if root.module() is None]:
             del self._roots[number]
         if len(self._roots) < _MOST_MODELS:
-            self._roots[id(module)] = _Root(module, place.place())
+            self._roots[id(module)] = _Root(module)
 
     def step_found(self) -> None:
         """From here on calls are those of steps."""
@@ -121,6 +119,7 @@ class Models:
             "autocast": self._autocast(torch, module),
             "training": bool(module.training),
             "inputs": described(torch, (args, kwargs)),
+            "place": {"function": place.place()},
         }
         return calls.look
 
@@ -157,7 +156,7 @@ class Models:
         if calls.look is None:
             return None
         num_shapes = len(calls.shapes) if self._is_found and calls.shapes else None
-        return {**calls.look, "num_input_shapes": num_shapes, "place": {"function": root.where}}
+        return {**calls.look, "num_input_shapes": num_shapes}
 
 
 def _with_grad(fields: dict[str, Any]) -> bool:

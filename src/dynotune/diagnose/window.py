@@ -60,7 +60,7 @@ def window_steps(record: Record) -> int:
     if length is None or length > most:
         return num
     # What happens once an epoch then counts as often as it does.
-    return min(math.ceil(num / length), most // length) * length
+    return min(math.ceil(num / length), max(most // length, math.ceil(FEWEST_STEPS / length))) * length
 
 
 def _mean_step_s(record: Record, length: int | None) -> float:

@@ -40,7 +40,7 @@ def test_an_observation_replays_its_diagnosis(observation, tmp_path):
     assert conclude(observation).bottleneck == "input"
 
 
-def test_a_replay_reckons_the_attribution_anew(observation, tmp_path):
+def test_a_replay_attributes_what_was_not(observation, tmp_path):
     path = tmp_path / "observation.json"
     document.write(path, msgspec.structs.replace(observation, attribution=Unknown("of an older version")))
     assert replayed(path).attribution == observation.attribution

@@ -81,13 +81,19 @@ class _Recorded:
 
 
 def attribute(
-    timing: Timing, trace: TraceSummary, *, num_steps: int | None = None, uses_device: bool | None = None
+    timing: Timing,
+    trace: TraceSummary,
+    *,
+    num_steps: int | None = None,
+    uses_device: bool | None = None,
+    slowed: float | None = None,
 ) -> Attribution | Unknown:
     """Where a step of the plain run goes, and what each cause of the trace can cost of it.
 
     Args:
         num_steps: in the trace's window, where the trace itself does not know them.
         uses_device: whether the program is known to use one; then a trace without device work tells nothing.
+        slowed: what the recorder made of a step, where the trace was brought to the plain step before.
 
     Returns:
         Unknown where the trace has no work or no steps, or misses the device.
@@ -97,7 +103,7 @@ def attribute(
         return recorded
     if timing.step_s <= 0:
         return Unknown("the plain run's step has no length")
-    slowed = recorded.step_s / timing.step_s
+    slowed = slowed or recorded.step_s / timing.step_s
     if recorded.device is not None:
         return _with_device(timing, trace, recorded, recorded.device, slowed)
     if uses_device:

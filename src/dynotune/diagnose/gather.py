@@ -18,6 +18,9 @@ from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import Attribution, Observation, ProcessState
 from dynotune.schema.trace_summary import TraceSummary
+from dynotune.trace.retimed import retimed
+from dynotune.trace.summarise import summarise
+from dynotune.trace.timeline import Timeline
 
 OBSERVATION_FILE = "observation.json"
 OLDEST_TORCH = (2, 4)
@@ -44,13 +47,14 @@ def gather(request: DiagnoseRequest, watcher: Watcher) -> tuple[Observation, Pat
         plain = plain_run(request, watcher)
     except CommandFailed as error:
         raise _without_torch(facts, error) or error from error
-    trace = profiled(request, watcher)
+    recorded = profiled(request, watcher)
+    trace = recorded if isinstance(recorded, Unknown) else recorded.summary
     observation = Observation(
         command=request.command,
         facts={**facts, **_watched(plain)},
         processes=plain.processes,
         trace=trace,
-        attribution=attributed(plain.processes, trace),
+        attribution=attributed(plain.processes, trace, [] if isinstance(recorded, Unknown) else recorded.timelines),
         notes=plain.notes,
     )
     path = plain.folder / OBSERVATION_FILE
@@ -58,8 +62,14 @@ def gather(request: DiagnoseRequest, watcher: Watcher) -> tuple[Observation, Pat
     return observation, path
 
 
-def attributed(processes: Sequence[ProcessState], trace: TraceSummary | Unknown) -> Attribution | Unknown:
-    """Where a step goes, of the first rank."""
+def attributed(
+    processes: Sequence[ProcessState], trace: TraceSummary | Unknown, timelines: Sequence[Timeline] = ()
+) -> Attribution | Unknown:
+    """Where a step goes, of the first rank.
+
+    Args:
+        timelines: what the trace was summarised from, to be brought to the plain step as a whole.
+    """
     if not processes:
         return Unknown("no process of the command made steps")
     timing = processes[0].timing
@@ -67,7 +77,11 @@ def attributed(processes: Sequence[ProcessState], trace: TraceSummary | Unknown)
         return timing
     if isinstance(trace, Unknown):
         return Unknown(f"nothing was recorded: {trace.reason}")
-    return attribute(timing, trace, uses_device=uses_device(processes))
+    slowed = None
+    if timelines and trace.window_s and trace.num_steps:
+        slowed = trace.window_s / trace.num_steps / timing.step_s
+        trace = summarise([retimed(timeline, timing.step_s, timing.wait_s)[0] for timeline in timelines])
+    return attribute(timing, trace, uses_device=uses_device(processes), slowed=slowed)
 
 
 def uses_device(processes: Sequence[ProcessState]) -> bool:
@@ -115,13 +129,14 @@ def _watched(plain: PlainRun) -> Facts:
 
 
 def replayed(path: Path) -> Observation:
-    """An observation that was written before, with its attribution reckoned anew.
+    """An observation that was written before, with an attribution where there was none.
 
     Raises:
         RecordError: it cannot be read, or is no observation.
     """
     observation = document.read(path, Observation)
-    if isinstance(observation.processes, Unknown) or isinstance(observation.trace, Unknown):
+    known = isinstance(observation.attribution, Attribution)
+    if known or isinstance(observation.processes, Unknown) or isinstance(observation.trace, Unknown):
         return observation
     found = attributed(observation.processes, observation.trace)
     return msgspec.structs.replace(observation, attribution=found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from dynotune.diagnose.request import DiagnoseRequest
@@ -12,14 +14,22 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.trace_summary import TraceSummary
 from dynotune.trace import reading
 from dynotune.trace.summarise import summarise
+from dynotune.trace.timeline import Timeline
 
 OWN_PROFILER = "torch's profiler itself"
 
 
-def profiled(request: DiagnoseRequest, watcher: Watcher) -> TraceSummary | Unknown:
-    """Record a few steps with stacks, else without, and say what they hold; Unknown where neither can be had.
+class Profiled(NamedTuple):
+    """What was recorded: a timeline of each rank, and what they say."""
 
-    A trace's notes begin with what to be wary of in the recorded run.
+    timelines: list[Timeline]
+    summary: TraceSummary
+
+
+def profiled(request: DiagnoseRequest, watcher: Watcher) -> Profiled | Unknown:
+    """Record a few steps with stacks, else without; Unknown where neither can be had.
+
+    The summary's notes begin with what to be wary of in the recorded run.
     """
     failed = ""
     for stacks in (True, False):
@@ -36,13 +46,14 @@ def profiled(request: DiagnoseRequest, watcher: Watcher) -> TraceSummary | Unkno
     return Unknown(reason)
 
 
-def _summary(recording: Recording, failed: str) -> TraceSummary:
+def _summary(recording: Recording, failed: str) -> Profiled:
     """The trace in words and figures; it raises UsageError where the file cannot be read."""
-    summary = summarise(reading.read(recording.traces))
+    timelines = reading.read(recording.traces)
+    summary = summarise(timelines)
     notes = [*(note for note in recording.notes if OVERSTATED not in note), *summary.notes]
     if failed:
         notes.insert(0, f"Recorded without stacks, as recording with them failed: {failed}")
-    return msgspec.structs.replace(summary, notes=notes)
+    return Profiled(timelines, msgspec.structs.replace(summary, notes=notes))
 
 
 def in_words(error: DynotuneError) -> str:

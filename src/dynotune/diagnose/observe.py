@@ -10,6 +10,7 @@ from dynotune import knobs, probe
 from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.diagnose.window import restlessness, soon, within
 from dynotune.launch import environment, new_run_folder
+from dynotune.launch.loading import with_loading
 from dynotune.launch.observed import failures, state
 from dynotune.launch.record import Record
 from dynotune.measure import summary
@@ -168,18 +169,27 @@ class _Run:
         )
 
     def seen(self) -> PlainRun:
-        outcome, steady = self.outcome, self._director.steady
-        windows = outcome.windows
+        outcome, windows = self.outcome, self.outcome.windows
         return PlainRun(
             folder=outcome.folder,
             run=outcome.run,
-            processes=[state(record, outcome.launched_s, steady=steady) for record in self._timed],
+            processes=[self._state(record) for record in self._timed],
             samples=probe.read_samples(outcome.folder / "samples.jsonl"),
             begin_s=min(window.begin_s for window in windows),
             end_s=max(window.end_s for window in windows),
             outside=outcome.outside,
             notes=self._notes(),
         )
+
+    def _state(self, record: Record) -> ProcessState:
+        """Of one process, with what its workers told of making batches."""
+        outcome = self.outcome
+        found = state(record, outcome.launched_s, steady=self._director.steady)
+        window = next(each.window for each in outcome.run.processes if each.pid == record.pid)
+        if window is None:
+            return found
+        loaders = with_loading(found.loaders, found.pid, outcome.all_records, window.begin_s, window.end_s)
+        return msgspec.structs.replace(found, loaders=loaders)
 
     def _notes(self) -> list[str]:
         outcome, told = self.outcome, self._director.told

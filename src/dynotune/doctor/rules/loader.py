@@ -15,7 +15,7 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 
-@rule("program")
+@rule("program", explains=["loader-jitter"])
 def loader_bound(seen: Seen) -> Iterator[Finding]:
     """The program waits for its data loader.
 
@@ -135,7 +135,7 @@ def num_workers_too_many(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program")
+@rule("program", explains=["epoch-jitter"])
 def persistent_workers(seen: Seen) -> Iterator[Finding]:
     """Workers are started anew for each epoch.
 
@@ -164,7 +164,7 @@ def persistent_workers(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program")
+@rule("program", explains=["epoch-jitter"])
 def mp_context(seen: Seen) -> Iterator[Finding]:
     """Workers begin in a fresh interpreter.
 
@@ -195,7 +195,7 @@ def mp_context(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program", explains=["loader-bound"])
+@rule("program", explains=["loader-bound", "loader-jitter"])
 def prefetch_factor(seen: Seen) -> Iterator[Finding]:
     """Batches take unevenly long to make, and too few are made ahead.
 

@@ -36,7 +36,7 @@ def test_both_directions_of_every_gpu_are_read_once_and_taken_once(fake_nvml, h2
     meter.start()
     noticed.wait(4)
     meter.stop()
-    assert meter.take() == {1: PcieRates(2048, 1024), 0: PcieRates(2000 * 1024, 100 * 1024)}
+    assert meter.take() == {1: PcieRates(2048, 1024, 5, 8), 0: PcieRates(2000 * 1024, 100 * 1024, 5, 8)}
     assert meter.take() == {}
     assert library.num_open == 0
     assert meter.error is None
@@ -62,6 +62,7 @@ def test_a_gpu_lost_in_the_middle_is_unknown(fake_nvml, h200):
     rates = meter.take()[0]
     assert isinstance(rates.rx_bytes_per_s, Unknown)
     assert isinstance(rates.tx_bytes_per_s, Unknown)
+    assert isinstance(rates.generation, Unknown)
     assert meter.error is None
 
 

@@ -77,6 +77,13 @@ def test_pcie_is_the_mean_and_the_most_of_what_was_read():
     assert facts["window.pcie_tx_bytes_per_s"] == LOST
 
 
+def test_the_link_is_the_best_that_was_read():
+    links = [{"pcie_generation": read, "pcie_width": LOST} for read in (1, LOST, 5, 3)]
+    facts = over([sample(at, gpu(**link)) for at, link in enumerate(links)], 0, 3)
+    assert facts["window.pcie_generation"] == 5
+    assert facts["window.pcie_width"] == LOST
+
+
 def test_packets_sent_again_are_those_of_the_window():
     samples = [sample(at, gpu(pcie_replays=10 + 4 * at)) for at in range(4)]
     assert over(samples, 0.5, 2.5)["window.pcie_replays"] == pytest.approx(8)
@@ -154,6 +161,8 @@ def test_samples_of_an_older_dynotune_are_read_and_say_what_they_lack(tmp_path):
         "temperature_c",
         "pcie_rx_bytes_per_s",
         "pcie_tx_bytes_per_s",
+        "pcie_generation",
+        "pcie_width",
         "iowait_s",
         "pcie_replays",
     }

@@ -28,6 +28,7 @@ PART_OF = {
     "empty-cache-in-loop": "host",
     "alloc-retries": "host",
     "many-small-copies": "host",
+    "create-on-cpu-then-move": "host",
     "optimizer-forloop": "host",
     "launch-bound": "host",
     "host-bound": "host",

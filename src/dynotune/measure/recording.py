@@ -13,7 +13,7 @@ from dynotune.launch.record import EPOCH, Record
 from dynotune.measure import summary
 from dynotune.measure.machine import alone, facts_of
 from dynotune.measure.one_run import Job, launch, refuse_failed, refuse_rejected
-from dynotune.measure.record_from import Director, is_over, within
+from dynotune.measure.record_from import Director, is_over, soon, within
 from dynotune.measure.request import RecordRequest, Watcher
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts
@@ -119,7 +119,7 @@ class _Run:
             ),
             sandbox=request.sandbox,
         )
-        self.director = Director(request, folder, told=exact)
+        self.director = Director(request, folder, soon, told=exact)
         self.outcome = launch(self.job, folder=folder, limit_s=self.limit_s, enough=self.director)
 
     @property

@@ -96,6 +96,8 @@ PREFIXES: dict[str, str] = {
     "MALLOC_": "the C allocator's arenas and thresholds, and jemalloc",
     "TCMALLOC_": "tcmalloc",
     "YOLO_": "Ultralytics",
+    "PIN_MEMORY": "an older Ultralytics; it does nothing today",
+    "LOCAL_WORLD_SIZE": "how many ranks share this host's cores",
 }
 """Reported where they are set."""
 

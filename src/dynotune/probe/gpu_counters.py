@@ -12,7 +12,7 @@ from dynotune.probe.pcie_meter import PcieRates
 from dynotune.probe.samples import Gpu, GpuProcess
 from dynotune.schema.facts import Unknown
 
-NO_NEW = PcieRates(*[Unknown("PCIe throughput was not read since the sample before")] * 2)
+NO_NEW = PcieRates(*[Unknown("the PCIe link was not asked since the sample before")] * 4)
 NO_RATES: Mapping[int, PcieRates] = {}
 
 
@@ -79,6 +79,8 @@ class GpuCounters:
             pcie_replays=ask(lambda: library.nvmlDeviceGetPcieReplayCounter(handle)),
             pcie_rx_bytes_per_s=rates.rx_bytes_per_s,
             pcie_tx_bytes_per_s=rates.tx_bytes_per_s,
+            pcie_generation=rates.generation,
+            pcie_width=rates.width,
         )
 
     def _processes(self, index: int, handle: Any, ours: Collection[int]) -> list[GpuProcess] | Unknown:
@@ -132,4 +134,6 @@ def _unknown(index: int, why: Unknown) -> Gpu:
         pcie_replays=why,
         pcie_rx_bytes_per_s=why,
         pcie_tx_bytes_per_s=why,
+        pcie_generation=why,
+        pcie_width=why,
     )

@@ -1,4 +1,4 @@
-"""How much moves between host and GPU, asked in a thread of its own: each answer takes the driver 20 ms."""
+"""The link between host and GPU and what moves over it, asked in a thread of its own: an answer takes 20 ms."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ KIB = 1024
 
 
 class PcieRates(NamedTuple):
-    """Of one GPU, over 20 ms."""
+    """Of one GPU: rates over 20 ms, and the link just after."""
 
     rx_bytes_per_s: int | Unknown
     tx_bytes_per_s: int | Unknown
+    generation: int | Unknown
+    width: int | Unknown
 
 
 class PcieMeter:
@@ -88,9 +90,14 @@ class PcieMeter:
     def _rates_of(self, library: Any, index: int) -> PcieRates:
         handle = answer(library, lambda: library.nvmlDeviceGetHandleByIndex(index))
         if isinstance(handle, Unknown):
-            return PcieRates(handle, handle)
+            return PcieRates(handle, handle, handle, handle)
 
         def ask(counter: int) -> int | Unknown:
             return answer(library, lambda: KIB * int(library.nvmlDeviceGetPcieThroughput(handle, counter)))
 
-        return PcieRates(ask(library.NVML_PCIE_UTIL_RX_BYTES), ask(library.NVML_PCIE_UTIL_TX_BYTES))
+        return PcieRates(
+            ask(library.NVML_PCIE_UTIL_RX_BYTES),
+            ask(library.NVML_PCIE_UTIL_TX_BYTES),
+            answer(library, lambda: int(library.nvmlDeviceGetCurrPcieLinkGeneration(handle))),
+            answer(library, lambda: int(library.nvmlDeviceGetCurrPcieLinkWidth(handle))),
+        )

@@ -102,6 +102,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         clock_reasons: bit mask, `nvmlClocksEventReason*`.
         pcie_rx_bytes_per_s: into the GPU, over 20 ms; asked less often than the rest, and Unknown in between.
         pcie_tx_bytes_per_s: out of it.
+        pcie_generation, pcie_width: of the link, asked with the throughput.
         pcie_replays: packets sent again since the driver was loaded.
     """
 
@@ -117,6 +118,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     pcie_replays: int | Unknown = NOT_RECORDED
     pcie_rx_bytes_per_s: int | Unknown = NOT_RECORDED
     pcie_tx_bytes_per_s: int | Unknown = NOT_RECORDED
+    pcie_generation: int | Unknown = NOT_RECORDED
+    pcie_width: int | Unknown = NOT_RECORDED
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

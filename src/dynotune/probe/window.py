@@ -27,6 +27,8 @@ GPU_SUMMARIES: dict[str, tuple[str, Callable[[Numbers], float]]] = {
     "pcie_rx_bytes_per_s_max": ("pcie_rx_bytes_per_s", max),
     "pcie_tx_bytes_per_s": ("pcie_tx_bytes_per_s", fmean),
     "pcie_tx_bytes_per_s_max": ("pcie_tx_bytes_per_s", max),
+    "pcie_generation": ("pcie_generation", max),
+    "pcie_width": ("pcie_width", max),
 }
 """Fact to the field of `Gpu` and how its values become one."""
 

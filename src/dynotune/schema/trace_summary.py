@@ -272,6 +272,7 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
         window_s: of the rank whose window is longest; None when the trace holds nothing with a duration.
         num_steps: None where steps are neither marked nor found; `step_source` says which.
         shares: None without a device.
+        unsynced: copies to the host's page-locked memory that were read at once: nothing waited for them.
         unknown: facts that this trace cannot give, name to reason.
         notes: what is partial.
     """
@@ -297,6 +298,7 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
     operators: list[Operator]
     memory: list[Memory] = []
     hosts: list[HostTime] = []
+    unsynced: list[Calls] = []
     unknown: dict[str, Unknown] = {}
     notes: list[str] = []
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from dynotune.schema.facts import Unknown
 from dynotune.schema.trace_summary import (
+    Calls,
     DeviceTime,
     Gap,
     Idle,
@@ -16,7 +17,20 @@ from dynotune.schema.trace_summary import (
     Shares,
     TraceSummary,
 )
-from dynotune.trace import calls, causes, copies, device_time, host_time, idle, kernels, memory, operators, ranks, steps
+from dynotune.trace import (
+    calls,
+    causes,
+    copies,
+    device_time,
+    host_time,
+    idle,
+    kernels,
+    memory,
+    operators,
+    ranks,
+    sequence,
+    steps,
+)
 from dynotune.trace.first_gap import first_gap
 from dynotune.trace.places import Places
 from dynotune.trace.rank_facts import OnDevice, RankFacts, duration, percent
@@ -57,6 +71,7 @@ def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
         operators=of_operators,
         memory=[row for one in facts for row in memory.facts(one.timeline, one.window)],
         hosts=[host_time.facts(one.timeline, one.window) for one in facts],
+        unsynced=[row for one in facts for row in _unsynced(one)],
         unknown=_unknown(facts),
         notes=[note for one in facts for note in (*one.timeline.notes, *_notes(one))],
     )
@@ -89,6 +104,10 @@ def _on_device(timeline: Timeline, index: int, window: tuple[int, int], places: 
 
 def _place_of(facts: RankFacts) -> Callable[[Ints], list[Place]]:
     return lambda rows: facts.places.texts(facts.places.of_calls(rows))
+
+
+def _unsynced(facts: RankFacts) -> list[Calls]:
+    return calls.unsynced(facts.timeline, facts.window, sequence.read_too_early(facts.timeline), _place_of(facts))
 
 
 def _device_time(facts: RankFacts, index: int) -> DeviceTime:

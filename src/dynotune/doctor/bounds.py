@@ -113,6 +113,16 @@ def capability(seen: Seen) -> tuple[int, int]:
     return version(str(value))
 
 
+def bytes_per_s(seen: Seen) -> float:
+    """What the memory that the program works in moves at least: of the device, else of the host."""
+    if not seen.uses_cuda:
+        return policy.HOST_BYTES_PER_S
+    try:
+        return policy.DEVICE_BYTES_PER_S.get(capability(seen), policy.SLOWEST_DEVICE_BYTES_PER_S)
+    except Missing:
+        return policy.SLOWEST_DEVICE_BYTES_PER_S
+
+
 def version(text: str) -> tuple[int, int]:
     """Major and minor: `2.11.0+cu130` is (2, 11).
 

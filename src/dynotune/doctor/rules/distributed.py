@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import at_least, main_model, place_of, saved, severity_of
+from dynotune.doctor.bounds import at_least, bytes_per_s, main_model, place_of, saved, severity_of
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding
@@ -146,7 +146,7 @@ def ddp_bucket_view(seen: Seen) -> Iterator[Finding]:
     if model is None or model.ddp.get("gradient_as_bucket_view") is not False or not seen.uses_cuda:
         return
     step_s = seen.timing.step_s
-    copied = 4 * model.parameter_bytes / policy.SLOWEST_DEVICE_BYTES_PER_S / step_s if step_s else 1.0
+    copied = 4 * model.parameter_bytes / bytes_per_s(seen) / step_s if step_s else 1.0
     share = saved(seen, min(copied, seen.kernel_share("copy") + seen.lost("device-copies")))
     if share < policy.LEAST_SHARE:
         return

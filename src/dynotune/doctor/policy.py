@@ -127,6 +127,7 @@ LEAK_RISES = 0.75
 SOON_S = 24 * 3600.0
 VERY_SOON_S = 3600.0
 """Until memory is full at that rate: within a day it ends a training, within an hour it ends most."""
+
 # device, host and code
 
 DEVICE_SETS_PACE = 0.05

@@ -10,6 +10,8 @@ MEDIUM_SHARE = 0.03
 """Below it `compare` needs more than its twelve pairs to tell the gain from noise of 2%."""
 LEAST_SHARE = 0.01
 """What costs less is not reported: the trace itself does not tell it apart from chance."""
+MOST_OF_A_LOSS = 0.5
+"""Of what a general finding costs: a specific one that bounds less of it does not stand in its place."""
 
 
 def severity(share: float) -> Severity:

@@ -78,7 +78,7 @@ def graph_breaks(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program", explains=["launch-bound", "host-bound", "compile-default"])
+@rule("program", explains=["launch-bound", "host-bound", "compile-default", "recompile-jitter"])
 def recompiles(seen: Seen) -> Iterator[Finding]:
     """torch.compile compiles the same code again, or has given up.
 

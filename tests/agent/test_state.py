@@ -162,7 +162,7 @@ def test_debugging_left_on_collections_and_growth_are_seen(observed):
     assert found.collections.num_oldest == 1
     assert found.collections.longest_s > 0
     assert found.collections.num_objects > 0
-    assert record.steps[20].flags & GARBAGE
+    assert record.steps[21].flags & GARBAGE
     assert found.rss_growth_bytes >= 10 << 20
     assert found.models[0].call.num_input_shapes == 3
 
@@ -187,8 +187,8 @@ def test_odd_objects_are_survived_and_asked_nothing_more(observed, run_under_age
     # Finding the step asks for a few sizes, in any run; observing asks for none.
     assert ran.stdout == run_under_agent([script(ODD)], pilot=True).stdout
     assert [model.name for model in found.models] == ["torch.nn.modules.linear.Linear"]
-    # The mistake of a class is told once at each look, not at each call.
-    assert [error["where"] for error in record.events["error"]] == ["call of __main__.Shy", "model __main__.Shy"]
+    # Told once, not at each call.
+    assert [error["where"] for error in record.events["error"]] == ["call of __main__.Shy"]
 
 
 def test_nothing_is_covered_or_said_where_nobody_observes(run_under_agent, script):

@@ -40,14 +40,15 @@ _PRODUCTS = (
 _POINTWISE = ("elementwise", "normalisation", "pooling", "softmax", "copy", "random", "inductor")
 
 
-@rule("program")
+@rule("program", explains=["amp-absent"])
 def fp32_matmul_no_tf32(seen: Seen) -> Iterator[Finding]:
     """Matrix products run in float32 without tensor cores.
 
     Sees: kernels of float32 products that use no tensor cores, on a device of capability 8.0 or later, while torch is
     not allowed to use TF32 for them, which is its default.
 
-    Costs: their time, times one less the rate of float32 over that of TF32, as far as the device sets the pace.
+    Costs: their time, times one less the rate of float32 over that of TF32, as far as the device sets the pace. Where
+    bfloat16 would spare more than that beyond it, that counts, and autocast is named too.
 
     Wrong when: ten bits of mantissa are too few. It changes results: errors of a product grow about a hundredfold.
     """
@@ -60,7 +61,8 @@ def fp32_matmul_no_tf32(seen: Seen) -> Iterator[Finding]:
     if seen.text("live.matmul_fp32_precision") != "ieee":
         return
     float32, tf32, _ = rates(seen)
-    share = saved(seen, lost * (1 - float32 / tf32))
+    beyond = _gain_of_half(seen)[0] if seen.models else 0.0
+    share = max(saved(seen, lost * (1 - float32 / tf32)), beyond)
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -70,7 +72,7 @@ def fp32_matmul_no_tf32(seen: Seen) -> Iterator[Finding]:
         share=share,
         evidence=[*evidence_of(losses), seen.mentions("live.matmul_fp32_precision")],
         where=place_of(losses, main_model(seen)),
-        candidates=[Setting("matmul.fp32_precision", "high")],
+        candidates=[Setting("matmul.fp32_precision", "high"), *([AUTOCAST] if beyond >= policy.LEAST_SHARE else [])],
         remedy='Call torch.set_float32_matmul_precision("high"), and check the loss.',
     )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from dynotune.doctor import policy
+from dynotune.doctor.machine import known
 from dynotune.doctor.registry import Missing
 from dynotune.doctor.seen import Seen
 from dynotune.schema.diagnosis import Severity
-from dynotune.schema.facts import Unknown, Value
+from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loss, Model
 from dynotune.schema.trace_summary import Operator, Place
 
@@ -97,14 +98,6 @@ def goes_backward(seen: Seen) -> bool:
 
 
 # What is known
-
-
-def known(seen: Seen, name: str) -> Value | None:
-    """The fact, or None where it is not known: for what a rule can do without."""
-    try:
-        return seen.fact(name)
-    except Missing:
-        return None
 
 
 def capability(seen: Seen) -> tuple[int, int]:

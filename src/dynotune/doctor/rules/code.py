@@ -10,20 +10,19 @@ from dynotune.doctor.bounds import (
     bytes_per_s,
     goes_backward,
     host_share,
-    known,
     main_model,
     operator_share,
     place_of,
     severity_of,
     version,
 )
+from dynotune.doctor.machine import known, unset
 from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.rules.algorithms import ANY_ALGORITHM, ANY_CONVOLUTION
 from dynotune.doctor.seen import Seen
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Model
-from dynotune.schema.setting import UNSET, Setting
+from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
@@ -219,7 +218,7 @@ def ul_cublas_env_on_construct(seen: Seen) -> Iterator[Finding]:
             seen.mentions("live.torch_version"),
         ],
         where=Place(f"{last.file}({last.line}): {last.function}"),
-        candidates=[Setting(f"env.{WORKSPACE}", UNSET)],
+        candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
         remedy=f'Call os.environ.pop("{WORKSPACE}") right after YOLO(...), or use torch 2.13 or later.',
     )
 
@@ -250,6 +249,6 @@ def ul_deterministic_default(seen: Seen) -> Iterator[Finding]:
         share=share,
         evidence=[seen.mentions("live.deterministic_algorithms"), f"model: {model.name}"],
         where=place_of([], model),
-        candidates=[ANY_ALGORITHM, ANY_CONVOLUTION],
+        candidates=[Setting("determinism.algorithms", False), Setting("cudnn.deterministic", False)],
         remedy="Pass deterministic=False to train().",
     )

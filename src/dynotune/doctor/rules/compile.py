@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import at_least, known, main_model, operator_share, place_of, saved, severity_of
+from dynotune.doctor.bounds import at_least, main_model, operator_share, place_of, saved, severity_of
+from dynotune.doctor.machine import known
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding

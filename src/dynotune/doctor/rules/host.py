@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import known, main_model, operator_share, operators, place_of
+from dynotune.doctor.bounds import main_model, operator_share, operators, place_of
+from dynotune.doctor.machine import known
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding

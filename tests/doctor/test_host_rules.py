@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dynotune.schema.observation import Loader
-from dynotune.schema.trace_summary import Place
+from dynotune.schema.trace_summary import HostTime, Place
 
 from .devices import (
     AT,
@@ -61,6 +61,14 @@ def test_waits_for_the_host_weigh_from_a_twentieth_on():
 def test_python_between_operators_on_the_cpu():
     assert found(on_cpu(shares={"host": 0.4}))["host-bound"].share == 0.4
     assert "host-bound" not in found(on_cpu(shares={"host": 0.15}))
+
+
+def test_a_step_that_others_held_up_is_not_the_fault_of_python():
+    # 60 ms of 100 in no operator, of which the slower recorded steps have 10.
+    row = HostTime(rank=None, window_s=1.0, loader_s=0.0, operator_s=0.9, communication_s=0.0)
+    assert "host-bound" not in found(on_cpu(shares={"host": 0.6}, traced={"hosts": [row]}))
+    slow = HostTime(rank=None, window_s=1.0, loader_s=0.0, operator_s=0.5, communication_s=0.0)
+    assert found(on_cpu(shares={"host": 0.6}, traced={"hosts": [slow]}))["host-bound"].share == pytest.approx(0.5)
 
 
 def test_pauses_between_queued_kernels_weigh_where_kernels_are_short():

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import at_least, main_model, operator_share, place_of, saved, severity_of
+from dynotune.doctor.bounds import at_least, main_model, operator_share, place_of, saved, severity_of, waits_for_host
 from dynotune.doctor.machine import known
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
@@ -241,10 +241,10 @@ def _compiled(seen: Seen) -> Compilation | None:
 def _spared(seen: Seen) -> float | Unknown:
     """Of a plain step, what compiling the model whole can spare at most."""
     try:
-        shares = seen.attribution.shares
+        host = waits_for_host(seen)
         if seen.uses_cuda:
-            return min(1.0, shares.host + saved(seen, policy.FUSABLE * seen.lost("compile-default")))
-        return min(1.0, shares.host + operator_share(seen, lambda name: name.startswith("aten::")))
+            return min(1.0, host + saved(seen, policy.FUSABLE * seen.lost("compile-default")))
+        return min(1.0, host + operator_share(seen, lambda name: name.startswith("aten::")))
     except Missing as missing:
         return Unknown(f"{missing.name}: {missing.reason}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import main_model, operator_share, operators, place_of
+from dynotune.doctor.bounds import main_model, operator_share, operators, place_of, waits_for_host
 from dynotune.doctor.machine import known
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
@@ -93,7 +93,7 @@ def host_bound(seen: Seen) -> Iterator[Finding]:
 
 
 def _python_bound(seen: Seen) -> Iterator[Finding]:
-    share = seen.attribution.shares.host
+    share = waits_for_host(seen)
     if seen.attribution.busy_share is not None or share < policy.MUCH_PYTHON:
         return
     yield Finding(
@@ -210,13 +210,12 @@ def python_elementwise_loops(seen: Seen) -> Iterator[Finding]:
 
 def _of_loop(seen: Seen, small: list[Operator]) -> float:
     """Of a plain step, what these operators take, with the Python around them."""
-    shares = seen.attribution.shares
     outermost = [row for row in seen.trace.operators if row.name.startswith("aten::")]
     all_s = sum(row.self_s for row in outermost)
     part = min(1.0, sum(row.self_s for row in small) / all_s) if all_s else 0.0
     if seen.uses_cuda:
-        return min(shares.host, part * seen.lost("launch-bound", "host-bound", "launch-latency"))
-    return min(1.0, operator_share(seen, _SMALL_NAMES.__contains__) + part * shares.host)
+        return min(waits_for_host(seen), part * seen.lost("launch-bound", "host-bound", "launch-latency"))
+    return min(1.0, operator_share(seen, _SMALL_NAMES.__contains__) + part * waits_for_host(seen))
 
 
 @rule("program", explains=["host-bound"])

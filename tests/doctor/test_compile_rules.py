@@ -51,6 +51,15 @@ def test_graph_breaks_on_the_cpu_cost_what_was_not_compiled():
     assert finding.where == CALLED
 
 
+def test_a_model_of_which_no_graph_was_made_runs_uncompiled():
+    skipped = ["1x /home/me/model.py:5: graph break in loop"]
+    finding = found(compiled(num_graphs=0, modes=["default"], skipped=skipped))["graph-breaks"]
+    assert (finding.severity, finding.evidence) == ("high", skipped)
+    assert "all of it runs uncompiled" in finding.claim
+    assert "graph-breaks" in found(compiled(num_graphs=0, modes=["default"], shares={"host": 0.0}))
+    assert "graph-breaks" not in found(compiled(num_graphs=0))
+
+
 def test_the_silent_fall_back_to_eager_is_high():
     finding = found(compiled(on_gpu, num_recompilations=8, limit_reached=["model.py(3): forward"]))["recompiles"]
     assert (finding.severity, finding.share) == ("high", pytest.approx(0.3))

@@ -139,6 +139,11 @@ def test_threads_that_do_not_wait_for_one_another(threads, cores_used):
     assert "cpu-oversubscribed" not in found(observation)
 
 
+def test_cores_that_others_keep_busy_are_waited_for_too():
+    facts: Any = {"window.tree_cpu_s_per_s": 3.0, "window.others_cpu_s_per_s": 4.0}
+    assert "cpu-oversubscribed" in found(on_cpu(live={"live.num_threads": 32}, facts=facts))
+
+
 def test_threads_of_opencv_in_workers():
     loader = Loader(name="torch.utils.data.DataLoader", dataset="data.Images", num_workers=8)
     observation = on_cpu(shares={"input": 0.5}, loaders=[loader], live={"live.cv2_num_threads": 8})

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import main_model, operator_share, operators, place_of, waits_for_host
-from dynotune.doctor.machine import known
+from dynotune.doctor.machine import known, known_number
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding
@@ -223,15 +223,15 @@ def cpu_oversubscribed(seen: Seen) -> Iterator[Finding]:
     """More threads compute than there are cores.
 
     Sees: threads of torch, over all ranks, or of OpenCV in all workers, beyond the cores that may be used, while these
-    cores are busy.
+    cores are busy, with others' work too.
 
     Costs: at most the threads' part beyond the cores, of the time of operators, or of the wait for the loader.
 
     Wrong when: the threads do not run at the same time.
     """
     cores = seen.number("host.num_cores")
-    used = known(seen, "window.tree_cpu_s_per_s")
-    if cores < 1 or (isinstance(used, int | float) and used < policy.CORES_BUSY * cores):
+    used, by_others = (known_number(seen, f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
+    if cores < 1 or (used is not None and used + max(0.0, by_others or 0.0) < policy.CORES_BUSY * cores):
         return
     ranks = len(seen.processes)
     threads = ranks * seen.number("live.num_threads")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from dynotune.doctor import policy
+from dynotune.doctor.machine import known
 from dynotune.doctor.registry import Missing
 from dynotune.doctor.seen import Seen
 from dynotune.schema.diagnosis import Severity
-from dynotune.schema.facts import Unknown, Value
+from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loss, Model
 from dynotune.schema.trace_summary import Operator, Place
 
@@ -91,20 +92,30 @@ def host_share(seen: Seen, matches: Callable[[str], bool]) -> float:
     return min(own_s / step_s, seen.attribution.shares.host)
 
 
+def waits_for_host(seen: Seen) -> float:
+    """Of a plain step, what the device waits for the host; without a device, Python between operators.
+
+    Of the latter no more than was recorded: recording slows Python, and a plain step that is longer by more was held
+    up by others on the machine.
+    """
+    attribution = seen.attribution
+    share = attribution.shares.host
+    if attribution.busy_share is not None:
+        return share
+    num_steps, step_s = seen.trace.num_steps, seen.timing.step_s
+    row = max(seen.trace.hosts, key=lambda row: row.window_s, default=None)
+    if row is None or not num_steps or not step_s:
+        return share
+    recorded_s = max(0.0, row.window_s - row.loader_s - row.operator_s - row.communication_s) / num_steps
+    return min(share, recorded_s / step_s)
+
+
 def goes_backward(seen: Seen) -> bool:
     """Whether gradients are computed: an optimizer stepped, or the trace holds a backward pass."""
     return seen.is_training or any(row.name.startswith("autograd::engine") for row in seen.trace.operators)
 
 
 # What is known
-
-
-def known(seen: Seen, name: str) -> Value | None:
-    """The fact, or None where it is not known: for what a rule can do without."""
-    try:
-        return seen.fact(name)
-    except Missing:
-        return None
 
 
 def capability(seen: Seen) -> tuple[int, int]:

@@ -174,7 +174,7 @@ SHORT_OPERATOR_S = 50e-6
 OVERSUBSCRIBED = 1.25
 """Threads of torch over cores; with as many threads as cores, nothing waits for another."""
 CORES_BUSY = 0.7
-"""Of the cores: below it threads do not wait for one."""
+"""Of the cores, others' work included: below it threads do not wait for one."""
 RECORDING_OPERATOR_S = 3e-6
 """Of the host for an operator that autograd keeps: the node, the saved tensors, and dropping both."""
 HOST_OPERATOR_S = 10e-6

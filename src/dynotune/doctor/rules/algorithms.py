@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import at_most, is_at, known, main_model, operator_share, operators, place_of, saved
+from dynotune.doctor.bounds import at_most, is_at, main_model, operator_share, operators, place_of, saved
+from dynotune.doctor.machine import known
 from dynotune.doctor.registry import rule
 from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding
@@ -13,9 +14,6 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
-BENCHMARK = Setting("cudnn.benchmark", True)
-ANY_CONVOLUTION = Setting("cudnn.deterministic", False)
-ANY_ALGORITHM = Setting("determinism.algorithms", False)
 REPEATABLE = ("index", "sort", "random", "pooling")
 """Classes of kernels in which torch has another algorithm for results that repeat."""
 _REPEATABLE_ON_CPU = ("aten::index_put", "aten::_index_put", "aten::index_add", "aten::scatter", "aten::cumsum")
@@ -53,7 +51,7 @@ def cudnn_benchmark_off(seen: Seen) -> Iterator[Finding]:
         share=share,
         evidence=[seen.mentions("live.cudnn_benchmark"), *evidence_of(slow)],
         where=place_of(slow, main_model(seen)),
-        candidates=[BENCHMARK],
+        candidates=[Setting("cudnn.benchmark", True)],
         remedy="Set torch.backends.cudnn.benchmark = True. Results may differ in their last digits.",
     )
 
@@ -84,7 +82,7 @@ def cudnn_deterministic_on(seen: Seen) -> Iterator[Finding]:
         share=share,
         evidence=[seen.mentions("live.cudnn_deterministic"), seen.mentions("live.cudnn_benchmark")],
         where=place_of([], main_model(seen)),
-        candidates=[ANY_CONVOLUTION, *([] if benchmarks else [BENCHMARK])],
+        candidates=[Setting("cudnn.deterministic", False), *([] if benchmarks else [Setting("cudnn.benchmark", True)])],
         remedy="Set torch.backends.cudnn.deterministic = False where results need not repeat bit by bit.",
     )
 
@@ -180,7 +178,7 @@ def deterministic_algos_on(seen: Seen) -> Iterator[Finding]:
         share=share,
         evidence=[seen.mentions("live.deterministic_algorithms"), seen.mentions("live.deterministic_warn_only")],
         where=place_of([], main_model(seen)),
-        candidates=[ANY_ALGORITHM],
+        candidates=[Setting("determinism.algorithms", False)],
         remedy="Call torch.use_deterministic_algorithms(False) where results need not repeat bit by bit.",
     )
 
@@ -217,7 +215,7 @@ def fill_uninitialized(seen: Seen) -> Iterator[Finding]:
         share=share,
         evidence=[f"{fills / (seen.trace.num_steps or 1):,.0f} fills a step"],
         where=Place(),
-        candidates=[ANY_ALGORITHM],
+        candidates=[Setting("determinism.algorithms", False)],
         remedy="Set torch.utils.deterministic.fill_uninitialized_memory = False.",
     )
 

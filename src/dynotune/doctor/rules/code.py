@@ -10,20 +10,20 @@ from dynotune.doctor.bounds import (
     bytes_per_s,
     goes_backward,
     host_share,
-    known,
     main_model,
     operator_share,
     place_of,
     severity_of,
     version,
+    waits_for_host,
 )
+from dynotune.doctor.machine import known, unset
 from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.rules.algorithms import ANY_ALGORITHM, ANY_CONVOLUTION
 from dynotune.doctor.seen import Seen
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Model
-from dynotune.schema.setting import UNSET, Setting
+from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
@@ -50,8 +50,7 @@ def profiler_left_on(seen: Seen) -> Iterator[Finding]:
         return
     share: float | Unknown
     try:
-        shares = seen.attribution.shares
-        share = shares.host if seen.uses_cuda else shares.host + shares.device
+        share = waits_for_host(seen) + (0.0 if seen.uses_cuda else seen.attribution.shares.device)
     except Missing:
         share = Unknown("where time goes cannot be recorded while the program does that itself")
     yield Finding(
@@ -72,8 +71,8 @@ def inference_mode_absent(seen: Seen) -> Iterator[Finding]:
     Sees: a program without an optimizer and without a backward pass whose model is called with gradients enabled and
     gives results that require them.
 
-    Costs: some microseconds of the host for each operator, at most what the device waits for the host; on the CPU in
-    each step. Memory for all activations until the results go, which is often the greater loss.
+    Costs: some microseconds of the host for each operator, at most what the device waits for the host. Where that is
+    little nothing bounds it: activations are kept until the results go, and memory for them is taken anew.
 
     Wrong when: gradients are computed by means that leave no trace.
     """
@@ -83,10 +82,12 @@ def inference_mode_absent(seen: Seen) -> Iterator[Finding]:
     if not kept or goes_backward(seen):
         return
     model = kept[0]
-    share = _of_recording(seen)
+    recording = _of_recording(seen)
+    little = recording < policy.LEAST_SHARE
+    share: float | Unknown = Unknown("what keeping activations costs is not recorded") if little else recording
     yield Finding(
         id="inference-mode-absent",
-        severity=at_least(policy.severity(share), "medium"),
+        severity=at_least(severity_of(share, "medium"), "medium"),
         claim="The model is called with gradients enabled, and nothing goes backward: it keeps all activations.",
         share=share,
         evidence=[f"results of {model.name} require gradients; no optimizer stepped, no backward pass ran"],
@@ -105,8 +106,7 @@ def _of_recording(seen: Seen) -> float:
     if not seen.trace.num_steps or not seen.timing.step_s:
         return 0.0
     num = sum(row.num for row in seen.trace.operators if row.name.startswith("aten::")) / seen.trace.num_steps
-    shares = seen.attribution.shares
-    most = shares.host if seen.uses_cuda else shares.host + shares.device
+    most = waits_for_host(seen) + (0.0 if seen.uses_cuda else seen.attribution.shares.device)
     return min(most, num * policy.RECORDING_OPERATOR_S / seen.timing.step_s)
 
 
@@ -219,7 +219,7 @@ def ul_cublas_env_on_construct(seen: Seen) -> Iterator[Finding]:
             seen.mentions("live.torch_version"),
         ],
         where=Place(f"{last.file}({last.line}): {last.function}"),
-        candidates=[Setting(f"env.{WORKSPACE}", UNSET)],
+        candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
         remedy=f'Call os.environ.pop("{WORKSPACE}") right after YOLO(...), or use torch 2.13 or later.',
     )
 
@@ -250,6 +250,6 @@ def ul_deterministic_default(seen: Seen) -> Iterator[Finding]:
         share=share,
         evidence=[seen.mentions("live.deterministic_algorithms"), f"model: {model.name}"],
         where=place_of([], model),
-        candidates=[ANY_ALGORITHM, ANY_CONVOLUTION],
+        candidates=[Setting("determinism.algorithms", False), Setting("cudnn.deterministic", False)],
         remedy="Pass deterministic=False to train().",
     )

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import at_least, known, main_model, operator_share, place_of, saved, severity_of
+from dynotune.doctor.bounds import at_least, main_model, operator_share, place_of, saved, severity_of, waits_for_host
+from dynotune.doctor.machine import known
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding
@@ -55,7 +56,8 @@ def compile_default(seen: Seen) -> Iterator[Finding]:
 def graph_breaks(seen: Seen) -> Iterator[Finding]:
     """torch.compile cuts the model into pieces.
 
-    Sees: graph breaks that torch counted while it compiled.
+    Sees: graph breaks that torch counted while it compiled; or a compiled model of which torch made no graph at all, as
+    after a break inside a loop, which it does without a word.
 
     Costs: at most what compiling whole could spare: the device's waits for the host, and three quarters of the
     pointwise kernels' time; without a device the time of Python and of operators that were not compiled.
@@ -63,16 +65,26 @@ def graph_breaks(seen: Seen) -> Iterator[Finding]:
     Wrong when: what breaks the graph is needed, and runs once in many calls.
     """
     compilation = _compiled(seen)
-    if compilation is None or not compilation.num_graph_breaks:
+    if compilation is None:
+        return
+    gave_up = not compilation.num_graphs and bool(compilation.modes) and any(model.compiled for model in seen.models)
+    if not (compilation.num_graph_breaks or compilation.skipped or gave_up):
         return
     share = _spared(seen)
+    severity = severity_of(share, "medium")
+    num = compilation.num_graph_breaks
+    reasons = [*compilation.breaks, *compilation.skipped]
     yield Finding(
         id="graph-breaks",
-        severity=severity_of(share, "medium"),
-        claim=f"torch.compile broke the graph {compilation.num_graph_breaks} times; Python runs between the pieces.",
+        severity=at_least(severity, "medium") if gave_up else severity,
+        claim="torch.compile made no graph of the model: all of it runs uncompiled."
+        if gave_up
+        else f"torch.compile broke the graph {num} {'time' if num == 1 else 'times'}; Python runs between the pieces."
+        if num
+        else "torch.compile left some functions uncompiled.",
         share=share,
-        evidence=compilation.breaks[:SHOWN],
-        where=_place(compilation.breaks) or place_of([], main_model(seen)),
+        evidence=reasons[:SHOWN] or [f"modes: {', '.join(compilation.modes)}; graphs: {compilation.num_graphs}"],
+        where=_place(reasons) or place_of([], main_model(seen)),
         remedy="Take what breaks it (print, .item(), data-dependent branches, unknown calls) out of forward, and prove "
         "it with torch.compile(fullgraph=True).",
     )
@@ -240,10 +252,10 @@ def _compiled(seen: Seen) -> Compilation | None:
 def _spared(seen: Seen) -> float | Unknown:
     """Of a plain step, what compiling the model whole can spare at most."""
     try:
-        shares = seen.attribution.shares
+        host = waits_for_host(seen)
         if seen.uses_cuda:
-            return min(1.0, shares.host + saved(seen, policy.FUSABLE * seen.lost("compile-default")))
-        return min(1.0, shares.host + operator_share(seen, lambda name: name.startswith("aten::")))
+            return min(1.0, host + saved(seen, policy.FUSABLE * seen.lost("compile-default")))
+        return min(1.0, host + operator_share(seen, lambda name: name.startswith("aten::")))
     except Missing as missing:
         return Unknown(f"{missing.name}: {missing.reason}")
 

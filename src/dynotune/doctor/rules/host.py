@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import known, main_model, operator_share, operators, place_of
+from dynotune.doctor.bounds import main_model, operator_share, operators, place_of, waits_for_host
+from dynotune.doctor.machine import known, known_number
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding
@@ -92,7 +93,7 @@ def host_bound(seen: Seen) -> Iterator[Finding]:
 
 
 def _python_bound(seen: Seen) -> Iterator[Finding]:
-    share = seen.attribution.shares.host
+    share = waits_for_host(seen)
     if seen.attribution.busy_share is not None or share < policy.MUCH_PYTHON:
         return
     yield Finding(
@@ -209,13 +210,12 @@ def python_elementwise_loops(seen: Seen) -> Iterator[Finding]:
 
 def _of_loop(seen: Seen, small: list[Operator]) -> float:
     """Of a plain step, what these operators take, with the Python around them."""
-    shares = seen.attribution.shares
     outermost = [row for row in seen.trace.operators if row.name.startswith("aten::")]
     all_s = sum(row.self_s for row in outermost)
     part = min(1.0, sum(row.self_s for row in small) / all_s) if all_s else 0.0
     if seen.uses_cuda:
-        return min(shares.host, part * seen.lost("launch-bound", "host-bound", "launch-latency"))
-    return min(1.0, operator_share(seen, _SMALL_NAMES.__contains__) + part * shares.host)
+        return min(waits_for_host(seen), part * seen.lost("launch-bound", "host-bound", "launch-latency"))
+    return min(1.0, operator_share(seen, _SMALL_NAMES.__contains__) + part * waits_for_host(seen))
 
 
 @rule("program", explains=["host-bound"])
@@ -223,15 +223,15 @@ def cpu_oversubscribed(seen: Seen) -> Iterator[Finding]:
     """More threads compute than there are cores.
 
     Sees: threads of torch, over all ranks, or of OpenCV in all workers, beyond the cores that may be used, while these
-    cores are busy.
+    cores are busy, with others' work too.
 
     Costs: at most the threads' part beyond the cores, of the time of operators, or of the wait for the loader.
 
     Wrong when: the threads do not run at the same time.
     """
     cores = seen.number("host.num_cores")
-    used = known(seen, "window.tree_cpu_s_per_s")
-    if cores < 1 or (isinstance(used, int | float) and used < policy.CORES_BUSY * cores):
+    used, by_others = (known_number(seen, f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
+    if cores < 1 or (used is not None and used + max(0.0, by_others or 0.0) < policy.CORES_BUSY * cores):
         return
     ranks = len(seen.processes)
     threads = ranks * seen.number("live.num_threads")

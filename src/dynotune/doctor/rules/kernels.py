@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import (
-    at_most,
-    is_at,
-    known,
-    main_model,
-    operator_share,
-    operators,
-    place_of,
-    saved,
-)
+from dynotune.doctor.bounds import at_most, is_at, main_model, operator_share, operators, place_of, saved
+from dynotune.doctor.machine import known
 from dynotune.doctor.registry import rule
 from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding

@@ -26,7 +26,6 @@ RATES = {
 }
 """By capability: float32, TF32 and half types, dense, in float32's rate, as NVIDIA's data sheets have them for the
 fastest device of each (A100, A40, Orin, L40S, H100, B200, B300, RTX PRO 6000)."""
-AUTOCAST = Setting("precision.autocast", "bf16")
 _PRODUCTS = (
     "matmul",
     "convolution",
@@ -40,14 +39,15 @@ _PRODUCTS = (
 _POINTWISE = ("elementwise", "normalisation", "pooling", "softmax", "copy", "random", "inductor")
 
 
-@rule("program")
+@rule("program", explains=["amp-absent"])
 def fp32_matmul_no_tf32(seen: Seen) -> Iterator[Finding]:
     """Matrix products run in float32 without tensor cores.
 
     Sees: kernels of float32 products that use no tensor cores, on a device of capability 8.0 or later, while torch is
     not allowed to use TF32 for them, which is its default.
 
-    Costs: their time, times one less the rate of float32 over that of TF32, as far as the device sets the pace.
+    Costs: their time, times one less the rate of float32 over that of TF32, as far as the device sets the pace. Where
+    bfloat16 would spare more than that beyond it, that counts, and autocast is named too.
 
     Wrong when: ten bits of mantissa are too few. It changes results: errors of a product grow about a hundredfold.
     """
@@ -60,7 +60,8 @@ def fp32_matmul_no_tf32(seen: Seen) -> Iterator[Finding]:
     if seen.text("live.matmul_fp32_precision") != "ieee":
         return
     float32, tf32, _ = rates(seen)
-    share = saved(seen, lost * (1 - float32 / tf32))
+    beyond = _gain_of_half(seen)[0] if seen.models else 0.0
+    share = max(saved(seen, lost * (1 - float32 / tf32)), beyond)
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -70,7 +71,10 @@ def fp32_matmul_no_tf32(seen: Seen) -> Iterator[Finding]:
         share=share,
         evidence=[*evidence_of(losses), seen.mentions("live.matmul_fp32_precision")],
         where=place_of(losses, main_model(seen)),
-        candidates=[Setting("matmul.fp32_precision", "high")],
+        candidates=[
+            Setting("matmul.fp32_precision", "high"),
+            *([Setting("precision.autocast", "bf16")] if beyond >= policy.LEAST_SHARE else []),
+        ],
         remedy='Call torch.set_float32_matmul_precision("high"), and check the loss.',
     )
 
@@ -99,7 +103,7 @@ def amp_absent(seen: Seen) -> Iterator[Finding]:
         share=share,
         evidence=evidence,
         where=place_of(seen.losses("amp-absent"), main_model(seen)),
-        candidates=[AUTOCAST],
+        candidates=[Setting("precision.autocast", "bf16")],
         remedy='Call the model and the loss inside torch.autocast("cuda", dtype=torch.bfloat16), and check the loss.',
     )
 
@@ -137,7 +141,7 @@ def inference_fp32_weights(seen: Seen) -> Iterator[Finding]:
         share=share,
         evidence=[f"{model.parameter_bytes / 1e6:,.0f} MB of weights in float32", *evidence],
         where=model.call.place,
-        candidates=[] if autocast else [AUTOCAST],
+        candidates=[] if autocast else [Setting("precision.autocast", "bf16")],
         remedy="Convert the model once (model.to(torch.bfloat16) or model.half()), and compare its outputs.",
     )
 
@@ -193,7 +197,7 @@ def scaler_with_bf16(seen: Seen) -> Iterator[Finding]:
         claim="A GradScaler scales the loss of a model that computes in bfloat16, which has float32's range.",
         share=share,
         evidence=["autocast: bfloat16", seen.mentions("live.grad_scaler")],
-        where=place_of([], main_model(seen)),
+        where=seen.optimizers[0].place,
         remedy="Leave the GradScaler out.",
     )
 

@@ -10,7 +10,7 @@ from dynotune.schema.facts import Unknown
 
 IdleCause = Literal["host", "loader", "sync", "kernel", "other"]
 StepSource = Literal["profiler", "repetition"]
-Caller = Literal["program", "library", "optimizer", "backward", "loader", "unknown"]
+Caller = Literal["program", "library", "compiled", "optimizer", "backward", "loader", "unknown"]
 
 
 class Place(msgspec.Struct, frozen=True):

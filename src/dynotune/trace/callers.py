@@ -9,13 +9,22 @@ from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Caller
 from dynotune.trace import intervals
+from dynotune.trace.host_time import COMPILED
 from dynotune.trace.idle import loader_spans
 from dynotune.trace.nesting import Nesting, nest, outermost
 from dynotune.trace.places import has_file, is_users
 from dynotune.trace.steps import OPTIMIZER, named
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
-CALLERS: tuple[Caller, ...] = ("program", "library", "optimizer", "backward", "loader", "unknown")
+CALLERS: tuple[Caller, ...] = (
+    "program",
+    "library",
+    "compiled",
+    "optimizer",
+    "backward",
+    "loader",
+    "unknown",
+)
 FEW_PER_CALL = 8
 """Operators in one call of a library's function: as many as a layer has. With more of them it is the library that
 repeats or composes them, and the program called it once."""
@@ -26,34 +35,33 @@ _BACKWARD = re.compile(r"autograd::engine::")
 def callers(timeline: Timeline, rows: Ints) -> Ints:
     """Index into `CALLERS` for each of these rows of the host, which are operators in the table's order.
 
-    Operators inside others have the caller of the outermost.
+    Whether the program or a library calls one is told by the outermost operator around it.
     """
     host = timeline.host
     found = np.full(len(rows), CALLERS.index("unknown"), dtype=np.int64)
     users, any_file = (np.array([tell(name) for name in timeline.names], dtype=bool) for tell in (is_users, has_file))
+    either = (HostKind.ANNOTATION, HostKind.OPERATOR)
     beside = [
         ("loader", loader_spans(timeline)),
-        ("optimizer", named(timeline, OPTIMIZER, HostKind.ANNOTATION, HostKind.OPERATOR)),
+        ("optimizer", named(timeline, OPTIMIZER, *either)),
+        ("compiled", named(timeline, COMPILED, *either)),
         ("backward", named(timeline, _BACKWARD, HostKind.OPERATOR)),
     ]
     with_stacks = np.unique(host.thread[host.kind == HostKind.PYTHON])
     for thread in np.unique(host.thread[rows]).tolist():
         own = np.flatnonzero(host.thread[rows] == thread)
-        outer = outermost(host, rows[own])
-        start_ns = host.start_ns[outer]
+        start_ns = host.start_ns[rows[own]]
         if thread in with_stacks:
             functions = np.flatnonzero((host.thread == thread) & (host.kind == HostKind.PYTHON) & any_file[host.name])
             spans = nest(functions, host.start_ns[functions], host.end_ns[functions])
-            by_program = _by_program(spans, users[host.name[functions]], start_ns)
-            caller = np.where(by_program, CALLERS.index("program"), CALLERS.index("library"))
-        else:
-            caller = np.full(len(outer), CALLERS.index("unknown"), dtype=np.int64)
+            outer_ns = host.start_ns[outermost(host, rows[own])]
+            by_program = _by_program(spans, users[host.name[functions]], outer_ns)
+            around = np.maximum(np.searchsorted(outer_ns, start_ns, side="right") - 1, 0)
+            found[own] = np.where(by_program[around], CALLERS.index("program"), CALLERS.index("library"))
         for name, spans_of in reversed(beside):
             inside = spans_of[host.thread[spans_of] == thread]
             covering = intervals.union(host.start_ns[inside], host.end_ns[inside])
-            caller[intervals.covered(covering, start_ns, start_ns + 1) > 0] = CALLERS.index(name)
-        at = np.searchsorted(start_ns, host.start_ns[rows[own]], side="right") - 1
-        found[own] = caller[np.maximum(at, 0)]
+            found[own[intervals.covered(covering, start_ns, start_ns + 1) > 0]] = CALLERS.index(name)
     return found
 
 
@@ -69,4 +77,5 @@ def _by_program(spans: Nesting, is_user: NDArray[np.bool_], start_ns: Ints) -> N
     known = (inside != UNKNOWN) & has_user[np.maximum(inside, 0)]
     entered = np.where(known, entry[np.maximum(inside, 0)], 0)
     num = np.bincount(entered[known], minlength=len(spans))
-    return known & (is_user[entered] | (num[entered] <= FEW_PER_CALL))
+    found: NDArray[np.bool_] = known & (is_user[entered] | (num[entered] <= FEW_PER_CALL))
+    return found

@@ -307,7 +307,9 @@ def _optimizer_on_host(facts: RankFacts) -> Iterator[Loss]:
     if not num or num <= MANY_OPTIMIZER_OPERATORS * len(spans) or np.median(took[~at_once]) >= SHORT_OPERATOR_NS:
         return
     lost = int((host.end_ns[spans] - host.start_ns[spans]).sum() - took[at_once].sum())
-    evidence = f"{num / len(spans):,.0f} operators in each call of the optimizer, {duration(np.median(took[~at_once]))} each"
+    evidence = (
+        f"{num / len(spans):,.0f} operators in each call of the optimizer, {duration(np.median(took[~at_once]))} each"
+    )
     found = facts.places.at(host.thread[spans].astype(np.int64), host.start_ns[spans])
     where = heaviest(facts, found, host.end_ns[spans] - host.start_ns[spans])
     claim = "The optimizer updates each parameter by operators of its own."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import main_model, operators, place_of, waits_for_host
+from dynotune.doctor.bounds import PRODUCTS, main_model, operators, place_of, waits_for_host
 from dynotune.doctor.machine import known, known_number
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
@@ -16,16 +16,11 @@ from dynotune.schema.trace_summary import Called, Caller, Operator, Place
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _PROGRAM: tuple[Caller, ...] = ("program", "unknown")
 _FORWARD: tuple[Caller, ...] = (*_PROGRAM, "library")
-_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "convolution", "mkldnn_convolution", "linear")
 _SMALL = (
     "select add sub mul div neg abs pow sqrt rsqrt exp log sin cos tanh sigmoid relu clamp clamp_min clamp_max minimum "
     "maximum where lt le gt ge eq ne index copy_ fill_ slice unbind item _local_scalar_dense remainder floor round "
     "logical_and logical_or masked_fill index_put_ scalar_tensor"
 )
-_PRODUCT_NAMES = frozenset(f"aten::{name}" for name in _PRODUCTS) | {
-    "aten::cudnn_convolution",
-    "aten::convolution_backward",
-}
 _SMALL_NAMES = frozenset(f"aten::{name}" for name in _SMALL.split())
 
 
@@ -195,7 +190,7 @@ def python_elementwise_loops(seen: Seen) -> Iterator[Finding]:
         raise Missing("steps in the trace", "they are neither marked nor found")
     small = [(row, _by_program(row)) for row in operators(seen, _SMALL_NAMES.__contains__)]
     num = sum(called.num for _, called in small)
-    products = sum(row.num for row in operators(seen, _PRODUCT_NAMES.__contains__)) / num_steps
+    products = sum(row.num for row in operators(seen, PRODUCTS.__contains__)) / num_steps
     per_step = num / num_steps
     if per_step < policy.MANY_SMALL_OPERATORS or per_step < policy.SMALL_PER_PRODUCT * products:
         return

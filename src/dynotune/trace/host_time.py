@@ -8,9 +8,9 @@ import numpy as np
 
 from dynotune.schema.trace_summary import HostTime
 from dynotune.trace import intervals
-from dynotune.trace.idle import in_loader, launching_thread, loader_spans
+from dynotune.trace.idle import in_loader, loader_spans, working_thread
 from dynotune.trace.steps import named
-from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
+from dynotune.trace.timeline import HostKind, Ints, Timeline
 
 COLLECTIVE = re.compile(r"(gloo|mpi|ucc|c10d):")
 # Generated code calls no operator: its kernels run inside these.
@@ -39,15 +39,6 @@ def facts(timeline: Timeline, window: tuple[int, int]) -> HostTime:
         communication_s=intervals.length(intervals.difference(under_way, operators)) / 1e9,
         loader_in_background=bool(len(drawn)) and not len(own),
     )
-
-
-def working_thread(timeline: Timeline) -> int:
-    """The thread that queues most of the device's work; without a device the one with most operators."""
-    thread = launching_thread(timeline)
-    if thread != UNKNOWN:
-        return thread
-    operators = timeline.host.thread[timeline.host.kind == HostKind.OPERATOR]
-    return int(np.argmax(np.bincount(operators))) if len(operators) else UNKNOWN
 
 
 def _union(timeline: Timeline, rows: Ints, window: tuple[int, int]) -> intervals.Set:

@@ -109,6 +109,9 @@ IMAGE_VALUES = 256
 IMAGE_SIDE = 16
 """Pixels. A float tensor with smaller planes is no image."""
 
+SAME_SIZE = 0.02
+"""By which a copy may differ from the tensor that it is taken for: what is copied beside it, as labels."""
+
 # synchronisation and memory
 
 CALLS_PER_STEP = 0.05

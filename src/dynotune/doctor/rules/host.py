@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import main_model, operator_share, operators, place_of, waits_for_host
+from dynotune.doctor.bounds import after_waits, main_model, operator_share, operators, place_of, waits_for_host
 from dynotune.doctor.machine import known, known_number
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
@@ -45,6 +45,7 @@ def launch_bound(seen: Seen) -> Iterator[Finding]:
     others = seen.lost("host-bound")
     late = min(seen.lost("launch-latency"), seen.attribution.shares.host)
     share = min(pauses + (others if others <= pauses else 0.0) + late, seen.attribution.shares.host)
+    share -= after_waits(seen)
     if not losses or share < policy.LEAST_SHARE:
         return
     mean_s = seen.kernels.mean_s or 0.0
@@ -67,7 +68,8 @@ def host_bound(seen: Seen) -> Iterator[Finding]:
     """The device waits for the host's own work.
 
     Sees: idle time of the device in which the host ran Python or operators of its own, and which nothing more special
-    explains; where kernels are short and most pauses are, `launch-bound` counts it. Without a device, Python between
+    explains; where kernels are short and most pauses are, `launch-bound` counts it. What the host does between waits for
+    the device counts for these waits, as far as it would be done beside the device's work without them. Without a device, Python between
     operators, if it takes a quarter of a step or more.
 
     Costs: all of that time.
@@ -78,7 +80,7 @@ def host_bound(seen: Seen) -> Iterator[Finding]:
         yield from _python_bound(seen)
         return
     losses = seen.losses("host-bound")
-    share = min(sum(loss.share for loss in losses), seen.attribution.shares.host)
+    share = min(sum(loss.share for loss in losses), seen.attribution.shares.host) - after_waits(seen)
     if share < policy.LEAST_SHARE or share <= seen.lost("launch-bound"):
         return
     yield Finding(

@@ -173,7 +173,11 @@ def _said(attribution: Attribution, found: Bottleneck) -> str:
             works = f"{_percent(attribution.shares.device)} of it operators run on the CPU"
         else:
             works = f"the device works for {_percent(attribution.busy_share or 0.0)} of it"
-        return works if found == "device" else f"{works}, and nothing that could be avoided takes a tenth of it"
+        if found == "device":
+            return works
+        if attribution.shares.other >= LEAST_AVOIDABLE:
+            return f"{works}, and what {_percent(attribution.shares.other)} of it goes to is not known"
+        return f"{works}, and nothing that could be avoided takes a tenth of it"
     share = _percent(avoidable(attribution)[found])
     return f"{share} of it {(_ON_DEVICE if has_device else _ON_HOST)[found]}"
 

@@ -162,6 +162,10 @@ MISALIGNED = 0.75
 as fast."""
 SHORT_KERNEL_S = 10e-6
 """What queueing a kernel takes the host, as the trace's own cause has it."""
+MOSTLY_SHORT = 0.75
+"""Of the kernels, by number: in usual models, half of them are."""
+MANY_SHORT_KERNELS = 300
+"""Of them a step: with fewer, no step of more than some milliseconds is made of them."""
 MUCH_HOST = 0.05
 """Of a step, below which the device's waits for the host are those of any program that prints now and then."""
 MUCH_PYTHON = 0.25

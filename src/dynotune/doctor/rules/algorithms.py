@@ -87,7 +87,7 @@ def cudnn_deterministic_on(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program")
+@rule("program", explains=["alloc-retries", "alloc-jitter", "host-bound"])
 def cudnn_benchmark_dynamic(seen: Seen) -> Iterator[Finding]:
     """cuDNN times its algorithms again and again.
 

@@ -101,7 +101,7 @@ def num_workers_zero(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program", explains=["loader-bound", "loader-jitter"])
+@rule("program", explains=["loader-bound", "loader-jitter", "prefetch-factor"])
 def num_workers_too_many(seen: Seen) -> Iterator[Finding]:
     """More workers than cores.
 

@@ -12,7 +12,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.trace_summary import Place
 
 
-@rule("program", explains=["d2h-not-overlapped", "python-elementwise-loops"])
+@rule("program", explains=["d2h-not-overlapped", "python-elementwise-loops", "launch-bound"])
 def sync_per_step(seen: Seen) -> Iterator[Finding]:
     """The host waits for the device in the middle of its work.
 

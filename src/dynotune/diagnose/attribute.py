@@ -239,7 +239,7 @@ def plain_parts(
         copy=seen.copy * fits,
         communication=seen.communication * fits,
         late=late,
-        host=host_s - late,
+        host=max(0.0, host_s - late),
         garbage=garbage,
         unseen=max(0.0, left_s - more - garbage),
         **kept,
@@ -362,11 +362,12 @@ def _notes(timing: Timing, seen: Parts, plain: Parts, slowed: float) -> list[str
 def _unseen(timing: Timing, plain: Parts) -> list[str]:
     if plain.unseen <= NOTED_SHORTER * timing.step_s:
         return []
-    return [
-        f"{_ms(plain.unseen)} of a plain step are not in the recorded ones, as of steps that are slow now and then "
-        f"({_ms(timing.longest_step_s)} at most, {_ms(timing.median_step_s)} in the middle): what they waited for is "
-        "not known."
-    ]
+    spread = f"{_ms(timing.median_step_s)} in the middle, {_ms(timing.longest_step_s)} at most"
+    note = (
+        f"{_ms(plain.unseen)} of a plain step are not in the recorded ones: other steps had more to do, or are slow now "
+        f"and then ({spread}). What they waited for is not known."
+    )
+    return [note]
 
 
 def _slower(slowed: float) -> str:

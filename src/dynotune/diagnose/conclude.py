@@ -131,7 +131,7 @@ def leading_finding(found: Bottleneck, findings: Iterable[Finding]) -> Finding |
     of_it = [
         finding
         for finding in findings
-        if finding.kind == "speed"
+        if finding.kind in ("speed", "jitter")
         and not isinstance(finding.share, Unknown)
         and found in _bottlenecks(finding, rules[finding.id].family if finding.id in rules else "")
     ]

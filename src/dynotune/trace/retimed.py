@@ -192,9 +192,7 @@ class _Replay:
             ),
         )
 
-    def _run(
-        self, faster: float, without: str = ""
-    ) -> tuple[Ints, NDArray[np.float64], list[float], list[float]]:
+    def _run(self, faster: float, without: str = "") -> tuple[Ints, NDArray[np.float64], list[float], list[float]]:
         """Moments of the host in the recording and now, and when each item starts and ends now."""
         scale = self._loader_scale
         left_out = self._pinning if without == "pin-in-hot-loop" else self._pinning[:0]
@@ -260,7 +258,7 @@ class _Replay:
         return found
 
     def _found_anchors(self) -> list[_Anchor]:
-        timeline, host, device = self._timeline, self._timeline.host, self._timeline.device
+        host, device = self._timeline.host, self._timeline.device
         queued: dict[int, list[int]] = {}
         alone = []
         for index, launch in enumerate(device.launch.tolist()):

@@ -100,9 +100,9 @@ def host_bound(seen: Seen) -> Iterator[Finding]:
     """The device waits for the host's own work.
 
     Sees: idle time of the device in which the host ran Python or operators of its own, and which nothing more special
-    explains; where kernels are short and most pauses are, `launch-bound` counts it. What the host does between waits for
-    the device counts for these waits, as far as it would be done beside the device's work without them. Without a device, Python between
-    operators, if it takes a quarter of a step or more.
+    explains; where kernels are short and most pauses are, `launch-bound` counts it. What the host would do beside the
+    device's work if it did not wait for it counts for these waits. Without a device, Python between operators, if it
+    takes a quarter of a step or more.
 
     Costs: all of that time.
 

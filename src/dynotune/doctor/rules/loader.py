@@ -150,7 +150,7 @@ def persistent_workers(seen: Seen) -> Iterator[Finding]:
     loader = main_loader(seen)
     if loader is None or not loader.num_workers or loader.persistent_workers:
         return
-    share = epoch_starts(seen, loader)
+    share = epoch_starts(seen, _first_batch_s(loader))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -181,7 +181,7 @@ def mp_context(seen: Seen) -> Iterator[Finding]:
         return
     if loader.context not in ("spawn", "forkserver"):
         return
-    share = epoch_starts(seen, loader, policy.FORK_S * loader.num_workers)
+    share = epoch_starts(seen, max(_first_batch_s(loader), policy.FORK_S * loader.num_workers))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -255,13 +255,13 @@ def steady_wait(seen: Seen, loader: Loader | None) -> float:
     if loader is None or not loader.num_workers or loader.persistent_workers or wait < policy.LEAST_SHARE:
         return wait
     try:
-        return max(0.0, wait - epoch_starts(seen, loader))
+        return max(0.0, wait - epoch_starts(seen))
     except Missing:
         return wait
 
 
-def epoch_starts(seen: Seen, loader: Loader, needed_s: float = 0.0) -> float:
-    """Share of the window that steps at the begin of an epoch take beyond others and beyond their first batch.
+def epoch_starts(seen: Seen, needed_s: float = 0.0) -> float:
+    """Share of the window that steps at the begin of an epoch take beyond others and what they need at least.
 
     At most what a device waits: it goes on with what is queued.
     """
@@ -269,9 +269,13 @@ def epoch_starts(seen: Seen, loader: Loader, needed_s: float = 0.0) -> float:
     if not timing.num_epochs or timing.epoch_begin_s is None:
         return 0.0
     usual_s = timing.median_step_s if timing.usual_s is None else timing.usual_s
-    first_s = 0.0 if isinstance(loader.loading, Unknown) else loader.loading.fetch_s
-    extra_s = timing.epoch_begin_s - usual_s - max(first_s, needed_s)
+    extra_s = timing.epoch_begin_s - usual_s - needed_s
     return unless_waited(seen, min(1.0, max(0.0, timing.num_epochs * extra_s / timing.window_s)))
+
+
+def _first_batch_s(loader: Loader) -> float:
+    """What an epoch's first batch takes, whoever makes it: nothing is made ahead of it."""
+    return 0.0 if isinstance(loader.loading, Unknown) else loader.loading.fetch_s
 
 
 def _num_ranks(seen: Seen) -> int:

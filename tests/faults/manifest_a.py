@@ -105,7 +105,7 @@ HOST = (
     Fault("optimizer-forloop", "optimizer_forloop.py", CPU, HIDDEN, notes="The dose: the share of scales not fused."),
     Fault("optimizer-forloop", "optimizer_forloop.py", CUDA, ALL, implies=("host-bound", "launch-bound")),
     Fault("profiler-left-on", "profiler_left_on.py", CPU, (10,), args=("--width", "320")),
-    Fault("profiler-left-on", "profiler_left_on.py", CPU, (30,), args=("--width", "160")),
+    Fault("profiler-left-on", "profiler_left_on.py", CPU, (30,), args=("--width", "112")),
     Fault(
         "profiler-left-on",
         "profiler_left_on.py",
@@ -115,7 +115,7 @@ HOST = (
         implies=("host-bound", "launch-bound"),
         notes="The device's work is about as long as the host's without the profiler: it must be, to be slowed by it.",
     ),
-    Fault("debug-flags-left-on", "anomaly_left_on.py", CPU, (30,), args=("--width", "512")),
+    Fault("debug-flags-left-on", "anomaly_left_on.py", CPU, (30,), args=("--width", "576")),
     Fault("debug-flags-left-on", "anomaly_left_on.py", CPU, (60,), args=("--width", "256")),
     Fault(
         "debug-flags-left-on",

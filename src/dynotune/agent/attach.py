@@ -9,7 +9,7 @@ import os
 import random
 from time import perf_counter
 
-from . import marker, observe, sources
+from . import marker, observe, own_frames, sources
 from .apply import Settings
 from .hooks import AfterImport
 from .roots import Roots
@@ -184,6 +184,7 @@ class Agent:
         self._roots = roots = Roots(torch, self._root_met, self._steps.called, around, self.log)
         roots.watch_all()
         torch.compile = roots.pause(torch.compile)
+        self._hooks.call("torch._dynamo.eval_frame", own_frames.skip)
         self._hooks.call("torch._dynamo.callback", lambda module: self._watch_compilations(module, roots))
         # What dynamo takes for the unpatched call must be the original, also when it is imported now.
         self._hooks.call(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import heapq
+import mmap
 import os
 import stat
 from time import perf_counter
@@ -13,21 +16,22 @@ if TYPE_CHECKING:
 
 MOST_S = 10.0
 _NUM_PROBED = 32
-_PAGE_BYTES = 4096
+_LARGEST_PROBED_BYTES = 1 << 30  # a byte for each page of it is asked for
 
 
 def drop() -> dict[str, Any]:
     """Of the files below the working directory, and of those that this process and its children have open.
 
-    Gives `num_files`, `num_bytes`, `num_probed` of them and `num_resident` of these that are cached all the same, and
-    whether all were reached in time (`complete`).
+    Gives `num_files`, `num_bytes`, of the largest of them `probed_bytes` and `resident_bytes`, which are cached all
+    the same, files that could not be opened (`num_refused`), and whether all were reached in time (`complete`).
     """
     deadline_s = perf_counter() + MOST_S
-    found = {"num_files": 0, "num_bytes": 0, "num_refused": 0, "num_probed": 0, "num_resident": 0, "complete": True}
-    probed: list[str] = []
+    found = {"num_files": 0, "num_bytes": 0, "num_refused": 0, "probed_bytes": 0, "resident_bytes": 0}
+    complete = True
+    largest: list[tuple[int, str]] = []
     for path in _files():
         if perf_counter() > deadline_s:
-            found["complete"] = False
+            complete = False
             break
         size = _drop_file(path)
         if size is None:
@@ -35,15 +39,16 @@ def drop() -> dict[str, Any]:
         elif size:
             found["num_files"] += 1
             found["num_bytes"] += size
-            # The largest are what is read; in place of a sort, each one larger than all before, then some of the rest.
-            if len(probed) < _NUM_PROBED:
-                probed.append(path)
-    for path in probed:
-        resident = _is_resident(path)
+            if size <= _LARGEST_PROBED_BYTES:
+                heapq.heappush(largest, (size, path))
+                if len(largest) > _NUM_PROBED:
+                    heapq.heappop(largest)
+    for size, path in largest:
+        resident = _resident_bytes(path)
         if resident is not None:
-            found["num_probed"] += 1
-            found["num_resident"] += resident
-    return found
+            found["probed_bytes"] += size
+            found["resident_bytes"] += min(size, resident)
+    return {**found, "complete": complete}
 
 
 def _files() -> Iterator[str]:
@@ -106,19 +111,28 @@ def _drop_file(path: str) -> int | None:
         os.close(number)
 
 
-def _is_resident(path: str) -> bool | None:
-    """Whether its middle page is cached; None where the file system does not tell."""
+def _resident_bytes(path: str) -> int | None:
+    """Of a file; None where the kernel does not tell.
+
+    Asked of a mapping: reading with RWF_NOWAIT makes new kernels read ahead. Of files that one may not write, the
+    kernel says that all of it is there.
+    """
+    if not os.access(path, os.W_OK):
+        return None
     try:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        offset = os.fstat(number).st_size // 2 // _PAGE_BYTES * _PAGE_BYTES
-        os.preadv(number, [bytearray(1)], offset, os.RWF_NOWAIT)
-        return True
-    except BlockingIOError:
-        return False
-    except (OSError, AttributeError):
+        with mmap.mmap(number, 0, access=mmap.ACCESS_COPY) as view:
+            pages = (ctypes.c_ubyte * -(-len(view) // mmap.PAGESIZE))()
+            first = ctypes.c_char.from_buffer(view)
+            failed = ctypes.CDLL(None).mincore(
+                ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(len(view)), pages
+            )
+            del first  # or the view could not be closed
+            return None if failed else sum(page & 1 for page in pages) * mmap.PAGESIZE
+    except (OSError, ValueError, AttributeError):
         return None
     finally:
         os.close(number)

@@ -54,13 +54,13 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
-    """Files whose pages were dropped, and of `num_probed` those that were cached all the same."""
+    """Files whose pages were dropped; of the `probed_bytes` looked at, `resident_bytes` were cached all the same."""
 
     num_files: int
     num_bytes: int
     num_refused: int
-    num_probed: int
-    num_resident: int
+    probed_bytes: int
+    resident_bytes: int
     complete: bool
 
 
@@ -144,18 +144,16 @@ def _page_cache(dropped: Dropped | None, asked: PageCache) -> tuple[str, list[st
         return "warm", ["the page cache could not be emptied"]
     if not dropped.num_files:
         return "warm", ["the page cache could not be emptied: no file lies in the working directory or was open"]
-    if dropped.num_resident > NOTABLE_RESIDENT * dropped.num_probed:
-        return "warm", [
-            f"the page cache could not be emptied: {dropped.num_resident} of {dropped.num_probed} files looked at are "
-            "cached all the same"
-        ]
+    if dropped.resident_bytes > NOTABLE_RESIDENT * dropped.probed_bytes:
+        share = dropped.resident_bytes / dropped.probed_bytes
+        return "warm", [f"the page cache could not be emptied: {share:.0%} of the largest files is cached all the same"]
     notes = [f"dropped: {dropped.num_files:,} files of the working directory, and those that were open"]
     if not dropped.complete:
         notes.append("there were too many files to drop them all")
     if dropped.num_refused:
         notes.append(f"{dropped.num_refused:,} files could not be opened")
-    if not dropped.num_probed:
-        notes.append("whether they are gone, this file system does not tell")
+    if not dropped.probed_bytes:
+        notes.append("whether they left the cache could not be seen")
     return "cold", notes
 
 

@@ -178,7 +178,7 @@ def test_ceilings_and_the_limit_are_shown_where_they_were_asked_for():
         share=0.06,
     )
     text = single_spaced(text_of(diagnosis(ceilings=ceilings, limit=limit)))
-    assert "the loader alone page cache warm 20 ms 1,600 samples/s" in text
+    assert "the loader alone 20 ms 1,600 samples/s page cache warm" in text
     assert "one batch, again and again 5 ms" in text
     assert "a step could take 1.4 ms: 6.0% of what it takes" in text
     assert "limit" not in text_of(diagnosis())

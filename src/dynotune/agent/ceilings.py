@@ -52,9 +52,7 @@ class Ceilings:
         complete: called as `complete(fields)` when both are known, or why they are not.
     """
 
-    def __init__(
-        self, told: Told, *, page_cache: str, prepare: Callable[[], None], complete: Event, log: Log
-    ) -> None:
+    def __init__(self, told: Told, *, page_cache: str, prepare: Callable[[], None], complete: Event, log: Log) -> None:
         self._told, self._page_cache = told, page_cache
         self._prepare, self._complete, self._log = prepare, complete, log
         self._torch: Any = None
@@ -172,7 +170,8 @@ class Ceilings:
         if too_late and not at_begin:
             return original(iterator)  # the next epoch is whole
         self._ready()
-        drained = drain(original, iterator, fewest=fewest, skip=skip, begun_s=self._begun_s.get(key) if at_begin else None)
+        begun_s = self._begun_s.get(key) if at_begin else None
+        drained = drain(original, iterator, fewest=fewest, skip=skip, begun_s=begun_s)
         if drained.fields is None:
             self._at_begin.add(key)
         else:

@@ -44,9 +44,7 @@ def _is_iterable(iterator: Any) -> bool:
     return type(iterator._index_sampler).__name__ == "_InfiniteConstantSampler" or iterator._dataset_kind == 1
 
 
-def drain(
-    original: Callable[[Any], Any], iterator: Any, *, fewest: int, skip: int, begun_s: float | None
-) -> Drained:
+def drain(original: Callable[[Any], Any], iterator: Any, *, fewest: int, skip: int, begun_s: float | None) -> Drained:
     """Draw until enough is known, or the epoch ends.
 
     Args:

@@ -107,9 +107,7 @@ def rows(said: Said, timing: Timing, page_cache: PageCache) -> list[Ceiling]:
         if said.changed_in_place
         else [],
     )
-    both = Ceiling(
-        part="both", step_s=timing.step_s, num_steps=timing.num_steps, samples_per_s=timing.samples_per_s
-    )
+    both = Ceiling(part="both", step_s=timing.step_s, num_steps=timing.num_steps, samples_per_s=timing.samples_per_s)
     return [_loader(said, replayed.num_steps, page_cache), step, both]
 
 

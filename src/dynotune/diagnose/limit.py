@@ -38,9 +38,7 @@ def limit(request: DiagnoseRequest, watcher: Watcher, observation: Observation) 
         return timing
     watcher.running("the command once more, for the shapes of its operations")
     try:
-        asked = msgspec.structs.replace(
-            request.recording(stacks=False), shapes=True, num_steps=NUM_STEPS, finish=False
-        )
+        asked = msgspec.structs.replace(request.recording(stacks=False), shapes=True, num_steps=NUM_STEPS, finish=False)
         work = flops.of_step(record(asked, watcher).traces[0])
     except DynotuneError as error:
         return Unknown(f"its operations were not recorded: {in_words(error)}")

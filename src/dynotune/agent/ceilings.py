@@ -13,7 +13,7 @@ from time import perf_counter
 
 from .drain import drain, position
 from .page_cache import drop
-from .replay import alias, version
+from .replay import alias, values
 from .window import NEVER, is_capturing, synchronise
 
 TYPE_CHECKING = False
@@ -38,8 +38,8 @@ PATIENCE_S, PATIENCE_STEPS = 60.0, 100
 class _Source:
     """A loader that was drained: what it gave, and the batch that takes its place."""
 
-    def __init__(self, batch: Any, at_version: int, fields: dict[str, Any]) -> None:
-        self.batch, self.at_version, self.fields = batch, at_version, fields
+    def __init__(self, batch: Any, values: str, fields: dict[str, Any]) -> None:
+        self.batch, self.values, self.fields = batch, values, fields
         self.num_drawn = self.num_before = self.num_since_step = 0
 
 
@@ -175,8 +175,7 @@ class Ceilings:
         if drained.fields is None:
             self._at_begin.add(key)
         else:
-            at_version = version(self._torch, drained.batch)
-            self._sources[key] = _Source(drained.batch, at_version, drained.fields)
+            self._sources[key] = _Source(drained.batch, values(self._torch, drained.batch), drained.fields)
             self._settled_at = self._first_step = None  # what was replayed before was not without input
         return drained.batch
 
@@ -251,7 +250,7 @@ class Ceilings:
 
     def _end(self) -> None:
         self.done = True
-        changed = [version(self._torch, source.batch) != source.at_version for source in self._sources.values()]
+        changed = [values(self._torch, source.batch) != source.values for source in self._sources.values()]
         self._complete(
             {
                 "reason": "",

@@ -63,13 +63,21 @@ def limit_report(limit: Limit | Unknown) -> list[RenderableType]:
     if isinstance(limit, Unknown):
         return _unknown("Distance to the limit", limit)
     told = [
-        f"{limit.flops:.3g} operations a step in {limit.dtype}, at {limit.peak_flops_per_s:.3g} a second",
+        f"{_amount(limit.flops)} operations a step in {limit.dtype}, at {_amount(limit.peak_flops_per_s)} a second",
     ]
     if limit.num_bytes is not None:
         told.append(f"{words.num_bytes(limit.num_bytes)} at {words.bandwidth(limit.peak_bytes_per_s)}")
     detail = f"a step could take {words.duration(limit.least_s)}: {words.fine_share(limit.share)} of what it takes"
     lines = [prose(line, style="dim") for line in (*told, *limit.notes)]
     return [Group(title("Distance to the limit", detail), *lines)]
+
+
+def _amount(num: float) -> str:
+    """30.3 million."""
+    for name, size in (("quadrillion", 1e15), ("trillion", 1e12), ("billion", 1e9), ("million", 1e6)):
+        if num >= size:
+            return f"{num / size:.3g} {name}"
+    return f"{num:,.0f}"
 
 
 def _unknown(what: str, unknown: Unknown) -> list[RenderableType]:

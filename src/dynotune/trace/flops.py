@@ -111,8 +111,8 @@ def _sum(events: Iterable[_Event], num_steps: int, is_compiled: bool) -> Work | 
         if type_ not in SIZES:
             return Unknown(f"the operations of {event.name} in {type_} are not counted")
         key = NAMES[type_], "convolution" in event.name
-        flops[key] = flops.get(key, 0.0) + counted.flops / num_steps
-        num_bytes += counted.num_elements * SIZES[type_] / num_steps
+        flops[key] = flops.get(key, 0.0) + counted.flops
+        num_bytes += counted.num_elements * SIZES[type_]
         num += 1
     if without:
         return Unknown(f"the shapes of {without:,} products are missing in the trace")
@@ -124,7 +124,12 @@ def _sum(events: Iterable[_Event], num_steps: int, is_compiled: bool) -> Work | 
     notes = ["left out: pointwise work, reductions, optimizers, the softmax of attention, kernels of other libraries"]
     if is_compiled:
         notes.append("parts are compiled: products inside generated kernels are left out")
-    return Work(flops=flops, num_bytes=num_bytes, num=num / num_steps, notes=notes)
+    return Work(
+        flops={key: total / num_steps for key, total in flops.items()},
+        num_bytes=num_bytes / num_steps,
+        num=num / num_steps,
+        notes=notes,
+    )
 
 
 def outermost(events: Iterable[_Event]) -> list[_Event]:

@@ -194,7 +194,7 @@ def test_lightning_is_drained_and_replayed(reached):
 
 
 def test_ranks_drain_and_replay_side_by_side(reached):
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0")
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     found = reached(RANKS, python=launcher)
     assert found["step"].num_steps >= 10
 

@@ -204,9 +204,7 @@ def test_ranks_drain_and_replay_side_by_side(reached):
 DRAINED = Drained(
     num_batches=100, num_samples=400, seconds=2.0, num_skipped=0, num_workers=2, whole_epoch=False, num_replayed=40
 )
-SAID = Said(
-    reason="", loaders=[DRAINED], replayed=Replayed(num_steps=20, begin_s=1.0, end_s=2.0, num_samples=160)
-)
+SAID = Said(reason="", loaders=[DRAINED], replayed=Replayed(num_steps=20, begin_s=1.0, end_s=2.0, num_samples=160))
 GONE = Dropped(num_files=3, num_bytes=9, num_refused=0, probed_bytes=9, resident_bytes=0, complete=True)
 
 

@@ -57,7 +57,11 @@ def convolutions():
 def convolutions_in_other_dimensions():
     line, cube = torch.nn.Conv1d(4, 6, 3), torch.nn.Conv3d(2, 3, 3, stride=2, bias=False)
     x, y = torch.randn(2, 4, 30, requires_grad=True), torch.randn(2, 2, 9, 9, 9)
-    return lambda: (line(x).sum() + cube(y).sum()).backward()
+
+    def step():
+        (line(x).sum() + cube(y).sum()).backward()
+
+    return step
 
 
 def transformer():

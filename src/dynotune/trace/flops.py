@@ -25,7 +25,8 @@ COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunctio
 """Names of spans begin so where torch.compile's code runs."""
 UNSEEN = (
     "mkldnn::", "mkl::", "onednn::", "quantized::", "cudaGraphLaunch", "cuGraphLaunch", "triton_tem_",
-    "aten::_cudnn_rnn", "aten::mkldnn_rnn_layer", "aten::_scaled_mm", "aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_int_mm",
+    "aten::_cudnn_rnn", "aten::mkldnn_rnn_layer", "aten::_scaled_mm", "aten::_grouped_mm", "aten::_scaled_grouped_mm",
+    "aten::_int_mm",
 )  # fmt: skip
 """Products in these have no shapes that are understood here."""
 
@@ -117,9 +118,7 @@ def _sum(events: Iterable[_Event], num_steps: int, is_compiled: bool) -> Work | 
     if without:
         return Unknown(f"the shapes of {without:,} products are missing in the trace")
     if not num:
-        what = (
-            "what is compiled has no shapes" if is_compiled else "it has no product, convolution or attention"
-        )
+        what = "what is compiled has no shapes" if is_compiled else "it has no product, convolution or attention"
         return Unknown(f"no operation of a step was counted: {what}")
     notes = ["left out: pointwise work, reductions, optimizers, the softmax of attention, kernels of other libraries"]
     if is_compiled:

@@ -7,7 +7,7 @@ WORKERS ?= 2
 # pip runs only when what it would install changed.
 STAMP  := .venv/.installed-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-gpu install clean
+.PHONY: demo test test-gpu findings install clean
 
 demo: install
 	$(BIN)/dynotune demo
@@ -22,6 +22,10 @@ test: install
 # On a machine with an NVIDIA GPU and a torch that can use it.
 test-gpu:
 	$(PYTHON) -m pytest -m gpu
+
+# The page of findings is made from the rules.
+findings: install
+	$(BIN)/python -m dynotune.cli.findings_page > docs/reference/findings.md
 
 install: $(STAMP)
 

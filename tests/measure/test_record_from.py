@@ -93,7 +93,7 @@ def test_a_program_with_room_is_recorded_after_the_warm_up_that_is_asked_for():
 
 
 def test_it_is_told_once_and_over_when_all_have_answered(tmp_path):
-    director = Director(request(), tmp_path)
+    director = Director(request(), tmp_path, soon)
     ranks = [record([0.1] * 20, rank=0), record([0.1] * 20, rank=1)]
     assert not director([])
     assert not director(ranks)
@@ -115,5 +115,5 @@ def test_it_is_told_once_and_over_when_all_have_answered(tmp_path):
 def test_a_command_that_is_to_finish_is_not_ended(tmp_path):
     done = record([0.1] * 60)
     done.events["trace"] = [{"file": "trace-pid1.json.gz"}]
-    assert Director(request(), tmp_path)([done])
-    assert not Director(request(finish=True), tmp_path)([done])
+    assert Director(request(), tmp_path, soon)([done])
+    assert not Director(request(finish=True), tmp_path, soon)([done])

@@ -40,6 +40,22 @@ def test_a_sample_holds_what_the_kernel_and_nvml_say(root, fake_nvml, h200):
         (99, "blender", False),
     ]
     assert [process.sm_percent for process in gpu.processes] == [None, 30]
+    assert (gpu.memory_clock_mhz, gpu.temperature_c) == (3201, 61)
+    assert isinstance(gpu.pcie_rx_bytes_per_s, Unknown)
+    assert sample.process_cpu_s.values == pytest.approx({"python": 50 * counters.TICK_S})
+    assert sample.vmstat.values == {"pswpin": 0, "pswpout": 0}
+
+
+def test_a_gpu_lost_in_the_middle_of_a_run_is_unknown_and_the_sampling_goes_on(root, fake_nvml, h200):
+    recorded(root)
+    library = fake_nvml(h200)
+    with Sampler({0}, [0], lambda: [10], 3600, root=root.path, nvml=library) as sampler:
+        library.lose()
+    first, last = sampler.samples[0].gpus[0], sampler.samples[-1].gpus[0]
+    assert (first.utilisation_percent, first.memory_clock_mhz) == (97, 3201)
+    for field in ("utilisation_percent", "memory_used_bytes", "power_w", "clock_reasons", "processes"):
+        assert isinstance(getattr(last, field), Unknown), field
+    assert sampler.errors == []
 
 
 def test_what_nvml_refuses_is_unknown_and_the_rest_stands(root, fake_nvml, h200):

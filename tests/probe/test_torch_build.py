@@ -41,7 +41,7 @@ def test_a_build_with_cuda_is_read_without_importing_it(site, tmp_path):
     assert facts["torch.cuda"] == "13.0"
     assert facts["torch.cudnn"] == "9.19.0.56"
     assert facts["python.version"] == ".".join(map(str, sys.version_info[:3]))
-    assert set(facts) == set(torch_build.NAMES)
+    assert {name for name in facts if not name.startswith("package.")} == set(torch_build.NAMES)
     assert not list(site.rglob("__pycache__"))
 
 
@@ -106,3 +106,90 @@ def test_an_interpreter_that_does_not_answer_leaves_everything_unknown(body, tmp
 def test_a_missing_interpreter_and_an_unknown_one_are_unknown(tmp_path):
     assert isinstance(torch_build.ask(str(tmp_path / "none"), tmp_path, {})["torch.version"], Unknown)
     assert torch_build.ask(Unknown("a shell"), tmp_path, {})["torch.version"] == Unknown("a shell")
+
+
+def library(site: Path, *texts: bytes) -> None:
+    """A library of torch that holds these strings among others, as a linker lays them out."""
+    (site / "torch/lib").mkdir()
+    strings = [b"\x7fELF", b"sm_70 is no longer supported", *texts, b"usage: sm_90 or later"]
+    (site / "torch/lib/libtorch_python.so").write_bytes(b"\0\0".join(strings) + b"\0")
+
+
+def test_the_architectures_are_read_from_the_library(site, tmp_path):
+    library(site, b"sm_75 sm_80 sm_90a compute_120")
+    facts = torch_build.ask(sys.executable, tmp_path, version(site, CUDA_BUILD))
+    assert facts["torch.arch_list"] == ["sm_75", "sm_80", "sm_90a", "compute_120"]
+
+
+@pytest.mark.parametrize("texts", [[], [b"sm_75 sm_80", b"sm_90"]])
+def test_a_library_that_names_none_or_several_lists_is_unknown(site, tmp_path, texts):
+    library(site, *texts)
+    facts = torch_build.ask(sys.executable, tmp_path, version(site, CUDA_BUILD))
+    assert isinstance(facts["torch.arch_list"], Unknown)
+
+
+def test_packages_are_told_by_version_and_absent_ones_not_at_all(site, tmp_path):
+    env = version(site, CUDA_BUILD)
+    distribution(site, "nvidia-nccl-cu13", "2.29.7")
+    distribution(site, "opencv-python-headless", "4.10.0.84")
+    distribution(site, "Flash_Attn", "2.8")
+    distribution(site, "unrelated", "1")
+    (site / "xformers.egg-info").mkdir()
+    (site / "xformers.egg-info/PKG-INFO").write_text("Metadata-Version: 2.1\nName: xformers\nVersion: 0.0.30\n")
+    facts = torch_build.ask(sys.executable, tmp_path, env)
+    assert facts["torch.nccl"] == facts["package.nvidia-nccl-cu13"] == "2.29.7"
+    assert facts["package.opencv-python-headless"] == "4.10.0.84"
+    assert facts["package.flash-attn"] == "2.8"
+    assert facts["package.xformers"] == "0.0.30"
+    assert not {"package.unrelated", "package.deepspeed"} & facts.keys()
+
+
+def test_the_first_of_two_packages_on_the_path_counts(site, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    distribution(site, "timm", "2")
+    distribution(other, "timm", "1")
+    env = version(site, CUDA_BUILD)
+    env["PYTHONPATH"] += f":{other}"
+    assert torch_build.ask(sys.executable, tmp_path, env)["package.timm"] == "2"
+
+
+def importable(site: Path, body: str) -> dict[str, str]:
+    env = version(site, CUDA_BUILD)
+    (site / "torch/__init__.py").write_text(body)
+    return env
+
+
+def test_a_torch_that_is_imported_tells_what_it_carries(site, tmp_path):
+    body = """
+class _C:
+    _cuda_getArchFlags = staticmethod(lambda: "sm_80 sm_90")
+class version:
+    cuda = "13.0"
+class cuda:
+    class nccl:
+        version = staticmethod(lambda: (2, 29, 7))
+class backends:
+    class cudnn:
+        version = staticmethod(lambda: 92000)
+"""
+    facts = torch_build.ask_build(sys.executable, tmp_path, importable(site, body))
+    assert facts == {"torch.arch_list": ["sm_80", "sm_90"], "torch.nccl": "2.29.7", "torch.cudnn": "9.20.0"}
+
+
+def test_a_torch_without_cuda_carries_none(site, tmp_path):
+    body = "class _C: pass\nclass version:\n    cuda = None\n"
+    assert torch_build.ask_build(sys.executable, tmp_path, importable(site, body)) == {"torch.arch_list": None}
+
+
+@pytest.mark.parametrize("body", ["raise ImportError('libcudart.so.13')", "import os; os._exit(9)"])
+def test_a_torch_that_cannot_be_imported_says_why(site, tmp_path, body):
+    facts = torch_build.ask_build(sys.executable, tmp_path, importable(site, body))
+    assert isinstance(facts["torch.arch_list"], Unknown)
+    assert "libcudart" in facts["torch.arch_list"].reason or "exit code 9" in facts["torch.arch_list"].reason
+
+
+def test_an_import_that_takes_too_long_is_not_waited_for(site, tmp_path):
+    env = importable(site, "import threading; threading.Event().wait()")
+    facts = torch_build.ask_build(sys.executable, tmp_path, env, timeout_s=0.5)
+    assert facts == {"torch.arch_list": Unknown(f"{sys.executable} did not import torch within 0.5 s")}

@@ -7,12 +7,14 @@ import functools
 import json
 import os
 import random
+from time import perf_counter
 
 from . import marker, observe, sources
 from .apply import Settings
 from .hooks import AfterImport
 from .roots import Roots
 from .steps import Steps
+from .told import Told
 from .window import Window, device_allocations
 from .writer import ALLOCATED, COMPILED, Writer
 
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 
     from .names import Key
     from .profile import Profile
+    from .state import State
+    from .state_models import Around
+
+ALLOCATIONS_EVERY_S = 0.002
 
 
 class Agent:
@@ -45,10 +51,14 @@ class Agent:
         self._hooks = AfterImport(self.log)
         self._num_errors = 0
         self._compiled: list[bool] = []
+        self._needed: set[type] = set()
         self._settings = Settings(plan["settings"], self._event, self.log)
+        self._state = self._planned_state() if plan.get("observe") else None
+        is_told = self._state is not None and plan.get("warmup_steps") is None
         self._window = Window(
             plan.get("warmup_steps") or 1,
             plan.get("window_steps"),
+            told=Told(folder, None, None) if is_told else None,
             prepare=self._before_window,
             complete=self._window_complete,
         )
@@ -57,10 +67,11 @@ class Agent:
             grad_enabled=self._grad_enabled,
             record=writer.step,
             # In a measured run nobody asks what a step allocated: that costs more than the step's own record.
-            flags_now=self._new_events if plan.get("pilot") else None,
+            flags_now=self._new_events if plan.get("pilot") or self._state is not None else None,
             reached=(self._profile or self._window).reached,
             fixed=self._step_fixed,
             search_again=self._search_again,
+            has_stepped=self._state.optimizers.stepped if self._state is not None else None,
             marked_by_hand=bool(plan.get("step_on")),
         )
 
@@ -77,6 +88,11 @@ class Agent:
             log=self.log,
         )
 
+    def _planned_state(self) -> State:
+        from .state import State
+
+        return State(self.log)
+
     def _attach(self) -> None:
         self._writer.event(event="process", **observe.process())
         watch = observe.EnvironmentWatch(self._event, self._settings.is_kept, self.log)
@@ -88,12 +104,19 @@ class Agent:
             random.seed(self._plan["seed"])
             hooks.call("numpy.random", lambda module: module.seed(self._plan["seed"] % 2**32))
         hooks.call("torch", self._torch_is_here)
+        if self._plan.get("observe"):
+            self._watch_fetching(hooks)
         if self._plan.get("step_on") and self._plan["step_on"] != "dynotune.step":
             marker.wrap_function(self._plan["step_on"], hooks, self.mark_step, self.log)
         hooks.offer_stub("dynotune", {"step": self.mark_step})
         atexit.register(self._finish)
         self._cover_exit()
         os.register_at_fork(after_in_child=self._forked)
+
+    def _watch_fetching(self, hooks: AfterImport) -> None:
+        from .state_workers import Fetching
+
+        Fetching(self._event, self.log).install(hooks)
 
     def _cover_exit(self) -> None:
         """`os._exit` asks nobody, and is how children of multiprocessing end."""
@@ -141,6 +164,8 @@ class Agent:
                 "cuda": getattr(torch.version, "cuda", None),
             }
         )
+        if self._state is not None:
+            self._guard("state", self._state.torch_is_here, torch)
         self._guard("settings", self._settings.after_torch, torch)
         if self._plan.get("seed") is not None:
             torch.manual_seed(self._plan["seed"])
@@ -153,8 +178,10 @@ class Agent:
         self._guard("graphs", sources.cover_graph_replay, torch, self._replayed, self.log)
 
     def _cover_roots(self, torch: Any) -> None:
-        around = self._settings.around_root if self._settings.wants_around else None
-        self._roots = roots = Roots(torch, self._settings.on_root, self._steps.called, around, self.log)
+        around: Around | None = self._settings.around_root if self._settings.wants_around else None
+        if self._state is not None:
+            around = self._state.models.around(around)
+        self._roots = roots = Roots(torch, self._root_met, self._steps.called, around, self.log)
         roots.watch_all()
         torch.compile = roots.pause(torch.compile)
         self._hooks.call("torch._dynamo.callback", lambda module: self._watch_compilations(module, roots))
@@ -164,9 +191,11 @@ class Agent:
         )
 
     def _watch_compilations(self, callback: Any, roots: Roots) -> None:
-        def begins(*_: Any) -> None:
+        def begins(*args: Any) -> None:
             self._compiled[:] = [True]
             self._window.num_compilations += 1
+            if self._state is not None:
+                self._state.compilation_begins(*args)
             self._guard("compilation", roots.compilation_begins)
 
         handler = callback.callback_handler
@@ -180,8 +209,15 @@ class Agent:
         handler.register_start_callback(begins)
         type(handler).clear = clear
 
+    def _root_met(self, module: Any) -> None:
+        if self._state is not None:
+            self._guard("model", self._state.models.met, module)
+        self._settings.on_root(module)
+
     def _loader_begun(self, key: Key, loader: Any) -> Key:
         key = self._steps.iterator_made(key, loader.dataset)
+        if self._state is not None:
+            self._guard("loader", self._state.loaders.begun, key, loader)
         self._guard("loader", self._settings.on_loader, loader)
         return key
 
@@ -191,6 +227,8 @@ class Agent:
         self._steps.ignore()
         if self._roots is not None:
             self._roots.watch_only(set())
+        if self._state is not None:
+            self._state.leave()
 
     def _time_nothing(self) -> None:
         self._window.done = True
@@ -225,7 +263,10 @@ class Agent:
                 **self._place_among_ranks(),
             }
         )
-        if self._roots is not None and self._settings.wants_around:
+        if self._state is not None:
+            self._guard("state", self._state.models.step_found)
+        if self._roots is not None and (self._settings.wants_around or self._state is not None):
+            self._needed = classes
             self._roots.watch_only(set(classes) | set(self._roots.known_classes()))
         elif self._roots is not None:
             self._roots.watch_only(classes, self._steps.cover_of_anchor)
@@ -235,16 +276,38 @@ class Agent:
         """Whether something was compiled or device memory allocated since this was last asked, as flags of a step."""
         if self._profile is not None and self._profile.is_told:
             return 0  # it costs what the trace would show
+        if self._state is not None:
+            return self._new_events_observed(self._state)
         now = (self._window.num_compilations, device_allocations(self._torch))
         before, self._before = getattr(self, "_before", now), now
         return (COMPILED if now[0] != before[0] else 0) | (ALLOCATED if now[1] != before[1] else 0)
 
+    def _new_events_observed(self, state: State) -> int:
+        """The same in steps that are timed: allocations are asked for once in two milliseconds, as it takes 20 µs.
+
+        A step in which something was allocated is longer than others, so it is mostly the one after which is asked.
+        """
+        compiled, allocated, asked_s = getattr(self, "_before_observed", (0, None, 0.0))
+        num, now = self._window.num_compilations, perf_counter()
+        flags = state.garbage.flag() | (COMPILED if num != compiled else 0)
+        if now - asked_s >= ALLOCATIONS_EVERY_S:
+            before, allocated, asked_s = allocated, device_allocations(self._torch), now
+            flags |= ALLOCATED if allocated != before else 0
+        self._before_observed = num, allocated, asked_s
+        return flags
+
     def _before_window(self) -> None:
         self._guard("settings", self._settings.hold)
+        if self._state is not None:
+            self._state.window_begins()
+            if self._roots is not None and not self._settings.wants_around:
+                self._guard("roots", self._roots.call_plainly, self._needed)
 
     def _window_complete(self, fields: dict[str, Any]) -> None:
         self._guard("memory", self._remember_memory)
         self._guard("readback", self._read_back)
+        if self._state is not None:
+            self._guard("state", self._say_state, self._state)
         # Last: whoever reads it ends this process.
         self._event({"event": "window", "world_size": 1, **self._place_among_ranks(), **fields})
 
@@ -259,6 +322,9 @@ class Agent:
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             return {"rank": int(distributed.get_rank()), "world_size": int(distributed.get_world_size())}
         return {}
+
+    def _say_state(self, state: State) -> None:
+        self._event({"event": "state", **self._place_among_ranks(), **state.fields(self._steps.counts)})
 
     def _read_back(self) -> None:
         self._event({"event": "readback", "settings": self._settings.readback()})

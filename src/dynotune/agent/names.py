@@ -51,6 +51,10 @@ class Names:
             number = self._draws[key] = self._new(DRAW, key[0].__name__)
         return number
 
+    def number_of_loader(self, key: Key) -> int | None:
+        """Of one that was drawn from."""
+        return self._draws.get(key)
+
     def of(self, kind: str, thing: Any, with_grad: bool) -> int:
         entry = self._numbers.get((kind, id(thing), with_grad))
         if entry is not None and entry[0]() is thing:

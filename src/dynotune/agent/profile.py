@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 import gzip
-import json
 import os
 import shutil
 import sys
 from time import perf_counter
 
 from .session import ProgramsProfiler, Session, open_optimizer_annotation
+from .told import Told
 from .window import NEVER, is_capturing, synchronise
 
 TYPE_CHECKING = False
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from .apply_site import Event
     from .hooks import Log
 
-TOLD_FILE = "record-from.json"
-# Whoever tells leaves half a second, so looking now and then is enough.
-LOOK_S = 0.05
-MOST_STEPS_BETWEEN_LOOKS = 100
 # Limits that end a recording after the step in which they are passed: a trace that nobody can open helps nobody. The
 # profiler holds 0.85 times what it writes, so this makes a file of 300 MB before it is packed; and seven times as much
 # when it ends.
@@ -42,8 +38,6 @@ GZIP_LEVEL = 3
 
 class Profile:
     """Begins after the step that it is told, lets the profiler get ready in one step and records those after it.
-
-    Several ranks must begin with the same step, so a file in the run folder tells it where the plan does not.
 
     Args:
         folder: where the trace goes.
@@ -65,13 +59,12 @@ class Profile:
         complete: Event,
         log: Log,
     ) -> None:
-        self._folder, self._from, self._num_asked = folder, from_step, options.get("num_steps")
+        self._folder, self._told = folder, Told(folder, from_step, options.get("num_steps"))
         self._options = {name: bool(options.get(name)) for name in ("stacks", "shapes", "memory")}
         self._rank, self._prepare, self._complete, self._log = rank, prepare, complete, log
         self._torch: Any = None
         self._program: Any = None
         self._session: Session | None = None
-        self._looked_s, self._looked_at = perf_counter(), 0
         self._pending: tuple[str, int] | None = None
         self._uncover: Callable[[], None] = lambda: None
         self._first_step = 0
@@ -85,7 +78,7 @@ class Profile:
     @property
     def is_told(self) -> bool:
         """Whether it is known where it begins."""
-        return self._from is not None
+        return self._told.step is not None
 
     @property
     def has_begun(self) -> bool:
@@ -103,10 +96,10 @@ class Profile:
         try:
             if self._session is not None:
                 self._step_ended(num_steps)
-            elif self._from is None:
-                return self._look(num_steps)
-            elif num_steps < self._from:
-                return self._from
+            elif self._told.step is None:
+                return self._told.look(num_steps)
+            elif num_steps < self._told.step:
+                return self._told.step
             elif not is_capturing(self._torch):
                 self._begin()
         except Exception as error:
@@ -117,23 +110,11 @@ class Profile:
         """The program ends. Of a process without steps, such as a launcher, there is nothing to say."""
         if self._makes_steps and not self.done:
             self._give_up(
-                "the program ended with %d of %d steps recorded" % (len(self._step_s), self._num_asked or 0)
+                "the program ended with %d of %d steps recorded" % (len(self._step_s), self._told.num_steps or 0)
                 if self._session is not None
                 else "the program ended before the recording began",
                 at_exit=True,
             )
-
-    def _look(self, num_steps: int) -> int:
-        now, steps = perf_counter(), max(1, num_steps - self._looked_at)
-        step_s = (now - self._looked_s) / steps
-        self._looked_s, self._looked_at = now, num_steps
-        try:
-            with open(os.path.join(self._folder, TOLD_FILE), encoding="utf-8") as file:
-                told = json.load(file)
-        except FileNotFoundError:
-            return num_steps + max(1, min(MOST_STEPS_BETWEEN_LOOKS, int(LOOK_S / max(step_s, 1e-9))))
-        self._from, self._num_asked = int(told["step"]), int(told["num_steps"])
-        return max(self._from, num_steps + 1)
 
     # The session
 
@@ -206,7 +187,7 @@ class Profile:
         self._last_s = perf_counter()
 
     def _enough(self, now: float) -> str:
-        if len(self._step_s) >= (self._num_asked or 1):
+        if len(self._step_s) >= (self._told.num_steps or 1):
             return "steps"
         if now - self._begin_s >= MOST_S:
             return "time"

@@ -107,6 +107,11 @@ class Roots:
             for module_class in set(self._covers) - set(classes):
                 self._uncover_class(module_class)
 
+    def call_plainly(self, classes: set[type]) -> None:
+        """From here on only `classes` are covered, and calls are not made through `around`, where covers may change."""
+        self._around = None
+        self.watch_only(classes)
+
     def reset_after_fork(self) -> None:
         """Of all threads only this one is here; another may come by the name of one that was inside a call."""
         self._busy.intersection_update({get_ident()})

@@ -42,7 +42,8 @@ def cover_loaders(torch: Any, steps: Steps, met: Callable[[Any, Any], Any], log:
     def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         original_reset(self, loader, *args, **kwargs)
         try:
-            if hasattr(self, "_dynotune"):
+            is_first = bool(args[0] if args else kwargs.get("first_iter", False))
+            if hasattr(self, "_dynotune") and not is_first:  # it has just been made
                 met(self._dynotune[0], loader)
         except Exception as error:
             log("loader", error)

@@ -46,6 +46,8 @@ class Steps:
             last number that it returned; returns the next.
         fixed: called as `fixed(description, begin_s, classes, num_superseded)` when a cycle was found, with the begin
             of the first step, the classes of modules still needed, and how many of the first steps are none after all.
+        has_stepped: called as `has_stepped(optimizer)` after a step of an optimizer, but not of the one that ends steps
+            once they are found.
         search_again: called where another training seems to begin; whether its step may be searched for.
         marked_by_hand: steps will be marked; no cycle is searched for.
     """
@@ -59,13 +61,14 @@ class Steps:
         reached: Callable[[int], int],
         fixed: Callable[[str, float, set[type], int], None],
         search_again: Callable[[], bool] = lambda: True,
+        has_stepped: Callable[[Any], None] | None = None,
         marked_by_hand: bool = False,
     ) -> None:
         # Programs call models from several threads. Reentrant: a signal handler may call one, too.
         self._lock = RLock()
         self.grad_enabled = grad_enabled
         self._record, self._flags_now, self._reached, self._fixed = record, flags_now, reached, fixed
-        self._search_again = search_again
+        self._search_again, self._has_stepped = search_again, has_stepped
         self._names = Names()
         self._tokens = self._names.tokens
         self._history = History()
@@ -134,6 +137,10 @@ class Steps:
             self._begun.add(key)
             return key
 
+    def counts(self, key: Key) -> bool:
+        """Whether batches of this loader belong to the steps."""
+        return self._names.number_of_loader(key) in self._loaders
+
     def drawn(self, key: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:
         with self._lock:
             self.work_off()
@@ -169,6 +176,8 @@ class Steps:
         with self._lock:
             self.work_off()
             self.inside_optimizer = 0
+            if self._has_stepped is not None:
+                self._has_stepped(optimizer)
             number = self._names.of(cycles.STEP, optimizer, False)
             if number == self._anchor:
                 self._tick(perf_counter(), True)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .apply_site import Event
+    from .told import Told
 
 
 NEVER = 1 << 62
@@ -19,14 +20,22 @@ class Window:
     """Begins after `warmup_steps` steps and ends `num_steps` later; None never begins.
 
     Args:
+        told: says both where they are not known yet.
         prepare: called before it begins, outside the timed part.
         complete: called as `complete(fields)` when it has ended.
     """
 
     def __init__(
-        self, warmup_steps: int, num_steps: int | None, *, prepare: Callable[[], None], complete: Event
+        self,
+        warmup_steps: int,
+        num_steps: int | None,
+        *,
+        told: Told | None = None,
+        prepare: Callable[[], None],
+        complete: Event,
     ) -> None:
         self._warmup_steps, self._num_steps = warmup_steps, num_steps
+        self._told = told
         self._prepare, self._complete = prepare, complete
         self._torch: Any = None
         self._first_step: int | None = None
@@ -34,7 +43,7 @@ class Window:
         self._counters: dict[str, Any] = {}
         self.steps: Any = None  # given once they are there: they tell the window, and it reads them
         self.num_compilations = 0
-        self.done = num_steps is None
+        self.done = num_steps is None and told is None
 
     @property
     def has_begun(self) -> bool:
@@ -45,7 +54,14 @@ class Window:
 
     def reached(self, num_steps: int) -> int:
         """`num_steps` have ended, the last one now. The number at which to be called next."""
-        if self.done or self._num_steps is None:
+        if self.done:
+            return NEVER
+        if self._told is not None:
+            stop = self._told.look(num_steps)
+            if self._told.step is None:
+                return stop
+            self._warmup_steps, self._num_steps, self._told = self._told.step, self._told.num_steps, None
+        if self._num_steps is None:
             return NEVER
         if self._first_step is None:
             if num_steps < self._warmup_steps:

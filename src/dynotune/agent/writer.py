@@ -29,7 +29,7 @@ STEP = 1
 EVENT = 2
 
 # Flags of a step: what happened in it.
-COMPILED, ALLOCATED, EPOCH = 1, 2, 4
+COMPILED, ALLOCATED, EPOCH, GARBAGE = 1, 2, 4, 8
 
 _FILE_HEAD = struct.Struct("<8sHHIdQ")
 _HEAD = struct.Struct("<IHH")

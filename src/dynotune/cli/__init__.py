@@ -21,13 +21,16 @@ from dynotune.schema.errors import CommandFailed, DynotuneError, UsageError
 __all__ = ["command_of", "main"]
 
 COMMANDS = {
+    "diagnose": "Say why your command is slow.",
     "compare": "Prove on your command whether settings help.",
     "run": "Run your command with settings; output, signals and exit code are its own.",
     "trace": "Say where the time of a command, or of a recorded trace, went.",
+    "doctor": "What this machine and environment cost, without running anything.",
+    "explain": "What a finding means, or what is so of a popular remedy.",
     "knobs": "What can be set, and what it may change.",
     "demo": "Watch a comparison of settings on a real training script, on this machine.",
 }
-WITH_COMMAND = ("compare", "run")
+WITH_COMMAND = ("diagnose", "compare", "run")
 EPILOG = (
     "Exit codes: 0 done; 1 a gate said no; 2 wrong usage; 3 cannot run here; 4 your command failed; "
     "70 a mistake of dynotune's own; 130 interrupted. `dynotune run` exits as your command does."

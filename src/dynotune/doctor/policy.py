@@ -15,3 +15,115 @@ LEAST_SHARE = 0.01
 def severity(share: float) -> Severity:
     """By the share of a step that a finding costs."""
     return "high" if share >= HIGH_SHARE else "medium" if share >= MEDIUM_SHARE else "low"
+
+
+# jitter
+SLOW_STEP = 1.5
+"""Times a usual step: the slowest hundredth of steps is by 10 to 30% longer on any quiet machine."""
+
+# machine
+
+BUSY_PERCENT = 20.0
+"""NVML's utilisation from which clocks and link are taken as those of a GPU at work, not of one that saves power."""
+BUSY_FOR_CLOCKS_PERCENT = 50.0
+"""Below it a GPU may stay at a low clock by its own choice: nothing asks for more."""
+LEAST_REASON_SHARE = 0.05
+"""Of samples with a clock event reason; fewer are the moments in which every GPU changes its clock."""
+LOW_CLOCK = 0.8
+"""Of the highest clock. Large products lower it to that at the default power limit too, but then say so as a reason."""
+LOWERED_POWER = 0.98
+"""Of the default power limit; drivers round limits to whole watts."""
+MUCH_LOWERED_POWER = 0.9
+"""Clocks fall by about the cube root of power at first: less than this costs less than runs differ by."""
+SHARED_MEMORY = 0.05
+"""Of the GPU's memory, held by processes that cannot be seen. Drivers keep less than a hundredth for themselves."""
+HIDDEN_MEMORY_BYTES = 2 << 30
+"""At least, beside `SHARED_MEMORY`: small GPUs carry desktops."""
+SATURATED_LINK = 0.6
+"""Of the line rate, averaged over the window: protocol and gaps leave some 0.87 of it at most."""
+MANY_REPLAYS = 10
+"""Of PCIe packets within a window; a sound link repeats none for days."""
+FEW_CPUS_PER_GPU = 4
+"""The program, a pinning thread and two workers: fewer processors make one of them wait."""
+USED_UP = 0.9
+"""Of the processors that may be used: then more of them can help, else not."""
+THROTTLED_S_PER_S = 0.01
+"""Time in which the quota stopped the command."""
+SWAPPED_PAGES = 256
+"""Within a window, 1 MiB: what a machine moves now and then without anyone waiting."""
+MUCH_SWAPPED_PAGES = 25_600
+"""Within a window, 100 MiB."""
+LITTLE_AVAILABLE_MEMORY = 0.05
+"""Of all memory."""
+CONTAINER_SHM_BYTES = 64 << 20
+"""What docker gives /dev/shm unless told otherwise."""
+SMALL_SHM_BYTES = 1 << 30
+"""Some workers with two batches of images each fill it."""
+SMALL_NOFILE = 1024
+"""The limit of a login shell on most systems."""
+FILES_BESIDE_LOADER = 128
+"""Libraries, sockets and data that a process holds open beside the tensors of its loader."""
+SMALL_MEMLOCK_BYTES = 1 << 30
+"""Of registered memory; InfiniBand registers buffers of some hundreds of MiB."""
+SMALL_PLAN_CACHE = 100
+"""Plans of cuDNN: a convolutional network needs three for each of its layers and shapes."""
+DEFAULT_JIT_CACHE_BYTES = 1 << 30
+"""CUDA_CACHE_MAXSIZE of current drivers on desktops and servers."""
+LARGEST_JIT_CACHE_BYTES = 1 << 32
+"""CUDA_CACHE_MAXSIZE cannot exceed it."""
+DEFAULT_CUBLAS_WORKSPACE_BYTES = 8_519_680
+"""`:4096:2:16:8`, 8.125 MiB: what torch gives cuBLAS before Hopper; since then it is 32 MiB."""
+
+# loader
+
+HANDOVER_S = 0.0005
+"""What the process still spends on a batch that a worker made: taking it from the queue and mapping its memory."""
+LARGE_PART = 0.3
+"""Of the time that making a batch takes: less of it in one place is not what loading is about."""
+WORKERS_BUSY = 0.85
+"""Of their time. Above it more workers make more batches; the rest is the wait for what to load next."""
+UNEVEN = 3.0
+"""The longest batch over the mean one: beyond it two batches ahead do not bridge the gap."""
+PIN_BUSY = 0.8
+"""Of a step in which the one thread that pins batches works: it is what sets the pace."""
+FORK_S = 0.02
+"""For a worker to be forked and to ask for its first batch; a fresh interpreter with torch takes seconds."""
+MANY_OBJECTS = 100_000
+"""Python objects of a data set: some 10 MB, below which copying them into each worker is no matter."""
+COPIED_BYTES = 16 << 20
+"""By which all workers' own memory grows in the window; batches come and go by some megabytes."""
+COPIED_MUCH_BYTES = 256 << 20
+"""The same in a minute: in an hour it is memory that machines run out of."""
+
+# transfer
+
+SMALL_COPY_BYTES = 64 * 1024
+MANY_SMALL_COPIES = 100
+"""A step, as the trace's own cause has them."""
+PCIE_LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
+"""By generation: no copy is faster than that, pinned or not."""
+IMAGE_VALUES = 256
+"""Distinct values in a plane of what was made from bytes."""
+IMAGE_SIDE = 16
+"""Pixels. A float tensor with smaller planes is no image."""
+
+# synchronisation and memory
+
+CALLS_PER_STEP = 0.05
+"""Once in twenty steps: rarer calls are part of an epoch's end, not of the loop."""
+SPLIT_SHARE = 0.2
+SPLIT_BYTES = 64 << 20
+"""Of reserved memory, and at least: as for memory snapshots."""
+FULL_SHARE = 0.9
+"""Of the device's memory, reserved at the peak: the next larger batch does not fit."""
+LEAK_BYTES = 1 << 20
+LEAK_STEP_BYTES = 1024
+"""Grown in the window, and a step: the allocator counts in 512 bytes."""
+LEAK_HOST_BYTES = 32 << 20
+LEAK_HOST_STEP_BYTES = 4096
+"""The same for the process; malloc takes and keeps some megabytes at a time."""
+LEAK_RISES = 0.75
+"""Of the stretches between levels: what leaks rises nearly always, what varies every second time."""
+SOON_S = 24 * 3600.0
+VERY_SOON_S = 3600.0
+"""Until memory is full at that rate: within a day it ends a training, within an hour it ends most."""

@@ -24,8 +24,9 @@ _STEP_PAYLOAD = struct.Struct("<dqQd")
 NUM_STEPS_BEFORE = 30
 """What a recorded step's time is compared with: this many steps before the recording."""
 
-COMPILED, ALLOCATED, EPOCH = 1, 2, 4
-"""Bits of a step's flags: in it something was compiled, device memory was allocated, a loader was begun anew."""
+COMPILED, ALLOCATED, EPOCH, GARBAGE = 1, 2, 4, 8
+"""Bits of a step's flags: in it something was compiled, device memory was allocated, a loader was begun anew, Python
+collected garbage of the oldest generation or for longer than a millisecond."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -34,7 +35,7 @@ class Step(msgspec.Struct, frozen=True):
     Args:
         end_s: CLOCK_MONOTONIC.
         num_samples: None where unknown.
-        flags: of COMPILED and ALLOCATED, only where the window is not timed, and EPOCH.
+        flags: EPOCH; COMPILED and ALLOCATED where somebody asked for them; GARBAGE in an observed run.
     """
 
     end_s: float

@@ -1,11 +1,12 @@
-"""Where in a run the recording begins: once its steps are steady, with the same step in all ranks."""
+"""Where in a run the recording, or a window, begins: once its steps are steady, with the same step in all ranks."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 from dynotune.launch.record import ALLOCATED, COMPILED, EPOCH, Record
 from dynotune.measure.pilot import ROOM_STEPS, epoch_steps, num_steps_to_find, steady_steps
@@ -33,14 +34,47 @@ RECORDED_WITH_STACKS_S = 1.5
 TELL_S = 0.5
 
 
-class Director:
+class Directed(Protocol):
+    """What is asked of a run that is told while it runs. `warmup_steps`: None to wait until it is steady."""
+
+    @property
+    def warmup_steps(self) -> int | None: ...
+
+    @property
+    def finish(self) -> bool: ...
+
+
+R = TypeVar("R", bound=Directed)
+
+
+def is_over(record: Record) -> bool:
+    """Whether its trace is written, or it has said that there will be none. A program at its end needs no ending."""
+    trace = record.last("trace")
+    return trace is not None and not trace.get("at_exit")
+
+
+class Director(Generic[R]):
     """Tells the processes of a run where to begin recording, once their steps are steady.
 
     Called with the records of those whose steps count; says whether all of them have been recorded.
+
+    Args:
+        told: where it begins, when that is known from the start.
+        where: says where, of steady records.
+        is_over: whether a process has given what it was launched for.
     """
 
-    def __init__(self, request: RecordRequest, folder: Path, *, told: RecordFrom | None = None) -> None:
+    def __init__(
+        self,
+        request: R,
+        folder: Path,
+        where: Callable[[Sequence[Record], R], RecordFrom],
+        *,
+        told: RecordFrom | None = None,
+        is_over: Callable[[Record], bool] = is_over,
+    ) -> None:
         self._request, self._folder = request, folder
+        self._where, self._is_over = where, is_over
         self.told = told
         self.steady = True
         self._next_look = 1
@@ -50,7 +84,7 @@ class Director:
             return False
         if self.told is None:
             self._tell_if_steady(records)
-        return not self._request.finish and all(map(is_over, records))
+        return not self._request.finish and all(map(self._is_over, records))
 
     def _tell_if_steady(self, records: Sequence[Record]) -> None:
         record = records[0]
@@ -63,14 +97,8 @@ class Director:
         if steady is None:
             return
         self.steady = steady
-        self.told = soon(records, self._request)
+        self.told = self._where(records, self._request)
         document.write(self._folder / TOLD_FILE, self.told)
-
-
-def is_over(record: Record) -> bool:
-    """Whether its trace is written, or it has said that there will be none. A program at its end needs no ending."""
-    trace = record.last("trace")
-    return trace is not None and not trace.get("at_exit")
 
 
 def is_steady(record: Record, warmup_steps: int | None) -> bool | None:
@@ -90,19 +118,25 @@ def is_steady(record: Record, warmup_steps: int | None) -> bool | None:
 
 def soon(records: Sequence[Record], request: RecordRequest) -> RecordFrom:
     """Soon, the same for all ranks, and where an epoch's length is known not across its end."""
-    step_s = _recent_step_s(records[0])
+    step_s = recent_step_s(records[0])
     num_steps = _num_steps(request, step_s)
-    step = max(len(record.steps) for record in records) + max(ROOM_STEPS, math.ceil(TELL_S / step_s))
-    return RecordFrom(step=_past_epoch_begin(records[0], step, num_steps), num_steps=num_steps)
+    # The first recorded step is the one after the profiler got ready.
+    step = past_epoch_begin(records[0], earliest(records) + 1, num_steps) - 1
+    return RecordFrom(step=step, num_steps=num_steps)
 
 
-def _past_epoch_begin(record: Record, step: int, num_steps: int) -> int:
+def earliest(records: Sequence[Record]) -> int:
+    """The step that all ranks can hear of in time."""
+    return max(len(record.steps) for record in records) + max(ROOM_STEPS, math.ceil(TELL_S / recent_step_s(records[0])))
+
+
+def past_epoch_begin(record: Record, step: int, num_steps: int) -> int:
+    """`step`, or the next one after which `num_steps` hold no begin of an epoch, where an epoch's length is known."""
     length = epoch_steps([record])
     if length is None or num_steps + 1 >= length:
         return step
     begun = next(index for index, step in enumerate(record.steps) if step.flags & EPOCH)
-    # The first recorded step is the one after the profiler got ready.
-    offset = (step + 1 - begun) % length
+    offset = (step - begun) % length
     return step + (1 - offset) % length if offset == 0 or offset + num_steps > length else step
 
 
@@ -112,19 +146,19 @@ def within(record: Record, request: RecordRequest) -> RecordFrom:
     Raises:
         CannotRunHere: there is no room for it.
     """
-    num, earliest = len(record.steps), num_steps_to_find(record) + ROOM_STEPS
+    num, first = len(record.steps), num_steps_to_find(record) + ROOM_STEPS
     # One step is the profiler's to get ready in, and one is left over: two runs may differ by one.
-    room = num - earliest - 2
-    num_steps = _num_steps(request, _recent_step_s(record))
+    room = num - first - 2
+    num_steps = _num_steps(request, recent_step_s(record))
     if request.num_steps is None:
         num_steps = min(num_steps, max(room, FEWEST_STEPS))
     if room < num_steps:
         raise CannotRunHere(
-            f"The command makes {num} steps and ends: too few to record {num_steps} after {earliest + 1} of warm-up.",
+            f"The command makes {num} steps and ends: too few to record {num_steps} after {first + 1} of warm-up.",
             hint="Let it run longer (more epochs, more data), or ask for fewer steps with --steps.",
         )
     wanted = request.warmup_steps or steady_steps(record) or num // 2
-    return RecordFrom(step=min(max(earliest, wanted), num - num_steps - 2), num_steps=num_steps)
+    return RecordFrom(step=min(max(first, wanted), num - num_steps - 2), num_steps=num_steps)
 
 
 def _num_steps(request: RecordRequest, step_s: float) -> int:
@@ -132,5 +166,6 @@ def _num_steps(request: RecordRequest, step_s: float) -> int:
     return request.num_steps or min(MOST_STEPS, max(FEWEST_STEPS, int(longest_s / step_s)))
 
 
-def _recent_step_s(record: Record) -> float:
+def recent_step_s(record: Record) -> float:
+    """Median of the last few, never zero."""
     return max(statistics.median(record.step_s[-STEADY_STEPS:]), 1e-6)

@@ -13,7 +13,7 @@ from dynotune.launch.record import EPOCH, Record
 from dynotune.measure import summary
 from dynotune.measure.machine import alone, facts_of
 from dynotune.measure.one_run import Job, launch, refuse_failed, refuse_rejected
-from dynotune.measure.record_from import Director, is_over, within
+from dynotune.measure.record_from import Director, is_over, soon, within
 from dynotune.measure.request import RecordRequest, Watcher
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts
@@ -23,6 +23,8 @@ LIMIT_S = 900.0
 # Below it, recording costs less than steps differ among themselves.
 NOTABLE_DIFFERENCE = 0.2
 NOTABLE_EPOCH_BEGIN = 2.0
+OVERSTATED = "recording slows the host, so its share is overstated"
+"""Part of a note; not so where the host's share is reckoned back."""
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +119,7 @@ class _Run:
             ),
             sandbox=request.sandbox,
         )
-        self.director = Director(request, folder, told=exact)
+        self.director = Director(request, folder, soon, told=exact)
         self.outcome = launch(self.job, folder=folder, limit_s=self.limit_s, enough=self.director)
 
     @property
@@ -201,8 +203,7 @@ def _notes_on(process: Process) -> list[str]:
         if abs(times - 1) > NOTABLE_DIFFERENCE:
             found.append(
                 f"{who}A recorded step took {_ms(trace.median_step_s)}, those before it {_ms(trace.median_before_s)} "
-                f"({times:.2f} times): "
-                + ("recording slows the host, so its share is overstated." if times > 1 else "they are not alike.")
+                f"({times:.2f} times): " + (f"{OVERSTATED}." if times > 1 else "they are not alike.")
             )
     return found
 

@@ -1,31 +1,39 @@
 """Facts about machine, environment and processes, and samples over time. Reads, never writes.
 
-`host`, `nvml` and `environment` each have `facts(…)` for one family of names (`host.*`, `gpu.*`, `env.*`);
-`torch_build.ask` answers `torch.*` and `python.*`. What could not be had is Unknown with a reason. `Sampler`
-watches beside a measured run, and `judge` says what it saw from outside the arm's own processes.
+`machine` gathers all facts within a deadline. Of its parts, `host`, `host_memory` and `host_processors` tell
+`host.*`, `nvml` and `gpu` tell `gpu.*`, `environment` tells `env.*`; `torch_build` asks an interpreter for
+`python.*`, `torch.*` and `package.*`. What could not be had is Unknown with a reason. `Sampler` watches beside a
+run; of its samples, `over` gives the facts of a window and `judge` says what came from outside the arm's own
+processes. Every fact is listed in docs/reference/facts.md.
 
 Nothing here concludes what is wrong with a program, changes a setting, starts the user's command or makes a
 CUDA context. `samples.jsonl` is the one file written, where the caller says.
 """
 
-from dynotune.probe import environment, host, nvml, torch_build
+from dynotune.probe import compatibility, environment, gpu, host, nvml, torch_build
 from dynotune.probe.counters import descendants
 from dynotune.probe.foreign import Judgement, foreign, judge
 from dynotune.probe.interpreter import interpreter
+from dynotune.probe.machine import machine
 from dynotune.probe.sampler import Sampler
 from dynotune.probe.samples import Sample, read_samples
+from dynotune.probe.window import over
 
 __all__ = [
     "Judgement",
     "Sample",
     "Sampler",
+    "compatibility",
     "descendants",
     "environment",
     "foreign",
+    "gpu",
     "host",
     "interpreter",
     "judge",
+    "machine",
     "nvml",
+    "over",
     "read_samples",
     "torch_build",
 ]

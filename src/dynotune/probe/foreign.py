@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import msgspec
 
+from dynotune.probe.clock_reasons import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SYNC_BOOST
 from dynotune.probe.counters import TICK_S
+from dynotune.probe.growth import counted, covers, growth, inside
 from dynotune.probe.samples import Cores, Gpu, GpuProcess, Quota, Sample
 from dynotune.schema.facts import Unknown
 
@@ -42,9 +43,6 @@ SWAP_READAHEAD_PAGES = 8
 """One major fault brings in up to 2^`vm.page-cluster` pages, 8 by default."""
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-# https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
-HW_SLOWDOWN, SYNC_BOOST, HW_THERMAL, HW_POWER_BRAKE = 0x8, 0x10, 0x40, 0x80
 
 CLOCK_CAUSES: dict[str, Callable[[int], bool]] = {
     "power brake": lambda reasons: bool(reasons & HW_POWER_BRAKE),
@@ -79,7 +77,7 @@ def judge(samples: Sequence[Sample], begin_s: float, end_s: float) -> Judgement:
     """
     if not begin_s < end_s:
         raise ValueError(f"a window from {begin_s} to {end_s} s")
-    if not samples or begin_s < samples[0].time_s or end_s > samples[-1].time_s:
+    if not covers(samples, begin_s, end_s):
         return Judgement(unknown=["outside causes: the samples do not cover the window"])
     window = _Window(samples, begin_s, end_s)
     found = Judgement([], [])
@@ -115,36 +113,6 @@ def foreign(samples: Sequence[Sample], begin_s: float, end_s: float) -> list[str
     return judge(samples, begin_s, end_s).foreign
 
 
-def growth(
-    samples: Sequence[Sample], counter: Callable[[Sample], float | Unknown], begin_s: float, end_s: float
-) -> float | Unknown:
-    """How much a counter grew from `begin_s` to `end_s`, both within the samples; linear between two of them.
-
-    Unknown where one of the samples it rests on does not have it, or where it fell.
-    """
-    begin, end = _at(samples, counter, begin_s), _at(samples, counter, end_s)
-    if isinstance(begin, Unknown):
-        return begin
-    if isinstance(end, Unknown):
-        return end
-    return end - begin if end >= begin else Unknown("the counter fell")
-
-
-def _at(samples: Sequence[Sample], counter: Callable[[Sample], float | Unknown], time_s: float) -> float | Unknown:
-    after_at = min(bisect_right(samples, time_s, key=lambda sample: sample.time_s), len(samples) - 1)
-    left, right = samples[max(after_at - 1, 0)], samples[after_at]
-    before, after = counter(left), counter(right)
-    if isinstance(before, Unknown):
-        return before
-    if isinstance(after, Unknown):
-        return after
-    if after < before:
-        return Unknown("the counter fell")
-    span_s = right.time_s - left.time_s
-    share = (time_s - left.time_s) / span_s if span_s > 0 else 1.0
-    return float(before + share * (after - before))
-
-
 class _Missing(Exception):
     """What a rule needs is not there; its text says why."""
 
@@ -155,10 +123,7 @@ class _Window:
     def __init__(self, samples: Sequence[Sample], begin_s: float, end_s: float) -> None:
         self.samples, self.begin_s, self.end_s = samples, begin_s, end_s
         self.length_s = end_s - begin_s
-        inside = [sample for sample in samples if begin_s <= sample.time_s <= end_s]
-        # A window shorter than the interval may hold none: then those beside it are the nearest there are.
-        after = next(at for at, sample in enumerate(samples) if sample.time_s >= end_s)
-        self.inside = inside or list(samples[max(0, after - 1) : after + 1])
+        self.inside = inside(samples, begin_s, end_s)
 
     def growth(self, part: str, field: str) -> float:
         """Of one counter of a part of the samples.
@@ -166,14 +131,7 @@ class _Window:
         Raises:
             _Missing: it was not counted all along.
         """
-
-        def counter(sample: Sample) -> float | Unknown:
-            counters = getattr(sample, part)
-            if counters is None:
-                return Unknown("it was not counted")
-            return counters if isinstance(counters, Unknown) else getattr(counters, field)
-
-        return _needed(growth(self.samples, counter, self.begin_s, self.end_s))
+        return _needed(growth(self.samples, counted(part, field), self.begin_s, self.end_s))
 
     def own_cpu_s(self) -> float:
         return _needed(growth(self.samples, lambda sample: sample.own_cpu_s, self.begin_s, self.end_s))

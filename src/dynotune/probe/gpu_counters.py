@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dynotune.probe.nvml import NvmlUnavailable, answer, open_library
+from dynotune.probe import clock_reasons
+from dynotune.probe.nvml import NvmlUnavailable, answer, close_library, open_library
+from dynotune.probe.pcie_meter import PcieRates
 from dynotune.probe.samples import Gpu, GpuProcess
 from dynotune.schema.facts import Unknown
+
+NO_NEW = PcieRates(*[Unknown("the PCIe link was not asked since the sample before")] * 4)
+NO_RATES: Mapping[int, PcieRates] = {}
 
 
 class GpuCounters:
@@ -34,21 +39,22 @@ class GpuCounters:
         except NvmlUnavailable as unavailable:
             self._unavailable = Unknown(unavailable.reason)
 
-    def read(self, ours: Collection[int]) -> list[Gpu] | Unknown:
+    def read(self, ours: Collection[int], pcie: Mapping[int, PcieRates] = NO_RATES) -> list[Gpu] | Unknown:
         """Every GPU once; what NVML refuses to say is Unknown.
 
         Args:
             ours: process ids that are or were in the arm's tree.
+            pcie: as `PcieMeter.take` gives it.
         """
-        return self._unresolved or [self._read(index, ours) for index in self._indices]
+        return self._unresolved or [self._read(index, ours, pcie.get(index, NO_NEW)) for index in self._indices]
 
     def close(self) -> None:
         """Let go of NVML."""
         if self._library is not None:
-            self._library.nvmlShutdown()
+            close_library(self._library)
             self._library = None
 
-    def _read(self, index: int, ours: Collection[int]) -> Gpu:
+    def _read(self, index: int, ours: Collection[int], rates: PcieRates) -> Gpu:
         library = self._library
         handle: Any = self._unavailable
         if library is not None:
@@ -66,8 +72,15 @@ class GpuCounters:
             memory_used_bytes=ask(lambda: library.nvmlDeviceGetMemoryInfo(handle).used),
             sm_clock_mhz=ask(lambda: library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_SM)),
             power_w=power_mw if isinstance(power_mw, Unknown) else power_mw / 1000,
-            clock_reasons=ask(lambda: library.nvmlDeviceGetCurrentClocksEventReasons(handle)),
+            clock_reasons=ask(lambda: clock_reasons.ask(library, handle)),
             processes=self._processes(index, handle, ours),
+            memory_clock_mhz=ask(lambda: library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_MEM)),
+            temperature_c=ask(lambda: library.nvmlDeviceGetTemperature(handle, library.NVML_TEMPERATURE_GPU)),
+            pcie_replays=ask(lambda: library.nvmlDeviceGetPcieReplayCounter(handle)),
+            pcie_rx_bytes_per_s=rates.rx_bytes_per_s,
+            pcie_tx_bytes_per_s=rates.tx_bytes_per_s,
+            pcie_generation=rates.generation,
+            pcie_width=rates.width,
         )
 
     def _processes(self, index: int, handle: Any, ours: Collection[int]) -> list[GpuProcess] | Unknown:
@@ -116,4 +129,11 @@ def _unknown(index: int, why: Unknown) -> Gpu:
         power_w=why,
         clock_reasons=why,
         processes=why,
+        memory_clock_mhz=why,
+        temperature_c=why,
+        pcie_replays=why,
+        pcie_rx_bytes_per_s=why,
+        pcie_tx_bytes_per_s=why,
+        pcie_generation=why,
+        pcie_width=why,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,11 +44,11 @@ def session(nvml: Any = None) -> Iterator[Any]:
     try:
         yield library
     finally:
-        library.nvmlShutdown()
+        close_library(library)
 
 
 def open_library(nvml: Any = None) -> Any:
-    """As `session`, for those that outlive a block; the caller ends it with `nvmlShutdown`.
+    """As `session`, for those that outlive a block; the caller ends it with `close_library`.
 
     Raises:
         NvmlUnavailable: as `session`.
@@ -61,6 +61,12 @@ def open_library(nvml: Any = None) -> Any:
         reason = "the driver's library is not found" if no_library else f"the driver does not answer: {error}"
         raise NvmlUnavailable(reason, no_library=no_library) from error
     return nvml
+
+
+def close_library(nvml: Any) -> None:
+    """Let go of NVML. After a GPU was lost it may refuse; nothing more can be asked of it then, and nothing is."""
+    with suppress(nvml.NVMLError):
+        nvml.nvmlShutdown()
 
 
 def _pynvml() -> Any:
@@ -88,13 +94,13 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"))
     try:
         with session(nvml) as library:
             driver = answer(library, library.nvmlSystemGetDriverVersion)
-            visible = _visible(library, env)
+            visible = visible_in(library, env)
             if isinstance(visible, Unknown):
                 return {"gpu.count": visible, "gpu.driver": driver, **_device_unknown(visible.reason)}
             count: Facts = {"gpu.count": len(visible), "gpu.driver": driver, "gpu.nvml_indices": [*visible]}
             if not visible:
                 return count | _device_unknown("no GPU is visible")
-            return count | _device(library, visible[0])
+            return count | identity(library, visible[0])
     except NvmlUnavailable as unavailable:
         why = unavailable.reason
         absent = _no_gpu(unavailable, dev)
@@ -109,7 +115,7 @@ def visible_gpus(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("
     """NVML indices of the GPUs that a command under `env` sees, in its order; empty where `gpu.count` is 0."""
     try:
         with session(nvml) as library:
-            return _visible(library, env)
+            return visible_in(library, env)
     except NvmlUnavailable as unavailable:
         return [] if _no_gpu(unavailable, dev) else Unknown(unavailable.reason)
 
@@ -144,7 +150,8 @@ def choose(visible_devices: str, uuids: Sequence[str]) -> list[int] | Unknown:
     return chosen
 
 
-def _visible(nvml: Any, env: Mapping[str, str]) -> list[int] | Unknown:
+def visible_in(nvml: Any, env: Mapping[str, str]) -> list[int] | Unknown:
+    """As `visible_gpus`, asked within a session."""
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         selection = env.get("CUDA_VISIBLE_DEVICES")
@@ -153,11 +160,12 @@ def _visible(nvml: Any, env: Mapping[str, str]) -> list[int] | Unknown:
         else:
             chosen = choose(selection, [nvml.nvmlDeviceGetUUID(handle) for handle in handles])
         names = {nvml.nvmlDeviceGetName(handle) for handle in handles}
+        split = not isinstance(chosen, Unknown) and any(in_mig_mode(nvml, handles[index]) for index in chosen)
     except nvml.NVMLError as error:
         return Unknown(f"NVML does not list the GPUs: {error}")
     if isinstance(chosen, Unknown):
         return chosen
-    if any(_in_mig_mode(nvml, handles[index]) for index in chosen):
+    if split:
         return Unknown("a GPU is split by MIG; the program sees a slice of it")
     by_speed = env.get("CUDA_DEVICE_ORDER", "FASTEST_FIRST") != "PCI_BUS_ID"
     by_number = selection is None or not selection.lstrip().startswith("GPU-")
@@ -168,7 +176,12 @@ def _visible(nvml: Any, env: Mapping[str, str]) -> list[int] | Unknown:
     return chosen
 
 
-def _in_mig_mode(nvml: Any, handle: Any) -> bool:
+def in_mig_mode(nvml: Any, handle: Any) -> bool:
+    """The GPU is split into instances; False for one that cannot be.
+
+    Raises:
+        NVMLError: NVML does not say.
+    """
     try:
         current, _ = nvml.nvmlDeviceGetMigMode(handle)
     except nvml.NVMLError as error:
@@ -178,10 +191,11 @@ def _in_mig_mode(nvml: Any, handle: Any) -> bool:
     return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
 
 
-def _device(nvml: Any, index: int) -> Facts:
+def identity(nvml: Any, index: int, prefix: str = "gpu") -> Facts:
+    """What one GPU is: `gpu.name`, `gpu.uuid`, `gpu.compute_capability`, `gpu.memory_bytes`."""
     handle = answer(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(index))
     if isinstance(handle, Unknown):
-        return _device_unknown(handle.reason)
+        return _device_unknown(handle.reason, prefix)
 
     def capability() -> Value:
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
@@ -191,13 +205,13 @@ def _device(nvml: Any, index: int) -> Facts:
         return int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
 
     return {
-        "gpu.name": answer(nvml, lambda: nvml.nvmlDeviceGetName(handle)),
-        "gpu.uuid": answer(nvml, lambda: nvml.nvmlDeviceGetUUID(handle)),
-        "gpu.compute_capability": answer(nvml, capability),
-        "gpu.memory_bytes": answer(nvml, memory_bytes),
+        f"{prefix}.name": answer(nvml, lambda: nvml.nvmlDeviceGetName(handle)),
+        f"{prefix}.uuid": answer(nvml, lambda: nvml.nvmlDeviceGetUUID(handle)),
+        f"{prefix}.compute_capability": answer(nvml, capability),
+        f"{prefix}.memory_bytes": answer(nvml, memory_bytes),
     }
 
 
-def _device_unknown(reason: str) -> Facts:
+def _device_unknown(reason: str, prefix: str = "gpu") -> Facts:
     names = ("name", "uuid", "compute_capability", "memory_bytes")
-    return {f"gpu.{name}": Unknown(reason) for name in names}
+    return {f"{prefix}.{name}": Unknown(reason) for name in names}

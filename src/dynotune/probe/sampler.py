@@ -9,17 +9,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dynotune.probe import container, counters
+from dynotune.probe import container, counters, host_memory
 from dynotune.probe.gpu_counters import GpuCounters
-from dynotune.probe.samples import Sample, SamplesFile, Tree
+from dynotune.probe.pcie_meter import PcieMeter
+from dynotune.probe.samples import ByName, Sample, SamplesFile, Tree
+from dynotune.probe.thread_counter import ThreadCounter
 from dynotune.schema.facts import Unknown
 
 INTERVAL_S = 0.5
 """A window of a few seconds holds several samples, and the reading stays under 1% of a core."""
 
+CPU_SHARE = 0.008
+"""Of one core, the most the reading may use; with the thread that asks for PCIe throughput, 1%. Where a tree of many
+processes takes longer to read, it is read less often."""
+
+NUM_NAMES = 8
+"""Process names that a sample tells apart."""
+
 
 class Sampler:
-    """Takes a sample when it starts, every `interval_s`, and when it stops; knows nothing of arms.
+    """Takes a sample when it starts, about every `interval_s`, and when it stops; knows nothing of arms.
 
     Args:
         cpus: cores the arm may run on.
@@ -52,6 +61,9 @@ class Sampler:
         self._clock = clock
         self._tree = counters.TreeCounter(root)
         self._gpus = GpuCounters(gpus, nvml=nvml, root=root)
+        self._pcie = PcieMeter([] if isinstance(gpus, Unknown) else gpus, nvml=nvml)
+        self._threads = ThreadCounter(root)
+        self._memory_events = host_memory.memory_events_file(root)
         self._limits = container.cpu_limits(root)
         self._pids_comparable = container.in_initial_pid_namespace(root)
         self._samples: list[Sample] = []
@@ -75,6 +87,7 @@ class Sampler:
             except OSError as error:
                 self._file_failed(error)
         self.sample()
+        self._pcie.start()
         self._thread = threading.Thread(target=self._loop, name="dynotune-sampler", daemon=True)
         self._thread.start()
 
@@ -85,6 +98,9 @@ class Sampler:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
+        self._pcie.stop()
+        if self._pcie.error is not None:
+            self.errors.append(self._pcie.error)
         self.sample()
         self._gpus.close()
         if self._file is not None:
@@ -113,9 +129,12 @@ class Sampler:
         self.stop()
 
     def _loop(self) -> None:
-        while not self._stopping.wait(self._interval_s):
+        wait_s = self._interval_s
+        while not self._stopping.wait(wait_s):
             try:
+                begin_cpu_s = time.thread_time()
                 self.sample()
+                wait_s = max(self._interval_s, (time.thread_time() - begin_cpu_s) / CPU_SHARE)
             except Exception as error:
                 # A thread that dies would do so unseen; the window is then uncovered, and this says why.
                 self.errors.append(f"sampling ended: {error!r}")
@@ -129,15 +148,20 @@ class Sampler:
         cores = counters.cores(self._cpus, self._root)
         tree = pids if isinstance(pids, Unknown) else self._count(pids)
         own_cpu_s = time.process_time()
+        vmstat = counters.vmstat(self._root)
         return Sample(
             time_s=time_s,
             cores=cores,
             tree=tree,
             own_cpu_s=own_cpu_s,
             quota=counters.quota(self._limits),
-            swap=counters.swap(self._root),
-            gpus=self._gpus.read(self._tree.pids),
+            swap=counters.swap(vmstat),
+            gpus=self._gpus.read(self._tree.pids, self._pcie.take()),
             pids_comparable=self._pids_comparable,
+            process_cpu_s=self._by_process(tree),
+            thread_cpu_s=self._by_thread(pids),
+            vmstat=vmstat,
+            memory_events=counters.memory_events(self._memory_events),
         )
 
     def _list_tree(self) -> list[int] | Unknown:
@@ -151,6 +175,17 @@ class Sampler:
             return self._tree.read(pids)
         except (OSError, ValueError) as error:
             return Unknown(f"the process tree cannot be read: {error}")
+
+    def _by_process(self, tree: Tree | Unknown) -> ByName | Unknown:
+        if isinstance(tree, Unknown):
+            return tree
+        return ByName(values=counters.largest(self._tree.by_name_s, NUM_NAMES))
+
+    def _by_thread(self, pids: list[int] | Unknown) -> ByName | Unknown:
+        try:
+            return pids if isinstance(pids, Unknown) else ByName(values=self._threads.read(pids))
+        except (OSError, ValueError) as error:
+            return Unknown(f"the threads of the process tree cannot be read: {error}")
 
     def _file_failed(self, error: OSError) -> None:
         self.errors.append(f"cannot write {self._path}: {error.strerror}")

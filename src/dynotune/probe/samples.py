@@ -14,6 +14,8 @@ from dynotune.schema.facts import Unknown
 
 SCHEMA = "dynotune.samples/1"
 
+NOT_RECORDED = Unknown("these samples were taken by a dynotune that did not record it")
+
 
 class Cores(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
     """Seconds summed over our cores since the machine started.
@@ -23,12 +25,14 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
         busy_s: running processes, the kernel on their behalf included; interrupts are left out.
         idle_s: idle, or waiting for disks.
         steal_s: ready to run, but the hypervisor ran something else.
+        iowait_s: of `idle_s`, with a process waiting for a disk.
     """
 
     num_cpus: int
     busy_s: float
     idle_s: float
     steal_s: float
+    iowait_s: float | Unknown = NOT_RECORDED
 
     @property
     def counted_s(self) -> float:
@@ -70,6 +74,12 @@ class Swap(msgspec.Struct, frozen=True, kw_only=True, tag="swap"):
     num_out: int
 
 
+class ByName(msgspec.Struct, frozen=True, kw_only=True, tag="by_name"):
+    """Counts that have names of their own."""
+
+    values: dict[str, float]
+
+
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process that holds a context on a GPU, as NVML names it.
 
@@ -90,6 +100,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         clock_reasons: bit mask, `nvmlClocksEventReason*`.
+        pcie_rx_bytes_per_s: into the GPU, over 20 ms; asked less often than the rest, and Unknown in between.
+        pcie_tx_bytes_per_s: out of it.
+        pcie_generation, pcie_width: of the link, asked with the throughput.
+        pcie_replays: packets sent again since the driver was loaded.
     """
 
     nvml_index: int
@@ -99,6 +113,13 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     power_w: float | Unknown
     clock_reasons: int | Unknown
     processes: list[GpuProcess] | Unknown
+    memory_clock_mhz: int | Unknown = NOT_RECORDED
+    temperature_c: int | Unknown = NOT_RECORDED
+    pcie_replays: int | Unknown = NOT_RECORDED
+    pcie_rx_bytes_per_s: int | Unknown = NOT_RECORDED
+    pcie_tx_bytes_per_s: int | Unknown = NOT_RECORDED
+    pcie_generation: int | Unknown = NOT_RECORDED
+    pcie_width: int | Unknown = NOT_RECORDED
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +131,10 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         quota: None where no limit is set.
         gpus: Unknown where it is not known which ones the command sees.
         pids_comparable: process ids seen here are the kernel's own, as NVML reports them.
+        process_cpu_s: CPU seconds of the tree since the sample before, by process name; the largest, and the rest.
+        thread_cpu_s: likewise of threads that PyTorch names, since they were found.
+        vmstat: counters of `/proc/vmstat` since the machine started.
+        memory_events: of our control group, since it was made.
     """
 
     time_s: float
@@ -120,6 +145,10 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     swap: Swap | Unknown
     gpus: list[Gpu] | Unknown = []
     pids_comparable: bool = False
+    process_cpu_s: ByName | Unknown = NOT_RECORDED
+    thread_cpu_s: ByName | Unknown = NOT_RECORDED
+    vmstat: ByName | Unknown = NOT_RECORDED
+    memory_events: ByName | Unknown = NOT_RECORDED
 
 
 class _Header(msgspec.Struct, frozen=True):

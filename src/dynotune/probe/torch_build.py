@@ -1,4 +1,8 @@
-"""The torch that the command will import, asked of its own interpreter in a child, without importing it."""
+"""The torch that the command will import, asked of its own interpreter in a child.
+
+`ask` imports nothing of it and answers in a moment; `ask_build` imports it, which may take seconds, and tells the
+architectures of builds of which `ask` cannot read them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dynotune.schema.facts import Facts, Unknown
 
@@ -20,20 +24,66 @@ NAMES = (
     "torch.version",
     "torch.cuda",
     "torch.cudnn",
+    "torch.nccl",
+    "torch.arch_list",
 )
+"""Always answered by `ask`; besides, `package.NAME` for each package of `PACKAGES` that is installed."""
+
+BUILD_NAMES = ("torch.arch_list",)
+
+PACKAGES = (
+    "accelerate",
+    "apex",
+    "deepspeed",
+    "flash-attn",
+    "lightning",
+    "numpy",
+    "onnxruntime-gpu",
+    "pillow",
+    "pillow-simd",
+    "pytorch-lightning",
+    "tensorrt",
+    "timm",
+    "torchaudio",
+    "torchvision",
+    "transformers",
+    "triton",
+    "ultralytics",
+    "xformers",
+)
+PACKAGE_PREFIXES = (
+    "nvidia-cublas",
+    "nvidia-cudnn-cu",
+    "nvidia-dali-",
+    "nvidia-nccl-cu",
+    "opencv-contrib-python",
+    "opencv-python",
+    "tensorrt-cu",
+)
+"""Their names go on with a version of CUDA, or `-headless`."""
 
 _MARK = "dynotune-facts:"
 
 # Runs on any Python since 3.8. The working directory leaves the path first: a folder `torch` or `json` in it
 # is not what the command would import, whose own folder comes first instead.
-_QUESTION = """
+_START = """
 import sys
 sys.path[:] = [entry for entry in sys.path if entry]
-import ast, json, platform
+import json
+
+facts, unknown = {}, {}
+
+def reply():
+    print("\\nMARK" + json.dumps({"facts": facts, "unknown": unknown}))
+""".replace("MARK", _MARK)
+
+_QUESTION = (
+    _START
+    + """
+import ast, mmap, os, platform, re
 from importlib import machinery, metadata
 from pathlib import Path
 
-facts, unknown = {}, {}
 facts["python.version"] = platform.python_version()
 facts["python.implementation"] = platform.python_implementation()
 facts["python.executable"] = sys.executable
@@ -50,38 +100,102 @@ def literals(path):
             pass
     return found
 
-def cudnn(cuda):
-    packages = {}
-    for distribution in metadata.distributions():
-        name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
-        if name.startswith("nvidia-cudnn-cu"):
-            packages[name] = distribution.version
-    own = packages.get("nvidia-cudnn-cu" + cuda.partition(".")[0])
-    return own or (list(packages.values())[0] if len(packages) == 1 else None)
+def packages():
+    # By the names of their folders: opening the record of every package would take longer than all the rest.
+    found = {}
+    for folder in sys.path:
+        try:
+            entries = os.listdir(folder)
+        except OSError:
+            continue
+        for entry in sorted(entries):
+            stem, kind = os.path.splitext(entry)
+            if kind not in (".dist-info", ".egg-info"):
+                continue
+            name, _, version = stem.partition("-")
+            name = re.sub("[-_.]+", "-", name).lower()
+            if name in found or not (name in PACKAGES or name.startswith(PREFIXES)):
+                continue
+            if kind == ".egg-info":
+                version = metadata.Distribution.at(os.path.join(folder, entry)).version
+            found[name] = version
+    return found
+
+def library(prefix, cuda):
+    mine = {name: version for name, version in facts_of_packages.items() if name.startswith(prefix)}
+    return mine.get(prefix + cuda.partition(".")[0]) or (list(mine.values())[0] if len(mine) == 1 else None)
+
+def archs(folder):
+    # What torch.cuda.get_arch_list tells stands as one string in the library.
+    one = rb"(?:sm|compute)_[0-9]+[af]?"
+    try:
+        with open(os.path.join(folder, "lib", "libtorch_python.so"), "rb") as file:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                found = set(re.findall(rb"\\0(" + one + rb"(?: " + one + rb")*)\\0", content))
+    except (OSError, ValueError):
+        found = set()
+    return found.pop().decode().split() if len(found) == 1 else None
 
 def ask_torch():
+    names = ("torch.version", "torch.cuda", "torch.cudnn", "torch.nccl", "torch.arch_list")
     spec = machinery.PathFinder.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
-        why = "torch is not installed for " + sys.executable
-        unknown.update({"torch.version": why, "torch.cuda": why, "torch.cudnn": why})
+        unknown.update(dict.fromkeys(names, "torch is not installed for " + sys.executable))
         return
-    version_file = Path(list(spec.submodule_search_locations)[0]) / "version.py"
+    folder = list(spec.submodule_search_locations)[0]
+    version_file = Path(folder) / "version.py"
     try:
         build = literals(version_file)
         facts["torch.version"] = str(build["__version__"])
         facts["torch.cuda"] = build["cuda"]
     except (OSError, SyntaxError, KeyError) as error:
         why = "%s does not name this build of torch: %r" % (version_file, error)
-        unknown.update({"torch.version": why, "torch.cuda": why, "torch.cudnn": why})
+        unknown.update(dict.fromkeys(names, why))
         return
-    facts["torch.cudnn"] = cudnn(build["cuda"]) if build["cuda"] else None
-    if build["cuda"] and facts["torch.cudnn"] is None:
-        del facts["torch.cudnn"]
-        unknown["torch.cudnn"] = "cuDNN is not installed as a package of its own"
+    for name, prefix, title in (
+        ("torch.cudnn", "nvidia-cudnn-cu", "cuDNN"),
+        ("torch.nccl", "nvidia-nccl-cu", "NCCL"),
+    ):
+        found = library(prefix, build["cuda"]) if build["cuda"] else None
+        if build["cuda"] and found is None:
+            unknown[name] = title + " is not installed as a package of its own"
+        else:
+            facts[name] = found
+    carried = archs(folder) if build["cuda"] else None
+    if build["cuda"] and carried is None:
+        unknown["torch.arch_list"] = "the library of torch does not name its architectures where they are looked for"
+    else:
+        facts["torch.arch_list"] = carried
 
+facts_of_packages = packages()
+facts.update({"package." + name: version for name, version in facts_of_packages.items()})
 ask_torch()
-print("\\nMARK" + json.dumps({"facts": facts, "unknown": unknown}))
-""".replace("MARK", _MARK)
+reply()
+""".replace("PACKAGES", repr(PACKAGES)).replace("PREFIXES", repr(PACKAGE_PREFIXES))
+)
+
+# The flags themselves: `torch.cuda.get_arch_list` tells them only where a GPU works.
+_BUILD_QUESTION = (
+    _START
+    + """
+try:
+    import torch
+except Exception as error:
+    unknown["torch.arch_list"] = "torch cannot be imported: %r" % (error,)
+else:
+    flags = getattr(torch._C, "_cuda_getArchFlags", None)
+    facts["torch.arch_list"] = (flags() or "").split() if flags else None
+    if torch.version.cuda:
+        try:
+            facts["torch.nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+            version = torch.backends.cudnn.version()
+            facts["torch.cudnn"] = "%d.%d.%d" % (version // 10000, version // 100 % 100, version % 100)
+        except Exception:
+            # Asked besides; `ask` says why they are unknown.
+            pass
+reply()
+"""
+)
 
 
 def ask(
@@ -91,20 +205,48 @@ def ask(
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> Facts:
-    """Facts `python.*` and `torch.*` of one interpreter.
+    """Facts `python.*`, `torch.*` and `package.*` of one interpreter; an absent package is no fact.
 
-    `torch.cuda` and `torch.cudnn` are None for a build without CUDA. A failure makes every one Unknown.
+    `torch.cuda`, `torch.cudnn`, `torch.nccl` and `torch.arch_list` (`sm_90`, `compute_90`) are None for a build
+    without CUDA. A failure makes every one of `NAMES` Unknown.
 
     Args:
         python: the interpreter, as `interpreter` names it; Unknown is passed on.
         cwd, env: of the command; without the agent.
     """
+    return _ask(python, _QUESTION, NAMES, cwd, env, timeout_s, "did not answer")
+
+
+def ask_build(
+    python: str | Unknown,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float = TIMEOUT_S,
+) -> Facts:
+    """Fact `torch.arch_list` by importing torch, for builds of which `ask` cannot tell it.
+
+    None for a build without CUDA. Where torch tells them, `torch.nccl` and `torch.cudnn` too, for those that are no
+    packages of their own. Makes no CUDA context. Arguments as of `ask`.
+    """
+    return _ask(python, _BUILD_QUESTION, BUILD_NAMES, cwd, env, timeout_s, "did not import torch")
+
+
+def _ask(
+    python: str | Unknown,
+    question: str,
+    names: Sequence[str],
+    cwd: str | os.PathLike[str] | None,
+    env: Mapping[str, str] | None,
+    timeout_s: float,
+    late: str,
+) -> Facts:
     if isinstance(python, Unknown):
-        return _all_unknown(python.reason)
+        return dict.fromkeys(names, python)
     environment = {**(os.environ if env is None else env), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         child = subprocess.Popen(
-            [python, "-c", _QUESTION],
+            [python, "-c", question],
             cwd=cwd,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -113,27 +255,24 @@ def ask(
             start_new_session=True,
         )
     except OSError as error:
-        return _all_unknown(f"{python} cannot be started: {error.strerror}")
+        return dict.fromkeys(names, Unknown(f"{python} cannot be started: {error.strerror}"))
     with child:
         try:
             stdout, stderr = child.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             # What it started holds its pipes open too.
             os.killpg(child.pid, signal.SIGKILL)
-            return _all_unknown(f"{python} did not answer within {timeout_s:g} s")
-    return _read(python, child.returncode, stdout, stderr)
+            return dict.fromkeys(names, Unknown(f"{python} {late} within {timeout_s:g} s"))
+    return _read(python, names, child.returncode, stdout, stderr)
 
 
-def _read(python: str, exit_code: int, stdout: bytes, stderr: bytes) -> Facts:
+def _read(python: str, names: Sequence[str], exit_code: int, stdout: bytes, stderr: bytes) -> Facts:
     # A user's sitecustomize may print too.
     lines = stdout.decode(errors="replace").splitlines()
     marked = [line.removeprefix(_MARK) for line in lines if line.startswith(_MARK)]
     if exit_code != 0 or not marked:
         last = (stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-        return _all_unknown(f"{python} did not answer; it ended with exit code {exit_code}: {last}")
+        why = f"{python} did not answer; it ended with exit code {exit_code}: {last}"
+        return dict.fromkeys(names, Unknown(why))
     reply = json.loads(marked[-1])
     return {**reply["facts"], **{name: Unknown(why) for name, why in reply["unknown"].items()}}
-
-
-def _all_unknown(reason: str) -> Facts:
-    return {name: Unknown(reason) for name in NAMES}

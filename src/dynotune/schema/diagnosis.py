@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from dynotune.schema.explanation import Folklore
 from dynotune.schema.facts import Facts, Unknown, Value
 from dynotune.schema.observation import Shares, Timing
 from dynotune.schema.setting import Setting
@@ -63,7 +64,7 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
-class Limit(msgspec.Struct, frozen=True, kw_only=True):
+class Limit(msgspec.Struct, frozen=True, kw_only=True, tag="limit"):
     """Distance to what the device can do.
 
     Args:
@@ -110,11 +111,17 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Examination(msgspec.Struct, frozen=True, kw_only=True):
-    """`dynotune doctor --json`: machine and environment alone."""
+    """`dynotune doctor --json`: machine and environment alone.
+
+    Args:
+        differences: from another machine; None where none was given.
+        folklore: settings seen that do not do what is said of them.
+    """
 
     schema: str = "dynotune.examination/1"
     findings: list[Finding]
     unknown: list[NotKnown]
     facts: Facts
     differences: list[Difference] | None = None
+    folklore: list[Folklore] = []
     notes: list[str] = []

@@ -29,6 +29,44 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
     channels_last: bool | None = None
 
 
+class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
+    """What making a loader's batches took within the window, wherever they were made: in workers or in the process.
+
+    Args:
+        num_batches: that were timed.
+        fetch_s: mean wall time of making one; of it `collate_s` in the collate function, `decode_s` in known decoders
+            of images and sound, and the rest in the data set's items.
+        longest_s: the longest.
+        cpu_s: mean processor time of one.
+        busy_share: of the workers' time, in which they made batches; None without workers.
+        pin_s: mean time in which one was copied to page-locked memory; None where nothing was pinned.
+        decoders: those that were called.
+        items, collate: where the data set's items and the collate function are written.
+        num_distinct: values among the first 4,096 of one plane of the batch's largest floating-point tensor.
+        num_objects: Python objects that the data set holds in lists and dicts, estimated.
+        splits_by_worker: an IterableDataset asks which worker it is in.
+        private_growth_bytes: of memory that the workers share with nobody, over `private_over_s`, their first second
+            left out; None where it was not told.
+    """
+
+    num_batches: int
+    fetch_s: float
+    collate_s: float = 0.0
+    decode_s: float = 0.0
+    longest_s: float
+    cpu_s: float
+    busy_share: float | None = None
+    pin_s: float | None = None
+    decoders: list[str] = []
+    items: Place = Place()
+    collate: Place = Place()
+    num_distinct: int | None = None
+    num_objects: int | None = None
+    splits_by_worker: bool | None = None
+    private_growth_bytes: int | None = None
+    private_over_s: float | None = None
+
+
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """A torch DataLoader that the program drew from.
 
@@ -65,6 +103,7 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     batch: list[Tensor] | None = None
     batch_is_pinnable: bool | None = None
     place: Place = Place()
+    loading: Loading | Unknown = Unknown("making its batches was not timed")
 
 
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +157,13 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
-    """An optimizer that stepped. `foreach`, `fused`, `capturable`: as its first group has them; None: torch chooses."""
+    """An optimizer that stepped.
+
+    Args:
+        foreach, fused, capturable: as its first group has them; None: torch chooses.
+        scaled: through a GradScaler.
+        place: where it stepped first.
+    """
 
     name: str
     foreach: bool | None = None
@@ -127,6 +172,7 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     num_tensors: int = 0
     devices: list[str] = []
     scaled: bool = False
+    place: Place = Place()
 
 
 class Allocator(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +180,8 @@ class Allocator(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         allocated_growth_bytes: level at the window's end less that at its begin.
+        allocated_levels_bytes: at ends of steps spread evenly over the window, its two ends included; [] where only
+            these two are known.
     """
 
     device: int
@@ -148,9 +196,10 @@ class Allocator(msgspec.Struct, frozen=True, kw_only=True):
     num_ooms: int
     num_device_allocations: int
     num_device_frees: int
+    allocated_levels_bytes: list[int] = []
 
 
-class Compilation(msgspec.Struct, frozen=True, kw_only=True):
+class Compilation(msgspec.Struct, frozen=True, kw_only=True, tag="compilation"):
     """What torch.compile did in the process.
 
     Args:
@@ -173,7 +222,7 @@ class Compilation(msgspec.Struct, frozen=True, kw_only=True):
     modes: list[str] = []
 
 
-class Collections(msgspec.Struct, frozen=True, kw_only=True):
+class Collections(msgspec.Struct, frozen=True, kw_only=True, tag="collections"):
     """Python's garbage collections within the window; the oldest generation is the expensive one."""
 
     num: int
@@ -192,7 +241,7 @@ class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
     had: list[Why] = []
 
 
-class Timing(msgspec.Struct, frozen=True, kw_only=True):
+class Timing(msgspec.Struct, frozen=True, kw_only=True, tag="timing"):
     """The window of the plain run: nothing recorded it, and the device was synchronised at its two ends only.
 
     Args:
@@ -228,7 +277,9 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         step: the cycle that counts as a step, in words.
         live: what torch and Python say of themselves in the process, `live.*`; see docs/reference/facts.md.
+        loaders: those that the steps draw from come first.
         rss_growth_bytes: of the process and of its loader's workers within the window.
+        rss_levels_bytes: of the process, at ends of steps spread evenly over the window; [] where not followed.
     """
 
     pid: int
@@ -246,10 +297,11 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     peak_rss_bytes: int | None = None
     rss_growth_bytes: int | None = None
     workers_rss_growth_bytes: int | None = None
+    rss_levels_bytes: list[int] = []
     environment_changes: list[EnvironmentChange] = []
 
 
-class Shares(msgspec.Struct, frozen=True, kw_only=True):
+class Shares(msgspec.Struct, frozen=True, kw_only=True, tag="shares"):
     """Where a step of the plain run goes; sums to 1.
 
     Args:
@@ -278,7 +330,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     evidence: list[str] = []
 
 
-class Attribution(msgspec.Struct, frozen=True, kw_only=True):
+class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
     """The profiled run's facts, brought to the plain run's step.
 
     Args:

@@ -9,7 +9,7 @@ import msgspec
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 
-Purpose = Literal["run", "pilot", "measured", "trace"]
+Purpose = Literal["run", "pilot", "measured", "trace", "observed"]
 EndedBy = Literal["command", "window", "timeout", "user"]
 
 
@@ -41,11 +41,11 @@ class TracePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordFrom(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the recording begins, of all ranks alike: `record-from.json`, written while the command runs.
+    """Where a trace, or a window, begins, of all ranks alike: `record-from.json`, written while the command runs.
 
     Args:
         step: steps before it begins; the profiler takes one more to get ready.
-        num_steps: steps to record.
+        num_steps: steps of it.
     """
 
     schema: str = "dynotune.record_from/1"
@@ -58,12 +58,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         warmup_steps: steps before the window, or the trace, begins; None where the window is not timed, and where
-            `RecordFrom` says when to begin the trace.
+            `RecordFrom` says when to begin the trace or the observed window.
         window_steps: steps of the window.
         step_on: `module:function` whose return ends a step, or `dynotune.step`; None to find it.
         seed: given to random, numpy and torch before the program draws from them; None leaves them.
         pilot: note in which steps something was compiled or allocated.
         trace: record a trace, in place of a timed window; None for none.
+        observe: say at the window's end what the process is like (event `state`), and note what happened in each step.
     """
 
     schema: str = "dynotune.plan/1"
@@ -74,6 +75,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     pilot: bool = False
     trace: TracePlan | None = None
+    observe: bool = False
 
 
 class Readback(msgspec.Struct, frozen=True):

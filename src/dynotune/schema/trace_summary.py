@@ -56,6 +56,7 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
         busy_s: union of all that ran; `busy_s + idle_s == window_s`.
         compute_s, copy_s, communication_s: union of each kind; they may overlap one another.
         overlap: busy time split by what ran at once; its parts sum to `busy_s`.
+        late_s: the part of `idle.kernel_s` in gaps that began before their work was queued.
     """
 
     rank: int | None
@@ -69,6 +70,25 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float
     overlap: Overlap = Overlap()
     idle: Idle = Idle()
+    late_s: float = 0.0
+
+
+class HostTime(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process did within its window, on the thread that queues most work or, without a device, works most.
+
+    Args:
+        loader_s: inside the DataLoader's `__next__`.
+        operator_s: in operators outside of it.
+        communication_s: collectives of gloo, MPI or UCC were under way and neither of these ran.
+        loader_in_background: batches were drawn on another thread.
+    """
+
+    rank: int | None
+    window_s: float
+    loader_s: float
+    operator_s: float
+    communication_s: float
+    loader_in_background: bool = False
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,6 +237,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
         share: of the window.
         claim: one sentence.
         evidence: the figures behind it.
+        work_s: the part of `lost_s` in which the device worked, of causes that hold idle time too.
     """
 
     id: str
@@ -225,6 +246,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     claim: str
     where: Place = Place()
     evidence: list[str] = []
+    work_s: float = 0.0
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,13 +262,14 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True):
     idle_other: float
 
 
-class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
+class TraceSummary(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
     """`dynotune trace --json`.
 
     Args:
         window_s: of the rank whose window is longest; None when the trace holds nothing with a duration.
         num_steps: None where steps are neither marked nor found; `step_source` says which.
         shares: None without a device.
+        unsynced: copies to the host's page-locked memory that were read at once: nothing waited for them.
         unknown: facts that this trace cannot give, name to reason.
         notes: what is partial.
     """
@@ -271,6 +294,8 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
     ranks: Ranks | None
     operators: list[Operator]
     memory: list[Memory] = []
+    hosts: list[HostTime] = []
+    unsynced: list[Calls] = []
     unknown: dict[str, Unknown] = {}
     notes: list[str] = []
 

@@ -70,6 +70,13 @@ def allocations(timeline: Timeline, window: tuple[int, int], place_of: Callable[
     return _grouped(timeline, _calls_named(timeline, _ALLOCATES), window, place_of)
 
 
+def unsynced(
+    timeline: Timeline, window: tuple[int, int], chosen: NDArray[np.bool_], place_of: Callable[[Ints], list[Place]]
+) -> list[Calls]:
+    """Copies to page-locked memory inside the window that were read too early, by function and place."""
+    return _grouped(timeline, chosen, window, place_of)
+
+
 def _matching(names: list[str], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     return np.fromiter(
         (pattern.fullmatch(plain_name(name)) is not None for name in names), dtype=np.bool_, count=len(names)

@@ -27,7 +27,8 @@ _IDLE = {
     "alloc-retries": "allocating and freeing device memory",
     "empty-cache-in-loop": "freeing device memory and allocating it again",
     "pinned-alloc-slow": "allocating page-locked memory",
-    "pin-in-hot-loop": "page-locking memory",
+    "pin-in-hot-loop": "copying data to page-locked memory",
+    "create-on-cpu-then-move": "making tensors on the host",
     "many-small-copies": "many small copies",
     "optimizer-forloop": "the optimizer's many kernels",
     "rank-imbalance": "waiting for the slowest rank",
@@ -85,6 +86,7 @@ def _of_rank(facts: RankFacts, *, named_rank: bool) -> dict[str, list[Cause]]:
                 claim=losses[0].claim,
                 where=where,
                 evidence=[line for loss in losses for line in loss.evidence] + suffix,
+                work_s=sum(loss.work_ns for loss in losses) / 1e9,
             )
         )
     return rows

@@ -40,6 +40,11 @@ class Gaps:
         """Each cause's total. They sum to the device's idle time."""
         return {cause: int(part.sum()) for cause, part in self.split_ns.items()}
 
+    def late_ns(self) -> int:
+        """The part of `kernel` in gaps that began before their work was queued: queued earlier, it would not show."""
+        before = self.split_ns["host"] + self.split_ns["loader"] + self.split_ns["sync"]
+        return int(self.split_ns["kernel"][before > 0].sum())
+
     def cause(self) -> list[IdleCause]:
         """The cause that holds the largest part of each gap."""
         largest = np.argmax([self.split_ns[cause] for cause in CAUSES], axis=0)

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Place
-from dynotune.trace import intervals
+from dynotune.trace import intervals, sequence
 from dynotune.trace.calls import plain_name
 from dynotune.trace.idle import Gaps, in_loader, loader_spans
 from dynotune.trace.kernels import GRAPH_LAUNCHES
+from dynotune.trace.nesting import outermost
 from dynotune.trace.places import Found
 from dynotune.trace.rank_facts import (
     Loss,
@@ -62,7 +63,7 @@ def losses(facts: RankFacts) -> list[Loss]:
     host_left = gaps.split_ns["host"].copy()
     found = [*_loader(facts, gaps), *_syncs(facts, gaps)]
     # From the narrow to the wide: each takes its part and leaves the rest to those that follow.
-    for narrow in (_host_memory, _device_memory, _small_copies, _optimizer):
+    for narrow in (_pinning, _host_memory, _device_memory, _made_on_host, _small_copies, _optimizer):
         found += narrow(facts, gaps, host_left)
     return [*found, *_host(facts, facts.busiest, host_left), *_queued(facts, gaps)]
 
@@ -132,20 +133,50 @@ def _syncs(facts: RankFacts, gaps: Gaps) -> Iterator[Loss]:
             yield Loss(cause, int(part.sum()), claims[cause], where, (evidence, *places))
 
 
+def _pinning(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
+    """Page-locking and the copy into that memory: most of the time goes to the latter once the memory is cached."""
+    host = facts.timeline.host
+    rows = outermost(host, _touching(facts, named(facts.timeline, _PINS, HostKind.OPERATOR)))
+    lost, rows = _inside_spans(facts, gaps, host_left, rows)
+    if lost:
+        took = in_window(facts, host.start_ns[rows], host.end_ns[rows])
+        where = heaviest(facts, facts.places.at(host.thread[rows].astype(np.int64), host.start_ns[rows]), took)
+        evidence = f"pin_memory: {per_step(facts, len(rows))}, {of_step(facts, int(took.sum()))}"
+        claim = "The host copied data to page-locked memory while the device had nothing to do."
+        yield Loss("pin-in-hot-loop", lost, claim, where, (evidence,))
+
+
+def _made_on_host(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
+    host = facts.timeline.host
+    threads = np.unique(host.thread[gaps.call[gaps.call != UNKNOWN]])
+    rows = _touching(facts, sequence.made_then_copied(facts.timeline, threads))
+    rows = np.setdiff1d(rows, named(facts.timeline, _PINS, HostKind.OPERATOR))
+    lost, rows = _inside_spans(facts, gaps, host_left, rows)
+    if lost:
+        took = in_window(facts, host.start_ns[rows], host.end_ns[rows])
+        where = heaviest(facts, facts.places.at(host.thread[rows].astype(np.int64), host.start_ns[rows]), took)
+        evidence = (
+            f"operators on the host before a copy: {per_step(facts, len(rows))}, {of_step(facts, int(took.sum()))}"
+        )
+        claim = "The host made tensors that it then copied to the device, which had nothing to do."
+        yield Loss("create-on-cpu-then-move", lost, claim, where, (evidence,))
+
+
 def _host_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
-    lost, rows = _inside_calls(facts, gaps, host_left, _HOST_MEMORY)
+    rows = _touching(facts, named(facts.timeline, _HOST_MEMORY, HostKind.CALL))
+    rows = rows[~_begins_inside(facts, rows, named(facts.timeline, _PINS, HostKind.OPERATOR))]
+    lost, rows = _inside_spans(facts, gaps, host_left, rows)
     if lost:
         claim = "The host allocated page-locked memory while the device had nothing to do."
-        where = _of_calls(facts, rows)
-        cause = "pin-in-hot-loop" if _PINS.match(where.operator) else "pinned-alloc-slow"
-        yield Loss(cause, lost, claim, where, (_calls_in_words(facts, rows),))
+        yield Loss("pinned-alloc-slow", lost, claim, _of_calls(facts, rows), (_calls_in_words(facts, rows),))
 
 
 def _device_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
     # Every program allocates at its beginning: only in steps is it a fault.
     if facts.num_steps is None:
         return
-    lost, rows = _inside_calls(facts, gaps, host_left, _DEVICE_MEMORY)
+    rows = _touching(facts, named(facts.timeline, _DEVICE_MEMORY, HostKind.CALL))
+    lost, rows = _inside_spans(facts, gaps, host_left, rows)
     if lost:
         names, host = facts.timeline.names, facts.timeline.host
         num_frees = sum(_FREES.match(names[name]) is not None for name in host.name[rows].tolist())
@@ -156,14 +187,45 @@ def _device_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Lo
         yield Loss(cause, lost, claim, _of_calls(facts, rows), (_calls_in_words(facts, rows),))
 
 
-def _inside_calls(facts: RankFacts, gaps: Gaps, host_left: Ints, pattern: re.Pattern[str]) -> tuple[int, Ints]:
-    """Takes from `host_left` what lies inside calls of these names: the nanoseconds, and the rows of the calls."""
+def _inside_spans(facts: RankFacts, gaps: Gaps, host_left: Ints, rows: Ints) -> tuple[int, Ints]:
+    """Takes from `host_left` what lies inside these rows of the host: the nanoseconds, and the rows that count.
+
+    They count on threads that queue work.
+    """
     host = facts.timeline.host
-    rows = _touching(facts, named(facts.timeline, pattern, HostKind.CALL))
     # The loader's thread that pins batches queues nothing, and holds nobody up.
     rows = rows[np.isin(host.thread[rows], host.thread[gaps.call[gaps.call != UNKNOWN]])]
     inside = intervals.covered(intervals.union(host.start_ns[rows], host.end_ns[rows]), gaps.start_ns, gaps.end_ns)
+    inside = np.maximum(inside, _waited(facts, gaps, rows))
     return _take(host_left, np.minimum(inside, host_left)), rows
+
+
+def _begins_inside(facts: RankFacts, rows: Ints, spans: Ints) -> NDArray[np.bool_]:
+    """For each of these rows of the host: whether it begins inside one of the spans, on the same thread."""
+    host = facts.timeline.host
+    inside = np.zeros(len(rows), dtype=bool)
+    for thread in np.unique(host.thread[spans]):
+        own = spans[host.thread[spans] == thread]
+        within = intervals.union(host.start_ns[own], host.end_ns[own])
+        start = host.start_ns[rows]
+        inside |= (host.thread[rows] == thread) & (intervals.covered(within, start, start + 1) > 0)
+    return inside
+
+
+def _waited(facts: RankFacts, gaps: Gaps, rows: Ints) -> Ints:
+    """For each gap that began inside a call that frees device memory: how long that call took.
+
+    It waits for the device: as with other waits, the next work would have been queued that much earlier.
+    """
+    host, names = facts.timeline.host, facts.timeline.names
+    frees = np.array([_FREES.match(names[name]) is not None for name in host.name[rows].tolist()], dtype=bool)
+    rows = rows[frees & (host.kind[rows] == HostKind.CALL)]
+    if not len(rows):
+        return np.zeros(len(gaps), dtype=np.int64)
+    at = rows[np.maximum(np.searchsorted(host.start_ns[rows], gaps.start_ns, side="right") - 1, 0)]
+    began_in = (host.start_ns[at] <= gaps.start_ns) & (gaps.start_ns < host.end_ns[at])
+    waited: Ints = np.where(began_in, host.end_ns[at] - host.start_ns[at], 0)
+    return waited
 
 
 def _take(host_left: Ints, part: Ints) -> int:
@@ -192,13 +254,13 @@ def _small_copies(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Los
     rows = np.flatnonzero(small & (device.start_ns >= facts.window[0]) & (device.start_ns < facts.window[1]))
     if facts.num_steps is None or len(rows) <= MANY_SMALL_COPIES * facts.num_steps:
         return
-    lost = _take(host_left, host_left * _ended_by(gaps, device.launch[rows]))
-    lost += int(in_window(facts, device.start_ns[rows], device.end_ns[rows]).sum())
+    work = int(in_window(facts, device.start_ns[rows], device.end_ns[rows]).sum())
+    lost = _take(host_left, host_left * _ended_by(gaps, device.launch[rows])) + work
     size = f"{int(np.median(device.num_bytes[rows])):,} bytes in the middle"
     evidence = f"copies of less than 64 KiB to the device: {per_step(facts, len(rows))}, {size}"
     claim = "Data went to the device in many small copies, each of which costs its latency."
     where = launched_at(facts, rows, np.ones(len(rows), dtype=np.int64))
-    yield Loss("many-small-copies", lost, claim, where, (evidence,))
+    yield Loss("many-small-copies", lost, claim, where, (evidence,), work)
 
 
 def _ended_by(gaps: Gaps, calls: Ints) -> Ints:
@@ -216,27 +278,21 @@ def _optimizer(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
     took = in_window(facts, device.start_ns[rows], device.end_ns[rows])
     if np.median(took) >= SHORT_KERNEL_S * 1e9:
         return
-    lost = _take(host_left, host_left * _ended_by(gaps, device.launch[rows])) + int(took.sum())
+    work = int(took.sum())
+    lost = _take(host_left, host_left * _ended_by(gaps, device.launch[rows])) + work
     evidence = f"{len(rows) / len(spans):,.0f} kernels in each call of the optimizer, {duration(np.median(took))} each"
     claim = "The optimizer updates each parameter by kernels of its own."
     found = facts.places.at(host.thread[spans].astype(np.int64), host.start_ns[spans])
     where = heaviest(facts, found, host.end_ns[spans] - host.start_ns[spans])
-    yield Loss("optimizer-forloop", lost, claim, Place(where.function, where.operator), (evidence,))
+    yield Loss("optimizer-forloop", lost, claim, Place(where.function, where.operator), (evidence,), work)
 
 
 def _kernels_launched_inside(facts: RankFacts, spans: Ints) -> Ints:
     """Rows of the kernels of the rank's busiest device that were queued inside these spans of the host."""
-    host, device = facts.timeline.host, facts.timeline.device
+    device = facts.timeline.device
     kernels = (device.kind == DeviceKind.KERNEL) & (device.device == facts.device)
     rows = np.flatnonzero(kernels & (device.launch != UNKNOWN))
-    launch = device.launch[rows]
-    inside = np.zeros(len(rows), dtype=bool)
-    for thread in np.unique(host.thread[spans]):
-        own = spans[host.thread[spans] == thread]
-        within = intervals.union(host.start_ns[own], host.end_ns[own])
-        start = host.start_ns[launch]
-        inside |= (host.thread[launch] == thread) & (intervals.covered(within, start, start + 1) > 0)
-    return rows[inside]
+    return rows[_begins_inside(facts, device.launch[rows], spans)]
 
 
 def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[Loss]:

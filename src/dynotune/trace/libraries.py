@@ -22,12 +22,12 @@ an installed package only its own name is left."""
 
 _INSTALLED = re.compile(
     r"(?:^|[/\\])(?:site-packages|dist-packages|lib(?:64)?[/\\]python3[^/\\]*|python3\d+\.zip|torch|torchinductor_[^/\\]*)"
-    r"[/\\]|^<frozen "
+    r"[/\\]|(?:^|[/\\])dynotune[/\\]agent[/\\]|^<frozen "
 )
 
 
 @lru_cache(maxsize=1 << 16)
 def is_of_library(file: str) -> bool:
-    """Whether the file lies in an installed package, the standard library or torch, or torch generated it."""
+    """Whether the file lies in an installed package, the standard library, torch or our agent, or torch made it."""
     first = file.split("/")[0].removesuffix(".py")
     return bool(_INSTALLED.search(file) or PACKAGES.fullmatch(first)) or first in sys.stdlib_module_names

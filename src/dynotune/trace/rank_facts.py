@@ -72,6 +72,7 @@ class Loss:
         lost_ns: defined cause by cause in docs/reference/trace.md.
         claim: one sentence, without the figure.
         evidence: the figures.
+        work_ns: the part of `lost_ns` in which the device worked, of causes that hold idle time too.
     """
 
     id: str
@@ -79,6 +80,7 @@ class Loss:
     claim: str
     where: Place
     evidence: tuple[str, ...] = ()
+    work_ns: int = 0
 
 
 def in_window(facts: RankFacts, start_ns: Ints, end_ns: Ints) -> Ints:

@@ -8,6 +8,7 @@ import numpy as np
 
 from dynotune.schema.facts import Unknown
 from dynotune.schema.trace_summary import (
+    Calls,
     DeviceTime,
     Gap,
     Idle,
@@ -16,7 +17,20 @@ from dynotune.schema.trace_summary import (
     Shares,
     TraceSummary,
 )
-from dynotune.trace import calls, causes, copies, device_time, idle, kernels, memory, operators, ranks, steps
+from dynotune.trace import (
+    calls,
+    causes,
+    copies,
+    device_time,
+    host_time,
+    idle,
+    kernels,
+    memory,
+    operators,
+    ranks,
+    sequence,
+    steps,
+)
 from dynotune.trace.places import Places
 from dynotune.trace.rank_facts import OnDevice, RankFacts, duration, percent
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
@@ -55,6 +69,8 @@ def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
         ranks=compared,
         operators=of_operators,
         memory=[row for one in facts for row in memory.facts(one.timeline, one.window)],
+        hosts=[host_time.facts(one.timeline, one.window) for one in facts],
+        unsynced=[row for one in facts for row in _unsynced(one)],
         unknown=_unknown(facts),
         notes=[note for one in facts for note in (*one.timeline.notes, *_notes(one))],
     )
@@ -89,6 +105,10 @@ def _place_of(facts: RankFacts) -> Callable[[Ints], list[Place]]:
     return lambda rows: facts.places.texts(facts.places.of_calls(rows))
 
 
+def _unsynced(facts: RankFacts) -> list[Calls]:
+    return calls.unsynced(facts.timeline, facts.window, sequence.read_too_early(facts.timeline), _place_of(facts))
+
+
 def _device_time(facts: RankFacts, index: int) -> DeviceTime:
     busy, idle_ns = facts.devices[index].busy, facts.devices[index].gaps.idle_ns()
     properties = facts.timeline.properties.get(index)
@@ -112,6 +132,7 @@ def _device_time(facts: RankFacts, index: int) -> DeviceTime:
             all_s=busy.all_ns / 1e9,
         ),
         idle=Idle(**{f"{cause}_s": time_ns / 1e9 for cause, time_ns in idle_ns.items()}),
+        late_s=facts.devices[index].gaps.late_ns() / 1e9,
     )
 
 

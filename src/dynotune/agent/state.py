@@ -1,0 +1,113 @@
+"""What the program is like, said once, when its window has ended: everything that is not timing.
+
+Each part looks at one thing. A part that fails is left out, and the reader is told that and why.
+"""
+
+from __future__ import annotations
+
+import resource
+
+from . import state_torch
+from .state_calls import Calls
+from .state_compile import Compilations
+from .state_loaders import Loaders
+from .state_memory import Garbage, Memory
+from .state_models import Models
+from .state_optimizers import Optimizers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .hooks import Log
+    from .names import Key
+
+
+class State:
+    """The parts, and when each of them looks.
+
+    Args:
+        log: takes a place in words and an exception.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._torch: Any = None
+        self.loaders = Loaders(log)
+        self.models = Models(log)
+        self.optimizers = Optimizers()
+        self.garbage = Garbage()
+        self.compilations = Compilations()
+        self._calls = Calls(log)
+        self._memory = Memory()
+        self._failed: dict[str, str] = {}
+
+    def torch_is_here(self, torch: Any) -> None:
+        self._torch = torch
+        self.garbage.install()
+        parts = (self.loaders, self.models, self.optimizers, self.compilations, self._calls, self._memory)
+        for part in parts:
+            self._try(type(part).__name__, part.torch_is_here, torch)
+
+    def compilation_begins(self, *args: Any) -> None:
+        """What a graph could see has to be as it will stay."""
+        self._try("optimizers", self.optimizers.look_no_more)
+        self._try("compilation", self.compilations.compilation_begins, *args)
+
+    def window_begins(self) -> None:
+        """From here on nothing is looked at, but what is counted."""
+        self._try("models", self.models.look_no_more)
+        self._try("loaders", self.loaders.look_no_more)
+        self._try("optimizers", self.optimizers.look_no_more)
+        self._try("memory", self._memory.begin)
+        self._try("calls", self._calls.begin)
+        self.compilations.begin()
+        self.garbage.reset()
+
+    def leave(self) -> None:
+        """This process works for another one."""
+        self.garbage.remove()
+        self.models.look_no_more()
+        self._try("loaders", self.loaders.look_no_more)
+
+    def fields(self, is_counted: Callable[[Key], bool]) -> dict[str, Any]:
+        """Of the event `state`; what is absent, failed: see `failed`."""
+        found: dict[str, Any] = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+        # First what the rest would change.
+        collections = self._try("collections", self.garbage.facts)
+        memory = self._try("memory", self._memory.facts) or {}
+        optimizers = self._try("optimizers", self.optimizers.facts)
+        models = self._try("models", self.models.facts, bool(optimizers))
+        parts = {
+            "collections": collections,
+            **memory,
+            "optimizers": optimizers,
+            "models": models,
+            "loaders": self._try("loaders", self.loaders.facts, is_counted),
+            "compilation": self._try("compilation", self.compilations.facts),
+            "live": self._live(),
+        }
+        found.update((name, part) for name, part in parts.items() if part is not None)
+        found["failed"] = self._failed
+        return found
+
+    def _live(self) -> dict[str, Any]:
+        live = self._try("live facts", state_torch.facts, self._torch) or {}
+        live.update(self._try("calls", self._calls.facts) or {})
+        live["autocast_dtypes"] = sorted(self.models.autocast_dtypes)
+        live["grad_scaler"] = self.optimizers.scales
+        live["zero_grad_sets_none"] = self.optimizers.zero_grad_sets_none
+        live["zero_grad_place"] = self.optimizers.zero_grad_place
+        live["unsynced_reads"] = state_torch.unknown(
+            "copies to the host are not followed: that would cost in every step and change what torch.compile sees"
+        )
+        return {"live." + name: value for name, value in live.items()}
+
+    def _try(self, part: str, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except Exception as error:
+            self._failed[part] = "%s: %s" % (type(error).__name__, str(error)[:200])
+            self._log(part, error)
+            return None

@@ -1,0 +1,145 @@
+"""What torch and Python say of themselves in the live process: `live.*`, without the prefix."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_NO_CUDA = "the process does not use CUDA"
+_NOT_COMPILED = "torch.compile was not used"
+
+
+class NotKnown(Exception):
+    """A fact that cannot be had, for the reason that it carries."""
+
+
+def facts(torch: Any) -> dict[str, Any]:
+    """Each by itself: what this version does not have is unknown, and takes no other with it."""
+    found = {}
+    for name, ask in _ASKED.items():
+        try:
+            found[name] = ask(torch)
+        except NotKnown as error:
+            found[name] = unknown(str(error))
+        except Exception as error:
+            found[name] = unknown("torch does not say: %s: %s" % (type(error).__name__, str(error)[:200]))
+    opencv = sys.modules.get("cv2")
+    if opencv is not None and hasattr(opencv, "getNumThreads"):
+        found["cv2_num_threads"] = int(opencv.getNumThreads())
+    return found
+
+
+def unknown(reason: str) -> dict[str, str]:
+    """As `schema.facts.Unknown` is written."""
+    return {"type": "unknown", "reason": reason}
+
+
+def _with_cuda(ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def asked(torch: Any) -> Any:
+        if not torch.cuda.is_initialized():
+            raise NotKnown(_NO_CUDA)
+        return ask(torch)
+
+    return asked
+
+
+def _capability(torch: Any) -> str:
+    return "%d.%d" % tuple(torch.cuda.get_device_capability())
+
+
+def _nccl(torch: Any) -> str:
+    return ".".join(str(part) for part in torch.cuda.nccl.version())
+
+
+def _matmul(torch: Any) -> str:
+    matmul = torch.backends.cuda.matmul
+    try:
+        # Asked first: where it was set, the older names raise.
+        value = str(matmul.fp32_precision)
+    except (AttributeError, AssertionError):
+        return "tf32" if matmul.allow_tf32 else "ieee"
+    return _inherited(torch, value)
+
+
+def _conv(torch: Any) -> str:
+    cudnn = torch.backends.cudnn
+    try:
+        value = str(cudnn.conv.fp32_precision)
+    except (AttributeError, AssertionError):
+        return "tf32" if cudnn.allow_tf32 else "ieee"
+    return _inherited(torch, value)
+
+
+def _inherited(torch: Any, value: str) -> str:
+    if value == "none":
+        value = str(getattr(torch.backends, "fp32_precision", "none"))
+    return "ieee" if value == "none" else value
+
+
+def _reduced(torch: Any) -> bool:
+    value = torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+    return bool(value[0] if isinstance(value, tuple) else value)
+
+
+def _backend(torch: Any) -> str | None:
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    return str(distributed.get_backend())
+
+
+def _recompile_limit(torch: Any) -> int:
+    config: Any = sys.modules.get("torch._dynamo.config")
+    if config is None:
+        raise NotKnown(_NOT_COMPILED)
+    return int(config.recompile_limit if hasattr(config, "recompile_limit") else config.cache_size_limit)
+
+
+def _inductor(name: str) -> Callable[[Any], bool]:
+    def asked(torch: Any) -> bool:
+        config: Any = sys.modules.get("torch._inductor.config")
+        if config is None:
+            raise NotKnown(_NOT_COMPILED)
+        return bool(getattr(config, name))
+
+    return asked
+
+
+_ASKED: dict[str, Callable[[Any], Any]] = {
+    "torch_version": lambda torch: str(torch.__version__),
+    "cuda_version": lambda torch: torch.version.cuda,
+    "cudnn_version": _with_cuda(lambda torch: torch.backends.cudnn.version()),
+    "nccl_version": _with_cuda(_nccl),
+    "arch_list": _with_cuda(lambda torch: list(torch.cuda.get_arch_list())),
+    "compute_capability": _with_cuda(_capability),
+    "device_name": _with_cuda(lambda torch: torch.cuda.get_device_name()),
+    "num_threads": lambda torch: int(torch.get_num_threads()),
+    "num_interop_threads": lambda torch: int(torch.get_num_interop_threads()),
+    "cudnn_enabled": lambda torch: bool(torch.backends.cudnn.enabled),
+    "cudnn_benchmark": lambda torch: bool(torch.backends.cudnn.benchmark),
+    "cudnn_benchmark_limit": lambda torch: torch.backends.cudnn.benchmark_limit,
+    "cudnn_deterministic": lambda torch: bool(torch.backends.cudnn.deterministic),
+    "deterministic_algorithms": lambda torch: bool(torch.are_deterministic_algorithms_enabled()),
+    "deterministic_warn_only": lambda torch: bool(torch.is_deterministic_algorithms_warn_only_enabled()),
+    "fill_uninitialized_memory": lambda torch: bool(torch.utils.deterministic.fill_uninitialized_memory),
+    "matmul_fp32_precision": _matmul,
+    "conv_fp32_precision": _conv,
+    "fp16_reduced_precision_reduction": _reduced,
+    "fp16_accumulation": lambda torch: bool(torch.backends.cuda.matmul.allow_fp16_accumulation),
+    "sdp_flash": lambda torch: bool(torch.backends.cuda.flash_sdp_enabled()),
+    "sdp_mem_efficient": lambda torch: bool(torch.backends.cuda.mem_efficient_sdp_enabled()),
+    "sdp_math": lambda torch: bool(torch.backends.cuda.math_sdp_enabled()),
+    "sdp_cudnn": lambda torch: bool(torch.backends.cuda.cudnn_sdp_enabled()),
+    "distributed_backend": _backend,
+    "dynamo_recompile_limit": _recompile_limit,
+    "inductor_caches_disabled": _inductor("force_disable_caches"),
+    "inductor_fx_graph_cache": _inductor("fx_graph_cache"),
+    "multiprocessing_sharing": lambda torch: str(torch.multiprocessing.get_sharing_strategy()),
+    "gc_enabled": lambda torch: gc.isenabled(),
+    "gc_threshold": lambda torch: list(gc.get_threshold()),
+}

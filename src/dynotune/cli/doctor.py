@@ -1,0 +1,168 @@
+"""`dynotune doctor`: what machine and environment cost, without running anything."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dynotune.cli.explain import show
+from dynotune.cli.options import check_json, environment, write_json
+from dynotune.schema.diagnosis import Difference, Examination, Severity
+from dynotune.schema.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dynotune.schema.facts import Facts, Unknown
+
+SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
+DEADLINE_S = 1.9
+"""For the facts; importing and drawing take the rest of three seconds."""
+LARGEST_EXAMINATION_BYTES = 16 << 20
+"""A thousand times what one takes."""
+
+
+def doctor(
+    context: typer.Context,
+    python: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="The interpreter to ask; that of the command, or `python`, without."),
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(metavar="OTHER.json", help="In what this machine differs from another's --json.")
+    ] = None,
+    about: Annotated[str | None, typer.Option(metavar="WORD", help="Ask about one finding or popular remedy.")] = None,
+    fail_on: Annotated[
+        str | None, typer.Option(metavar="SEVERITY", help="Exit with 1 where a finding is high, medium or low.")
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON; - is stdout.")
+    ] = None,
+) -> None:
+    """What this machine, this interpreter and this environment cost.
+
+    Nothing is run and no GPU is needed; the command after -- only says which
+    interpreter is meant. What only a running program shows is named as not
+    judged. For example:
+
+    dynotune doctor
+
+    dynotune doctor --json here.json -- python train.py
+
+    dynotune doctor --against there.json
+
+    dynotune doctor --about vm.dirty_ratio
+    """
+    check_json(json)
+    if about is not None:
+        show(about, json)
+        return
+    severity = _severity(fail_on)
+    other = None if against is None else _read(against)
+    examination = _examine(_facts(python, context.find_root().obj), other)
+    _show(examination, json)
+    if severity is not None and any(SEVERITIES.index(each.severity) <= severity for each in examination.findings):
+        raise typer.Exit(1)
+
+
+def _severity(text: str | None) -> int | None:
+    """Its place among the severities, worst first."""
+    if text is None:
+        return None
+    if text not in SEVERITIES:
+        raise UsageError(f"--fail-on {text} is no severity.", hint="Give one of high, medium, low.")
+    return SEVERITIES.index(text)
+
+
+def _read(path: Path) -> Facts:
+    """Facts of another machine, from a file that somebody else may have written.
+
+    Raises:
+        UsageError: there is no such file, or it is far too large.
+        RecordError: it is no examination.
+    """
+    from dynotune.schema import document
+
+    try:
+        if not path.is_file():
+            raise UsageError(
+                f"There is no file {path}.", hint="dynotune doctor --json FILE writes one on the other machine."
+            )
+        if path.stat().st_size > LARGEST_EXAMINATION_BYTES:
+            raise UsageError(
+                f"{path} is too large to be an examination.", hint="dynotune doctor --json FILE writes one."
+            )
+    except (OSError, ValueError) as error:
+        raise UsageError(f"Cannot read {path}: {error}.") from error
+    return document.read(path, Examination).facts
+
+
+def _facts(python: str | None, command: list[str] | None) -> Facts:
+    """What is known of machine, interpreter and environment, within the deadline."""
+    from dynotune import probe
+
+    env = environment()
+    asked = _interpreter(python, command, env)
+    gather = getattr(probe, "machine", None)
+    if gather is not None:
+        found: Facts = gather(env, python=asked, cwd=Path.cwd(), deadline_s=DEADLINE_S)
+        return found
+    return {
+        **probe.host.facts(),
+        **probe.nvml.facts(env),
+        **probe.environment.facts(env),
+        **probe.torch_build.ask(asked, Path.cwd(), env, timeout_s=DEADLINE_S),
+    }
+
+
+def _interpreter(python: str | None, command: list[str] | None, env: Mapping[str, str]) -> str | Unknown:
+    """`--python`, that of the command, or the one that the shell would start.
+
+    Raises:
+        UsageError: `--python` names no program.
+    """
+    from dynotune import probe
+
+    if python is not None:
+        found = probe.interpreter([python], env, Path.cwd())
+        if not isinstance(found, str):
+            raise UsageError(f"--python {python} cannot be used: {found.reason}.", hint="Name an interpreter.")
+        return found
+    if command:
+        return probe.interpreter(command, env, Path.cwd())
+    for name in ("python", "python3"):
+        found = probe.interpreter([name], env, Path.cwd())
+        if isinstance(found, str):
+            return found
+    return sys.executable
+
+
+def _examine(facts: Facts, other: Facts | None) -> Examination:
+    from dynotune.doctor import Seen, differences, examine
+    from dynotune.doctor.folklore import seen_here
+    from dynotune.schema.observation import Observation
+
+    seen = Seen(Observation(facts=facts))
+    findings, unknown = examine(seen, "machine")
+    differing: list[Difference] | None = None if other is None else differences(facts, other)
+    folklore = list(seen_here(seen, [finding.id for finding in findings]))
+    return Examination(findings=findings, unknown=unknown, facts=facts, differences=differing, folklore=folklore)
+
+
+def _show(examination: Examination, json: str | None) -> None:
+    if json != "-":
+        from rich.console import Console
+
+        from dynotune.doctor import all_rules
+        from dynotune.report.doctor import examination_report
+
+        # Names and values may hold what the terminal's encoding does not.
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="replace")
+        costs = {rule.id: rule.costs for rule in all_rules().values()}
+        Console(highlight=False).print(examination_report(examination, costs=costs))
+    if json is not None:
+        write_json(examination, json)

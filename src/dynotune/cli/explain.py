@@ -1,0 +1,46 @@
+"""`dynotune explain`: what a finding means, or what is so of a popular remedy."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dynotune.cli.options import check_json, write_json
+
+
+def explain(
+    id: Annotated[str, typer.Argument(metavar="ID", help="A finding, or a word for a popular remedy.")],
+    json: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - is standard output.")
+    ] = None,
+) -> None:
+    """What a finding sees, why it costs, when it is wrong, and what people believe of it.
+
+    For example:
+
+    dynotune explain cublas-env-regex
+
+    dynotune explain vm.dirty_ratio
+    """
+    check_json(json)
+    show(id, json)
+
+
+def show(word: str, json: str | None) -> None:
+    """Print what is known of `word`, or write it as JSON.
+
+    Raises:
+        UsageError: nothing is known of it.
+    """
+    from dynotune import doctor
+
+    explanation = doctor.explain(word)
+    if json is not None:
+        write_json(explanation, json)
+        return
+    from rich.console import Console
+
+    from dynotune.report.explanation import explanation_report
+
+    Console(highlight=False).print(explanation_report(explanation))

@@ -1,0 +1,315 @@
+"""Brings the profiled run's facts to the plain run's step. Pure arithmetic; defined in docs/reference/diagnosis.md.
+
+A recorder makes the host slower and leaves the device as fast as it is. So the plain run says how long a step is and
+how long it waits for batches, and the trace says what the device did meanwhile. The host gets what is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Attribution, Loss, Shares, Timing
+from dynotune.schema.trace_summary import Cause, Copies, DeviceTime, HostTime, TraceSummary
+
+NOTED_SHORTER = 0.05
+"""A plain step that is shorter than the recorded work of the device by more than this is worth a note."""
+NOTED_SLOWER = 0.2
+"""A recorded step that is longer by more than this, too; what the host does is then known less well."""
+
+PART_OF = {
+    "loader-bound": "loader",
+    "h2d-blocking": "sync",
+    "sync-per-step": "sync",
+    "pinned-alloc-slow": "host",
+    "pin-in-hot-loop": "host",
+    "empty-cache-in-loop": "host",
+    "alloc-retries": "host",
+    "many-small-copies": "host",
+    "create-on-cpu-then-move": "host",
+    "optimizer-forloop": "host",
+    "launch-bound": "host",
+    "host-bound": "host",
+    "launch-latency": "queued",
+    "queue-stalled": "queued",
+    "pin-memory-off": "copy",
+    "h2d-not-overlapped": "copy",
+    "d2h-not-overlapped": "copy",
+    "device-copies": "copy",
+    "ddp-bucket-cap": "communication",
+    "communication-exposed": "communication",
+    "rank-imbalance": "communication",
+}
+"""The part of a step that each cause of a trace lies in; those that are not named lie in what the device computes."""
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of a program with a device, in seconds that sum to it.
+
+    Args:
+        compute, copy, communication: the device's own time; of the latter two what is exposed.
+        queued: the device was idle and work for it was queued all the while.
+        loader, sync, host: it waited for the loader, after a synchronisation, for the host otherwise.
+        late: work that was queued into an idle device had not started yet.
+        other: it is not known what it waited for.
+    """
+
+    compute: float = 0.0
+    copy: float = 0.0
+    communication: float = 0.0
+    queued: float = 0.0
+    loader: float = 0.0
+    sync: float = 0.0
+    other: float = 0.0
+    late: float = 0.0
+    host: float = 0.0
+
+    @property
+    def busy(self) -> float:
+        return self.compute + self.copy + self.communication
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """One recorded step, seconds. `device`, `host`: the rows that it is of; None where there is none."""
+
+    step_s: float
+    num_steps: float
+    device: DeviceTime | None
+    host: HostTime | None
+
+
+def attribute(
+    timing: Timing,
+    trace: TraceSummary,
+    *,
+    num_steps: int | None = None,
+    uses_device: bool | None = None,
+    slowed: float | None = None,
+) -> Attribution | Unknown:
+    """Where a step of the plain run goes, and what each cause of the trace can cost of it.
+
+    Args:
+        num_steps: in the trace's window, where the trace itself does not know them.
+        uses_device: whether the program is known to use one; then a trace without device work tells nothing.
+        slowed: what the recorder made of a step, where the trace was brought to the plain step before.
+
+    Returns:
+        Unknown where the trace has no work or no steps, or misses the device.
+    """
+    recorded = _recorded(trace, num_steps)
+    if isinstance(recorded, Unknown):
+        return recorded
+    if timing.step_s <= 0:
+        return Unknown("the plain run's step has no length")
+    slowed = slowed or recorded.step_s / timing.step_s
+    if recorded.device is not None:
+        return _with_device(timing, trace, recorded, recorded.device, slowed)
+    if uses_device:
+        return Unknown("the profiler recorded no device work, though the program uses a device")
+    if recorded.host is None:
+        return Unknown("the trace does not say what the host did")
+    return _without_device(timing, trace, recorded, recorded.host, slowed)
+
+
+def _recorded(trace: TraceSummary, num_steps: int | None) -> _Recorded | Unknown:
+    num = trace.num_steps or num_steps
+    if not trace.window_s:
+        return Unknown("the trace holds no work")
+    if not num:
+        return Unknown("the steps in the trace are not known")
+    # As the trace's own shares: where the window is longest, the busiest.
+    device = max(trace.devices, key=lambda row: (row.window_s, row.busy_s), default=None)
+    rank = None if device is None else device.rank
+    hosts = [row for row in trace.hosts if device is None or row.rank == rank]
+    host = max(hosts, key=lambda row: row.window_s, default=None)
+    window_s = trace.window_s if device is None else device.window_s
+    return _Recorded(window_s / num, num, device, host)
+
+
+def _with_device(
+    timing: Timing, trace: TraceSummary, recorded: _Recorded, device: DeviceTime, slowed: float
+) -> Attribution:
+    seen = parts_of(device, recorded.num_steps)
+    wait_s = _idle_in_loader(timing, seen.loader, recorded)
+    plain = plain_parts(seen, timing.step_s, wait_s)
+    step_s = timing.step_s
+    copies = [row for row in trace.copies if row.rank == device.rank]
+    to_host, between = _exposed_shares(copies)
+    behind_copy = _behind_copies(trace, seen, recorded)
+    shares = _normalised(
+        input=plain.loader,
+        transfer=plain.copy * to_host + plain.sync * behind_copy,
+        host=plain.host + plain.late + plain.sync * (1 - behind_copy),
+        device=plain.compute + plain.copy * (1 - to_host - between),
+        communication=plain.communication + plain.copy * between,
+        other=plain.queued + plain.other,
+    )
+    losses = [_loss(cause, seen, plain, recorded, step_s) for cause in trace.causes]
+    return Attribution(
+        shares=shares,
+        losses=_largest_first(losses),
+        busy_share=min(1.0, plain.busy / step_s),
+        slowed=slowed,
+        notes=_notes(timing, seen, plain, slowed),
+    )
+
+
+def parts_of(device: DeviceTime, num_steps: float) -> Parts:
+    """A recorded step of this device. Copies that run under a collective count as communication."""
+    overlap, idle = device.overlap, device.idle
+    communication_s = overlap.communication_s + overlap.copy_and_communication_s
+    late_s = min(device.late_s, idle.kernel_s)
+    return Parts(
+        compute=max(0.0, device.busy_s - overlap.copy_s - communication_s) / num_steps,
+        copy=overlap.copy_s / num_steps,
+        communication=communication_s / num_steps,
+        queued=(idle.kernel_s - late_s) / num_steps,
+        loader=idle.loader_s / num_steps,
+        sync=idle.sync_s / num_steps,
+        other=idle.other_s / num_steps,
+        late=late_s / num_steps,
+        host=idle.host_s / num_steps,
+    )
+
+
+def plain_parts(seen: Parts, step_s: float, wait_s: float) -> Parts:
+    """The recorded step `seen`, brought to a plain step of `step_s`.
+
+    Every part keeps its seconds, in this order, as far as the step has room for them: the device's own time, what was
+    queued, the loader, synchronisations, what is not known. The host gets the rest, be it less or more than in the
+    trace; work that started late belongs to it.
+
+    Args:
+        wait_s: of a plain step, waiting for the loader while the device was idle.
+    """
+    fits = min(1.0, step_s / seen.busy) if seen.busy else 1.0
+    left_s = max(0.0, step_s - seen.busy * fits)
+    kept: dict[str, float] = {}
+    for name, wanted_s in (("queued", seen.queued), ("loader", wait_s), ("sync", seen.sync), ("other", seen.other)):
+        kept[name] = min(wanted_s, left_s)
+        left_s -= kept[name]
+    waited = seen.late + seen.host
+    late = min(seen.late, left_s * seen.late / waited) if waited else 0.0
+    return Parts(
+        compute=seen.compute * fits,
+        copy=seen.copy * fits,
+        communication=seen.communication * fits,
+        late=late,
+        host=left_s - late,
+        **kept,
+    )
+
+
+def _idle_in_loader(timing: Timing, recorded_idle_s: float, recorded: _Recorded) -> float:
+    """Of a plain step, the time that it waited for the loader while the device was idle.
+
+    The device works off what is queued while the host waits, and that takes as long as in the trace. Where the loader
+    is drawn from on another thread, or was not timed, only the trace tells.
+    """
+    host = recorded.host
+    if timing.wait_s is None or (host is not None and host.loader_in_background):
+        return recorded_idle_s
+    worked_s = 0.0 if host is None else max(0.0, host.loader_s / recorded.num_steps - recorded_idle_s)
+    return max(0.0, timing.wait_s - worked_s)
+
+
+def _without_device(
+    timing: Timing, trace: TraceSummary, recorded: _Recorded, host: HostTime, slowed: float
+) -> Attribution:
+    """A program on the CPU: operators and collectives keep their seconds, Python gets what is left."""
+    step_s, num = timing.step_s, recorded.num_steps
+    waited = timing.wait_s is not None and not host.loader_in_background
+    loader_s = min(step_s, timing.wait_s if waited and timing.wait_s is not None else host.loader_s / num)
+    communication_s = min(step_s - loader_s, host.communication_s / num)
+    device_s = min(step_s - loader_s - communication_s, host.operator_s / num)
+    rest_s = max(0.0, step_s - loader_s - communication_s - device_s)
+    shares = _normalised(
+        input=loader_s, transfer=0.0, host=rest_s, device=device_s, communication=communication_s, other=0.0
+    )
+    seen = Parts(
+        loader=host.loader_s / num,
+        communication=host.communication_s / num,
+        compute=host.operator_s / num,
+        host=max(0.0, recorded.step_s - (host.loader_s + host.communication_s + host.operator_s) / num),
+    )
+    plain = Parts(loader=loader_s, communication=communication_s, compute=device_s, host=rest_s)
+    losses = [_loss(cause, seen, plain, recorded, step_s) for cause in trace.causes]
+    notes = [_slower(slowed)] if slowed > 1 + NOTED_SLOWER else []
+    return Attribution(shares=shares, losses=_largest_first(losses), slowed=slowed, notes=notes)
+
+
+def _exposed_shares(copies: list[Copies]) -> tuple[float, float]:
+    """Of the exposed copies, the part between host and device, and the part between devices."""
+    total_s = sum(row.exposed_s for row in copies)
+    if not total_s:
+        return 1.0, 0.0
+    between_s = sum(row.exposed_s for row in copies if row.kind == "PtoP")
+    within_s = sum(row.exposed_s for row in copies if row.kind == "DtoD")
+    return (total_s - between_s - within_s) / total_s, between_s / total_s
+
+
+def _behind_copies(trace: TraceSummary, seen: Parts, recorded: _Recorded) -> float:
+    """Of the idle time after synchronisations, the part after those that waited for a copy to the device."""
+    if not seen.sync:
+        return 0.0
+    lost_s = sum(cause.share for cause in trace.causes if cause.id == "h2d-blocking") * recorded.step_s
+    return min(1.0, lost_s / seen.sync)
+
+
+def _loss(cause: Cause, seen: Parts, plain: Parts, recorded: _Recorded, step_s: float) -> Loss:
+    """The cause, scaled as the part of the step that it lies in, and at most that part."""
+    lost_s = cause.share * recorded.step_s
+    work_s = min(lost_s, lost_s * cause.work_s / cause.lost_s) if cause.lost_s else 0.0
+    part = PART_OF.get(cause.id, "compute")
+    before_s, after_s = _part(seen, part), _part(plain, part)
+    idle_s = min(after_s, (lost_s - work_s) * after_s / before_s) if before_s else 0.0
+    if part == "compute":
+        idle_s, work_s = 0.0, lost_s
+    fits = plain.compute / seen.compute if seen.compute else 0.0
+    worked_s = min(plain.compute + plain.copy, work_s * fits) if work_s else 0.0
+    share = min(1.0, (idle_s + worked_s) / step_s)
+    return Loss(id=cause.id, share=share, claim=cause.claim, where=cause.where, evidence=list(cause.evidence))
+
+
+def _part(parts: Parts, name: str) -> float:
+    """Seconds of a part; launches that wait in vain are late or queued."""
+    seconds: float = parts.queued + parts.late if name == "queued" else getattr(parts, name)
+    return seconds
+
+
+def _largest_first(losses: list[Loss]) -> list[Loss]:
+    return sorted((loss for loss in losses if loss.share > 0), key=lambda loss: (-loss.share, loss.id))
+
+
+def _normalised(**parts: float) -> Shares:
+    """Parts of a step as shares of their sum, which is the step but for rounding."""
+    total = sum(parts.values())
+    return Shares(**{name: part / total for name, part in parts.items()})
+
+
+def _notes(timing: Timing, seen: Parts, plain: Parts, slowed: float) -> list[str]:
+    found = []
+    if seen.busy > timing.step_s * (1 + NOTED_SHORTER):
+        found.append(
+            f"A plain step takes {_ms(timing.step_s)}, less than the {_ms(seen.busy)} that the device worked for a "
+            "recorded one: the recorded steps are not like the others, or clocks changed. Shares are in proportion."
+        )
+    elif slowed > 1 + NOTED_SLOWER:
+        found.append(_slower(slowed))
+    if plain.host > (1 + NOTED_SLOWER) * max(seen.host, 0.0) and plain.host - seen.host > NOTED_SLOWER * timing.step_s:
+        found.append(
+            f"The device waited {_ms(plain.host)} for the host in a plain step and {_ms(seen.host)} in a recorded one: "
+            "what else the host did is not in the trace."
+        )
+    return found
+
+
+def _slower(slowed: float) -> str:
+    return f"A recorded step took {slowed:.2f} times as long as a plain one: what the host spent is reckoned back."
+
+
+def _ms(duration_s: float) -> str:
+    return f"{1000 * duration_s:.3g} ms"

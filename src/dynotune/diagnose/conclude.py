@@ -1,0 +1,227 @@
+"""From an observation to the diagnosis: bottleneck, verdict, findings. Defined in docs/reference/diagnosis.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from dynotune.diagnose.attribute import PART_OF
+from dynotune.doctor import Seen, all_rules, examine
+from dynotune.schema.diagnosis import Bottleneck, Ceiling, Diagnosis, Finding, Limit
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Attribution, Observation, Timing
+from dynotune.schema.trace_summary import Place
+
+LEAST_AVOIDABLE = 0.10
+"""Of a step: a smaller part is no bottleneck. `compare` proves a gain of that size in four pairs or six."""
+DEVICE_BUSY = 0.70
+"""Below it a device waits for more than it could make up for by being faster."""
+OPERATORS_DOMINATE = 0.50
+"""Of a step without a device: operators take most of it."""
+
+ALLOCATOR = ("alloc-retries", "empty-cache-in-loop")
+"""Causes in which the host allocates and frees device memory: the bottleneck is then memory, not the host."""
+BOTTLENECK_OF: dict[str, Bottleneck] = {
+    "loader": "input",
+    "copy": "transfer",
+    "sync": "host",
+    "host": "host",
+    "queued": "host",
+    "communication": "communication",
+}
+"""Of the parts of a step that causes lie in."""
+FAMILIES: dict[Bottleneck, tuple[str, ...]] = {
+    "input": ("loader",),
+    "transfer": ("transfer",),
+    "host": ("sync", "host"),
+    "communication": ("distributed",),
+    "memory": ("memory",),
+    "device": ("kernels", "precision", "compile"),
+}
+GENERAL = ("loader-bound", "host-bound", "communication-exposed")
+"""Findings that say no more than the bottleneck itself."""
+NOWHERE = Place()
+FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): ")
+
+
+def conclude(
+    observation: Observation, *, ceilings: Sequence[Ceiling] = (), limit: Limit | Unknown | None = None
+) -> Diagnosis:
+    """Ask all rules, and say what holds the command up."""
+    findings, unknown = examine(Seen(observation))
+    timing, attribution = timing_of(observation), observation.attribution
+    found: Bottleneck = "none" if isinstance(attribution, Unknown) else bottleneck(attribution)
+    return Diagnosis(
+        command=observation.command,
+        verdict=verdict(timing, attribution, found, findings, of_loader=_of_loader(observation)),
+        bottleneck=found,
+        shares=attribution if isinstance(attribution, Unknown) else attribution.shares,
+        findings=findings,
+        unknown=unknown,
+        steps=timing,
+        busy_share=None if isinstance(attribution, Unknown) else attribution.busy_share,
+        ceilings=list(ceilings),
+        limit=Unknown("not asked for") if limit is None else limit,
+        facts=observation.facts,
+        notes=_notes(observation),
+    )
+
+
+def timing_of(observation: Observation) -> Timing | Unknown:
+    """Of the first rank's plain run."""
+    processes = observation.processes
+    if isinstance(processes, Unknown):
+        return processes
+    return processes[0].timing if processes else Unknown("no process of the command made steps")
+
+
+def bottleneck(attribution: Attribution) -> Bottleneck:
+    """The largest part that need not be, if it takes a tenth of a step; else the device, if that is what works."""
+    largest, share = max(avoidable(attribution).items(), key=lambda part: part[1])
+    if share >= LEAST_AVOIDABLE:
+        return largest
+    busy = attribution.busy_share
+    works = attribution.shares.device >= OPERATORS_DOMINATE if busy is None else busy >= DEVICE_BUSY
+    return "device" if works else "none"
+
+
+def avoidable(attribution: Attribution) -> dict[Bottleneck, float]:
+    """Shares of the parts in which no work is done that has to be, those that are preferred of equal ones first."""
+    shares = attribution.shares
+    allocating = min(shares.host, sum(loss.share for loss in attribution.losses if loss.id in ALLOCATOR))
+    return {
+        "input": shares.input,
+        "transfer": shares.transfer,
+        "communication": shares.communication,
+        "memory": allocating,
+        "host": shares.host - allocating,
+    }
+
+
+def verdict(
+    timing: Timing | Unknown,
+    attribution: Attribution | Unknown,
+    found: Bottleneck,
+    findings: Sequence[Finding],
+    *,
+    of_loader: Place = NOWHERE,
+) -> str:
+    """One sentence: how long a step takes, what of it is lost to what, where, and by which finding.
+
+    Args:
+        of_loader: where the loader is drawn from; said where the trace does not tell.
+    """
+    if isinstance(timing, Unknown):
+        return f"No step was timed: {timing.reason}."
+    takes = f"A step takes {_duration(timing.step_s)}"
+    if isinstance(attribution, Unknown):
+        waits = "" if timing.wait_s is None else f" and waits {_duration(timing.wait_s)} of it for the data loader"
+        return f"{takes}{waits}; where the rest goes is not known: {attribution.reason}."
+    leading = leading_finding(found, findings)
+    told = "" if leading is None or leading.id in GENERAL else f": {_as_clause(leading.claim)}"
+    places = [leading.where] if leading else []
+    places += [_where(attribution, found), of_loader if found == "input" else NOWHERE]
+    where = next((place for place in places if FUNCTION.match(place.function)), NOWHERE)
+    return f"{takes}; {_said(attribution, found)}{_at(where)}{told}."
+
+
+def leading_finding(found: Bottleneck, findings: Iterable[Finding]) -> Finding | None:
+    """The finding that costs most of those that the bottleneck is made of."""
+    rules = all_rules()
+    of_it = [
+        finding
+        for finding in findings
+        if finding.kind == "speed"
+        and not isinstance(finding.share, Unknown)
+        and found in _bottlenecks(finding, rules[finding.id].family if finding.id in rules else "")
+    ]
+    return max(of_it, key=lambda finding: finding.share if isinstance(finding.share, float) else 0.0, default=None)
+
+
+def _bottlenecks(finding: Finding, family: str) -> set[Bottleneck]:
+    """What it belongs to: as a cause of the trace, as one that explains such, else by the family of its rule."""
+    ids = (finding.id, *finding.also)
+    if any(id_ in ALLOCATOR for id_ in ids):
+        return {"memory"}
+    known = {BOTTLENECK_OF[PART_OF[id_]] for id_ in ids if id_ in PART_OF}
+    if "h2d-blocking" in ids:
+        known = {"transfer"}
+    return known or {name for name, families in FAMILIES.items() if family in families}
+
+
+def _where(attribution: Attribution, found: Bottleneck) -> Place:
+    """The place of the largest loss of it."""
+    for loss in attribution.losses:
+        part = PART_OF.get(loss.id)
+        mine = loss.id in ALLOCATOR if found == "memory" else part is not None and BOTTLENECK_OF[part] == found
+        if mine:
+            return loss.where
+    return Place()
+
+
+def _of_loader(observation: Observation) -> Place:
+    """Where the first loader is drawn from."""
+    processes = [] if isinstance(observation.processes, Unknown) else observation.processes
+    return next((loader.place for process in processes for loader in process.loaders), Place())
+
+
+def _said(attribution: Attribution, found: Bottleneck) -> str:
+    """What of the step is lost to it, in words."""
+    has_device = attribution.busy_share is not None
+    if found == "device" or found == "none":
+        if not has_device:
+            works = f"{_percent(attribution.shares.device)} of it operators run on the CPU"
+        else:
+            works = f"the device works for {_percent(attribution.busy_share or 0.0)} of it"
+        return works if found == "device" else f"{works}, and nothing that could be avoided takes a tenth of it"
+    share = _percent(avoidable(attribution)[found])
+    return f"{share} of it {(_ON_DEVICE if has_device else _ON_HOST)[found]}"
+
+
+_ON_DEVICE: dict[Bottleneck, str] = {
+    "input": "the device waits for the data loader",
+    "transfer": "goes to copies between host and device beside which nothing runs",
+    "host": "the device waits for the host",
+    "communication": "goes to communication beside which nothing runs",
+    "memory": "the device waits while device memory is allocated and freed",
+}
+_ON_HOST: dict[Bottleneck, str] = _ON_DEVICE | {
+    "input": "the program waits for the data loader",
+    "host": "Python runs between operators",
+}
+
+
+def _notes(observation: Observation) -> list[str]:
+    """What to be wary of, each once."""
+    notes = list(observation.notes)
+    if not isinstance(observation.attribution, Unknown):
+        notes += observation.attribution.notes
+    if isinstance(observation.trace, Unknown):
+        notes.append(f"There is no trace: {observation.trace.reason}")
+    else:
+        notes += observation.trace.notes
+    return list(dict.fromkeys(notes))
+
+
+def _at(where: Place) -> str:
+    """` (train.py:31)`; nothing where the function is not known."""
+    match = FUNCTION.match(where.function)
+    return f" ({match['file'].replace(chr(92), '/').rpartition('/')[2]}:{match['line']})" if match else ""
+
+
+def _as_clause(claim: str) -> str:
+    """A claim as the end of a sentence: names keep their capitals."""
+    text = claim.strip().removesuffix(".")
+    first = text.split(" ", 1)[0]
+    return text[:1].lower() + text[1:] if first[1:].islower() or first in ("A", "") else text
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}"
+
+
+def _duration(duration_s: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if duration_s >= size:
+            return f"{duration_s / size:.3g} {unit}"
+    return f"{duration_s * 1e6:.3g} µs"

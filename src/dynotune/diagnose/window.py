@@ -1,0 +1,95 @@
+"""Where the plain run's window begins and how many steps it holds."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from dynotune.diagnose.request import DiagnoseRequest
+from dynotune.launch.record import ALLOCATED, COMPILED, EPOCH, Record
+from dynotune.measure.pilot import ROOM_STEPS, epoch_steps, num_steps_to_find, steady_steps
+from dynotune.measure.record_from import earliest, past_epoch_begin
+from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.run import RecordFrom
+
+# Long enough for what comes every few steps to show in its proportion; a hundred steps are the fewest of which one can
+# be called the slowest hundredth; and nobody waits half a minute for a diagnosis of slow steps.
+SHORTEST_S, LONGEST_S = 2.0, 10.0
+ENOUGH_STEPS, ENOUGH_S = 100, 5.0
+USUAL_STEPS, FEWEST_STEPS = 30, 3
+RECENT_STEPS = 100
+
+
+def soon(records: Sequence[Record], request: DiagnoseRequest) -> RecordFrom:
+    """Soon, the same for all ranks; whole epochs where these are short, else none of an epoch's begins if possible."""
+    record = records[0]
+    num_steps = request.num_steps or window_steps(record)
+    step = earliest(records)
+    return RecordFrom(step=past_epoch_begin(record, step, num_steps), num_steps=num_steps)
+
+
+def within(record: Record, request: DiagnoseRequest) -> RecordFrom:
+    """The window of a command that makes no more steps than are in `record`.
+
+    Raises:
+        CannotRunHere: there is no room for it.
+    """
+    num, first = len(record.steps), num_steps_to_find(record) + ROOM_STEPS
+    # One is left over: two runs may differ by one.
+    room = num - first - 1
+    wanted = max(first, request.warmup_steps or steady_steps(record) or num // 2)
+    num_steps = request.num_steps or max(FEWEST_STEPS, min(window_steps(record), num - wanted - 1))
+    if room < num_steps:
+        raise CannotRunHere(
+            f"The command makes {num} steps and ends: too few to time {num_steps} after {first} of warm-up.",
+            hint="Let it run longer (more epochs, more data), or ask for fewer steps with --steps.",
+        )
+    return RecordFrom(step=min(wanted, num - num_steps - 1), num_steps=num_steps)
+
+
+def window_steps(record: Record) -> int:
+    """How many steps, from those made so far."""
+    length = epoch_steps([record])
+    step_s = _mean_step_s(record, length)
+    num = max(USUAL_STEPS, math.ceil(SHORTEST_S / step_s))
+    if num < ENOUGH_STEPS and ENOUGH_STEPS * step_s <= ENOUGH_S:
+        num = ENOUGH_STEPS
+    most = max(FEWEST_STEPS, math.floor(LONGEST_S / step_s))
+    num = min(num, most)
+    if length is None or length > most:
+        return num
+    # What happens once an epoch then counts as often as it does.
+    return min(math.ceil(num / length), max(most // length, math.ceil(FEWEST_STEPS / length))) * length
+
+
+def _mean_step_s(record: Record, length: int | None) -> float:
+    """Of recent steps; of whole epochs where their length is known, and they hold what an epoch's begin costs."""
+    recent = record.step_s[-max(RECENT_STEPS, length or 0) :]
+    if length is not None and len(recent) >= length:
+        recent = recent[-(len(recent) // length * length) :]
+    return max(statistics.fmean(recent), 1e-6)
+
+
+def restlessness(record: Record, step: int) -> str:
+    """What was seen of steps that had not become steady before `step`, in a sentence."""
+    recent = record.step_s[max(0, step - RECENT_STEPS) : step]
+    flags = [row.flags for row in record.steps[max(0, step - RECENT_STEPS) : step]]
+    seen = [
+        f"in {num} {what}"
+        for num, what in (
+            (sum(bool(flag & COMPILED) for flag in flags), "something was compiled"),
+            (sum(bool(flag & ALLOCATED) for flag in flags), "device memory was allocated"),
+            (sum(bool(flag & EPOCH) for flag in flags), "an epoch began"),
+        )
+        if num
+    ]
+    low, high = min(recent), max(recent)
+    return (
+        f"The steps had not become steady when they were timed: the last {len(recent)} before took "
+        f"{_ms(low)} to {_ms(high)}" + (f"; {', '.join(seen)}." if seen else ".")
+    )
+
+
+def _ms(duration_s: float) -> str:
+    return f"{1000 * duration_s:.3g} ms"

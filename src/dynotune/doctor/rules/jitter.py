@@ -1,0 +1,199 @@
+"""Evenness: what the slowest hundredth of the steps had that the others had not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dynotune.doctor import policy
+from dynotune.doctor.registry import rule
+from dynotune.doctor.seen import Seen, needs
+from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.schema.observation import SlowStep, Why
+from dynotune.schema.setting import Setting
+from dynotune.schema.trace_summary import Place
+
+ORDER: tuple[Why, ...] = ("compilation", "allocation", "garbage", "epoch", "loader")
+"""Of several things that a step had, the first of these counts: it is the rarer one, and holds up the others."""
+SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Slow:
+    """Slow steps of one reason, longest first, beside what a step usually takes."""
+
+    steps: list[SlowStep]
+    usual_s: float
+    share: float
+
+    @property
+    def severity(self) -> Severity:
+        return policy.severity(self.share)
+
+    def evidence(self) -> list[str]:
+        longest = ", ".join(_ms(step.step_s) for step in self.steps[:SHOWN])
+        more = f" and {len(self.steps) - SHOWN} more" if len(self.steps) > SHOWN else ""
+        return [f"{longest}{more}; a usual step takes {_ms(self.usual_s)}"]
+
+    def claim(self, what: str) -> str:
+        steps = "One of the slowest steps" if len(self.steps) == 1 else f"{len(self.steps)} of the slowest steps"
+        return f"{steps} {what}: up to {self.steps[0].step_s / self.usual_s:.1f} times as long as usual."
+
+
+def _slow(seen: Seen, why: Why) -> _Slow | None:
+    """The slow steps that had this; None where there are none, or they cost too little to be told."""
+    timing = seen.timing
+    usual_s = timing.usual_s or timing.median_step_s
+    needs(usual_s > 0, "what a usual step takes", "the steps have no length")
+    steps = [
+        step
+        for step in timing.slow
+        if step.step_s >= policy.SLOW_STEP * usual_s and next((had for had in ORDER if had in step.had), None) == why
+    ]
+    if not steps:
+        return None
+    lost_s = sum(step.step_s - usual_s for step in steps)
+    longest = sorted(steps, key=lambda step: -step.step_s)
+    return _Slow(longest, usual_s, min(1.0, lost_s / timing.window_s))
+
+
+@rule("program")
+def gc_jitter(seen: Seen) -> Iterator[Finding]:
+    """Python's garbage collector stops some steps.
+
+    Sees: steps among the slowest hundredth in which the oldest generation was collected, or a collection took longer
+    than a millisecond.
+
+    Costs: what these steps took beyond a usual one. Ranks that wait for one another all pay for the slowest.
+
+    Wrong when: the collection happened to fall into a step that was slow for a reason that nobody noted.
+    """
+    if slow := _slow(seen, "garbage"):
+        collections = seen.process.collections
+        told = getattr(collections, "longest_s", None)
+        yield Finding(
+            id="gc-jitter",
+            kind="jitter",
+            severity=slow.severity,
+            claim=slow.claim("had a collection of garbage"),
+            share=slow.share,
+            evidence=slow.evidence() + ([f"the longest collection took {_ms(told)}"] if told else []),
+            remedy="Call gc.freeze() after setting up, and gc.collect() where a pause does no harm, with gc.disable() "
+            "between; or raise gc.set_threshold().",
+        )
+
+
+@rule("program")
+def alloc_jitter(seen: Seen) -> Iterator[Finding]:
+    """Device memory is allocated in some steps.
+
+    Sees: steps among the slowest hundredth in which the allocator asked the driver for memory.
+
+    Costs: what these steps took beyond a usual one.
+
+    Wrong when: the program had not seen its largest batch yet, and the cache has grown enough since.
+    """
+    if slow := _slow(seen, "allocation"):
+        yield Finding(
+            id="alloc-jitter",
+            kind="jitter",
+            severity=slow.severity,
+            claim=slow.claim("allocated device memory"),
+            share=slow.share,
+            evidence=slow.evidence(),
+            remedy="Pad batches to a few sizes, or run the largest one first.",
+            candidates=[Setting("alloc.expandable_segments", True)],
+        )
+
+
+@rule("program")
+def recompile_jitter(seen: Seen) -> Iterator[Finding]:
+    """Something is compiled in some steps.
+
+    Sees: steps among the slowest hundredth in which torch.compile compiled a graph.
+
+    Costs: what these steps took beyond a usual one.
+
+    Wrong when: the window began before all shapes had been seen, and no more will come.
+    """
+    if slow := _slow(seen, "compilation"):
+        yield Finding(
+            id="recompile-jitter",
+            kind="jitter",
+            severity=slow.severity,
+            claim=slow.claim("compiled something"),
+            share=slow.share,
+            evidence=slow.evidence(),
+            remedy="Pad inputs to a few shapes, mark sizes that change with torch._dynamo.mark_dynamic, or compile "
+            "with dynamic=True.",
+        )
+
+
+@rule("program")
+def epoch_jitter(seen: Seen) -> Iterator[Finding]:
+    """Steps that begin an epoch are slow.
+
+    Sees: how much longer than others the steps take that begin to iterate a loader, where that is at least half of a
+    step.
+
+    Costs: that time, once an epoch; so of short epochs a large share.
+
+    Wrong when: evaluation lies between two epochs and belongs to the step by which they are counted.
+    """
+    timing = seen.timing
+    if timing.epoch_begin_s is None:
+        return
+    usual_s = timing.usual_s or timing.median_step_s
+    needs(usual_s > 0, "what a usual step takes", "the steps have no length")
+    beyond_s = timing.epoch_begin_s - usual_s
+    share = min(1.0, max(0.0, beyond_s * timing.num_epochs / timing.window_s))
+    if timing.epoch_begin_s < policy.SLOW_STEP * usual_s or share < policy.LEAST_SHARE:
+        return
+    begun = [loader for loader in seen.loaders if loader.num_workers and not loader.persistent_workers]
+    times = "once" if timing.num_epochs == 1 else f"{timing.num_epochs} times"
+    yield Finding(
+        id="epoch-jitter",
+        kind="jitter",
+        severity=policy.severity(share),
+        claim=f"A step that begins an epoch takes {timing.epoch_begin_s / usual_s:.1f} times as long as others.",
+        share=share,
+        evidence=[f"{_ms(timing.epoch_begin_s)} against {_ms(usual_s)}, {times} in {timing.num_steps} steps"],
+        where=next((loader.place for loader in (begun or seen.loaders)), Place()),
+        candidates=[Setting("loader.persistent_workers", True)] if begun else [],
+        remedy="" if begun else "Draw from one iterator that goes on across epochs, or make the data set start faster.",
+    )
+
+
+@rule("program")
+def loader_jitter(seen: Seen) -> Iterator[Finding]:
+    """Some batches come late.
+
+    Sees: steps among the slowest hundredth that spent more than half of what they took beyond a usual one waiting for
+    the loader, and began no epoch.
+
+    Costs: what these steps took beyond a usual one.
+
+    Wrong when: the page cache was cold at the window's begin.
+    """
+    if slow := _slow(seen, "loader"):
+        with_workers = next((loader for loader in seen.loaders if loader.num_workers), None)
+        prefetch = [] if with_workers is None else [_more_prefetching(with_workers.prefetch_factor)]
+        yield Finding(
+            id="loader-jitter",
+            kind="jitter",
+            severity=slow.severity,
+            claim=slow.claim("waited for a late batch"),
+            share=slow.share,
+            evidence=slow.evidence(),
+            where=with_workers.place if with_workers else seen.loaders[0].place if seen.loaders else Place(),
+            candidates=prefetch,
+            remedy="" if prefetch else "Make single samples take alike: cut large ones up front, or load in workers.",
+        )
+
+
+def _more_prefetching(now: int | None) -> Setting:
+    return Setting("loader.prefetch_factor", 2 * (now or 2))
+
+
+def _ms(duration_s: float) -> str:
+    return f"{1000 * duration_s:.3g} ms"

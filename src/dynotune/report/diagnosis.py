@@ -1,0 +1,297 @@
+"""A diagnosis in the terminal: the verdict, where a step goes, findings worst first, and what is not known."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from dynotune.report import words
+from dynotune.report.trace_parts import place, prose, title
+from dynotune.schema.diagnosis import Ceiling, Diagnosis, Finding, Limit, NotKnown, Severity
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Shares, Timing
+
+__all__ = ["diagnosis_report"]
+
+NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 200
+NUM_UNKNOWN = 10
+LONGEST_REASON = 120
+WIDTH_OF_TWO_COLUMNS = 78
+JUSTIFIED: list[Literal["left", "right"]] = ["left", "left", "right", "right"]
+SEVERITY_STYLES: dict[Severity, str] = {"high": "bold red", "medium": "bold yellow", "low": "bold blue"}
+UPPER_BOUNDS = "each bound on its own: they overlap, and compare proves what is gained"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One part of a step; `alone`: what it is called where there is no device."""
+
+    field: str
+    label: str
+    alone: str
+    glyph: str
+    ascii_glyph: str
+    style: str
+
+    def of(self, shares: Shares) -> float:
+        share: float = getattr(shares, self.field)
+        return share
+
+
+PARTS = (
+    _Part("device", "device works", "operators", "█", "#", "green"),
+    _Part("communication", "communication, exposed", "communication", "▒", "%", "magenta"),
+    _Part("transfer", "transfer, exposed", "transfer", "▓", "=", "yellow"),
+    _Part("input", "waits for input", "waits for input", "i", "i", "bold red"),
+    _Part("host", "waits for the host", "Python between operators", "h", "h", "bold red"),
+    _Part("other", "other", "other", "·", ".", "bold blue"),
+)
+
+
+def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
+    """The whole answer."""
+    speed = [finding for finding in diagnosis.findings if finding.kind != "jitter"]
+    jitter = [finding for finding in diagnosis.findings if finding.kind == "jitter"]
+    parts: list[RenderableType] = [
+        _head(diagnosis),
+        *_shares(diagnosis),
+        *_findings("Findings", speed, diagnosis.command),
+        *_jitter(diagnosis.steps, jitter, diagnosis.command),
+        *_ceilings(diagnosis.ceilings),
+        *_limit(diagnosis.limit),
+        *_not_known(diagnosis.unknown),
+        *_notes(diagnosis.notes),
+    ]
+    # No Padding: it fills lines with blanks, and a blank behind a backslash ends the line for a shell.
+    return Group(*(piece for part in parts for piece in (part, Text())))
+
+
+def _head(diagnosis: Diagnosis) -> RenderableType:
+    lines = Table.grid(padding=(0, 2, 0, 0))
+    lines.add_column(style="dim", no_wrap=True)
+    lines.add_column(overflow="fold")
+    lines.add_row("command", Text(words.plain(shlex.join(diagnosis.command))))
+    if isinstance(diagnosis.steps, Timing):
+        lines.add_row("steps", Text(_steps(diagnosis.steps)))
+    lines.add_row("bottleneck", Text(diagnosis.bottleneck, style="bold"))
+    lines.add_row("verdict", prose(diagnosis.verdict, style="bold"))
+    return lines
+
+
+def _steps(timing: Timing) -> str:
+    told = [
+        f"{timing.num_steps:,} of {words.duration(timing.step_s)}",
+        f"median {words.duration(timing.median_step_s)}",
+        f"slowest hundredth from {words.duration(timing.p99_step_s)}",
+    ]
+    if timing.samples_per_s is not None:
+        told.append(f"{words.rate(timing.samples_per_s)} samples/s")
+    if not timing.steady:
+        told.append("not steady")
+    return ", ".join(told)
+
+
+def _shares(diagnosis: Diagnosis) -> list[RenderableType]:
+    shares, timing = diagnosis.shares, diagnosis.steps
+    if isinstance(shares, Unknown) or isinstance(timing, Unknown):
+        return []
+    busy = diagnosis.busy_share
+    detail = words.duration(timing.step_s) + ("" if busy is None else f", the device busy for {words.share(busy)}")
+    return [Group(title("A step", detail), _Bar(shares), _Legend(shares, timing.step_s, busy is not None))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """A step as one bar; each part that is not nothing has a column at least where there is room."""
+
+    shares: Shares
+    widest: int = 100
+
+    def cells(self, width: int) -> list[int]:
+        """Columns of each of `PARTS`, by largest remainders; they sum to `width`."""
+        exact = [width * max(0.0, part.of(self.shares)) for part in PARTS]
+        cells = [int(cell) for cell in exact]
+        by_remainder = sorted(range(len(PARTS)), key=lambda at: cells[at] - exact[at])
+        for at in by_remainder[: max(0, width - sum(cells))]:
+            cells[at] += 1
+        return cells
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        bar = Text(no_wrap=True, overflow="crop", end="\n")
+        for part, cells in zip(PARTS, self.cells(min(options.max_width, self.widest)), strict=True):
+            bar.append(_glyph(part, options) * cells, style=part.style)
+        yield bar
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(min(8, self.widest), min(options.max_width, self.widest))
+
+
+@dataclass(frozen=True, slots=True)
+class _Legend:
+    """The parts with their shares and times, in two columns where there is room."""
+
+    shares: Shares
+    step_s: float
+    has_device: bool
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        num_columns = 2 if options.max_width >= WIDTH_OF_TWO_COLUMNS else 1
+        legend = Table.grid(padding=(0, 2, 0, 0))
+        for justify in JUSTIFIED * num_columns:
+            legend.add_column(justify=justify, no_wrap=True)
+        entries = [
+            (
+                Text(_glyph(part, options), style=part.style),
+                part.label if self.has_device else part.alone,
+                words.fine_share(share),
+                words.duration(share * self.step_s, column=True),
+            )
+            for part in PARTS
+            if (share := part.of(self.shares)) > 0
+        ]
+        num_rows = -(-len(entries) // num_columns)
+        for at in range(num_rows):
+            legend.add_row(*(cell for entry in entries[at::num_rows] for cell in entry))
+        yield legend
+
+
+def _glyph(part: _Part, options: ConsoleOptions) -> str:
+    return part.ascii_glyph if options.ascii_only else part.glyph
+
+
+def _findings(heading: str, findings: Sequence[Finding], command: Sequence[str]) -> list[RenderableType]:
+    if not findings:
+        return [title(heading, "none: no rule found anything that costs a hundredth of a step")]
+    return [Group(title(heading, UPPER_BOUNDS), *(_finding(finding, command) for finding in findings))]
+
+
+def _finding(finding: Finding, command: Sequence[str]) -> RenderableType:
+    """Severity and share at the left; beside them what it is, where, and what to do."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True, width=8)
+    grid.add_column(overflow="fold")
+    severity = Text(finding.severity, style=SEVERITY_STYLES[finding.severity])
+    grid.add_row(severity, Text.assemble((words.plain(finding.id), "bold"), "  ", (_cost(finding), "dim")))
+    grid.add_row("", Text("\n").join(_lines(finding)))
+    steps = [grid, *_commands(finding, command)]
+    return Group(*steps)
+
+
+def _cost(finding: Finding) -> str:
+    """What it costs at most; of what is no matter of speed, what it is a matter of."""
+    kind = {"speed": "", "jitter": "", "start": "time to the first step"}.get(finding.kind, finding.kind)
+    if isinstance(finding.share, Unknown):
+        bound = "" if finding.kind not in ("speed", "jitter") else "how much is not known"
+    else:
+        bound = f"up to {words.fine_share(finding.share)} of a step" if finding.share else ""
+    return ", ".join(part for part in (kind, bound) if part)
+
+
+def _lines(finding: Finding) -> list[Text]:
+    lines = [prose(finding.claim)]
+    if where := place(finding.where):
+        lines.append(where)
+    lines += [prose(line, style="dim", longest=LONGEST_EVIDENCE) for line in finding.evidence[:NUM_EVIDENCE]]
+    if finding.also:
+        lines.append(Text(f"explains {words.plain(', '.join(finding.also))}", style="dim"))
+    if finding.remedy:
+        lines.append(prose(finding.remedy))
+    return lines
+
+
+def _commands(finding: Finding, command: Sequence[str]) -> list[RenderableType]:
+    """Lines to be pasted."""
+    lines: list[RenderableType] = []
+    if finding.candidates:
+        lines.append(_Pasted([*map(str, finding.candidates), "--", *command]))
+    lines += [Text(f"  {words.plain(line, longest=4000)}", style="cyan", overflow="fold") for line in finding.commands]
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class _Pasted:
+    """`dynotune compare …` on as many lines as it takes, which a shell reads as one."""
+
+    arguments: Sequence[str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line, rest = "  dynotune compare", [words.plain(shlex.quote(word), longest=4000) for word in self.arguments]
+        for word in rest:
+            if cell_len(f"{line} {word} \\") > options.max_width:
+                yield Text(f"{line} \\", style="cyan", overflow="fold")
+                line = "    "
+            line = f"{line} {word}"
+        yield Text(line, style="cyan", overflow="fold")
+
+
+def _jitter(steps: Timing | Unknown, findings: Sequence[Finding], command: Sequence[str]) -> list[RenderableType]:
+    if findings:
+        return _findings("Jitter", findings, command)
+    if isinstance(steps, Unknown) or not steps.slow:
+        return []
+    longest, usual = words.duration(steps.longest_step_s), words.duration(steps.usual_s or steps.median_step_s)
+    return [title("Jitter", f"the slowest step took {longest}, a usual one {usual}; nothing seen explains it")]
+
+
+def _ceilings(ceilings: Sequence[Ceiling]) -> list[RenderableType]:
+    if not ceilings:
+        return []
+    names = {"loader": "the loader alone", "step": "one batch, again and again", "both": "both, as a step does"}
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for justify in JUSTIFIED:
+        table.add_column(justify=justify)
+    for row in ceilings:
+        cache = f"page cache {row.page_cache}" if row.page_cache else ""
+        rate = "" if row.samples_per_s is None else f"{words.rate(row.samples_per_s)} samples/s"
+        told = "; ".join(words.plain(text) for text in (cache, *row.notes) if text)
+        table.add_row(names[row.part], told, words.duration(row.step_s), rate)
+    return [Group(title("Ceilings", "what each part reaches alone, a step"), table)]
+
+
+def _limit(limit: Limit | Unknown) -> list[RenderableType]:
+    if isinstance(limit, Unknown):
+        asked = limit.reason != "not asked for"
+        return [Text(f"Distance to the limit: unknown, {words.plain(limit.reason)}", style="dim")] if asked else []
+    told = [
+        f"{limit.flops:.3g} operations a step in {words.plain(limit.dtype)}, at {limit.peak_flops_per_s:.3g} a second",
+    ]
+    if limit.num_bytes is not None:
+        told.append(f"{words.num_bytes(limit.num_bytes)} at {words.bandwidth(limit.peak_bytes_per_s)}")
+    detail = f"a step could take {words.duration(limit.least_s)}: {words.fine_share(limit.share)} of what it takes"
+    lines = [Text(words.plain(line), style="dim") for line in (*told, *limit.notes)]
+    return [Group(title("Distance to the limit", detail), *lines)]
+
+
+def _not_known(unknown: Sequence[NotKnown]) -> list[RenderableType]:
+    """What no rule could judge, a line for each reason; those that silence most rules first."""
+    if not unknown:
+        return []
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for row in unknown:
+        by_reason.setdefault((row.missing, row.reason), []).append(row.id)
+    ranked = sorted(by_reason.items(), key=lambda item: -len(item[1]))
+    lines = [
+        Text.assemble(words.plain(f"{missing}: {reason}", longest=LONGEST_REASON), (f"  ({_some(ids)})", "dim"))
+        for (missing, reason), ids in ranked[:NUM_UNKNOWN]
+    ]
+    if len(ranked) > NUM_UNKNOWN:
+        lines.append(Text(f"{len(ranked) - NUM_UNKNOWN} more reasons: --json has all", style="dim"))
+    return [Group(title("Not known", f"{len(unknown)} rules could not judge"), *lines)]
+
+
+def _some(ids: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(ids) - most} more" if len(ids) > most else ""
+    return words.plain(", ".join(ids[:most]) + more)
+
+
+def _notes(notes: Sequence[str]) -> list[RenderableType]:
+    lines = [Text.assemble(("note: ", "yellow"), prose(note)) for note in notes]
+    return [Text("\n").join(lines)] if lines else []

@@ -1,0 +1,80 @@
+"""A finding in the terminal: what, what was seen, why it costs, what to do."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from dynotune.report import words
+from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.schema.explanation import Folklore
+
+__all__ = ["SEVERITY_STYLES", "belief", "fields", "finding_lines"]
+
+SEVERITY_STYLES: dict[Severity, str] = {"high": "bold red", "medium": "bold yellow", "low": "cyan"}
+KINDS = {
+    "speed": "",
+    "start": "time to the first step",
+    "jitter": "evenness of steps",
+    "memory": "memory",
+    "correctness": "right results",
+    "measurement": "right measuring",
+}
+
+
+def finding_lines(finding: Finding, *, costs: str = "") -> RenderableType:
+    """One finding, a block of lines.
+
+    Args:
+        costs: why it costs, of its rule; left out where empty.
+    """
+    headline = Text.assemble(
+        (f"{finding.severity:<6}", SEVERITY_STYLES[finding.severity]), "  ", (words.plain(finding.id), "bold")
+    )
+    about = KINDS[finding.kind]
+    if about:
+        headline.append(f"  {about}", style="dim")
+    if isinstance(finding.share, float) and finding.share > 0:
+        headline.append(f"  up to {words.share(finding.share)} of a step", style="dim")
+    rows = [("seen", Text("\n").join(Text(words.plain(line)) for line in finding.evidence))]
+    if finding.where.function:
+        rows.append(("where", Text(words.plain(finding.where.function))))
+    if costs:
+        rows.append(("costs", Text(costs[0].upper() + costs[1:])))
+    rows.append(("to do", Text(words.plain(finding.remedy))))
+    if finding.candidates:
+        settings = " ".join(map(str, finding.candidates))
+        rows.append(("prove", Text(words.plain(f"dynotune compare {settings} -- COMMAND"), style="bold")))
+    if finding.commands:
+        rows.append(("shell", Text("\n").join(Text(words.plain(line), style="magenta") for line in finding.commands)))
+    if finding.also:
+        rows.append(("also", Text(", ".join(map(words.plain, finding.also)))))
+    body = Group(Text(words.plain(finding.claim)), fields([row for row in rows if row[1].plain]))
+    return Group(headline, Padding(body, (0, 0, 0, 2)))
+
+
+def fields(rows: list[tuple[str, Text]]) -> Table:
+    """Names and texts side by side."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in rows:
+        table.add_row(name, text)
+    return table
+
+
+def belief(folklore: Folklore) -> RenderableType:
+    """A popular remedy: what people say, and what is so."""
+    rows = [
+        ("said", folklore.claim),
+        ("seen", folklore.seen),
+        ("does", folklore.does),
+        ("does not", folklore.does_not),
+        ("instead", folklore.instead),
+        ("source", folklore.source),
+        ("findings", ", ".join(folklore.bears_on)),
+    ]
+    shown = [(name, Text(words.plain(text))) for name, text in rows if text]
+    return Group(Text(words.plain(folklore.id), style="bold"), Padding(fields(shown), (0, 0, 0, 2)))

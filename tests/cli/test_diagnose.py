@@ -1,0 +1,159 @@
+"""`dynotune diagnose` as a user types it, on tiny programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import msgspec
+import pytest
+
+from dynotune import cli
+from dynotune.schema.observation import Loader, Observation, ProcessState
+from dynotune.schema.trace_summary import Place
+
+from ..doctor.observations import attribution, loss, observed, timing
+
+LOADS = """
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+class Slow(Dataset):
+    def __len__(self):
+        return 1_000_000
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return torch.ones(8)
+net = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for batch in DataLoader(Slow(), batch_size=4):
+    net(batch).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+PROFILES = """
+import torch
+from torch.profiler import profile
+net = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+with profile() as profiler:
+    while True:
+        net(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+"""
+
+
+def diagnoses(user, program: str, *options: str):
+    user.write("train.py", program)
+    words = ("diagnose", "--no-lock", "--run-dir", str(user.runs), *options, "--", sys.executable, "train.py")
+    return user.types(*words)
+
+
+def test_a_program_that_waits_for_its_loader_is_told_so(user):
+    done = diagnoses(user, LOADS, "--json", "found.json")
+    assert done.returncode == 0
+    assert "bottleneck  input" in done.stdout
+    assert "train.py" in done.stdout
+    assert "Observed: " in done.stderr
+    found = json.loads((user.cwd / "found.json").read_text())
+    assert found["schema"] == "dynotune.diagnosis/1"
+    assert found["shares"]["input"] > 0.5
+    assert sum(value for name, value in found["shares"].items() if name != "type") == pytest.approx(1)
+
+
+def test_what_was_observed_explains_it_again_and_gates(user):
+    diagnoses(user, LOADS)
+    (path,) = user.runs.glob("*/observation.json")
+    again = user.types("diagnose", "--from", str(path), "--fail-on", "high")
+    assert again.returncode == 1
+    assert "bottleneck  input" in again.stdout
+    document = user.types("diagnose", "--from", str(path), "--json", "-")
+    assert document.returncode == 0
+    assert json.loads(document.stdout)["bottleneck"] == "input"
+
+
+def test_a_program_that_uses_the_profiler_itself_still_gets_what_the_plain_run_says(user):
+    done = diagnoses(user, PROFILES, "--json", "found.json", "--warmup", "5", "--steps", "20")
+    assert done.returncode == 0
+    found = json.loads((user.cwd / "found.json").read_text())
+    assert "profiler itself" in found["shares"]["reason"]
+    assert found["steps"]["num_steps"] > 0
+    assert "profiler itself" in done.stdout
+
+
+def test_a_command_that_fails_shows_its_last_lines(user):
+    done = diagnoses(user, "import torch\nraise SystemExit('no data here')\n")
+    assert done.returncode == 4
+    assert "no data here" in done.stderr
+
+
+def test_a_target_without_torch_says_what_is_missing(user):
+    user.write("train.py", "import torch\n")
+    bare = getattr(sys, "_base_executable", sys.executable)
+    if bare == sys.executable:
+        pytest.skip("there is no interpreter without torch here")
+    done = user.types("diagnose", "--no-lock", "--run-dir", str(user.runs), "--", bare, "train.py")
+    assert done.returncode == 3
+    assert "torch" in done.stderr
+
+
+@pytest.fixture
+def types(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def types(*words: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            cli.main(["diagnose", *map(str, words)])
+        captured = capsys.readouterr()
+        return int(end.value.code or 0), captured.out, captured.err
+
+    return types
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A program that waits 2% of its steps for its loader: a finding of low severity."""
+    here = Place("train.py(9): main")
+    told = attribution(loss("loader-bound", 0.02, where=here), input=0.02)
+    seen = observed(attributed=told, timed=timing(), loaders=[Loader(name="DataLoader", dataset="x", place=here)])
+    path = tmp_path / "observation.json"
+    path.write_bytes(msgspec.json.encode(seen))
+    return path
+
+
+@pytest.mark.parametrize(("severity", "code"), [("high", 0), ("medium", 0), ("low", 1)])
+def test_fail_on_counts_findings_of_that_severity_or_worse(types, recorded, severity, code):
+    assert types("--from", recorded, "--fail-on", severity)[0] == code
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "There is no command to run"),
+        (("--fail-on", "severe", "--", "python"), "no severity"),
+        (("--from", "x.json", "--", "python"), "a command was given"),
+        (("--from", "x.json", "--steps", "5"), "--steps is about running"),
+        (("--timeout", "soon", "--", "python"), "not a length of time"),
+        (("--set", "nothing", "--", "python"), "nothing"),
+        (("--json", "/no/such/folder/x", "--", "python"), "Cannot write"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_before_anything_runs(types, words, said):
+    code, out, err = types(*words)
+    assert (code, out) == (2, "")
+    assert said in " ".join(err.split())
+
+
+def test_a_file_that_is_no_observation_is_refused(types, tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text("{")
+    code, _, err = types("--from", path)
+    assert code == 3
+    assert "not a complete JSON document" in " ".join(err.split())
+
+
+def test_an_observation_of_nothing_is_explained_without_a_traceback(types, tmp_path):
+    path = tmp_path / "x.json"
+    path.write_bytes(msgspec.json.encode(Observation(processes=[ProcessState(pid=1)])))
+    code, out, _ = types("--from", path)
+    assert code == 0
+    assert "No step was timed" in out

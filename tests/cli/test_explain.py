@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dynotune import cli
+
+
+def explains(capsys, *argv: str, exit_code: int = 0) -> tuple[str, str]:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["explain", *argv])
+    assert end.value.code == exit_code
+    said = capsys.readouterr()
+    return said.out, said.err
+
+
+def test_a_finding_is_explained(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    out, _ = explains(capsys, "launch-blocking-on")
+    for shown in ("Every kernel launch waits", "sees", "costs", "wrong when", "env.CUDA_LAUNCH_BLOCKING=@unset"):
+        assert shown in out
+
+
+def test_a_popular_remedy_is_answered(capsys):
+    out, _ = explains(capsys, "PREEMPT_RT")
+    assert "does not" in out
+    assert "preempt-rt-kernel" in out
+
+
+def test_json_is_one_document_with_its_schema(capsys):
+    out, _ = explains(capsys, "vm.dirty_ratio", "--json", "-")
+    document = json.loads(out)
+    assert document["schema"] == "dynotune.explanation/1"
+    assert [each["id"] for each in document["folklore"]] == ["dirty-ratio"]
+
+
+def test_an_unknown_word_is_a_usage_error_that_offers_the_nearest(capsys):
+    _, err = explains(capsys, "loader-bond", exit_code=2)
+    assert "loader-bound" in err

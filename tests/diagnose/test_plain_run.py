@@ -1,0 +1,139 @@
+"""Plain runs of real commands, from launch to end."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from dynotune import knobs
+from dynotune.diagnose.observe import plain_run
+from dynotune.diagnose.request import DiagnoseRequest
+from dynotune.measure import record_from
+from dynotune.schema import document
+from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
+from dynotune.schema.facts import Unknown
+from dynotune.schema.run import Run
+
+TRAINS = """
+import sys, time, torch
+net = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for number in range(int(sys.argv[1])):
+    time.sleep(eval(sys.argv[2]))
+    net(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("DONE")
+"""
+RANKS = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 1), find_unused_parameters=True)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+while True:
+    net(torch.randn(16, 64)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+class Watcher:
+    def __init__(self):
+        self.said = []
+
+    def say(self, text):
+        self.said.append(text)
+
+    warn = say
+
+    def running(self, what):
+        pass
+
+
+@pytest.fixture
+def watch(tmp_path):
+    """`watch(program, *words, **asked)` gives the plain run and what was said meanwhile."""
+    project = tmp_path / "project"
+    project.mkdir()
+
+    def make(program, *words, python=(sys.executable,), **asked):
+        (project / "program.py").write_text(program)
+        watcher = Watcher()
+        env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        command = [*python, "program.py", *map(str, words)]
+        request = DiagnoseRequest(command=command, cwd=project, env=env, base=tmp_path / "runs", lock=False, **asked)
+        return plain_run(request, watcher), watcher.said
+
+    return make
+
+
+def test_a_command_is_timed_once_it_is_steady_and_ended(watch):
+    found, said = watch(TRAINS, 10**9, 0.005, settings=[knobs.parse("env.OMP_NUM_THREADS=1")])
+    (process,) = found.processes
+    timing = process.timing
+    assert timing.num_steps >= 100
+    assert timing.window_s >= 1.0
+    assert timing.step_s >= 0.005
+    assert timing.steady
+    assert process.step == "call Linear, step SGD"
+    assert process.models[0].call.place.function == "program.py(7): <module>"
+    assert (found.run.purpose, found.run.ended_by) == ("observed", "window")
+    assert document.read(found.folder / "run.json", Run) == found.run
+    assert found.samples
+    assert found.end_s - found.begin_s == pytest.approx(timing.window_s)
+    assert said == []
+
+
+def test_a_command_that_ends_early_is_run_once_more_and_timed_within(watch):
+    found, said = watch(TRAINS, 40, 0.001)
+    assert "ended after 40 steps" in said[0]
+    timing = found.processes[0].timing
+    assert 3 <= timing.num_steps <= 35
+    assert timing.num_steps == found.run.processes[0].window.num_steps
+
+
+def test_the_window_that_is_asked_for_is_timed(watch):
+    found, _ = watch(TRAINS, 10**9, 0.001, warmup_steps=20, num_steps=15)
+    window = found.run.processes[0].window
+    assert (window.first_step, window.num_steps) == (20, 15)
+
+
+def test_a_command_of_too_few_steps_is_refused(watch):
+    with pytest.raises(CannotRunHere, match=r"makes 5 steps and ends: too few"):
+        watch(TRAINS, 5, 0.001)
+
+
+def test_a_command_that_fails_says_so(watch):
+    with pytest.raises(CommandFailed) as caught:
+        watch(TRAINS, 10**9, "1 / (number - 20)")
+    assert "ZeroDivisionError" in caught.value.last_lines[-1]
+
+
+def test_numbers_that_are_none_are_refused(watch):
+    with pytest.raises(UsageError, match="--steps 0"):
+        watch(TRAINS, 1, 0, num_steps=0)
+
+
+def test_what_never_becomes_steady_is_timed_and_described(watch, monkeypatch):
+    monkeypatch.setattr(record_from, "RESTLESS_S", 3.0)
+    found, _ = watch(TRAINS, 10**9, "0.0005 * number")
+    assert not found.processes[0].timing.steady
+    assert any("had not become steady" in note for note in found.notes)
+
+
+def test_all_ranks_time_the_same_steps(watch):
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0")
+    found, _ = watch(RANKS, python=launcher)
+    assert [process.rank for process in found.processes] == [0, 1]
+    assert {process.world_size for process in found.processes} == {2}
+    windows = [process.window for process in found.run.processes if process.window]
+    assert len({(window.first_step, window.num_steps) for window in windows}) == 1
+    for process in found.processes:
+        assert process.models[0].wrapper == "DistributedDataParallel"
+        assert process.models[0].ddp["find_unused_parameters"] is True
+        assert process.models[0].ddp["unused_parameters"] == 0
+        assert process.live["live.distributed_backend"] == "gloo"
+        assert isinstance(process.live["live.device_name"], Unknown)

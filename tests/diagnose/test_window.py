@@ -1,0 +1,75 @@
+"""Where the plain run's window begins and how long it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynotune.diagnose.request import DiagnoseRequest
+from dynotune.diagnose.window import restlessness, soon, window_steps, within
+from dynotune.launch.record import COMPILED, Step
+from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.run import RecordFrom
+
+from ..fakes import record
+
+
+def request(**fields) -> DiagnoseRequest:
+    return DiagnoseRequest(command=["train"], cwd=Path("/"), env={}, base=Path("/runs"), **fields)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "num_steps"), [(0.001, 2000), (0.04, 100), (0.1, 30), (0.5, 20), (2.5, 4), (60.0, 3)]
+)
+def test_a_window_is_as_long_as_it_must_be_and_no_longer_than_one_can_wait(step_s, num_steps):
+    assert window_steps(record([step_s] * 60)) == pytest.approx(num_steps, abs=1)
+
+
+@given(st.floats(1e-4, 5.0), st.integers(2, 300), st.integers(1, 4))
+def test_short_epochs_are_whole_and_the_time_is_kept(step_s, epoch, num_epochs):
+    num = window_steps(record([step_s] * (epoch * num_epochs + 2), epoch=epoch))
+    assert num >= 3
+    assert num * step_s <= 10.0 + 1e-6 or num <= 4
+    if num_epochs > 1 and epoch * step_s <= 9.9:
+        assert num % epoch == 0
+    if num % epoch and step_s <= 0.3:
+        assert num >= 30
+
+
+def test_a_window_in_a_long_epoch_holds_none_of_its_begins():
+    made = record([0.1] * 425, epoch=200)
+    begin = soon([made], request())
+    assert begin.num_steps == 30
+    made = record([0.1] * 392, epoch=190)
+    begin = soon([made], request())
+    assert begin.step % 190 + begin.num_steps <= 190
+    assert begin.step % 190 != 0
+
+
+def test_all_ranks_can_hear_of_it_in_time():
+    ranks = [record([0.125] * 60, rank=0), record([0.125] * 64, rank=1)]
+    assert soon(ranks, request(num_steps=7)) == RecordFrom(step=68, num_steps=7)
+
+
+@given(st.integers(1, 200), st.one_of(st.none(), st.integers(1, 300)), st.one_of(st.none(), st.integers(1, 50)))
+def test_a_window_within_a_short_program_ends_before_it(num, warmup_steps, num_steps):
+    made = record([0.1] * num)
+    try:
+        begin = within(made, request(warmup_steps=warmup_steps, num_steps=num_steps))
+    except CannotRunHere as error:
+        assert "too few" in error.message
+        return
+    assert begin.step >= 5
+    assert begin.step + begin.num_steps <= num - 1
+    assert begin.num_steps == (num_steps or begin.num_steps) >= min(3, num_steps or 3)
+
+
+def test_what_never_became_steady_is_described():
+    made = record([0.1, 0.3] * 40)
+    made.steps[70] = Step(made.steps[70].end_s, 0.0, 8, COMPILED)
+    said = restlessness(made, 80)
+    assert "100 ms to 300 ms" in said
+    assert "in 1 something was compiled" in said

@@ -1,0 +1,63 @@
+"""Explaining a finding by its id, or a popular remedy by its name."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dynotune.doctor import all_rules, explain, explained, folklore
+from dynotune.knobs import parse
+from dynotune.schema.errors import UsageError
+
+
+@pytest.mark.parametrize("id_", list(all_rules()))
+def test_every_finding_can_be_explained(id_):
+    finding = explain(id_).finding
+    assert finding is not None
+    assert (finding.id, finding.title) == (id_, all_rules()[id_].title)
+    assert finding.sees and finding.costs and finding.wrong
+
+
+@pytest.mark.parametrize("id_", list(all_rules()))
+def test_the_settings_of_a_finding_exist(id_):
+    for setting in explained(all_rules()[id_]).settings:
+        parse(setting if "=" in setting else f"{setting}=1")
+
+
+def test_a_finding_comes_with_what_people_believe_of_it():
+    explanation = explain("cublas-env-regex")
+    assert explanation.finding.settings == ["env.CUBLAS_WORKSPACE_CONFIG=@unset"]
+    assert [each.id for each in explanation.folklore] == ["cublas-workspace"]
+
+
+@pytest.mark.parametrize("word", ["Cublas-Env-Regex", "cublas_env_regex", " cublas-env-regex "])
+def test_an_id_is_known_however_it_is_written(word):
+    assert explain(word).finding.id == "cublas-env-regex"
+
+
+def test_a_remedy_is_explained_without_a_finding():
+    explanation = explain("vm.dirty_ratio")
+    assert explanation.finding is None
+    assert [each.id for each in explanation.folklore] == ["dirty-ratio"]
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [("loader-bond", "loader-bound"), ("dirty_ratoi", "dirty-ratio"), ("launch-blocking-of", "launch-blocking-on")],
+)
+def test_an_unknown_word_is_refused_with_the_nearest_ones(word, near):
+    with pytest.raises(UsageError) as refused:
+        explain(word)
+    assert near in refused.value.hint
+
+
+def test_a_word_that_is_near_nothing_is_sent_to_the_list():
+    with pytest.raises(UsageError) as refused:
+        explain("zzzzzzzz")
+    assert refused.value.hint == "docs/reference/findings.md lists them all."
+
+
+def test_ids_that_remedies_bear_on_are_spelled_as_ids_are():
+    ids = {id_ for entry in folklore.entries() for id_ in entry.folklore.bears_on}
+    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", id_) for id_ in ids)

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+
+from dynotune.doctor import Missing, Seen, all_rules
+from dynotune.schema.diagnosis import Finding
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Collections, Loader, SlowStep
+from dynotune.schema.trace_summary import Place
+
+from .observations import observed, timing
+
+WHY = {
+    "gc-jitter": "garbage",
+    "alloc-jitter": "allocation",
+    "recompile-jitter": "compilation",
+    "loader-jitter": "loader",
+}
+HERE = Place("train.py(9): main")
+
+
+def slow(*had: str, step_s: float = 0.3, index: int = 7) -> SlowStep:
+    return SlowStep(index=index, step_s=step_s, wait_s=0.0, had=list(had))
+
+
+def ask(id_: str, timed, **process) -> list[Finding]:
+    return list(all_rules()[id_].judge(Seen(observed(timed=timed, **process))))
+
+
+@pytest.mark.parametrize("id_", WHY)
+def test_a_slow_step_is_laid_to_what_it_had(id_):
+    steps = [slow(WHY[id_]), slow(WHY[id_], step_s=0.6)]
+    (found,) = ask(id_, timing(slow=steps, usual_s=0.1))
+    assert found.kind == "jitter"
+    assert found.share == pytest.approx((0.2 + 0.5) / 5)
+    assert found.severity == "high"
+    assert "6.0 times" in found.claim
+    assert found.evidence[0].startswith("600 ms, 300 ms")
+
+
+@pytest.mark.parametrize("id_", WHY)
+def test_steps_that_are_hardly_slow_or_had_nothing_are_left_alone(id_):
+    assert not ask(id_, timing(slow=[slow(WHY[id_], step_s=0.12), slow()], usual_s=0.1))
+
+
+@pytest.mark.parametrize("id_", [*WHY, "epoch-jitter"])
+def test_without_timing_it_is_unknown(id_):
+    with pytest.raises(Missing):
+        ask(id_, Unknown("it was not timed"))
+
+
+def test_of_several_things_that_a_step_had_one_counts():
+    timed = timing(slow=[slow("loader", "garbage", "compilation")], usual_s=0.1)
+    assert ask("recompile-jitter", timed)
+    assert not ask("gc-jitter", timed)
+    assert not ask("loader-jitter", timed)
+
+
+def test_the_longest_collection_is_told_where_it_is_known():
+    timed = timing(slow=[slow("garbage")], usual_s=0.1)
+    told = Collections(num=3, num_oldest=1, total_s=0.2, longest_s=0.15)
+    assert "the longest collection took 150 ms" in ask("gc-jitter", timed, collections=told)[0].evidence
+
+
+def test_a_slow_begin_of_epochs_is_laid_to_workers_that_start_anew():
+    timed = timing(epoch_begin_s=1.1, num_epochs=2, usual_s=0.1)
+    loader = Loader(name="DataLoader", dataset="x", num_workers=2, place=HERE)
+    (found,) = ask("epoch-jitter", timed, loaders=[loader])
+    assert found.share == pytest.approx(2 * 1.0 / 5)
+    assert [str(setting) for setting in found.candidates] == ["loader.persistent_workers=true"]
+    assert found.where == HERE
+    (found,) = ask("epoch-jitter", timed)
+    assert not found.candidates
+    assert found.remedy
+
+
+def test_an_epoch_that_begins_like_any_step_or_never_did_is_silent():
+    assert not ask("epoch-jitter", timing(epoch_begin_s=0.12, num_epochs=2, usual_s=0.1))
+    assert not ask("epoch-jitter", timing(epoch_begin_s=None))
+    assert not ask("epoch-jitter", timing(epoch_begin_s=0.16, num_epochs=0, usual_s=0.1))
+
+
+def test_late_batches_of_workers_are_worth_more_prefetching():
+    timed = timing(slow=[slow("loader")], usual_s=0.1)
+    loader = Loader(name="DataLoader", dataset="x", num_workers=2, prefetch_factor=3, place=HERE)
+    (found,) = ask("loader-jitter", timed, loaders=[loader])
+    assert [str(setting) for setting in found.candidates] == ["loader.prefetch_factor=6"]
+    assert not ask("loader-jitter", timed)[0].candidates

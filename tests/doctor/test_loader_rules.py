@@ -1,0 +1,305 @@
+"""Rules on input: each fires, is silent, and says what it lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dynotune.doctor import Seen, all_rules, examine
+from dynotune.knobs import get, parse
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Compilation, Loader, Loading, Model, Observation
+from dynotune.schema.setting import Setting
+from dynotune.schema.trace_summary import Place
+
+from .observations import attribution, loss, observed, timing
+
+CORES: dict[str, Any] = {"host.num_cores": 8}
+FAMILIES = ("loader", "batches", "pinning", "transfer", "sync", "memory")
+
+
+def loading(**fields: Any) -> Loading:
+    """A batch of 40 ms, 20 of them processor time, in workers that are busy."""
+    usual = {"num_batches": 50, "fetch_s": 0.04, "longest_s": 0.05, "cpu_s": 0.02, "busy_share": 0.98}
+    return Loading(**(usual | fields))
+
+
+def loader(num_workers: int = 2, **fields: Any) -> Loader:
+    usual: dict[str, Any] = {
+        "name": "DataLoader",
+        "dataset": "__main__.Data",
+        "num_workers": num_workers,
+        "batch_size": 8,
+        "num_drawn": 50,
+        "prefetch_factor": 2 if num_workers else None,
+        "context": "fork" if num_workers else None,
+        "place": Place("train.py(9): main"),
+        "loading": loading(busy_share=0.98 if num_workers else None),
+    }
+    return Loader(**(usual | fields))
+
+
+def waits(share: float, *loaders: Loader, facts: Any = None, **fields: Any) -> Observation:
+    """A program that waits for its loader for this share of a step."""
+    timed = fields.pop("timed", timing(wait_s=0.1 * share))
+    known = attribution(loss("loader-bound", share, where=Place("train.py(12): main")), input=share)
+    return observed(
+        facts=CORES if facts is None else facts,
+        timed=timed,
+        attributed=known,
+        loaders=[*loaders],
+        rss_growth_bytes=0,
+        **fields,
+    )
+
+
+def found(observation: Observation) -> dict[str, Any]:
+    """Findings of these families' rules by id; what they explain is gone."""
+    ours = {id_ for id_, rule in all_rules().items() if rule.family in FAMILIES}
+    return {finding.id: finding for finding in examine(Seen(observation), "program")[0] if finding.id in ours}
+
+
+def lacks(observation: Observation, id_: str) -> list[str]:
+    """What a rule says that it lacks."""
+    return [one.missing for one in examine(Seen(observation), "program")[1] if one.id == id_]
+
+
+def settings(finding: Any) -> list[str]:
+    """Candidates as text; each is one that `compare` would take."""
+    for candidate in finding.candidates:
+        assert parse(str(candidate)) == candidate
+        assert get(candidate.knob)
+    return [str(candidate) for candidate in finding.candidates]
+
+
+def test_waiting_for_busy_workers_asks_for_more_of_them():
+    finding = found(waits(0.5, loader(2)))["loader-bound"]
+    assert (finding.severity, finding.share) == ("high", 0.5)
+    assert finding.where == Place("train.py(12): main")
+    assert settings(finding) == ["loader.num_workers=4", "loader.num_workers=8"]
+
+
+def test_workers_are_never_asked_for_beyond_the_cores_of_a_rank():
+    assert settings(found(waits(0.5, loader(2), facts={"host.num_cores": 3}))["loader-bound"]) == [
+        "loader.num_workers=3"
+    ]
+    assert settings(found(waits(0.5, loader(2), facts={"host.num_cores": 2}))["loader-bound"]) == []
+
+
+def test_more_workers_are_not_asked_for_where_those_there_have_time_left():
+    finding = found(waits(0.5, loader(2, loading=loading(busy_share=0.4))))["loader-bound"]
+    assert finding.candidates == [Setting("loader.num_workers", 0)]
+    assert "Handing batches over" in finding.remedy
+
+
+def test_workers_that_take_longer_to_hand_over_than_to_make_are_too_many():
+    tiny = loader(2, loading=loading(fetch_s=0.001, busy_share=0.02))
+    assert settings(found(waits(0.5, tiny))["loader-bound"]) == ["loader.num_workers=0"]
+
+
+def test_a_wait_as_short_as_handing_over_is_of_low_severity():
+    assert found(waits(0.1, loader(0), timed=timing(step_s=0.004)))["loader-bound"].severity == "low"
+    assert found(waits(0.1, loader(0), timed=timing(step_s=0.04)))["num-workers-zero"].severity == "medium"
+
+
+def test_a_wait_of_half_a_hundredth_is_no_finding():
+    assert found(waits(0.005, loader(0), loader(2))) == {}
+
+
+def test_a_small_wait_is_of_low_severity():
+    assert {finding.severity for finding in found(waits(0.02, loader(0), timed=timing(step_s=1.0))).values()} == {"low"}
+
+
+def test_a_wait_is_unknown_without_an_attribution():
+    lacking = observed(loaders=[loader(0)], timed=timing())
+    for id_ in ("loader-bound", "num-workers-zero", "prefetch-factor", "collate-heavy", "decode-bound"):
+        asked = lacking if id_ != "prefetch-factor" else observed(loaders=[loader(2)], timed=timing())
+        assert lacks(asked, id_) == ["where a step goes"], id_
+
+
+def test_loading_in_the_training_process_takes_the_place_of_the_wait():
+    finding = found(waits(0.6, loader(0)))["num-workers-zero"]
+    assert finding.also == ["loader-bound"]
+    # Handing a batch over takes half a millisecond of 100.
+    assert finding.share == pytest.approx(0.595)
+    assert settings(finding) == ["loader.num_workers=3", "loader.num_workers=6"]
+
+
+def test_workers_cannot_hide_processor_time_that_the_cores_do_not_have():
+    busy = loader(0, loading=loading(cpu_s=0.04, busy_share=None))
+    one = found(waits(0.6, busy, facts={"host.num_cores": 1}))
+    assert "num-workers-zero" not in one
+    assert one["loader-bound"].share == 0.6
+    two = found(waits(0.6, busy, facts={"host.num_cores": 2}))["num-workers-zero"]
+    assert two.share == pytest.approx(0.5)
+
+
+def test_an_iterable_data_set_must_split_itself_before_it_gets_workers():
+    finding = found(waits(0.6, loader(0, is_iterable=True)))["num-workers-zero"]
+    assert finding.candidates == []
+    assert "get_worker_info" in finding.remedy
+    splits = loader(0, is_iterable=True, loading=loading(busy_share=None, splits_by_worker=True))
+    assert settings(found(waits(0.6, splits))["num-workers-zero"])
+
+
+def test_loading_in_the_process_is_unknown_without_the_number_of_cores():
+    assert lacks(waits(0.6, loader(0), facts={}), "num-workers-zero") == ["host.num_cores"]
+
+
+def test_more_workers_than_cores():
+    finding = found(waits(0.2, loader(16)))["num-workers-too-many"]
+    assert (finding.severity, finding.share, finding.also) == ("high", 0.2, ["loader-bound"])
+    assert settings(finding) == ["loader.num_workers=8", "loader.num_workers=4"]
+    assert "num-workers-too-many" not in found(waits(0.2, loader(8)))
+
+
+def test_too_many_workers_that_cost_no_wait_are_of_low_severity():
+    finding = found(waits(0.0, loader(16)))["num-workers-too-many"]
+    assert finding.severity == "low"
+    assert isinstance(finding.share, Unknown)
+
+
+def test_workers_that_wait_for_a_disk_may_outnumber_the_cores():
+    idle = loader(16, loading=loading(cpu_s=0.001))
+    assert "num-workers-too-many" not in found(waits(0.2, idle, facts=CORES | {"window.tree_cpu_s_per_s": 1.0}))
+    assert "num-workers-too-many" in found(waits(0.2, idle, facts=CORES | {"window.tree_cpu_s_per_s": 7.9}))
+
+
+def test_the_number_of_workers_is_not_judged_without_that_of_the_cores():
+    assert lacks(waits(0.2, loader(16), facts={}), "num-workers-too-many") == ["host.num_cores"]
+
+
+EPOCHS = timing(num_epochs=5, epoch_begin_s=0.55, usual_s=0.1)  # 5 s: five times 450 ms, less a batch of 40
+
+
+def test_starting_workers_for_each_epoch():
+    finding = found(waits(0.0, loader(4), timed=EPOCHS))["persistent-workers"]
+    assert finding.share == pytest.approx(5 * 0.41 / 5)
+    assert settings(finding) == ["loader.persistent_workers=true"]
+
+
+def test_what_the_starts_of_epochs_cost_is_not_counted_as_a_steady_wait_too():
+    both = found(waits(0.5, loader(4), timed=EPOCHS))
+    assert both["persistent-workers"].share + both["loader-bound"].share == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("given", [loader(4, persistent_workers=True), loader(0)])
+def test_epochs_cost_nothing_where_no_workers_begin(given):
+    assert not {"persistent-workers", "mp-context"} & set(found(waits(0.0, given, timed=EPOCHS)))
+
+
+def test_no_epoch_in_the_window_is_no_finding():
+    assert found(waits(0.0, loader(4))) == {}
+
+
+def test_the_start_of_epochs_is_unknown_without_a_timing():
+    assert lacks(waits(0.0, loader(4), timed=Unknown("it ended")), "persistent-workers") == ["timing of the plain run"]
+
+
+def test_workers_that_begin_in_a_fresh_interpreter():
+    both = found(waits(0.0, loader(4, context="spawn"), timed=EPOCHS))
+    assert settings(both["mp-context"]) == ["loader.multiprocessing_context=fork"]
+    assert both["mp-context"].share < both["persistent-workers"].share
+    assert "mp-context" not in found(waits(0.0, loader(4), timed=EPOCHS))
+
+
+def test_uneven_batches_want_more_of_them_ahead():
+    uneven = loader(2, loading=loading(busy_share=0.5, longest_s=0.4))
+    finding = found(waits(0.1, uneven))["prefetch-factor"]
+    assert (finding.share, finding.also) == (0.1, ["loader-bound"])
+    assert settings(finding) == ["loader.prefetch_factor=4", "loader.prefetch_factor=8"]
+    for other in (loading(busy_share=0.5), loading(longest_s=0.4)):
+        assert "prefetch-factor" not in found(waits(0.1, loader(2, loading=other)))
+
+
+def test_unevenness_explains_no_more_than_a_batch_takes_on_average():
+    uneven = loader(2, loading=loading(busy_share=0.5, longest_s=0.4))
+    assert found(waits(0.6, uneven))["prefetch-factor"].share == pytest.approx(0.4)
+    assert "prefetch-factor" not in found(waits(0.9, uneven))
+
+
+def test_what_making_batches_takes_may_not_be_known():
+    lacking = waits(0.1, loader(2, loading=Unknown("not watched")))
+    for id_ in ("prefetch-factor", "collate-heavy", "decode-bound", "cow-growth"):
+        assert lacks(lacking, id_) == ["what making batches takes"], id_
+
+
+def test_collating_takes_its_part_of_the_wait():
+    heavy = loading(collate_s=0.03, busy_share=None, collate=Place("train.py(3): stack"))
+    both = found(waits(0.4, loader(0, loading=heavy)))
+    assert both["collate-heavy"].share == pytest.approx(0.3)
+    assert both["collate-heavy"].where.function == "train.py(3): stack"
+    assert "num-workers-zero" in both
+    # Workers that are busy all the time make batches that much faster.
+    assert found(waits(0.4, loader(2, loading=loading(collate_s=0.03))))["collate-heavy"].share == 0.4
+
+
+def test_collating_that_takes_little_is_no_finding():
+    assert "collate-heavy" not in found(waits(0.4, loader(2, loading=loading(collate_s=0.005))))
+    assert "collate-heavy" not in found(waits(0.0, loader(2, loading=loading(collate_s=0.03))))
+
+
+def test_decoding_takes_its_part_of_the_wait():
+    decoding = loading(decode_s=0.02, decoders=["PIL.ImageFile.ImageFile.load"])
+    finding = found(waits(0.4, loader(2, loading=decoding)))["decode-bound"]
+    assert finding.share == pytest.approx(0.4)
+    assert finding.also == ["loader-bound"]
+    assert "PIL" in finding.evidence[0]
+    assert "decode-bound" not in found(waits(0.4, loader(2, loading=loading(decode_s=0.005))))
+
+
+GROWING = {"num_objects": 2_000_000, "private_growth_bytes": 100 << 20, "private_over_s": 5.0}
+
+
+def test_workers_that_copy_the_data_sets_objects():
+    finding = found(waits(0.0, loader(4, loading=loading(**GROWING))))["cow-growth"]
+    assert (finding.kind, finding.severity) == ("memory", "medium")
+    slowly = GROWING | {"private_over_s": 60.0}
+    assert found(waits(0.0, loader(4, loading=loading(**slowly))))["cow-growth"].severity == "low"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        loader(4, loading=loading(**GROWING), context="spawn"),
+        loader(0, loading=loading(**GROWING)),
+        loader(4, loading=loading(**GROWING | {"num_objects": 1000})),
+        loader(4, loading=loading(**GROWING | {"private_growth_bytes": 1 << 20})),
+    ],
+)
+def test_workers_that_copy_nothing(given):
+    assert "cow-growth" not in found(waits(0.0, given))
+
+
+def test_growth_that_was_not_followed_is_a_low_finding():
+    unfollowed = GROWING | {"private_growth_bytes": None}
+    assert found(waits(0.0, loader(4, loading=loading(**unfollowed))))["cow-growth"].severity == "low"
+
+
+def compiled(*recompilations: str) -> Compilation:
+    return Compilation(
+        num_graphs=1,
+        num_graph_breaks=0,
+        num_recompilations=len(recompilations),
+        num_compilations_in_window=0,
+        recompilations=[*recompilations],
+    )
+
+
+def test_a_last_batch_of_its_own_shape():
+    cut = loader(2, drop_last=False, num_items=1001)
+    reason = "tensor 'x' size mismatch at index 0. expected 8, actual 1"
+    assert found(waits(0.0, cut, compilation=compiled(reason)))["last-batch-shape"].severity == "low"
+    convolves = Model(
+        name="Net", num_parameters=1, parameter_bytes=4, devices={"cuda:0": 1}, num_modules={"convolution": 2}
+    )
+    tuned = waits(0.0, cut, live={"live.cudnn_benchmark": True}, models=[convolves])
+    assert "last-batch-shape" in found(tuned)
+    assert "last-batch-shape" not in found(waits(0.0, cut))
+    whole = loader(2, drop_last=False, num_items=1000)
+    assert "last-batch-shape" not in found(waits(0.0, whole, compilation=compiled(reason)))
+
+
+def test_a_program_without_a_loader_of_torchs_has_no_finding_of_its_arguments():
+    assert set(found(waits(0.5))) == {"loader-bound"}

@@ -1,0 +1,140 @@
+"""Rules on memory: each fires, is silent, and says what it lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Allocator, Loss, Observation
+from dynotune.schema.trace_summary import Place
+
+from .observations import attribution, loss, observed, timing
+from .test_loader_rules import found, lacks, settings
+from .test_transfer_rules import _model, trace
+
+GB = 10**9
+ALLOCATOR_RULES = ("alloc-retries", "fragmentation", "oom-or-batch-capped")
+
+
+def allocator(**fields: Any) -> Allocator:
+    """80 GB, of which 10 are reserved and 9 were allocated."""
+    usual: dict[str, Any] = {
+        "device": "cuda:0", "total_bytes": 80 * GB, "allocated_bytes": 5 * GB, "allocated_growth_bytes": 0,
+        "reserved_bytes": 10 * GB, "inactive_split_bytes": GB, "peak_allocated_bytes": 9 * GB,
+        "peak_reserved_bytes": 10 * GB, "num_alloc_retries": 0, "num_ooms": 0, "num_device_allocations": 0,
+        "num_device_frees": 0,
+    }  # fmt: skip
+    return Allocator(**(usual | fields))
+
+
+def holds(*losses: Loss, facts: Any = None, allocators: Any = None, **process: Any) -> Observation:
+    """50 steps, 5 s."""
+    given = [allocator()] if allocators is None else allocators
+    fields = {"timed": timing(), "rss_growth_bytes": 0, "allocators": given} | process
+    return observed(facts=facts or {}, attributed=attribution(*losses), trace=trace(), **fields)
+
+
+def test_a_usual_program_has_no_finding():
+    assert found(holds()) == {}
+
+
+def test_emptying_the_cache_in_the_loop():
+    live = {"live.empty_cache_calls": 50, "live.empty_cache_place": "train.py:20"}
+    finding = found(holds(loss("empty-cache-in-loop", 0.2), live=live))["empty-cache-in-loop"]
+    assert (finding.share, finding.where) == (0.2, Place("train.py:20"))
+    assert found(holds(loss("empty-cache-in-loop", 0.2)))["empty-cache-in-loop"].severity == "high"
+    unseen = found(holds(live=live))["empty-cache-in-loop"]
+    assert (unseen.severity, isinstance(unseen.share, Unknown)) == ("low", True)
+
+
+def test_what_emptying_brings_with_it_is_not_named_beside_it():
+    live = {"live.empty_cache_calls": 50, "live.empty_cache_place": ""}
+    (finding,) = found(holds(loss("alloc-retries", 0.2), live=live)).values()
+    assert (finding.id, finding.also, finding.share) == ("empty-cache-in-loop", ["alloc-retries"], 0.2)
+
+
+@pytest.mark.parametrize("calls", [0, 1])
+def test_emptying_the_cache_once_is_no_finding(calls):
+    assert found(holds(live={"live.empty_cache_calls": calls})) == {}
+
+
+def test_emptying_is_unknown_without_an_attribution():
+    assert lacks(observed(models=[_model("cuda:0")]), "empty-cache-in-loop") == ["where a step goes"]
+
+
+def test_an_allocator_that_runs_out_and_tries_again():
+    tries = allocator(num_alloc_retries=3, num_device_frees=40, num_device_allocations=40)
+    finding = found(holds(allocators=[tries]))["alloc-retries"]
+    assert (finding.severity, isinstance(finding.share, Unknown)) == ("medium", True)
+    assert settings(finding) == ["alloc.expandable_segments=true", "alloc.garbage_collection_threshold=0.8"]
+    assert found(holds(loss("alloc-retries", 0.2)))["alloc-retries"].share == 0.2
+
+
+def test_a_setting_that_is_there_already_is_no_candidate():
+    tries = allocator(num_alloc_retries=3)
+    facts = {"env.PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    finding = found(holds(allocators=[tries], facts=facts))["alloc-retries"]
+    assert settings(finding) == ["alloc.garbage_collection_threshold=0.8"]
+
+
+def test_reserved_memory_in_pieces():
+    split = allocator(inactive_split_bytes=4 * GB, peak_allocated_bytes=6 * GB)
+    finding = found(holds(allocators=[split]))["fragmentation"]
+    assert (finding.severity, settings(finding)) == ("low", ["alloc.expandable_segments=true"])
+    full = allocator(
+        total_bytes=11 * GB, inactive_split_bytes=4 * GB, peak_allocated_bytes=6 * GB, peak_reserved_bytes=10 * GB
+    )
+    assert found(holds(allocators=[full]))["fragmentation"].severity == "medium"
+
+
+def test_a_cache_is_no_fragmentation():
+    assert "fragmentation" not in found(holds(allocators=[allocator(allocated_bytes=GB, peak_allocated_bytes=2 * GB)]))
+    # Pieces at the end of a step that the peak makes use of.
+    assert "fragmentation" not in found(holds(allocators=[allocator(inactive_split_bytes=4 * GB)]))
+
+
+def test_full_memory():
+    finding = found(holds(allocators=[allocator(total_bytes=11 * GB)]))["oom-or-batch-capped"]
+    assert finding.severity == "low"
+    assert "oom-or-batch-capped" in found(holds(allocators=[allocator(num_ooms=1)]))
+
+
+@pytest.mark.parametrize("id_", ALLOCATOR_RULES)
+def test_the_allocator_is_unknown_where_it_did_not_tell(id_):
+    assert lacks(holds(allocators=[]), id_) == ["counters of the allocator"]
+
+
+def test_allocating_pinned_memory():
+    finding = found(holds(loss("pinned-alloc-slow", 0.2)))["pinned-alloc-slow"]
+    assert "alloc.pinned_use_cuda_host_register=true" in settings(finding)
+    assert lacks(observed(models=[_model("cuda:0")]), "pinned-alloc-slow") == ["where a step goes"]
+
+
+@pytest.mark.parametrize(("grown", "severity"), [(2 << 20, "low"), (50 * 1000**2, "medium"), (2 * GB, "high")])
+def test_device_memory_that_grows_with_each_step(grown, severity):
+    finding = found(holds(allocators=[allocator(allocated_growth_bytes=grown)]))["leak-graph-kept"]
+    assert (finding.kind, finding.severity) == ("memory", severity)
+
+
+def test_memory_that_varies_is_no_leak():
+    levels = [5 * GB, 7 * GB, 5 * GB, 6 * GB, 5 * GB, 7 * GB]
+    varies = allocator(allocated_growth_bytes=2 * GB, allocated_levels_bytes=levels)
+    assert found(holds(allocators=[varies])) == {}
+    rises = allocator(allocated_growth_bytes=5, allocated_levels_bytes=[1, 2, 3, 4, 5, 6])
+    assert found(holds(allocators=[rises])) == {}
+
+
+def test_the_process_itself_may_grow():
+    grows: dict[str, Any] = {"rss_growth_bytes": 400 << 20, "allocators": []}
+    facts = {"host.memory_available_bytes": 8 * GB}
+    finding = found(holds(facts=facts, **grows))["leak-graph-kept"]
+    assert finding.severity == "high"
+    assert found(holds(**grows))["leak-graph-kept"].severity == "low"
+    uneven = grows | {"rss_levels_bytes": [1, 500, 400, 400, 400, 400]}
+    assert "leak-graph-kept" not in found(holds(facts=facts, **uneven))
+
+
+def test_growth_is_unknown_where_it_was_not_followed():
+    assert lacks(holds(rss_growth_bytes=None), "leak-graph-kept") == ["growth of the process's memory"]

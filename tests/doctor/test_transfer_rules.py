@@ -1,0 +1,222 @@
+"""Rules on copies between host and device: each fires, is silent, and says what it lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Loss, Observation, Tensor
+from dynotune.schema.trace_summary import Copies, DeviceTime, Place, TraceSummary
+
+from .observations import NOT_ASKED, attribution, loss, observed, timing
+from .test_loader_rules import found, lacks, loader, loading, settings
+
+AT = Place("train.py(31): step", "aten::to", "cudaMemcpyAsync")
+PCIE_5: dict[str, Any] = {"gpu.pcie_max_generation": 5, "gpu.pcie_max_width": 16}
+
+
+def copies(pinned: bool | None, *, kind: str = "HtoD", num: int = 10, num_bytes: int = 10 << 20) -> Copies:
+    """Ten copies in ten steps, of 10 MB in all and 8 GB/s."""
+    total_s = num_bytes / 8e9
+    return Copies(
+        rank=None, kind=kind, pinned=pinned, num=num, num_bytes=num_bytes, total_s=total_s,
+        bytes_per_s=8e9, exposed_s=total_s, median_bytes=num_bytes // num,
+    )  # fmt: skip
+
+
+def trace(*rows: Copies, **fields: Any) -> TraceSummary:
+    """Ten steps on a device."""
+    device = DeviceTime(
+        rank=None, device=0, window_s=1.0, busy_s=1.0, compute_s=1.0, copy_s=0, communication_s=0, idle_s=0
+    )
+    usual: dict[str, Any] = {
+        "files": [], "recorder": "", "verdict": "", "window_s": 1.0, "num_steps": 10, "step_source": "profiler",
+        "shares": None, "causes": [], "devices": [device], "gaps": [], "copies": [*rows], "syncs": [],
+        "allocations": [], "kernels": [], "communication": [], "ranks": None, "operators": [],
+    }  # fmt: skip
+    return TraceSummary(**(usual | fields))
+
+
+def moves(*losses: Loss, rows: tuple[Copies, ...], facts: Any = None, **process: Any) -> Observation:
+    fields: dict[str, Any] = {"timed": timing(), "loaders": [loader(2)], "rss_growth_bytes": 0}
+    return observed(facts=facts or {}, attributed=attribution(*losses), trace=trace(*rows), **(fields | process))
+
+
+def lost(id_: str, share: float) -> Loss:
+    return loss(id_, share, where=AT, evidence=["what was seen"])
+
+
+PAGEABLE, PINNED = copies(False), copies(True)
+
+
+def test_batches_from_pageable_memory():
+    finding = found(moves(lost("pin-memory-off", 0.3), rows=(PAGEABLE,)))["pin-memory-off"]
+    assert (finding.share, finding.severity, finding.where) == (0.3, "high", AT)
+    assert settings(finding) == ["loader.pin_memory=true", "transfer.non_blocking=true"]
+
+
+def test_what_the_bus_needs_at_least_is_not_counted_as_lost():
+    finding = found(moves(lost("pin-memory-off", 0.3), rows=(PAGEABLE,), facts=PCIE_5))["pin-memory-off"]
+    assert finding.share == pytest.approx(0.3 * (1 - 8 / 63.04))
+
+
+def test_waits_for_pageable_copies_belong_to_the_pinning():
+    both = found(moves(lost("pin-memory-off", 0.1), lost("h2d-blocking", 0.2), rows=(PAGEABLE,)))
+    assert both["pin-memory-off"].share == pytest.approx(0.3)
+    assert "h2d-blocking" not in both
+
+
+def test_a_program_that_copies_its_own_tensors_is_not_told_to_set_its_loader():
+    finding = found(moves(lost("pin-memory-off", 0.3), rows=(PAGEABLE,), loaders=[]))["pin-memory-off"]
+    assert finding.candidates == []
+    assert "pinned once" in finding.remedy
+
+
+def test_pinned_copies_are_no_finding_of_pinning():
+    assert "pin-memory-off" not in found(moves(lost("h2d-not-overlapped", 0.3), rows=(PINNED,)))
+    assert "pin-memory-off" not in found(moves(lost("pin-memory-off", 0.004), rows=(PAGEABLE,)))
+
+
+@pytest.mark.parametrize(
+    "id_",
+    ["pin-memory-off", "h2d-blocking", "h2d-not-overlapped", "many-small-copies", "create-on-cpu-then-move"],
+)
+def test_copies_are_unknown_without_a_trace(id_):
+    on_device = loader(2)
+    model = moves(rows=()).processes[0].models
+    lacking = observed(timed=timing(), loaders=[on_device], models=[*model, _model("cuda:0")])
+    assert lacks(lacking, id_) in (["where a step goes"], ["the trace"])
+
+
+def _model(device: str) -> Any:
+    from dynotune.schema.observation import Model
+
+    return Model(name="Net", num_parameters=1, parameter_bytes=4, devices={device: 1})
+
+
+def test_nothing_is_said_of_copies_where_there_is_no_device():
+    quiet = observed(timed=timing(), loaders=[loader(2)], models=[_model("cpu")], rss_growth_bytes=0,
+                     attributed=attribution())  # fmt: skip
+    assert found(quiet) == {}
+    assert [lacks(quiet, id_) for id_ in ("pin-memory-off", "h2d-blocking", "transfer-float")] == [[], [], []]
+
+
+def test_batches_of_a_class_that_the_loader_cannot_pin():
+    given = loader(2, pin_memory=True, batch_is_pinnable=False)
+    finding = found(moves(lost("pin-memory-off", 0.3), rows=(PAGEABLE,), loaders=[given]))["custom-batch-not-pinned"]
+    assert finding.also == ["pin-memory-off"]
+    pinned = loader(2, pin_memory=True, batch_is_pinnable=True)
+    assert "custom-batch-not-pinned" not in found(
+        moves(lost("pin-memory-off", 0.3), rows=(PAGEABLE,), loaders=[pinned])
+    )
+
+
+def test_an_argument_that_torch_ignores():
+    given = loader(2, pin_memory=True, pin_memory_device="cuda")
+    assert found(moves(rows=(), loaders=[given]))["pin-device-arg"].severity == "low"
+    assert "pin-device-arg" not in found(moves(rows=()))
+
+
+def test_a_pinning_thread_that_sets_the_pace():
+    def with_pin(pin_s: float | None) -> Observation:
+        given = loader(2, pin_memory=True, loading=loading(pin_s=pin_s, busy_share=0.5))
+        known = attribution(loss("loader-bound", 0.4), input=0.4)
+        return observed(facts={"host.num_cores": 8}, timed=timing(), attributed=known, trace=trace(), loaders=[given])
+
+    finding = found(with_pin(0.095))["pin-thread-bound"]
+    assert (finding.share, finding.also) == (0.4, ["loader-bound"])
+    assert settings(finding) == ["loader.pin_memory=false"]
+    assert "pin-thread-bound" not in found(with_pin(0.01))
+    assert "pin-thread-bound" not in found(with_pin(None))
+
+
+def test_the_pinning_thread_is_unknown_where_loading_was_not_timed():
+    given = loader(2, pin_memory=True, loading=NOT_ASKED)
+    known = attribution(loss("loader-bound", 0.4), input=0.4)
+    lacking = observed(timed=timing(), attributed=known, trace=trace(), loaders=[given])
+    assert lacks(lacking, "pin-thread-bound") == ["what pinning takes"]
+
+
+def test_waiting_for_each_pinned_copy():
+    finding = found(moves(lost("h2d-blocking", 0.2), rows=(PINNED,)))["h2d-blocking"]
+    assert (finding.share, settings(finding)) == (0.2, ["transfer.non_blocking=true"])
+    assert "h2d-blocking" not in found(moves(lost("h2d-blocking", 0.005), rows=(PINNED,)))
+
+
+def test_copies_that_nothing_runs_beside_can_hide_under_the_rest_alone():
+    assert found(moves(lost("h2d-not-overlapped", 0.3), rows=(PINNED,)))["h2d-not-overlapped"].share == 0.3
+    most = found(moves(lost("h2d-not-overlapped", 0.8), rows=(PINNED,)))["h2d-not-overlapped"]
+    assert most.share == pytest.approx(0.2)
+    assert "h2d-not-overlapped" not in found(moves(rows=(PINNED,)))
+
+
+def images(dtype: str = "torch.float32", shape: tuple[int, ...] = (8, 3, 224, 224), num_bytes: int = 1 << 20) -> Tensor:
+    return Tensor(shape=[*shape], dtype=dtype, device="cpu", num_bytes=num_bytes)
+
+
+def sends(tensor: Tensor | None, distinct: int | None = 256) -> Observation:
+    made = loading(num_distinct=distinct)
+    batch = None if tensor is None else [tensor]
+    return moves(lost("h2d-not-overlapped", 0.4), rows=(PINNED,), loaders=[loader(2, batch=batch, loading=made)])
+
+
+def test_images_as_floats():
+    finding = found(sends(images()))["transfer-float"]
+    assert finding.share == pytest.approx(0.4 * 0.75)
+    assert found(sends(images("torch.float64")))["transfer-float"].share == pytest.approx(0.4 * 0.875)
+    assert found(sends(images(num_bytes=1 << 19)))["transfer-float"].share == pytest.approx(0.2 * 0.75)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        sends(images("torch.uint8")),
+        sends(images(shape=(8, 64))),
+        sends(images(shape=(8, 64, 9, 9))),
+        sends(images(), 4000),
+    ],
+)
+def test_what_is_sent_as_bytes_or_cannot_be_is_no_finding(given):
+    assert "transfer-float" not in found(given)
+
+
+def test_what_is_sent_is_unknown_where_no_batch_was_looked_at():
+    assert lacks(sends(None), "transfer-float") == ["a batch of the loader"]
+
+
+def test_many_small_copies_take_the_place_of_what_they_bring_with_them():
+    small = copies(False, num=5000, num_bytes=5000 * 1024)
+    observation = moves(
+        lost("many-small-copies", 0.2), lost("h2d-blocking", 0.3), lost("pin-memory-off", 0.1), rows=(small,)
+    )
+    result = found(observation)
+    assert set(result) == {"many-small-copies"}
+    assert result["many-small-copies"].share == pytest.approx(0.5)
+    assert result["many-small-copies"].also == ["pin-memory-off"]
+    few = copies(False, num=50, num_bytes=50 * 1024)
+    assert "many-small-copies" not in found(moves(lost("h2d-blocking", 0.3), rows=(few,)))
+
+
+def test_tensors_made_on_the_host():
+    finding = found(moves(lost("create-on-cpu-then-move", 0.3), rows=(PAGEABLE,)))["create-on-cpu-then-move"]
+    assert (finding.share, finding.where) == (0.3, AT)
+    assert "create-on-cpu-then-move" not in found(moves(rows=(PAGEABLE,)))
+
+
+def test_pinning_in_each_step():
+    finding = found(moves(lost("pin-in-hot-loop", 0.3), rows=(PINNED,)))["pin-in-hot-loop"]
+    assert (finding.share, settings(finding)) == (0.3, ["loader.pin_memory=true"])
+    assert "pin-in-hot-loop" not in found(moves(lost("pinned-alloc-slow", 0.3), rows=(PINNED,)))
+
+
+def test_allocating_pinned_memory_belongs_to_the_program_that_pins():
+    live = {"live.pin_memory_calls": 50, "live.pin_memory_place": "train.py:30"}
+    finding = found(moves(lost("pinned-alloc-slow", 0.3), rows=(PINNED,), live=live))["pin-in-hot-loop"]
+    assert finding.also == ["pinned-alloc-slow"]
+
+
+def test_pinning_is_unknown_without_an_attribution():
+    lacking = observed(timed=timing(), models=[_model("cuda:0")], trace=Unknown("none"))
+    assert lacks(lacking, "pin-in-hot-loop") == ["where a step goes"]

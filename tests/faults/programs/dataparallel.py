@@ -1,0 +1,48 @@
+"""Trains a large network; with a dose through nn.DataParallel over all GPUs, at dose 0 on one."""
+
+import argparse
+import time
+
+import torch
+from torch import nn
+
+ROWS = 4096
+WIDTH = 8192
+LAYERS = 6
+
+
+def now(device):
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dose", type=int, default=0, help="any dose is the whole fault")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--steps", type=int, default=100_000)
+    args = parser.parse_args()
+    device = args.device
+    torch.manual_seed(0)
+    layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.GELU())]
+    model = nn.Sequential(*layers).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    if args.dose > 0:
+        model = nn.DataParallel(model)
+    x = torch.randn(ROWS, WIDTH, device=device)
+    y = torch.randn(ROWS, WIDTH, device=device)
+
+    for step in range(args.steps):
+        if step == args.steps // 3:
+            start = now(device)
+        with torch.autocast(device, torch.bfloat16):
+            loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print(f"RATE {(args.steps - args.steps // 3) / (now(device) - start):.3f}")
+
+
+if __name__ == "__main__":
+    main()

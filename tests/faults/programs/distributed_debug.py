@@ -1,0 +1,59 @@
+"""Trains on several ranks; the environment (TORCH_DISTRIBUTED_DEBUG=DETAIL) makes every exchange check itself."""
+
+import argparse
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+ROWS = {"cpu": 64, "cuda": 2048}
+WIDTH = {"cpu": 192, "cuda": 2048}
+LAYERS = {"cpu": 12, "cuda": 12}
+
+
+def now(device):
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dose", type=int, default=0, help="nothing here depends on it: the fault is set outside")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--steps", type=int, default=100_000)
+    args = parser.parse_args()
+    local_rank = int(os.environ["LOCAL_RANK"])
+    if args.device == "cuda":
+        torch.cuda.set_device(local_rank)
+    dist.init_process_group("nccl" if args.device == "cuda" else "gloo")
+    torch.manual_seed(0)
+
+    width = WIDTH[args.device]
+    layers = [layer for _ in range(LAYERS[args.device]) for layer in (nn.Linear(width, width), nn.ReLU())]
+    model = DistributedDataParallel(
+        nn.Sequential(*layers).to(args.device), gradient_as_bucket_view=True, bucket_cap_mb=1
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+    x = torch.randn(ROWS[args.device], width, device=args.device)
+    y = torch.randn(ROWS[args.device], width, device=args.device)
+
+    for step in range(args.steps):
+        if step == args.steps // 3:
+            start = now(args.device)
+        with torch.autocast(args.device, torch.bfloat16, enabled=args.device == "cuda"):
+            loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    seconds = now(args.device) - start
+    if dist.get_rank() == 0:
+        print(f"RATE {(args.steps - args.steps // 3) / seconds:.3f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import io
+import re
+import shlex
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from dynotune.report.diagnosis import PARTS, _Bar, diagnosis_report
+from dynotune.schema.diagnosis import Ceiling, Diagnosis, Finding, Limit, NotKnown
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Shares, SlowStep, Timing
+from dynotune.schema.setting import Setting
+from dynotune.schema.trace_summary import Place
+
+NASTY = "[red]x[/red] \x1b[31m\x07\r\n[/] \u202e\u200e层层层" + "long" * 60
+TIMING = Timing(
+    num_steps=120, window_s=2.76, step_s=0.023, median_step_s=0.022, p99_step_s=0.05, longest_step_s=0.09, wait_s=0.014
+)
+WORKERS = Finding(
+    id="num-workers-zero",
+    severity="high",
+    claim="Batches are made in the main process.",
+    share=0.61,
+    evidence=["batches drawn: 1 a step, 14 ms each"],
+    where=Place("/home/me/train.py(31): main"),
+    candidates=[Setting("loader.num_workers", 4), Setting("loader.persistent_workers", True)],
+    also=["loader-bound"],
+)
+
+
+def diagnosis(**changes: Any) -> Diagnosis:
+    fields: dict[str, Any] = {
+        "command": ["python", "train.py", "--data", "my photos"],
+        "verdict": "A step takes 23 ms; 61% of it the device waits for the data loader (train.py:31).",
+        "bottleneck": "input",
+        "shares": Shares(input=0.61, transfer=0.02, host=0.05, device=0.3, communication=0.0, other=0.02),
+        "findings": [WORKERS],
+        "unknown": [],
+        "steps": TIMING,
+        "busy_share": 0.32,
+    }
+    return Diagnosis(**(fields | changes))
+
+
+def text_of(shown: Diagnosis, *, width: int = 100, **more: Any) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False, **more)
+    console.print(diagnosis_report(shown))
+    return console.file.getvalue()
+
+
+def single_spaced(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_it_begins_with_the_command_the_bottleneck_and_the_verdict():
+    lines = text_of(diagnosis()).splitlines()
+    assert [line.split()[0] for line in lines[:4]] == ["command", "steps", "bottleneck", "verdict"]
+    assert "python train.py --data 'my photos'" in lines[0]
+    assert "120 of 23 ms, median 22 ms, slowest hundredth from 50 ms" in lines[1]
+
+
+def test_parts_of_the_bar_are_told_apart_without_colour():
+    for glyphs in ([part.glyph for part in PARTS], [part.ascii_glyph for part in PARTS]):
+        assert len(set(glyphs)) == len(PARTS)
+    assert {part.field for part in PARTS} == set(Shares.__struct_fields__)
+
+
+@given(st.lists(st.floats(0, 1), min_size=6, max_size=6).filter(lambda parts: sum(parts) > 0), st.integers(1, 200))
+def test_the_bar_is_full_and_no_part_is_off_by_a_column(parts, width):
+    shares = Shares(**{p.field: share / sum(parts) for p, share in zip(PARTS, parts, strict=True)})
+    cells = _Bar(shares).cells(width)
+    assert sum(cells) == width
+    for part, drawn in zip(PARTS, cells, strict=True):
+        assert abs(drawn - width * part.of(shares)) < 1.0001
+
+
+def test_the_legend_names_each_part_with_its_share_and_time():
+    text = single_spaced(text_of(diagnosis()))
+    assert "A step, 23 ms, the device busy for 32%" in text
+    assert "i waits for input 61% 14.0 ms" in text
+    assert "communication" not in text
+
+
+def test_without_a_device_operators_and_python_are_named():
+    shown = diagnosis(busy_share=None)
+    text = single_spaced(text_of(shown))
+    assert "█ operators 30%" in text
+    assert "h Python between operators 5.0%" in text
+
+
+def test_a_finding_says_what_it_costs_where_and_what_to_paste():
+    text = text_of(diagnosis(), width=140)
+    flat = single_spaced(text)
+    assert "high num-workers-zero up to 61% of a step Batches are made in the main process." in flat
+    assert "/home/me/train.py:31 main" in flat
+    assert "explains loader-bound" in flat
+    assert "  dynotune compare loader.num_workers=4 loader.persistent_workers=true -- python" in text
+
+
+@pytest.mark.parametrize("width", [30, 50, 80, 200])
+def test_what_is_pasted_says_to_the_shell_what_was_run(width):
+    command = ["python", "a b.py", "$(rm -rf /)", "'", "--x=*", *(f"--option-{index}=1" for index in range(20))]
+    found = msgspec.structs.replace(WORKERS, candidates=[Setting("env.A", "1 2"), Setting("loader.num_workers", 4)])
+    text = text_of(diagnosis(command=command, findings=[found], bottleneck="none"), width=width)
+    pasted = text[text.index("dynotune compare") :].rstrip()
+    assert shlex.split(pasted.replace(" \\\n", " ")) == [
+        "dynotune",
+        "compare",
+        "env.A=1 2",
+        "loader.num_workers=4",
+        "--",
+        *command,
+    ]
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_lines_for_an_administrator_and_remedies_are_shown_as_they_are():
+    found = msgspec.structs.replace(WORKERS, candidates=[], commands=["echo 1 > /proc/sys/x"], remedy="Change it.")
+    text = text_of(diagnosis(findings=[found]))
+    assert "  echo 1 > /proc/sys/x" in text
+    assert "Change it." in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "share", "said"),
+    [
+        ("correctness", Unknown("x"), "correctness"),
+        ("speed", Unknown("x"), "how much is not known"),
+        ("start", Unknown("x"), "time to the first step"),
+        ("memory", 0.0, "memory"),
+        ("speed", 0.043, "up to 4.3% of a step"),
+    ],
+)
+def test_what_a_finding_costs_is_said_in_words(kind, share, said):
+    found = msgspec.structs.replace(WORKERS, kind=kind, share=share)
+    assert re.search(rf"num-workers-zero  {said}\s*$", text_of(diagnosis(findings=[found])), re.MULTILINE)
+
+
+def test_jitter_stands_apart():
+    uneven = msgspec.structs.replace(WORKERS, id="gc-jitter", kind="jitter", share=0.02)
+    text = text_of(diagnosis(findings=[uneven, WORKERS]))
+    assert text.index("num-workers-zero") < text.index("Jitter") < text.index("gc-jitter")
+    slow = msgspec.structs.replace(TIMING, slow=[SlowStep(index=3, step_s=0.09, wait_s=0.0)])
+    assert "the slowest step took 90 ms, a usual one 22 ms" in single_spaced(text_of(diagnosis(steps=slow)))
+
+
+def test_what_is_not_known_is_folded_by_its_reason_and_cut_at_ten():
+    unknown = [NotKnown(f"rule-{index}", "the trace", "nothing was recorded") for index in range(5)]
+    unknown += [NotKnown(f"other-{index}", f"fact.{index}", "no NVML here") for index in range(12)]
+    text = single_spaced(text_of(diagnosis(unknown=unknown), width=140))
+    assert (
+        "Not known, 17 rules could not judge the trace: nothing was recorded (rule-0, rule-1, rule-2 and 2 more)"
+        in text
+    )
+    assert text.count("no NVML here") == 9
+    assert "3 more reasons: --json has all" in text
+
+
+def test_ceilings_and_the_limit_are_shown_where_they_were_asked_for():
+    ceilings = [
+        Ceiling(part="loader", step_s=0.02, num_steps=50, samples_per_s=1600, page_cache="warm"),
+        Ceiling(part="step", step_s=0.005, num_steps=50),
+    ]
+    limit = Limit(
+        flops=1e12,
+        num_bytes=1e9,
+        dtype="bfloat16",
+        peak_flops_per_s=7e14,
+        peak_bytes_per_s=4e12,
+        least_s=0.0014,
+        share=0.06,
+    )
+    text = single_spaced(text_of(diagnosis(ceilings=ceilings, limit=limit)))
+    assert "the loader alone page cache warm 20 ms 1,600 samples/s" in text
+    assert "one batch, again and again 5 ms" in text
+    assert "a step could take 1.4 ms: 6.0% of what it takes" in text
+    assert "limit" not in text_of(diagnosis())
+
+
+def test_without_shares_or_findings_the_rest_is_shown():
+    shown = diagnosis(shares=Unknown("x"), steps=Unknown("y"), findings=[], notes=["A note."])
+    text = single_spaced(text_of(shown))
+    assert "no rule found anything" in text
+    assert "note: A note." in text
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_what_programs_say_cannot_harm_the_terminal_and_nothing_is_wider_than_it(width):
+    nasty = Finding(
+        id="x",
+        severity="low",
+        claim=NASTY,
+        share=0.2,
+        evidence=[NASTY],
+        where=Place(NASTY, NASTY, NASTY),
+        remedy=NASTY,
+        commands=[NASTY],
+        candidates=[Setting("env.A", NASTY)],
+    )
+    shown = diagnosis(
+        command=["python", NASTY],
+        verdict=NASTY,
+        findings=[nasty],
+        unknown=[NotKnown("a", NASTY, NASTY)],
+        notes=[NASTY],
+    )
+    text = text_of(shown, width=width)
+    assert not set("\x1b\x07\r\u202e\u200e") & set(text)
+    assert "[red]x[/red]" in "".join(text.split("\n"))
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+
+
+def test_piped_there_is_no_colour_and_on_a_plain_terminal_only_ascii_bars():
+    assert "\x1b" not in text_of(diagnosis())
+    console = Console(file=io.TextIOWrapper(raw := io.BytesIO(), encoding="ascii", errors="replace"), width=100)
+    console.print(diagnosis_report(diagnosis()))
+    console.file.flush()
+    assert "iiiiiiii" in raw.getvalue().decode("ascii")
+    assert "########" in raw.getvalue().decode("ascii")

@@ -10,9 +10,9 @@ were written without knowledge of the rules. Of each:
 - **first**: it is the first finding;
 - **false**: findings of medium severity or above that the program neither plants nor, by its own manifest, implies.
 
-`--lanes` runs several at once, each on cores of its own; `--gpus` gives each lane one of so many GPUs. Lanes that
-share a GPU disturb each other and see one another: `gpu-shared` then counts for nothing, and the result says so.
-`--keep` keeps the observations, `--replay` judges kept ones again by the rules of today, without running anything.
+`--lanes` runs several at once, each on cores of its own (which `cpu-affinity-narrow` rightly notes: it does not
+count then); `--gpus` gives each lane one of so many GPUs. Lanes that share a GPU spoil each other's figures.
+`--keep` keeps observations and traces, `--replay` judges kept ones again by today's rules, without running anything.
 What is in FILE already is not run again.
 """
 
@@ -24,6 +24,7 @@ import json
 import os
 import queue
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,7 +36,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from hardware import RESULTS, describe, without_places
+
+from dynotune.diagnose.conclude import conclude
+from dynotune.diagnose.gather import attributed
+from dynotune.schema import document
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Observation
+from dynotune.trace import reading
+from dynotune.trace.summarise import summarise
 
 ROOT = Path(__file__).resolve().parents[1]
 FAULTS = ROOT / "tests" / "faults"
@@ -114,6 +124,8 @@ def diagnosed(case: Case, cores: Sequence[int], gpu: int | None, keep: Path | No
         found = sorted(Path(folder).rglob("observation.json"))
         if keep is not None and found:
             (keep / f"{case.key}.json.gz").write_bytes(gzip.compress(found[-1].read_bytes(), mtime=0))
+            for number, trace in enumerate(sorted(Path(folder).rglob("trace-*.json.gz"))):
+                shutil.copy(trace, keep / f"{case.key}.trace{number}.json.gz")
     row: Row = {"took_s": round(time.monotonic() - started_s, 1)}
     if ran.returncode != 0:
         return {**row, "failed": without_places(ran.stderr.decode(errors="replace")[-800:])}
@@ -121,18 +133,18 @@ def diagnosed(case: Case, cores: Sequence[int], gpu: int | None, keep: Path | No
 
 
 def replayed(case: Case, folder: Path) -> Row:
-    """What today's rules say of a kept observation."""
+    """What today's rules say of a kept observation, and today's reading of the traces that were kept with it."""
     kept = folder / f"{case.key}.json.gz"
     if not kept.is_file():
         return {"failed": "no observation was kept"}
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        file.write(gzip.decompress(kept.read_bytes()))
-        file.flush()
-        ours = [sys.executable, "-m", "dynotune", "diagnose", "--json", "-", "--from", file.name]
-        ran = subprocess.run(ours, capture_output=True, timeout=DEADLINE_S)
-    if ran.returncode != 0:
-        return {"failed": without_places(ran.stderr.decode(errors="replace")[-800:])}
-    return _concluded(json.loads(ran.stdout))
+    observation = document.decode(gzip.decompress(kept.read_bytes()), Observation, name=str(kept))
+    traces = sorted(folder.glob(f"{case.key}.trace*.json.gz"))
+    if traces and not isinstance(observation.processes, Unknown):
+        timelines = reading.read(traces)
+        trace = summarise(timelines)
+        attribution = attributed(observation.processes, trace, timelines)
+        observation = msgspec.structs.replace(observation, trace=trace, attribution=attribution)
+    return _concluded(json.loads(msgspec.json.encode(conclude(observation))))
 
 
 def _concluded(diagnosis: Row) -> Row:
@@ -157,11 +169,15 @@ def _concluded(diagnosis: Row) -> Row:
     }
 
 
-def judged(case: Case, row: Row, *, shared_gpu: bool) -> Row:
-    """What was found, missed and falsely alarmed."""
+def judged(case: Case, row: Row, own_doing: set[str]) -> Row:
+    """What was found, missed and falsely alarmed.
+
+    Args:
+        own_doing: ids of what this benchmark does to the programs.
+    """
     if "failed" in row:
         return row
-    findings = [finding for finding in row["findings"] if not (shared_gpu and finding["id"] == "gpu-shared")]
+    findings = [finding for finding in row["findings"] if finding["id"] not in own_doing]
     named = {finding["id"]: finding for finding in findings}
     named |= {id_: finding for finding in findings for id_ in finding["also"] if id_ not in named}
     mine = {*case.plants, *case.implies}
@@ -245,6 +261,8 @@ def main() -> None:
     out = given.out or RESULTS / f"diagnosis_accuracy_{given.device}.json"
     rows: dict[str, Row] = json.loads(out.read_text())["programs"] if out.is_file() and not given.replay else {}
     shared = given.device == "cuda" and given.lanes > given.gpus
+    own_doing = {"cpu-affinity-narrow"} if given.lanes > 1 else set()
+    own_doing |= {"gpu-shared"} if shared else set()
     wanted = list(cases(given.device, given.doses, given.only))
     until_s = time.monotonic() + given.budget_s
 
@@ -262,7 +280,7 @@ def main() -> None:
             row = replayed(case, given.replay) if given.replay else diagnosed(case, *own, given.keep)
         finally:
             free.put(own)
-        rows[case.key] = judged(case, row, shared_gpu=shared)
+        rows[case.key] = judged(case, row, own_doing)
         save()
 
     def save() -> None:

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.diagnose.attribute import PART_OF, Parts, attribute, plain_parts
+from dynotune.diagnose.gather import attributed
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Attribution, Timing
+from dynotune.schema.observation import Attribution, ProcessState, Timing
 from dynotune.schema.trace_summary import (
     Cause,
     Copies,
@@ -81,6 +82,26 @@ def test_what_a_synchronisation_costs_is_the_hosts_share(slower):
         [python(300 * US), *kernels(30, 20 * US, 60 * US), SYNC] * 2,
     ):
         assert of(acts, slower=slower).shares.host == pytest.approx(saved(acts, "sync"), rel=RELATIVE)
+
+
+@pytest.mark.parametrize("slower", [1, 1.5, 3, 6])
+@pytest.mark.parametrize(
+    "acts",
+    [
+        [python(2 * MS), *kernels(100, 20 * US, 50 * US), SYNC],
+        [python(500 * US), *kernels(100, 80 * US, 100 * US), SYNC],
+        [python(300 * US), *kernels(30, 20 * US, 60 * US), SYNC] * 2,
+        [python(5 * MS), *kernels(50, 20 * US, 100 * US), SYNC],
+        [*kernels(50, 20 * US, 100 * US), SYNC, python(MS), *kernels(50, 20 * US, 100 * US)],
+    ],
+)
+def test_of_the_timeline_brought_to_the_step_a_synchronisation_costs_what_a_step_without_it_saves(acts, slower):
+    timeline = recorded(acts, slower=slower)
+    found = attributed([ProcessState(pid=1, timing=timed(acts))], summarise([timeline]), [timeline])
+    assert isinstance(found, Attribution)
+    told = sum(loss.share for loss in found.losses if loss.id == "sync-per-step")
+    assert told == pytest.approx(saved(acts, "sync"), rel=RELATIVE)
+    assert found.slowed == pytest.approx(summarise([timeline]).window_s / 10 / timed(acts).step_s)
 
 
 def test_waiting_for_kernels_that_had_to_run_costs_nothing():

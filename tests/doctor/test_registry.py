@@ -47,6 +47,19 @@ def test_a_specific_finding_stands_for_the_general_one_and_names_it(made):
     assert (finding.id, finding.also) == ("specific", ["general"])
 
 
+def test_a_specific_finding_that_bounds_a_small_part_of_the_loss_does_not_hide_the_rest(made):
+    made("general", 0.7, severity="high")
+    made("specific", 0.19, severity="high", explains=["general"])
+    findings, _ = examine(Seen(observed()))
+    assert [(finding.id, finding.also) for finding in findings] == [("general", []), ("specific", [])]
+
+
+def test_a_finding_that_nothing_bounds_does_not_hide_a_loss_that_is_known(made):
+    made("general", 0.7, severity="high")
+    made("specific", None, severity="high", explains=["general"])
+    assert len(examine(Seen(observed()))[0]) == 2
+
+
 def test_a_general_finding_stands_alone_where_nothing_explains_it(made):
     made("general", 0.5)
     made("other", 0.2)

@@ -150,9 +150,16 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "zero-grad-memset",
         "zero_grad_memset.py",
-        ("cpu", "cuda"),
+        ("cpu",),
+        (1,),
+        notes="on a CPU filling what is there was measured no dearer than allocating it anew",
+    ),
+    Fault(
+        "zero-grad-memset",
+        "zero_grad_memset.py",
+        ("cuda",),
         (10, 30),
-        notes="the dial is layers; small batches make the parameters' traffic the cost",
+        notes="the dial is layers, by estimate; small batches make the parameters' traffic the cost",
     ),
 )
 

@@ -100,7 +100,9 @@ def test_a_state_that_says_nothing_is_unknown_and_not_empty():
 
 
 def test_parts_that_failed_in_the_process_say_why():
-    made = observed({"failed": {"compilation": "KeyError: 'x'", "models": "it raised"}, "live": {"live.gc_enabled": True}})
+    made = observed(
+        {"failed": {"compilation": "KeyError: 'x'", "models": "it raised"}, "live": {"live.gc_enabled": True}}
+    )
     found = state(made, 1.0, steady=False)
     assert isinstance(found.compilation, Unknown)
     assert "KeyError" in found.compilation.reason
@@ -110,7 +112,10 @@ def test_parts_that_failed_in_the_process_say_why():
 
 
 def test_an_unknown_fact_stays_unknown():
-    live = {"live.device_name": {"type": "unknown", "reason": "the process does not use CUDA"}, "live.gc_threshold": [700]}
+    live = {
+        "live.device_name": {"type": "unknown", "reason": "the process does not use CUDA"},
+        "live.gc_threshold": [700],
+    }
     found = state(observed({"live": live}), 1.0).live
     assert found == {"live.device_name": Unknown("the process does not use CUDA"), "live.gc_threshold": [700]}
 

@@ -100,7 +100,7 @@ class State:
         live["zero_grad_sets_none"] = self.optimizers.zero_grad_sets_none
         live["zero_grad_place"] = self.optimizers.zero_grad_place
         live["unsynced_reads"] = state_torch.unknown(
-            "copies to the host are not followed: that would cost in every step and change what torch.compile sees"
+            "copies to the host are not followed in the process, as that costs in every step; the trace may tell"
         )
         return {"live." + name: value for name, value in live.items()}
 

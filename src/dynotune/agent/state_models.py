@@ -39,6 +39,7 @@ class _Root:
     def __init__(self, module: Any) -> None:
         self.module = weakref.ref(module)
         self.calls = {True: _Calls(), False: _Calls()}
+        self.is_odd = False  # looking at it failed
 
 
 class Models:
@@ -93,24 +94,27 @@ class Models:
         try:
             look = self._before(module, args, kwargs)
         except Exception as error:
-            self._log("call", error)
+            self._roots[id(module)].is_odd = True
+            self._log("call of " + class_name(module), error)
         output = call(module, *args, **kwargs)
         try:
             if look is not None:
-                tensor = next(tensors_in(self._torch, output), None)
-                look["output_requires_grad"] = None if tensor is None else bool(tensor.requires_grad)
+                with self._torch._C.DisableTorchFunction():
+                    tensor = next(tensors_in(self._torch, output), None)
+                    look["output_requires_grad"] = None if tensor is None else bool(tensor.requires_grad)
         except Exception as error:
             self._log("call", error)
         return output
 
     def _before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
         torch, root = self._torch, self._roots.get(id(module))
-        if root is None or not can_look(torch):
+        if root is None or root.is_odd or not can_look(torch):
             return None
         calls = root.calls[bool(torch.is_grad_enabled())]
         calls.num += 1
         if len(calls.shapes) < _MOST_SHAPES:
-            calls.shapes.add(shapes(torch, args, kwargs))
+            with torch._C.DisableTorchFunction():
+                calls.shapes.add(shapes(torch, args, kwargs))
         if calls.num & (calls.num - 1) and calls.look is not None:
             return None  # ever more rarely: the 1st, 2nd, 4th, 8th …
         calls.look = {
@@ -143,13 +147,20 @@ class Models:
         """
         alive = [(root, module) for root in self._roots.values() if (module := root.module()) is not None]
         stepping = [entry for entry in alive if any(calls.num for calls in entry[0].calls.values())]
-        described_ = [(root, _describe(self._torch, module)) for root, module in stepping or alive]
+        described_ = [(root, fields) for root, module in stepping or alive if (fields := self._describe(module))]
         if any(fields["num_tensors"] for _, fields in described_):
             described_ = [(root, fields) for root, fields in described_ if fields["num_tensors"]]
         for root, fields in described_:
             fields["call"] = self._call(root, trains)
         described_.sort(key=lambda entry: (trains and not _with_grad(entry[1]), -entry[1]["num_parameters"]))
         return [fields for _, fields in described_]
+
+    def _describe(self, module: Any) -> dict[str, Any] | None:
+        try:
+            return _describe(self._torch, module)
+        except Exception as error:
+            self._log("model " + class_name(module), error)
+            return None
 
     def _call(self, root: _Root, trains: bool) -> dict[str, Any] | None:
         calls = max(root.calls.items(), key=lambda item: (trains and item[0] and item[1].num > 0, item[1].num))[1]

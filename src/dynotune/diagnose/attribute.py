@@ -133,8 +133,9 @@ def _with_device(
     timing: Timing, trace: TraceSummary, recorded: _Recorded, device: DeviceTime, slowed: float
 ) -> Attribution:
     seen = parts_of(device, recorded.num_steps)
-    wait_s = _idle_in_loader(timing, seen.loader, recorded)
-    plain = plain_parts(seen, timing.step_s, wait_s)
+    usual = without_first_gap(seen, device, recorded.num_steps)
+    wait_s = _idle_in_loader(timing, usual.loader, recorded)
+    plain = plain_parts(usual, timing.step_s, wait_s)
     step_s = timing.step_s
     copies = [row for row in trace.copies if row.rank == device.rank]
     to_host, between = _exposed_shares(copies)
@@ -173,6 +174,20 @@ def parts_of(device: DeviceTime, num_steps: float) -> Parts:
         late=late_s / num_steps,
         host=idle.host_s / num_steps,
     )
+
+
+def without_first_gap(seen: Parts, device: DeviceTime, num_steps: float) -> Parts:
+    """The recorded step as it would be had it not begun with a device that the recorder had waited for."""
+    first, usual = device.first_gap, device.usual_gap
+    if first is None or usual is None:
+        return seen
+
+    def instead(name: str) -> float:
+        part_s: float = getattr(seen, name)
+        beyond_s: float = getattr(usual, f"{name}_s") - getattr(first, f"{name}_s")
+        return max(0.0, part_s + beyond_s / num_steps)
+
+    return msgspec.structs.replace(seen, **{name: instead(name) for name in ("host", "loader", "sync", "other")})
 
 
 def plain_parts(seen: Parts, step_s: float, wait_s: float) -> Parts:

@@ -36,7 +36,7 @@ FAMILIES: dict[Bottleneck, tuple[str, ...]] = {
     "host": ("sync", "host"),
     "communication": ("distributed",),
     "memory": ("memory",),
-    "device": ("kernels", "precision", "compile"),
+    "device": ("kernels", "algorithms", "precision", "compile"),
 }
 GENERAL = ("loader-bound", "host-bound", "communication-exposed")
 """Findings that say no more than the bottleneck itself."""

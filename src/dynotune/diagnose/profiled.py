@@ -50,7 +50,7 @@ def _summary(recording: Recording, failed: str) -> Profiled:
     """The trace in words and figures; it raises UsageError where the file cannot be read."""
     timelines = reading.read(recording.traces)
     summary = summarise(timelines)
-    notes = [*(note for note in recording.notes if OVERSTATED not in note), *summary.notes]
+    notes = [*(f"Profiled run: {note}" for note in recording.notes if OVERSTATED not in note), *summary.notes]
     if failed:
         notes.insert(0, f"Recorded without stacks, as recording with them failed: {failed}")
     return Profiled(timelines, msgspec.structs.replace(summary, notes=notes))

@@ -10,6 +10,8 @@ MEDIUM_SHARE = 0.03
 """Below it `compare` needs more than its twelve pairs to tell the gain from noise of 2%."""
 LEAST_SHARE = 0.01
 """What costs less is not reported: the trace itself does not tell it apart from chance."""
+MOST_OF_A_LOSS = 0.5
+"""Of what a general finding costs: a specific one that bounds less of it does not stand in its place."""
 
 
 def severity(share: float) -> Severity:
@@ -127,3 +129,64 @@ LEAK_RISES = 0.75
 SOON_S = 24 * 3600.0
 VERY_SOON_S = 3600.0
 """Until memory is full at that rate: within a day it ends a training, within an hour it ends most."""
+
+# device, host and code
+
+DEVICE_SETS_PACE = 0.05
+"""Of a step, that the device waits for host or loader: as much happens at the ends of epochs where it is the slower."""
+CONVOLUTION_SHARE = 0.2
+"""Of a step: below it another algorithm for convolutions changes less than runs differ by."""
+AUTOTUNED = 0.5
+"""Of the time of convolutions that timing several algorithms saves; beyond it layout or types are to blame."""
+FEW_SHAPES = 20
+"""Distinct input shapes: more of them, and the time goes into timing algorithms rather than into using them."""
+KERNELS_OF_CONVOLUTION = 6
+"""That one call of a convolution's operator launches: the product, two or three layouts, bias, a sum."""
+UNFUSED_ATTENTION = 4.0
+"""Times its softmax: scores are also scaled, masked, and written and read by two products. At most, beside the sum."""
+BACKWARD_OF_ATTENTION = 2.0
+"""Times the forward pass: four products for two."""
+FUSABLE = 0.75
+"""Of the time of pointwise kernels: fusing four of them into one saves three reads and writes."""
+MUCH_POINTWISE = 0.6
+"""Of a step. Programs without torch.compile spend a third of it so: that alone is no fault."""
+MUCH_CASTING = 0.10
+"""Of a step: autocast itself converts weights at each step, 5% of it in usual models."""
+MUCH_NORM = 0.15
+"""Of a step, in batch norm at inference: less is what every network spends that was not prepared for serving."""
+MISALIGNED = 0.75
+"""Of the time of misaligned products that padding saves: kernels that load eight elements at once are up to four times
+as fast."""
+SHORT_KERNEL_S = 10e-6
+"""What queueing a kernel takes the host, as the trace's own cause has it."""
+MUCH_HOST = 0.05
+"""Of a step, below which the device's waits for the host are those of any program that prints now and then."""
+MUCH_PYTHON = 0.25
+"""Of a step of a program without a device: Python takes a tenth to a fifth between operators of usual size."""
+MUCH_WAITING_IN_QUEUE = 0.10
+"""Of a step: pauses between queued kernels are a few per cent wherever kernels take 50 µs or less."""
+MANY_SMALL_OPERATORS = 300
+"""Pointwise and indexing operators a step: what a Python loop over elements calls."""
+SMALL_PER_PRODUCT = 20.0
+"""Such operators for each product or convolution: a layer has three to eight, backward pass and optimizer included."""
+SHORT_OPERATOR_S = 50e-6
+"""Of the host, recorded: longer ones have work in them that a loop does not explain."""
+OVERSUBSCRIBED = 1.25
+"""Threads of torch over cores; with as many threads as cores, nothing waits for another."""
+CORES_BUSY = 0.7
+"""Of the cores, others' work included: below it threads do not wait for one."""
+RECORDING_OPERATOR_S = 3e-6
+"""Of the host for an operator that autograd keeps: the node, the saved tensors, and dropping both."""
+HOST_OPERATOR_S = 10e-6
+"""Of the host for one more small operator in a backward pass."""
+ZEROED_BYTES = 4
+"""Times the gradients: zeros are written, then each is read, the new one is read, and the sum is written."""
+HOST_BYTES_PER_S = 10e9
+"""That one core writes."""
+DEVICE_BYTES_PER_S = {(8, 0): 1.5e12, (9, 0): 2.0e12, (10, 0): 7e12, (10, 3): 7e12}
+SLOWEST_DEVICE_BYTES_PER_S = 0.3e12
+"""Memory of the slowest device of each capability, so that a bound is one."""
+LONG_START_S = 20.0
+"""Until the first step: what compiling adds to it is then most of it."""
+RANKS_DIFFER = 0.05
+"""Of a step, by which one rank waits for another."""

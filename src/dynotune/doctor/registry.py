@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from dynotune.doctor import policy
 from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.facts import Unknown
 
@@ -103,18 +104,22 @@ def examine(seen: Seen, scope: Scope | None = None) -> tuple[list[Finding], list
 
 
 def _folded(found: Sequence[Finding]) -> list[Finding]:
-    """Without those that another one explains: they stand in its `also`."""
+    """Without those that another one explains for the most part: they stand in its `also`."""
     explained: dict[str, list[str]] = {}
     for finding in found:
-        for general in _rules[finding.id].explains:
-            if any(other.id == general for other in found):
-                explained.setdefault(finding.id, []).append(general)
+        for general in found:
+            if general.id in _rules[finding.id].explains and _is_most_of(finding, general):
+                explained.setdefault(finding.id, []).append(general.id)
     gone = {general for ids in explained.values() for general in ids}
-    return [
-        msgspec.structs.replace(finding, also=explained.get(finding.id, []))
-        for finding in found
-        if finding.id not in gone
-    ]
+    left = [finding for finding in found if finding.id not in gone]
+    return [msgspec.structs.replace(finding, also=explained.get(finding.id, [])) for finding in left]
+
+
+def _is_most_of(finding: Finding, general: Finding) -> bool:
+    """A small part of a loss does not speak for the rest of it."""
+    if isinstance(general.share, Unknown):
+        return True
+    return not isinstance(finding.share, Unknown) and finding.share >= policy.MOST_OF_A_LOSS * general.share
 
 
 def _weight(finding: Finding) -> tuple[int, float, str]:

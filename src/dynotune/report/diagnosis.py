@@ -284,7 +284,7 @@ def _not_known(unknown: Sequence[NotKnown]) -> list[RenderableType]:
     ]
     if len(ranked) > NUM_UNKNOWN:
         lines.append(Text(f"{len(ranked) - NUM_UNKNOWN} more reasons: --json has all", style="dim"))
-    return [Group(title("Not known", f"{len(unknown)} rules could not judge"), *lines)]
+    return [Group(title("Not known", f"{len(unknown)} rule{'s' if len(unknown) > 1 else ''} could not judge"), *lines)]
 
 
 def _some(ids: Sequence[str], most: int = 3) -> str:

@@ -209,6 +209,8 @@ class Compilation(msgspec.Struct, frozen=True, kw_only=True, tag="compilation"):
         limit_reached: functions that hit the limit of recompilations and run eagerly since.
         cudagraph_skips: reasons why CUDA graphs were not used.
         modes: of `torch.compile` as the program asked for them.
+        skipped: reasons why functions were not compiled at all, as for a break inside a loop.
+        num_cudagraphs_in_window: CUDA graphs that torch.compile recorded within the window; None where not told.
     """
 
     num_graphs: int
@@ -220,6 +222,8 @@ class Compilation(msgspec.Struct, frozen=True, kw_only=True, tag="compilation"):
     limit_reached: list[str] = []
     cudagraph_skips: list[str] = []
     modes: list[str] = []
+    skipped: list[str] = []
+    num_cudagraphs_in_window: int | None = None
 
 
 class Collections(msgspec.Struct, frozen=True, kw_only=True, tag="collections"):

@@ -57,6 +57,7 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
         compute_s, copy_s, communication_s: union of each kind; they may overlap one another.
         overlap: busy time split by what ran at once; its parts sum to `busy_s`.
         late_s: the part of `idle.kernel_s` in gaps that began before their work was queued.
+        first_gap: with which the window begins; `usual_gap`: those before the first work of later steps, on average.
     """
 
     rank: int | None
@@ -71,6 +72,8 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
     overlap: Overlap = Overlap()
     idle: Idle = Idle()
     late_s: float = 0.0
+    first_gap: Idle | None = None
+    usual_gap: Idle | None = None
 
 
 class HostTime(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from dynotune.trace import (
     sequence,
     steps,
 )
+from dynotune.trace.first_gap import first_gap
 from dynotune.trace.places import Places
 from dynotune.trace.rank_facts import OnDevice, RankFacts, duration, percent
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
@@ -112,6 +113,7 @@ def _unsynced(facts: RankFacts) -> list[Calls]:
 def _device_time(facts: RankFacts, index: int) -> DeviceTime:
     busy, idle_ns = facts.devices[index].busy, facts.devices[index].gaps.idle_ns()
     properties = facts.timeline.properties.get(index)
+    first, usual = first_gap(facts.timeline, facts.devices[index].gaps, facts.steps, facts.window) or (None, None)
     return DeviceTime(
         rank=facts.timeline.rank,
         device=index,
@@ -133,6 +135,8 @@ def _device_time(facts: RankFacts, index: int) -> DeviceTime:
         ),
         idle=Idle(**{f"{cause}_s": time_ns / 1e9 for cause, time_ns in idle_ns.items()}),
         late_s=facts.devices[index].gaps.late_ns() / 1e9,
+        first_gap=first,
+        usual_gap=usual,
     )
 
 

@@ -173,7 +173,7 @@ def _no_tensor_cores(facts: RankFacts) -> Iterator[Loss]:
     matmul, convolution = CLASSES.index("matmul"), CLASSES.index("convolution")
     rows = np.flatnonzero(np.isin(classes, (matmul, convolution)))
     rows = rows[_named(facts, rows, _is_slow_product)]
-    half = _named(facts, rows, lambda name: _HALF.search(name) or _MISALIGNED.search(name))
+    half = _named(facts, rows, lambda name: _HALF.search(name) or _is_misaligned(name))
     single = ~half & (classes[rows] == matmul) & _named(facts, rows, _FP32_MATMUL.search)
     single &= capability is not None and capability >= TF32_CAPABILITY
     for cause, chosen in (("gemm-misaligned", half), ("fp32-matmul-no-tf32", single), ("amp-absent", ~half & ~single)):
@@ -190,7 +190,12 @@ def _is_slow_product(name: str) -> bool:
     """Whether a kernel of this name multiplies matrices without tensor cores, or loads them by one or two elements."""
     if _NO_MATRICES.search(name):
         return False
-    return tensor_cores_of(name) == 0 or (tensor_cores_of(name) == 1 and bool(_MISALIGNED.search(name)))
+    return tensor_cores_of(name) == 0 or _is_misaligned(name)
+
+
+def _is_misaligned(name: str) -> bool:
+    """Whether tensor cores wait for it: without them, kernels load single elements of whatever sizes."""
+    return tensor_cores_of(name) == 1 and bool(_MISALIGNED.search(name))
 
 
 _NO_TENSOR_CORES = {

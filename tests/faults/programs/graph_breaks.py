@@ -1,4 +1,4 @@
-"""Runs a compiled model whose blocks may note what they did; each note breaks the compiled graph.
+"""Runs a model of compiled blocks, which may note what they did; each note breaks the compiled graph.
 
 More blocks note with the dose.
 """
@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-ROWS = {"cpu": 2048, "cuda": 65536}
-WIDTH = {"cpu": 512, "cuda": 4096}
+ROWS = {"cpu": 4096, "cuda": 131072}
+WIDTH = {"cpu": 128, "cuda": 2048}
 BLOCKS = {"cpu": 12, "cuda": 8}
-BLOCKS_NOTED = {"cpu": {0: 0, 10: 1, 30: 4, 60: 12}, "cuda": {0: 0, 10: 1, 30: 4, 60: 8}}
+BLOCKS_NOTED = {"cpu": {0: 0, 10: 3, 30: 10}, "cuda": {0: 0, 10: 2, 30: 7}}
 
 
 def now(device):
@@ -24,25 +24,31 @@ def now(device):
 
 
 class Block(nn.Module):
-    def __init__(self, width, log=None):
+    def __init__(self, width):
         super().__init__()
+        self.linear = nn.Linear(width, width)
         self.gain = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width))
-        self.log = log
-
-    def note(self, text):
-        if self.log is not None:
-            print(text, file=self.log)
 
     def forward(self, x):
-        y = x * self.gain
-        self.note("scaled")
+        y = self.linear(x) * self.gain + self.bias
+        return x + (y.clamp(-3, 3) * 0.5).relu()
+
+
+class NotedBlock(Block):
+    def __init__(self, width, log):
+        super().__init__(width)
+        self.log = log
+
+    def forward(self, x):
+        y = self.linear(x) * self.gain
+        print("scaled", file=self.log)
         y = y + self.bias
-        self.note("shifted")
+        print("shifted", file=self.log)
         y = y.clamp(-3, 3)
-        self.note("clamped")
+        print("clamped", file=self.log)
         y = y * 0.5
-        self.note("halved")
+        print("halved", file=self.log)
         return x + y.relu()
 
 
@@ -50,7 +56,8 @@ class Model(nn.Module):
     def __init__(self, width, num_blocks, num_noted, log):
         super().__init__()
         self.embed = nn.Linear(width, width)
-        self.blocks = nn.Sequential(*[Block(width, log if i < num_noted else None) for i in range(num_blocks)])
+        blocks = [NotedBlock(width, log) if i < num_noted else Block(width) for i in range(num_blocks)]
+        self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(width, 64)
 
     def forward(self, x):
@@ -69,7 +76,9 @@ def main():
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     with Path(os.devnull).open("w") as log:
         model = Model(WIDTH[device], BLOCKS[device], BLOCKS_NOTED[device][args.dose], log)
-        model = torch.compile(model.to(device, dtype).eval())
+        model = model.to(device, dtype).eval()
+        for block in model.blocks:
+            block.compile()
         x = torch.randn(ROWS[device], WIDTH[device], device=device, dtype=dtype)
         with torch.inference_mode():
             model(x)

@@ -6,10 +6,10 @@ import time
 import torch
 from torch import nn
 
-ROWS = {"cpu": 4096, "cuda": 65536}
-WIDTH = {"cpu": 128, "cuda": 4096}
-BLOCKS = {"cpu": 24, "cuda": 8}
-BLOCKS_WITH_GRAD = {"cpu": {0: 0, 10: 4, 30: 12}, "cuda": {0: 0, 1: 8}}
+ROWS = {"cpu": 8, "cuda": 65536}
+WIDTH = {"cpu": 64, "cuda": 4096}
+BLOCKS = {"cpu": 300, "cuda": 8}
+BLOCKS_WITH_GRAD = {"cpu": {0: 0, 10: 110, 30: 300}, "cuda": {0: 0, 1: 8}}
 
 
 def now(device):

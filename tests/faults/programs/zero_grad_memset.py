@@ -9,10 +9,10 @@ import time
 import torch
 from torch import nn
 
-ROWS = {"cpu": 16, "cuda": 256}
-WIDTH = {"cpu": 1024, "cuda": 8192}
-LAYERS = {"cpu": 8, "cuda": 8}
-LAYERS_FILLED = {"cpu": {0: 0, 10: 2, 30: 8}, "cuda": {0: 0, 10: 2, 30: 8}}
+ROWS = {"cpu": 8, "cuda": 256}
+WIDTH = {"cpu": 192, "cuda": 8192}
+LAYERS = {"cpu": 60, "cuda": 8}
+LAYERS_FILLED = {"cpu": {0: 0, 1: 60}, "cuda": {0: 0, 10: 2, 30: 8}}
 
 
 def now(device):

@@ -28,7 +28,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 
 
-@rule("machine")
+@rule("machine", explains=["host-bound", "launch-bound", "sync-per-step"])
 def launch_blocking_on(seen: Seen) -> Iterator[Finding]:
     """Every kernel launch waits for the kernel's end.
 
@@ -55,7 +55,7 @@ def launch_blocking_on(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("machine")
+@rule("machine", explains=["alloc-retries", "pinned-alloc-slow", "empty-cache-in-loop"])
 def no_memory_caching_on(seen: Seen) -> Iterator[Finding]:
     """torch's caching allocator is switched off.
 
@@ -151,7 +151,7 @@ def max_connections(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("machine")
+@rule("machine", explains=["fp32-matmul-no-tf32"])
 def tf32_env_override(seen: Seen) -> Iterator[Finding]:
     """A variable overrides what the program says about TF32.
 
@@ -278,7 +278,7 @@ def cudnn_v8_cache(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("machine")
+@rule("machine", explains=["communication-exposed"])
 def nccl_path_disabled(seen: Seen) -> Iterator[Finding]:
     """A path between GPUs is switched off.
 

@@ -223,7 +223,7 @@ def module_loading_eager(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("machine")
+@rule("machine", explains=["launch-bound", "host-bound"])
 def cublas_env_regex(seen: Seen) -> Iterator[Finding]:
     """A variable costs host time at each matrix product.
 

@@ -58,7 +58,7 @@ def cpu_governor_powersave(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("machine")
+@rule("machine", explains=["cpu-oversubscribed"])
 def cgroup_cpu_quota(seen: Seen) -> Iterator[Finding]:
     """A quota allows less processor time than the cores in sight.
 

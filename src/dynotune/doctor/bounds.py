@@ -1,0 +1,175 @@
+"""What a change can save of a plain step at most: arithmetic that rules on kernels, precision and code share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from dynotune.doctor import policy
+from dynotune.doctor.machine import known
+from dynotune.doctor.registry import Missing
+from dynotune.doctor.seen import Seen
+from dynotune.schema.diagnosis import Severity
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Loss, Model
+from dynotune.schema.trace_summary import Operator, Place
+
+_SEVERITIES: tuple[Severity, ...] = ("low", "medium", "high")
+
+
+# The device
+
+
+def of_faster_device(seen: Seen) -> float:
+    """Of a plain step, what a device without work to do would save.
+
+    Where the device hardly waits for host or loader, all of its work is. Where it waits, host or loader set the pace,
+    and a faster device shortens the step by no more than the host waits for the device in turn: without such waits by
+    nothing. Of a program without a device: the time of its operators, which the host itself runs.
+    """
+    attribution = seen.attribution
+    shares = attribution.shares
+    if attribution.busy_share is None or shares.host + shares.input <= policy.DEVICE_SETS_PACE:
+        return shares.device
+    trace, step_s = seen.trace, seen.timing.step_s
+    if not trace.num_steps or not step_s:
+        return shares.device
+    rank = trace.devices[0].rank if trace.devices else None
+    waited_s = sum(row.total_s for row in trace.syncs if row.rank == rank) / trace.num_steps
+    return min(shares.device, waited_s / step_s)
+
+
+def saved(seen: Seen, share: float) -> float:
+    """The part of `share`, which kernels take, that a step gets shorter by without them."""
+    return max(0.0, min(share, of_faster_device(seen)))
+
+
+def lost_elsewhere(losses: Iterable[Loss], *operators: str) -> float:
+    """Sum of the losses whose operator has none of these words in its name."""
+    return sum(loss.share for loss in losses if not is_at(loss.where, *operators))
+
+
+def is_at(where: Place, *words: str) -> bool:
+    """Whether the place's operator has one of these words in its name."""
+    return any(word in where.operator.lower() for word in words)
+
+
+# Operators on the host
+
+
+def operators(seen: Seen, matches: Callable[[str], bool]) -> list[Operator]:
+    """Those that were recorded and whose name `matches`; the fifty that took most time are known."""
+    return [row for row in seen.trace.operators if matches(row.name)]
+
+
+def operators_per_step(seen: Seen, matches: Callable[[str], bool]) -> float:
+    """How many of these operators a step calls.
+
+    Raises:
+        Missing: the recorded steps were not counted.
+    """
+    num_steps = seen.trace.num_steps
+    if not num_steps:
+        raise Missing("steps in the trace", "they are neither marked nor found")
+    return sum(row.num for row in operators(seen, matches)) / num_steps
+
+
+def operator_share(seen: Seen, matches: Callable[[str], bool]) -> float:
+    """Of a plain step of a program without a device, the time inside these operators themselves."""
+    all_s = sum(row.self_s for row in seen.trace.operators)
+    own_s = sum(row.self_s for row in operators(seen, matches))
+    return own_s / all_s * seen.attribution.shares.device if all_s else 0.0
+
+
+def host_share(seen: Seen, matches: Callable[[str], bool]) -> float:
+    """Of a plain step, the host's own time in these operators, at most what the device waits for the host.
+
+    Recording slows the host: its time there is no less than in a plain step.
+    """
+    num_steps, step_s = seen.trace.num_steps, seen.timing.step_s
+    if not num_steps or not step_s:
+        return seen.attribution.shares.host
+    own_s = sum(row.self_s for row in operators(seen, matches)) / num_steps
+    return min(own_s / step_s, seen.attribution.shares.host)
+
+
+def waits_for_host(seen: Seen) -> float:
+    """Of a plain step, what the device waits for the host; without a device, Python between operators.
+
+    Of the latter no more than was recorded: recording slows Python, and a plain step that is longer by more was held
+    up by others on the machine.
+    """
+    attribution = seen.attribution
+    share = attribution.shares.host
+    if attribution.busy_share is not None:
+        return share
+    num_steps, step_s = seen.trace.num_steps, seen.timing.step_s
+    row = max(seen.trace.hosts, key=lambda row: row.window_s, default=None)
+    if row is None or not num_steps or not step_s:
+        return share
+    recorded_s = max(0.0, row.window_s - row.loader_s - row.operator_s - row.communication_s) / num_steps
+    return min(share, recorded_s / step_s)
+
+
+def goes_backward(seen: Seen) -> bool:
+    """Whether gradients are computed: an optimizer stepped, or the trace holds a backward pass."""
+    return seen.is_training or any(row.name.startswith("autograd::engine") for row in seen.trace.operators)
+
+
+# What is known
+
+
+def capability(seen: Seen) -> tuple[int, int]:
+    """Compute capability of the device in use, (9, 0)."""
+    value = known(seen, "live.compute_capability") or seen.text("gpu.compute_capability")
+    return version(str(value))
+
+
+def bytes_per_s(seen: Seen) -> float:
+    """What the memory that the program works in moves at least: of the device, else of the host."""
+    if not seen.uses_cuda:
+        return policy.HOST_BYTES_PER_S
+    try:
+        return policy.DEVICE_BYTES_PER_S.get(capability(seen), policy.SLOWEST_DEVICE_BYTES_PER_S)
+    except Missing:
+        return policy.SLOWEST_DEVICE_BYTES_PER_S
+
+
+def version(text: str) -> tuple[int, int]:
+    """Major and minor: `2.11.0+cu130` is (2, 11).
+
+    Raises:
+        Missing: it is no version.
+    """
+    parts = text.split("+")[0].split(".")
+    try:
+        return int(parts[0]), int(parts[1])
+    except (ValueError, IndexError):
+        raise Missing("a version", f"{text!r} is none") from None
+
+
+def main_model(seen: Seen) -> Model | None:
+    """The first of the outermost modules, which has most parameters."""
+    return seen.models[0] if seen.models else None
+
+
+def place_of(losses: Iterable[Loss], model: Model | None = None) -> Place:
+    """Where most is lost; else where the model is called."""
+    largest = max(losses, key=lambda loss: loss.share, default=None)
+    if largest is not None and largest.where != Place():
+        return largest.where
+    return model.call.place if model is not None and model.call is not None else Place()
+
+
+def at_most(severity: Severity, most: Severity) -> Severity:
+    """The lesser of both."""
+    return min(severity, most, key=_SEVERITIES.index)
+
+
+def at_least(severity: Severity, least: Severity) -> Severity:
+    """The greater of both."""
+    return max(severity, least, key=_SEVERITIES.index)
+
+
+def severity_of(share: float | Unknown, otherwise: Severity) -> Severity:
+    """By the share; `otherwise` where nothing bounds it."""
+    return otherwise if isinstance(share, Unknown) else policy.severity(share)

@@ -1,0 +1,271 @@
+"""Host: what the device waits for while the program runs Python and launches kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dynotune.doctor import policy
+from dynotune.doctor.bounds import main_model, operator_share, operators, place_of, waits_for_host
+from dynotune.doctor.machine import known, known_number
+from dynotune.doctor.registry import Missing, rule
+from dynotune.doctor.seen import Seen, evidence_of
+from dynotune.schema.diagnosis import Finding
+from dynotune.schema.setting import Setting
+from dynotune.schema.trace_summary import Operator, Place
+
+FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "convolution", "mkldnn_convolution", "linear")
+_SMALL = (
+    "select add sub mul div neg abs pow sqrt rsqrt exp log sin cos tanh sigmoid relu clamp clamp_min clamp_max minimum "
+    "maximum where lt le gt ge eq ne index copy_ fill_ slice unbind item _local_scalar_dense remainder floor round "
+    "logical_and logical_or masked_fill index_put_ scalar_tensor"
+)
+_PRODUCT_NAMES = frozenset(f"aten::{name}" for name in _PRODUCTS) | {
+    "aten::cudnn_convolution",
+    "aten::convolution_backward",
+}
+_SMALL_NAMES = frozenset(f"aten::{name}" for name in _SMALL.split())
+
+
+@rule("program", explains=["launch-latency"])
+def launch_bound(seen: Seen) -> Iterator[Finding]:
+    """Kernels are shorter than launching them takes.
+
+    Sees: kernels of less than 10 µs on average, and a device that has nothing to do between them for short times.
+
+    Costs: these pauses, and the longer ones that the host causes where they are the smaller part. Only fewer launches
+    (larger batches, fused kernels, CUDA graphs) take them away; faster kernels do not.
+
+    Wrong when: the program is made of many small steps that depend on one another's results.
+    """
+    if not seen.uses_cuda:
+        return
+    losses = seen.losses("launch-bound")
+    pauses = sum(loss.share for loss in losses)
+    others = seen.lost("host-bound")
+    late = min(seen.lost("launch-latency"), seen.attribution.shares.host)
+    share = min(pauses + (others if others <= pauses else 0.0) + late, seen.attribution.shares.host)
+    if not losses or share < policy.LEAST_SHARE:
+        return
+    mean_s = seen.kernels.mean_s or 0.0
+    candidates = [] if any(model.compiled for model in seen.models) else [Setting("compile.mode", "reduce-overhead")]
+    yield Finding(
+        id="launch-bound",
+        severity=policy.severity(share),
+        claim=f"Kernels take {mean_s * 1e6:.2g} µs on average, less than launching them: the device waits for "
+        f"{share:.0%} of a step.",
+        share=share,
+        evidence=evidence_of(losses),
+        where=place_of(losses, main_model(seen)),
+        candidates=candidates,
+        remedy="Launch less: larger batches, torch.compile with CUDA graphs (reduce-overhead), fused optimizers.",
+    )
+
+
+@rule("program")
+def host_bound(seen: Seen) -> Iterator[Finding]:
+    """The device waits for the host's own work.
+
+    Sees: idle time of the device in which the host ran Python or operators of its own, and which nothing more special
+    explains; where kernels are short and most pauses are, `launch-bound` counts it. Without a device, Python between
+    operators, if it takes a quarter of a step or more.
+
+    Costs: all of that time.
+
+    Wrong when: the host's work is what the program is for, as a simulation's.
+    """
+    if not seen.uses_cuda:
+        yield from _python_bound(seen)
+        return
+    losses = seen.losses("host-bound")
+    share = min(sum(loss.share for loss in losses), seen.attribution.shares.host)
+    if share < policy.LEAST_SHARE or share <= seen.lost("launch-bound"):
+        return
+    yield Finding(
+        id="host-bound",
+        severity="low" if share < policy.MUCH_HOST else policy.severity(share),
+        claim=f"For {share:.0%} of a step the device waits for the host's own work.",
+        share=share,
+        evidence=evidence_of(losses),
+        where=place_of(losses, main_model(seen)),
+        remedy="Do that work less often, on the device, or in a thread or process beside the loop.",
+    )
+
+
+def _python_bound(seen: Seen) -> Iterator[Finding]:
+    share = waits_for_host(seen)
+    if seen.attribution.busy_share is not None or share < policy.MUCH_PYTHON:
+        return
+    yield Finding(
+        id="host-bound",
+        severity=policy.severity(share),
+        claim=f"For {share:.0%} of a step Python runs between operators.",
+        share=share,
+        evidence=[f"{seen.timing.step_s * share * 1e3:.3g} ms a step in no operator and not in the loader"],
+        where=place_of([], main_model(seen)),
+        remedy="Move that work out of the loop, or into operators on whole tensors.",
+    )
+
+
+@rule("program")
+def launch_latency(seen: Seen) -> Iterator[Finding]:
+    """The device pauses between kernels that are queued.
+
+    Sees: pauses of up to 100 µs although the next kernel was queued.
+
+    Costs: these pauses: one or two microseconds for each kernel. Only fewer kernels, or CUDA graphs, take them away.
+
+    Wrong when: kernels are long; then they are no matter.
+    """
+    if not seen.uses_cuda:
+        return
+    losses = seen.losses("launch-latency")
+    share = sum(loss.share for loss in losses)
+    if share < policy.LEAST_SHARE:
+        return
+    short = (seen.kernels.mean_s or 0.0) < policy.SHORT_KERNEL_S and not seen.kernels.in_graphs
+    much = short and share >= policy.MUCH_WAITING_IN_QUEUE
+    yield Finding(
+        id="launch-latency",
+        severity=policy.severity(share) if much else "low",
+        claim=f"For {share:.0%} of a step the device pauses between kernels that are queued already.",
+        share=share,
+        evidence=evidence_of(losses),
+        where=place_of(losses, main_model(seen)),
+        remedy="Fuse kernels (torch.compile), or replay them as CUDA graphs.",
+    )
+
+
+@rule("program")
+def optimizer_forloop(seen: Seen) -> Iterator[Finding]:
+    """The optimizer updates each parameter by kernels of its own.
+
+    Sees: more than 300 short kernels in each call of an optimizer's step.
+
+    Costs: their time and that in which the device waits for them to be queued.
+
+    Wrong when: the optimizer exists in that form alone.
+    """
+    if not seen.uses_cuda:
+        return
+    losses = seen.losses("optimizer-forloop")
+    share = min(1.0, sum(loss.share for loss in losses))
+    if share < policy.LEAST_SHARE:
+        return
+    slow = [each for each in seen.optimizers if not each.fused and any("cuda" in device for device in each.devices)]
+    fusable = any(each.name.rpartition(".")[2] in FUSED for each in slow)
+    yield Finding(
+        id="optimizer-forloop",
+        severity=policy.severity(share),
+        claim="The optimizer updates each parameter by kernels of its own.",
+        share=share,
+        evidence=[
+            *evidence_of(losses),
+            *(f"{each.name}(foreach={each.foreach}, fused={each.fused}), {each.num_tensors} tensors" for each in slow),
+        ],
+        where=place_of(losses),
+        candidates=[Setting("optimizer.fused", True)] if fusable else [],
+        remedy="Pass fused=True, or leave foreach at its default."
+        if fusable
+        else "Leave foreach at its default, or update with torch._foreach_ functions.",
+    )
+
+
+@rule("program", explains=["launch-bound", "host-bound"])
+def python_elementwise_loops(seen: Seen) -> Iterator[Finding]:
+    """A Python loop works on a tensor element by element.
+
+    Sees: hundreds of pointwise and indexing operators a step, short ones and twenty or more for each matrix product or
+    convolution.
+
+    Costs: their part of the time that the device waits for the host; without a device their own time, and their part
+    of Python's.
+
+    Wrong when: each element depends on the one before, as in a recurrence.
+    """
+    num_steps = seen.trace.num_steps
+    if not num_steps:
+        raise Missing("steps in the trace", "they are neither marked nor found")
+    small = operators(seen, _SMALL_NAMES.__contains__)
+    per_step = sum(row.num for row in small) / num_steps
+    products = sum(row.num for row in operators(seen, _PRODUCT_NAMES.__contains__)) / num_steps
+    if per_step < policy.MANY_SMALL_OPERATORS or per_step < policy.SMALL_PER_PRODUCT * products:
+        return
+    short = sum(row.self_s for row in small) / sum(row.num for row in small) < policy.SHORT_OPERATOR_S
+    share = _of_loop(seen, small) if short else 0.0
+    if share < policy.LEAST_SHARE:
+        return
+    losses = seen.losses("launch-bound", "host-bound")
+    commonest = sorted(small, key=lambda row: -row.num)[:3]
+    yield Finding(
+        id="python-elementwise-loops",
+        severity=policy.severity(share),
+        claim=f"{per_step:,.0f} pointwise and indexing operators run in a step, as of a Python loop over elements.",
+        share=share,
+        evidence=[f"{row.name}: {row.num / num_steps:,.0f} a step" for row in commonest] + evidence_of(losses, 1),
+        where=place_of(losses, main_model(seen)),
+        remedy="Write the loop as operations on the whole tensor (masks, where, cumsum, indexing by tensors).",
+    )
+
+
+def _of_loop(seen: Seen, small: list[Operator]) -> float:
+    """Of a plain step, what these operators take, with the Python around them."""
+    outermost = [row for row in seen.trace.operators if row.name.startswith("aten::")]
+    all_s = sum(row.self_s for row in outermost)
+    part = min(1.0, sum(row.self_s for row in small) / all_s) if all_s else 0.0
+    if seen.uses_cuda:
+        return min(waits_for_host(seen), part * seen.lost("launch-bound", "host-bound", "launch-latency"))
+    return min(1.0, operator_share(seen, _SMALL_NAMES.__contains__) + part * waits_for_host(seen))
+
+
+@rule("program", explains=["host-bound"])
+def cpu_oversubscribed(seen: Seen) -> Iterator[Finding]:
+    """More threads compute than there are cores.
+
+    Sees: threads of torch, over all ranks, or of OpenCV in all workers, beyond the cores that may be used, while these
+    cores are busy, with others' work too.
+
+    Costs: at most the threads' part beyond the cores, of the time of operators, or of the wait for the loader.
+
+    Wrong when: the threads do not run at the same time.
+    """
+    cores = seen.number("host.num_cores")
+    used, by_others = (known_number(seen, f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
+    if cores < 1 or (used is not None and used + max(0.0, by_others or 0.0) < policy.CORES_BUSY * cores):
+        return
+    ranks = len(seen.processes)
+    threads = ranks * seen.number("live.num_threads")
+    workers = sum(loader.num_workers for loader in seen.loaders) * ranks
+    decoding = known(seen, "live.cv2_num_threads")
+    in_workers = workers * decoding if isinstance(decoding, int) and decoding > 1 else 0
+    shares = seen.attribution.shares
+    computing = shares.host if seen.uses_cuda else shares.device
+    bound = [
+        ("torch", threads, computing * (1 - cores / threads) if threads else 0.0, policy.OVERSUBSCRIBED),
+        ("OpenCV in workers", in_workers, shares.input * (1 - cores / in_workers) if in_workers else 0.0, 2.0),
+    ]
+    over = [(name, num, share) for name, num, share, most in bound if num > most * cores and share > 0]
+    if not over:
+        return
+    share = min(1.0, sum(share for _, _, share in over))
+    if share < policy.LEAST_SHARE:
+        return
+    of_torch = over[0][0] == "torch"
+    each = max(1, int(cores) // ranks)
+    yield Finding(
+        id="cpu-oversubscribed",
+        severity=policy.severity(share),
+        claim=f"{over[0][1]:.0f} threads of {over[0][0]} share {cores:.0f} cores.",
+        share=share,
+        evidence=[
+            *(f"{num:.0f} threads of {name} in {ranks} ranks" for name, num, _ in over),
+            f"{workers} loader workers",
+            seen.mentions("host.num_cores"),
+            seen.mentions("window.tree_cpu_s_per_s"),
+        ],
+        where=Place(),
+        candidates=[Setting("host.num_threads", each)] if of_torch else [],
+        remedy=f"Call torch.set_num_threads({each}), or set OMP_NUM_THREADS."
+        if of_torch
+        else "Call cv2.setNumThreads(0) in the data set.",
+    )

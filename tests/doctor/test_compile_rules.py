@@ -1,0 +1,140 @@
+"""Rules on torch.compile: each fires, is silent, and says what it lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Compilation
+from dynotune.schema.trace_summary import Place
+
+from .devices import CALLED, found, lacks, lost, model, on_cpu, on_gpu, operator, settings
+from .observations import NOT_ASKED, observed, timing
+
+COMPILED = [model(compiled=True)]
+
+
+def compiled(program: Any = on_gpu, *losses: Any, shares: Any = None, timed: Any = None, **fields: Any) -> Any:
+    told = {"num_graphs": 1, "num_graph_breaks": 0, "num_recompilations": 0, "num_compilations_in_window": 0} | fields
+    device = "cuda:0" if program is on_gpu else "cpu"
+    return program(
+        *losses,
+        shares=shares or {"host": 0.3},
+        traced={"operators": [operator("aten::mul", 10, 0.5), operator("## Call CompiledFxGraph", 10, 0.5)]},
+        compilation=Compilation(**told),
+        models=[model(device, compiled=True)],
+        timed=timed or timing(),
+    )
+
+
+def test_pointwise_kernels_weigh_only_where_they_are_most_of_a_step():
+    usual = found(on_gpu(lost("compile-default", 0.4)))["compile-default"]
+    assert (usual.share, usual.severity, settings(usual)) == (pytest.approx(0.3), "low", ["compile.mode=default"])
+    assert found(on_gpu(lost("compile-default", 0.8)))["compile-default"].severity == "medium"
+    assert "compile-default" not in found(on_gpu(lost("compile-default", 0.4), models=COMPILED))
+    assert "compile-default" not in found(on_gpu(lost("compile-default", 0.4), shares={"host": 0.5}))
+
+
+def test_graph_breaks_stand_for_the_waits_and_name_the_line():
+    breaks = ["3x /home/me/model.py:31: call to print", "1x torch/nn/x.py:2: other"]
+    finding = found(compiled(on_gpu, lost("host-bound", 0.3), num_graph_breaks=4, breaks=breaks))["graph-breaks"]
+    assert (finding.share, finding.severity, finding.also) == (pytest.approx(0.3), "high", ["host-bound"])
+    assert finding.where == Place("/home/me/model.py(31): forward")
+    assert finding.evidence == breaks
+
+
+def test_graph_breaks_on_the_cpu_cost_what_was_not_compiled():
+    finding = found(compiled(on_cpu, num_graph_breaks=1, breaks=["1x no line"]))["graph-breaks"]
+    assert finding.share == pytest.approx(0.3 + 0.7 * 0.5)
+    assert finding.where == CALLED
+
+
+def test_a_model_of_which_no_graph_was_made_runs_uncompiled():
+    skipped = ["1x /home/me/model.py:5: graph break in loop"]
+    finding = found(compiled(num_graphs=0, modes=["default"], skipped=skipped))["graph-breaks"]
+    assert (finding.severity, finding.evidence) == ("high", skipped)
+    assert "all of it runs uncompiled" in finding.claim
+    assert "graph-breaks" in found(compiled(num_graphs=0, modes=["default"], shares={"host": 0.0}))
+    assert "graph-breaks" not in found(compiled(num_graphs=0))
+
+
+def test_the_silent_fall_back_to_eager_is_high():
+    finding = found(compiled(on_gpu, num_recompilations=8, limit_reached=["model.py(3): forward"]))["recompiles"]
+    assert (finding.severity, finding.share) == ("high", pytest.approx(0.3))
+    assert "model.py(3): forward" in finding.claim
+    assert "mark_dynamic" in finding.remedy
+
+
+def test_recompilations_within_the_window_cost_what_steps_take_beyond_the_median():
+    uneven = timing(step_s=0.1, median_step_s=0.08)
+    told = {"num_recompilations": 3, "num_compilations_in_window": 2}
+    assert found(compiled(timed=uneven, **told))["recompiles"].share == pytest.approx(0.2)
+    before = found(compiled(timed=uneven, num_recompilations=3))["recompiles"]
+    assert (before.severity, before.kind) == ("low", "start")
+
+
+def test_values_that_change_are_no_shapes():
+    told = {"num_recompilations": 3, "recompilations": ["3x model.py(3): L['n'] == 4"]}
+    assert "tensor" in found(compiled(**told))["recompiles"].remedy
+
+
+def test_a_program_that_compiles_whole_and_once_has_no_finding():
+    assert not found(compiled(shares={"host": 0.01})).keys() & {*RULES, "compile-default"}
+
+
+GRAPHS: dict[str, Any] = {"modes": ["reduce-overhead"]}
+
+
+def test_cuda_graphs_that_were_left_out():
+    finding = found(compiled(cudagraph_skips=["2x mutated inputs"], **GRAPHS))["cudagraph-skipped"]
+    assert (finding.share, finding.severity) == (pytest.approx(0.3), "high")
+    assert "cudagraph-skipped" not in found(compiled(cudagraph_skips=["2x mutated inputs"], modes=["default"]))
+    assert "cudagraph-skipped" not in found(compiled(**GRAPHS))
+    assert "cudagraph-skipped" not in found(compiled(on_cpu, cudagraph_skips=["1x"], **GRAPHS))
+
+
+def test_cuda_graphs_that_are_recorded_again():
+    finding = found(compiled(num_cudagraphs_in_window=5, **GRAPHS))["cudagraph-rerecord"]
+    assert finding.share == pytest.approx(0.3)
+    assert "cudagraph-rerecord" not in found(compiled(num_cudagraphs_in_window=0, **GRAPHS))
+    assert lacks(compiled(**GRAPHS), "cudagraph-rerecord") == ["how often CUDA graphs were recorded"]
+
+
+def started(folder: str | None = None, container: str | None = "docker", first_s: float = 40.0) -> Any:
+    return on_gpu(
+        facts={"host.container": container, "env.TORCHINDUCTOR_CACHE_DIR": folder},
+        timed=timing(time_to_first_step_s=first_s),
+        models=COMPILED,
+        compilation=Compilation(num_graphs=2, num_graph_breaks=0, num_recompilations=0, num_compilations_in_window=0),
+    )
+
+
+def test_a_cache_that_goes_with_the_container():
+    for folder in (None, "/tmp/cache"):
+        finding = found(started(folder))["compile-cold-cache"]
+        assert (finding.kind, finding.severity, type(finding.share)) == ("start", "low", Unknown)
+    for other in (started("/data/cache"), started(container=None), started(first_s=3.0)):
+        assert "compile-cold-cache" not in found(other)
+
+
+RULES = ("graph-breaks", "recompiles", "cudagraph-skipped", "cudagraph-rerecord", "compile-cold-cache")
+
+
+@pytest.mark.parametrize("id_", RULES)
+def test_what_torch_compile_did_is_unknown_where_it_could_not_be_looked_at(id_):
+    failed = Unknown("looking at it failed: KeyError")
+    assert lacks(on_gpu(compilation=failed), id_) == ["what torch.compile did"]
+    assert lacks(on_gpu(models=COMPILED), id_) == ["what torch.compile did"]
+    assert lacks(on_gpu(), id_) == []
+
+
+def test_graph_breaks_are_told_without_a_trace_and_bounded_by_nothing():
+    told = Compilation(num_graphs=1, num_graph_breaks=2, num_recompilations=0, num_compilations_in_window=0)
+    finding = found(observed(models=COMPILED, compilation=told))["graph-breaks"]
+    assert (type(finding.share), finding.severity) == (Unknown, "medium")
+
+
+def test_pointwise_kernels_are_unknown_without_a_trace():
+    assert lacks(observed(models=[model()], timed=NOT_ASKED), "compile-default") == ["where a step goes"]

@@ -1,0 +1,148 @@
+"""Rules on ranks: each fires, is silent, and says what it lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Observation
+from dynotune.schema.trace_summary import Communication, DeviceTime, Ranks, RankTime
+
+from .devices import AT, CALLED, found, kernels, lacks, lost, model, on_cpu, on_gpu
+from .observations import observed
+
+DDP: dict[str, Any] = {
+    "find_unused_parameters": False,
+    "static_graph": False,
+    "gradient_as_bucket_view": True,
+    "bucket_cap_mb": 25,
+}
+
+
+def wrapped(device: str = "cuda:0", num_bytes: int = 4000, **told: Any) -> list[Any]:
+    return [model(device, wrapper="DistributedDataParallel", parameter_bytes=num_bytes, ddp=DDP | told)]
+
+
+def two_ranks(observation: Observation) -> Observation:
+    assert not isinstance(observation.processes, Unknown)
+    first = observation.processes[0]
+    ranks = [msgspec.structs.replace(first, rank=rank, world_size=2) for rank in (0, 1)]
+    return msgspec.structs.replace(observation, processes=ranks)
+
+
+def device(index: int, busy_s: float) -> DeviceTime:
+    return DeviceTime(
+        rank=None, device=index, window_s=1.0, busy_s=busy_s, compute_s=busy_s, copy_s=0.0, communication_s=0.0,
+        idle_s=1 - busy_s,
+    )  # fmt: skip
+
+
+# DataParallel
+
+
+def test_dataparallel_costs_what_its_devices_idle():
+    models = [model(wrapper="DataParallel")]
+    finding = found(on_gpu(models=models, traced={"devices": [device(0, 0.6), device(1, 0.2)]}))["dataparallel-used"]
+    assert (finding.share, finding.severity, finding.where) == (pytest.approx(0.6), "high", CALLED)
+    assert "torchrun" in finding.remedy
+
+
+def test_dataparallel_on_one_device_is_a_fault_all_the_same():
+    models = [model(wrapper="DataParallel")]
+    finding = found(on_gpu(lost("host-bound", 0.02), models=models, shares={"host": 0.02}))["dataparallel-used"]
+    assert (finding.share, finding.severity, finding.also) == (0.02, "medium", ["host-bound"])
+    assert "dataparallel-used" not in found(on_gpu())
+    assert isinstance(found(observed(models=models))["dataparallel-used"].share, Unknown)
+
+
+# DistributedDataParallel
+
+
+def test_looking_for_unused_parameters_where_there_are_none():
+    models = wrapped("cpu", find_unused_parameters=True, unused_parameters=0)
+    traced = {"communication": [Communication(rank=None, num=20, total_s=1.0, exposed_s=1.0, hidden_s=0.0)]}
+    finding = found(on_cpu(models=models, shares={"host": 0.1, "communication": 0.2}, traced=traced))
+    assert finding["ddp-find-unused-on"].share == pytest.approx(0.1 + 0.2 / 2)
+
+
+def test_unused_parameters_must_be_looked_for():
+    used = wrapped(find_unused_parameters=True, unused_parameters=4096)
+    assert "ddp-find-unused-on" not in found(on_gpu(models=used))
+    assert "ddp-find-unused-on" not in found(on_gpu(models=wrapped(unused_parameters=0)))
+    untold = on_gpu(models=wrapped(find_unused_parameters=True))
+    assert lacks(untold, "ddp-find-unused-on") == ["unused_parameters of DistributedDataParallel"]
+
+
+def test_all_reduces_beside_which_nothing_runs():
+    finding = found(on_gpu(lost("ddp-bucket-cap", 0.3), models=wrapped()))["ddp-bucket-cap"]
+    assert (finding.share, finding.where) == (0.3, AT)
+    assert "bucket_cap_mb: 25" in finding.evidence
+    assert "ddp-bucket-cap" not in found(on_gpu(models=wrapped()))
+
+
+def test_what_ranks_wait_for_one_another_is_not_the_buckets_fault():
+    both = found(two_ranks(on_gpu(lost("ddp-bucket-cap", 0.3), lost("rank-imbalance", 0.2), models=wrapped())))
+    assert both["ddp-bucket-cap"].share == pytest.approx(0.1)
+    assert both["rank-imbalance"].share == 0.2
+
+
+def test_gradients_that_are_copied_into_buckets():
+    # 20 GB four times at 2 TB/s are 40 ms of 100.
+    models = wrapped(num_bytes=20 * 10**9, gradient_as_bucket_view=False)
+    much = {"kernels": [kernels(copy=0.6, matmul=0.4)]}
+    assert found(on_gpu(models=models, traced=much))["ddp-bucket-view"].share == pytest.approx(0.04 / 0.1)
+    little = {"kernels": [kernels(copy=0.1, matmul=0.9)]}
+    assert found(on_gpu(models=models, traced=little))["ddp-bucket-view"].share == pytest.approx(0.1)
+    assert "ddp-bucket-view" not in found(on_gpu(models=wrapped(num_bytes=20 * 10**9), traced=much))
+
+
+def test_a_graph_that_stays_the_same():
+    finding = found(on_gpu(models=wrapped(can_set_static_graph=True)))["ddp-static-graph"]
+    assert (finding.severity, type(finding.share)) == ("low", Unknown)
+    assert "ddp-static-graph" not in found(on_gpu(models=wrapped()))
+    assert "ddp-static-graph" not in found(on_gpu(models=wrapped(can_set_static_graph=True, static_graph=True)))
+
+
+# Collectives and ranks
+
+
+def test_collectives_beside_which_nothing_runs():
+    assert found(on_gpu(lost("communication-exposed", 0.3)))["communication-exposed"].share == 0.3
+    assert found(on_cpu(shares={"communication": 0.4}))["communication-exposed"].share == 0.4
+    assert "communication-exposed" not in found(on_gpu())
+    assert "communication-exposed" not in found(on_cpu())
+
+
+def ranks(*waits_s: float) -> dict[str, Any]:
+    rows = [RankTime(rank=rank, step_s=0.1, busy_s=None, waits_s=each) for rank, each in enumerate(waits_s)]
+    return {"ranks": Ranks(ranks=rows, straggler=None, imbalance=None, aligned_by="nothing")}
+
+
+def test_ranks_that_wait_for_the_slowest():
+    observation = two_ranks(on_cpu(shares={"communication": 0.5}, traced=ranks(0.01, 0.4)))
+    finding = found(observation)
+    assert finding["rank-imbalance"].share == pytest.approx(0.4)
+    assert finding["rank-imbalance"].evidence == ["rank 1 waits 40 ms a step"]
+    assert finding["communication-exposed"].share == pytest.approx(0.1)
+
+
+def test_small_waits_and_single_ranks_are_no_imbalance():
+    assert found(two_ranks(on_gpu(lost("rank-imbalance", 0.04))))["rank-imbalance"].severity == "low"
+    assert "rank-imbalance" not in found(on_gpu(lost("rank-imbalance", 0.4)))
+    assert "rank-imbalance" not in found(two_ranks(on_gpu()))
+
+
+# Unknown
+
+
+@pytest.mark.parametrize("id_", ["ddp-bucket-cap", "communication-exposed", "rank-imbalance"])
+def test_rules_on_ranks_are_unknown_without_a_trace(id_):
+    assert lacks(two_ranks(observed(models=wrapped())), id_) == ["where a step goes"]
+
+
+def test_buckets_are_unknown_without_a_timing():
+    models = wrapped(gradient_as_bucket_view=False)
+    assert lacks(observed(models=models), "ddp-bucket-view") == ["timing of the plain run"]

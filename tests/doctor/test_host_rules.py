@@ -1,0 +1,164 @@
+"""Rules on the host: each fires, is silent, and says what it lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dynotune.schema.observation import Loader
+from dynotune.schema.trace_summary import HostTime, Place
+
+from .devices import (
+    AT,
+    CALLED,
+    FACTS,
+    found,
+    kernels,
+    lacks,
+    lost,
+    model,
+    on_cpu,
+    on_gpu,
+    operator,
+    optimizer,
+    settings,
+)
+from .observations import NOT_ASKED, observed
+
+SHORT = {"kernels": [kernels(mean_s=3e-6, matmul=1.0)]}
+
+
+def waiting(*losses: Any, host: float = 0.6, **fields: Any) -> Any:
+    return on_gpu(*losses, **({"shares": {"host": host}, "traced": SHORT} | fields))
+
+
+# Launches
+
+
+def test_pauses_between_short_kernels():
+    finding = found(waiting(lost("launch-bound", 0.5)))["launch-bound"]
+    assert (finding.share, finding.severity, finding.where) == (0.5, "high", AT)
+    assert settings(finding) == ["compile.mode=reduce-overhead"]
+    assert found(waiting(lost("launch-bound", 0.5), models=[model(compiled=True)]))["launch-bound"].candidates == []
+
+
+def test_the_larger_part_of_the_waits_names_them():
+    launches = found(waiting(lost("launch-bound", 0.35), lost("host-bound", 0.2), lost("launch-latency", 0.05)))
+    assert launches["launch-bound"].share == pytest.approx(0.6)
+    assert launches["launch-bound"].also == ["launch-latency"]
+    assert "host-bound" not in launches
+    python = found(waiting(lost("launch-bound", 0.2), lost("host-bound", 0.35)))
+    assert (python["launch-bound"].share, python["host-bound"].share) == (0.2, 0.35)
+
+
+def test_waits_for_the_host_weigh_from_a_twentieth_on():
+    assert found(waiting(lost("host-bound", 0.3)))["host-bound"].severity == "high"
+    assert found(waiting(lost("host-bound", 0.04)))["host-bound"].severity == "low"
+    assert "host-bound" not in found(waiting(lost("host-bound", 0.004)))
+
+
+def test_python_between_operators_on_the_cpu():
+    assert found(on_cpu(shares={"host": 0.4}))["host-bound"].share == 0.4
+    assert "host-bound" not in found(on_cpu(shares={"host": 0.15}))
+
+
+def test_a_step_that_others_held_up_is_not_the_fault_of_python():
+    # 60 ms of 100 in no operator, of which the slower recorded steps have 10.
+    row = HostTime(rank=None, window_s=1.0, loader_s=0.0, operator_s=0.9, communication_s=0.0)
+    assert "host-bound" not in found(on_cpu(shares={"host": 0.6}, traced={"hosts": [row]}))
+    slow = HostTime(rank=None, window_s=1.0, loader_s=0.0, operator_s=0.5, communication_s=0.0)
+    assert found(on_cpu(shares={"host": 0.6}, traced={"hosts": [slow]}))["host-bound"].share == pytest.approx(0.5)
+
+
+def test_pauses_between_queued_kernels_weigh_where_kernels_are_short():
+    assert found(on_gpu(lost("launch-latency", 0.2)))["launch-latency"].severity == "low"
+    assert found(on_gpu(lost("launch-latency", 0.2), traced=SHORT))["launch-latency"].severity == "high"
+    assert "launch-latency" not in found(on_gpu(lost("launch-latency", 0.005)))
+
+
+# Optimizers
+
+
+def test_an_optimizer_that_works_tensor_by_tensor():
+    slow = optimizer(foreach=False)
+    finding = found(waiting(lost("optimizer-forloop", 0.4), optimizers=[slow]))["optimizer-forloop"]
+    assert (finding.share, settings(finding)) == (0.4, ["optimizer.fused=true"])
+    own = optimizer(name="lion.Lion")
+    finding = found(waiting(lost("optimizer-forloop", 0.4), optimizers=[own]))["optimizer-forloop"]
+    assert finding.candidates == []
+    assert "optimizer-forloop" not in found(waiting(optimizers=[slow]))
+
+
+# Loops over elements
+
+LOOP = [operator("aten::select", 8000, 0.02), operator("aten::mul", 8000, 0.06), operator("aten::mm", 10, 0.02)]
+LAYERS = [operator("aten::mul", 4000, 0.06), operator("aten::addmm", 1000, 0.04)]
+
+
+def test_a_loop_over_elements_on_the_cpu():
+    finding = found(on_cpu(shares={"host": 0.4}, traced={"operators": LOOP}))["python-elementwise-loops"]
+    assert finding.share == pytest.approx(0.6 * 0.8 + 0.4 * 0.8)
+    assert finding.also == ["host-bound"]
+    assert finding.where == CALLED
+
+
+def test_a_loop_over_elements_on_a_device():
+    observation = waiting(lost("launch-bound", 0.5), traced=SHORT | {"operators": LOOP})
+    finding = found(observation)["python-elementwise-loops"]
+    assert (finding.share, finding.also, finding.where) == (pytest.approx(0.4), ["launch-bound"], AT)
+
+
+@pytest.mark.parametrize(
+    "operators",
+    [
+        LAYERS,
+        [operator("aten::mul", 500, 0.01)],
+        [operator("aten::mul", 8000, 0.8)],
+        [operator("aten::mul_", 8000, 0.06)],
+    ],
+)
+def test_layers_long_operators_and_optimizers_are_no_loop(operators):
+    assert "python-elementwise-loops" not in found(on_cpu(shares={"host": 0.4}, traced={"operators": operators}))
+
+
+# Threads
+
+
+def test_more_threads_than_cores():
+    finding = found(on_cpu(live={"live.num_threads": 32}))["cpu-oversubscribed"]
+    assert (finding.share, settings(finding)) == (pytest.approx(0.75), ["host.num_threads=8"])
+    assert finding.where == Place()
+
+
+@pytest.mark.parametrize(
+    ("threads", "cores_used"), [(8, 8.0), (10, 8.0), (32, 3.0)]
+)  # as many as cores; a few more; cores that have time
+def test_threads_that_do_not_wait_for_one_another(threads, cores_used):
+    observation = on_cpu(live={"live.num_threads": threads}, facts={"window.tree_cpu_s_per_s": cores_used})
+    assert "cpu-oversubscribed" not in found(observation)
+
+
+def test_cores_that_others_keep_busy_are_waited_for_too():
+    facts: Any = {"window.tree_cpu_s_per_s": 3.0, "window.others_cpu_s_per_s": 4.0}
+    assert "cpu-oversubscribed" in found(on_cpu(live={"live.num_threads": 32}, facts=facts))
+
+
+def test_threads_of_opencv_in_workers():
+    loader = Loader(name="torch.utils.data.DataLoader", dataset="data.Images", num_workers=8)
+    observation = on_cpu(shares={"input": 0.5}, loaders=[loader], live={"live.cv2_num_threads": 8})
+    finding = found(observation)["cpu-oversubscribed"]
+    assert finding.share == pytest.approx(0.5 * (1 - 8 / 64))
+    assert (finding.candidates, "cv2.setNumThreads(0)" in finding.remedy) == ([], True)
+
+
+# Unknown
+
+
+def test_rules_on_the_host_are_unknown_without_a_trace():
+    lacking = observed(models=[model()], facts=FACTS, live={"live.num_threads": 64})
+    for id_ in ("launch-bound", "host-bound", "launch-latency", "optimizer-forloop", "cpu-oversubscribed"):
+        assert lacks(lacking, id_) == ["where a step goes"]
+    assert lacks(lacking, "python-elementwise-loops") == ["the trace"]
+    assert lacks(on_cpu(traced={"num_steps": None}), "python-elementwise-loops") == ["steps in the trace"]
+    assert lacks(on_cpu(facts={"host.num_cores": NOT_ASKED}), "cpu-oversubscribed") == ["host.num_cores"]

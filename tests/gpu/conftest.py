@@ -9,7 +9,7 @@ _SOURCE = Path(__file__).parents[1] / "agent" / "apply" / "conftest.py"
 _spec = importlib.util.spec_from_file_location("_apply_child", _SOURCE)
 _module = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_module)
-child = _module.child
+child = _module.fresh_child
 
 
 @pytest.fixture(autouse=True)

@@ -143,6 +143,11 @@ class Steps:
         with self._lock:
             self._waited_before[key] = self._waited_before.get(key, 0.0) + wait_s
 
+    @property
+    def draws(self) -> bool:
+        """Whether steps draw from a loader."""
+        return bool(self._loaders)
+
     def counts(self, key: Key) -> bool:
         """Whether batches of this loader belong to the steps."""
         return self._names.number_of_loader(key) in self._loaders

@@ -36,45 +36,98 @@ class Outcome:
         return [event for event in self.events if event["event"] == "error"]
 
 
-@pytest.fixture
-def child(tmp_path):
-    def run(program, *settings, env=None, facts=None, torch=True, planned=None):
-        child_env, plan = environment.build(
-            [knobs.parse(text) for text in settings],
-            {**os.environ, "CUDA_MODULE_LOADING": "LAZY", **(env or {})},
-            run_dir=tmp_path,
-            agent_dir=AGENT,
-            facts=facts or {},
-        )
-        # The driver stands in for the bootstrap, which would start the agent a second time.
-        del child_env["DYNOTUNE_RUN"]
-        child_env["PYTHONPATH"] = ""
-        job = {
-            "agent": str(AGENT),
-            "torch": torch,
-            "program": str(tmp_path / "program.py"),
-            "settings": planned or [_plain(setting) for setting in plan],
-            "outcome": str(tmp_path / "outcome.json"),
-        }
-        (tmp_path / "program.py").write_text(dedent(program))
-        (tmp_path / "job.json").write_text(json.dumps(job))
-        done = subprocess.run(
-            [sys.executable, str(DRIVER), str(tmp_path / "job.json")],
-            env=child_env,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        outcome = json.loads((tmp_path / "outcome.json").read_text())
-        return Outcome(
-            out=outcome["out"],
-            readback={answer["knob"]: answer for answer in outcome["readback"]},
-            events=outcome["events"],
-            stdout=done.stdout,
-        )
+class Forked:
+    """Children of an interpreter that has imported torch: most of a child's start is that import."""
 
-    return run
+    def __init__(self):
+        self._parent = None
+
+    def __call__(self, job):
+        """Exit code, and what the child said on both streams."""
+        if self._parent is None:
+            self._parent = subprocess.Popen(
+                [sys.executable, str(DRIVER)],
+                env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+            )  # fmt: skip
+        try:
+            print(job, file=self._parent.stdin, flush=True)
+            code = int(self._parent.stdout.readline())
+        except BaseException:
+            self.end()
+            raise
+        return code, job.with_name("stdout").read_text(), job.with_name("stderr").read_text()
+
+    def end(self):
+        if self._parent is not None:
+            os.killpg(self._parent.pid, 9)
+            self._parent.communicate()
+            self._parent = None
+
+
+@pytest.fixture(scope="session")
+def forked():
+    forked = Forked()
+    yield forked
+    forked.end()
+
+
+@pytest.fixture
+def child(tmp_path, forked):
+    """`child(program, *settings)`: an `Outcome`. Started anew where it is to find another environment."""
+    return lambda program, *settings, **how: _run(tmp_path, forked, program, settings, **how)
+
+
+@pytest.fixture
+def fresh_child(tmp_path):
+    """`child` that is always started anew."""
+    return lambda program, *settings, **how: _run(tmp_path, _start, program, settings, **how)
+
+
+def _run(folder, fork, program, settings, env=None, facts=None, torch=True, planned=None):
+    inherited = _environment()
+    child_env, plan = environment.build(
+        [knobs.parse(text) for text in settings],
+        inherited | (env or {}),
+        run_dir=folder,
+        agent_dir=AGENT,
+        facts=facts or {},
+    )
+    # The driver stands in for the bootstrap, which would start the agent a second time.
+    del child_env["DYNOTUNE_RUN"]
+    child_env["PYTHONPATH"] = ""
+    job = {
+        "agent": str(AGENT),
+        "torch": torch,
+        "program": str(folder / "program.py"),
+        "settings": planned or [_plain(setting) for setting in plan],
+        "outcome": str(folder / "outcome.json"),
+    }
+    (folder / "program.py").write_text(dedent(program))
+    (folder / "job.json").write_text(json.dumps(job))
+    if torch and planned is None and child_env == inherited:
+        code, stdout, stderr = fork(folder / "job.json")
+    else:
+        code, stdout, stderr = _start(folder / "job.json", child_env)
+    assert code == 0, stdout + stderr
+    outcome = json.loads((folder / "outcome.json").read_text())
+    return Outcome(
+        out=outcome["out"],
+        readback={answer["knob"]: answer for answer in outcome["readback"]},
+        events=outcome["events"],
+        stdout=stdout,
+    )
+
+
+def _environment():
+    return {**os.environ, "CUDA_MODULE_LOADING": "LAZY", "PYTHONPATH": ""}
+
+
+def _start(job, env=None):
+    done = subprocess.run(
+        [sys.executable, str(DRIVER), str(job)], env=env or _environment(), cwd=job.parent,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
 
 
 def _plain(setting):

@@ -293,7 +293,10 @@ def _without_device(
         communication=communication_s,
         other=plain.unseen,
     )
-    losses = [_loss(cause, seen, plain, recorded, step_s) for cause in trace.causes]
+    losses = [
+        _of_another_rank(cause) if cause.id == "rank-imbalance" else _loss(cause, seen, plain, recorded, step_s)
+        for cause in trace.causes
+    ]
     notes = [_slower(slowed)] if slowed > 1 + NOTED_SLOWER else _unseen(timing, plain)
     return Attribution(shares=shares, losses=_largest_first(losses), slowed=slowed, notes=notes)
 
@@ -331,6 +334,13 @@ def _loss(cause: Cause, seen: Parts, plain: Parts, recorded: _Recorded, step_s: 
     return Loss(id=cause.id, share=share, claim=cause.claim, where=cause.where, evidence=list(cause.evidence))
 
 
+def _of_another_rank(cause: Cause) -> Loss:
+    """What the rank that waits most waits for the slowest. Ranks keep in step, and are slowed down alike."""
+    return Loss(
+        id=cause.id, share=min(1.0, cause.share), claim=cause.claim, where=cause.where, evidence=list(cause.evidence)
+    )
+
+
 def _part(parts: Parts, name: str) -> float:
     """Seconds of a part; launches that wait in vain are late or queued."""
     seconds: float = parts.queued + parts.late if name == "queued" else getattr(parts, name)
@@ -364,8 +374,8 @@ def _unseen(timing: Timing, plain: Parts) -> list[str]:
         return []
     spread = f"{_ms(timing.median_step_s)} in the middle, {_ms(timing.longest_step_s)} at most"
     note = (
-        f"{_ms(plain.unseen)} of a plain step are not in the recorded ones: other steps had more to do, or are slow now "
-        f"and then ({spread}). What they waited for is not known."
+        f"{_ms(plain.unseen)} of a plain step are not in the recorded ones: other steps had more to do, or are slow "
+        f"now and then ({spread}). What they waited for is not known."
     )
     return [note]
 

@@ -147,27 +147,28 @@ class Roots:
 
     def _cover(self, original: Call) -> Call:
         is_compiling = self._is_compiling if self._compiled else self._is_compiling_yet
-        busy, known, around = self._busy, self._known, self._around
+        busy, known, around, roots = self._busy, self._known, self._around, self
 
-        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+        # The module is named `self`: torch's profiler asks the frame of `Module.__call__` for it by that name.
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             # First, so that a traced call folds to the original's and guards nothing of ours.
             if is_compiling():
-                return original(module, *args, **kwargs)
+                return original(self, *args, **kwargs)
             thread = get_ident()
             if thread in busy:
-                return original(module, *args, **kwargs)
-            met = known.get(id(module))
-            if (met is None or met() is not module) and not self._meet(module, thread):
-                return original(module, *args, **kwargs)
+                return original(self, *args, **kwargs)
+            met = known.get(id(self))
+            if (met is None or met() is not self) and not roots._meet(self, thread):
+                return original(self, *args, **kwargs)
             try:
                 busy.add(thread)
-                output = around(original, module, args, kwargs) if around else original(module, *args, **kwargs)
+                output = around(original, self, args, kwargs) if around else original(self, *args, **kwargs)
             finally:
                 busy.discard(thread)
             try:
-                self.after(module, args, kwargs)
+                roots.after(self, args, kwargs)
             except Exception as error:
-                self._log("roots", error)
+                roots._log("roots", error)
             return output
 
         special = self._special(original, __call__, is_compiling, busy, self._log) if self._special else __call__

@@ -50,16 +50,16 @@ def called(steps: Steps, anchor: weakref.ref[Any], with_grad: bool, counts: bool
     grad_enabled, cycle = steps.grad_enabled, steps.cycle
 
     def cover(original: Call, general: Call, is_compiling: Callable[[], bool], busy: set[int], log: Log) -> Call:
-        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             # First, so that a traced call folds to the original's and guards nothing of ours.
             if is_compiling():
-                return original(module, *args, **kwargs)
-            if busy or anchor() is not module or steps.cycle is not cycle or grad_enabled() is not with_grad:
-                return general(module, *args, **kwargs)
+                return original(self, *args, **kwargs)
+            if busy or anchor() is not self or steps.cycle is not cycle or grad_enabled() is not with_grad:
+                return general(self, *args, **kwargs)
             thread = get_ident()
             try:
                 busy.add(thread)
-                output = original(module, *args, **kwargs)
+                output = original(self, *args, **kwargs)
             finally:
                 busy.discard(thread)
             now = perf_counter()

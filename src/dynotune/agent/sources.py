@@ -18,13 +18,22 @@ if TYPE_CHECKING:
     from .steps import Steps
 
 
-def cover_loaders(torch: Any, steps: Steps, met: Callable[[Any, Any], Any], log: Log) -> None:
+def cover_loaders(
+    torch: Any,
+    steps: Steps,
+    met: Callable[[Any, Any], Any],
+    log: Log,
+    around: Callable[[Callable[[Any], Any]], Callable[[Any], Any]] | None = None,
+) -> None:
     """Call `steps.drawn(token key, batch size, wait begin, wait end, batch)` after each batch.
 
     `met(token key, loader)` comes when an iterator of a loader is made, and gives the key to use.
+    `around(__next__)` gives what takes the place of the original.
     """
     iterator = torch.utils.data.dataloader._BaseDataLoaderIter
     original_init, original_reset, original_next = iterator.__init__, iterator._reset, iterator.__next__
+    if around is not None:
+        original_next = around(original_next)
 
     @functools.wraps(original_init)
     def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:

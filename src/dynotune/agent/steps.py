@@ -137,6 +137,11 @@ class Steps:
             self._begun.add(key)
             return key
 
+    @property
+    def draws(self) -> bool:
+        """Whether steps draw from a loader."""
+        return bool(self._loaders)
+
     def counts(self, key: Key) -> bool:
         """Whether batches of this loader belong to the steps."""
         return self._names.number_of_loader(key) in self._loaders

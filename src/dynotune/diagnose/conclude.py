@@ -41,11 +41,15 @@ FAMILIES: dict[Bottleneck, tuple[str, ...]] = {
 GENERAL = ("loader-bound", "host-bound", "communication-exposed")
 """Findings that say no more than the bottleneck itself."""
 NOWHERE = Place()
+NOT_ASKED = Unknown("not asked for")
 FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): ")
 
 
 def conclude(
-    observation: Observation, *, ceilings: Sequence[Ceiling] = (), limit: Limit | Unknown | None = None
+    observation: Observation,
+    *,
+    ceilings: Sequence[Ceiling] | Unknown = NOT_ASKED,
+    limit: Limit | Unknown = NOT_ASKED,
 ) -> Diagnosis:
     """Ask all rules, and say what holds the command up."""
     findings, unknown = examine(Seen(observation))
@@ -60,8 +64,8 @@ def conclude(
         unknown=unknown,
         steps=timing,
         busy_share=None if isinstance(attribution, Unknown) else attribution.busy_share,
-        ceilings=list(ceilings),
-        limit=Unknown("not asked for") if limit is None else limit,
+        ceilings=ceilings if isinstance(ceilings, Unknown) else list(ceilings),
+        limit=limit,
         facts=observation.facts,
         notes=_notes(observation),
     )

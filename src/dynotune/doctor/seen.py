@@ -103,6 +103,11 @@ class Seen:
         return [] if isinstance(processes, Unknown) else processes
 
     @property
+    def is_watched(self) -> bool:
+        """A command was run, and processes of it made steps."""
+        return bool(self._known_processes())
+
+    @property
     def processes(self) -> list[ProcessState]:
         """Those that make steps, in the order of ranks; never empty."""
         processes = self.observation.processes

@@ -258,7 +258,7 @@ def cpu_oversubscribed(seen: Seen) -> Iterator[Finding]:
         claim=f"{over[0][1]:.0f} threads of {over[0][0]} share {cores:.0f} cores.",
         share=share,
         evidence=[
-            *(f"{num:.0f} threads of {name} in {ranks} ranks" for name, num, _ in over),
+            *(f"{num:.0f} threads of {name} in {ranks} {'rank' if ranks == 1 else 'ranks'}" for name, num, _ in over),
             f"{workers} loader workers",
             seen.mentions("host.num_cores"),
             seen.mentions("window.tree_cpu_s_per_s"),

@@ -278,6 +278,8 @@ def gpu_shared(seen: Seen) -> Iterator[Finding]:
 
     Wrong when: the other process is one's own and idle, as a notebook that is still open.
     """
+    if seen.is_watched and not seen.uses_cuda:
+        return  # whose GPU it is matters to nobody here
     evidence, worst, hidden = [], [], None
     for gpu in gpus(seen):
         try:

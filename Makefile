@@ -2,6 +2,8 @@
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 BIN    := .venv/bin
+# Tests run side by side, as many as this at once.
+WORKERS ?= 2
 # pip runs only when what it would install changed.
 STAMP  := .venv/.installed-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
@@ -15,7 +17,7 @@ test: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
 
 # On a machine with an NVIDIA GPU and a torch that can use it.
 test-gpu:

@@ -1,7 +1,7 @@
 """How often `dynotune diagnose` is right: programs with a planted fault, in several doses, and programs with none.
 
     python benchmarks/diagnosis_accuracy.py [--device cuda] [--only ID]… [--doses 10,30,60] [--lanes 1] [--gpus 1]
-        [--keep FOLDER] [--replay FOLDER] [--out FILE]
+        [--keep FOLDER] [--replay FOLDER [--record FOLDER]] [--out FILE]
 
 Each program of tests/faults is diagnosed as a user would, in processes of their own. The programs and what they plant
 were written without knowledge of the rules. Of each:
@@ -12,7 +12,8 @@ were written without knowledge of the rules. Of each:
 
 `--lanes` runs several at once, each on cores of its own (which `cpu-affinity-narrow` rightly notes: it does not
 count then); `--gpus` gives each lane one of so many GPUs. Lanes that share a GPU spoil each other's figures.
-`--keep` keeps observations and traces, `--replay` judges kept ones again by today's rules, without running anything.
+`--keep` keeps observations and traces, `--replay` judges kept ones again by today's rules, without running anything,
+and `--record` writes what it judged, without the traces: tests/faults/recorded was made so.
 What is in FILE already is not run again.
 """
 
@@ -132,7 +133,7 @@ def diagnosed(case: Case, cores: Sequence[int], gpu: int | None, keep: Path | No
     return {**row, **_concluded(json.loads(ran.stdout))}
 
 
-def replayed(case: Case, folder: Path) -> Row:
+def replayed(case: Case, folder: Path, record: Path | None) -> Row:
     """What today's rules say of a kept observation, and today's reading of the traces that were kept with it."""
     kept = folder / f"{case.key}.json.gz"
     if not kept.is_file():
@@ -144,6 +145,9 @@ def replayed(case: Case, folder: Path) -> Row:
         trace = summarise(timelines)
         attribution = attributed(observation.processes, trace, timelines)
         observation = msgspec.structs.replace(observation, trace=trace, attribution=attribution)
+    if record is not None:
+        text = without_places(msgspec.json.encode(observation).decode()).encode()
+        (record / f"{case.key}.json.gz").write_bytes(gzip.compress(text, mtime=0))
     return _concluded(json.loads(msgspec.json.encode(conclude(observation))))
 
 
@@ -253,6 +257,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--replay", type=Path)
+    parser.add_argument("--record", type=Path)
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no further program after it")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
@@ -277,7 +282,7 @@ def main() -> None:
             return
         own = free.get()
         try:
-            row = replayed(case, given.replay) if given.replay else diagnosed(case, *own, given.keep)
+            row = replayed(case, given.replay, given.record) if given.replay else diagnosed(case, *own, given.keep)
         finally:
             free.put(own)
         rows[case.key] = judged(case, row, own_doing)

@@ -16,10 +16,10 @@ TRAINING = """
 import sys, torch
 from torch.utils.data import DataLoader, TensorDataset
 
-def main(num_workers=0):
+def main(num_workers=0, optimizer=torch.optim.SGD):
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    optimizer = optimizer(net.parameters(), lr=0.1)
     loader = DataLoader(TensorDataset(torch.randn(480, 8), torch.randint(0, 2, (480,))), 8, num_workers=num_workers)
     for x, y in loader:
         loss = torch.nn.functional.cross_entropy(net(x), y)
@@ -28,6 +28,23 @@ def main(num_workers=0):
         optimizer.zero_grad()
     print("LOSS", float(loss))
 """
+# For tests whose subject is not the optimizer: torch imports its compiler for the first of its own.
+BY_HAND = (
+    TRAINING
+    + """
+class Descent:
+    def __init__(self, weights, lr):
+        self.weights, self.lr = list(weights), lr
+    def step(self):
+        with torch.no_grad():
+            for weight in self.weights:
+                weight -= self.lr * weight.grad
+    def zero_grad(self):
+        for weight in self.weights:
+            weight.grad = None
+main(optimizer=Descent)
+"""
+)
 PROFILED = """
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -86,7 +103,7 @@ def test_records_as_many_steps_as_asked_each_with_its_batch_and_its_update(num_w
 
 
 def test_the_steps_before_the_recording_are_what_recorded_steps_are_compared_with(script, run_under_agent):
-    ran = run_under_agent([script(TRAINING + "main()\n")], warmup_steps=40, trace={"num_steps": 5})
+    ran = run_under_agent([script(BY_HAND)], warmup_steps=40, trace={"num_steps": 5})
     outcome, _ = trace_of(ran)
     (record,) = [record for record in ran.records if record.steps]
     before = sorted(record.step_s[40 - NUM_STEPS_BEFORE : 40])
@@ -141,7 +158,7 @@ def test_steps_that_the_program_marks_are_the_steps_recorded(script, run_under_a
 
 @pytest.mark.parametrize("asked", [{}, {"stacks": True, "shapes": True, "memory": True}])
 def test_stacks_shapes_and_memory_are_there_on_request_alone(asked, script, run_under_agent):
-    ran = run_under_agent([script(TRAINING + "main()\n")], warmup_steps=20, trace={"num_steps": 2, **asked})
+    ran = run_under_agent([script(BY_HAND)], warmup_steps=20, trace={"num_steps": 2, **asked})
     outcome, events = trace_of(ran)
     kinds = {event.get("cat") for event in events}
     shapes = any("Input Dims" in event.get("args", {}) for event in events)
@@ -224,7 +241,7 @@ def test_a_profiler_of_the_programs_own_that_is_done_is_not_in_the_way(script, r
     [(100, "the program ended before the recording began"), (50, "the program ended with 9 of 20 steps recorded")],
 )
 def test_a_program_that_ends_too_early_has_no_trace_and_says_why(warmup_steps, said, script, run_under_agent):
-    program = script(TRAINING + "main()\n")
+    program = script(BY_HAND)
     ran = run_under_agent([program], warmup_steps=warmup_steps, trace={"num_steps": 20})
     assert (ran.returncode, ran.stdout) == (0, run_under_agent([program]).stdout)
     assert (ran.stepping.trace.file, ran.stepping.trace.reason) == (None, said)
@@ -232,9 +249,7 @@ def test_a_program_that_ends_too_early_has_no_trace_and_says_why(warmup_steps, s
 
 
 def test_a_trace_for_which_there_is_no_room_is_not_there_at_all(script, run_under_agent):
-    program = script(
-        "import resource, torch\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n" + TRAINING + "main()\n"
-    )
+    program = script("import resource, torch\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n" + BY_HAND)
     ran = run_under_agent([program], warmup_steps=20, trace={"num_steps": 5})
     assert ran.stdout.startswith("LOSS")
     assert "could not be written" in ran.stepping.trace.reason
@@ -305,9 +320,7 @@ print([type(getattr(torch.autograd.profiler, name)).__name__ for name in ("_prep
 
 
 def test_a_mistake_of_ours_is_a_reason_and_not_an_error_of_the_programs(script, run_under_agent):
-    program = script(
-        "import torch\ntorch.profiler._KinetoProfile.start_trace = lambda self: 1 / 0\n" + TRAINING + "main()\n"
-    )
+    program = script("import torch\ntorch.profiler._KinetoProfile.start_trace = lambda self: 1 / 0\n" + BY_HAND)
     ran = run_under_agent([program], warmup_steps=20, trace={"num_steps": 5})
     assert (ran.returncode, ran.stdout[:4]) == (0, "LOSS")
     assert ran.stepping.trace.reason == "recording it failed: ZeroDivisionError: division by zero"

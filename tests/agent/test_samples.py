@@ -75,11 +75,22 @@ def test_a_batch_of_graphs_says_its_number():
     assert in_batch(SimpleNamespace(num_graphs=5), 8) == 5
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [None, 7, "text", object(), [], (), {}, Array(), [object()], {"name": "x"}, SimpleNamespace(shape="?")],
-    ids=repr,
-)
+SILENT = {
+    "nothing": None,
+    "number": 7,
+    "text": "text",
+    "object": object(),
+    "empty list": [],
+    "empty tuple": (),
+    "empty dict": {},
+    "scalar": Array(),
+    "list of objects": [object()],
+    "dict of text": {"name": "x"},
+    "shape of text": SimpleNamespace(shape="?"),
+}
+
+
+@pytest.mark.parametrize("batch", SILENT.values(), ids=SILENT)
 def test_what_does_not_say_is_unknown(batch):
     assert in_batch(batch, 8) is None
 

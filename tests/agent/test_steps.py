@@ -181,6 +181,16 @@ def test_each_epoch_is_marked_once_the_step_is_known():
     assert [index for index, (*_, flags) in enumerate(counted.recorded) if flags & 4] == [0, 6, 12]
 
 
+def test_what_an_epoch_waits_for_before_its_first_batch_is_its_first_steps_wait():
+    counted, optimizer, key = Counted(), Net(), (Loader, 1, 8, object, True)
+    for _ in range(3):
+        counted.steps.waited_before(key, 2.0)
+        counted.steps.waited_before(key, 1.0)
+        train(counted, optimizer, [[Tensor(8), Tensor(8)]] * 6, key)
+    assert [wait_s for _, wait_s, *_ in counted.recorded] == [3.5, *[0.5] * 5] * 3
+    assert counted.steps.wait_s == 3 * (3.0 + 6 * 0.5)
+
+
 class Pending(Counted):
     """As in a measured run: nobody asks what happened in a step, so steps may be worked off together."""
 

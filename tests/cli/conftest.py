@@ -31,6 +31,16 @@ def step():
     time.sleep(0.01)
 """
 TRAIN = STEPS + "for _ in range(100_000):\n    step()\n"
+# Steps without an optimizer, for tests whose subject is not the step: torch imports its compiler for the first
+# optimizer, and that takes as long as importing torch.
+CALLS = """
+import time, torch
+net = torch.nn.Linear(8, 8).requires_grad_(False)
+def step():
+    net(torch.randn(4, 8))
+    time.sleep(0.01)
+"""
+CALL = CALLS + "for _ in range(100_000):\n    step()\n"
 
 
 def until(ask: Callable[[], T], what: str) -> T:

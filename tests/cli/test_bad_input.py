@@ -7,7 +7,7 @@ import sys
 import msgspec
 import pytest
 
-from .conftest import STEPS, TRAIN
+from .conftest import CALL, CALLS, TRAIN, User
 
 PYTHON = sys.executable
 
@@ -83,7 +83,7 @@ def test_a_command_that_is_not_python_is_told(user):
 
 
 def test_a_python_that_switches_the_agent_off_is_told(user):
-    user.write("train.py", TRAIN.replace("100_000", "30"))
+    user.write("train.py", CALL.replace("100_000", "30"))
     said(user.compares("--", PYTHON, "-I", "train.py"), 3, "No Python of this command", "-I")
 
 
@@ -100,7 +100,7 @@ def test_a_command_that_fails_at_once_shows_its_last_lines(user):
 
 
 def test_an_arm_that_fails_alone_is_the_answer(user):
-    done = user.trains("import os\nassert 'A' not in os.environ, 'A is not for me'\n" + TRAIN)
+    done = user.trains("import os\nassert 'A' not in os.environ, 'A is not for me'\n" + CALL)
     said(done, 4, "failed in the candidate")
     assert "AssertionError: A is not for me" in done.stdout
     failed = user.comparison()["failed"]
@@ -119,7 +119,7 @@ def test_a_command_that_hangs_ends_at_its_time_limit(user):
 
 
 def test_a_command_that_hangs_after_some_steps_is_told_so(user):
-    program = STEPS + "for _ in range(12):\n    step()\nimport time\ntime.sleep(1e6)"
+    program = CALLS + "for _ in range(12):\n    step()\nimport time\ntime.sleep(1e6)"
     said(user.trains(program, "--timeout", "8s"), 3, "longer than 8 s", "12 steps", "--timeout")
 
 
@@ -128,23 +128,23 @@ def test_a_command_without_steps_is_told_how_to_name_one(user):
 
 
 def test_a_command_with_fewer_steps_than_the_window_is_told_how_many(user):
-    program = STEPS + "for _ in range(15):\n    step()\n"
+    program = CALLS + "for _ in range(15):\n    step()\n"
     said(user.trains(program), 3, "makes 15 steps", "next: ")
 
 
 def test_a_command_that_is_over_in_a_moment_is_refused(user):
-    user.write("train.py", STEPS.replace("0.01)\n", "0)\n") + "for _ in range(40):\n    step()\n")
+    user.write("train.py", CALLS.replace("0.01)\n", "0)\n") + "for _ in range(40):\n    step()\n")
     words = ["compare", "env.A=1", "--no-lock", "--run-dir", str(user.runs), "--", PYTHON, "train.py"]
     said(user.types(*words), 3, "too short to tell", "run longer")
 
 
 def test_a_command_that_goes_on_in_the_background_is_told_so(user):
-    program = "import os\nif os.fork():\n    os._exit(0)\n" + TRAIN
+    program = "import os\nif os.fork():\n    os._exit(0)\n" + CALL
     said(user.trains(program), 3, "background")
 
 
 def test_a_shell_that_leaves_its_work_in_the_background_is_told_so(user):
-    user.write("train.py", TRAIN)
+    user.write("train.py", CALL)
     said(user.compares("--", "bash", "-c", f"{PYTHON} train.py & exit 0"), 3, "background")
 
 
@@ -159,16 +159,24 @@ def test_a_missing_command_is_told_how_to_write_it(user):
 # Programs with habits
 
 
-def test_a_users_own_sitecustomize_still_runs(user):
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """A user with a sitecustomize, and what came of comparing a training with its JSON on standard output."""
+    user = User(tmp_path_factory.mktemp("compared"))
     user.env["PYTHONPATH"] += ":" + str(user.cwd)
     user.write("sitecustomize.py", "import builtins\nbuiltins.mine = True")
-    said(user.trains("assert mine\n" + TRAIN), 0)
+    return user, user.trains("assert mine\n" + TRAIN, "--json", "-")
+
+
+def test_a_users_own_sitecustomize_still_runs(compared):
+    _, done = compared
+    said(done, 0)
 
 
 def test_a_program_may_replace_the_environment_close_all_files_and_leave_by_os_exit(user):
     program = (
         "import os\nos.environ = {'A': '9'}\n"
-        + STEPS
+        + CALLS
         + "os.closerange(0, 4096)\nfor _ in range(30):\n    step()\nos._exit(0)\n"
     )
     done = user.trains(program, "--steps", "15")
@@ -178,7 +186,7 @@ def test_a_program_may_replace_the_environment_close_all_files_and_leave_by_os_e
 
 
 def test_a_program_may_leave_by_os_exit_from_its_atexit(user):
-    said(user.trains("import atexit, os\natexit.register(os._exit, 0)\n" + TRAIN), 0)
+    said(user.trains("import atexit, os\natexit.register(os._exit, 0)\n" + CALL), 0)
 
 
 def test_the_folder_of_the_command_is_as_it_was(user):
@@ -194,8 +202,8 @@ def test_the_folder_of_the_command_is_as_it_was(user):
 # Output
 
 
-def test_json_on_standard_output_is_the_comparison_and_nothing_else(user):
-    done = user.trains(TRAIN, "--json", "-")
+def test_json_on_standard_output_is_the_comparison_and_nothing_else(compared):
+    user, done = compared
     said(done, 0, "pair  1", "Each run", "The window is")
     document = msgspec.json.decode(done.stdout)
     assert document["schema"] == "dynotune.comparison/1"

@@ -157,3 +157,31 @@ def test_an_observation_of_nothing_is_explained_without_a_traceback(types, tmp_p
     code, out, _ = types("--from", path)
     assert code == 0
     assert "No step was timed" in out
+
+
+def test_ceilings_and_the_limit_are_told_where_they_are_asked_for(user):
+    words = ("--ceilings", "--limit", "--warmup", "10", "--steps", "10", "--json", "found.json")
+    done = diagnoses(user, LOADS, *words)
+    assert done.returncode == 0
+    found = json.loads((user.cwd / "found.json").read_text())
+    loader, step, both = found["ceilings"]
+    assert [row["part"] for row in found["ceilings"]] == ["loader", "step", "both"]
+    assert loader["step_s"] >= 0.04 > step["step_s"]
+    assert both["step_s"] == found["steps"]["step_s"]
+    assert found["limit"]["flops"] == 2 * 2 * 4 * 8 * 8
+    assert "the loader alone" in done.stdout
+    assert "Distance to the limit" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--page-cache", "lukewarm", "--ceilings", "--", "python"), "lukewarm is no state"),
+        (("--page-cache", "cold", "--", "python"), "Add --ceilings"),
+        (("--from", "x.json", "--ceilings"), "--ceilings is about running"),
+    ],
+)
+def test_ceilings_that_make_no_sense_are_refused(words, told, types):
+    code, _, err = types(*words)
+    assert code == 2
+    assert told in " ".join(err.split())

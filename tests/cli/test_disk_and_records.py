@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from .conftest import STEPS, TRAIN
+from .conftest import CALL, CALLS
 from .test_bad_input import said
 
 PYTHON = sys.executable
@@ -31,18 +31,18 @@ def test_a_disk_that_fills_up_under_the_run_folder_is_not_the_commands_fault(use
 
 def test_a_disk_that_is_full_from_the_start_is_told_before_anything_runs(user, small_disk):
     (small_disk / "full").write_bytes(bytes(380 << 10))
-    said(user.trains(TRAIN), 3, "No space left", "--run-dir")
+    said(user.trains(CALL), 3, "No space left", "--run-dir")
 
 
 def test_a_run_folder_that_cannot_be_made_is_told(user):
     user.runs.write_text("a file is in its place")
-    said(user.trains(TRAIN), 3, "Cannot make a run folder", "--run-dir")
+    said(user.trains(CALL), 3, "Cannot make a run folder", "--run-dir")
 
 
 def test_a_read_only_disk_under_the_run_folder_is_told(user, small_disk):
     remounted = subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], capture_output=True)
     assert remounted.returncode == 0, remounted.stderr
-    said(user.trains(TRAIN), 3, "Read-only", "--run-dir")
+    said(user.trains(CALL), 3, "Read-only", "--run-dir")
 
 
 def test_a_limit_on_file_sizes_loses_no_finished_pair(user):
@@ -53,7 +53,7 @@ def test_a_limit_on_file_sizes_loses_no_finished_pair(user):
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 10, 1 << 10))
 
-    user.write("train.py", TRAIN)
+    user.write("train.py", CALL)
     words = ["compare", "env.A=1", "--no-lock", "--run-dir", str(user.runs), "--", PYTHON, "train.py"]
     done = user.types(*words, preexec_fn=limit)
     said(done, 3, "--run-dir")
@@ -109,21 +109,21 @@ import glob, os
 
 
 def test_a_record_that_the_program_truncates_is_read_up_to_there(user):
-    program = STEPS + "for _ in range(9):\n    step()\n" + DAMAGES + "os.truncate(record, 4096)\nos._exit(0)"
+    program = CALLS + "for _ in range(9):\n    step()\n" + DAMAGES + "os.truncate(record, 4096)\nos._exit(0)"
     done = user.trains(program)
     assert done.returncode == 3
     assert "error: " in done.stderr
 
 
 def test_a_record_that_the_program_overwrites_is_refused(user):
-    program = STEPS + "for _ in range(9):\n    step()\n" + DAMAGES
+    program = CALLS + "for _ in range(9):\n    step()\n" + DAMAGES
     program += "with open(record, 'r+b') as file:\n    file.write(b'GARBAGE!')\n    file.flush()\nos._exit(0)"
     said(user.trains(program), 3, "not a record of dynotune's")
 
 
 def test_a_record_that_the_program_damages_does_not_change_how_a_run_ends(user):
     program = (
-        STEPS + DAMAGES + "with open(record, 'r+b') as file:\n    file.write(b'GARBAGE!')\nprint('out', flush=True)\n"
+        CALLS + DAMAGES + "with open(record, 'r+b') as file:\n    file.write(b'GARBAGE!')\nprint('out', flush=True)\n"
     )
     user.write("train.py", program + "os._exit(7)")
     done = user.types("run", "--run-dir", str(user.runs), "--", PYTHON, "train.py")

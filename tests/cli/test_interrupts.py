@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import DEADLINE_S, TRAIN, until
+from .conftest import CALL, DEADLINE_S, until
 from .test_bad_input import said
 
 PYTHON = sys.executable
 # Goes on until it is told that it may not begin again; then it hangs, so that a test can find it in the middle.
-HANGS_LATER = "import os, pathlib\nrun = os.environ['DYNOTUNE_RUN']\n" + TRAIN.replace(
+HANGS_LATER = "import os, pathlib\nrun = os.environ['DYNOTUNE_RUN']\n" + CALL.replace(
     "for _",
     "import time\nwhile pathlib.Path(run).name.startswith('002') and pathlib.Path('hang').exists():\n"
     "    pathlib.Path(run, 'hangs').touch()\n    time.sleep(0.05)\nfor _",

@@ -232,11 +232,20 @@ def test_deterministic_algorithms_on_the_cpu():
 
 def test_fills_of_new_memory():
     traced = {"operators": [operator("aten::fill_", 500, 0.5), operator("aten::mm", 500, 0.5)]}
-    assert found(on_cpu(traced=traced, live=DETERMINISTIC))["fill-uninitialized"].share == pytest.approx(0.5)
+    finding = found(on_cpu(traced=traced, live=DETERMINISTIC))["deterministic-algos-on"]
+    assert (finding.share, finding.also) == (pytest.approx(0.5), ["fill-uninitialized"])
     traced["kernels"] = [kernels(elementwise=0.6, matmul=0.4)]
-    assert found(on_gpu(traced=traced, live=DETERMINISTIC))["fill-uninitialized"].share == pytest.approx(0.3)
+    finding = found(on_gpu(traced=traced, live=DETERMINISTIC))["deterministic-algos-on"]
+    assert (finding.share, finding.also) == (pytest.approx(0.3), ["fill-uninitialized"])
     off = DETERMINISTIC | {"live.fill_uninitialized_memory": False}
-    assert "fill-uninitialized" not in found(on_gpu(traced=traced, live=off))
+    assert found(on_gpu(traced=traced, live=off))["deterministic-algos-on"].also == []
+
+
+def test_a_softmax_of_which_only_the_backward_is_listed_is_attention_by_hand():
+    by_hand = [operator("aten::bmm", 40, 0.3), operator("aten::_softmax_backward_data", 10, 0.1)]
+    shares = [kernels(matmul=0.6, softmax=0.1, elementwise=0.3)]
+    traced = {"operators": by_hand, "kernels": shares}
+    assert found(on_gpu(lost("manual-attention", 0.1), traced=traced))["manual-attention"].share == pytest.approx(0.4)
 
 
 # Unknown

@@ -102,10 +102,29 @@ MEMORY = (
 HOST = (
     Fault("omp-threads-1", "omp_threads_one.py", CPU, (40,), env={"OMP_NUM_THREADS": "1"}, notes="40 on two cores."),
     Fault("cpu-oversubscribed", "cpu_oversubscribed.py", CPU, ALL, notes="Two, four or eight threads a core."),
-    Fault("optimizer-forloop", "optimizer_forloop.py", BOTH, ALL, notes="The dose: the share of scales not fused."),
-    Fault("profiler-left-on", "profiler_left_on.py", BOTH, HIDDEN, notes="At 30 with shapes, stacks and memory."),
-    Fault("debug-flags-left-on", "anomaly_left_on.py", CPU, (30,)),
-    Fault("debug-flags-left-on", "anomaly_left_on.py", CUDA, (30,), implies=("sync-per-step",)),
+    Fault("optimizer-forloop", "optimizer_forloop.py", CPU, HIDDEN, notes="The dose: the share of scales not fused."),
+    Fault("optimizer-forloop", "optimizer_forloop.py", CUDA, ALL, implies=("host-bound", "launch-bound")),
+    Fault("profiler-left-on", "profiler_left_on.py", CPU, (10,), args=("--width", "320")),
+    Fault("profiler-left-on", "profiler_left_on.py", CPU, (30,), args=("--width", "112")),
+    Fault(
+        "profiler-left-on",
+        "profiler_left_on.py",
+        CUDA,
+        (30,),
+        args=("--width", "1024"),
+        implies=("host-bound", "launch-bound"),
+        notes="The device's work is about as long as the host's without the profiler: it must be, to be slowed by it.",
+    ),
+    Fault("debug-flags-left-on", "anomaly_left_on.py", CPU, (30,), args=("--width", "576")),
+    Fault("debug-flags-left-on", "anomaly_left_on.py", CPU, (60,), args=("--width", "256")),
+    Fault(
+        "debug-flags-left-on",
+        "anomaly_left_on.py",
+        CUDA,
+        (30,),
+        args=("--width", "4096"),
+        implies=("sync-per-step", "host-bound"),
+    ),
     Fault("gc-jitter", "gc_jitter.py", BOTH, ALL, notes="No id is expected: for jitter."),
 )
 FAULTS: tuple[Fault, ...] = (*LOADER, *TRANSFERS, *MEMORY, *HOST)

@@ -1,6 +1,9 @@
 """Programs that come with packages from the registry: what is counted and set is what they say themselves."""
 
+import itertools
 import json
+import os
+import socket
 
 import pytest
 from programs_not_written_for import PROGRAMS, Program, agrees, compare, run
@@ -10,6 +13,20 @@ from programs_not_written_for import PROGRAMS, Program, agrees, compare, run
 def skipped_where_packages_are_missing(program: Program) -> None:
     if missing := program.missing():
         pytest.skip(f"{', '.join(missing)} is not installed")
+
+
+@pytest.fixture(autouse=True)
+def port_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ranks under torchrun meet: by default all of them do at port 29500, whosever they are."""
+    # Below those that the kernel hands out by itself, and begun elsewhere by each process that runs tests.
+    for port in itertools.count(20000 + os.getpid() % 9000):
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        monkeypatch.setenv("PET_MASTER_PORT", str(port))
+        return
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)

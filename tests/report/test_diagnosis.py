@@ -178,7 +178,7 @@ def test_ceilings_and_the_limit_are_shown_where_they_were_asked_for():
         share=0.06,
     )
     text = single_spaced(text_of(diagnosis(ceilings=ceilings, limit=limit)))
-    assert "the loader alone page cache warm 20 ms 1,600 samples/s" in text
+    assert "the loader alone 20 ms 1,600 samples/s page cache warm" in text
     assert "one batch, again and again 5 ms" in text
     assert "a step could take 1.4 ms: 6.0% of what it takes" in text
     assert "limit" not in text_of(diagnosis())
@@ -224,3 +224,39 @@ def test_piped_there_is_no_colour_and_on_a_plain_terminal_only_ascii_bars():
     console.file.flush()
     assert "iiiiiiii" in raw.getvalue().decode("ascii")
     assert "########" in raw.getvalue().decode("ascii")
+
+
+def of_parts(loader_s, step_s, both_s):
+    parts = zip(("loader", "step", "both"), (loader_s, step_s, both_s), strict=True)
+    return [Ceiling(part=part, step_s=took_s, num_steps=9) for part, took_s in parts]
+
+
+@pytest.mark.parametrize(
+    ("took_s", "told"),
+    [
+        ((0.02, 0.005, 0.025), "Working beside the steps as fast as it does alone, it would gain 20%"),
+        ((0.004, 0.02, 0.024), "gain 17% of a step at most. It gives batches faster than steps use them"),
+        ((0.02, 0.005, 0.02), "gain 75% of a step at most. It sets the pace"),
+        ((0.004, 0.02, 0.02), "no setting of the loader can gain anything"),
+    ],
+)  # fmt: skip
+def test_ceilings_bound_what_a_loader_can_gain(took_s, told):
+    assert told in single_spaced(text_of(diagnosis(ceilings=of_parts(*took_s)), width=200))
+
+
+def test_ceilings_that_are_not_known_say_why():
+    unknown = Unknown(f"no loader {NASTY}")
+    text = text_of(diagnosis(ceilings=unknown, limit=unknown))
+    assert "Ceilings: unknown, no loader" in text
+    assert "Distance to the limit: unknown, no loader" in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("num", "told"), [(512, "512"), (1e4, "10,000"), (3.03e7, "30.3 million"), (4e15, "4 quadrillion")]
+)
+def test_amounts_are_in_words(num, told):
+    limit = Limit(
+        flops=num, num_bytes=None, dtype="float32", peak_flops_per_s=1e9, peak_bytes_per_s=1e9, least_s=1e-3, share=0.5
+    )
+    assert f"{told}" in text_of(diagnosis(limit=limit))

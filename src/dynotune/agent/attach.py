@@ -9,7 +9,7 @@ import os
 import random
 from time import perf_counter
 
-from . import marker, observe, sources
+from . import marker, observe, own_frames, sources
 from .apply import Settings
 from .hooks import AfterImport
 from .roots import Roots
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .ceilings import Ceilings
     from .names import Key
     from .profile import Profile
     from .state import State
@@ -64,17 +65,21 @@ class Agent:
             level=self._state.level if self._state is not None else None,
         )
         self._profile = self._planned_profile(folder) if plan.get("trace") else None
+        self._ceilings = self._planned_ceilings(folder) if plan.get("ceilings") else None
+        self._recorder = self._profile or self._ceilings
         self._steps = self._window.steps = Steps(
             grad_enabled=self._grad_enabled,
             record=writer.step,
             # In a measured run nobody asks what a step allocated: that costs more than the step's own record.
             flags_now=self._new_events if plan.get("pilot") or self._state is not None else None,
-            reached=(self._profile or self._window).reached,
+            reached=(self._recorder or self._window).reached,
             fixed=self._step_fixed,
             search_again=self._search_again,
             has_stepped=self._state.optimizers.stepped if self._state is not None else None,
             marked_by_hand=bool(plan.get("step_on")),
         )
+        if self._ceilings is not None:
+            self._ceilings.steps = self._steps
 
     def _planned_profile(self, folder: str) -> Profile:
         from .profile import Profile
@@ -86,6 +91,17 @@ class Agent:
             rank=lambda: self._place_among_ranks().get("rank", observe.number("RANK")),
             prepare=self._before_window,
             complete=self._trace_complete,
+            log=self.log,
+        )
+
+    def _planned_ceilings(self, folder: str) -> Ceilings:
+        from .ceilings import Ceilings
+
+        return Ceilings(
+            Told(folder, None, None),
+            page_cache=self._plan.get("page_cache", "warm"),
+            prepare=self._before_window,
+            complete=self._ceilings_complete,
             log=self.log,
         )
 
@@ -156,8 +172,8 @@ class Agent:
         self._torch = torch
         self._steps.grad_enabled = torch.is_grad_enabled
         self._window.torch_is_here(torch)
-        if self._profile is not None:
-            self._guard("profiler", self._profile.torch_is_here, torch)
+        if self._recorder is not None:
+            self._guard("profiler", self._recorder.torch_is_here, torch)
         self._event(
             {
                 "event": "torch",
@@ -171,12 +187,16 @@ class Agent:
         if self._plan.get("seed") is not None:
             torch.manual_seed(self._plan["seed"])
         self._guard("roots", self._cover_roots, torch)
-        self._guard("loaders", sources.cover_loaders, torch, self._steps, self._loader_begun, self.log)
+        self._guard("loaders", self._cover_loaders, torch)
         self._guard("workers", sources.cover_loader_workers, torch, self._worker_begun, self.log)
         self._guard("optimizers", sources.cover_optimizers, torch, self._steps, self._compiled, self.log)
         if self._plan.get("step_on"):
             self._guard("--step-on", marker.torch_is_here, torch, self.mark_step)
         self._guard("graphs", sources.cover_graph_replay, torch, self._replayed, self.log)
+
+    def _cover_loaders(self, torch: Any) -> None:
+        around = self._ceilings.around if self._ceilings is not None else None
+        sources.cover_loaders(torch, self._steps, self._loader_begun, self.log, around)
 
     def _cover_roots(self, torch: Any) -> None:
         around: Around | None = self._settings.around_root if self._settings.wants_around else None
@@ -185,6 +205,7 @@ class Agent:
         self._roots = roots = Roots(torch, self._root_met, self._steps.called, around, self.log)
         roots.watch_all()
         torch.compile = roots.pause(torch.compile)
+        self._hooks.call("torch._dynamo.eval_frame", own_frames.skip)
         self._hooks.call("torch._dynamo.callback", lambda module: self._watch_compilations(module, roots))
         # What dynamo takes for the unpatched call must be the original, also when it is imported now.
         self._hooks.call(
@@ -217,6 +238,8 @@ class Agent:
 
     def _loader_begun(self, key: Key, loader: Any) -> Key:
         key = self._steps.iterator_made(key, loader.dataset)
+        if self._ceilings is not None:
+            self._ceilings.loader_begun(key)
         if self._state is not None:
             self._guard("loader", self._state.loaders.begun, key, loader)
         self._guard("loader", self._settings.on_loader, loader)
@@ -233,8 +256,8 @@ class Agent:
 
     def _time_nothing(self) -> None:
         self._window.done = True
-        if self._profile is not None:
-            self._profile.done = True
+        if self._recorder is not None:
+            self._recorder.done = True
 
     def _grad_enabled(self) -> bool:
         return bool(self._torch.is_grad_enabled())
@@ -247,7 +270,7 @@ class Agent:
 
     def _search_again(self) -> bool:
         """Whether another step may be searched for: a window, or a trace, is of the one that it began with."""
-        if (self._profile or self._window).has_begun:
+        if (self._recorder or self._window).has_begun:
             return False
         if self._roots is not None:
             self._roots.watch_all()
@@ -275,7 +298,7 @@ class Agent:
 
     def _new_events(self) -> int:
         """Whether something was compiled or device memory allocated since this was last asked, as flags of a step."""
-        if self._profile is not None and self._profile.is_told:
+        if self._recorder is not None and self._recorder.is_told:
             return 0  # it costs what the trace would show
         if self._state is not None:
             return self._new_events_observed(self._state)
@@ -317,6 +340,10 @@ class Agent:
         self._guard("readback", self._read_back)
         self._event({"event": "trace", **fields})
 
+    def _ceilings_complete(self, fields: dict[str, Any]) -> None:
+        self._guard("readback", self._read_back)
+        self._event({"event": "ceilings", **fields})
+
     def _place_among_ranks(self) -> dict[str, int]:
         """Rank and world size where a process group says them; the environment, read at the start, may not know."""
         distributed = getattr(self._torch, "distributed", None)
@@ -335,8 +362,8 @@ class Agent:
 
     def _finish(self) -> None:
         self._guard("steps", self._steps.work_off_at_exit)
-        if self._profile is not None:
-            self._guard("profiler", self._profile.finish)
+        if self._recorder is not None:
+            self._guard("profiler", self._recorder.finish)
         if self._torch is not None:
             self._guard("memory", self._remember_memory)
             self._guard("readback", self._read_back)

@@ -18,13 +18,40 @@ if TYPE_CHECKING:
     from .steps import Steps
 
 
-def cover_loaders(torch: Any, steps: Steps, met: Callable[[Any, Any], Any], log: Log) -> None:
+def cover_loaders(
+    torch: Any,
+    steps: Steps,
+    met: Callable[[Any, Any], Any],
+    log: Log,
+    around: Callable[[Callable[[Any], Any]], Callable[[Any], Any]] | None = None,
+) -> None:
     """Call `steps.drawn(token key, batch size, wait begin, wait end, batch)` after each batch.
 
-    `met(token key, loader)` comes when an iterator of a loader is made, and gives the key to use.
+    `met(token key, loader)` comes when an iterator of a loader is made, and gives the key to use. Making it, which
+    starts workers, and finding it exhausted, which ends them, are told as `steps.waited_before(key, seconds)`.
+    `around(__next__)` gives what takes the place of the original.
     """
     iterator = torch.utils.data.dataloader._BaseDataLoaderIter
     original_init, original_reset, original_next = iterator.__init__, iterator._reset, iterator.__next__
+    if around is not None:
+        original_next = around(original_next)
+    loaders = torch.utils.data.DataLoader
+    original_iter = loaders.__iter__
+
+    @functools.wraps(original_iter)
+    def __iter__(self: Any) -> Any:
+        begin = perf_counter()
+        made = original_iter(self)
+        waited_before(made, begin)
+        return made
+
+    def waited_before(iterator: Any, begin: float) -> None:
+        try:
+            of = getattr(iterator, "_dynotune", None)  # none where another library brings its own iterator
+            if of is not None:
+                steps.waited_before(of[0], perf_counter() - begin)
+        except Exception as error:
+            log("loader", error)
 
     @functools.wraps(original_init)
     def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
@@ -51,7 +78,11 @@ def cover_loaders(torch: Any, steps: Steps, met: Callable[[Any, Any], Any], log:
     @functools.wraps(original_next)
     def __next__(self: Any) -> Any:
         begin = perf_counter()
-        batch = original_next(self)
+        try:
+            batch = original_next(self)
+        except StopIteration:
+            waited_before(self, begin)
+            raise
         end = perf_counter()
         try:
             key, batch_size = self._dynotune
@@ -61,6 +92,7 @@ def cover_loaders(torch: Any, steps: Steps, met: Callable[[Any, Any], Any], log:
         return batch
 
     iterator.__init__, iterator._reset, iterator.__next__ = __init__, _reset, __next__
+    loaders.__iter__ = __iter__
 
 
 def cover_loader_workers(torch: Any, begun: Callable[[], None], log: Log) -> None:

@@ -73,6 +73,7 @@ class Steps:
         self._tokens = self._names.tokens
         self._history = History()
         self._begun: set[Key] = set()
+        self._waited_before: dict[Key, float] = {}
         self._epoch = False
         self._next_check = MAX_EVENTS + 1 if marked_by_hand else 3
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -137,6 +138,16 @@ class Steps:
             self._begun.add(key)
             return key
 
+    def waited_before(self, key: Key, wait_s: float) -> None:
+        """Part of the wait for the first batch of the loader's next epoch: its workers end and start."""
+        with self._lock:
+            self._waited_before[key] = self._waited_before.get(key, 0.0) + wait_s
+
+    @property
+    def draws(self) -> bool:
+        """Whether steps draw from a loader."""
+        return bool(self._loaders)
+
     def counts(self, key: Key) -> bool:
         """Whether batches of this loader belong to the steps."""
         return self._names.number_of_loader(key) in self._loaders
@@ -150,7 +161,10 @@ class Steps:
                 begins = key in self._begun
                 self._begun.discard(key)
                 num_samples = samples.in_batch(batch, batch_size)
-                self._happened(number, end_s, end_s - begin_s, num_samples, begins)
+                wait_s = end_s - begin_s
+                if begins:
+                    wait_s += self._waited_before.pop(key, 0.0)
+                self._happened(number, end_s, wait_s, num_samples, begins)
                 usual = self.cycle is not None and number != self._anchor and samples.are_fields(batch, num_samples)
                 if usual and (begins or "drawn" not in self.__dict__):
                     general = MethodType(Steps.drawn, self)

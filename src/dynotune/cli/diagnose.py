@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dynotune.schema.diagnosis import Diagnosis
     from dynotune.schema.observation import Observation
 
+PAGE_CACHES = ("warm", "cold")
 SEVERITIES = ("high", "medium", "low")
 OF_WATCHING = {
     "warmup": "--warmup",
@@ -27,6 +28,9 @@ OF_WATCHING = {
     "settings": "--set",
     "seed": "--seed",
     "finish": "--finish",
+    "with_ceilings": "--ceilings",
+    "page_cache": "--page-cache",
+    "with_limit": "--limit",
     "sandbox": "--sandbox",
     "lock": "--lock",
     "run_dir": "--run-dir",
@@ -50,6 +54,16 @@ def diagnose(
         int | None, typer.Option(min=0, max=2**32 - 1, help="Of the plain run's random numbers; left alone, without.")
     ] = None,
     finish: Annotated[bool, typer.Option("--finish", help="Let each run go on to its own end.")] = False,
+    with_ceilings: Annotated[
+        bool, typer.Option("--ceilings", help="Run once more: the loader alone, then one batch replayed.")
+    ] = False,
+    page_cache: Annotated[
+        str,
+        typer.Option("--page-cache", metavar="STATE", help="For the loader alone: warm, or cold."),
+    ] = "warm",
+    with_limit: Annotated[
+        bool, typer.Option("--limit", help="Run once more: how far a step is from what the device can do.")
+    ] = False,
     sandbox: Annotated[
         bool, typer.Option("--sandbox/--no-sandbox", help="Work on a copy-on-write view of this folder.")
     ] = True,
@@ -77,8 +91,13 @@ def diagnose(
     """
     if fail_on is not None and fail_on not in SEVERITIES:
         raise UsageError(f"--fail-on {fail_on} is no severity.", hint="It is high, medium or low.")
+    if page_cache not in PAGE_CACHES:
+        raise UsageError(f"--page-cache {page_cache} is no state of it.", hint="It is warm or cold.")
+    if page_cache == "cold" and not with_ceilings and again is None:
+        raise UsageError("--page-cache is of the loader alone.", hint="Add --ceilings.")
     check_json(json)
     command = context.find_root().obj
+    beside: dict[str, Any] = {}
     if again is not None:
         _refuse_watching(context, command)
         observation = _recorded(again)
@@ -86,7 +105,7 @@ def diagnose(
         from dynotune.cli.compare import parse
         from dynotune.diagnose import request
 
-        observation = _watch(
+        observation, beside = _watch(
             request.DiagnoseRequest(
                 command=command_of(context),
                 cwd=Path.cwd(),
@@ -101,11 +120,14 @@ def diagnose(
                 sandbox=sandbox,
                 lock=lock,
                 finish=finish,
-            )
+                page_cache="cold" if page_cache == "cold" else "warm",
+            ),
+            with_ceilings=with_ceilings,
+            with_limit=with_limit,
         )
     from dynotune.diagnose.conclude import conclude
 
-    diagnosis = conclude(observation)
+    diagnosis = conclude(observation, **beside)
     _show(diagnosis, json)
     if fail_on is not None and _is_there(diagnosis, fail_on):
         raise typer.Exit(1)
@@ -129,12 +151,14 @@ def _recorded(path: Path) -> Observation:
     return replayed(path)
 
 
-def _watch(request: DiagnoseRequest) -> Observation:
-    """Watch the command with the progress on stderr."""
+def _watch(request: DiagnoseRequest, *, with_ceilings: bool, with_limit: bool) -> tuple[Observation, dict[str, Any]]:
+    """Watch the command with the progress on stderr; what was asked for besides, as `conclude` takes it."""
     from rich.console import Console
     from rich.text import Text
 
+    from dynotune.diagnose.ceilings import ceilings
     from dynotune.diagnose.gather import gather
+    from dynotune.diagnose.limit import limit
     from dynotune.report.terminal import Progress
     from dynotune.report.words import plain
 
@@ -142,8 +166,13 @@ def _watch(request: DiagnoseRequest) -> Observation:
     with Progress(console) as progress:
         watcher: Watcher = progress
         observation, path = gather(request, watcher)
+        beside: dict[str, Any] = {}
+        if with_ceilings:
+            beside["ceilings"] = ceilings(request, watcher, observation)
+        if with_limit:
+            beside["limit"] = limit(request, watcher, observation)
     console.print(Text(plain(f"Observed: {path}"), style="dim"), soft_wrap=True)
-    return observation
+    return observation, beside
 
 
 def _show(diagnosis: Diagnosis, json: str | None) -> None:

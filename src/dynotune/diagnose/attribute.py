@@ -6,6 +6,7 @@ how long it waits for batches, and the trace says what the device did meanwhile.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -15,7 +16,7 @@ from dynotune.schema.observation import Attribution, Loss, Shares, Timing
 from dynotune.schema.trace_summary import Cause, Copies, DeviceTime, HostTime, TraceSummary
 
 NOTED_SHORTER = 0.05
-"""A plain step that is shorter than the recorded work of the device by more than this is worth a note."""
+"""A plain step that differs from all that was recorded by more than this is worth a note."""
 NOTED_SLOWER = 0.2
 """A recorded step that is longer by more than this, too; what the host does is then known less well."""
 
@@ -54,6 +55,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
         loader, sync, host: it waited for the loader, after a synchronisation, for the host otherwise.
         late: work that was queued into an idle device had not started yet.
         other: it is not known what it waited for.
+        garbage: garbage was collected in steps that were not recorded.
+        unseen: what else the plain step is longer by than all that was recorded.
     """
 
     compute: float = 0.0
@@ -65,6 +68,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     other: float = 0.0
     late: float = 0.0
     host: float = 0.0
+    garbage: float = 0.0
+    unseen: float = 0.0
 
     @property
     def busy(self) -> float:
@@ -88,6 +93,8 @@ def attribute(
     num_steps: int | None = None,
     uses_device: bool | None = None,
     slowed: float | None = None,
+    garbage_s: float = 0.0,
+    without: Mapping[str, float] | None = None,
 ) -> Attribution | Unknown:
     """Where a step of the plain run goes, and what each cause of the trace can cost of it.
 
@@ -95,6 +102,8 @@ def attribute(
         num_steps: in the trace's window, where the trace itself does not know them.
         uses_device: whether the program is known to use one; then a trace without device work tells nothing.
         slowed: what the recorder made of a step, where the trace was brought to the plain step before.
+        garbage_s: of a plain step, what collecting garbage took.
+        without: causes to what a step of the trace would save without them.
 
     Returns:
         Unknown where the trace has no work or no steps, or misses the device.
@@ -106,12 +115,14 @@ def attribute(
         return Unknown("the plain run's step has no length")
     slowed = slowed or recorded.step_s / timing.step_s
     if recorded.device is not None:
-        return _with_device(timing, trace, recorded, recorded.device, slowed)
+        found = _with_device(timing, trace, recorded, recorded.device, slowed, garbage_s)
+        fits = min(1.0, recorded.step_s / timing.step_s)
+        return msgspec.structs.replace(found, without={cause: share * fits for cause, share in (without or {}).items()})
     if uses_device:
         return Unknown("the profiler recorded no device work, though the program uses a device")
     if recorded.host is None:
         return Unknown("the trace does not say what the host did")
-    return _without_device(timing, trace, recorded, recorded.host, slowed)
+    return _without_device(timing, trace, recorded, recorded.host, slowed, garbage_s)
 
 
 def _recorded(trace: TraceSummary, num_steps: int | None) -> _Recorded | Unknown:
@@ -130,12 +141,17 @@ def _recorded(trace: TraceSummary, num_steps: int | None) -> _Recorded | Unknown
 
 
 def _with_device(
-    timing: Timing, trace: TraceSummary, recorded: _Recorded, device: DeviceTime, slowed: float
+    timing: Timing,
+    trace: TraceSummary,
+    recorded: _Recorded,
+    device: DeviceTime,
+    slowed: float,
+    garbage_s: float,
 ) -> Attribution:
     seen = parts_of(device, recorded.num_steps)
     usual = without_first_gap(seen, device, recorded.num_steps)
     wait_s = _idle_in_loader(timing, usual.loader, recorded)
-    plain = plain_parts(usual, timing.step_s, wait_s)
+    plain = plain_parts(usual, timing.step_s, wait_s, most_wait_s=timing.wait_s or 0.0, garbage_s=garbage_s)
     step_s = timing.step_s
     copies = [row for row in trace.copies if row.rank == device.rank]
     to_host, between = _exposed_shares(copies)
@@ -143,10 +159,10 @@ def _with_device(
     shares = _normalised(
         input=plain.loader,
         transfer=plain.copy * to_host + plain.sync * behind_copy,
-        host=plain.host + plain.late + plain.sync * (1 - behind_copy),
+        host=plain.host + plain.late + plain.garbage + plain.sync * (1 - behind_copy),
         device=plain.compute + plain.copy * (1 - to_host - between),
         communication=plain.communication + plain.copy * between,
-        other=plain.queued + plain.other,
+        other=plain.queued + plain.other + plain.unseen,
     )
     losses = [_loss(cause, seen, plain, recorded, step_s) for cause in trace.causes]
     return Attribution(
@@ -190,15 +206,20 @@ def without_first_gap(seen: Parts, device: DeviceTime, num_steps: float) -> Part
     return msgspec.structs.replace(seen, **{name: instead(name) for name in ("host", "loader", "sync", "other")})
 
 
-def plain_parts(seen: Parts, step_s: float, wait_s: float) -> Parts:
+def plain_parts(
+    seen: Parts, step_s: float, wait_s: float, *, most_wait_s: float = 0.0, garbage_s: float = 0.0
+) -> Parts:
     """The recorded step `seen`, brought to a plain step of `step_s`.
 
     Every part keeps its seconds, in this order, as far as the step has room for them: the device's own time, what was
-    queued, the loader, synchronisations, what is not known. The host gets the rest, be it less or more than in the
-    trace; work that started late belongs to it.
+    queued, the loader, synchronisations, what is not known, the host with work that started late. A plain step that is
+    longer than all of it is so by steps that are slow now and then, none of which was recorded: that time goes to the
+    loader and to collections of garbage as far as these are known to take it, and else nobody knows where.
 
     Args:
         wait_s: of a plain step, waiting for the loader while the device was idle.
+        most_wait_s: of a plain step, waiting for the loader whatever the device did.
+        garbage_s: of a plain step, collecting garbage.
     """
     fits = min(1.0, step_s / seen.busy) if seen.busy else 1.0
     left_s = max(0.0, step_s - seen.busy * fits)
@@ -207,13 +228,20 @@ def plain_parts(seen: Parts, step_s: float, wait_s: float) -> Parts:
         kept[name] = min(wanted_s, left_s)
         left_s -= kept[name]
     waited = seen.late + seen.host
-    late = min(seen.late, left_s * seen.late / waited) if waited else 0.0
+    host_s = min(waited, left_s)
+    late = host_s * seen.late / waited if waited else 0.0
+    left_s -= host_s
+    more = min(left_s, max(0.0, most_wait_s - kept["loader"]))
+    kept["loader"] += more
+    garbage = min(left_s - more, garbage_s)
     return Parts(
         compute=seen.compute * fits,
         copy=seen.copy * fits,
         communication=seen.communication * fits,
         late=late,
-        host=left_s - late,
+        host=max(0.0, host_s - late),
+        garbage=garbage,
+        unseen=max(0.0, left_s - more - garbage),
         **kept,
     )
 
@@ -232,30 +260,44 @@ def _idle_in_loader(timing: Timing, recorded_idle_s: float, recorded: _Recorded)
 
 
 def _without_device(
-    timing: Timing, trace: TraceSummary, recorded: _Recorded, host: HostTime, slowed: float
+    timing: Timing, trace: TraceSummary, recorded: _Recorded, host: HostTime, slowed: float, garbage_s: float
 ) -> Attribution:
-    """A program on the CPU: operators and collectives keep their seconds, Python gets what is left."""
+    """A program on the CPU: operators and collectives keep their seconds, Python gets the rest, as far as recorded."""
     step_s, num = timing.step_s, recorded.num_steps
     waited = timing.wait_s is not None and not host.loader_in_background
     loader_s = min(step_s, timing.wait_s if waited and timing.wait_s is not None else host.loader_s / num)
     communication_s = min(step_s - loader_s, host.communication_s / num)
     device_s = min(step_s - loader_s - communication_s, host.operator_s / num)
-    rest_s = max(0.0, step_s - loader_s - communication_s - device_s)
-    shares = _normalised(
-        input=loader_s, transfer=0.0, host=rest_s, device=device_s, communication=communication_s, other=0.0
-    )
     seen = Parts(
         loader=host.loader_s / num,
         communication=host.communication_s / num,
         compute=host.operator_s / num,
         host=max(0.0, recorded.step_s - (host.loader_s + host.communication_s + host.operator_s) / num),
     )
-    plain = Parts(loader=loader_s, communication=communication_s, compute=device_s, host=rest_s)
+    rest_s = max(0.0, step_s - loader_s - communication_s - device_s)
+    python_s = min(rest_s, seen.host)
+    collecting_s = min(rest_s - python_s, garbage_s)
+    plain = Parts(
+        loader=loader_s,
+        communication=communication_s,
+        compute=device_s,
+        host=python_s,
+        garbage=collecting_s,
+        unseen=rest_s - python_s - collecting_s,
+    )
+    shares = _normalised(
+        input=loader_s,
+        transfer=0.0,
+        host=python_s + collecting_s,
+        device=device_s,
+        communication=communication_s,
+        other=plain.unseen,
+    )
     losses = [
         _of_another_rank(cause) if cause.id == "rank-imbalance" else _loss(cause, seen, plain, recorded, step_s)
         for cause in trace.causes
     ]
-    notes = [_slower(slowed)] if slowed > 1 + NOTED_SLOWER else []
+    notes = [_slower(slowed)] if slowed > 1 + NOTED_SLOWER else _unseen(timing, plain)
     return Attribution(shares=shares, losses=_largest_first(losses), slowed=slowed, notes=notes)
 
 
@@ -324,12 +366,18 @@ def _notes(timing: Timing, seen: Parts, plain: Parts, slowed: float) -> list[str
         )
     elif slowed > 1 + NOTED_SLOWER:
         found.append(_slower(slowed))
-    if plain.host > (1 + NOTED_SLOWER) * max(seen.host, 0.0) and plain.host - seen.host > NOTED_SLOWER * timing.step_s:
-        found.append(
-            f"The device waited {_ms(plain.host)} for the host in a plain step and {_ms(seen.host)} in a recorded one: "
-            "what else the host did is not in the trace."
-        )
-    return found
+    return found + _unseen(timing, plain)
+
+
+def _unseen(timing: Timing, plain: Parts) -> list[str]:
+    if plain.unseen <= NOTED_SHORTER * timing.step_s:
+        return []
+    spread = f"{_ms(timing.median_step_s)} in the middle, {_ms(timing.longest_step_s)} at most"
+    note = (
+        f"{_ms(plain.unseen)} of a plain step are not in the recorded ones: other steps had more to do, or are slow "
+        f"now and then ({spread}). What they waited for is not known."
+    )
+    return [note]
 
 
 def _slower(slowed: float) -> str:

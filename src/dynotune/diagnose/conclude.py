@@ -41,11 +41,15 @@ FAMILIES: dict[Bottleneck, tuple[str, ...]] = {
 GENERAL = ("loader-bound", "host-bound", "communication-exposed")
 """Findings that say no more than the bottleneck itself."""
 NOWHERE = Place()
+NOT_ASKED = Unknown("not asked for")
 FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): ")
 
 
 def conclude(
-    observation: Observation, *, ceilings: Sequence[Ceiling] = (), limit: Limit | Unknown | None = None
+    observation: Observation,
+    *,
+    ceilings: Sequence[Ceiling] | Unknown = NOT_ASKED,
+    limit: Limit | Unknown = NOT_ASKED,
 ) -> Diagnosis:
     """Ask all rules, and say what holds the command up."""
     findings, unknown = examine(Seen(observation))
@@ -60,8 +64,8 @@ def conclude(
         unknown=unknown,
         steps=timing,
         busy_share=None if isinstance(attribution, Unknown) else attribution.busy_share,
-        ceilings=list(ceilings),
-        limit=Unknown("not asked for") if limit is None else limit,
+        ceilings=ceilings if isinstance(ceilings, Unknown) else list(ceilings),
+        limit=limit,
         facts=observation.facts,
         notes=_notes(observation),
     )
@@ -131,7 +135,7 @@ def leading_finding(found: Bottleneck, findings: Iterable[Finding]) -> Finding |
     of_it = [
         finding
         for finding in findings
-        if finding.kind == "speed"
+        if finding.kind in ("speed", "jitter")
         and not isinstance(finding.share, Unknown)
         and found in _bottlenecks(finding, rules[finding.id].family if finding.id in rules else "")
     ]
@@ -173,7 +177,11 @@ def _said(attribution: Attribution, found: Bottleneck) -> str:
             works = f"{_percent(attribution.shares.device)} of it operators run on the CPU"
         else:
             works = f"the device works for {_percent(attribution.busy_share or 0.0)} of it"
-        return works if found == "device" else f"{works}, and nothing that could be avoided takes a tenth of it"
+        if found == "device":
+            return works
+        if attribution.shares.other >= LEAST_AVOIDABLE:
+            return f"{works}, and what {_percent(attribution.shares.other)} of it goes to is not known"
+        return f"{works}, and nothing that could be avoided takes a tenth of it"
     share = _percent(avoidable(attribution)[found])
     return f"{share} of it {(_ON_DEVICE if has_device else _ON_HOST)[found]}"
 

@@ -18,7 +18,7 @@ from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import Attribution, Observation, ProcessState
 from dynotune.schema.trace_summary import TraceSummary
-from dynotune.trace.retimed import retimed
+from dynotune.trace.retimed import retimed, savings
 from dynotune.trace.summarise import summarise
 from dynotune.trace.timeline import Timeline
 
@@ -77,11 +77,28 @@ def attributed(
         return timing
     if isinstance(trace, Unknown):
         return Unknown(f"nothing was recorded: {trace.reason}")
-    slowed = None
+    slowed, without = None, {}
     if timelines and trace.window_s and trace.num_steps:
         slowed = trace.window_s / trace.num_steps / timing.step_s
-        trace = summarise([retimed(timeline, timing.step_s, timing.wait_s)[0] for timeline in timelines])
-    return attribute(timing, trace, uses_device=uses_device(processes), slowed=slowed)
+        brought = [retimed(timeline, timing.step_s, timing.wait_s) for timeline in timelines]
+        trace = summarise([timeline for timeline, _ in brought])
+        without = savings(timelines[0], timing.wait_s, brought[0][1])
+    return attribute(
+        timing,
+        trace,
+        uses_device=uses_device(processes),
+        slowed=slowed,
+        garbage_s=_garbage_s(processes[0]),
+        without=without,
+    )
+
+
+def _garbage_s(process: ProcessState) -> float:
+    """Of a plain step, what collecting garbage took; 0 where nobody counted it."""
+    found, timing = process.collections, process.timing
+    if isinstance(found, Unknown) or isinstance(timing, Unknown):
+        return 0.0
+    return found.total_s / timing.num_steps
 
 
 def uses_device(processes: Sequence[ProcessState]) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from dynotune.measure.request import RecordRequest
+from dynotune.schema.run import PageCache
 from dynotune.schema.setting import Setting
 
 
@@ -21,6 +22,7 @@ class DiagnoseRequest(msgspec.Struct, frozen=True, kw_only=True):
         timeout_s: for each run; None for 15 minutes.
         seed: of the plain run's random numbers; None leaves them.
         finish: let both runs go on to their own end.
+        page_cache: when the loader is run alone: "cold" to drop the files' pages before.
     """
 
     command: list[str]
@@ -36,6 +38,7 @@ class DiagnoseRequest(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: bool = True
     lock: bool = True
     finish: bool = False
+    page_cache: PageCache = "warm"
 
     def recording(self, *, stacks: bool) -> RecordRequest:
         """The profiled run of the same command. How many steps it records is its own affair."""

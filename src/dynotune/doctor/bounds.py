@@ -113,6 +113,27 @@ def waits_for_host(seen: Seen) -> float:
     return min(share, recorded_s / step_s)
 
 
+def after_waits(seen: Seen) -> float:
+    """Of a plain step, work of the host that the device waits for only because the host had waited for the device.
+
+    Without the wait it would be done while the device is busy.
+    """
+    without = seen.attribution.without
+    return sum(max(0.0, without.get(cause, 0.0) - seen.lost(cause)) for cause in ("sync-per-step", "h2d-blocking"))
+
+
+def unless_waited(seen: Seen, share: float) -> float:
+    """At most what the device waits for host or loader, of a share that was measured on the host alone.
+
+    Without a device, and where it is not known what a step waits for, all of it.
+    """
+    attribution = seen.observation.attribution
+    if isinstance(attribution, Unknown) or attribution.busy_share is None:
+        return share
+    shares = attribution.shares
+    return min(share, shares.host + shares.input + shares.other)
+
+
 def goes_backward(seen: Seen) -> bool:
     """Whether gradients are computed: an optimizer stepped, or the trace holds a backward pass."""
     return seen.is_training or any(row.name.startswith("autograd::engine") for row in seen.trace.operators)

@@ -111,6 +111,9 @@ IMAGE_VALUES = 256
 IMAGE_SIDE = 16
 """Pixels. A float tensor with smaller planes is no image."""
 
+SAME_SIZE = 0.02
+"""By which a copy may differ from the tensor that it is taken for: what is copied beside it, as labels."""
+
 # synchronisation and memory
 
 CALLS_PER_STEP = 0.05
@@ -161,6 +164,10 @@ MISALIGNED = 0.75
 as fast."""
 SHORT_KERNEL_S = 10e-6
 """What queueing a kernel takes the host, as the trace's own cause has it."""
+MOSTLY_SHORT = 0.75
+"""Of the kernels, by number: in usual models, half of them are."""
+MANY_SHORT_KERNELS = 300
+"""Of them a step: with fewer, no step of more than some milliseconds is made of them."""
 MUCH_HOST = 0.05
 """Of a step, below which the device's waits for the host are those of any program that prints now and then."""
 MUCH_PYTHON = 0.25

@@ -106,6 +106,8 @@ def _timing(process: Process, record: Record, *, drawn: bool, steady: bool) -> T
         return Unknown("the window did not come to its end")
     first, last = window.first_step, window.first_step + window.num_steps
     steps, times = record.steps[first:last], record.step_s[first:last]
+    if times and steps[0].end_s > window.begin_s:
+        times[0] = steps[0].end_s - window.begin_s  # less what the device had queued before the window
     if len(times) != window.num_steps or window.num_steps < 1:
         raise RecordError(f"{record.path} is damaged: {len(times)} steps of a window of {window.num_steps} are in it.")
     return timing(
@@ -124,8 +126,7 @@ def timing(
 ) -> Timing:
     """The window's timing from its steps and how long each took.
 
-    The device is synchronised before the window's first step begins and after its last one has ended: their sum may
-    differ from the window's length by that.
+    The device is synchronised after the window's last step has ended: their sum may differ from its length by that.
     """
     window_s = window.end_s - window.begin_s
     begins = [took_s for step, took_s in zip(steps, step_s, strict=True) if step.flags & EPOCH]

@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dynotune.report import words
+from dynotune.report.ceilings import ceilings_report, limit_report
 from dynotune.report.trace_parts import place, prose, title
-from dynotune.schema.diagnosis import Ceiling, Diagnosis, Finding, Limit, NotKnown, Severity
+from dynotune.schema.diagnosis import Diagnosis, Finding, NotKnown, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Shares, Timing
 
@@ -65,8 +66,8 @@ def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
         *_shares(diagnosis),
         *_findings("Findings", speed, diagnosis.command),
         *_jitter(diagnosis.steps, jitter, diagnosis.command),
-        *_ceilings(diagnosis.ceilings),
-        *_limit(diagnosis.limit),
+        *ceilings_report(diagnosis.ceilings),
+        *limit_report(diagnosis.limit),
         *_not_known(diagnosis.unknown),
         *_notes(diagnosis.notes),
     ]
@@ -239,35 +240,6 @@ def _jitter(steps: Timing | Unknown, findings: Sequence[Finding], command: Seque
         return []
     longest, usual = words.duration(steps.longest_step_s), words.duration(steps.usual_s or steps.median_step_s)
     return [title("Jitter", f"the slowest step took {longest}, a usual one {usual}; nothing seen explains it")]
-
-
-def _ceilings(ceilings: Sequence[Ceiling]) -> list[RenderableType]:
-    if not ceilings:
-        return []
-    names = {"loader": "the loader alone", "step": "one batch, again and again", "both": "both, as a step does"}
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    for justify in JUSTIFIED:
-        table.add_column(justify=justify)
-    for row in ceilings:
-        cache = f"page cache {row.page_cache}" if row.page_cache else ""
-        rate = "" if row.samples_per_s is None else f"{words.rate(row.samples_per_s)} samples/s"
-        told = "; ".join(words.plain(text) for text in (cache, *row.notes) if text)
-        table.add_row(names[row.part], told, words.duration(row.step_s), rate)
-    return [Group(title("Ceilings", "what each part reaches alone, a step"), table)]
-
-
-def _limit(limit: Limit | Unknown) -> list[RenderableType]:
-    if isinstance(limit, Unknown):
-        asked = limit.reason != "not asked for"
-        return [Text(f"Distance to the limit: unknown, {words.plain(limit.reason)}", style="dim")] if asked else []
-    told = [
-        f"{limit.flops:.3g} operations a step in {words.plain(limit.dtype)}, at {limit.peak_flops_per_s:.3g} a second",
-    ]
-    if limit.num_bytes is not None:
-        told.append(f"{words.num_bytes(limit.num_bytes)} at {words.bandwidth(limit.peak_bytes_per_s)}")
-    detail = f"a step could take {words.duration(limit.least_s)}: {words.fine_share(limit.share)} of what it takes"
-    lines = [Text(words.plain(line), style="dim") for line in (*told, *limit.notes)]
-    return [Group(title("Distance to the limit", detail), *lines)]
 
 
 def _not_known(unknown: Sequence[NotKnown]) -> list[RenderableType]:

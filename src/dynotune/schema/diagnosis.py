@@ -54,7 +54,13 @@ class NotKnown(msgspec.Struct, frozen=True):
 
 
 class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
-    """What one part alone reaches. `page_cache`: declared for the loader, "warm" or "cold"."""
+    """What one part alone reaches.
+
+    Args:
+        part: "loader": its batches of a step, drawn one after another; "step": a step that is given one batch again
+            and again; "both": the plain run's.
+        page_cache: declared for the loader, "warm" or "cold".
+    """
 
     part: Literal["loader", "step", "both"]
     step_s: float
@@ -95,7 +101,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     unknown: list[NotKnown]
     steps: Timing | Unknown
     busy_share: float | None = None
-    ceilings: list[Ceiling] = []
+    ceilings: list[Ceiling] | Unknown = Unknown("not asked for")
     limit: Limit | Unknown = Unknown("not asked for")
     facts: Facts = {}
     notes: list[str] = []

@@ -314,6 +314,8 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True, tag="shares"):
         host: the device waits for the host, for any other reason.
         device: the device computes; of a program without one, operators run.
         communication: collectives beside which nothing runs.
+        other: work was queued and did not start; or it is not known what was waited for, as in steps that are slow now
+            and then, none of which was recorded.
     """
 
     input: float
@@ -340,6 +342,8 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
     Args:
         busy_share: of the plain step in which the device ran anything; None without a device.
         slowed: a recorded step over a plain one.
+        without: of some causes, what a step would save without them, by running the recorded timeline again: more than
+            their own idle time, for what the host does after it would be hidden behind the device. A share of a step.
     """
 
     shares: Shares
@@ -347,6 +351,7 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
     busy_share: float | None = None
     slowed: float | None = None
     notes: list[str] = []
+    without: dict[str, float] = {}
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,8 @@ import msgspec
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 
-Purpose = Literal["run", "pilot", "measured", "trace", "observed"]
+Purpose = Literal["run", "pilot", "measured", "trace", "observed", "ceilings"]
+PageCache = Literal["warm", "cold"]
 EndedBy = Literal["command", "window", "timeout", "user"]
 
 
@@ -64,6 +65,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         seed: given to random, numpy and torch before the program draws from them; None leaves them.
         pilot: note in which steps something was compiled or allocated.
         trace: record a trace, in place of a timed window; None for none.
+        ceilings: drain the loader and replay one of its batches, in place of a timed window.
+        page_cache: "cold" to drop the files' pages before the loader is drained.
         observe: say at the window's end what the process is like (event `state`), and note what happened in each step.
     """
 
@@ -76,6 +79,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     pilot: bool = False
     trace: TracePlan | None = None
     observe: bool = False
+    ceilings: bool = False
+    page_cache: PageCache = "warm"
 
 
 class Readback(msgspec.Struct, frozen=True):

@@ -168,6 +168,7 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True):
         tensor_core_share: of the time of matrix products, convolutions and attention, the part in kernels
             that use tensor cores by name; None where there is no such time.
         mean_queue_depth: device work queued and not finished, averaged over the window; None without launches.
+        num_short, short_s: of the kernels, those of less than 10 µs; None in older records.
     """
 
     rank: int | None
@@ -183,6 +184,8 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True):
     max_queue_depth: int | None
     tensor_core_share: float | None
     classes: list[KernelClass]
+    num_short: int | None = None
+    short_s: float | None = None
 
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True):

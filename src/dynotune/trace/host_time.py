@@ -8,9 +8,9 @@ import numpy as np
 
 from dynotune.schema.trace_summary import HostTime
 from dynotune.trace import intervals
-from dynotune.trace.idle import in_loader, launching_thread, loader_spans
+from dynotune.trace.idle import in_loader, loader_spans, working_thread
 from dynotune.trace.steps import named
-from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
+from dynotune.trace.timeline import HostKind, Ints, Timeline
 
 _TRANSFER = re.compile(r"(gloo|mpi|ucc):")
 COLLECTIVE = re.compile(r"(gloo|mpi|ucc|c10d):")
@@ -48,15 +48,6 @@ def without_operators(timeline: Timeline, window: tuple[int, int]) -> intervals.
     """The stretches of the window in which the working thread runs no operator, collectives aside."""
     rows = _operators(timeline, working_thread(timeline))
     return intervals.complement(_union(timeline, rows, window), *window)
-
-
-def working_thread(timeline: Timeline) -> int:
-    """The thread that queues most of the device's work; without a device the one with most operators."""
-    thread = launching_thread(timeline)
-    if thread != UNKNOWN:
-        return thread
-    operators = timeline.host.thread[timeline.host.kind == HostKind.OPERATOR]
-    return int(np.argmax(np.bincount(operators))) if len(operators) else UNKNOWN
 
 
 def _operators(timeline: Timeline, thread: int) -> Ints:

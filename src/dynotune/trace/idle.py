@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +10,10 @@ import numpy as np
 from dynotune.schema.trace_summary import IdleCause
 from dynotune.trace import calls, intervals
 from dynotune.trace.nesting import outermost
-from dynotune.trace.steps import LOADER, named
+from dynotune.trace.steps import LOADER, STEP, named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline
+
+BACKWARD = re.compile(r"autograd::engine::")
 
 CAUSES: tuple[IdleCause, ...] = ("host", "loader", "sync", "kernel", "other")
 
@@ -82,6 +85,27 @@ def launching_thread(timeline: Timeline) -> int:
     """The thread that queues most of the device's work; UNKNOWN where no launch is known."""
     launch = timeline.device.launch[timeline.device.launch != UNKNOWN]
     return int(np.argmax(np.bincount(timeline.host.thread[launch]))) if len(launch) else UNKNOWN
+
+
+def working_thread(timeline: Timeline) -> int:
+    """The thread that the steps run on; UNKNOWN where the trace does not tell.
+
+    That which bears the profiler's steps, if it works; else the one that queues most work, else the one with most
+    operators, autograd's own threads left out: these queue more than half of a training step's work, and whoever
+    called `backward` waits for them.
+    """
+    host = timeline.host
+    operators = np.bincount(host.thread[host.kind == HostKind.OPERATOR], minlength=len(timeline.threads))
+    launch = timeline.device.launch[timeline.device.launch != UNKNOWN]
+    queued = np.bincount(host.thread[launch], minlength=len(timeline.threads))
+    work = queued if queued.any() else operators
+    marked = np.bincount(host.thread[named(timeline, STEP, HostKind.ANNOTATION, HostKind.OPERATOR)])
+    if marked.any() and work[np.argmax(marked)]:
+        return int(np.argmax(marked))
+    backward = np.bincount(host.thread[named(timeline, BACKWARD, HostKind.OPERATOR)], minlength=len(work))
+    forward = np.where(backward > 0, 0, work)
+    of_any = forward if forward.any() else work
+    return int(np.argmax(of_any)) if of_any.any() else UNKNOWN
 
 
 def loader_spans(timeline: Timeline) -> Ints:

@@ -18,6 +18,9 @@ __all__ = ["CLASSES", "GRAPH_LAUNCHES", "MATH_ATTENTION", "classes_of", "classif
 MATH_ATTENTION = "aten::_scaled_dot_product_attention_math"
 """The operator whose kernels are of class attention-math: their own names do not tell them from others."""
 
+SHORT_NS = 10_000
+"""What queueing a kernel takes the host."""
+
 GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 
 # How little of the time may have a telling name before the share of tensor cores is unknown: below one half, the
@@ -68,6 +71,8 @@ def facts(timeline: Timeline, window: tuple[int, int], num_steps: int | None) ->
         max_queue_depth=max_depth,
         tensor_core_share=_tensor_core_share(timeline, rows, by_name, duration),
         classes=_class_table(timeline, device.name[rows], classes, duration),
+        num_short=int((duration < SHORT_NS).sum()),
+        short_s=int(duration[duration < SHORT_NS].sum()) / 1e9,
     )
 
 

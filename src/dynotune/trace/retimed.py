@@ -8,16 +8,19 @@ follow. Defined in docs/reference/diagnosis.md.
 from __future__ import annotations
 
 import dataclasses
+import re
 from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dynotune.trace import calls, steps
-from dynotune.trace.idle import launching_thread, loader_spans
+from dynotune.trace import calls, intervals, steps
+from dynotune.trace.copies import kind_of
+from dynotune.trace.idle import launching_thread, loader_spans, working_thread
 from dynotune.trace.nesting import outermost
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, DeviceSpans, HostSpans, Ints, Timeline, in_order
+from dynotune.trace.steps import named
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, DeviceSpans, HostKind, HostSpans, Ints, Timeline, in_order
 
 MOST_SLOWED = 30.0
 """No recorder makes a host slower than this; a step that needs more is short for another reason."""
@@ -28,10 +31,16 @@ READY_NS = 20_000
 """A kernel that starts so soon after its launch waited for its latency, not for other work."""
 ENDED_NS = 5_000
 """A wait returns at most so much before the clock of the device says that the work has ended."""
+ALL_LAUNCHES_WAIT = 0.9
+"""Of the kernels, those that ended before their launch returned: CUDA_LAUNCH_BLOCKING is on."""
 LATENCY_NS, GAP_NS = 5_000, 1_000
 """Of a launch into an idle queue, and between kernels that are queued, where the trace shows no case of it."""
 
+WITHOUT = ("sync-per-step", "h2d-blocking", "pin-in-hot-loop")
+"""Causes that the timeline can be run again without: waits for the device, waits for copies to it, and pinning."""
+
 _LAUNCH, _WAIT, _LOADER = 0, 1, 2
+_PINS = re.compile(r"aten::(_pin_memory|pin_memory)$")
 
 
 @dataclass(slots=True)
@@ -43,6 +52,7 @@ class _Anchor:
         awaited: item that a wait waits for; UNKNOWN for none.
         after_ns: what a wait takes once that has ended; below 0 where it returns before, as copies of pageable memory
             do.
+        cause: which of `WITHOUT` a wait is.
     """
 
     start_ns: int
@@ -51,6 +61,7 @@ class _Anchor:
     items: list[int]
     awaited: int = UNKNOWN
     after_ns: int = 0
+    cause: str = ""
 
 
 @dataclass(slots=True)
@@ -92,6 +103,24 @@ def retimed(timeline: Timeline, step_s: float, wait_s: float | None) -> tuple[Ti
     return replay.timeline(high), high
 
 
+def savings(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str, float]:
+    """What a step would save without each of `WITHOUT`, as a share of one with it.
+
+    More than the idle time that directly follows: what the host does after it is no longer behind the device.
+
+    Args:
+        wait_s, faster: as for `retimed`, and as it tells.
+    """
+    found = steps.find(timeline)
+    if len(found) < 2 or launching_thread(timeline) == UNKNOWN:
+        return {}
+    replay = _Replay(timeline, found, wait_s)
+    with_it = replay.step_ns(faster)
+    causes = [cause for cause in WITHOUT if replay.has(cause)]
+    saved = {cause: 1 - replay.step_ns(faster, without=cause) / with_it for cause in causes}
+    return {cause: share for cause, share in saved.items() if share > 0}
+
+
 class _Replay:
     """The host's anchors and the device's items, to be run again at any speed of the host."""
 
@@ -101,18 +130,25 @@ class _Replay:
         by_end = np.argsort(timeline.device.end_ns, kind="stable")
         self._by_end: list[int] = by_end.tolist()
         self._ends: list[int] = timeline.device.end_ns[by_end].tolist()
-        self._synchronous = _synchronous(timeline)
+        self._synchronous, self._waits = _synchronous(timeline), calls.waits(timeline)
+        self._to_device = _copies_to_device(timeline)
         self._recorded = timeline.device.start_ns, timeline.device.end_ns
         self._items = self._items_of(timeline.device)
         self._loader_ns = 0
         anchors = [anchor for anchor in self._found_anchors() if anchor.end_ns > self._begin_ns]
         self._anchors = sorted(anchors, key=lambda anchor: (anchor.start_ns, anchor.kind))
+        self._pinning = self._spans_of_pinning()
         recorded_s = self._loader_ns / 1e9 / len(found)
         self._loader_scale = wait_s / recorded_s if wait_s is not None and recorded_s else 1.0
 
-    def step_ns(self, faster: float) -> float:
+    def has(self, cause: str) -> bool:
+        """Whether there is anything of this cause."""
+        pinning = cause == "pin-in-hot-loop" and len(self._pinning) > 0
+        return pinning or any(anchor.cause == cause for anchor in self._anchors)
+
+    def step_ns(self, faster: float, without: str = "") -> float:
         """What a step takes at that speed, once host and device are in their stride."""
-        old, new, _, end = self._run(faster)
+        old, new, _, end = self._run(faster, without)
         host = np.interp(self._steps.end_ns, old, new)
         num = len(host) - 1
         last: dict[int, float] = {}
@@ -156,9 +192,10 @@ class _Replay:
             ),
         )
 
-    def _run(self, faster: float) -> tuple[Ints, NDArray[np.float64], list[float], list[float]]:
+    def _run(self, faster: float, without: str = "") -> tuple[Ints, NDArray[np.float64], list[float], list[float]]:
         """Moments of the host in the recording and now, and when each item starts and ends now."""
         scale = self._loader_scale
+        left_out = self._pinning if without == "pin-in-hot-loop" else self._pinning[:0]
         # What was queued before the first step stays where it is.
         start, end = (times.astype(np.float64).tolist() for times in self._recorded)
         was, now = self._begin_ns, float(self._begin_ns)
@@ -168,11 +205,11 @@ class _Replay:
                 self._queue(anchor.items, now, start, end)
                 continue
             begin = max(anchor.start_ns, was)
-            now += (begin - was) / faster
+            now += _own(was, begin, left_out) / faster
             old.append(begin)
             new.append(now)
             self._queue(anchor.items, now, start, end)
-            if anchor.kind == _WAIT:
+            if anchor.kind == _WAIT and anchor.cause != without:
                 free = end[anchor.awaited] if anchor.awaited != UNKNOWN else 0.0
                 now = max(now, free + min(anchor.after_ns, 0)) + max(anchor.after_ns, 0) / faster
             elif anchor.kind == _LOADER:
@@ -221,7 +258,7 @@ class _Replay:
         return found
 
     def _found_anchors(self) -> list[_Anchor]:
-        timeline, host, device = self._timeline, self._timeline.host, self._timeline.device
+        host, device = self._timeline.host, self._timeline.device
         queued: dict[int, list[int]] = {}
         alone = []
         for index, launch in enumerate(device.launch.tolist()):
@@ -233,7 +270,7 @@ class _Replay:
                 alone.append(_Anchor(at, at, _LAUNCH, [index]))
             else:
                 queued.setdefault(launch, []).append(index)
-        waits = set(outermost(host, np.flatnonzero(calls.waits(timeline))).tolist()) | self._synchronous
+        waits = set(outermost(host, np.flatnonzero(self._waits)).tolist()) | self._synchronous
         anchors = [self._wait(row, queued.get(row, [])) for row in sorted(waits)]
         for launch, items in queued.items():
             if launch not in waits:
@@ -248,7 +285,8 @@ class _Replay:
         if awaited == UNKNOWN:
             awaited = self._last_before(start, stop)
         ended = start if awaited == UNKNOWN else max(start, int(device.end_ns[awaited]))
-        return _Anchor(start, stop, _WAIT, items, awaited, stop - ended)
+        cause = "h2d-blocking" if awaited != UNKNOWN and self._to_device[awaited] else "sync-per-step"
+        return _Anchor(start, stop, _WAIT, items, awaited, stop - ended, cause)
 
     def _last_before(self, start: int, stop: int) -> int:
         """The item that ended last by `stop`, of those that were queued by `start`."""
@@ -262,23 +300,52 @@ class _Replay:
             at -= 1
         return UNKNOWN
 
+    def _spans_of_pinning(self) -> intervals.Set:
+        """When a thread that queues work copies into page-locked memory."""
+        host = self._timeline.host
+        launch = self._timeline.device.launch
+        rows = named(self._timeline, _PINS, HostKind.OPERATOR)
+        rows = rows[np.isin(host.thread[rows], host.thread[launch[launch != UNKNOWN]])]
+        return intervals.union(host.start_ns[rows], host.end_ns[rows])
+
     def _loaders(self) -> list[_Anchor]:
-        """Waits for the loader on the thread that queues, within the steps."""
+        """Waits for the loader on the thread that the steps run on, within them."""
         host = self._timeline.host
         rows = loader_spans(self._timeline)
-        rows = rows[host.thread[rows] == launching_thread(self._timeline)]
+        rows = rows[host.thread[rows] == working_thread(self._timeline)]
         rows = rows[(host.start_ns[rows] >= self._begin_ns) & (host.end_ns[rows] <= int(self._steps.end_ns.max()))]
         self._loader_ns = int((host.end_ns[rows] - host.start_ns[rows]).sum())
         return [_Anchor(int(host.start_ns[row]), int(host.end_ns[row]), _LOADER, []) for row in rows.tolist()]
 
 
+def _copies_to_device(timeline: Timeline) -> list[bool]:
+    """Of each item of the device, whether it is a copy from the host."""
+    to_device = np.array([kind_of(name)[0] == "HtoD" for name in timeline.names], dtype=bool)
+    device = timeline.device
+    found: list[bool] = ((device.kind == DeviceKind.COPY) & to_device[device.name]).tolist()
+    return found
+
+
+def _own(start: int, end: int, left_out: intervals.Set) -> int:
+    """The host's own time between two moments."""
+    if not len(left_out) or end <= start:
+        return end - start
+    span = (np.array([time], dtype=np.int64) for time in (start, end))
+    return end - start - int(intervals.covered(left_out, *span)[0])
+
+
 def _synchronous(timeline: Timeline) -> set[int]:
-    """Calls that return after what they queued has ended, or as copies of pageable memory do, has long begun."""
+    """Calls that return after what they queued has ended, or as copies of pageable memory do, has long begun.
+
+    A short kernel may end before its launch returns, and nobody has waited for it: launches wait all or none.
+    """
     host, device = timeline.host, timeline.device
     rows = np.flatnonzero(device.launch != UNKNOWN)
     returned = host.end_ns[device.launch[rows]]
-    ended = device.end_ns[rows] <= returned
-    begun = (device.kind[rows] == DeviceKind.COPY) & (device.start_ns[rows] + ENDED_NS < returned)
+    ended, is_copy = device.end_ns[rows] <= returned, device.kind[rows] == DeviceKind.COPY
+    if (~is_copy).any() and ended[~is_copy].mean() < ALL_LAUNCHES_WAIT:
+        ended &= is_copy
+    begun = is_copy & (device.start_ns[rows] + ENDED_NS < returned)
     some: set[int] = set(device.launch[rows[ended | begun]].tolist())
     not_all: set[int] = set(device.launch[rows[~(ended | begun)]].tolist())
     return some - not_all

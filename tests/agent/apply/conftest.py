@@ -14,6 +14,8 @@ import dynotune
 from dynotune import knobs
 from dynotune.launch import environment
 
+from ...forked import Forked
+
 AGENT = Path(dynotune.__file__).parent / "agent"
 DRIVER = Path(__file__).with_name("driver.py")
 
@@ -36,45 +38,71 @@ class Outcome:
         return [event for event in self.events if event["event"] == "error"]
 
 
-@pytest.fixture
-def child(tmp_path):
-    def run(program, *settings, env=None, facts=None, torch=True, planned=None):
-        child_env, plan = environment.build(
-            [knobs.parse(text) for text in settings],
-            {**os.environ, "CUDA_MODULE_LOADING": "LAZY", **(env or {})},
-            run_dir=tmp_path,
-            agent_dir=AGENT,
-            facts=facts or {},
-        )
-        # The driver stands in for the bootstrap, which would start the agent a second time.
-        del child_env["DYNOTUNE_RUN"]
-        child_env["PYTHONPATH"] = ""
-        job = {
-            "agent": str(AGENT),
-            "torch": torch,
-            "program": str(tmp_path / "program.py"),
-            "settings": planned or [_plain(setting) for setting in plan],
-            "outcome": str(tmp_path / "outcome.json"),
-        }
-        (tmp_path / "program.py").write_text(dedent(program))
-        (tmp_path / "job.json").write_text(json.dumps(job))
-        done = subprocess.run(
-            [sys.executable, str(DRIVER), str(tmp_path / "job.json")],
-            env=child_env,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        outcome = json.loads((tmp_path / "outcome.json").read_text())
-        return Outcome(
-            out=outcome["out"],
-            readback={answer["knob"]: answer for answer in outcome["readback"]},
-            events=outcome["events"],
-            stdout=done.stdout,
-        )
+@pytest.fixture(scope="session")
+def forked():
+    forked = Forked("torch", env=_environment())
+    yield forked
+    forked.end()
 
-    return run
+
+@pytest.fixture
+def child(tmp_path, forked):
+    """`child(program, *settings)`: an `Outcome`. Started anew where it is to find another environment."""
+
+    def fork(job):
+        return forked.run([str(DRIVER), str(job)], cwd=job.parent, folder=job.parent)
+
+    return lambda program, *settings, **how: _run(tmp_path, fork, program, settings, **how)
+
+
+@pytest.fixture
+def fresh_child(tmp_path):
+    """`child` that is always started anew."""
+    return lambda program, *settings, **how: _run(tmp_path, _start, program, settings, **how)
+
+
+def _run(folder, fork, program, settings, env=None, facts=None, torch=True, planned=None):
+    inherited = _environment()
+    child_env, plan = environment.build(
+        [knobs.parse(text) for text in settings],
+        inherited | (env or {}),
+        run_dir=folder,
+        agent_dir=AGENT,
+        facts=facts or {},
+    )
+    # The driver stands in for the bootstrap, which would start the agent a second time.
+    del child_env["DYNOTUNE_RUN"]
+    child_env["PYTHONPATH"] = ""
+    job = {
+        "agent": str(AGENT),
+        "torch": torch,
+        "program": str(folder / "program.py"),
+        "settings": planned or [_plain(setting) for setting in plan],
+        "outcome": str(folder / "outcome.json"),
+    }
+    (folder / "program.py").write_text(dedent(program))
+    (folder / "job.json").write_text(json.dumps(job))
+    if torch and planned is None and child_env == inherited:
+        done = fork(folder / "job.json")
+    else:
+        done = _start(folder / "job.json", child_env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    outcome = json.loads((folder / "outcome.json").read_text())
+    return Outcome(
+        out=outcome["out"],
+        readback={answer["knob"]: answer for answer in outcome["readback"]},
+        events=outcome["events"],
+        stdout=done.stdout,
+    )
+
+
+def _environment():
+    return {**os.environ, "CUDA_MODULE_LOADING": "LAZY", "PYTHONPATH": ""}
+
+
+def _start(job, env=None):
+    words = [sys.executable, str(DRIVER), str(job)]
+    return subprocess.run(words, env=env or _environment(), cwd=job.parent, capture_output=True, text=True)
 
 
 def _plain(setting):

@@ -6,16 +6,16 @@ import loop
 import series
 import torch
 
-# Layers such that anomaly detection costs about the share.
-SIZES = {
-    "cpu": series.Size(batch=32, length=8, width=256, depth=16),
-    "cuda": series.Size(batch=64, length=256, width=2048, depth=24),
-}
+LENGTH = {"cpu": 8, "cuda": 128}
+BATCH = {"cpu": 32, "cuda": 64}
 
 
 def main() -> None:
-    args = loop.parser().parse_args()
-    size = SIZES[args.device]
+    parser = loop.parser()
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--depth", type=int, default=16)
+    args = parser.parse_args()
+    size = series.Size(BATCH[args.device], LENGTH[args.device], args.width, args.depth)
     torch.autograd.set_detect_anomaly(args.dose > 0)
     net = series.Net(size).to(args.device)
     optimizer = series.sgd(net, args.device)

@@ -60,6 +60,7 @@ def main():
     seconds = now(args.device) - start
     if dist.get_rank() == 0:
         print(f"RATE {(args.steps - args.steps // 3) / seconds:.3f}")
+    dist.barrier()
     dist.destroy_process_group()
 
 

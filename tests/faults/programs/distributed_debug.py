@@ -7,10 +7,9 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
-ROWS = {"cpu": 64, "cuda": 2048}
-WIDTH = {"cpu": 192, "cuda": 2048}
+ROWS = {"cpu": 64, "cuda": 16384}
+WIDTH = {"cpu": 192, "cuda": 4096}
 LAYERS = {"cpu": 12, "cuda": 12}
 
 
@@ -33,10 +32,9 @@ def main():
     torch.manual_seed(0)
 
     width = WIDTH[args.device]
-    layers = [layer for _ in range(LAYERS[args.device]) for layer in (nn.Linear(width, width), nn.ReLU())]
-    model = DistributedDataParallel(
-        nn.Sequential(*layers).to(args.device), gradient_as_bucket_view=True, bucket_cap_mb=1
-    )
+    layers = [layer for _ in range(LAYERS[args.device]) for layer in (nn.Linear(width, width, bias=False), nn.ReLU())]
+    model = nn.Sequential(*layers).to(args.device)
+    parameters = list(model.parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
     x = torch.randn(ROWS[args.device], width, device=args.device)
     y = torch.randn(ROWS[args.device], width, device=args.device)
@@ -45,13 +43,17 @@ def main():
         if step == args.steps // 3:
             start = now(args.device)
         with torch.autocast(args.device, torch.bfloat16, enabled=args.device == "cuda"):
-            loss = nn.functional.mse_loss(model(x), y)
+            loss = nn.functional.mse_loss(model(x), y) / dist.get_world_size()
         loss.backward()
+        exchanges = [dist.all_reduce(parameter.grad, async_op=True) for parameter in parameters]
+        for exchange in exchanges:
+            exchange.wait()
         optimizer.step()
         optimizer.zero_grad()
     seconds = now(args.device) - start
     if dist.get_rank() == 0:
         print(f"RATE {(args.steps - args.steps // 3) / seconds:.3f}")
+    dist.barrier()
     dist.destroy_process_group()
 
 

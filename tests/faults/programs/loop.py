@@ -40,7 +40,7 @@ def synchronise(device: str) -> None:
 
 
 def seconds_of(call: Callable[[], object], device: str, budget_s: float = 0.4) -> float:
-    """Median seconds of one call, the device's work included, over about `budget_s` after a warm-up."""
+    """Seconds of one call, the device's work included: the lower quartile of about `budget_s`, after a warm-up."""
     synchronise(device)
     begin = time.perf_counter()
     once_s: list[float] = []
@@ -49,7 +49,7 @@ def seconds_of(call: Callable[[], object], device: str, budget_s: float = 0.4) -
         call()
         synchronise(device)
         once_s.append(time.perf_counter() - start)
-    return statistics.median(once_s[len(once_s) // 4 :])
+    return statistics.quantiles(once_s[len(once_s) // 4 :], n=4)[0]
 
 
 def on_top_s(dose: float, work_s: float) -> float:

@@ -4,7 +4,7 @@ import loop
 import series
 import torch
 from collate_heavy import WORKERS, Collate, rounds_for
-from optimizer_forloop import SCALES, ScaledNet, adam, update_s
+from optimizer_forloop import ADAM, SCALES, ScaledNet, adam, update_s
 from torch.utils.data import DataLoader
 
 
@@ -25,7 +25,7 @@ def main() -> None:
     )
     count = SCALES[args.device]
     net = ScaledNet(size, count).to(args.device)
-    optimizer = adam(net, min(count, round(half_s / update_s(args.device))))
+    optimizer = adam(net, min(count, round(half_s / (update_s(args.device) * ADAM))))
     for _, (windows, classes) in zip(loop.steps(args.steps, args.device), loader, strict=False):
         series.train_step(net, optimizer, windows, classes, args.device)
 

@@ -3,14 +3,13 @@
 import loop
 import series
 import torch
-from anomaly_left_on import SIZES
 from loader_bound import StoredSeries
 from torch.utils.data import DataLoader
 
 
 def main() -> None:
     args = loop.parser().parse_args()
-    size = SIZES[args.device]
+    size = series.Size(batch=32, length=8, width=512, depth=16)
     batch_s = loop.exposed_s(args.dose or 30, series.step_s(size, args.device), args.device) / 2
     torch.autograd.set_detect_anomaly(args.dose > 0)
     workers = 0 if args.dose else 4

@@ -7,21 +7,21 @@ import loop
 import series
 import torch
 
-SIZES = {
-    "cpu": series.Size(batch=16, length=4, width=96, depth=60),
-    "cuda": series.Size(batch=64, length=128, width=1024, depth=60),
-}
+LENGTH = {"cpu": 4, "cuda": 128}
+BATCH = {"cpu": 16, "cuda": 64}
 
 
 def main() -> None:
-    args = loop.parser().parse_args()
-    size = SIZES[args.device]
+    parser = loop.parser()
+    parser.add_argument("--width", type=int, default=160)
+    parser.add_argument("--depth", type=int, default=60)
+    args = parser.parse_args()
+    size = series.Size(BATCH[args.device], LENGTH[args.device], args.width, args.depth)
     net = series.Net(size).to(args.device)
     optimizer = series.sgd(net, args.device)
     batches = itertools.cycle(series.on_device(size, args.device))
-    full = args.dose > 20
-    profile = torch.profiler.profile(record_shapes=full, with_stack=full, profile_memory=full)
-    with profile if args.dose else contextlib.nullcontext():
+    profile = torch.profiler.profile(record_shapes=True, with_stack=True) if args.dose else contextlib.nullcontext()
+    with profile:
         for _, (windows, classes) in zip(loop.steps(args.steps, args.device), batches, strict=False):
             series.train_step(net, optimizer, windows, classes, args.device)
 

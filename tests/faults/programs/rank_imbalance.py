@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-ROWS = {"cpu": 256, "cuda": 8192}
+ROWS = {"cpu": 768, "cuda": 16384}
 WIDTH = {"cpu": 384, "cuda": 4096}
 LAYERS = {"cpu": 3, "cuda": 6}
 
@@ -53,6 +53,7 @@ def main():
     seconds = now(args.device) - start
     if dist.get_rank() == 0:
         print(f"RATE {(args.steps - args.steps // 3) / seconds:.3f}")
+    dist.barrier()
     dist.destroy_process_group()
 
 

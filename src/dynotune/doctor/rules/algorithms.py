@@ -87,7 +87,7 @@ def cudnn_deterministic_on(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program")
+@rule("program", explains=["alloc-retries", "alloc-jitter", "host-bound"])
 def cudnn_benchmark_dynamic(seen: Seen) -> Iterator[Finding]:
     """cuDNN times its algorithms again and again.
 
@@ -153,14 +153,14 @@ def cudnn_benchmark_limit(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program")
+@rule("program", explains=["fill-uninitialized"])
 def deterministic_algos_on(seen: Seen) -> Iterator[Finding]:
     """torch is kept to algorithms whose results repeat.
 
     Sees: `torch.use_deterministic_algorithms(True)`, and time in operations that have a faster algorithm whose results
     do not repeat: indexing, scattering, sorting, interpolation, and convolutions in training.
 
-    Costs: at most the time of the former, and half of that of convolutions.
+    Costs: at most the time of the former, half of that of convolutions, and the fills of `fill-uninitialized`.
 
     Wrong when: results must repeat bit by bit.
     """
@@ -171,6 +171,7 @@ def deterministic_algos_on(seen: Seen) -> Iterator[Finding]:
         share = saved(seen, seen.kernel_share(*REPEATABLE) + convolving)
     else:
         share = operator_share(seen, lambda name: name.startswith(_REPEATABLE_ON_CPU))
+    share = min(1.0, share + (_filling(seen)[1] if seen.truth("live.fill_uninitialized_memory") else 0.0))
     yield Finding(
         id="deterministic-algos-on",
         severity=policy.severity(share),
@@ -197,15 +198,7 @@ def fill_uninitialized(seen: Seen) -> Iterator[Finding]:
     """
     if not seen.truth("live.deterministic_algorithms") or not seen.truth("live.fill_uninitialized_memory"):
         return
-    fills = sum(row.num for row in operators(seen, _fills))
-    if seen.uses_cuda:
-        pointwise = sum(row.num for row in seen.kernels.classes if row.name == "elementwise")
-        part = min(1.0, fills / pointwise) if pointwise else 0.0
-        calls = sum(row.num for row in seen.trace.operators)
-        waits = seen.attribution.shares.host * min(1.0, 2 * fills / calls) if calls else 0.0
-        share = min(1.0, saved(seen, part * seen.kernel_share("elementwise")) + waits)
-    else:
-        share = operator_share(seen, _fills)
+    fills, share = _filling(seen)
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -218,6 +211,18 @@ def fill_uninitialized(seen: Seen) -> Iterator[Finding]:
         candidates=[Setting("determinism.algorithms", False)],
         remedy="Set torch.utils.deterministic.fill_uninitialized_memory = False.",
     )
+
+
+def _filling(seen: Seen) -> tuple[int, float]:
+    """Fills among the recorded operators, and the share of a step that they cost at most."""
+    fills = sum(row.num for row in operators(seen, _fills))
+    if seen.uses_cuda:
+        pointwise = sum(row.num for row in seen.kernels.classes if row.name == "elementwise")
+        part = min(1.0, fills / pointwise) if pointwise else 0.0
+        calls = sum(row.num for row in seen.trace.operators)
+        waits = seen.attribution.shares.host * min(1.0, 2 * fills / calls) if calls else 0.0
+        return fills, min(1.0, saved(seen, part * seen.kernel_share("elementwise")) + waits)
+    return fills, operator_share(seen, _fills)
 
 
 def _fills(name: str) -> bool:

@@ -13,7 +13,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
 
 
-@rule("program", explains=["loader-bound"])
+@rule("program", explains=["loader-bound", "loader-jitter"])
 def collate_heavy(seen: Seen) -> Iterator[Finding]:
     """Putting samples together takes much of the loading.
 
@@ -45,7 +45,7 @@ def collate_heavy(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program", explains=["loader-bound"])
+@rule("program", explains=["loader-bound", "loader-jitter"])
 def decode_bound(seen: Seen) -> Iterator[Finding]:
     """Decoding images or sound takes most of the loading.
 

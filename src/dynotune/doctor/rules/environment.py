@@ -55,7 +55,7 @@ def launch_blocking_on(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("machine", explains=["alloc-retries", "pinned-alloc-slow", "empty-cache-in-loop"])
+@rule("machine", explains=["alloc-retries", "pinned-alloc-slow", "empty-cache-in-loop", "host-bound"])
 def no_memory_caching_on(seen: Seen) -> Iterator[Finding]:
     """torch's caching allocator is switched off.
 

@@ -87,7 +87,7 @@ def _set(seen: Seen, name: str, counts: Callable[[str], bool]) -> bool:
     return value is not None and counts(value)
 
 
-@rule("machine")
+@rule("machine", explains=["host-bound", "launch-bound", "sync-per-step"])
 def debug_flags_left_on(seen: Seen) -> Iterator[Finding]:
     """Something that helps to find mistakes was left on.
 

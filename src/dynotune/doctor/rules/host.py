@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import PRODUCTS, main_model, operators, place_of, waits_for_host
+from dynotune.doctor.bounds import (
+    PRODUCTS,
+    after_waits,
+    main_model,
+    operators,
+    place_of,
+    saved,
+    waits_for_host,
+)
 from dynotune.doctor.machine import known, known_number
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
@@ -28,10 +36,13 @@ _SMALL_NAMES = frozenset(f"aten::{name}" for name in _SMALL.split())
 def launch_bound(seen: Seen) -> Iterator[Finding]:
     """Kernels are shorter than launching them takes.
 
-    Sees: kernels of less than 10 µs on average, and a device that has nothing to do between them for short times.
+    Sees: kernels of less than 10 µs on average, and a device that has nothing to do between them for short times. Or
+    hundreds of them a step, three quarters of all kernels or more, which with the pauses before them take a tenth of
+    it, be they queued in time or not.
 
     Costs: these pauses, and the longer ones that the host causes where they are the smaller part. Only fewer launches
-    (larger batches, fused kernels, CUDA graphs) take them away; faster kernels do not.
+    (larger batches, fused kernels, CUDA graphs) take them away; faster kernels do not. Where the device is kept busy,
+    the time of the short kernels too, which no graph takes away: most of it is what any kernel takes to begin and end.
 
     Wrong when: the program is made of many small steps that depend on one another's results.
     """
@@ -42,7 +53,11 @@ def launch_bound(seen: Seen) -> Iterator[Finding]:
     others = seen.lost("host-bound")
     late = min(seen.lost("launch-latency"), seen.attribution.shares.host)
     share = min(pauses + (others if others <= pauses else 0.0) + late, seen.attribution.shares.host)
-    if not losses or share < policy.LEAST_SHARE:
+    share -= after_waits(seen)
+    if not losses:
+        yield from _many_short_kernels(seen)
+        return
+    if share < policy.LEAST_SHARE:
         return
     mean_s = seen.kernels.mean_s or 0.0
     candidates = [] if any(model.compiled for model in seen.models) else [Setting("compile.mode", "reduce-overhead")]
@@ -59,13 +74,40 @@ def launch_bound(seen: Seen) -> Iterator[Finding]:
     )
 
 
+def _many_short_kernels(seen: Seen) -> Iterator[Finding]:
+    """The device works nearly all the time, on kernels that each do next to nothing."""
+    kernels, num_steps, step_s = seen.kernels, seen.trace.num_steps, seen.timing.step_s
+    num, short_s = kernels.num_short, kernels.short_s
+    if num is None or short_s is None or not num_steps or not step_s:
+        return
+    if num < policy.MANY_SHORT_KERNELS * num_steps or num < policy.MOSTLY_SHORT * kernels.num:
+        return
+    working = min(seen.attribution.shares.device, short_s / num_steps / step_s)
+    share = saved(seen, working) + seen.lost("launch-latency")
+    if share < policy.HIGH_SHARE:
+        return
+    compiled = any(model.compiled for model in seen.models)
+    yield Finding(
+        id="launch-bound",
+        severity=policy.severity(share),
+        claim=f"{num / num_steps:,.0f} of {kernels.num / num_steps:,.0f} kernels a step take less than 10 µs each: "
+        f"with the pauses between them {share:.0%} of a step.",
+        share=share,
+        evidence=[f"they work for {working:.0%} of a step, {short_s / num * 1e6:.2g} µs each"],
+        where=place_of([], main_model(seen)),
+        candidates=[] if compiled else [Setting("compile.mode", "reduce-overhead")],
+        remedy="Do the same in fewer kernels: batch small layers into one product, or fuse them (torch.compile).",
+    )
+
+
 @rule("program")
 def host_bound(seen: Seen) -> Iterator[Finding]:
     """The device waits for the host's own work.
 
     Sees: idle time of the device in which the host ran Python or operators of its own, and which nothing more special
-    explains; where kernels are short and most pauses are, `launch-bound` counts it. Without a device, Python between
-    operators, if it takes a quarter of a step or more.
+    explains; where kernels are short and most pauses are, `launch-bound` counts it. What the host would do beside the
+    device's work if it did not wait for it counts for these waits. Without a device, Python between operators, if it
+    takes a quarter of a step or more.
 
     Costs: all of that time.
 
@@ -75,7 +117,7 @@ def host_bound(seen: Seen) -> Iterator[Finding]:
         yield from _python_bound(seen)
         return
     losses = seen.losses("host-bound")
-    share = min(sum(loss.share for loss in losses), seen.attribution.shares.host)
+    share = min(sum(loss.share for loss in losses), seen.attribution.shares.host) - after_waits(seen)
     if share < policy.LEAST_SHARE or share <= seen.lost("launch-bound"):
         return
     yield Finding(
@@ -133,7 +175,7 @@ def launch_latency(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program")
+@rule("program", explains=["launch-bound", "launch-latency"])
 def optimizer_forloop(seen: Seen) -> Iterator[Finding]:
     """The optimizer updates each parameter by kernels of its own.
 

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dynotune.doctor import policy
+from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.registry import rule
 from dynotune.doctor.seen import Seen, needs
 from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import SlowStep, Why
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
@@ -54,33 +56,51 @@ def _slow(seen: Seen, why: Why) -> _Slow | None:
         return None
     lost_s = sum(step.step_s - usual_s for step in steps)
     longest = sorted(steps, key=lambda step: -step.step_s)
-    return _Slow(longest, usual_s, min(1.0, lost_s / timing.window_s))
+    return _Slow(longest, usual_s, unless_waited(seen, min(1.0, lost_s / timing.window_s)))
 
 
-@rule("program")
+@rule("program", explains=["host-bound"])
 def gc_jitter(seen: Seen) -> Iterator[Finding]:
     """Python's garbage collector stops some steps.
 
-    Sees: steps among the slowest hundredth in which the oldest generation was collected, or a collection took longer
-    than a millisecond.
+    Sees: how long all collections within the window took together. Where that was not counted, steps among the slowest
+    hundredth in which the oldest generation was collected, or a collection took longer than a millisecond.
 
-    Costs: what these steps took beyond a usual one. Ranks that wait for one another all pay for the slowest.
+    Costs: that time, and with a device at most what it waits: it goes on with what is queued. Ranks that wait for one
+    another all pay for the slowest.
 
-    Wrong when: the collection happened to fall into a step that was slow for a reason that nobody noted.
+    Wrong when: objects are freed by it that would else fill memory.
     """
-    if slow := _slow(seen, "garbage"):
-        collections = seen.process.collections
-        told = getattr(collections, "longest_s", None)
-        yield Finding(
-            id="gc-jitter",
-            kind="jitter",
-            severity=slow.severity,
-            claim=slow.claim("had a collection of garbage"),
-            share=slow.share,
-            evidence=slow.evidence() + ([f"the longest collection took {_ms(told)}"] if told else []),
-            remedy="Call gc.freeze() after setting up, and gc.collect() where a pause does no harm, with gc.disable() "
-            "between; or raise gc.set_threshold().",
-        )
+    found, timing = seen.process.collections, seen.timing
+    slow = _slow(seen, "garbage")
+    if isinstance(found, Unknown):
+        if slow:
+            yield _of_garbage(slow.share, slow.claim("had a collection of garbage"), slow.evidence())
+        return
+    share = unless_waited(seen, min(1.0, found.total_s / timing.window_s))
+    if share < policy.LEAST_SHARE:
+        return
+    evidence = [
+        f"{found.num} collections, {found.num_oldest} of the oldest generation, {_ms(found.total_s)} together",
+        f"the longest collection took {_ms(found.longest_s)}",
+        *([f"{found.num_objects:,} objects"] if found.num_objects is not None else []),
+        *(slow.evidence() if slow else []),
+    ]
+    claim = f"Collecting garbage takes {found.total_s / timing.window_s:.0%} of the host's time."
+    yield _of_garbage(share, slow.claim("had a collection of garbage") if slow else claim, evidence)
+
+
+def _of_garbage(share: float, claim: str, evidence: list[str]) -> Finding:
+    return Finding(
+        id="gc-jitter",
+        kind="jitter",
+        severity=policy.severity(share),
+        claim=claim,
+        share=share,
+        evidence=evidence,
+        remedy="Call gc.freeze() after setting up, and gc.collect() where a pause does no harm, with gc.disable() "
+        "between; or raise gc.set_threshold().",
+    )
 
 
 @rule("program")
@@ -146,7 +166,7 @@ def epoch_jitter(seen: Seen) -> Iterator[Finding]:
     usual_s = timing.usual_s or timing.median_step_s
     needs(usual_s > 0, "what a usual step takes", "the steps have no length")
     beyond_s = timing.epoch_begin_s - usual_s
-    share = min(1.0, max(0.0, beyond_s * timing.num_epochs / timing.window_s))
+    share = unless_waited(seen, min(1.0, max(0.0, beyond_s * timing.num_epochs / timing.window_s)))
     if timing.epoch_begin_s < policy.SLOW_STEP * usual_s or share < policy.LEAST_SHARE:
         return
     begun = [loader for loader in seen.loaders if loader.num_workers and not loader.persistent_workers]

@@ -119,7 +119,7 @@ def manual_attention(seen: Seen) -> Iterator[Finding]:
 def _softmax_of_attention(seen: Seen) -> tuple[float, float]:
     """Shares of a step: the softmax between batched products, and the work that attention can be part of; or zeros."""
     batched = operators(seen, lambda name: name in ("aten::bmm", "aten::baddbmm"))
-    softmax = operators(seen, lambda name: name == "aten::_softmax")
+    softmax = operators(seen, lambda name: name in ("aten::_softmax", "aten::_softmax_backward_data"))
     if not batched or not softmax or sum(row.num for row in batched) < sum(row.num for row in softmax):
         return 0.0, 0.0
     if seen.uses_cuda:

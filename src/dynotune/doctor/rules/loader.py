@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
+from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding
@@ -63,7 +64,7 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program", explains=["loader-bound"])
+@rule("program", explains=["loader-bound", "loader-jitter"])
 def num_workers_zero(seen: Seen) -> Iterator[Finding]:
     """Batches are made in the training process itself.
 
@@ -100,7 +101,7 @@ def num_workers_zero(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program", explains=["loader-bound"])
+@rule("program", explains=["loader-bound", "loader-jitter", "prefetch-factor"])
 def num_workers_too_many(seen: Seen) -> Iterator[Finding]:
     """More workers than cores.
 
@@ -149,7 +150,7 @@ def persistent_workers(seen: Seen) -> Iterator[Finding]:
     loader = main_loader(seen)
     if loader is None or not loader.num_workers or loader.persistent_workers:
         return
-    share = epoch_starts(seen, loader)
+    share = epoch_starts(seen, _first_batch_s(loader))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -180,7 +181,7 @@ def mp_context(seen: Seen) -> Iterator[Finding]:
         return
     if loader.context not in ("spawn", "forkserver"):
         return
-    share = epoch_starts(seen, loader, policy.FORK_S * loader.num_workers)
+    share = epoch_starts(seen, max(_first_batch_s(loader), policy.FORK_S * loader.num_workers))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -254,20 +255,27 @@ def steady_wait(seen: Seen, loader: Loader | None) -> float:
     if loader is None or not loader.num_workers or loader.persistent_workers or wait < policy.LEAST_SHARE:
         return wait
     try:
-        return max(0.0, wait - epoch_starts(seen, loader))
+        return max(0.0, wait - epoch_starts(seen))
     except Missing:
         return wait
 
 
-def epoch_starts(seen: Seen, loader: Loader, needed_s: float = 0.0) -> float:
-    """Share of the window that steps at the begin of an epoch take beyond others and beyond their first batch."""
+def epoch_starts(seen: Seen, needed_s: float = 0.0) -> float:
+    """Share of the window that steps at the begin of an epoch take beyond others and what they need at least.
+
+    At most what a device waits: it goes on with what is queued.
+    """
     timing = seen.timing
     if not timing.num_epochs or timing.epoch_begin_s is None:
         return 0.0
     usual_s = timing.median_step_s if timing.usual_s is None else timing.usual_s
-    first_s = 0.0 if isinstance(loader.loading, Unknown) else loader.loading.fetch_s
-    extra_s = timing.epoch_begin_s - usual_s - max(first_s, needed_s)
-    return min(1.0, max(0.0, timing.num_epochs * extra_s / timing.window_s))
+    extra_s = timing.epoch_begin_s - usual_s - needed_s
+    return unless_waited(seen, min(1.0, max(0.0, timing.num_epochs * extra_s / timing.window_s)))
+
+
+def _first_batch_s(loader: Loader) -> float:
+    """What an epoch's first batch takes, whoever makes it: nothing is made ahead of it."""
+    return 0.0 if isinstance(loader.loading, Unknown) else loader.loading.fetch_s
 
 
 def _num_ranks(seen: Seen) -> int:

@@ -16,7 +16,7 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 
-@rule("program", explains=["alloc-retries"])
+@rule("program", explains=["alloc-retries", "host-bound", "alloc-jitter"])
 def empty_cache_in_loop(seen: Seen) -> Iterator[Finding]:
     """The allocator's cache is emptied in the loop.
 
@@ -47,7 +47,7 @@ def empty_cache_in_loop(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program")
+@rule("program", explains=["host-bound", "alloc-jitter"])
 def alloc_retries(seen: Seen) -> Iterator[Finding]:
     """The allocator runs out of memory, empties its cache and tries again.
 
@@ -62,11 +62,14 @@ def alloc_retries(seen: Seen) -> Iterator[Finding]:
         return
     allocators = _allocators(seen)
     retries, ooms = sum(one.num_alloc_retries for one in allocators), sum(one.num_ooms for one in allocators)
-    losses = seen.losses("alloc-retries")
+    # The trace tells both apart by what is called; who calls, the process knows.
+    calls = _calls_per_step(seen, "live.empty_cache_calls")
+    emptied = calls is None or calls >= policy.CALLS_PER_STEP
+    losses = seen.losses("alloc-retries", *([] if emptied else ["empty-cache-in-loop"]))
     share = sum(loss.share for loss in losses)
     if not retries and not ooms and share < policy.LEAST_SHARE:
         return
-    calls = sum(one.num_device_allocations for one in allocators), sum(one.num_device_frees for one in allocators)
+    driver = sum(one.num_device_allocations for one in allocators), sum(one.num_device_frees for one in allocators)
     severity = policy.severity(share)
     if retries and severity == "low":
         severity = "medium"  # a retry is a stall in the middle of a step, whatever the recorded steps show
@@ -78,7 +81,7 @@ def alloc_retries(seen: Seen) -> Iterator[Finding]:
         else "The allocator ran out of memory, emptied its cache and tried again.",
         share=share if share or not retries else Unknown("no retry fell into the recorded steps"),
         evidence=[
-            f"in the window: {retries} retries, {ooms} failures, {calls[0]} allocations and {calls[1]} releases",
+            f"in the window: {retries} retries, {ooms} failures, {driver[0]} allocations and {driver[1]} releases",
             *evidence_of(losses),
         ],
         where=_where(losses),

@@ -139,13 +139,15 @@ def pin_thread_bound(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program", explains=["pinned-alloc-slow"])
+@rule("program", explains=["pinned-alloc-slow", "h2d-not-overlapped", "pcie-saturated"])
 def pin_in_hot_loop(seen: Seen) -> Iterator[Finding]:
     """Memory is page-locked in every step.
 
     Sees: the program calls `pin_memory()` on the thread that queues work, while the device has nothing to do.
 
-    Costs: that idle time. Pinning copies the tensor once more; that pays only where it happens beside other work.
+    Costs: what a step would save without these calls: that idle time, and copies to the device that begin too late for
+    other work to run beside them. Pinning copies the tensor once more; that pays only where it happens beside other
+    work.
 
     Wrong when: it is the loader's own thread that pins, which holds nobody up.
     """
@@ -154,8 +156,8 @@ def pin_in_hot_loop(seen: Seen) -> Iterator[Finding]:
     calls = calls_per_step(seen, "live.pin_memory_calls")
     pinning = calls >= policy.CALLS_PER_STEP
     losses = seen.losses("pin-in-hot-loop", *(["pinned-alloc-slow"] if pinning else []))
-    share = sum(loss.share for loss in losses)
-    if share < policy.LEAST_SHARE:
+    share = max(sum(loss.share for loss in losses), seen.attribution.without.get("pin-in-hot-loop", 0.0))
+    if not losses or share < policy.LEAST_SHARE:
         return
     loader = main_loader(seen)
     place = seen.process.live.get("live.pin_memory_place")

@@ -251,9 +251,9 @@ def casts(seen: Seen) -> Iterator[Finding]:
     Sees: kernels that do nothing but convert.
 
     Costs: their time, as far as the device sets the pace. Autocast itself converts the weights in each step, which is
-    its price; only more than that weighs.
+    its price, and more than a tenth of a step where batches are small: under autocast that alone is no fault.
 
-    Wrong when: it is autocast's price for a model of large weights and small batches.
+    Wrong when: the conversions are needed, as at the edge of an operator that wants another type.
     """
     if not seen.uses_cuda:
         return
@@ -263,7 +263,7 @@ def casts(seen: Seen) -> Iterator[Finding]:
         return
     yield Finding(
         id="casts",
-        severity="medium" if share >= policy.MUCH_CASTING else "low",
+        severity="medium" if share >= policy.MUCH_CASTING and not seen.words("live.autocast_dtypes") else "low",
         claim=f"Conversions between types take {share:.0%} of a step.",
         share=share,
         evidence=evidence_of(losses),

@@ -12,22 +12,25 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.trace_summary import Place
 
 
-@rule("program")
+@rule("program", explains=["d2h-not-overlapped", "python-elementwise-loops", "launch-bound"])
 def sync_per_step(seen: Seen) -> Iterator[Finding]:
     """The host waits for the device in the middle of its work.
 
     Sees: calls that wait for the device (`.item()`, printing a tensor, `nonzero`, masks, `torch.cuda.synchronize()`),
     after which the device had nothing to do until the host had queued more.
 
-    Costs: that idle time, and no more than the host waited. Waiting for kernels that had to run anyway costs nothing.
+    Costs: what a step would save if the host did not wait, and small copies to the host beside which nothing ran. That
+    is more than the idle time after each wait where the host has more to do before the next: it would do it while the
+    device is busy. Waiting for kernels that had to run anyway costs nothing.
 
     Wrong when: what follows depends on the value, as in a search that stops early.
     """
     if not seen.uses_cuda:
         return
     losses = seen.losses("sync-per-step")
-    share = sum(loss.share for loss in losses)
-    if share < policy.LEAST_SHARE:
+    without = seen.attribution.without.get("sync-per-step", 0.0)
+    share = min(1.0, max(sum(loss.share for loss in losses), without) + _read_back(seen))
+    if not losses or share < policy.LEAST_SHARE:
         return
     where = losses[0].where
     yield Finding(
@@ -76,6 +79,13 @@ def d2h_nonblocking_unsynced(seen: Seen) -> Iterator[Finding]:
         where=where,
         remedy="Leave non_blocking out, or wait for an event recorded behind the copy before reading it.",
     )
+
+
+def _read_back(seen: Seen) -> float:
+    """Of a step, exposed copies of single values to the host: who reads a value copies it, and waits for that."""
+    rows = [row for row in seen.trace.copies if row.kind == "DtoH"]
+    small = all((row.median_bytes or policy.SMALL_COPY_BYTES) < policy.SMALL_COPY_BYTES for row in rows)
+    return seen.lost("d2h-not-overlapped") if rows and small else 0.0
 
 
 def _other_places(places: list[Place]) -> list[str]:

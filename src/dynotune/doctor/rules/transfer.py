@@ -24,15 +24,17 @@ def h2d_blocking(seen: Seen) -> Iterator[Finding]:
     Sees: synchronisations that ended with a copy of page-locked memory, after which the device had nothing to do until
     the host had queued more.
 
-    Costs: that idle time: with `non_blocking=True` the host would have queued the next work meanwhile.
+    Costs: what a step would save if the host did not wait: with `non_blocking=True` it would have queued the next work
+    meanwhile.
 
     Wrong when: the program refills the buffer right after the copy, which must then be waited for.
     """
     if not seen.uses_cuda:
         return
     losses = seen.losses("h2d-blocking")
-    share = sum(loss.share for loss in losses)
-    if share < policy.LEAST_SHARE or not is_pinned(seen):
+    without = seen.attribution.without.get("h2d-blocking", 0.0)
+    share = max(sum(loss.share for loss in losses), without)
+    if not losses or share < policy.LEAST_SHARE or not is_pinned(seen):
         return
     yield Finding(
         id="h2d-blocking",
@@ -46,7 +48,7 @@ def h2d_blocking(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program")
+@rule("program", explains=["pcie-saturated"])
 def h2d_not_overlapped(seen: Seen) -> Iterator[Finding]:
     """Copies to the device run while nothing else does.
 
@@ -74,30 +76,25 @@ def h2d_not_overlapped(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program")
+@rule("program", explains=["h2d-not-overlapped", "pcie-saturated"])
 def transfer_float(seen: Seen) -> Iterator[Finding]:
     """Images go to the device as floats.
 
     Sees: the largest tensor of a batch holds images in float32 or float64 whose values can have been bytes, and
-    copies to the device cost time.
+    copies to the device cost time. Where no loader tells the batch, a model whose input is such images, of as many
+    bytes as a copy has.
 
     Costs: of that time the part that the same images as bytes would not need: three quarters, or seven eighths.
 
     Wrong when: the values were computed on the host, and are no longer those of pixels.
     """
-    loader = main_loader(seen)
-    if not seen.uses_cuda or loader is None:
+    if not seen.uses_cuda:
         return
     losses = seen.losses("pin-memory-off", "h2d-not-overlapped")
     lost = sum(loss.share for loss in losses)
     if lost < policy.LEAST_SHARE:
         return
-    if loader.batch is None:
-        raise Missing("a batch of the loader", "none was looked at")
-    images = max(
-        (each for each in loader.batch if _is_float_image(each)), key=lambda each: each.num_bytes, default=None
-    )
-    distinct = None if isinstance(loader.loading, Unknown) else loader.loading.num_distinct
+    images, distinct = _float_images(seen)
     if images is None or (distinct is not None and distinct > policy.IMAGE_VALUES):
         return
     item_bytes = 8 if images.dtype.endswith("float64") else 4
@@ -119,9 +116,25 @@ def transfer_float(seen: Seen) -> Iterator[Finding]:
     )
 
 
+def _float_images(seen: Seen) -> tuple[Tensor | None, int | None]:
+    """The largest images in float that are copied to the device, and how many distinct values some of them have."""
+    loader = main_loader(seen)
+    if loader is None:
+        inputs = [each for model in seen.models if model.call is not None for each in model.call.inputs]
+        copied = [row.median_bytes for row in to_device(seen) if row.median_bytes]
+        batch = [each for each in inputs if any(abs(each.num_bytes / size - 1) < policy.SAME_SIZE for size in copied)]
+        distinct = None
+    elif loader.batch is None:
+        raise Missing("a batch of the loader", "none was looked at")
+    else:
+        batch = [each for each in loader.batch if each.device == "cpu"]
+        distinct = None if isinstance(loader.loading, Unknown) else loader.loading.num_distinct
+    return max(filter(_is_float_image, batch), key=lambda each: each.num_bytes, default=None), distinct
+
+
 def _is_float_image(tensor: Tensor) -> bool:
     shape = tensor.shape
-    if len(shape) not in (4, 5) or not tensor.dtype.endswith(("float32", "float64")) or tensor.device != "cpu":
+    if len(shape) not in (4, 5) or not tensor.dtype.endswith(("float32", "float64")):
         return False
     channels_first = shape[-3] in (1, 3, 4) and min(shape[-2:]) >= policy.IMAGE_SIDE
     channels_last = shape[-1] in (1, 3, 4) and min(shape[-3:-1]) >= policy.IMAGE_SIDE

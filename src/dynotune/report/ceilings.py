@@ -1,0 +1,86 @@
+"""What the loader reaches alone, a step without it, and how far a step is from what the device can do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dynotune.report import words
+from dynotune.report.trace_parts import prose, title
+from dynotune.schema.diagnosis import Ceiling, Limit
+from dynotune.schema.facts import Unknown
+
+NOT_ASKED = "not asked for"
+NAMES = {"loader": "the loader alone", "step": "one batch, again and again", "both": "both, as a step is"}
+LEAST_SHARE = 0.01
+"""Of a step; less than two runs differ by is no gain."""
+
+
+def ceilings_report(ceilings: Sequence[Ceiling] | Unknown) -> list[RenderableType]:
+    """A row for each part, and what they bound; [] where nobody asked."""
+    if isinstance(ceilings, Unknown):
+        return _unknown("Ceilings", ceilings)
+    if not ceilings:
+        return []
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim", overflow="fold")
+    for row in ceilings:
+        rate = "" if row.samples_per_s is None else f"{words.rate(row.samples_per_s)} samples/s"
+        cache = f"page cache {row.page_cache}" if row.page_cache else ""
+        told = "; ".join(words.plain(text) for text in (cache, *row.notes) if text)
+        table.add_row(NAMES[row.part], words.duration(row.step_s), rate, told)
+    bound = bound_in_words(ceilings)
+    return [Group(title("Ceilings", "what each part reaches alone, a step"), table, *([prose(bound)] if bound else []))]
+
+
+def bound_in_words(ceilings: Sequence[Ceiling]) -> str:
+    """What a faster loader can gain at most, and what one reaches that works beside the step; "" without a part."""
+    by_part = {row.part: row.step_s for row in ceilings}
+    if set(by_part) != set(NAMES) or not by_part["both"]:
+        return ""
+    loader_s, step_s, both_s = by_part["loader"], by_part["step"], by_part["both"]
+    gain = 1 - step_s / both_s
+    if gain < LEAST_SHARE:
+        return "Without its loader a step takes as long: no setting of the loader can gain anything."
+    most = f"Whatever is done about the loader can gain {words.share(gain)} of a step at most."
+    beside_s = max(loader_s, step_s)
+    if loader_s <= step_s:
+        return f"{most} It gives batches faster than steps use them: working beside them, it would cost nothing."
+    saved = 1 - beside_s / both_s
+    if saved < LEAST_SHARE:
+        return f"{most} It sets the pace: it has to give batches faster."
+    return f"{most} Working beside the steps as fast as it does alone, it would gain {words.share(saved)}."
+
+
+def limit_report(limit: Limit | Unknown) -> list[RenderableType]:
+    """How far a step is from the limit; [] where nobody asked."""
+    if isinstance(limit, Unknown):
+        return _unknown("Distance to the limit", limit)
+    told = [
+        f"{_amount(limit.flops)} operations a step in {limit.dtype}, at {_amount(limit.peak_flops_per_s)} a second",
+    ]
+    if limit.num_bytes is not None:
+        told.append(f"{words.num_bytes(limit.num_bytes)} at {words.bandwidth(limit.peak_bytes_per_s)}")
+    detail = f"a step could take {words.duration(limit.least_s)}: {words.fine_share(limit.share)} of what it takes"
+    lines = [prose(line, style="dim") for line in (*told, *limit.notes)]
+    return [Group(title("Distance to the limit", detail), *lines)]
+
+
+def _amount(num: float) -> str:
+    """30.3 million."""
+    for name, size in (("quadrillion", 1e15), ("trillion", 1e12), ("billion", 1e9), ("million", 1e6)):
+        if num >= size:
+            return f"{num / size:.3g} {name}"
+    return f"{num:,.0f}"
+
+
+def _unknown(what: str, unknown: Unknown) -> list[RenderableType]:
+    if unknown.reason == NOT_ASKED:
+        return []
+    return [Text(f"{what}: unknown, {words.plain(unknown.reason)}", style="dim")]

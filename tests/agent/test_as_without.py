@@ -1,0 +1,67 @@
+"""Programs in which torch looks at frames: what they see is what they see without the agent."""
+
+import subprocess
+import sys
+
+import pytest
+
+OWN_PROFILER = """
+import torch
+from torch import nn
+net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+with torch.profiler.profile(with_stack=True, record_shapes=True, profile_memory=True) as profile:
+    for _ in range(40):
+        net(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+print("SEEN", "aten::linear" in {event.name for event in profile.events()})
+"""
+
+COMPILED_IN_PLACE = """
+import torch
+from torch import nn
+graphs = []
+def backend(graph, inputs):
+    graphs.append(sum(node.op not in ("placeholder", "output") for node in graph.graph.nodes))
+    return graph.forward
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+    def forward(self, x):
+        return self.b(self.a(x).relu())
+net = NET
+if LATE:
+    for _ in range(10):
+        net(torch.ones(4, 8))
+net.compile(backend=backend)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(40):
+    net(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+from torch._dynamo.utils import counters
+print("GRAPHS", graphs, dict(counters["graph_break"]), dict(counters["frames"]))
+"""
+
+
+def alone(path):
+    return subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=240).stdout
+
+
+def test_a_profiler_of_the_programs_own_asks_for_modules_with_stacks(script, run_under_agent):
+    # It takes the module from the frame of `Module.__call__`, by the name `self`.
+    ran = run_under_agent([script(OWN_PROFILER)])
+    assert "SEEN True" in ran.stdout, ran.stderr
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("net", ["Net()", "nn.Sequential(Net(), nn.ReLU(), Net())"])
+def test_a_module_compiled_in_place_has_the_same_graphs(net, late, script, run_under_agent):
+    # Of a Sequential torch compiles nothing, and goes on to the modules inside it.
+    path = script(COMPILED_IN_PLACE.replace("NET", net).replace("LATE", str(late)))
+    ran = run_under_agent([path])
+    assert ran.stdout == alone(path), ran.stderr
+    assert "GRAPHS [" in ran.stdout
+    assert ran.stepping.num_steps > 30

@@ -164,6 +164,8 @@ def test_debugging_left_on_collections_and_growth_are_seen(observed):
     assert found.collections.num_objects > 0
     assert record.steps[21].flags & GARBAGE
     assert found.rss_growth_bytes >= 10 << 20
+    assert len(found.rss_levels_bytes) > 2
+    assert found.rss_levels_bytes[-1] - found.rss_levels_bytes[0] == found.rss_growth_bytes
     assert found.models[0].call.num_input_shapes == 3
 
 
@@ -179,6 +181,7 @@ def test_compilations_are_counted_with_reasons_and_none_is_added(observed, scrip
     assert "'function'" in compiled.limit_reached[0]
     assert compiled.modes == ["backend eager"]
     assert compiled.num_compilations_in_window == 0
+    assert (compiled.skipped, compiled.num_cudagraphs_in_window) == ([], 0)
     assert found.models[0].compiled
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynotune.schema.trace_summary import Cause, Operator, Place, Ranks, Shares
-from dynotune.trace import idle_causes, intervals, work_causes
+from dynotune.trace import host_causes, idle_causes, intervals, work_causes
 from dynotune.trace.idle_causes import LOW_BUSY_SHARE
 from dynotune.trace.rank_facts import Loss, RankFacts, duration, in_window, percent, time_per_step
 from dynotune.trace.steps import STEP
@@ -94,7 +94,7 @@ def _of_rank(facts: RankFacts, *, named_rank: bool) -> dict[str, list[Cause]]:
 
 def _losses(facts: RankFacts) -> list[Loss]:
     """Of idle time; without a device, of the host's waits for its loader."""
-    return idle_causes.losses(facts) if facts.busiest is not None else idle_causes.host_losses(facts)
+    return idle_causes.losses(facts) if facts.busiest is not None else host_causes.losses(facts)
 
 
 def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:

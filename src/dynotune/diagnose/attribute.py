@@ -364,8 +364,8 @@ def _unseen(timing: Timing, plain: Parts) -> list[str]:
         return []
     spread = f"{_ms(timing.median_step_s)} in the middle, {_ms(timing.longest_step_s)} at most"
     note = (
-        f"{_ms(plain.unseen)} of a plain step are not in the recorded ones: other steps had more to do, or are slow now "
-        f"and then ({spread}). What they waited for is not known."
+        f"{_ms(plain.unseen)} of a plain step are not in the recorded ones: other steps had more to do, or are slow "
+        f"now and then ({spread}). What they waited for is not known."
     )
     return [note]
 

@@ -5,7 +5,6 @@ import pytest
 from dynotune.trace.idle import launching_thread, working_thread
 from dynotune.trace.libraries import is_of_library
 from dynotune.trace.summarise import summarise
-
 from dynotune.trace.timeline import UNKNOWN
 
 from .made import Made

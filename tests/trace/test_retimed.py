@@ -121,7 +121,9 @@ def test_without_pinning_the_copy_behind_it_begins_earlier_too():
         made.operator("aten::pin_memory", at, at + 80 * US)
         for index, (name, stream) in enumerate((("Memcpy HtoD (Pinned -> Device)", 8), ("gemm", 7))):
             correlation = 10 * number + index
-            made.launch("cudaMemcpyAsync", at + (82 + 4 * index) * US, at + (84 + 4 * index) * US, correlation=correlation)
+            made.launch(
+                "cudaMemcpyAsync", at + (82 + 4 * index) * US, at + (84 + 4 * index) * US, correlation=correlation
+            )
             add = made.copy if stream == 8 else made.kernel
             add(name, at + (90 + 15 * index) * US, at + (100 + 15 * index) * US, correlation=correlation, stream=stream)
     told = savings(made.timeline(), None, 1.0)

@@ -29,6 +29,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -277,6 +278,8 @@ def main() -> None:
     for lane in range(given.lanes):
         free.put((cpus[lane * size : (lane + 1) * size], lane % given.gpus if given.gpus > 1 else None))
 
+    saving = threading.Lock()
+
     def judge(case: Case) -> None:
         if (case.key in rows and "failed" not in rows[case.key]) or time.monotonic() > until_s:
             return
@@ -286,7 +289,8 @@ def main() -> None:
         finally:
             free.put(own)
         rows[case.key] = judged(case, row, own_doing)
-        save()
+        with saving:
+            save()
 
     def save() -> None:
         ordered = {case.key: rows[case.key] for case in wanted if case.key in rows}

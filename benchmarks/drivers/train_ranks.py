@@ -1,5 +1,6 @@
 """Two ranks with gloo and DistributedDataParallel: under torchrun, or started by torch.multiprocessing (`spawn`)."""
 
+import os
 import sys
 import tempfile
 
@@ -25,6 +26,7 @@ def train(rank=-1, store="env://"):
             steps, samples = steps + 1, samples + len(x)
     tell(steps, samples, loader, optimizer)
     dist.destroy_process_group()
+    os._exit(0)  # torch 2.13 sometimes aborts here otherwise, at the end of gloo's threads
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import pytest
 
 RANKS = """
-import sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+import os, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
 from torch.utils.data import DataLoader, TensorDataset
 
 def train(rank, store):
@@ -14,6 +14,7 @@ def train(rank, store):
         net(x).mean().backward()
         optimizer.step()
     dist.destroy_process_group()
+    os._exit(0)  # torch 2.13 sometimes aborts here otherwise, with and without the agent, at the end of gloo's threads
 
 if __name__ == "__main__":
     mp.start_processes(train, (sys.argv[2],), nprocs=2, start_method=sys.argv[1])

@@ -126,3 +126,27 @@ def test_without_a_device_allocations_are_unknown(ended, torch):
     (fields,) = ended()
     assert fields["num_device_allocations"] is None
     assert torch.cuda.synchronised == []
+
+
+def test_levels_are_taken_at_steps_spread_over_the_window(torch):
+    levels, complete = [], []
+    window = Window(6, 20, prepare=lambda: None, complete=complete.append, level=lambda: levels.append(None))
+    window.torch_is_here(torch)
+    window.steps = Counted()
+    stop, at = 0, []
+    for num_steps in range(1, 40):
+        if num_steps >= stop:
+            before = len(levels)
+            stop = window.reached(num_steps)
+            at += [num_steps] * (len(levels) - before)
+    assert at == [9, 12, 15, 18, 21, 24]
+    assert complete[0]["num_steps"] == 20
+
+
+def test_a_short_window_has_a_level_at_each_step(torch):
+    at = []
+    window = Window(2, 3, prepare=lambda: None, complete=lambda fields: None, level=lambda: at.append(None))
+    window.torch_is_here(torch)
+    window.steps = Counted()
+    assert [window.reached(2), window.reached(3), window.reached(4)] == [3, 4, 5]
+    assert len(at) == 2

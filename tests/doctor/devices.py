@@ -71,8 +71,8 @@ def kernels(mean_s: float = 1e-4, in_graphs: int = 0, num: int = 1000, **shares:
     )  # fmt: skip
 
 
-def operator(name: str, num: int, self_s: float) -> Operator:
-    return Operator(name=name, num=num, self_s=self_s)
+def operator(name: str, num: int, self_s: float, **fields: Any) -> Operator:
+    return Operator(name=name, num=num, self_s=self_s, **fields)
 
 
 def waits(total_s: float) -> Calls:

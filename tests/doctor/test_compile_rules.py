@@ -8,7 +8,7 @@ import pytest
 
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation
-from dynotune.schema.trace_summary import Place
+from dynotune.schema.trace_summary import Called, Place
 
 from .devices import CALLED, found, lacks, lost, model, on_cpu, on_gpu, operator, settings
 from .observations import NOT_ASKED, observed, timing
@@ -16,13 +16,22 @@ from .observations import NOT_ASKED, observed, timing
 COMPILED = [model(compiled=True)]
 
 
-def compiled(program: Any = on_gpu, *losses: Any, shares: Any = None, timed: Any = None, **fields: Any) -> Any:
+def compiled(
+    program: Any = on_gpu,
+    *losses: Any,
+    shares: Any = None,
+    timed: Any = None,
+    operators: Any = None,
+    **fields: Any,
+) -> Any:
     told = {"num_graphs": 1, "num_graph_breaks": 0, "num_recompilations": 0, "num_compilations_in_window": 0} | fields
     device = "cuda:0" if program is on_gpu else "cpu"
     return program(
         *losses,
         shares=shares or {"host": 0.3},
-        traced={"operators": [operator("aten::mul", 10, 0.5), operator("## Call CompiledFxGraph", 10, 0.5)]},
+        traced={
+            "operators": operators or [operator("aten::mul", 10, 0.5), operator("## Call CompiledFxGraph", 10, 0.5)]
+        },
         compilation=Compilation(**told),
         models=[model(device, compiled=True)],
         timed=timed or timing(),
@@ -47,8 +56,19 @@ def test_graph_breaks_stand_for_the_waits_and_name_the_line():
 
 def test_graph_breaks_on_the_cpu_cost_what_was_not_compiled():
     finding = found(compiled(on_cpu, num_graph_breaks=1, breaks=["1x no line"]))["graph-breaks"]
-    assert finding.share == pytest.approx(0.3 + 0.7 * 0.5)
+    assert finding.share == pytest.approx(0.3 + 0.75 * 0.7 * 0.5)  # fused, three quarters of it go
     assert finding.where == CALLED
+
+
+def test_operators_that_are_compiled_already_or_stay_calls_of_a_library_are_not_spared():
+    rows = [
+        operator("aten::mm", 10, 0.4),
+        operator("aten::gelu", 10, 0.1, callers={"library": Called(num=10, self_s=0.1)}),
+        operator("aten::clone", 10, 0.4, callers={"compiled": Called(num=10, self_s=0.4)}),
+        operator("aten::add_", 10, 0.1, callers={"optimizer": Called(num=10, self_s=0.1)}),
+    ]
+    observation = compiled(on_cpu, num_graph_breaks=1, breaks=[], shares={"host": 0.0}, operators=rows)
+    assert found(observation)["graph-breaks"].share == pytest.approx(0.75 * 0.1)
 
 
 def test_a_model_of_which_no_graph_was_made_runs_uncompiled():

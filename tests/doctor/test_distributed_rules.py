@@ -9,7 +9,7 @@ import pytest
 
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation
-from dynotune.schema.trace_summary import Communication, DeviceTime, Ranks, RankTime
+from dynotune.schema.trace_summary import Communication, DeviceTime, HostTime, Ranks, RankTime
 
 from .devices import AT, CALLED, found, kernels, lacks, lost, model, on_cpu, on_gpu
 from .observations import observed
@@ -121,12 +121,35 @@ def ranks(*waits_s: float) -> dict[str, Any]:
     return {"ranks": Ranks(ranks=rows, straggler=None, imbalance=None, aligned_by="nothing")}
 
 
+def test_ranks_that_wait_for_one_another_by_chance():
+    finding = found(two_ranks(on_cpu(shares={"communication": 0.5}, traced=ranks(0.01, 0.4))))["rank-imbalance"]
+    assert (finding.share, finding.severity) == (pytest.approx(0.4), "low")
+    assert finding.evidence == ["rank 1 waits 40 ms a step"]
+
+
 def test_ranks_that_wait_for_the_slowest():
-    observation = two_ranks(on_cpu(shares={"communication": 0.5}, traced=ranks(0.01, 0.4)))
-    finding = found(observation)
-    assert finding["rank-imbalance"].share == pytest.approx(0.4)
-    assert finding["rank-imbalance"].evidence == ["rank 1 waits 40 ms a step"]
-    assert finding["communication-exposed"].share == pytest.approx(0.1)
+    finding = found(waiting_ranks(0.01, 0.2))
+    assert (finding["rank-imbalance"].share, finding["rank-imbalance"].severity) == (0.2, "high")
+    assert finding["rank-imbalance"].also == ["communication-exposed"]
+    # The rest is the exchange itself; a small wait does not speak for it.
+    small = found(waiting_ranks(0.01, 0.1))
+    assert small["communication-exposed"].share == pytest.approx(0.4)
+    assert found(waiting_ranks(0.19, 0.2))["rank-imbalance"].severity == "low"
+
+
+def waiting_ranks(*waits_s: float) -> Any:
+    """One second, of which the last rank's collectives take half; the waits in it are a loss of the trace."""
+    rank = len(waits_s) - 1
+    hosts = [HostTime(rank=rank, window_s=1.0, loader_s=0.0, operator_s=0.5, communication_s=0.5)]
+    traced = ranks(*waits_s) | {"hosts": hosts, "window_s": 1.0}
+    losses = lost("rank-imbalance", max(waits_s))
+    return two_ranks(on_cpu(losses, shares={"communication": 0.5}, traced=traced))
+
+
+def test_an_exchange_that_is_all_waiting_is_the_slow_ranks():
+    finding = found(waiting_ranks(0.0, 0.5))
+    assert "communication-exposed" not in finding
+    assert finding["rank-imbalance"].also == []
 
 
 def test_small_waits_and_single_ranks_are_no_imbalance():

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dynotune.schema.observation import Loader
-from dynotune.schema.trace_summary import HostTime, Place
+from dynotune.schema.trace_summary import Called, HostTime, Place
 
 from .devices import (
     AT,
@@ -143,6 +143,22 @@ def test_a_loop_over_elements_on_a_device():
 )
 def test_layers_long_operators_and_optimizers_are_no_loop(operators):
     assert "python-elementwise-loops" not in found(on_cpu(shares={"host": 0.4}, traced={"operators": operators}))
+
+
+def test_only_loops_of_the_program_itself_count():
+    def called(num: int, self_s: float) -> Called:
+        return Called(num=num, self_s=self_s)
+
+    rows = [
+        operator("aten::mul", 8000, 0.06, callers={"optimizer": called(4000, 0.03), "library": called(4000, 0.03)}),
+        operator("aten::mm", 10, 0.04),
+    ]
+    assert "python-elementwise-loops" not in found(on_cpu(shares={"host": 0.4}, traced={"operators": rows}))
+    rows[0] = operator("aten::mul", 8000, 0.06, callers={"program": called(4000, 0.03), "backward": called(4000, 0.03)})
+    finding = found(on_cpu(shares={"host": 0.4}, traced={"operators": rows}))["python-elementwise-loops"]
+    # With their backward pass, and in proportion the Python between.
+    assert finding.share == pytest.approx(0.6)
+    assert finding.evidence[0] == "aten::mul: 400 a step"
 
 
 # Threads

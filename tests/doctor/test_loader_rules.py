@@ -247,6 +247,8 @@ def test_collating_takes_its_part_of_the_wait():
 def test_collating_that_takes_little_is_no_finding():
     assert "collate-heavy" not in found(waits(0.4, loader(2, loading=loading(collate_s=0.005))))
     assert "collate-heavy" not in found(waits(0.0, loader(2, loading=loading(collate_s=0.03))))
+    # Workers that rest most of the time have it ready.
+    assert "collate-heavy" not in found(waits(0.4, loader(2, loading=loading(collate_s=0.03, busy_share=0.2))))
 
 
 def test_decoding_takes_its_part_of_the_wait():

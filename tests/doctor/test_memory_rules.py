@@ -142,5 +142,11 @@ def test_the_process_itself_may_grow():
     assert "leak-graph-kept" not in found(holds(facts=facts, **uneven))
 
 
+def test_what_a_profiler_keeps_is_no_leak_of_the_programs():
+    grows: dict[str, Any] = {"rss_growth_bytes": 400 << 20, "allocators": []}
+    profiled = {"live.profiler_place": "train.py:3"}
+    assert "leak-graph-kept" not in found(holds(live=profiled, **grows))
+
+
 def test_growth_is_unknown_where_it_was_not_followed():
     assert lacks(holds(rss_growth_bytes=None), "leak-graph-kept") == ["growth of the process's memory"]

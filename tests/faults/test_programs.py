@@ -6,10 +6,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ..forked import Forked
 from .fault import Fault
 from .manifest import CLEAN, FAULTS, PAIRS
 
@@ -21,27 +23,37 @@ EVERY = (*FAULTS, *PAIRS, *CLEAN)
 ON_CPU = [found for found in EVERY if "cpu" in found.devices]
 
 
-def start(fault: Fault, dose: int) -> subprocess.Popen[str]:
-    """The program on the CPU for a few steps."""
-    # Threads that wait asleep: others may want the cores.
-    env = {**os.environ, "OMP_WAIT_POLICY": "passive", **(fault.env if dose else {})}
+@pytest.fixture(scope="module")
+def forked() -> Iterator[Forked]:
+    # The compiler, too: torch imports it for the first optimizer.
+    forked = Forked("torch", "torch._dynamo")
+    yield forked
+    forked.end()
+
+
+def run(fault: Fault, dose: int, forked: Forked, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The program on the CPU for a few steps; started anew where it has a launcher or an environment of its own."""
+    words = [str(PROGRAMS / fault.program), *fault.args, "--dose", str(dose), "--steps", str(STEPS)]
+    env = fault.env if dose else {}
+    if not env and not fault.launcher:
+        return forked.run(words, cwd=folder, folder=folder)
     launcher = fault.launcher or (sys.executable,)
     if launcher[0] == "torchrun":
         launcher = (sys.executable, "-m", "torch.distributed.run", *launcher[1:])
-    command = [*launcher, str(PROGRAMS / fault.program), *fault.args, "--dose", str(dose), "--steps", str(STEPS)]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.run([*launcher, *words], env={**os.environ, **env}, capture_output=True, text=True, timeout=200)
 
 
 @pytest.mark.parametrize("fault", ON_CPU, ids=lambda fault: fault.program.removesuffix(".py"))
-def test_it_ends_by_itself_with_its_rate_at_no_dose_and_at_the_largest(fault: Fault) -> None:
+def test_it_ends_by_itself_with_its_rate_at_no_dose_and_at_the_largest(
+    fault: Fault, forked: Forked, tmp_path: Path
+) -> None:
     if fault.program in SLOW:
         pytest.skip(SLOW[fault.program])
-    doses = sorted({0, max(fault.doses, default=0)})
-    for dose, child in [(dose, start(fault, dose)) for dose in doses]:
-        out, err = child.communicate(timeout=200)
-        assert child.returncode == 0, f"dose {dose}: {err[-2000:]}"
-        rates = re.findall(r"^RATE (\S+)$", out, re.MULTILINE)
-        assert len(rates) == 1, f"dose {dose}: {out!r}"
+    for dose in sorted({0, max(fault.doses, default=0)}):
+        done = run(fault, dose, forked, tmp_path)
+        assert done.returncode == 0, f"dose {dose}: {done.stderr[-2000:]}"
+        rates = re.findall(r"^RATE (\S+)$", done.stdout, re.MULTILINE)
+        assert len(rates) == 1, f"dose {dose}: {done.stdout!r}"
         assert float(rates[0]) > 0
 
 

@@ -1,15 +1,10 @@
-"""Here every test needs a GPU; `child` is the one that the agent's own tests use."""
-
-import importlib.util
-from pathlib import Path
+"""Here every test needs a GPU; `child` is the one that the agent's own tests use, always started anew."""
 
 import pytest
 
-_SOURCE = Path(__file__).parents[1] / "agent" / "apply" / "conftest.py"
-_spec = importlib.util.spec_from_file_location("_apply_child", _SOURCE)
-_module = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_module)
-child = _module.fresh_child
+from ..agent.apply.conftest import fresh_child
+
+child = fresh_child
 
 
 @pytest.fixture(autouse=True)

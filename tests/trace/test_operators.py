@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,10 +13,15 @@ from dynotune.trace import operators
 from .made import Made
 
 
+def _plain(found: list[Operator]) -> list[Operator]:
+    """Without who called them."""
+    return [msgspec.structs.replace(row, callers={}) for row in found]
+
+
 def test_the_time_of_an_operator_excludes_the_operators_inside() -> None:
     made = Made().operator("aten::linear", 0, 100).operator("aten::addmm", 10, 60).operator("aten::empty", 20, 30)
     made.operator("aten::add", 70, 75).operator("aten::empty", 200, 205)
-    assert operators.facts(made.timeline(), (0, 300)) == [
+    assert _plain(operators.facts(made.timeline(), (0, 300))) == [
         Operator(name="aten::linear", num=1, self_s=45e-9),
         Operator(name="aten::addmm", num=1, self_s=40e-9),
         Operator(name="aten::empty", num=2, self_s=15e-9),
@@ -26,12 +32,12 @@ def test_the_time_of_an_operator_excludes_the_operators_inside() -> None:
 def test_calls_annotations_and_functions_inside_are_the_operators_own_time() -> None:
     made = Made().operator("aten::copy_", 0, 100).call("cudaMemcpyAsync", 10, 90).python("a.py(1): f", 0, 100)
     made.annotation("ProfilerStep#1", 0, 100)
-    assert operators.facts(made.timeline(), (0, 100)) == [Operator(name="aten::copy_", num=1, self_s=100e-9)]
+    assert _plain(operators.facts(made.timeline(), (0, 100))) == [Operator(name="aten::copy_", num=1, self_s=100e-9)]
 
 
 def test_operators_of_other_threads_are_not_inside() -> None:
     made = Made().operator("forward", 0, 100).operator("backward", 10, 60, thread="autograd")
-    assert operators.facts(made.timeline(), (0, 100)) == [
+    assert _plain(operators.facts(made.timeline(), (0, 100))) == [
         Operator(name="forward", num=1, self_s=100e-9),
         Operator(name="backward", num=1, self_s=50e-9),
     ]
@@ -39,7 +45,7 @@ def test_operators_of_other_threads_are_not_inside() -> None:
 
 def test_an_operator_counts_with_the_part_inside_the_window() -> None:
     made = Made().operator("outer", 0, 100).operator("inner", 5, 30).operator("early", 0, 5).operator("late", 90, 100)
-    assert operators.facts(made.timeline(), (20, 80)) == [
+    assert _plain(operators.facts(made.timeline(), (20, 80))) == [
         Operator(name="outer", num=1, self_s=50e-9),
         Operator(name="inner", num=1, self_s=10e-9),
     ]
@@ -47,7 +53,7 @@ def test_an_operator_counts_with_the_part_inside_the_window() -> None:
 
 def test_an_operator_that_calls_itself_counts_once_for_each_moment() -> None:
     made = Made().operator("aten::to", 0, 10).operator("aten::to", 0, 10).operator("aten::to", 2, 5)
-    assert operators.facts(made.timeline(), (0, 10)) == [Operator(name="aten::to", num=3, self_s=10e-9)]
+    assert _plain(operators.facts(made.timeline(), (0, 10))) == [Operator(name="aten::to", num=3, self_s=10e-9)]
 
 
 def test_one_that_outlasts_what_it_started_in_takes_over() -> None:

@@ -280,3 +280,34 @@ def test_waits_do_not_depend_on_the_clocks_and_never_exceed_the_collectives(
     unshifted = compared([0, 0, 0])
     assert unshifted is not None
     assert found.straggler == unshifted.straggler
+
+
+# Without a device
+
+
+def on_host(index: int, *collectives: tuple[int, int], computes_ms: int) -> Timeline:
+    """Steps of 10 ms, in which a rank computes and then joins."""
+    made = Made(rank=index)
+    for number, (start, end) in enumerate(collectives):
+        made.operator("aten::mm", number * 10 * MS, (number * 10 + computes_ms) * MS)
+        made.annotation("gloo:all_reduce", start, end, thread="gloo")
+    return dataclasses.replace(made.timeline(), clock_base_ns=0)
+
+
+def test_ranks_without_a_device_wait_in_the_hosts_collectives() -> None:
+    slow = on_host(0, *((MS * (10 * step + 6), MS * (10 * step + 7)) for step in range(4)), computes_ms=6)
+    # It is told late that a collective has ended, and joined while it still computed.
+    fast = on_host(1, *((MS * (10 * step + 2), MS * (10 * step + 9)) for step in range(4)), computes_ms=3)
+    windows = [(0, 40 * MS)] * 2
+    found = ranks.compare([slow, fast], windows, [None, None])
+    assert found is not None
+    assert [row.waits_s for row in found.ranks] == [0.0, pytest.approx(4 * 3e-3)]
+    assert (found.straggler, found.imbalance, found.aligned_by) == (0, pytest.approx(2.0), "clock")
+
+
+def test_collectives_of_the_host_that_were_not_under_way_at_once_are_not_matched() -> None:
+    first = on_host(0, *((MS * (10 * step + 1), MS * (10 * step + 2)) for step in range(4)), computes_ms=1)
+    second = on_host(1, *((MS * (10 * step + 6 + step), MS * (10 * step + 7)) for step in range(2)), computes_ms=1)
+    found = ranks.compare([first, second], [(0, 40 * MS)] * 2, [None, None])
+    assert found is not None
+    assert (found.straggler, [row.waits_s for row in found.ranks]) == (None, [None, None])

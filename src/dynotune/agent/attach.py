@@ -62,6 +62,7 @@ class Agent:
             told=Told(folder, None, None) if is_told else None,
             prepare=self._before_window,
             complete=self._window_complete,
+            level=self._state.level if self._state is not None else None,
         )
         self._profile = self._planned_profile(folder) if plan.get("trace") else None
         self._ceilings = self._planned_ceilings(folder) if plan.get("ceilings") else None

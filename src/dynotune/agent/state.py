@@ -65,6 +65,10 @@ class State:
         self.compilations.begin()
         self.garbage.reset()
 
+    def level(self) -> None:
+        """Within the window, at a few of its steps."""
+        self._try("memory", self._memory.level)
+
     def leave(self) -> None:
         """This process works for another one."""
         self.garbage.remove()

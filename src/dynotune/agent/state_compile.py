@@ -29,6 +29,7 @@ class Compilations:
         self._num_again = 0
         self._knows_ids = True
         self._num_begun = self._num_before = 0
+        self._num_cudagraphs_before: int | None = None
 
     def torch_is_here(self, torch: Any) -> None:
         logging.getLogger("torch._dynamo").addHandler(_Listener(self._dynamo_says))
@@ -53,6 +54,7 @@ class Compilations:
 
     def begin(self) -> None:
         self._num_before = self._num_begun
+        self._num_cudagraphs_before = _num_cudagraphs()
 
     def facts(self) -> dict[str, Any] | None:
         """Fields of `schema.observation.Compilation`; None where nothing was compiled."""
@@ -71,7 +73,15 @@ class Compilations:
             "limit_reached": list(self._limits),
             "cudagraph_skips": _commonest(self._skips) + self._untold_skips(counters),
             "modes": list(self._modes),
+            # What broke a graph is counted as that instead; what is left made torch give a whole function up.
+            "skipped": _commonest(dict(counters.get("unimplemented", {}))),
+            "num_cudagraphs_in_window": self._num_cudagraphs(),
         }
+
+    def _num_cudagraphs(self) -> int | None:
+        before, after = self._num_cudagraphs_before, _num_cudagraphs()
+        # Where the graphs' own thread is another one, or they were dropped meanwhile, the numbers say nothing.
+        return after - before if before is not None and after is not None and after >= before else None
 
     def _num_recompilations(self) -> int:
         if self._knows_ids:
@@ -115,6 +125,19 @@ def _mode(kwargs: dict[str, Any]) -> str:
     if backend != "inductor":
         return "backend %s" % (backend if isinstance(backend, str) else getattr(backend, "__name__", "of its own"))
     return mode if isinstance(mode, str) else "default"
+
+
+def _num_cudagraphs() -> int | None:
+    """CUDA graphs that torch.compile recorded on this thread so far; None where this version does not tell."""
+    trees: Any = sys.modules.get("torch._inductor.cudagraph_trees")
+    if trees is None:
+        return 0
+    try:
+        managers = [each.tree_manager for each in trees.local.tree_manager_containers.values()]
+        # `count(3)` gives 3 next. It cannot be asked without counting on.
+        return sum(int(_NUMBER.findall(repr(manager.graph_counter))[0]) for manager in managers if manager is not None)
+    except (AttributeError, IndexError):
+        return None
 
 
 def _places_of_breaks(utils: Any) -> dict[str, int]:

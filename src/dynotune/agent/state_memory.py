@@ -77,6 +77,8 @@ class Memory:
         self._before: dict[int, dict[str, int]] = {}
         self._rss_before = 0
         self._workers_before: dict[int, int] = {}
+        self._rss_levels: list[int] = []
+        self._levels: dict[int, list[int]] = {}
 
     def torch_is_here(self, torch: Any) -> None:
         self._torch = torch
@@ -85,15 +87,25 @@ class Memory:
         self._before = self._allocators()
         self._rss_before = _resident_bytes()
         self._workers_before = _private_bytes(_children())
+        self._rss_levels = [self._rss_before]
+        self._levels = {index: [stats["allocated_bytes.all.current"]] for index, stats in self._before.items()}
+
+    def level(self) -> None:
+        """Called some times within the window: tens of microseconds each."""
+        self._rss_levels.append(_resident_bytes())
+        for index, levels in self._levels.items():
+            levels.append(int(self._torch.cuda.memory_allocated(index)))
 
     def facts(self) -> dict[str, Any]:
         """Fields of `schema.observation.ProcessState`."""
         workers = _private_bytes(_children())
         # Workers that were begun anew cannot be compared with those before.
         same = bool(workers) and workers.keys() == self._workers_before.keys()
+        rss = _resident_bytes()
         return {
             "allocators": [self._allocator(index, after) for index, after in self._allocators().items()],
-            "rss_growth_bytes": _resident_bytes() - self._rss_before,
+            "rss_growth_bytes": rss - self._rss_before,
+            "rss_levels_bytes": [*self._rss_levels, rss],
             "workers_rss_growth_bytes": sum(workers.values()) - sum(self._workers_before.values()) if same else None,
         }
 
@@ -106,7 +118,7 @@ class Memory:
         return {index: stats for index, stats in found.items() if stats.get("reserved_bytes.all.peak", 0)}
 
     def _allocator(self, index: int, after: dict[str, int]) -> dict[str, Any]:
-        before = self._before.get(index, {})
+        before, levels = self._before.get(index, {}), self._levels.get(index, [])
 
         def level(name: str) -> int:
             return int(after.get(name, 0))
@@ -127,6 +139,7 @@ class Memory:
             "num_ooms": growth("num_ooms"),
             "num_device_allocations": growth("num_device_alloc"),
             "num_device_frees": growth("num_device_free"),
+            "allocated_levels_bytes": [*levels, level("allocated_bytes.all.current")] if levels else [],
         }
 
 

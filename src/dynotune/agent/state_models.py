@@ -277,6 +277,8 @@ def _ddp(ddp: Any) -> dict[str, Any]:
         # Sampled: in the first ten steps and every hundredth. Known only where the graph is searched for them.
         if found["find_unused_parameters"] and "unused_parameter_size" in logged:
             found["unused_parameters"] = int(logged["unused_parameter_size"])
+        if found["find_unused_parameters"] and "can_set_static_graph" in logged:
+            found["can_set_static_graph"] = bool(logged["can_set_static_graph"])
     except Exception:  # a version without it
         pass
     return found

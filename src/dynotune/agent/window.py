@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 NEVER = 1 << 62
+NUM_STRETCHES = 8
+"""Of the window, at whose ends levels are taken."""
 
 
 class Window:
@@ -22,6 +24,7 @@ class Window:
     Args:
         told: says both where they are not known yet.
         prepare: called before it begins, outside the timed part.
+        level: called at the ends of steps spread evenly over it, its own two ends excepted.
         complete: called as `complete(fields)` when it has ended.
     """
 
@@ -33,10 +36,11 @@ class Window:
         told: Told | None = None,
         prepare: Callable[[], None],
         complete: Event,
+        level: Callable[[], None] | None = None,
     ) -> None:
         self._warmup_steps, self._num_steps = warmup_steps, num_steps
         self._told = told
-        self._prepare, self._complete = prepare, complete
+        self._prepare, self._complete, self._level = prepare, complete, level
         self._torch: Any = None
         self._first_step: int | None = None
         self._begin_s = 0.0
@@ -68,11 +72,23 @@ class Window:
                 return self._warmup_steps
             if not is_capturing(self._torch):
                 self._begin(num_steps)
-                return num_steps + self._num_steps
-        elif num_steps >= self._first_step + self._num_steps and not is_capturing(self._torch):
+                return self._next(num_steps, self._num_steps)
+        elif num_steps < self._first_step + self._num_steps:
+            if self._level is not None:
+                self._level()
+            return self._next(num_steps, self._num_steps)
+        elif not is_capturing(self._torch):
             self._end(num_steps - self._first_step)
             return NEVER
         return num_steps + 1
+
+    def _next(self, num_steps: int, length: int) -> int:
+        """The next step at whose end a level is taken, or the window ends."""
+        first = self._first_step or 0
+        if self._level is None:
+            return first + length
+        stretch = max(1, -(-length // NUM_STRETCHES))
+        return min(first + length, first + (num_steps - first) // stretch * stretch + stretch)
 
     def _begin(self, first_step: int) -> None:
         self._prepare()

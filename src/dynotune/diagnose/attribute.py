@@ -293,7 +293,10 @@ def _without_device(
         communication=communication_s,
         other=plain.unseen,
     )
-    losses = [_loss(cause, seen, plain, recorded, step_s) for cause in trace.causes]
+    losses = [
+        _of_another_rank(cause) if cause.id == "rank-imbalance" else _loss(cause, seen, plain, recorded, step_s)
+        for cause in trace.causes
+    ]
     notes = [_slower(slowed)] if slowed > 1 + NOTED_SLOWER else _unseen(timing, plain)
     return Attribution(shares=shares, losses=_largest_first(losses), slowed=slowed, notes=notes)
 
@@ -329,6 +332,13 @@ def _loss(cause: Cause, seen: Parts, plain: Parts, recorded: _Recorded, step_s: 
     worked_s = min(plain.compute + plain.copy, work_s * fits) if work_s else 0.0
     share = min(1.0, (idle_s + worked_s) / step_s)
     return Loss(id=cause.id, share=share, claim=cause.claim, where=cause.where, evidence=list(cause.evidence))
+
+
+def _of_another_rank(cause: Cause) -> Loss:
+    """What the rank that waits most waits for the slowest. Ranks keep in step, and are slowed down alike."""
+    return Loss(
+        id=cause.id, share=min(1.0, cause.share), claim=cause.claim, where=cause.where, evidence=list(cause.evidence)
+    )
 
 
 def _part(parts: Parts, name: str) -> float:

@@ -13,6 +13,9 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loss, Model
 from dynotune.schema.trace_summary import Operator, Place
 
+_PRODUCTS = "mm addmm bmm baddbmm addmv mv dot convolution mkldnn_convolution linear cudnn_convolution"
+PRODUCTS = frozenset(f"aten::{name}" for name in (*_PRODUCTS.split(), "convolution_backward"))
+"""Operators that multiply matrices or convolve."""
 _SEVERITIES: tuple[Severity, ...] = ("low", "medium", "high")
 
 

@@ -45,6 +45,7 @@ _PARTS: dict[str, Any] = {
     "compilation": Compilation,
     "peak_rss_bytes": int,
     "rss_growth_bytes": int,
+    "rss_levels_bytes": list[int],
     "workers_rss_growth_bytes": int | None,
 }
 

@@ -10,6 +10,7 @@ from dynotune.schema.facts import Unknown
 
 IdleCause = Literal["host", "loader", "sync", "kernel", "other"]
 StepSource = Literal["profiler", "repetition"]
+Caller = Literal["program", "library", "compiled", "optimizer", "backward", "loader", "unknown"]
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -216,12 +217,24 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     aligned_by: Literal["clock", "collectives", "nothing"]
 
 
+class Called(msgspec.Struct, frozen=True, kw_only=True):
+    """Operators of one name that one caller called."""
+
+    num: int
+    self_s: float
+
+
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
-    """Operators of one name on the host. `self_s` excludes the operators inside."""
+    """Operators of one name on the host. `self_s` excludes the operators inside.
+
+    Args:
+        callers: the same by who called them, which docs/reference/trace.md defines; {} in older records.
+    """
 
     name: str
     num: int
     self_s: float
+    callers: dict[Caller, Called] = {}
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):

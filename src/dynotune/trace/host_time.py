@@ -12,6 +12,7 @@ from dynotune.trace.idle import in_loader, loader_spans, working_thread
 from dynotune.trace.steps import named
 from dynotune.trace.timeline import HostKind, Ints, Timeline
 
+_TRANSFER = re.compile(r"(gloo|mpi|ucc):")
 COLLECTIVE = re.compile(r"(gloo|mpi|ucc|c10d):")
 # Generated code calls no operator: its kernels run inside these.
 COMPILED = re.compile(r"## Call CompiledFxGraph|CompiledFunction")
@@ -26,10 +27,7 @@ def facts(timeline: Timeline, window: tuple[int, int]) -> HostTime:
     loader_ns = int(in_loader(timeline, start, end, np.array([thread], dtype=np.int64))[0])
     in_batch = _union(timeline, own, window)
     collective = named(timeline, COLLECTIVE, HostKind.OPERATOR, HostKind.ANNOTATION)
-    rows = np.flatnonzero((timeline.host.kind == HostKind.OPERATOR) & (timeline.host.thread == thread))
-    compiled = named(timeline, COMPILED, HostKind.ANNOTATION)
-    rows = np.union1d(np.setdiff1d(rows, collective), compiled[timeline.host.thread[compiled] == thread])
-    operators = intervals.difference(_union(timeline, rows, window), in_batch)
+    operators = intervals.difference(_union(timeline, _operators(timeline, thread), window), in_batch)
     under_way = intervals.difference(_union(timeline, collective, window), in_batch)
     return HostTime(
         rank=timeline.rank,
@@ -39,6 +37,25 @@ def facts(timeline: Timeline, window: tuple[int, int]) -> HostTime:
         communication_s=intervals.length(intervals.difference(under_way, operators)) / 1e9,
         loader_in_background=bool(len(drawn)) and not len(own),
     )
+
+
+def collectives(timeline: Timeline) -> Ints:
+    """Rows of collectives that the host itself carries out, from the moment in which this rank joins."""
+    return named(timeline, _TRANSFER, HostKind.OPERATOR, HostKind.ANNOTATION)
+
+
+def without_operators(timeline: Timeline, window: tuple[int, int]) -> intervals.Set:
+    """The stretches of the window in which the working thread runs no operator, collectives aside."""
+    rows = _operators(timeline, working_thread(timeline))
+    return intervals.complement(_union(timeline, rows, window), *window)
+
+
+def _operators(timeline: Timeline, thread: int) -> Ints:
+    """Rows of this thread's operators and of generated code, collectives aside."""
+    collective = named(timeline, COLLECTIVE, HostKind.OPERATOR, HostKind.ANNOTATION)
+    rows = np.flatnonzero((timeline.host.kind == HostKind.OPERATOR) & (timeline.host.thread == thread))
+    compiled = named(timeline, COMPILED, HostKind.ANNOTATION)
+    return np.union1d(np.setdiff1d(rows, collective), compiled[timeline.host.thread[compiled] == thread])
 
 
 def _union(timeline: Timeline, rows: Ints, window: tuple[int, int]) -> intervals.Set:

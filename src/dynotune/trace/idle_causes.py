@@ -47,7 +47,13 @@ MANY_SMALL_COPIES = 100
 """A step. Below that size a copy is all latency."""
 MANY_OPTIMIZER_KERNELS = 300
 """A call of an optimizer: the implementations that take many parameters at once stay far below it."""
+MANY_OPTIMIZER_OPERATORS = 100
+"""The same on the CPU, of operators that take one parameter each: implementations that take many at once call a dozen
+for each group of parameters."""
+SHORT_OPERATOR_NS = 50_000
+"""A longer one has work in it that calling it does not explain."""
 
+_AT_ONCE = re.compile(r"aten::_(fused|foreach)_")
 _DEVICE_MEMORY = re.compile(r"(cuda|hip)(Malloc|Free)(?!Host)|(cu|hip)Mem(Alloc|Free|Create|Release|Map|Unmap)(?!Host)")
 _FREES = re.compile(r"(cuda|hip)Free(?!Host)|(cu|hip)Mem(Free|Release|Unmap)(?!Host)")
 _HOST_MEMORY = re.compile(r"(cuda|hip)(MallocHost|FreeHost|Host(Alloc|Malloc|Free|Register|Unregister))|cuMem\w*Host")
@@ -74,11 +80,12 @@ def host_losses(facts: RankFacts) -> list[Loss]:
     operators = host.thread[host.kind == HostKind.OPERATOR]
     busiest = int(np.argmax(np.bincount(operators))) if len(operators) else UNKNOWN
     start, end = (np.array([time], dtype=np.int64) for time in facts.window)
+    found = [*_optimizer_on_host(facts)]
     lost = int(in_loader(facts.timeline, start, end, np.array([busiest], dtype=np.int64))[0])
-    if not lost:
-        return []
-    where, evidence = _draws(facts)
-    return [Loss("loader-bound", lost, "The program waited for its data loader.", where, evidence)]
+    if lost:
+        where, evidence = _draws(facts)
+        found.append(Loss("loader-bound", lost, "The program waited for its data loader.", where, evidence))
+    return found
 
 
 def _loader(facts: RankFacts, gaps: Gaps) -> Iterator[Loss]:
@@ -285,6 +292,29 @@ def _optimizer(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
     found = facts.places.at(host.thread[spans].astype(np.int64), host.start_ns[spans])
     where = heaviest(facts, found, host.end_ns[spans] - host.start_ns[spans])
     yield Loss("optimizer-forloop", lost, claim, Place(where.function, where.operator), (evidence,), work)
+
+
+def _optimizer_on_host(facts: RankFacts) -> Iterator[Loss]:
+    """Of a program without a device: what its optimizers took, less operators that update many parameters at once."""
+    host = facts.timeline.host
+    spans = named(facts.timeline, OPTIMIZER, HostKind.ANNOTATION, HostKind.OPERATOR)
+    spans = spans[(host.start_ns[spans] >= facts.window[0]) & (host.end_ns[spans] <= facts.window[1])]
+    rows = np.flatnonzero(host.kind == HostKind.OPERATOR)
+    rows = outermost(host, np.setdiff1d(rows[_begins_inside(facts, rows, spans)], spans))
+    at_once = np.array([_AT_ONCE.match(name) is not None for name in facts.timeline.names], dtype=bool)[host.name[rows]]
+    took = host.end_ns[rows] - host.start_ns[rows]
+    num = int((~at_once).sum())
+    if not num or num <= MANY_OPTIMIZER_OPERATORS * len(spans) or np.median(took[~at_once]) >= SHORT_OPERATOR_NS:
+        return
+    lost = int((host.end_ns[spans] - host.start_ns[spans]).sum() - took[at_once].sum())
+    evidence = (
+        f"{num / len(spans):,.0f} operators in each call of the optimizer, {duration(np.median(took[~at_once]))} each"
+    )
+    found = facts.places.at(host.thread[spans].astype(np.int64), host.start_ns[spans])
+    where = heaviest(facts, found, host.end_ns[spans] - host.start_ns[spans])
+    claim = "The optimizer updates each parameter by operators of its own."
+    work = int(took[~at_once].sum())
+    yield Loss("optimizer-forloop", max(lost, work), claim, Place(where.function, where.operator), (evidence,), work)
 
 
 def _kernels_launched_inside(facts: RankFacts, spans: Ints) -> Ints:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynotune.schema.trace_summary import Operator
+from dynotune.schema.trace_summary import Called, Operator
+from dynotune.trace.callers import CALLERS, callers
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
 MOST = 50
@@ -22,12 +23,23 @@ def facts(timeline: Timeline, window: tuple[int, int]) -> list[Operator]:
     # Threads one after another on one axis: there no span of a thread meets one of another.
     shift = host.thread[rows].astype(np.int64) * (end - start + 1) - start
     begins, ends = np.maximum(host.start_ns[rows], start) + shift, np.minimum(host.end_ns[rows], end) + shift
-    names = host.name[rows]
-    num = np.bincount(names)
-    total = np.bincount(names, weights=self_times(begins, ends))
+    # Of each name by each caller; a row of the table is a name.
+    shape = (len(timeline.names), len(CALLERS))
+    key = host.name[rows] * len(CALLERS) + callers(timeline, np.sort(rows))[np.argsort(np.argsort(rows))]
+    size = len(timeline.names) * len(CALLERS)
+    num = np.bincount(key, minlength=size).reshape(shape)
+    own_ns = np.bincount(key, weights=self_times(begins, ends), minlength=size).reshape(shape)
     found = [
-        Operator(name=timeline.names[index], num=int(num[index]), self_s=int(total[index]) / 1e9)
-        for index in np.flatnonzero(num).tolist()
+        Operator(
+            name=timeline.names[index],
+            num=int(num[index].sum()),
+            self_s=int(own_ns[index].sum()) / 1e9,
+            callers={
+                CALLERS[caller]: Called(num=int(num[index, caller]), self_s=int(own_ns[index, caller]) / 1e9)
+                for caller in np.flatnonzero(num[index]).tolist()
+            },
+        )
+        for index in np.flatnonzero(num.sum(axis=1)).tolist()
     ]
     return sorted(found, key=lambda row: (-row.self_s, row.name))[:MOST]
 

@@ -27,6 +27,11 @@ def is_users(function: str) -> bool:
     return bool(file) and not is_of_library(file)
 
 
+def has_file(function: str) -> bool:
+    """Whether a Python function, as the recorder names it, is written in a file: the user's own or a library's."""
+    return _file(function) != ""
+
+
 def _file(function: str) -> str:
     """The file of a Python function; "" for built-in ones, `nn.Module: Linear_3` and code that has no file."""
     match = FUNCTION.match(function)
@@ -60,7 +65,7 @@ class Places:
     def __init__(self, timeline: Timeline, window: tuple[int, int]) -> None:
         self.timeline, self.window = timeline, window
         self._users = np.array([is_users(name) for name in timeline.names], dtype=bool)
-        self._any = np.array([_file(name) != "" for name in timeline.names], dtype=bool)
+        self._any = np.array([has_file(name) for name in timeline.names], dtype=bool)
         self._threads: dict[tuple[int, bool], _Thread] = {}
         host = timeline.host
         threads, num = np.unique(host.thread[host.kind == HostKind.PYTHON], return_counts=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Communication, Ranks, RankTime
-from dynotune.trace import intervals
+from dynotune.trace import host_time, intervals
 from dynotune.trace.kernel_names import CLASSES, without_arguments
 from dynotune.trace.kernels import classes_of
 from dynotune.trace.timeline import Ints, Timeline
@@ -45,11 +45,16 @@ class Steps(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Collectives:
-    """Those of one rank that start in its window, in order: positions of each name, and times."""
+    """Those of one rank that start in its window, in order: positions of each name, and times.
+
+    Args:
+        on_host: they are of a rank without a device.
+    """
 
     of_name: dict[str, Ints]
     start_ns: Ints
     end_ns: Ints
+    on_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,8 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
         return None
     collectives = [_collectives(*pair) for pair in zip(timelines, windows, strict=True)]
     alignment = _align(timelines, collectives)
-    waits = _waits(collectives, windows, alignment) if alignment.matched.size else None
+    free = [host_time.without_operators(*pair) for pair in zip(timelines, windows, strict=True)]
+    waits = _waits(collectives, windows, free, alignment) if alignment.matched.size else None
     labels = [index if timeline.rank is None else timeline.rank for index, timeline in enumerate(timelines)]
     rows = [
         RankTime(
@@ -119,22 +125,27 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
 
 
 def _collectives(timeline: Timeline, window: Window) -> _Collectives:
-    device = timeline.device
-    inside = (device.start_ns >= window[0]) & (device.start_ns < window[1])
-    rows = np.flatnonzero((classes_of(timeline) == _COMMUNICATION) & inside)
-    names = device.name[rows]
+    on_host = not len(timeline.device)
+    spans = timeline.host if on_host else timeline.device
+    rows = host_time.collectives(timeline) if on_host else np.flatnonzero(classes_of(timeline) == _COMMUNICATION)
+    rows = rows[(spans.start_ns[rows] >= window[0]) & (spans.start_ns[rows] < window[1])]
+    names = spans.name[rows]
     positions: dict[str, list[Ints]] = {}
     for index in np.unique(names):
         name = without_arguments(timeline.names[index])
         positions.setdefault(name, []).append(np.flatnonzero(names == index))
     of_name = {name: np.sort(np.concatenate(found)) for name, found in positions.items()}
-    return _Collectives(of_name=of_name, start_ns=device.start_ns[rows], end_ns=device.end_ns[rows])
+    return _Collectives(of_name, spans.start_ns[rows], spans.end_ns[rows], on_host)
 
 
 def _align(timelines: Sequence[Timeline], collectives: list[_Collectives]) -> _Alignment:
     """By the clocks, if the collectives do not contradict them; else by the collectives."""
     clock = _clock_offsets(timelines)
     first = collectives[0]
+    if clock is not None and all(own.on_host for own in collectives):
+        pairs_of = [_overlapping(first, other, lag) for other, lag in zip(collectives[1:], clock[1:], strict=True)]
+        if all(pairs is not None for pairs in pairs_of):
+            return _Alignment("clock", clock, _on_all_ranks([pairs for pairs in pairs_of if pairs is not None]))
     by_order = [pairs for other in collectives[1:] if (pairs := _by_order(first, other)) is not None]
     if len(by_order) == len(collectives) - 1:
         offset = [0] + [pairs[1] for pairs in by_order]
@@ -170,6 +181,22 @@ def _by_order(first: _Collectives, other: _Collectives) -> tuple[NDArray[np.int6
     offset = int(np.median(apart))
     together = np.abs(apart - offset) <= TOGETHER_NS
     return (both[:, together], offset) if together.mean() >= _BELIEVED else None
+
+
+def _overlapping(first: _Collectives, other: _Collectives, offset_ns: int) -> NDArray[np.int64] | None:
+    """Pairs of rows of collectives on the host, shape (2, n), if the i-th of a name are under way at once.
+
+    A thread of the host may be told late that a collective has ended: they need not end together.
+    """
+    pairs = [np.empty((2, 0), dtype=np.int64)]
+    for name in sorted(first.of_name.keys() & other.of_name.keys()):
+        a, b = first.of_name[name], other.of_name[name]
+        if abs(len(a) - len(b)) <= _MOST_LAG:
+            pairs.append(_best_lag(a, b, first.end_ns, other.end_ns))
+    both = np.concatenate(pairs, axis=1)
+    start_ns, end_ns = other.start_ns[both[1]] - offset_ns, other.end_ns[both[1]] - offset_ns
+    at_once = (first.start_ns[both[0]] < end_ns + TOGETHER_NS) & (start_ns < first.end_ns[both[0]] + TOGETHER_NS)
+    return both[:, at_once] if len(at_once) and at_once.mean() >= _BELIEVED else None
 
 
 def _best_lag(a: Ints, b: Ints, ends_a: Ints, ends_b: Ints) -> NDArray[np.int64]:
@@ -219,9 +246,12 @@ def _on_all_ranks(pairs: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _waits(
-    collectives: list[_Collectives], windows: Sequence[Window], alignment: _Alignment
+    collectives: list[_Collectives], windows: Sequence[Window], free: Sequence[intervals.Set], alignment: _Alignment
 ) -> tuple[list[int], NDArray[np.int64]]:
-    """Nanoseconds each rank waits, and those of rank i for rank j, shape (ranks, ranks)."""
+    """Nanoseconds each rank waits, and those of rank i for rank j, shape (ranks, ranks).
+
+    A rank without a device waits while it runs no operator: `free`. A collective beside one holds nobody up.
+    """
     assert alignment.offset_ns is not None
     rows = list(zip(collectives, alignment.matched, alignment.offset_ns, strict=True))
     joined = np.stack([own.start_ns[at] - offset for own, at, offset in rows])
@@ -229,8 +259,13 @@ def _waits(
     waits, for_whom = [], np.zeros((len(rows), len(rows)), dtype=np.int64)
     for rank, (own, at, offset) in enumerate(rows):
         start, end = own.start_ns[at], np.minimum(last_at + offset, own.end_ns[at])
-        waits.append(intervals.length(intervals.clip(intervals.union(start, end), *windows[rank])))
+        waited = intervals.clip(intervals.union(start, end), *windows[rank])
         inside = np.clip(end, *windows[rank]) - np.clip(start, *windows[rank])
+        if own.on_host:
+            waits.append(int(intervals.covered(free[rank], waited[:, 0], waited[:, 1]).sum()))
+            inside = intervals.covered(free[rank], start, np.maximum(start, end))
+        else:
+            waits.append(intervals.length(waited))
         for_whom[rank] = np.bincount(last, weights=np.maximum(inside, 0), minlength=len(rows)).astype(np.int64)
     return waits, for_whom
 
@@ -259,7 +294,9 @@ def _busy_s(timeline: Timeline, window: Window) -> float | None:
 
 def _imbalance(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Sequence[Steps | None]) -> float | None:
     """Largest over smallest time that ranks computed, a step where all know theirs; None where one did not compute."""
-    compute = [_compute_ns(*pair) for pair in zip(timelines, windows, strict=True)]
+    on_host = not any(len(timeline.device) for timeline in timelines)
+    compute_ns = _operators_ns if on_host else _compute_ns
+    compute = [compute_ns(*pair) for pair in zip(timelines, windows, strict=True)]
     num_steps = [len(own.start_ns) if own is not None else 0 for own in steps]
     if all(num_steps):
         compute = [time / num for time, num in zip(compute, num_steps, strict=True)]
@@ -272,6 +309,11 @@ def _compute_ns(timeline: Timeline, window: Window) -> float:
     kernels = (classes >= 0) & (classes != _COMMUNICATION)
     here = [kernels & (timeline.device.device == index) for index in timeline.devices]
     return float(sum(intervals.length(_union(timeline, mask, window)) for mask in here))
+
+
+def _operators_ns(timeline: Timeline, window: Window) -> float:
+    """What operators took of a rank without a device."""
+    return float(window[1] - window[0] - intervals.length(host_time.without_operators(timeline, window)))
 
 
 def _union(timeline: Timeline, mask: NDArray[np.bool_], window: Window) -> intervals.Set:

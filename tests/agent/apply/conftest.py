@@ -14,6 +14,8 @@ import dynotune
 from dynotune import knobs
 from dynotune.launch import environment
 
+from ...forked import Forked
+
 AGENT = Path(dynotune.__file__).parent / "agent"
 DRIVER = Path(__file__).with_name("driver.py")
 
@@ -36,37 +38,9 @@ class Outcome:
         return [event for event in self.events if event["event"] == "error"]
 
 
-class Forked:
-    """Children of an interpreter that has imported torch: most of a child's start is that import."""
-
-    def __init__(self):
-        self._parent = None
-
-    def __call__(self, job):
-        """Exit code, and what the child said on both streams."""
-        if self._parent is None:
-            self._parent = subprocess.Popen(
-                [sys.executable, str(DRIVER)],
-                env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-            )  # fmt: skip
-        try:
-            print(job, file=self._parent.stdin, flush=True)
-            code = int(self._parent.stdout.readline())
-        except BaseException:
-            self.end()
-            raise
-        return code, job.with_name("stdout").read_text(), job.with_name("stderr").read_text()
-
-    def end(self):
-        if self._parent is not None:
-            os.killpg(self._parent.pid, 9)
-            self._parent.communicate()
-            self._parent = None
-
-
 @pytest.fixture(scope="session")
 def forked():
-    forked = Forked()
+    forked = Forked("torch", env=_environment())
     yield forked
     forked.end()
 
@@ -74,7 +48,11 @@ def forked():
 @pytest.fixture
 def child(tmp_path, forked):
     """`child(program, *settings)`: an `Outcome`. Started anew where it is to find another environment."""
-    return lambda program, *settings, **how: _run(tmp_path, forked, program, settings, **how)
+
+    def fork(job):
+        return forked.run([str(DRIVER), str(job)], cwd=job.parent, folder=job.parent)
+
+    return lambda program, *settings, **how: _run(tmp_path, fork, program, settings, **how)
 
 
 @pytest.fixture
@@ -105,16 +83,16 @@ def _run(folder, fork, program, settings, env=None, facts=None, torch=True, plan
     (folder / "program.py").write_text(dedent(program))
     (folder / "job.json").write_text(json.dumps(job))
     if torch and planned is None and child_env == inherited:
-        code, stdout, stderr = fork(folder / "job.json")
+        done = fork(folder / "job.json")
     else:
-        code, stdout, stderr = _start(folder / "job.json", child_env)
-    assert code == 0, stdout + stderr
+        done = _start(folder / "job.json", child_env)
+    assert done.returncode == 0, done.stdout + done.stderr
     outcome = json.loads((folder / "outcome.json").read_text())
     return Outcome(
         out=outcome["out"],
         readback={answer["knob"]: answer for answer in outcome["readback"]},
         events=outcome["events"],
-        stdout=stdout,
+        stdout=done.stdout,
     )
 
 
@@ -123,11 +101,8 @@ def _environment():
 
 
 def _start(job, env=None):
-    done = subprocess.run(
-        [sys.executable, str(DRIVER), str(job)], env=env or _environment(), cwd=job.parent,
-        capture_output=True, text=True,
-    )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
+    words = [sys.executable, str(DRIVER), str(job)]
+    return subprocess.run(words, env=env or _environment(), cwd=job.parent, capture_output=True, text=True)
 
 
 def _plain(setting):

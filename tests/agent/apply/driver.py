@@ -1,11 +1,7 @@
-"""The child: sets up `apply.Settings` as the agent does; the program finds `out` among its globals.
-
-With a job it does that one. Without, it imports torch and forks for each job that standard input names.
-"""
+"""The child: sets up `apply.Settings` as the agent does; the program finds `out` among its globals."""
 
 import functools
 import json
-import os
 import runpy
 import sys
 import threading
@@ -69,34 +65,5 @@ def watch_loaders(torch, settings):
     loader_class.__iter__ = __iter__
 
 
-def fork_for_each_job():
-    """A child returns, with its job as its only argument; the others' exit codes go to standard output."""
-    import torch  # noqa: F401
-
-    for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            become(Path(line.rstrip("\n")))
-            return
-        _, status = os.waitpid(pid, 0)
-        os.write(1, b"%d\n" % os.waitstatus_to_exitcode(status))
-    sys.exit()
-
-
-def become(job):
-    sys.argv.append(str(job))
-    os.chdir(job.parent)
-    for descriptor, name, flags in (
-        (0, os.devnull, os.O_RDONLY),
-        (1, "stdout", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
-        (2, "stderr", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
-    ):
-        file = os.open(name, flags, 0o600)
-        os.dup2(file, descriptor)
-        os.close(file)
-
-
 if __name__ == "__main__":
-    if len(sys.argv) == 1:
-        fork_for_each_job()
     main(json.loads(Path(sys.argv[1]).read_text()))

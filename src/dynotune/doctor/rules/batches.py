@@ -161,9 +161,12 @@ def last_batch_shape(seen: Seen) -> Iterator[Finding]:
 def _saved(loading: Loading, part_s: float, waited: float) -> float:
     """Share of a step without that part of making batches.
 
-    In the process itself the wait shrinks in proportion; workers, if busy, make batches that much faster.
+    In the process itself the wait shrinks in proportion; workers, if busy, make batches that much faster. Workers that
+    rest are ahead: then batches are waited for because they are handed over, or take turns with the program at a core.
     """
     part = min(1.0, part_s / loading.fetch_s) if loading.fetch_s else 0.0
+    if loading.busy_share is not None and loading.busy_share < policy.WORKERS_REST:
+        return 0.0
     return waited * part if loading.busy_share is None else min(waited, loading.busy_share * part)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import at_least, main_model, operator_share, place_of, saved, severity_of, waits_for_host
+from dynotune.doctor.bounds import PRODUCTS, at_least, main_model, place_of, saved, severity_of, waits_for_host
 from dynotune.doctor.machine import known
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
@@ -14,8 +14,9 @@ from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation
 from dynotune.schema.setting import Setting
-from dynotune.schema.trace_summary import Place
+from dynotune.schema.trace_summary import Caller, Place
 
+OF_MODEL: tuple[Caller, ...] = ("program", "library", "backward", "unknown")
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
 SHOWN = 3
 _BREAK = re.compile(r"(?:\d+x )?(?P<file>.+?\.py):(?P<line>\d+): ")
@@ -60,7 +61,8 @@ def graph_breaks(seen: Seen) -> Iterator[Finding]:
     after a break inside a loop, which it does without a word.
 
     Costs: at most what compiling whole could spare: the device's waits for the host, and three quarters of the
-    pointwise kernels' time; without a device the time of Python and of operators that were not compiled.
+    pointwise kernels' time; without a device the time of Python, and three quarters of that of operators that were not
+    compiled and are no products.
 
     Wrong when: what breaks the graph is needed, and runs once in many calls.
     """
@@ -255,9 +257,22 @@ def _spared(seen: Seen) -> float | Unknown:
         host = waits_for_host(seen)
         if seen.uses_cuda:
             return min(1.0, host + saved(seen, policy.FUSABLE * seen.lost("compile-default")))
-        return min(1.0, host + operator_share(seen, lambda name: name.startswith("aten::")))
+        return min(1.0, host + policy.FUSABLE * _uncompiled(seen))
     except Missing as missing:
         return Unknown(f"{missing.name}: {missing.reason}")
+
+
+def _uncompiled(seen: Seen) -> float:
+    """Of a plain step of a program without a device, operators that compiling could fuse.
+
+    Those in generated code are compiled already; products and convolutions stay calls of a library; optimizers and
+    loaders are no part of the model.
+    """
+    rows = [row for row in seen.trace.operators if row.name.startswith("aten::") and row.name not in PRODUCTS]
+    all_s = sum(row.self_s for row in seen.trace.operators)
+    fusable_s = sum(called.self_s for row in rows for caller, called in row.callers.items() if caller in OF_MODEL)
+    fusable_s += sum(row.self_s for row in rows if not row.callers)
+    return fusable_s / all_s * seen.attribution.shares.device if all_s else 0.0
 
 
 def _shares_of_host(seen: Seen) -> float | Unknown:

@@ -5,25 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import after_waits, main_model, operator_share, operators, place_of, saved, waits_for_host
+from dynotune.doctor.bounds import (
+    PRODUCTS,
+    after_waits,
+    main_model,
+    operators,
+    place_of,
+    saved,
+    waits_for_host,
+)
 from dynotune.doctor.machine import known, known_number
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.setting import Setting
-from dynotune.schema.trace_summary import Operator, Place
+from dynotune.schema.trace_summary import Called, Caller, Operator, Place
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
-_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "convolution", "mkldnn_convolution", "linear")
+_PROGRAM: tuple[Caller, ...] = ("program", "unknown")
+_FORWARD: tuple[Caller, ...] = (*_PROGRAM, "library")
 _SMALL = (
     "select add sub mul div neg abs pow sqrt rsqrt exp log sin cos tanh sigmoid relu clamp clamp_min clamp_max minimum "
     "maximum where lt le gt ge eq ne index copy_ fill_ slice unbind item _local_scalar_dense remainder floor round "
     "logical_and logical_or masked_fill index_put_ scalar_tensor"
 )
-_PRODUCT_NAMES = frozenset(f"aten::{name}" for name in _PRODUCTS) | {
-    "aten::cudnn_convolution",
-    "aten::convolution_backward",
-}
 _SMALL_NAMES = frozenset(f"aten::{name}" for name in _SMALL.split())
 
 
@@ -174,24 +179,28 @@ def launch_latency(seen: Seen) -> Iterator[Finding]:
 def optimizer_forloop(seen: Seen) -> Iterator[Finding]:
     """The optimizer updates each parameter by kernels of its own.
 
-    Sees: more than 300 short kernels in each call of an optimizer's step.
+    Sees: more than 300 short kernels in each call of an optimizer's step; without a device more than 100 short
+    operators that take one parameter each.
 
-    Costs: their time and that in which the device waits for them to be queued.
+    Costs: their time and that in which the device waits for them to be queued; without a device what the optimizer
+    takes beside operators that take many parameters at once.
 
     Wrong when: the optimizer exists in that form alone.
     """
-    if not seen.uses_cuda:
-        return
     losses = seen.losses("optimizer-forloop")
     share = min(1.0, sum(loss.share for loss in losses))
     if share < policy.LEAST_SHARE:
         return
-    slow = [each for each in seen.optimizers if not each.fused and any("cuda" in device for device in each.devices)]
+    device = "cuda" if seen.uses_cuda else "cpu"
+    here = [each for each in seen.optimizers if any(name.startswith(device) for name in each.devices)]
+    # The first group alone is known: where that is fused, others are not.
+    slow = [each for each in here if not each.fused] or here
     fusable = any(each.name.rpartition(".")[2] in FUSED for each in slow)
+    kernels = "kernels" if seen.uses_cuda else "operators"
     yield Finding(
         id="optimizer-forloop",
         severity=policy.severity(share),
-        claim="The optimizer updates each parameter by kernels of its own.",
+        claim=f"The optimizer updates each parameter by {kernels} of its own.",
         share=share,
         evidence=[
             *evidence_of(losses),
@@ -199,7 +208,7 @@ def optimizer_forloop(seen: Seen) -> Iterator[Finding]:
         ],
         where=place_of(losses),
         candidates=[Setting("optimizer.fused", True)] if fusable else [],
-        remedy="Pass fused=True, or leave foreach at its default."
+        remedy=("Pass fused=True, or leave foreach at its default." if seen.uses_cuda else "Pass fused=True.")
         if fusable
         else "Leave foreach at its default, or update with torch._foreach_ functions.",
     )
@@ -209,47 +218,62 @@ def optimizer_forloop(seen: Seen) -> Iterator[Finding]:
 def python_elementwise_loops(seen: Seen) -> Iterator[Finding]:
     """A Python loop works on a tensor element by element.
 
-    Sees: hundreds of pointwise and indexing operators a step, short ones and twenty or more for each matrix product or
-    convolution.
+    Sees: hundreds of pointwise and indexing operators a step that functions of the program's own call one by one, short
+    ones and twenty or more for each matrix product or convolution. What optimizers, backward passes and loops of
+    libraries call does not count.
 
-    Costs: their part of the time that the device waits for the host; without a device their own time, and their part
-    of Python's.
+    Costs: their part, and their backward pass's, of the time that the device waits for the host; without a device their
+    own time, and their part of Python's.
 
     Wrong when: each element depends on the one before, as in a recurrence.
     """
     num_steps = seen.trace.num_steps
     if not num_steps:
         raise Missing("steps in the trace", "they are neither marked nor found")
-    small = operators(seen, _SMALL_NAMES.__contains__)
-    per_step = sum(row.num for row in small) / num_steps
-    products = sum(row.num for row in operators(seen, _PRODUCT_NAMES.__contains__)) / num_steps
+    small = [(row, _by_program(row)) for row in operators(seen, _SMALL_NAMES.__contains__)]
+    num = sum(called.num for _, called in small)
+    products = sum(row.num for row in operators(seen, PRODUCTS.__contains__)) / num_steps
+    per_step = num / num_steps
     if per_step < policy.MANY_SMALL_OPERATORS or per_step < policy.SMALL_PER_PRODUCT * products:
         return
-    short = sum(row.self_s for row in small) / sum(row.num for row in small) < policy.SHORT_OPERATOR_S
+    short = sum(called.self_s for _, called in small) / num < policy.SHORT_OPERATOR_S
     share = _of_loop(seen, small) if short else 0.0
     if share < policy.LEAST_SHARE:
         return
     losses = seen.losses("launch-bound", "host-bound")
-    commonest = sorted(small, key=lambda row: -row.num)[:3]
+    commonest = sorted(small, key=lambda pair: -pair[1].num)[:3]
     yield Finding(
         id="python-elementwise-loops",
         severity=policy.severity(share),
         claim=f"{per_step:,.0f} pointwise and indexing operators run in a step, as of a Python loop over elements.",
         share=share,
-        evidence=[f"{row.name}: {row.num / num_steps:,.0f} a step" for row in commonest] + evidence_of(losses, 1),
+        evidence=[f"{row.name}: {called.num / num_steps:,.0f} a step" for row, called in commonest]
+        + evidence_of(losses, 1),
         where=place_of(losses, main_model(seen)),
         remedy="Write the loop as operations on the whole tensor (masks, where, cumsum, indexing by tensors).",
     )
 
 
-def _of_loop(seen: Seen, small: list[Operator]) -> float:
-    """Of a plain step, what these operators take, with the Python around them."""
-    outermost = [row for row in seen.trace.operators if row.name.startswith("aten::")]
-    all_s = sum(row.self_s for row in outermost)
-    part = min(1.0, sum(row.self_s for row in small) / all_s) if all_s else 0.0
+def _by_program(row: Operator) -> Called:
+    """Those that the program itself calls one by one; where no stacks were recorded, that nobody else is known to."""
+    if not row.callers:
+        return Called(num=row.num, self_s=row.self_s)
+    own = [row.callers[caller] for caller in _PROGRAM if caller in row.callers]
+    return Called(num=sum(called.num for called in own), self_s=sum(called.self_s for called in own))
+
+
+def _of_loop(seen: Seen, small: list[tuple[Operator, Called]]) -> float:
+    """Of a plain step, what these operators and those of their backward pass take, with the Python around them."""
+    all_s = sum(row.self_s for row in seen.trace.operators if row.name.startswith("aten::"))
+    if not all_s:
+        return 0.0
+    forward = sum(sum(row.callers[caller].num for caller in _FORWARD if caller in row.callers) for row, _ in small)
+    looped = sum(called.num for _, called in small) / forward if forward else 0.0
+    backward_s = sum(row.callers["backward"].self_s for row, _ in small if "backward" in row.callers)
+    part = min(1.0, (sum(called.self_s for _, called in small) + looped * backward_s) / all_s)
     if seen.uses_cuda:
         return min(waits_for_host(seen), part * seen.lost("launch-bound", "host-bound", "launch-latency"))
-    return min(1.0, operator_share(seen, _SMALL_NAMES.__contains__) + part * waits_for_host(seen))
+    return min(1.0, part * (seen.attribution.shares.device + waits_for_host(seen)))
 
 
 @rule("program", explains=["host-bound"])

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from dynotune.doctor import policy
+from dynotune.doctor.machine import known
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding, Severity
@@ -173,7 +174,8 @@ def leak_graph_kept(seen: Seen) -> Iterator[Finding]:
 
     Costs: memory, until there is none. Often a loss is summed up with its graph (`total += loss`).
 
-    Wrong when: the program fills a cache that has an end.
+    Wrong when: the program fills a cache that has an end. Growth of the process is not judged while the program runs
+    torch's profiler, which keeps each event.
     """
     num_steps = max(1, seen.timing.num_steps)
     for one in seen.allocators:
@@ -183,6 +185,8 @@ def leak_graph_kept(seen: Seen) -> Iterator[Finding]:
             free = max(0, one.total_bytes - one.allocated_bytes)
             yield _leak(seen, f"allocated memory of {one.device}", grown, free)
             return
+    if known(seen, "live.profiler_place"):
+        return
     grown_rss = seen.process.rss_growth_bytes
     if grown_rss is None:
         raise Missing("growth of the process's memory", "it was not followed")

@@ -29,6 +29,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -52,6 +53,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FAULTS = ROOT / "tests" / "faults"
 DEADLINE_S = 300
 MEDIUM = ("high", "medium")
+NOT_RECORDED = ("env.PYTHONPATH", "env.LD_LIBRARY_PATH", "env.NVIDIA_REQUIRE_CUDA", "gpu.uuid", "gpu1.uuid")
+"""Facts of where it was run: no rule asks for them."""
 
 Row = dict[str, Any]
 
@@ -146,8 +149,12 @@ def replayed(case: Case, folder: Path, record: Path | None) -> Row:
         attribution = attributed(observation.processes, trace, timelines)
         observation = msgspec.structs.replace(observation, trace=trace, attribution=attribution)
     if record is not None:
-        text = without_places(msgspec.json.encode(observation).decode()).encode()
-        (record / f"{case.key}.json.gz").write_bytes(gzip.compress(text, mtime=0))
+        known = {name: value for name, value in observation.facts.items() if name not in NOT_RECORDED}
+        observation = msgspec.structs.replace(observation, facts=known)
+        text = without_places(msgspec.json.encode(observation).decode())
+        if isinstance(python := known.get("python.executable"), str):
+            text = text.replace(str(Path(python).parents[1]), "venv")
+        (record / f"{case.key}.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
     return _concluded(json.loads(msgspec.json.encode(conclude(observation))))
 
 
@@ -266,7 +273,7 @@ def main() -> None:
     out = given.out or RESULTS / f"diagnosis_accuracy_{given.device}.json"
     rows: dict[str, Row] = json.loads(out.read_text())["programs"] if out.is_file() and not given.replay else {}
     shared = given.device == "cuda" and given.lanes > given.gpus
-    own_doing = {"cpu-affinity-narrow"} if given.lanes > 1 else set()
+    own_doing = {"cpu-affinity-narrow"} if given.lanes > 1 or given.replay else set()
     own_doing |= {"gpu-shared"} if shared else set()
     wanted = list(cases(given.device, given.doses, given.only))
     until_s = time.monotonic() + given.budget_s
@@ -277,6 +284,8 @@ def main() -> None:
     for lane in range(given.lanes):
         free.put((cpus[lane * size : (lane + 1) * size], lane % given.gpus if given.gpus > 1 else None))
 
+    saving = threading.Lock()
+
     def judge(case: Case) -> None:
         if (case.key in rows and "failed" not in rows[case.key]) or time.monotonic() > until_s:
             return
@@ -286,7 +295,8 @@ def main() -> None:
         finally:
             free.put(own)
         rows[case.key] = judged(case, row, own_doing)
-        save()
+        with saving:
+            save()
 
     def save() -> None:
         ordered = {case.key: rows[case.key] for case in wanted if case.key in rows}

@@ -226,11 +226,16 @@ parts = st.builds(Parts, **dict.fromkeys(Parts.__struct_fields__, seconds))
 
 @given(parts, st.floats(1e-6, 10), seconds)
 def test_parts_sum_to_the_step_and_the_devices_own_time_comes_first(seen, step_s, wait_s):
-    plain = plain_parts(seen, step_s, wait_s)
+    plain = plain_parts(seen, step_s, wait_s, most_wait_s=2 * wait_s, garbage_s=0.1)
     assert sum(msgspec.structs.astuple(plain)) == pytest.approx(step_s)
     assert all(part >= 0 for part in msgspec.structs.astuple(plain))
     assert plain.busy == pytest.approx(min(seen.busy, step_s))
-    assert plain.loader <= wait_s
+    assert plain.loader <= 2 * wait_s + 1e-9
+    assert plain.host + plain.late <= seen.host + seen.late + 1e-9
+    assert plain.garbage <= 0.1
+    if plain.unseen > 1e-9:
+        assert plain.loader == pytest.approx(max(2 * wait_s, min(wait_s, plain.loader)))
+        assert plain.garbage == pytest.approx(0.1)
     if plain.busy + plain.queued + plain.loader + plain.sync < step_s - 1e-9:
         assert plain.sync == pytest.approx(seen.sync)
 
@@ -251,6 +256,33 @@ def test_a_step_shorter_than_the_devices_recorded_work_is_noted_and_shared_in_pr
     assert found.shares.device == pytest.approx(1)
     assert any("clocks changed" in note for note in found.notes)
     assert not attribute(timing(step_s=0.0099), trace).notes
+
+
+def test_what_no_recorded_step_had_is_laid_to_nobody():
+    """Now and then a step is slow: the window holds some, the ten that were recorded none."""
+    acts = [python(MS), *kernels(100, 20 * US, 100 * US)]
+    recording, plain = summarise([recorded(acts, slower=1)]), timed(acts)
+    longer = msgspec.structs.replace(plain, step_s=1.5 * plain.step_s, wait_s=None)
+    found = attribute(longer, recording)
+    assert found.shares.host == pytest.approx(0, abs=0.01)
+    assert found.shares.other == pytest.approx(1 / 3, abs=0.02)
+    assert any("not in the recorded ones" in note for note in found.notes)
+    waited = attribute(msgspec.structs.replace(longer, wait_s=1.0), recording)
+    assert waited.shares.input == pytest.approx(1 / 3, abs=0.02)
+    assert not waited.notes
+    collected = attribute(longer, recording, garbage_s=0.2 * longer.step_s)
+    assert collected.shares.host == pytest.approx(0.2, abs=0.02)
+    assert not [loss for loss in collected.losses if loss.id == "host-bound" and loss.share > 0.02]
+
+
+def test_what_a_step_saves_without_a_cause_is_of_the_plain_step():
+    acts = [python(MS), *kernels(100, 20 * US, 100 * US)]
+    recording, plain = summarise([recorded(acts, slower=1)]), timed(acts)
+    assert attribute(plain, recording, without={"sync-per-step": 0.3}).without == pytest.approx(
+        {"sync-per-step": 0.3}, rel=0.02
+    )
+    longer = msgspec.structs.replace(plain, step_s=2 * plain.step_s)
+    assert attribute(longer, recording, without={"sync-per-step": 0.3}).without["sync-per-step"] < 0.16
 
 
 def test_copies_within_the_device_are_its_work_and_those_between_devices_communication():
@@ -297,6 +329,13 @@ def test_without_a_device_operators_keep_their_time_and_python_gets_the_rest():
     assert found.shares.host == pytest.approx(10 / 80)
     assert found.busy_share is None
     assert (found.shares.transfer, found.shares.communication) == (0, 0)
+
+
+def test_without_a_device_python_gets_no_more_than_was_recorded():
+    found = attribute(timing(step_s=200e-9, wait_s=30e-9), on_the_host(), garbage_s=20e-9)
+    assert found.shares.host == pytest.approx((30 + 20) / 200)
+    assert found.shares.other == pytest.approx(80 / 200)
+    assert found.notes
 
 
 def test_without_a_device_what_the_loader_costs_is_its_wait_in_the_plain_run():

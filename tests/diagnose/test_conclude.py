@@ -32,6 +32,13 @@ def test_the_bottleneck_is_the_largest_avoidable_part_of_a_tenth_else_a_busy_dev
     assert bottleneck(attribution(busy_share=busy, **shares)) == expected
 
 
+def test_the_verdict_says_how_much_of_a_step_is_laid_to_nobody():
+    found = attribution(busy_share=0.6, other=0.4)
+    assert verdict(timing(), found, "none", []) == (
+        "A step takes 100 ms; the device works for 60% of it, and what 40% of it goes to is not known."
+    )
+
+
 def test_where_allocating_holds_the_device_up_the_bottleneck_is_memory():
     allocating = loss("empty-cache-in-loop", 0.3)
     assert bottleneck(attribution(allocating, busy_share=0.5, host=0.5)) == "memory"

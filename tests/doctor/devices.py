@@ -99,6 +99,7 @@ def on_gpu(
     traced: dict[str, Any] | None = None,
     live: Facts | None = None,
     facts: Facts | None = None,
+    without: dict[str, float] | None = None,
     **process: Any,
 ) -> Observation:
     """A training on one H200 that keeps the device busy."""
@@ -107,7 +108,7 @@ def on_gpu(
     usual: dict[str, Any] = {"timed": timing(), "models": [model()], "optimizers": [optimizer()]}
     return observed(
         facts=FACTS | (facts or {}),
-        attributed=attribution(*losses, busy_share=busy, **parts),
+        attributed=attribution(*losses, busy_share=busy, without=without, **parts),
         trace=trace(device=True, **(traced or {})),
         live=LIVE | (live or {}),
         **(usual | process),

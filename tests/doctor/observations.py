@@ -25,11 +25,13 @@ def timing(**fields: Any) -> Timing:
     return Timing(**(usual | fields))
 
 
-def attribution(*losses: Loss, busy_share: float | None = None, **shares: float) -> Attribution:
+def attribution(
+    *losses: Loss, busy_share: float | None = None, without: dict[str, float] | None = None, **shares: float
+) -> Attribution:
     """Shares that are named; the rest is the device's."""
     parts = dict.fromkeys(("input", "transfer", "host", "communication", "other"), 0.0) | shares
     parts.setdefault("device", 1.0 - sum(parts.values()))
-    return Attribution(shares=Shares(**parts), losses=list(losses), busy_share=busy_share)
+    return Attribution(shares=Shares(**parts), losses=list(losses), busy_share=busy_share, without=without or {})
 
 
 def loss(id_: str, share: float, **fields: Any) -> Loss:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from dynotune.schema.observation import Loader
@@ -50,6 +51,28 @@ def test_the_larger_part_of_the_waits_names_them():
     assert "host-bound" not in launches
     python = found(waiting(lost("launch-bound", 0.2), lost("host-bound", 0.35)))
     assert (python["launch-bound"].share, python["host-bound"].share) == (0.2, 0.35)
+
+
+def test_what_the_host_does_between_waits_counts_for_the_waits():
+    both = lost("host-bound", 0.3), lost("sync-per-step", 0.05)
+    (finding,) = found(waiting(*both, without={"sync-per-step": 0.35})).values()
+    assert (finding.id, finding.share) == ("sync-per-step", 0.35)
+    left = found(waiting(*both, without={"sync-per-step": 0.15}))
+    assert left["host-bound"].share == pytest.approx(0.2)
+
+
+def short(num: int, short_s: float) -> Any:
+    """So many of 10,000 kernels in ten steps of 0.1 s; half of the time is that of products."""
+    few = msgspec.structs.replace(kernels(mean_s=5e-5, num=10_000, matmul=0.5), num_short=num, short_s=short_s)
+    return {"kernels": [few]}
+
+
+def test_a_busy_device_may_be_so_with_short_kernels():
+    finding = found(waiting(lost("launch-latency", 0.05), host=0.0, traced=short(9000, 0.2)))["launch-bound"]
+    assert (finding.share, finding.also) == (pytest.approx(0.25), ["launch-latency"])
+    assert "900 of 1,000 kernels" in finding.claim
+    for few in (short(7000, 0.2), short(9000, 0.04), {"kernels": [kernels(num=10_000, matmul=0.5)]}):
+        assert "launch-bound" not in found(waiting(lost("launch-latency", 0.05), host=0.0, traced=few))
 
 
 def test_waits_for_the_host_weigh_from_a_twentieth_on():

@@ -8,7 +8,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Collections, Loader, SlowStep
 from dynotune.schema.trace_summary import Place
 
-from .observations import observed, timing
+from .observations import attribution, observed, timing
 
 WHY = {
     "gc-jitter": "garbage",
@@ -54,6 +54,31 @@ def test_of_several_things_that_a_step_had_one_counts():
     assert ask("recompile-jitter", timed)
     assert not ask("gc-jitter", timed)
     assert not ask("loader-jitter", timed)
+
+
+def test_all_collections_of_the_window_count_where_they_were_timed():
+    often = Collections(num=30, num_oldest=20, total_s=2.0, longest_s=0.1)
+    (found,) = ask("gc-jitter", timing(), collections=often)
+    assert (found.share, found.severity) == (pytest.approx(2.0 / 5), "high")
+    assert "40%" in found.claim
+    assert not ask("gc-jitter", timing(), collections=Collections(num=9, num_oldest=0, total_s=0.03, longest_s=0.01))
+    # The slow step was slow for another reason.
+    quick = Collections(num=3, num_oldest=1, total_s=0.003, longest_s=0.002)
+    assert not ask("gc-jitter", timing(slow=[slow("garbage")], usual_s=0.1), collections=quick)
+
+
+def test_a_device_that_has_work_queued_does_not_wait_for_the_collector():
+    often = Collections(num=30, num_oldest=20, total_s=2.0, longest_s=0.1)
+    busy = attribution(busy_share=0.9, host=0.06, input=0.02, other=0.02)
+    (found,) = ask("gc-jitter", timing(), collections=often, attributed=busy)
+    assert found.share == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("id_", [*WHY, "epoch-jitter"])
+def test_a_slow_step_costs_no_more_than_the_device_waits(id_):
+    timed = timing(slow=[slow(WHY.get(id_, ""))], usual_s=0.1, epoch_begin_s=0.4, num_epochs=5)
+    (found,) = ask(id_, timed, attributed=attribution(busy_share=0.98, host=0.02))
+    assert found.share == pytest.approx(0.02)
 
 
 def test_the_longest_collection_is_told_where_it_is_known():

@@ -72,6 +72,12 @@ def test_an_allocator_that_runs_out_and_tries_again():
     assert found(holds(loss("alloc-retries", 0.2)))["alloc-retries"].share == 0.2
 
 
+def test_memory_that_is_taken_and_given_back_though_nobody_empties_the_cache():
+    lost = loss("empty-cache-in-loop", 0.2), loss("host-bound", 0.1)
+    (finding,) = found(holds(*lost, live={"live.empty_cache_calls": 0})).values()
+    assert (finding.id, finding.share) == ("alloc-retries", 0.2)
+
+
 def test_a_setting_that_is_there_already_is_no_candidate():
     tries = allocator(num_alloc_retries=3)
     facts = {"env.PYTORCH_ALLOC_CONF": "expandable_segments:True"}

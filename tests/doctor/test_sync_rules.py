@@ -14,8 +14,9 @@ from .test_transfer_rules import _model, copies, trace
 ITEM = Place("train.py(31): step", "aten::item", "cudaStreamSynchronize")
 
 
-def synchronises(*losses, **fields):
-    return observed(timed=timing(), attributed=attribution(*losses), trace=trace(**fields), rss_growth_bytes=0)
+def synchronises(*losses, without=None, **fields):
+    attributed = attribution(*losses, without=without)
+    return observed(timed=timing(), attributed=attributed, trace=trace(**fields), rss_growth_bytes=0)
 
 
 def test_a_wait_in_each_step_names_what_waits():
@@ -24,6 +25,17 @@ def test_a_wait_in_each_step_names_what_waits():
     assert (finding.share, finding.severity, finding.where) == (0.25, "high", ITEM)
     assert "every so many steps" in finding.remedy
     assert any("aten::nonzero in train.py(40): log" in line for line in finding.evidence)
+
+
+def test_a_wait_costs_what_a_step_without_it_saves_and_the_copy_of_what_is_read():
+    losses = loss("sync-per-step", 0.05, where=ITEM), loss("d2h-not-overlapped", 0.04, where=ITEM)
+    values = copies(True, kind="DtoH", num=100, num_bytes=400)
+    finding = found(synchronises(*losses, without={"sync-per-step": 0.3}, copies=[values]))["sync-per-step"]
+    assert finding.share == pytest.approx(0.34)
+    large = copies(True, kind="DtoH", num=10, num_bytes=10 << 20)
+    finding = found(synchronises(*losses, without={"sync-per-step": 0.3}, copies=[large]))["sync-per-step"]
+    assert finding.share == pytest.approx(0.3)
+    assert "sync-per-step" not in found(synchronises(without={"sync-per-step": 0.3}))
 
 
 @pytest.mark.parametrize(

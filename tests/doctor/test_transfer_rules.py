@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from dynotune.doctor import Seen, examine
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loss, Observation, Tensor
+from dynotune.schema.observation import Loss, ModelCall, Observation, Tensor
 from dynotune.schema.trace_summary import Copies, DeviceTime, Place, TraceSummary
 
 from .observations import NOT_ASKED, attribution, loss, observed, timing
@@ -41,7 +43,8 @@ def trace(*rows: Copies, **fields: Any) -> TraceSummary:
 
 def moves(*losses: Loss, rows: tuple[Copies, ...], facts: Any = None, **process: Any) -> Observation:
     fields: dict[str, Any] = {"timed": timing(), "loaders": [loader(2)], "rss_growth_bytes": 0}
-    return observed(facts=facts or {}, attributed=attribution(*losses), trace=trace(*rows), **(fields | process))
+    attributed = attribution(*losses, without=process.pop("without", None), **process.pop("shares", {}))
+    return observed(facts=facts or {}, attributed=attributed, trace=trace(*rows), **(fields | process))
 
 
 def lost(id_: str, share: float) -> Loss:
@@ -145,6 +148,11 @@ def test_waiting_for_each_pinned_copy():
     assert "h2d-blocking" not in found(moves(lost("h2d-blocking", 0.005), rows=(PINNED,)))
 
 
+def test_a_copy_that_is_waited_for_costs_what_a_step_without_the_wait_saves():
+    blocked = moves(lost("h2d-blocking", 0.2), rows=(PINNED,), without={"h2d-blocking": 0.28})
+    assert found(blocked)["h2d-blocking"].share == 0.28
+
+
 def test_copies_that_nothing_runs_beside_can_hide_under_the_rest_alone():
     assert found(moves(lost("h2d-not-overlapped", 0.3), rows=(PINNED,)))["h2d-not-overlapped"].share == 0.3
     most = found(moves(lost("h2d-not-overlapped", 0.8), rows=(PINNED,)))["h2d-not-overlapped"]
@@ -182,6 +190,31 @@ def test_what_is_sent_as_bytes_or_cannot_be_is_no_finding(given):
     assert "transfer-float" not in found(given)
 
 
+def takes(tensor: Tensor, **fields: Any) -> Observation:
+    """A program without a loader of torch's, whose model takes this."""
+    call = ModelCall(grad_enabled=True, inference_mode=False, training=True, inputs=[tensor])
+    model = msgspec.structs.replace(_model("cuda:0"), call=call)
+    return moves(lost("h2d-not-overlapped", 0.4), rows=(PINNED,), loaders=[], models=[model], **fields)
+
+
+def test_images_that_the_model_takes_as_they_were_copied():
+    on_device = msgspec.structs.replace(images(), device="cuda:0")
+    finding = found(takes(on_device))["transfer-float"]
+    assert finding.share == pytest.approx(0.4 * 0.75)
+    assert finding.also == ["h2d-not-overlapped"]
+    # Sent as bytes and converted there: four times what was copied.
+    assert "transfer-float" not in found(takes(msgspec.structs.replace(on_device, num_bytes=4 << 20)))
+
+
+def test_a_full_link_is_named_by_what_fills_it():
+    full = {"gpu.count": 1, **PCIE_5, "window.pcie_rx_bytes_per_s": 50e9, "window.pcie_tx_bytes_per_s": 0}
+    for losses in ([lost("h2d-not-overlapped", 0.4)], [lost("h2d-not-overlapped", 0.4), lost("pin-in-hot-loop", 0.3)]):
+        given = moves(*losses, rows=(PINNED,), facts=full, without={"pin-in-hot-loop": 0.5}, shares={"transfer": 0.4})
+        finding, *_ = examine(Seen(given))[0]
+        assert finding.id in ("h2d-not-overlapped", "pin-in-hot-loop")
+        assert "pcie-saturated" in finding.also
+
+
 def test_what_is_sent_is_unknown_where_no_batch_was_looked_at():
     assert lacks(sends(None), "transfer-float") == ["a batch of the loader"]
 
@@ -209,6 +242,12 @@ def test_pinning_in_each_step():
     finding = found(moves(lost("pin-in-hot-loop", 0.3), rows=(PINNED,)))["pin-in-hot-loop"]
     assert (finding.share, settings(finding)) == (0.3, ["loader.pin_memory=true"])
     assert "pin-in-hot-loop" not in found(moves(lost("pinned-alloc-slow", 0.3), rows=(PINNED,)))
+
+
+def test_pinning_costs_the_copy_that_begins_late_for_it_too():
+    losses = lost("pin-in-hot-loop", 0.2), lost("h2d-not-overlapped", 0.3)
+    finding = found(moves(*losses, rows=(PINNED,), without={"pin-in-hot-loop": 0.5}))["pin-in-hot-loop"]
+    assert (finding.share, finding.also) == (0.5, ["h2d-not-overlapped"])
 
 
 def test_allocating_pinned_memory_belongs_to_the_program_that_pins():

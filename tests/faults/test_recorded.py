@@ -19,8 +19,8 @@ CASES = sorted(path.name.removesuffix(".json.gz") for path in RECORDED.glob("*.j
 FAULTS = {Path(fault.program).stem: fault for fault in (*manifest.FAULTS, *manifest.PAIRS)}
 CLEAN = {Path(fault.program).stem for fault in manifest.CLEAN}
 
-MISSED = {}
-"""Cases whose planted fault is not found, and why: a finding that comes back belongs out of here."""
+MISSED = {"fp32_matmul_launch_blocking-60-cuda": {"fp32-matmul-no-tf32"}}
+"""Cases whose planted fault is not found: here the launches that wait set the pace, not the kernels."""
 
 
 def diagnosed(case):

@@ -138,3 +138,16 @@ def test_a_damaged_state_is_refused(said):
 def test_a_window_of_steps_that_are_not_there_is_refused():
     with pytest.raises(RecordError, match="damaged"):
         state(observed(first_step=30), 1.0)
+
+
+def test_the_windows_first_step_begins_with_it():
+    """Before it the device was waited for, which is not the step's."""
+    made = record([0.1] * 40, begin_s=0.0)
+    ends = [step.end_s for step in made.steps]
+    steps = [Step(end_s + (0.9 if index >= 20 else 0.0), 0.0, 8, 0) for index, end_s in enumerate(ends)]
+    fields = {"first_step": 20, "num_steps": 20, "begin_s": ends[19] + 0.9, "end_s": ends[39] + 0.9}
+    window = {"event": "window", **fields, "num_samples": 160, "wait_s": 0.0, "num_compilations": 0}
+    made.steps, made.events["window"] = steps, [window]
+    timed = state(made, 0.0).timing
+    assert timed.longest_step_s == pytest.approx(0.1)
+    assert timed.window_s == pytest.approx(2.0)

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import pytest
+
+from dynotune.trace.idle import launching_thread, working_thread
 from dynotune.trace.libraries import is_of_library
 from dynotune.trace.summarise import summarise
+from dynotune.trace.timeline import UNKNOWN
 
 from .made import Made
 
@@ -54,3 +58,36 @@ def test_the_first_gap_is_told_beside_what_gaps_before_later_steps_are():
 def test_our_agent_is_no_code_of_the_users():
     assert is_of_library("/home/me/checkout/src/dynotune/agent/sources.py")
     assert not is_of_library("/home/me/agent/sources.py")
+
+
+def trained(*, marked: bool) -> Made:
+    """Three steps of a training, of which autograd's thread queues most; batches are drawn on the main thread."""
+    made = Made()
+    for number, at in enumerate((0, 100, 200)):
+        if marked:
+            made.annotation(f"ProfilerStep#{number}", at, at + 100)
+        made.annotation("enumerate(DataLoader)#_Iter.__next__", at, at + 40)
+        made.operator("aten::linear", at + 40, at + 50)
+        made.operator("autograd::engine::evaluate_function: MmBackward0", at + 50, at + 90, thread="backward")
+        for kernel in range(4):
+            start, thread = at + 45 + 10 * kernel, "backward" if kernel else "main"
+            made.launch("cudaLaunchKernel", start, start + 2, correlation=10 * number + kernel, thread=thread)
+            made.kernel("gemm", start + 3, start + 8, correlation=10 * number + kernel)
+    return made
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_training_whose_backward_pass_queues_most_draws_its_batches_itself(marked):
+    timeline = trained(marked=marked).timeline()
+    assert timeline.threads[working_thread(timeline)] == "main"
+    assert timeline.threads[launching_thread(timeline)] == "backward"
+    found = host(trained(marked=marked))
+    assert not found.loader_in_background
+    assert found.loader_s == pytest.approx(120e-9)
+
+
+def test_where_only_autograd_works_its_thread_is_the_one():
+    made = Made().operator("autograd::engine::evaluate_function: MmBackward0", 0, 10, thread="backward")
+    timeline = made.timeline()
+    assert timeline.threads[working_thread(timeline)] == "backward"
+    assert working_thread(Made().timeline()) == UNKNOWN

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.trace.retimed import retimed
+from dynotune.trace.retimed import _synchronous, retimed, savings
 from dynotune.trace.summarise import summarise
 from dynotune.trace.timeline import UNKNOWN
 
-from ..diagnose.simulated import MS, SYNC, US, copy, kernels, load, pinned, python, recorded, timed
+from ..diagnose.simulated import MS, SYNC, US, copy, kernels, load, pinned, python, recorded, saved, timed
 from .made import Made
 
 HELD_UP = {
@@ -84,3 +84,71 @@ def test_work_keeps_its_length_follows_its_launch_and_does_not_overlap_on_a_stre
     assert (after.device.start_ns[launched] >= after.host.start_ns[after.device.launch[launched]] - 2).all()
     assert (after.host.end_ns >= after.host.start_ns).all()
     assert (np.diff(after.host.start_ns) >= 0).all()
+
+
+LOOPS = {
+    # Behind a device with much to do, all that the host does between the waits would be hidden.
+    "reads": [*kernels(40, 20 * US, 100 * US), *[*kernels(1, 10 * US, 2 * US), SYNC, python(15 * US)] * 50],
+    "branches": [*kernels(40, 20 * US, 100 * US), *[python(30 * US), *kernels(2, 10 * US, 2 * US), SYNC] * 30],
+    "once": [python(2 * MS), *kernels(100, 20 * US, 50 * US), SYNC],
+    "for nothing": [*kernels(100, 20 * US, 500 * US), SYNC],
+}
+
+
+@pytest.mark.parametrize("slower", [1, 1.5, 3])
+@pytest.mark.parametrize("name", LOOPS)
+def test_without_waiting_a_step_saves_what_the_host_does_after_it_too(name, slower):
+    acts, plain = LOOPS[name], timed(LOOPS[name])
+    timeline = recorded(acts, slower=slower)
+    _, factor = retimed(timeline, plain.step_s, plain.wait_s)
+    told = savings(timeline, plain.wait_s, factor)
+    assert told.get("sync-per-step", 0.0) == pytest.approx(saved(acts, "sync"), abs=0.03)
+    assert "h2d-blocking" not in told
+
+
+def test_waits_for_copies_are_told_apart():
+    acts = [pinned(5 * MS), SYNC, *kernels(100, 40 * US, 45 * US)]
+    told = savings(recorded(acts, slower=1), None, 1.0)
+    assert list(told) == ["h2d-blocking"]
+    assert told["h2d-blocking"] == pytest.approx(saved(acts, "sync"), abs=0.03)
+
+
+def test_without_pinning_the_copy_behind_it_begins_earlier_too():
+    made = Made()
+    for number in range(5):
+        at = number * 100 * US
+        made.annotation(f"ProfilerStep#{number}", at, at + 100 * US)
+        made.operator("aten::pin_memory", at, at + 80 * US)
+        for index, (name, stream) in enumerate((("Memcpy HtoD (Pinned -> Device)", 8), ("gemm", 7))):
+            correlation = 10 * number + index
+            made.launch(
+                "cudaMemcpyAsync", at + (82 + 4 * index) * US, at + (84 + 4 * index) * US, correlation=correlation
+            )
+            add = made.copy if stream == 8 else made.kernel
+            add(name, at + (90 + 15 * index) * US, at + (100 + 15 * index) * US, correlation=correlation, stream=stream)
+    told = savings(made.timeline(), None, 1.0)
+    assert told["pin-in-hot-loop"] > 0.6
+    assert list(told) == ["pin-in-hot-loop"]
+
+
+def test_kernels_that_end_before_their_launch_returns_are_waited_for_only_if_nearly_all_do():
+    def queued(*, ends: bool) -> float:
+        made = Made()
+        for number in range(5):
+            at = number * 100 * US
+            made.annotation(f"ProfilerStep#{number}", at, at + 100 * US)
+            for index in range(4):
+                launch = at + 25 * US * index
+                early = ends or index == 0
+                made.launch("cudaLaunchKernel", launch, launch + 20 * US, correlation=10 * number + index)
+                start = launch + (10 if early else 30) * US
+                made.kernel("relu", start, start + 2 * US, correlation=10 * number + index)
+        timeline = made.timeline()
+        return len(_synchronous(timeline)) / len(timeline.device)
+
+    assert queued(ends=False) == 0
+    assert queued(ends=True) == 1
+
+
+def test_without_steps_nothing_is_saved():
+    assert savings(Made().kernel("gemm", 0, 10).timeline(), None, 1.0) == {}

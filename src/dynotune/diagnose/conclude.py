@@ -135,7 +135,7 @@ def leading_finding(found: Bottleneck, findings: Iterable[Finding]) -> Finding |
     of_it = [
         finding
         for finding in findings
-        if finding.kind in ("speed", "jitter")
+        if finding.kind == "speed"
         and not isinstance(finding.share, Unknown)
         and found in _bottlenecks(finding, rules[finding.id].family if finding.id in rules else "")
     ]

@@ -250,7 +250,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, tag="timing"):
 
     Args:
         step_s: the window over its steps.
-        wait_s: mean time a step inside `next()` of loaders; None where no torch loader was drawn from.
+        wait_s: mean time a step inside `next()` of loaders, and `iter()` where an epoch begins; None where no torch
+            loader was drawn from.
         num_epochs: that were begun within the window.
         epoch_begin_s: median of steps that begin an epoch; None without such.
         usual_s: what a step without any of the events in `slow` took, median.

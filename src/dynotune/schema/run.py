@@ -126,7 +126,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         first_step: index of its first step, counted from the first step of the process.
         begin_s, end_s: CLOCK_MONOTONIC.
         num_samples: None where they could not be counted.
-        wait_s: time inside `next()` of the loaders; None where no torch loader was drawn from.
+        wait_s: time inside `next()` of the loaders, and `iter()` where an epoch begins; None where no torch loader was
+            drawn from.
         num_compilations: new compiled graphs inside the window (they should be none).
         num_device_allocations: cudaMalloc calls inside the window; None without CUDA.
     """

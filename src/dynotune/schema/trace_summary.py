@@ -78,7 +78,7 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostTime(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process did within its window, on the thread that queues most work or, without a device, works most.
+    """What a process did within its window, on the thread that the steps run on.
 
     Args:
         loader_s: inside the DataLoader's `__next__`.

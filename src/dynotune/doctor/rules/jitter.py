@@ -9,7 +9,7 @@ from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.registry import rule
 from dynotune.doctor.seen import Seen, needs
-from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.schema.diagnosis import Finding, Kind, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import SlowStep, Why
 from dynotune.schema.setting import Setting
@@ -75,7 +75,7 @@ def gc_jitter(seen: Seen) -> Iterator[Finding]:
     slow = _slow(seen, "garbage")
     if isinstance(found, Unknown):
         if slow:
-            yield _of_garbage(slow.share, slow.claim("had a collection of garbage"), slow.evidence())
+            yield _of_garbage(slow.share, "jitter", slow.claim("had a collection of garbage"), slow.evidence())
         return
     share = unless_waited(seen, min(1.0, found.total_s / timing.window_s))
     if share < policy.LEAST_SHARE:
@@ -87,13 +87,13 @@ def gc_jitter(seen: Seen) -> Iterator[Finding]:
         *(slow.evidence() if slow else []),
     ]
     claim = f"Collecting garbage takes {found.total_s / timing.window_s:.0%} of the host's time."
-    yield _of_garbage(share, slow.claim("had a collection of garbage") if slow else claim, evidence)
+    yield _of_garbage(share, "speed", claim, evidence)
 
 
-def _of_garbage(share: float, claim: str, evidence: list[str]) -> Finding:
+def _of_garbage(share: float, kind: Kind, claim: str, evidence: list[str]) -> Finding:
     return Finding(
         id="gc-jitter",
-        kind="jitter",
+        kind=kind,
         severity=policy.severity(share),
         claim=claim,
         share=share,

@@ -183,7 +183,7 @@ def leak_graph_kept(seen: Seen) -> Iterator[Finding]:
         steady = _rises(one.allocated_levels_bytes)
         if steady and grown >= max(policy.LEAK_BYTES, policy.LEAK_STEP_BYTES * num_steps):
             free = max(0, one.total_bytes - one.allocated_bytes)
-            yield _leak(seen, f"allocated memory of {one.device}", grown, free)
+            yield _leak(seen, f"allocated memory of GPU {one.device}", grown, free)
             return
     if known(seen, "live.profiler_place"):
         return
@@ -208,11 +208,15 @@ def _leak(seen: Seen, what: str, grown: int, free: float | None) -> Finding:
         id="leak-graph-kept",
         severity=severity,
         kind="memory",
-        claim=f"The {what} grows by {grown / timing.num_steps / 1e3:,.3g} kB a step.",
+        claim=f"The {what} grows by {_size(grown / timing.num_steps)} a step.",
         share=Unknown("it costs memory"),
-        evidence=[f"{grown / 1e6:,.3g} MB in {timing.num_steps} steps ({timing.window_s:.1f} s)", *until],
+        evidence=[f"{_size(grown)} in {timing.num_steps} steps ({timing.window_s:.1f} s)", *until],
         remedy="Sum up loss.detach() or its value, and keep no tensor that still has its graph.",
     )
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 1e6 else f"{num_bytes / 1e3:,.1f} kB"
 
 
 def _duration(time_s: float) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _MOST_REASONS = 20
 _MOST_LETTERS = 300
 _NUMBER = re.compile(r"\d+")
+_LIMIT = re.compile(r"(recompile|cache.?size).?limit", re.IGNORECASE)
 _NO_GRAPHS = "skipping cudagraph"
 
 
@@ -73,8 +74,7 @@ class Compilations:
             "limit_reached": list(self._limits),
             "cudagraph_skips": _commonest(self._skips) + self._untold_skips(counters),
             "modes": list(self._modes),
-            # What broke a graph is counted as that instead; what is left made torch give a whole function up.
-            "skipped": _commonest(dict(counters.get("unimplemented", {}))),
+            "skipped": _commonest(_given_up(counters)),
             "num_cudagraphs_in_window": self._num_cudagraphs(),
         }
 
@@ -125,6 +125,12 @@ def _mode(kwargs: dict[str, Any]) -> str:
     if backend != "inductor":
         return "backend %s" % (backend if isinstance(backend, str) else getattr(backend, "__name__", "of its own"))
     return mode if isinstance(mode, str) else "default"
+
+
+def _given_up(counters: Any) -> dict[str, int]:
+    """Why torch gave whole functions up: what broke a graph is counted as that instead, what hit the limit as that."""
+    reasons = dict(counters.get("unimplemented", {}))
+    return {reason: num for reason, num in reasons.items() if num > 0 and not _LIMIT.search(reason)}
 
 
 def _num_cudagraphs() -> int | None:

@@ -56,7 +56,7 @@ def test_graph_breaks_stand_for_the_waits_and_name_the_line():
 
 def test_graph_breaks_on_the_cpu_cost_what_was_not_compiled():
     finding = found(compiled(on_cpu, num_graph_breaks=1, breaks=["1x no line"]))["graph-breaks"]
-    assert finding.share == pytest.approx(0.3 + 0.75 * 0.7 * 0.5)  # fused, three quarters of it go
+    assert finding.share == pytest.approx(0.3 + 0.75 * 0.7 * 0.5)  # fused, three quarters of it go; there is one piece
     assert finding.where == CALLED
 
 
@@ -69,6 +69,14 @@ def test_operators_that_are_compiled_already_or_stay_calls_of_a_library_are_not_
     ]
     observation = compiled(on_cpu, num_graph_breaks=1, breaks=[], shares={"host": 0.0}, operators=rows)
     assert found(observation)["graph-breaks"].share == pytest.approx(0.75 * 0.1)
+
+
+def test_pieces_could_be_one():
+    rows = [operator("## Call CompiledFxGraph f3", 20, 0.6), operator("## Call CompiledFxGraph f4", 20, 0.2)]
+    rows.append(operator("aten::mm", 10, 0.2))
+    observation = compiled(on_cpu, num_graph_breaks=1, breaks=[], shares={"host": 0.0}, operators=rows)
+    # Four pieces a step, of which three are too many.
+    assert found(observation)["graph-breaks"].share == pytest.approx(0.75 * 0.8 * 0.75)
 
 
 def test_a_model_of_which_no_graph_was_made_runs_uncompiled():

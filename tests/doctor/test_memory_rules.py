@@ -142,6 +142,13 @@ def test_the_process_itself_may_grow():
     assert "leak-graph-kept" not in found(holds(facts=facts, **uneven))
 
 
+def test_less_growth_will_do_where_every_level_rises():
+    grows: dict[str, Any] = {"rss_growth_bytes": 13 << 20, "allocators": []}
+    assert "leak-graph-kept" in found(holds(rss_levels_bytes=list(range(8)), **grows))
+    assert "leak-graph-kept" not in found(holds(rss_levels_bytes=[0, 1, 2, 2, 3, 4, 5, 6], **grows))
+    assert "leak-graph-kept" not in found(holds(**grows))
+
+
 def test_what_a_profiler_keeps_is_no_leak_of_the_programs():
     grows: dict[str, Any] = {"rss_growth_bytes": 400 << 20, "allocators": []}
     profiled = {"live.profiler_place": "train.py:3"}

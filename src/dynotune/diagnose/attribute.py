@@ -45,6 +45,10 @@ PART_OF = {
 }
 """The part of a step that each cause of a trace lies in; those that are not named lie in what the device computes."""
 
+AS_RECORDED = ("rank-imbalance", "optimizer-forloop")
+"""Without a device: ranks keep in step and are slowed down alike, whichever of them the parts are of; and so are an
+optimizer's short operators and the Python between them."""
+
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """A step of a program with a device, in seconds that sum to it.
@@ -294,7 +298,7 @@ def _without_device(
         other=plain.unseen,
     )
     losses = [
-        _of_another_rank(cause) if cause.id == "rank-imbalance" else _loss(cause, seen, plain, recorded, step_s)
+        _as_recorded(cause) if cause.id in AS_RECORDED else _loss(cause, seen, plain, recorded, step_s)
         for cause in trace.causes
     ]
     notes = [_slower(slowed)] if slowed > 1 + NOTED_SLOWER else _unseen(timing, plain)
@@ -334,8 +338,8 @@ def _loss(cause: Cause, seen: Parts, plain: Parts, recorded: _Recorded, step_s: 
     return Loss(id=cause.id, share=share, claim=cause.claim, where=cause.where, evidence=list(cause.evidence))
 
 
-def _of_another_rank(cause: Cause) -> Loss:
-    """What the rank that waits most waits for the slowest. Ranks keep in step, and are slowed down alike."""
+def _as_recorded(cause: Cause) -> Loss:
+    """The cause in shares of the recorded step."""
     return Loss(
         id=cause.id, share=min(1.0, cause.share), claim=cause.claim, where=cause.where, evidence=list(cause.evidence)
     )

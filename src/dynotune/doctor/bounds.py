@@ -59,12 +59,12 @@ def is_at(where: Place, *words: str) -> bool:
 # Operators on the host
 
 
-def operators(seen: Seen, matches: Callable[[str], bool]) -> list[Operator]:
+def operators(seen: Seen, matches: Callable[[str], object]) -> list[Operator]:
     """Those that were recorded and whose name `matches`; the fifty that took most time are known."""
     return [row for row in seen.trace.operators if matches(row.name)]
 
 
-def operators_per_step(seen: Seen, matches: Callable[[str], bool]) -> float:
+def operators_per_step(seen: Seen, matches: Callable[[str], object]) -> float:
     """How many of these operators a step calls.
 
     Raises:
@@ -76,7 +76,7 @@ def operators_per_step(seen: Seen, matches: Callable[[str], bool]) -> float:
     return sum(row.num for row in operators(seen, matches)) / num_steps
 
 
-def operator_share(seen: Seen, matches: Callable[[str], bool]) -> float:
+def operator_share(seen: Seen, matches: Callable[[str], object]) -> float:
     """Of a plain step of a program without a device, the time inside these operators themselves."""
     all_s = sum(row.self_s for row in seen.trace.operators)
     own_s = sum(row.self_s for row in operators(seen, matches))

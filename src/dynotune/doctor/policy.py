@@ -129,6 +129,9 @@ LEAK_STEP_BYTES = 1024
 LEAK_HOST_BYTES = 32 << 20
 LEAK_HOST_STEP_BYTES = 4096
 """The same for the process; malloc takes and keeps some megabytes at a time."""
+LEAK_FOLLOWED_BYTES = 8 << 20
+LEAK_SURE_RISES = 6
+"""Of the process, where its levels are known and all rise: so many or more in a row are no chance."""
 LEAK_RISES = 0.75
 """Of the stretches between levels: what leaks rises nearly always, what varies every second time."""
 SOON_S = 24 * 3600.0

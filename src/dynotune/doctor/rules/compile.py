@@ -6,7 +6,17 @@ import re
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import PRODUCTS, at_least, main_model, place_of, saved, severity_of, waits_for_host
+from dynotune.doctor.bounds import (
+    PRODUCTS,
+    at_least,
+    main_model,
+    operator_share,
+    operators,
+    place_of,
+    saved,
+    severity_of,
+    waits_for_host,
+)
 from dynotune.doctor.machine import known
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
@@ -19,6 +29,8 @@ from dynotune.schema.trace_summary import Caller, Place
 OF_MODEL: tuple[Caller, ...] = ("program", "library", "backward", "unknown")
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
 SHOWN = 3
+_PIECE = re.compile(r"## Call CompiledFxGraph")
+_GENERATED = re.compile(r"## Call CompiledFxGraph|Torch-Compiled Region|TorchDynamo Cache Lookup")
 _BREAK = re.compile(r"(?:\d+x )?(?P<file>.+?\.py):(?P<line>\d+): ")
 _CHANGED = re.compile(r"size|shape|stride|rank|dimension", re.IGNORECASE)
 
@@ -62,7 +74,7 @@ def graph_breaks(seen: Seen) -> Iterator[Finding]:
 
     Costs: at most what compiling whole could spare: the device's waits for the host, and three quarters of the
     pointwise kernels' time; without a device the time of Python, and three quarters of that of operators that were not
-    compiled and are no products.
+    compiled and are no products, and of what the pieces' generated code takes if it were one piece.
 
     Wrong when: what breaks the graph is needed, and runs once in many calls.
     """
@@ -257,7 +269,7 @@ def _spared(seen: Seen) -> float | Unknown:
         host = waits_for_host(seen)
         if seen.uses_cuda:
             return min(1.0, host + saved(seen, policy.FUSABLE * seen.lost("compile-default")))
-        return min(1.0, host + policy.FUSABLE * _uncompiled(seen))
+        return min(1.0, host + policy.FUSABLE * (_uncompiled(seen) + _in_pieces(seen)))
     except Missing as missing:
         return Unknown(f"{missing.name}: {missing.reason}")
 
@@ -273,6 +285,13 @@ def _uncompiled(seen: Seen) -> float:
     fusable_s = sum(called.self_s for row in rows for caller, called in row.callers.items() if caller in OF_MODEL)
     fusable_s += sum(row.self_s for row in rows if not row.callers)
     return fusable_s / all_s * seen.attribution.shares.device if all_s else 0.0
+
+
+def _in_pieces(seen: Seen) -> float:
+    """Of a plain step of a program without a device, generated code and entering it, but for one piece of them."""
+    pieces = operators(seen, _PIECE.match)
+    num = sum(row.num for row in pieces) / (seen.trace.num_steps or 1)
+    return operator_share(seen, _GENERATED.match) * (1.0 - 1.0 / num) if num > 1 else 0.0
 
 
 def _shares_of_host(seen: Seen) -> float | Unknown:

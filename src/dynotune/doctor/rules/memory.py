@@ -190,9 +190,10 @@ def leak_graph_kept(seen: Seen) -> Iterator[Finding]:
     grown_rss = seen.process.rss_growth_bytes
     if grown_rss is None:
         raise Missing("growth of the process's memory", "it was not followed")
-    if _rises(seen.process.rss_levels_bytes) and grown_rss >= max(
-        policy.LEAK_HOST_BYTES, policy.LEAK_HOST_STEP_BYTES * num_steps
-    ):
+    levels = seen.process.rss_levels_bytes
+    followed = len(levels) > policy.LEAK_SURE_RISES and all(after > before for before, after in pairwise(levels))
+    least = policy.LEAK_FOLLOWED_BYTES if followed else policy.LEAK_HOST_BYTES
+    if _rises(levels) and grown_rss >= max(least, policy.LEAK_HOST_STEP_BYTES * num_steps):
         yield _leak(seen, "memory of the process", grown_rss, _free_host_bytes(seen))
 
 

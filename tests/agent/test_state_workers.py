@@ -153,3 +153,27 @@ def test_a_data_set_that_raises_or_ends_does_so_as_ever(script, run_under_agent)
     ran = run_under_agent([script(FAILING)], observe=True)
     assert ran.stdout == "True\n[[0, 1], [2, 3], [4]]\n" * 2, ran.stderr
     assert not [event for record in ran.records for event in record.events.get("error", [])]
+
+
+DIES = """
+import weakref, torch
+from torch.utils.data import DataLoader, Dataset
+class Numbers(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return torch.ones(3), index
+last = []
+for epoch in range(3):
+    numbers = Numbers()
+    last.append(weakref.ref(numbers))
+    for batch in DataLoader(numbers, 4):
+        pass
+    del numbers
+print([reference() is None for reference in last])
+"""
+
+
+def test_a_data_set_dies_with_its_epoch_as_it_does_without_us(script, run_under_agent):
+    ran = run_under_agent([script(DIES)], observe=True, warmup_steps=3, window_steps=2)
+    assert ran.stdout == "[True, True, True]\n", ran.stderr

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import weakref
 from multiprocessing import parent_process
 from multiprocessing.util import Finalize
 from threading import get_ident
@@ -107,10 +108,12 @@ class Fetching:
             if worker is not None:
                 Finalize(None, functools.partial(self._worker_ends, counts), exitpriority=100)
         fetcher.collate_fn = self._timed_collate(collate, counts)
-        fetcher.fetch = self._timed_fetch(torch, fetcher.fetch, counts)
+        fetcher.fetch = self._timed_fetch(torch, fetcher, counts)
 
-    def _timed_fetch(self, torch: Any, original: Callable[..., Any], counts: Counts) -> Callable[..., Any]:
+    def _timed_fetch(self, torch: Any, fetcher: Any, counts: Counts) -> Callable[..., Any]:
         inside, clock = self._inside, counts.clock
+        # No circle: the data set must die with its fetcher, not when garbage is collected.
+        original, reference = type(fetcher).fetch, weakref.ref(fetcher)
 
         @functools.wraps(original)
         def fetch(*args: Any, **kwargs: Any) -> Any:
@@ -118,7 +121,7 @@ class Fetching:
             inside[thread] = counts
             cpu_s, begin_s = clock(), perf_counter()
             try:
-                batch = original(*args, **kwargs)
+                batch = original(reference(), *args, **kwargs)
             finally:
                 inside.pop(thread, None)
             try:

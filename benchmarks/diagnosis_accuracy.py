@@ -1,7 +1,7 @@
 """How often `dynotune diagnose` is right: programs with a planted fault, in several doses, and programs with none.
 
-    python benchmarks/diagnosis_accuracy.py [--device cuda] [--only ID]… [--doses 10,30,60] [--lanes 1] [--gpus 1]
-        [--keep FOLDER] [--replay FOLDER [--record FOLDER]] [--out FILE]
+    python benchmarks/diagnosis_accuracy.py [--device cuda] [--only ID]… [--doses 10,30,60 | --draw SEED] [--lanes 1]
+        [--gpus 1] [--keep FOLDER] [--replay FOLDER [--record FOLDER]] [--out FILE]
 
 Each program of tests/faults is diagnosed as a user would, in processes of their own. The programs and what they plant
 were written without knowledge of the rules. Of each:
@@ -10,6 +10,7 @@ were written without knowledge of the rules. Of each:
 - **first**: it is the first finding;
 - **false**: findings of medium severity or above that the program neither plants nor, by its own manifest, implies.
 
+`--draw` takes one dose of each program by lot, in an order by lot. `cuda-x2` is for the programs that need two GPUs.
 `--lanes` runs several at once, each on cores of its own (which `cpu-affinity-narrow` rightly notes: it does not
 count then); `--gpus` gives each lane one of so many GPUs. Lanes that share a GPU spoil each other's figures.
 `--keep` keeps observations and traces, `--replay` judges kept ones again by today's rules, without running anything,
@@ -24,6 +25,7 @@ import gzip
 import json
 import os
 import queue
+import random
 import shlex
 import shutil
 import subprocess
@@ -32,7 +34,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +85,7 @@ class Case:
         dose = [] if self.dose is None else ["--dose", str(self.dose)]
         program = str(FAULTS / "programs" / self.program)
         start = list(self.launcher) or [sys.executable]
-        return [*start, program, *dose, "--device", self.device, *self.args]
+        return [*start, program, *dose, "--device", self.device.removesuffix("-x2"), *self.args]
 
 
 def cases(device: str, doses: Sequence[int] | None, only: Sequence[str]) -> Iterator[Case]:
@@ -110,6 +112,17 @@ def cases(device: str, doses: Sequence[int] | None, only: Sequence[str]) -> Iter
                     env=tuple(dict(fault.env).items()),
                     launcher=tuple(fault.launcher),
                 )
+
+
+def drawn(every: Iterable[Case], seed: int) -> list[Case]:
+    """Of each program one dose, in an order by lot."""
+    lot = random.Random(seed)
+    of_program: dict[tuple[str, tuple[str, ...]], list[Case]] = {}
+    for case in every:
+        of_program.setdefault((case.name, case.args if case.plants else ()), []).append(case)
+    taken = [lot.choice(doses) for doses in of_program.values()]
+    lot.shuffle(taken)
+    return taken
 
 
 def diagnosed(case: Case, cores: Sequence[int], gpu: int | None, keep: Path | None) -> Row:
@@ -257,9 +270,10 @@ def show(rows: dict[str, Row]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda", "cuda-x2"), default="cpu")
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--doses", type=lambda text: tuple(map(int, text.split(","))))
+    parser.add_argument("--draw", type=int, metavar="SEED")
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--keep", type=Path)
@@ -276,6 +290,7 @@ def main() -> None:
     own_doing = {"cpu-affinity-narrow"} if given.lanes > 1 or given.replay else set()
     own_doing |= {"gpu-shared"} if shared else set()
     wanted = list(cases(given.device, given.doses, given.only))
+    wanted = wanted if given.draw is None else drawn(wanted, given.draw)
     until_s = time.monotonic() + given.budget_s
 
     cpus = sorted(os.sched_getaffinity(0))

@@ -1,0 +1,209 @@
+"""What `dynotune tune` was asked, what it tried, and what it found."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from dynotune.schema.comparison import Caches, Comparison
+from dynotune.schema.diagnosis import Diagnosis
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.knob import Effect
+from dynotune.schema.run import Readback
+from dynotune.schema.setting import Setting
+
+Objective = Literal["throughput", "latency-p99", "time-to-first-step", "memory", "energy"]
+Phase = Literal["pilot", "screen", "race", "join", "ablate", "confirm"]
+Ended = Literal["measured", "failed", "out-of-memory", "rejected", "timeout", "wrong-results"]
+FateKind = Literal[
+    "proved",  # in the recipe
+    "no-effect",  # the interval lies within the margin, or the race dropped it as hopeless
+    "slower",
+    "not-needed",  # it helps alone; without it the whole is as fast
+    "unproved",  # not decided in the time there was
+    "failed",
+    "out-of-memory",
+    "rejected",  # it did not take effect
+    "wrong-results",  # the guard of losses or outputs
+    "not-tried",
+]
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A value of a knob that may help here.
+
+    Args:
+        why: ids of the findings that name it; empty where the user asked for it.
+        bound: of the baseline's time, the largest share that it can save (0 to 1); Unknown where nothing bounds it.
+        bound_by: what bounds it, in words: a finding's share, a ceiling.
+        group: knobs that interact are raced jointly; "" for none.
+        in_process: it can change at any step, so that one process can try it.
+    """
+
+    setting: Setting
+    effect: Effect
+    why: list[str] = []
+    bound: float | Unknown = Unknown("nothing bounds it")
+    bound_by: str = ""
+    group: str = ""
+    in_process: bool = False
+
+    @property
+    def id(self) -> str:
+        return str(self.setting)
+
+
+class NotOffered(msgspec.Struct, frozen=True):
+    """A setting that a finding names and that is not tried, with the reason."""
+
+    setting: Setting
+    reason: str
+    why: list[str] = []
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of one arm, in order of time.
+
+    Args:
+        arm: its settings as `Arm.key` has them, sorted, a space between; "" is the baseline.
+        block: runs of one block are compared with each other; counted from 1 within a phase; 0 for a pilot.
+        value: of the objective, lower is better, above 0: seconds a sample (or step), seconds, bytes, joules a sample;
+            None where it gave none.
+        void: causes outside the arm's own processes; then the value counts for nothing.
+        began_s, wall_s: since the first sitting began, and how long it took; the sum over sittings, without pauses.
+        run: folder of the run, below the study's.
+        detail: of what did not end in a measurement: the last line, the reason.
+    """
+
+    arm: str
+    phase: Phase
+    block: int
+    ended: Ended
+    value: float | None = None
+    void: str = ""
+    began_s: float = 0.0
+    wall_s: float = 0.0
+    time_to_first_step_s: float | None = None
+    run: str = ""
+    detail: str = ""
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """How two arms compare, from the blocks of one phase.
+
+    Args:
+        arm, against: keys as in `Trial`.
+        speedup: `against` over `arm`: above 1, `arm` is better. `ci`: at `confidence`, two-sided.
+        p: one-sided, of no gain; after Holm's correction where `corrected_over` is above 1.
+        num_blocks: that hold a value of both, void ones not counted; of screening, switches there and back.
+    """
+
+    arm: str
+    against: str
+    phase: Phase
+    speedup: float
+    ci: tuple[float, float] | None
+    num_blocks: int
+    confidence: float = 0.95
+    p: float | None = None
+    corrected_over: int = 1
+
+
+class Fate(msgspec.Struct, frozen=True):
+    """What became of a candidate, and why, in one sentence."""
+
+    kind: FateKind
+    reason: str
+
+
+class Guarded(msgspec.Struct, frozen=True, kw_only=True):
+    """Losses or outputs of an arm against the baseline's, under one seed.
+
+    Args:
+        what: "losses" or "outputs".
+        difference: the largest relative one; `own`: of the baseline against itself; `tolerance`: what was allowed.
+    """
+
+    arm: str
+    what: Literal["losses", "outputs"]
+    difference: float
+    own: float
+    tolerance: float
+    num_values: int
+    ok: bool
+
+
+class PaysOff(msgspec.Struct, frozen=True, kw_only=True):
+    """A recipe that starts later and steps faster: steps after which it is ahead; None where it never is."""
+
+    start_s: float
+    baseline_start_s: float
+    after_steps: int | None
+
+
+class Sitting(msgspec.Struct, frozen=True):
+    """From when to when it was worked on (ISO 8601, UTC); `ended_by`: "done", "user", "error"; "" while it runs."""
+
+    began: str
+    ended: str = ""
+    ended_by: str = ""
+
+
+class Study(msgspec.Struct, frozen=True, kw_only=True):
+    """`study.json`.
+
+    Args:
+        budget_s: for the whole, all sittings together.
+        allow: effects tried besides `exact` and `sampling`.
+        also, excluded, space: as given: knobs or settings besides, knobs left out, values of the user's own.
+        unit: what the value is of, in words: "s/sample".
+        diagnosis: of the command as written; `after`: with the recipe's settings.
+        winner: the best arm that the race and the joint race found; `recipe`: what is left after ablation, confirmed.
+        confirmed: the recipe against the baseline, on pairs that played no part in the choice; None where there was
+            no time for it, or nothing to confirm.
+        verdict: the whole in one sentence.
+        noise: standard deviation of the logarithm of a run's value, from the baseline's runs; None before two.
+        report: what could not be done, or gives reason to be wary.
+    """
+
+    schema: str = "dynotune.study/1"
+    id: str
+    command: list[str]
+    cwd: str
+    objective: Objective = "throughput"
+    budget_s: float
+    allow: list[Effect] = []
+    also: list[str] = []
+    excluded: list[str] = []
+    space: list[str] = []
+    step_on: str | None = None
+    seed: int = 0
+    margin: float = 0.01
+    caches: Caches = "warm"
+    timeout_s: float | None = None
+    sandbox: Literal["auto", "none"] = "auto"
+    warmup_steps: int | None = None
+    window_steps: int | None = None
+    run_s: float | None = None
+    unit: str = ""
+    step: str = ""
+    facts: Facts = {}
+    diagnosis: Diagnosis | Unknown = Unknown("not yet made")
+    after: Diagnosis | Unknown = Unknown("not yet made")
+    candidates: list[Candidate] = []
+    not_offered: list[NotOffered] = []
+    trials: list[Trial] = []
+    estimates: list[Estimate] = []
+    guarded: list[Guarded] = []
+    readback: dict[str, Readback] = {}
+    fates: dict[str, Fate] = {}
+    noise: float | None = None
+    winner: list[Setting] | None = None
+    recipe: list[Setting] | None = None
+    confirmed: Comparison | None = None
+    pays_off: PaysOff | None = None
+    verdict: str = ""
+    finished: bool = False
+    warnings: list[str] = []
+    sittings: list[Sitting] = []

@@ -1,0 +1,69 @@
+"""What a search asks of the machine: run this arm, and say what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Estimate, Phase, Trial
+
+
+class Arm(msgspec.Struct, frozen=True):
+    """A set of settings, at most one value a knob, sorted by knob; none is the baseline."""
+
+    settings: tuple[Setting, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return " ".join(map(str, self.settings))
+
+    def __or__(self, other: Arm) -> Arm:
+        """Both; of a knob in both, the other's value."""
+        return arm([*self.settings, *other.settings])
+
+    def without(self, knob: str) -> Arm:
+        return arm(setting for setting in self.settings if setting.knob != knob)
+
+
+BASELINE = Arm()
+
+
+def arm(settings: Iterable[Setting]) -> Arm:
+    """Of a knob named twice, the last value."""
+    by_knob = {setting.knob: setting for setting in settings}
+    return Arm(tuple(by_knob[knob] for knob in sorted(by_knob)))
+
+
+class Bench(Protocol):
+    """A command that can be run under any arm, on a machine or in a simulation.
+
+    The order of runs is the search's. A trial is on disk before `run` returns.
+    """
+
+    def run(self, arm: Arm, phase: Phase, block: int) -> Trial:
+        """One fresh process. A pilot (block 0) warms the arm's caches; its value counts for nothing.
+
+        What an arm does to the program is its answer, not an error: `ended` says so.
+
+        Raises:
+            CannotRunHere: the machine, not the arm: the disk is full, the GPU is lost.
+        """
+        ...
+
+    def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
+        """Of arms that can change at any step: each against the baseline, in turns within one process.
+
+        Fewer than asked, or none, where that cannot be done; never an error of the arm's.
+        """
+        ...
+
+    def run_s(self, arm: Arm) -> float:
+        """About how long a run of the arm takes, seconds; of an arm not yet run, as the baseline."""
+        ...
+
+    def left_s(self) -> float:
+        """Of the budget, all sittings together."""
+        ...

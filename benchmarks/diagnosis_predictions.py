@@ -1,6 +1,7 @@
 """Whether `compare` confirms what `diagnose` suggests: findings that claim much and name a setting, each tried.
 
-    python benchmarks/diagnosis_predictions.py DIAGNOSED [--device cuda] [--pairs 6] [--lanes 1] [--gpus 1] [--draw SEED] [--out FILE]
+    python benchmarks/diagnosis_predictions.py DIAGNOSED [--device cuda] [--pairs 6] [--lanes 1] [--gpus 1]
+        [--draw SEED] [--out FILE]
 
 DIAGNOSED is a result of diagnosis_accuracy.py. Of each finding with a share above a tenth of the step and candidate
 settings, the first value of each candidate knob is set, all together, and compared with the program as it is, in the

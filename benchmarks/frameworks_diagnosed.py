@@ -42,7 +42,7 @@ def photographs(folder: Path) -> None:
 
 
 OFFLINE = {"YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false", "YOLO_CONFIG_DIR": "."}
-YOLO = "yolo train model=yolo11n.yaml data=data.yaml epochs=20 device={device_number} plots=False val=False"
+YOLO = "yolo train model=yolo11n.yaml data=data.yaml epochs=20 device={device_number} plots=False val=False save=False"
 ON_GPU = [
     Program("ultralytics", f"{YOLO} imgsz=640 batch=16", needs=("ultralytics",), env=OFFLINE, prepare=photographs),
     Program(

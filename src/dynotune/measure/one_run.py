@@ -78,6 +78,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return max((len(record.steps) for record in self.all_records), default=0)
 
     @property
+    def without_steps(self) -> Outcome:
+        """To be kept: the steps of a fast program would fill the memory beside what is measured."""
+        return msgspec.structs.replace(self, records=[], all_records=[])
+
+    @property
     def rejected(self) -> list[Readback]:
         """Settings that the live process does not have as asked."""
         return [readback for readback in self.run.readback if readback.ok is False]
@@ -95,9 +100,41 @@ def run_arm(
     window_steps: int | None = None,
     enough: Callable[[list[Record]], bool] = lambda records: False,
 ) -> Outcome:
-    """Run the arm in `folder`, which exists, until its window is complete or `enough(records)`.
+    """Run the arm of a comparison in `folder`, with the caches that it has beside it; the rest as `run_settings`."""
+    return run_settings(
+        request,
+        request.arm(arm),
+        what=f"a run of the {arm}",
+        cache_folder=folder.parent / "caches" / arm,
+        folder=folder,
+        purpose=purpose,
+        facts=facts,
+        limit_s=limit_s,
+        warmup_steps=warmup_steps,
+        window_steps=window_steps,
+        enough=enough,
+    )
+
+
+def run_settings(
+    request: Request,
+    settings: Sequence[Setting],
+    *,
+    what: str,
+    cache_folder: Path,
+    folder: Path,
+    purpose: Purpose,
+    facts: Facts,
+    limit_s: float,
+    warmup_steps: int | None = None,
+    window_steps: int | None = None,
+    enough: Callable[[list[Record]], bool] = lambda records: False,
+) -> Outcome:
+    """Run the command under `settings` in `folder`, which exists, until its window is complete or `enough(records)`.
 
     Args:
+        what: the run in words, as `a run of the baseline`.
+        cache_folder: for compile and kernel caches that only these settings use.
         limit_s: for the whole run.
         warmup_steps, window_steps: the window to time; None for a pilot.
 
@@ -105,22 +142,21 @@ def run_arm(
         CommandFailed: the command ended with an error before that.
         CannotRunHere: it made no step, too few steps, or took longer than `limit_s`.
     """
-    cache_folder = folder.parent / "caches" / arm
     if request.caches == "cold":
         caches.clear(cache_folder)
     base_env = {**request.env, **caches.environment(cache_folder)}
     base_env.setdefault("PYTHONHASHSEED", str(request.seed % 2**32))
     env, planned = environment.build(
-        request.arm(arm), base_env, run_dir=folder, agent_dir=environment.AGENT, facts=facts
+        settings, base_env, run_dir=folder, agent_dir=environment.AGENT, facts=facts
     )
     job = Job(
         id=f"{folder.parent.name}/{folder.name}",
-        what=f"a run of the {arm}",
+        what=what,
         purpose=purpose,
         command=request.command,
         cwd=request.cwd,
         env=env,
-        settings=request.arm(arm),
+        settings=list(settings),
         plan=Plan(
             settings=planned,
             warmup_steps=warmup_steps,

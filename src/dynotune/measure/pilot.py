@@ -56,6 +56,22 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return self.start_s + self.window_s
 
 
+# A run of known length may take longer than its pilot: other arms, cold pages, a busy machine.
+PATIENCE = 4.0
+PATIENCE_S = 60.0
+PILOT_LIMIT_S = 900.0
+
+
+def limit_s(request: Request, run_s: float | None) -> float:
+    """For one run; `run_s`: what it is known to take, None for a pilot."""
+    if request.timeout_s is not None:
+        return request.timeout_s
+    if run_s is None:
+        return PILOT_LIMIT_S
+    # How long a program takes that runs to its own end, no pilot has seen.
+    return math.inf if request.finish else PATIENCE * run_s + PATIENCE_S
+
+
 class Steadiness:
     """Tells when a pilot has run for long enough."""
 
@@ -130,9 +146,18 @@ def plan(request: Request, pilots: Sequence[Outcome], left_s: float | None) -> t
 
 
 def plan_window(
-    request: Request, pilots: Sequence[Outcome], *, num_runs: int = 1, budget_s: float | None = None
+    request: Request,
+    pilots: Sequence[Outcome],
+    *,
+    num_runs: int = 1,
+    budget_s: float | None = None,
+    num_telling: int | None = None,
 ) -> Window:
     """The window for all runs, from the pilot of each arm.
+
+    Args:
+        num_telling: the first so many pilots tell how much runs differ, and so how long it is; None for all. Many arms
+            differ for another reason than noise.
 
     Raises:
         CannotRunHere: the program ends before there is anything to time.
@@ -150,7 +175,7 @@ def plan_window(
     step_s = max(statistics.fmean(times) for times in steady)
     num_steps, whole_epochs = request.window_steps, 0
     if num_steps is None:
-        usable = [[times] for times in steady if len(times) >= MIN_WINDOW_STEPS]
+        usable = [[times] for times in steady[:num_telling] if len(times) >= MIN_WINDOW_STEPS]
         num_steps = (
             window_length(usable, start_s=start_s, budget_s=budget_s, num_runs=num_runs) if usable else MIN_WINDOW_STEPS
         )

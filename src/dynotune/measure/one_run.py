@@ -146,9 +146,7 @@ def run_settings(
         caches.clear(cache_folder)
     base_env = {**request.env, **caches.environment(cache_folder)}
     base_env.setdefault("PYTHONHASHSEED", str(request.seed % 2**32))
-    env, planned = environment.build(
-        settings, base_env, run_dir=folder, agent_dir=environment.AGENT, facts=facts
-    )
+    env, planned = environment.build(settings, base_env, run_dir=folder, agent_dir=environment.AGENT, facts=facts)
     job = Job(
         id=f"{folder.parent.name}/{folder.name}",
         what=what,

@@ -122,7 +122,7 @@ def plan(request: Request, pilots: Sequence[Outcome], left_s: float | None) -> t
     """
     whole = plan_window(request, pilots)
     if request.window_steps is None:  # who asks for so few is warned, and gets them
-        _refuse_too_short(whole)
+        refuse_too_short(whole)
     if left_s is None:
         return whole, request.max_pairs
     fewest = min(LOOKS[0], request.max_pairs)
@@ -216,7 +216,11 @@ def _refuse_too_few(request: Request, most: int, warmup: int) -> None:
     )
 
 
-def _refuse_too_short(window: Window) -> None:
+def refuse_too_short(window: Window) -> None:
+    """
+    Raises:
+        CannotRunHere: the window is shorter than what pushes a process off its core.
+    """
     if window.window_s < LEAST_WINDOW_S:
         raise CannotRunHere(
             f"The window would be {window.num_steps} steps, {1000 * window.window_s:.0f} ms in all: too short to tell. "

@@ -1,0 +1,48 @@
+"""One window for all runs of a study: so long that runs tell, so short that the budget affords enough of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from dynotune.measure import pilot
+from dynotune.measure.one_run import Outcome
+from dynotune.measure.pilot import Window
+from dynotune.measure.request import Request
+from dynotune.measure.warmup import MIN_WINDOW_S, MIN_WINDOW_STEPS
+from dynotune.schema.errors import UsageError
+
+NUM_BLOCKS = 3
+"""Of a race, for each arm: fewer tell nothing of most settings."""
+NUM_PROVING = 20
+"""Runs of ablation and confirmation."""
+
+
+def study_window(request: Request, baseline: Outcome, others: Sequence[Outcome], left_s: float) -> Window:
+    """The window, from a pilot of each arm; every arm is warm when it begins, but those that never become steady.
+
+    Its length follows from the noise of the baseline. Where the time left does not afford enough runs of it, it is
+    shorter, though never shorter than tells something: then fewer arms are tried.
+
+    Raises:
+        CannotRunHere: the command ends before there is anything to time, or within less than can be told.
+    """
+    steady = [other for other in others if pilot.steady_steps(other.records[0]) is not None]
+    pilots = [baseline, *steady]
+    whole = pilot.plan_window(request, pilots, num_telling=1)
+    if request.window_steps is not None:
+        return whole
+    pilot.refuse_too_short(whole)
+    num_runs = NUM_BLOCKS * (len(pilots) + 1) + NUM_PROVING
+    if num_runs * whole.run_s <= left_s:
+        return whole
+    least = min(whole.num_steps, max(MIN_WINDOW_STEPS, math.ceil(MIN_WINDOW_S / whole.step_s)))
+    try:
+        window = pilot.plan_window(request, pilots, num_runs=num_runs, budget_s=left_s, num_telling=1)
+    except UsageError:
+        window = whole
+    if window.num_steps < least or window is whole:
+        return msgspec.structs.replace(whole, num_steps=least, whole_epochs=0)
+    return window

@@ -145,7 +145,7 @@ class Watcher:
     def running_arm(self, arm, *, pair, max_pairs):
         pass
 
-    def finished(self, pair, *, number, max_pairs, unit="sample"):
+    def finished(self, pair, *, number, max_pairs, unit="sample", objective="throughput"):
         self.pairs.append((number, max_pairs))
 
     def voided(self, voided):

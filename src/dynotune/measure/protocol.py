@@ -10,10 +10,10 @@ import msgspec
 from dynotune import knobs, probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.run_folder import fresh_folder
-from dynotune.measure import schedule, summary
+from dynotune.measure import objective, schedule, summary
 from dynotune.measure.machine import alone, facts_of, refuse_another_machine
 from dynotune.measure.one_run import Outcome, refuse_impossible, refuse_rejected, run_arm
-from dynotune.measure.pilot import Steadiness, Window, limit_s, plan, plan_window
+from dynotune.measure.pilot import FirstStep, Steadiness, Window, limit_s, plan, plan_window
 from dynotune.measure.request import Request, Watcher
 from dynotune.measure.stats import Judgement, judge
 from dynotune.schema import document
@@ -47,12 +47,14 @@ def compare(request: Request, watcher: Watcher) -> Comparison:
             watcher.warn(caution)
     for arm in ARMS:
         refuse_impossible(request, arm, facts)
+    objective.refuse_impossible(request)
     folder = new_run_folder(request.base)
     comparison = Comparison(
         id=folder.name,
         command=request.command,
         settings=request.settings,
         against=request.against,
+        objective=request.objective,
         margin=request.margin,
         max_pairs=request.max_pairs,
         warmup_steps=request.warmup_steps,
@@ -100,7 +102,9 @@ def resume(folder: Path, request: Request, watcher: Watcher) -> Comparison:
         caches=comparison.caches,
         sandbox=comparison.sandbox == "auto",
         finish=comparison.finish,
+        objective=comparison.objective,
     )
+    objective.refuse_impossible(request)
     refuse_another_machine("comparison", comparison.facts, facts_of(request))
     return _sit(request, folder, watcher)
 
@@ -128,6 +132,7 @@ class _Session:
         self._watcher = watcher
         self._began_s = time.monotonic()
         self._outcomes: list[Outcome] = []
+        self._first_steps: dict[ArmName, FirstStep] = {}
 
     def run(self) -> Comparison:
         if _is_over(self._comparison):
@@ -150,6 +155,7 @@ class _Session:
         for arm in ARMS:
             self._watcher.running(f"pilot: {arm}")
             outcomes.append(self._launch(arm, f"pilot-{arm}", limit, window=None))
+            self._first_steps[arm] = FirstStep(outcomes[-1])
         if self._comparison.run_s is not None:
             # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
             return plan_window(self._request, outcomes)
@@ -157,11 +163,12 @@ class _Session:
         if max_pairs < self._request.max_pairs:
             self._watcher.say(f"The budget affords {max_pairs} of {self._request.max_pairs} pairs.")
         cautions = summary.window_cautions(self._request, window)
+        cautions += objective.cautions(self._request.objective, window.num_steps)
         for caution in cautions:
             self._watcher.warn(caution)
         self._update(
-            warmup_steps=window.warmup_steps,
-            window_steps=window.num_steps,
+            warmup_steps=window.warmup_steps or None,
+            window_steps=window.num_steps or None,
             run_s=window.run_s,
             max_pairs=max_pairs,
             unit=summary.unit(outcomes),
@@ -181,9 +188,9 @@ class _Session:
                 purpose="pilot" if window is None else "measured",
                 facts=self._comparison.facts,
                 limit_s=limit,
-                warmup_steps=window.warmup_steps if window else None,
-                window_steps=window.num_steps if window else None,
-                enough=Steadiness(self._request),
+                warmup_steps=(window.warmup_steps or None) if window else None,
+                window_steps=(window.num_steps or None) if window else None,
+                enough=self._first_steps[arm] if window else Steadiness(self._request),
             )
         except CommandFailed as error:
             raise _ArmFailed(FailedArm(arm, error.command_exit_code, list(error.last_lines), str(folder))) from error
@@ -216,7 +223,7 @@ class _Session:
         for arm in (first, _other(first)):
             self._watcher.running_arm(arm, pair=number, max_pairs=self._comparison.max_pairs)
             runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window)
-            values[arm] = summary.value_s(runs[arm], self._comparison.unit)
+            values[arm] = objective.value(runs[arm], self._request.objective, self._comparison.unit)
         pair = Pair(first, values["baseline"], values["candidate"], runs["baseline"].run.id, runs["candidate"].run.id)
         reasons = summary.void_reasons(runs)
         if reasons:
@@ -227,7 +234,7 @@ class _Session:
             self._update(pairs=[*self._comparison.pairs, pair])
             self._watcher.finished(
                 pair, number=len(self._comparison.pairs), max_pairs=self._comparison.max_pairs,
-                unit=self._comparison.unit,
+                unit=self._comparison.unit, objective=self._comparison.objective,
             )  # fmt: skip
 
     def _judge(self) -> Judgement:
@@ -252,6 +259,9 @@ class _Session:
         """The answer, with what is shown beside it of the pairs that count."""
         runs: dict[ArmName, list[summary.MeasuredRun]] = {arm: [] for arm in ARMS}
         warnings = [*self._comparison.warnings, *summary.warnings(self._outcomes)]
+        warnings += objective.notes(self._request.objective, self._outcomes)
+        pairs = self._comparison.pairs
+        values = [pair.baseline_s for pair in pairs], [pair.candidate_s for pair in pairs]
         for pair in self._comparison.pairs:
             for arm, run in zip(ARMS, (pair.baseline_run, pair.candidate_run), strict=True):
                 # From disk: some may be of an earlier sitting.
@@ -261,8 +271,8 @@ class _Session:
                     warnings.append(f"left out of what is shown beside the answer: {error.message}")
         self._update(
             **answer,
-            baseline=summary.arm_summary(runs["baseline"], self._comparison.unit),
-            candidate=summary.arm_summary(runs["candidate"], self._comparison.unit),
+            baseline=summary.arm_summary(runs["baseline"], self._comparison.unit, values[0]),
+            candidate=summary.arm_summary(runs["candidate"], self._comparison.unit, values[1]),
             warnings=warnings,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dynotune.schema.comparison import Comparison
+from dynotune.schema.comparison import Comparison, Objective
 from dynotune.schema.setting import Setting
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "share",
     "speedup",
     "times",
+    "value",
     "verdict",
 ]
 
@@ -29,17 +30,28 @@ UNKNOWN = "unknown"
 LARGE_RATIO = 1.1
 # Beyond these a ratio says only that it is not known, or that something else went wrong: no digits are shown.
 LARGEST_RATIO, SMALLEST_RATIO = 100.0, 0.01
+# What is less or more where the better arm is not the faster one; and in what else it is faster.
+_USED: dict[Objective, str] = {"memory": "memory", "energy": "energy"}
+_IN_WHAT: dict[Objective, str] = {
+    "latency-p99": " at the 99th percentile",
+    "time-to-first-step": " to its first step",
+}
 # From here a number with three digits reads as the next unit's one.
 ROUNDS_UP = 0.9995
 
 
 def verdict(comparison: Comparison) -> str:
     """The verdict in words: what the comparison proved, no more."""
+    used, in_what = _USED.get(comparison.objective), _IN_WHAT.get(comparison.objective, "")
     match comparison.verdict:
+        case "faster" if comparison.speedup and used:
+            return f"uses {100 * (1 - 1 / comparison.speedup):.2g}% less {used}"
+        case "slower" if comparison.speedup and used:
+            return f"uses {_more(1 / comparison.speedup)} {used}"
         case "faster" if comparison.speedup is not None:
-            return f"{_ratio(comparison.speedup)} faster"
+            return f"{_ratio(comparison.speedup)} faster{in_what}"
         case "slower" if comparison.speedup:
-            return f"{_ratio(1 / comparison.speedup)} slower"
+            return f"{_ratio(1 / comparison.speedup)} slower{in_what}"
         case "same":
             return f"no effect: within ±{comparison.margin * 100:g}%"
         case "undecided":
@@ -50,6 +62,21 @@ def verdict(comparison: Comparison) -> str:
             return "no verdict"
         case other:
             return other
+
+
+def value(number: float | None, objective: Objective, unit: str = "sample") -> str:
+    """A run's value of an objective, with its unit; of throughput its inverse, which is what people compare."""
+    if number is None:
+        return UNKNOWN
+    match objective:
+        case "throughput":
+            return f"{rate(1 / number)} {unit}s/s"
+        case "latency-p99" | "time-to-first-step":
+            return duration(number)
+        case "memory":
+            return num_bytes(number)
+        case "energy":
+            return f"{_three_digits(number)} J" if number >= ROUNDS_UP else f"{_three_digits(1000 * number)} mJ"
 
 
 def times(ratio: float | None, *, digits: int = 2) -> str:
@@ -172,6 +199,11 @@ def _three_digits(number: float, *, zeros: bool = False) -> str:
 
 def _digits(ci: tuple[float, float] | None) -> int:
     return 3 if ci is not None and ci[1] - ci[0] < 0.05 else 2
+
+
+def _more(ratio: float) -> str:
+    """How much more is used, of a ratio above 1."""
+    return f"{ratio:.2f} times the" if ratio >= 2 else f"{100 * (ratio - 1):.2g}% more"
 
 
 def _ratio(ratio: float) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 
-Purpose = Literal["run", "pilot", "measured", "trace", "observed", "ceilings"]
+Purpose = Literal["run", "pilot", "measured", "trace", "observed", "ceilings", "guard"]
 PageCache = Literal["warm", "cold"]
 EndedBy = Literal["command", "window", "timeout", "user"]
 
@@ -54,6 +54,18 @@ class RecordFrom(msgspec.Struct, frozen=True, kw_only=True):
     num_steps: int
 
 
+class GuardPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is noted of the program's results: losses, or digests of outputs where nothing is trained.
+
+    Args:
+        num_values: losses, or calls.
+        other_draws: give torch other random numbers from the first call of an outermost module on.
+    """
+
+    num_values: int
+    other_draws: bool = False
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent is to do; `plan.json` in the run folder.
 
@@ -68,6 +80,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         ceilings: drain the loader and replay one of its batches, in place of a timed window.
         page_cache: "cold" to drop the files' pages before the loader is drained.
         observe: say at the window's end what the process is like (event `state`), and note what happened in each step.
+        sync_steps: wait for the device at the end of each step, for the time of single ones.
+        guard: note losses or outputs (event `guard`), in place of a timed window.
     """
 
     schema: str = "dynotune.plan/1"
@@ -81,6 +95,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     observe: bool = False
     ceilings: bool = False
     page_cache: PageCache = "warm"
+    sync_steps: bool = False
+    guard: GuardPlan | None = None
 
 
 class Readback(msgspec.Struct, frozen=True):
@@ -213,6 +229,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         ended_by: what ended it: the command itself, the complete window, the timeout, the user.
         changed_files: files under the working directory that it created or changed.
         sandbox: `overlay` when those changes went to a copy that is gone, else `none`.
+        launched_s: CLOCK_MONOTONIC at the launch.
+        energy_j: of the GPUs that it used, in the window; `energy_from`: NVML's counter of energy, or power that was
+            sampled and summed up.
+        peak_tree_bytes: memory of all its processes together, pages that they share counted once; sampled.
     """
 
     schema: str = "dynotune.run/1"
@@ -229,3 +249,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     changed_files: list[str] = []
     processes: list[Process] = []
     readback: list[Readback] = []
+    launched_s: float | None = None
+    energy_j: float | Unknown = Unknown("there was no window, or it was not asked for")
+    energy_from: Literal["", "counter", "power"] = ""
+    peak_tree_bytes: int | Unknown = Unknown("it was not asked for")

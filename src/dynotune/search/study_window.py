@@ -34,7 +34,7 @@ def study_window(request: Request, baseline: Outcome, others: Sequence[Outcome],
     whole = pilot.plan_window(request, pilots, num_telling=1)
     if request.window_steps is not None:
         return whole
-    pilot.refuse_too_short(whole)
+    pilot.refuse_too_short(request, whole)
     num_runs = NUM_BLOCKS * (len(pilots) + 1) + NUM_PROVING
     if num_runs * whole.run_s <= left_s:
         return whole

@@ -154,6 +154,21 @@ class PaysOff(msgspec.Struct, frozen=True, kw_only=True):
     after_steps: int | None
 
 
+class Ablation(msgspec.Struct, frozen=True):
+    """What is asked of one round of leaving settings out; fixed before its first run.
+
+    Args:
+        whole: what settings are left out of, one at a time; the baseline runs in the same blocks.
+        left_out: ids of those left out.
+        first_block, num_blocks: of phase `ablate`, which blocks are this round's.
+    """
+
+    whole: list[Setting]
+    left_out: list[str]
+    first_block: int
+    num_blocks: int
+
+
 class Sitting(msgspec.Struct, frozen=True):
     """From when to when it was worked on (ISO 8601, UTC); `ended_by`: "done", "user", "error"; "" while it runs."""
 
@@ -174,6 +189,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         winner: the best arm that the race and the joint race found; `recipe`: what is left after ablation, confirmed.
         confirmed: the recipe against the baseline, on pairs that played no part in the choice; None where there was
             no time for it, or nothing to confirm.
+        joint: what was raced jointly, several settings each; None before that began.
+        ablations: rounds of leaving settings out, in order.
         verdict: the whole in one sentence.
         noise: standard deviation of the logarithm of a run's value, from the baseline's runs; None before two.
         report: what could not be done, or gives reason to be wary.
@@ -211,7 +228,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     readback: dict[str, Readback] = {}
     fates: dict[str, Fate] = {}
     noise: float | None = None
+    joint: list[list[Setting]] | None = None
     winner: list[Setting] | None = None
+    ablations: list[Ablation] = []
     recipe: list[Setting] | None = None
     confirmed: Comparison | None = None
     pays_off: PaysOff | None = None

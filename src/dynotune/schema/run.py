@@ -9,7 +9,7 @@ import msgspec
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 
-Purpose = Literal["run", "pilot", "measured", "trace", "observed", "ceilings", "guard"]
+Purpose = Literal["run", "pilot", "measured", "trace", "observed", "ceilings", "guard", "screen"]
 PageCache = Literal["warm", "cold"]
 EndedBy = Literal["command", "window", "timeout", "user"]
 
@@ -41,12 +41,26 @@ class TracePlan(msgspec.Struct, frozen=True, kw_only=True):
     memory: bool = False
 
 
+class ScreenPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Arms to be switched on and off while the program runs.
+
+    Args:
+        arms: the settings of each.
+        num_blocks: of each arm: two stretches of steps with it and two without, in the order ABBA or BAAB.
+        seed: draws these orders, and in which order the arms take their turns.
+    """
+
+    arms: list[list[PlannedSetting]]
+    num_blocks: int
+    seed: int = 0
+
+
 class RecordFrom(msgspec.Struct, frozen=True, kw_only=True):
     """Where a trace, or a window, begins, of all ranks alike: `record-from.json`, written while the command runs.
 
     Args:
         step: steps before it begins; the profiler takes one more to get ready.
-        num_steps: steps of it.
+        num_steps: steps of it; of a screening, of each stretch.
     """
 
     schema: str = "dynotune.record_from/1"
@@ -79,6 +93,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         trace: record a trace, in place of a timed window; None for none.
         ceilings: drain the loader and replay one of its batches, in place of a timed window.
         page_cache: "cold" to drop the files' pages before the loader is drained.
+        screen: switch arms on and off, in place of a timed window.
         observe: say at the window's end what the process is like (event `state`), and note what happened in each step.
         sync_steps: wait for the device at the end of each step, for the time of single ones.
         guard: note losses or outputs (event `guard`), in place of a timed window.
@@ -97,6 +112,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     page_cache: PageCache = "warm"
     sync_steps: bool = False
     guard: GuardPlan | None = None
+    screen: ScreenPlan | None = None
 
 
 class Readback(msgspec.Struct, frozen=True):

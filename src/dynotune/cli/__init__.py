@@ -1,6 +1,7 @@
 """The command line, one module a subcommand. The only place that prints and the only one that exits.
 
-A subcommand `name` is the function `name` of the module `dynotune.cli.name`; its docstring is its long help.
+A subcommand `name` is the function `name` of the module `dynotune.cli.name`; its docstring is its long help. One that
+has subcommands of its own is a Typer.
 Only the module of the subcommand that was asked for is imported. What stands after the first `--` is the
 user's command and reaches the subcommand untouched, through `command_of`.
 
@@ -24,6 +25,7 @@ COMMANDS = {
     "diagnose": "Say why your command is slow.",
     "compare": "Prove on your command whether settings help.",
     "run": "Run your command with settings; output, signals and exit code are its own.",
+    "recipe": "Show a recipe, prove it again, or write it for a shell, Docker, Kubernetes, an administrator.",
     "trace": "Say where the time of a command, or of a recorded trace, went.",
     "doctor": "What this machine and environment cost, without running anything.",
     "explain": "What a finding means, or what is so of a popular remedy.",
@@ -63,7 +65,7 @@ def command_of(context: typer.Context) -> list[str]:
     if not command:
         raise UsageError(
             "There is no command to run.",
-            hint=f"Put it after two dashes: dynotune {context.info_name} … -- python train.py",
+            hint=f"Put it after two dashes: {context.command_path} … -- python train.py",
         )
     return list(command)
 
@@ -87,6 +89,9 @@ def _parser(ours: Sequence[str]) -> Any:
         function: Callable[..., Any] = _named_only
         if name == asked:
             function = getattr(import_module(f"dynotune.cli.{name}"), name)
+            if isinstance(function, typer.Typer):
+                app.add_typer(function, name=name, short_help=summary)
+                continue
         app.command(name, short_help=summary, cls=_with_command() if name in WITH_COMMAND else None)(function)
     return typer.main.get_command(app)
 

@@ -24,6 +24,7 @@ __all__ = ["command_of", "main"]
 COMMANDS = {
     "diagnose": "Say why your command is slow.",
     "compare": "Prove on your command whether settings help.",
+    "tune": "Find, prove and write down the settings that help your command.",
     "run": "Run your command with settings; output, signals and exit code are its own.",
     "recipe": "Show a recipe, prove it again, or write it for a shell, Docker, Kubernetes, an administrator.",
     "trace": "Say where the time of a command, or of a recorded trace, went.",
@@ -32,7 +33,7 @@ COMMANDS = {
     "knobs": "What can be set, and what it may change.",
     "demo": "Watch a comparison of settings on a real training script, on this machine.",
 }
-WITH_COMMAND = ("diagnose", "compare", "run")
+WITH_COMMAND = ("diagnose", "compare", "tune", "run")
 EPILOG = (
     "Exit codes: 0 done; 1 a gate said no; 2 wrong usage; 3 cannot run here; 4 your command failed; "
     "70 a mistake of dynotune's own; 130 interrupted. `dynotune run` exits as your command does."

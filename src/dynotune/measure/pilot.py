@@ -154,7 +154,7 @@ def plan(request: Request, pilots: Sequence[Outcome], left_s: float | None) -> t
     numbers = [n for n in range(request.max_pairs, fewest - 1, -1) if n % 2 == 0 or n == request.max_pairs]
     enough = min(whole.num_steps, math.ceil(MIN_WINDOW_S / whole.step_s))
     few = min(whole.num_steps, math.ceil(LEAST_WINDOW_S / whole.step_s))
-    floor = min(whole.num_steps, _fewest_steps(request, whole.step_s))
+    floor = min(whole.num_steps, fewest_steps(request, whole.step_s))
     for least in (max(enough, floor), max(few, floor)):
         for num_pairs in numbers:
             try:
@@ -209,7 +209,7 @@ def plan_window(
             window_length(usable, start_s=start_s, budget_s=budget_s, num_runs=num_runs) if usable else MIN_WINDOW_STEPS
         )
         longest_s = MAX_WINDOW_S if budget_s is None else min(MAX_WINDOW_S, budget_s / num_runs - start_s)
-        fewest = _fewest_steps(request, step_s)
+        fewest = fewest_steps(request, step_s)
         num_steps = max(num_steps, fewest, min(_wanted_steps(request), int(longest_s / step_s)))
         whole_epochs = _whole_epochs(epoch_steps(records), num_steps, longest_s / step_s, most and most - warmup)
         num_steps = max(fewest, whole_epochs * (epoch_steps(records) or 0) or num_steps)
@@ -247,7 +247,7 @@ def _refuse_too_few(request: Request, most: int, warmup: int) -> None:
     )
 
 
-def _fewest_steps(request: Request, step_s: float) -> int:
+def fewest_steps(request: Request, step_s: float) -> int:
     """That the objective needs, where the program makes so many."""
     if request.objective == "latency-p99":
         return FEW_P99_STEPS

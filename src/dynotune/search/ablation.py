@@ -178,7 +178,6 @@ def _hides_something(search: Search, found: Kept, kept: list[Setting]) -> bool:
     return found.whole.log - explained > max(search.margin, HIDDEN_SE * found.whole.se)
 
 
-
 def _one_more(search: Search, kept: list[Setting], dropped: list[Setting], reserve_s: float) -> list[Setting]:
     """Beside what stays, the strongest of those dropped, in blocks of its own."""
     strongest = _strongest(search, dropped)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from dynotune import knobs
+from dynotune.measure.screening import why_not_in_process
 from dynotune.schema.diagnosis import Diagnosis, Finding, Kind
 from dynotune.schema.errors import DynotuneError, UsageError
 from dynotune.schema.facts import Facts, Unknown
@@ -155,7 +156,7 @@ def _candidate(
         bound=share,
         bound_by=by,
         group=group_of(setting.knob),
-        in_process=knob.when == "any",
+        in_process=objective == "throughput" and not why_not_in_process(setting),
     )
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from dynotune.launch.record import Records
 from dynotune.launch.run_folder import fresh_folder
-from dynotune.measure import pilot, summary
+from dynotune.measure import objective, pilot, screening, summary
 from dynotune.measure.one_run import Outcome, refuse_impossible, run_settings, stepping
-from dynotune.measure.pilot import Steadiness, Window, limit_s
+from dynotune.measure.pilot import FirstStep, Steadiness, Window, limit_s
 from dynotune.measure.request import Request, Watcher
 from dynotune.measure.stats import StatisticsError
 from dynotune.schema import document
@@ -63,11 +63,12 @@ class RealBench:
         self._planned_s: dict[str, float] = {}
         self._walls_s: dict[str, list[float]] = {}
         self._outcomes: list[Outcome] = []
+        self._first_steps: dict[str, FirstStep] = {}
         for trial in study.trials:
             if _counts(trial):
                 self._walls_s.setdefault(trial.arm, []).append(trial.wall_s)
-        if not self._is_planned:
-            self._pilots = _pilots_on_disk(folder, study.trials)
+        if not self._is_planned or study.objective == "time-to-first-step":
+            self._keep_pilots(_pilots_on_disk(folder, study.trials))
 
     # What the search asks
 
@@ -91,10 +92,9 @@ class RealBench:
 
     def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
         """As `Bench.screen`."""
-        screening = part("dynotune.measure.screening", "screen")
-        if screening is None or not candidates:
+        if not candidates or self._study.objective != "throughput":
             return []
-        found: list[Estimate] = screening(
+        return screening.screen(
             self._request,
             candidates,
             left_s,
@@ -103,7 +103,6 @@ class RealBench:
             facts=self._facts,
             watcher=self._watcher,
         )
-        return found
 
     def run_s(self, arm: Arm) -> float:
         """As `Bench.run_s`."""
@@ -143,7 +142,7 @@ class RealBench:
 
     def cautions(self) -> list[str]:
         """What this sitting's runs give reason to be wary of."""
-        return summary.warnings(self._outcomes)
+        return summary.warnings(self._outcomes) + objective.notes(self._study.objective, self._outcomes)
 
     # One run
 
@@ -182,19 +181,20 @@ class RealBench:
         return trial("measured", value=value, void=void, time_to_first_step_s=_first_step_s(outcome))
 
     def _launch(self, arm: Arm, phase: Phase, folder: Path, limit: float) -> Outcome:
-        measured = phase != "pilot"
+        is_pilot = phase == "pilot"
+        steadiness = Steadiness(self._request)
         return run_settings(
             self._request,
             arm.settings,
             what=f"a run with {arm.key}" if arm.settings else "a run of the command as it is",
             cache_folder=self._cache_folder(arm),
             folder=folder,
-            purpose="measured" if measured else "pilot",
+            purpose="pilot" if is_pilot else "measured",
             facts=self._facts,
             limit_s=limit,
-            warmup_steps=self._study.warmup_steps if measured else None,
-            window_steps=self._study.window_steps if measured else None,
-            enough=Steadiness(self._request),
+            warmup_steps=None if is_pilot else self._study.warmup_steps,
+            window_steps=None if is_pilot else self._study.window_steps,
+            enough=steadiness if is_pilot else self._first_steps.get(arm.key, steadiness),
         )
 
     def _value(self, outcome: Outcome) -> float:
@@ -203,11 +203,8 @@ class RealBench:
         Raises:
             StatisticsError: it cannot be known of this run.
         """
-        unit: summary.Unit = "sample" if "sample" in self._study.unit else "step"
-        of_objective = part("dynotune.measure.objective", "value")
-        if of_objective is None:
-            return summary.value_s(outcome, unit)
-        return float(of_objective(outcome, self._study.objective, unit))
+        unit: summary.Unit = "step" if self._study.unit.endswith("step") else "sample"
+        return objective.value(outcome, self._study.objective, unit)
 
     def _pilot(self, arm: Arm, outcome: Outcome) -> tuple[Ended, str] | None:
         """Keep the pilot for the window; why the arm cannot be measured, where it cannot.
@@ -218,17 +215,24 @@ class RealBench:
         try:
             if not self._is_planned:
                 pilot.plan_window(self._request, [self._pilots.get(BASELINE.key, outcome), outcome])
-                self._pilots[arm.key] = outcome
             else:
                 self._planned_s[arm.key] = self._alone(outcome).run_s
         except CannotRunHere as error:
             if arm == BASELINE:
                 raise
             return "failed", error.message
+        self._keep_pilots({arm.key: outcome})
         found = pilot.steady_steps(outcome.records[0])
         if self._is_planned and (found is None or found > (self._study.warmup_steps or 0)):
             self._warn(f"{arm.key} is not steady when the window begins: what it costs to start counts against it.")
         return self._guarded(arm)
+
+    def _keep_pilots(self, pilots: Mapping[str, Outcome]) -> None:
+        for key, outcome in pilots.items():
+            if self._study.objective == "time-to-first-step":
+                self._first_steps[key] = FirstStep(outcome)
+            if not self._is_planned:
+                self._pilots[key] = outcome
 
     def _guarded(self, arm: Arm) -> tuple[Ended, str] | None:
         """Compare losses or outputs with the baseline's, where a setting may change results in their last digits."""
@@ -265,24 +269,28 @@ class RealBench:
         pilots = dict(self._pilots)
         baseline = pilots.pop(BASELINE.key)
         window = study_window(self._request, baseline, list(pilots.values()), self.left_s())
-        for text in (cautions := summary.window_cautions(self._request, window)):
+        cautions = summary.window_cautions(self._request, window)
+        cautions += objective.cautions(self._study.objective, window.num_steps)
+        for text in cautions:
             self._watcher.warn(text)
-        outcomes = [baseline, *pilots.values()]
         self._study = msgspec.structs.replace(
             self._study,
-            warmup_steps=window.warmup_steps,
-            window_steps=window.num_steps,
+            warmup_steps=window.warmup_steps or None,
+            window_steps=window.num_steps or None,
             run_s=window.run_s,
-            unit=f"s/{summary.unit(outcomes)}",
+            unit=objective.unit_of(self._study.objective, summary.unit([baseline, *pilots.values()])),
             step=summary.step(baseline),
             warnings=[*self._study.warnings, *cautions, *summary.sandbox_warnings(baseline)],
         )
         for key, outcome in self._pilots.items():
             self._planned_s[key] = self._alone(outcome).run_s
         self._pilots.clear()
+        run_s = self._planned_s[BASELINE.key]
         self._watcher.say(
             f"Each run: {window.warmup_steps} steps of warm-up, then {window.num_steps} timed as a whole; "
-            f"about {self._planned_s[BASELINE.key]:.0f} s."
+            f"about {run_s:.0f} s."
+            if window.num_steps
+            else f"Each run ends with its first steps; about {run_s:.0f} s."
         )
 
     def _alone(self, outcome: Outcome) -> Window:

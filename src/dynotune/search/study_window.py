@@ -32,13 +32,14 @@ def study_window(request: Request, baseline: Outcome, others: Sequence[Outcome],
     steady = [other for other in others if pilot.steady_steps(other.records[0]) is not None]
     pilots = [baseline, *steady]
     whole = pilot.plan_window(request, pilots, num_telling=1)
-    if request.window_steps is not None:
+    if request.window_steps is not None or not whole.num_steps:
         return whole
     pilot.refuse_too_short(request, whole)
     num_runs = NUM_BLOCKS * (len(pilots) + 1) + NUM_PROVING
     if num_runs * whole.run_s <= left_s:
         return whole
-    least = min(whole.num_steps, max(MIN_WINDOW_STEPS, math.ceil(MIN_WINDOW_S / whole.step_s)))
+    fewest = max(MIN_WINDOW_STEPS, math.ceil(MIN_WINDOW_S / whole.step_s), pilot.fewest_steps(request, whole.step_s))
+    least = min(whole.num_steps, fewest)
     try:
         window = pilot.plan_window(request, pilots, num_runs=num_runs, budget_s=left_s, num_telling=1)
     except UsageError:

@@ -18,6 +18,7 @@ from dynotune.diagnose.conclude import conclude
 from dynotune.diagnose.gather import gather
 from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.launch import new_run_folder
+from dynotune.measure import objective
 from dynotune.measure.machine import alone, facts_of, refuse_another_machine
 from dynotune.measure.one_run import refuse_impossible
 from dynotune.measure.protocol import Interrupted
@@ -27,9 +28,10 @@ from dynotune.schema.diagnosis import Ceiling
 from dynotune.schema.errors import CannotRunHere, DynotuneError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import Attribution, Observation
+from dynotune.schema.recipe import write as write_recipe
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Objective, Sitting, Study
-from dynotune.search import asked
+from dynotune.schema.study import Sitting, Study
+from dynotune.search import asked, recipe
 from dynotune.search.candidates import Machine, candidates, refuse_unfit
 from dynotune.search.parts import part
 from dynotune.search.present import present
@@ -51,12 +53,11 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a study is asked to do.
 
     Args:
-        run: the command and how it is run; its `budget_s` is of the whole study. It has no settings.
+        run: the command, how it is run, and the objective. It has no settings, and its `budget_s` is not looked at.
         allow, also, excluded, space: as they stand on the command line.
     """
 
     run: Request
-    objective: Objective = "throughput"
     allow: list[str] = []
     also: list[str] = []
     excluded: list[str] = []
@@ -82,12 +83,13 @@ def tune(request: TuneRequest, budget_s: float, watcher: Watcher) -> tuple[Path,
     facts = facts_of(run)
     for caution in refuse_unfit(words, Machine(facts=facts, env=run.env, refused=_refusal(run, facts))):
         watcher.warn(caution)
+    objective.refuse_impossible(run)
     folder = new_run_folder(run.base)
     study = Study(
         id=folder.name,
         command=run.command,
         cwd=str(run.cwd),
-        objective=request.objective,
+        objective=run.objective,
         budget_s=budget_s,
         allow=sorted(words.allowed - set(asked.UNASKED)),
         also=request.also,
@@ -134,12 +136,13 @@ def resume(folder: Path, run: Request, budget_s: float | None, watcher: Watcher)
         seed=study.seed,
         caches=study.caches,
         sandbox=study.sandbox == "auto",
+        objective=study.objective,
     )
+    objective.refuse_impossible(run)
     refuse_another_machine("study", study.facts, facts_of(run))
     study = msgspec.structs.replace(study, budget_s=budget_s or study.budget_s)
     request = TuneRequest(
         run=run,
-        objective=study.objective,
         allow=list(study.allow),
         also=study.also,
         excluded=study.excluded,
@@ -304,9 +307,8 @@ class _Sitting:
 
 def write_results(folder: Path, study: Study, watcher: Watcher) -> None:
     """The recipe, where anything was proved, and the report, beside the study."""
-    of, write = part("dynotune.search.recipe", "of"), part("dynotune.schema.recipe", "write")
-    if study.recipe and of is not None and write is not None:
-        write(folder / RECIPE, of(study))
+    if study.recipe:
+        write_recipe(folder / RECIPE, recipe.of(study))
     page = part("dynotune.report.html", "page")
     if page is None:
         return

@@ -155,4 +155,5 @@ class Watcher:
 def _pairs_on_disk(folder: Path) -> list:
     from dynotune.schema.comparison import Comparison
 
-    return document.read(folder / "comparison.json", Comparison).pairs
+    file = folder / "comparison.json"
+    return document.read(file, Comparison).pairs if file.exists() else []

@@ -64,6 +64,7 @@ class RealBench:
         self._walls_s: dict[str, list[float]] = {}
         self._outcomes: list[Outcome] = []
         self._first_steps: dict[str, FirstStep] = {}
+        self._voids: list[str] = []
         for trial in study.trials:
             if _counts(trial):
                 self._walls_s.setdefault(trial.arm, []).append(trial.wall_s)
@@ -142,7 +143,11 @@ class RealBench:
 
     def cautions(self) -> list[str]:
         """What this sitting's runs give reason to be wary of."""
-        return summary.warnings(self._outcomes) + objective.notes(self._study.objective, self._outcomes)
+        found = summary.warnings(self._outcomes) + objective.notes(self._study.objective, self._outcomes)
+        if self._voids:
+            num = len(self._outcomes)
+            found.append(f"{len(self._voids)} of {num} runs did not count, the last one as {self._voids[-1]}.")
+        return found
 
     # One run
 
@@ -178,6 +183,9 @@ class RealBench:
         if phase == "pilot" and (refused := self._pilot(arm, outcome)):
             return trial(*refused)
         self._note(outcome)
+        if void:
+            self._voids.append(void)
+            self._watcher.say(f"{_in_place(phase, block)}: {arm.key or 'the command as it is'} does not count: {void}")
         return trial("measured", value=value, void=void, time_to_first_step_s=_first_step_s(outcome))
 
     def _launch(self, arm: Arm, phase: Phase, folder: Path, limit: float) -> Outcome:
@@ -311,9 +319,8 @@ class RealBench:
         return max(1.0, self.left_s() + self._reserve_s + GRACE_RUNS * self.run_s(arm))
 
     def _in_words(self, arm: Arm, phase: Phase, block: int) -> str:
-        where = phase if phase == "pilot" else f"{phase}, block {block}"
         minutes = max(0.0, self.left_s()) / 60
-        return f"{where}: {arm.key or 'the command as it is'} ({minutes:.0f} min left)"
+        return f"{_in_place(phase, block)}: {arm.key or 'the command as it is'} ({minutes:.0f} min left)"
 
     # What is told
 
@@ -336,6 +343,10 @@ class RealBench:
 
     def _request_of(self, arm: Arm) -> Request:
         return msgspec.structs.replace(self._request, settings=list(arm.settings))
+
+
+def _in_place(phase: Phase, block: int) -> str:
+    return phase if phase == "pilot" else f"{phase}, block {block}"
 
 
 def _counts(trial: Trial) -> bool:

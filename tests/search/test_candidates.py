@@ -96,10 +96,10 @@ def test_allow_also_and_not_decide_together(allow, also, excluded):
 def test_what_the_program_has_already_is_no_candidate():
     env = {"CUDA_LAUNCH_BLOCKING": "1"}
     settings = [Setting("env.CUDA_LAUNCH_BLOCKING", UNSET), Setting("env.NVIDIA_TF32_OVERRIDE", UNSET)]
+    words = {"allow": ["semantics"], "also": ["loader.num_workers=4"]}
     found, not_offered = offer(
-        finding("launch-blocking", *settings), env=env, words={"allow": ["semantics"], "also": ["loader.num_workers=4"]},
-        has={"loader.num_workers": 4},
-    )  # fmt: skip
+        finding("launch-blocking", *settings), env=env, words=words, has={"loader.num_workers": 4}
+    )
     assert names(found) == {"env.CUDA_LAUNCH_BLOCKING=@unset"}
     assert {row.reason for row in not_offered} == {"the program has it already"}
 

@@ -147,7 +147,7 @@ def test_what_a_run_takes_is_known_from_its_own_runs_then_from_pilots_then_from_
     assert 0 < bench.run_s(BASELINE) < 60.0
     bench.run(BASELINE, "race", 1)
     assert bench.run_s(BASELINE) == pytest.approx(2.0 + 0.02 * runs.launched[-1][2])
-    assert bench.run_s(SLOW) > bench.run_s(BASELINE) > bench.run_s(FAST)
+    assert bench.run_s(SLOW) > bench.run_s(FAST) > 2.0
     assert bench.run_s(FAST | EXACT) == bench.run_s(BASELINE)
 
 
@@ -167,18 +167,22 @@ def test_a_small_budget_shortens_the_window_but_not_below_what_tells_something(r
 # Failures
 
 
+CUDA_OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\nerror: rank 0 failed\n"
+CPU_OOM = "RuntimeError: [enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"
+SHM_OOM = "RuntimeError: DataLoader worker is killed by signal: Bus error. Workers are out of shared memory."
+
+
 @pytest.mark.parametrize(
     ("printed", "exit_code", "ended"),
     [
         ("Traceback\nValueError: no", 1, "failed"),
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\nerror: rank 0 failed\n", 1, "out-of-memory"),
-        ("RuntimeError: [enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory", 1, "out-of-memory"),
-        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
-         "workers are out of shared memory.", 1, "out-of-memory"),
+        (CUDA_OOM, 1, "out-of-memory"),
+        (CPU_OOM, 1, "out-of-memory"),
+        (SHM_OOM, 1, "out-of-memory"),
         ("Killed", -9, "failed"),
         ("", 3, "failed"),
     ],
-)  # fmt: skip
+)
 def test_what_an_arm_does_to_the_program_is_its_answer(bench, runs, printed, exit_code, ended):
     pilots(bench, FAST)
     runs.printed["0003-race"] = printed

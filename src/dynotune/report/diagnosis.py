@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from dynotune.report import words
 from dynotune.report.ceilings import ceilings_report, limit_report
+from dynotune.report.pasted import Pasted
 from dynotune.report.step_parts import Bar, Legend
 from dynotune.report.trace_parts import place, prose, title
 from dynotune.schema.diagnosis import Diagnosis, Finding, NotKnown, Severity
@@ -124,25 +123,10 @@ def _commands(finding: Finding, command: Sequence[str]) -> list[RenderableType]:
     """Lines to be pasted."""
     lines: list[RenderableType] = []
     if finding.candidates:
-        lines.append(_Pasted([*map(str, finding.candidates), "--", *command]))
+        arguments = [*map(str, finding.candidates), "--", *command]
+        lines.append(Pasted(["dynotune", "compare", *map(shlex.quote, arguments)], indent=2))
     lines += [Text(f"  {words.plain(line, longest=4000)}", style="cyan", overflow="fold") for line in finding.commands]
     return lines
-
-
-@dataclass(frozen=True, slots=True)
-class _Pasted:
-    """`dynotune compare …` on as many lines as it takes, which a shell reads as one."""
-
-    arguments: Sequence[str]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        line, rest = "  dynotune compare", [words.plain(shlex.quote(word), longest=4000) for word in self.arguments]
-        for word in rest:
-            if cell_len(f"{line} {word} \\") > options.max_width:
-                yield Text(f"{line} \\", style="cyan", overflow="fold")
-                line = "    "
-            line = f"{line} {word}"
-        yield Text(line, style="cyan", overflow="fold")
 
 
 def _jitter(steps: Timing | Unknown, findings: Sequence[Finding], command: Sequence[str]) -> list[RenderableType]:

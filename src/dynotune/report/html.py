@@ -6,8 +6,10 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -20,7 +22,7 @@ from dynotune.report.study_story import headline, stats
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.study import Study
 
-__all__ = ["page"]
+__all__ = ["page", "write"]
 
 LONGEST_LINE, LONGEST_RECIPE = 20_000, 200_000
 
@@ -60,6 +62,25 @@ def page(study: Study, *, recipe: str = "") -> str:
             recipe=_listing(recipe),
         )
     )
+
+
+def write(path: Path, study: Study, *, recipe: str = "") -> None:
+    """Write the page at `path`, whole or not at all.
+
+    Raises:
+        CannotRunHere: as `page`; the folder cannot be written to, or the disk is full.
+    """
+    text = page(study, recipe=recipe)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise CannotRunHere(
+            f"Cannot write {path}: {error.strerror}.", hint="Name another file: dynotune report PATH --html FILE"
+        ) from error
 
 
 def _figures(study: Study) -> dict[str, plots.Figure]:

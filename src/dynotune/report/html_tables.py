@@ -241,7 +241,7 @@ def _pairs(study: Study) -> Table:
     confirmed = study.confirmed
     rows = []
     for at, pair in enumerate(confirmed.pairs if confirmed else [], start=1):
-        first = "with the recipe" if pair.first == "candidate" else "as written"
+        first = "recipe" if pair.first == "candidate" else "written"
         ratio = words.times(pair.baseline_s / pair.candidate_s, digits=3) if pair.candidate_s > 0 else words.UNKNOWN
         sides = [_value(study, pair.baseline_s), _value(study, pair.candidate_s)]
         rows.append([str(at), first, *sides, ratio])
@@ -263,7 +263,7 @@ def _search(study: Study) -> Table:
         ("Arms", "number"),
         ("Time", "number"),
         ("Void", "number"),
-        ("Without a measurement", "number"),
+        ("No value", "number"),
     ]
     rows = []
     for phase, name in PHASES.items():

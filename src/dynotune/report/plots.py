@@ -120,7 +120,7 @@ def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
         if row.shown is not None:
             points.setdefault(kind, []).append((at, row.candidate.id, row.shown))
         else:
-            line["note"] = "×  no measurement"
+            line["note"] = "not tried" if kind in ("not-tried", "open") else "×  no measurement"
         lines.append(line)
     drawn = [point for group in points.values() for point in group]
     layout = ratio_axis([one for _, _, one in drawn], margin)

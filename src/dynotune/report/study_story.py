@@ -60,7 +60,7 @@ def _stats(study: Study) -> Iterator[tuple[str, str]]:
     if (sides := medians(study)) is not None:
         yield "Before and after", arrow(*(level(study, value) for value in sides))
     if (steps := _steps(study)) is not None:
-        yield "A step", arrow(*map(words.duration, steps))
+        yield "A step", arrow(*(words.duration(step_s, column=True) for step_s in steps))
     if study.pays_off is not None:
         yield "A later start is paid for", pays_off(study)
     num = len(study.trials)

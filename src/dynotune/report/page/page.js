@@ -111,6 +111,7 @@
     const first = figure.rows[0].y, last = figure.rows[figure.rows.length - 1].y;
     const axis = { color: css("muted"), gridcolor: css("grid"), linecolor: css("line"), zerolinecolor: css("line"), tickfont: { size: 12 }, fixedrange: true };
     made.xaxis = Object.assign({}, axis, { automargin: false, ticks: "", zeroline: false }, made.xaxis);
+    if (made.xaxis.nticks && room < NARROW) made.xaxis.nticks = Math.min(made.xaxis.nticks, 5);
     made.yaxis = Object.assign({}, axis, { range: [last + 0.6, first - (narrow ? 0.85 : 0.6)], showgrid: false, zeroline: false, showticklabels: false, ticks: "" });
     made.annotations = found.annotations;
     made.margin = { l: found.left, r: 18, t: 4, b: 32, pad: 0 };
@@ -147,6 +148,15 @@
     }
     document.documentElement.dataset.drawn = String(document.querySelectorAll(".plot[data-drawn]").length);
   }
+
+  // Tables beside plots are long on a small screen: they wait there until they are asked for.
+  const small = window.matchMedia("(max-width: 40rem)");
+  function fold(folded) {
+    for (const numbers of document.querySelectorAll(".numbers")) numbers.open = !folded;
+  }
+  small.addEventListener("change", () => fold(small.matches));
+  window.addEventListener("beforeprint", () => fold(false));
+  fold(small.matches);
 
   let waiting = 0;
   let wide = window.innerWidth;

@@ -11,6 +11,7 @@ __all__ = [
     "bandwidth",
     "change",
     "count",
+    "digits",
     "duration",
     "fine_share",
     "interval",
@@ -90,14 +91,14 @@ def times(ratio: float | None, *, digits: int = 2) -> str:
 
 def speedup(comparison: Comparison) -> str:
     """The speed-up, with as many digits as the width of its interval deserves."""
-    return times(comparison.speedup, digits=_digits(comparison.ci))
+    return times(comparison.speedup, digits=digits(comparison.ci))
 
 
 def interval(ci: tuple[float, float] | None) -> str:
     """`1.38× to 1.47×`, with as many digits as its width deserves."""
     if ci is None:
         return UNKNOWN
-    return " to ".join(times(end, digits=_digits(ci)) for end in ci)
+    return " to ".join(times(end, digits=digits(ci)) for end in ci)
 
 
 def rate(per_s: float | None) -> str:
@@ -121,8 +122,8 @@ def duration(seconds: float | None, *, column: bool = False) -> str:
         return f"{seconds / 60:.3g} min"
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size * ROUNDS_UP:
-            return f"{_three_digits(seconds / size, zeros=column)} {unit}"
-    return f"{_three_digits(seconds * 1e6, zeros=column)} µs"
+            return f"{_threedigits(seconds / size, zeros=column)} {unit}"
+    return f"{_threedigits(seconds * 1e6, zeros=column)} µs"
 
 
 def change(seconds: float | None, *, column: bool = False) -> str:
@@ -157,8 +158,8 @@ def bandwidth(bytes_per_s: float | None) -> str:
         return UNKNOWN
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if bytes_per_s >= size * ROUNDS_UP:
-            return f"{_three_digits(bytes_per_s / size)} {unit}/s"
-    return f"{_three_digits(bytes_per_s)} B/s"
+            return f"{_threedigits(bytes_per_s / size)} {unit}/s"
+    return f"{_threedigits(bytes_per_s)} B/s"
 
 
 def num_bytes(size: float | None) -> str:
@@ -169,7 +170,7 @@ def num_bytes(size: float | None) -> str:
         return f"{size / 2**30:.2f} GiB"
     for unit, power in (("MiB", 2**20), ("KiB", 2**10)):
         if size >= power:
-            return f"{_three_digits(size / power)} {unit}"
+            return f"{_threedigits(size / power)} {unit}"
     return f"{size:.0f} B"
 
 
@@ -191,13 +192,14 @@ def settings(chosen: Sequence[Setting], *, separator: str = "\n") -> str:
     return separator.join(map(str, chosen)) or "as it is"
 
 
-def _three_digits(number: float, *, zeros: bool = False) -> str:
+def _threedigits(number: float, *, zeros: bool = False) -> str:
     if number >= 99.95:
         return f"{number:,.0f}"
     return f"{number:#.3g}" if zeros and number else f"{number:.3g}"
 
 
-def _digits(ci: tuple[float, float] | None) -> int:
+def digits(ci: tuple[float, float] | None) -> int:
+    """After the point, of a ratio whose interval this is."""
     return 3 if ci is not None and ci[1] - ci[0] < 0.05 else 2
 
 

@@ -39,6 +39,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         bound_by: what bounds it, in words: a finding's share, a ceiling.
         group: knobs that interact are raced jointly; "" for none.
         in_process: it can change at any step, so that one process can try it.
+        warms: its first run leaves something behind that later ones find, such as compiled code; so every arm that
+            holds it first runs once unmeasured. False where only a first run of the setting alone is asked for.
     """
 
     setting: Setting
@@ -48,6 +50,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     bound_by: str = ""
     group: str = ""
     in_process: bool = False
+    warms: bool = True
 
     @property
     def id(self) -> str:
@@ -189,7 +192,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         winner: the best arm that the race and the joint race found; `recipe`: what is left after ablation, confirmed.
         confirmed: the recipe against the baseline, on pairs that played no part in the choice; None where there was
             no time for it, or nothing to confirm.
-        joint: what was raced jointly, several settings each; None before that began.
+        joint: arms of several settings that the joint race ran, in order; None before it began.
         ablations: rounds of leaving settings out, in order.
         verdict: the whole in one sentence.
         noise: standard deviation of the logarithm of a run's value, from the baseline's runs; None before two.

@@ -14,7 +14,9 @@ from msgspec.structs import replace
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Ablation
 from dynotune.search.bench import BASELINE, Arm, arm
+from dynotune.search.choosing import contributions
 from dynotune.search.fit import Fit, Gain, holm
+from dynotune.search.joining import fitted
 from dynotune.search.running import Search, estimate_of
 
 ERROR = 0.05
@@ -101,7 +103,7 @@ def _that_run_together(search: Search, settings: list[Setting]) -> list[Setting]
 
 def _lay_out(search: Search, settings: list[Setting], reserve_s: float) -> Ablation | None:
     """As many blocks as the weakest setting needs and the time affords; fewer settings where it affords too few."""
-    sd = Fit(search.trials("race", "join")).sd or 0.0
+    sd = fitted(search).sd
     run_s = search.bench.run_s(arm(settings))
     while len(settings) > 1:
         rests = [arm(settings).without(setting.knob) for setting in settings]
@@ -118,9 +120,8 @@ def _lay_out(search: Search, settings: list[Setting], reserve_s: float) -> Ablat
 def _blocks_wanted(search: Search, settings: list[Setting], sd: float) -> int:
     from scipy.special import ndtri
 
-    fit = Fit(search.trials("race", "join"))
-    logs = [gain.log for setting in settings if (gain := fit.gain(str(setting))) is not None]
-    least = max(search.margin, COUNTED_ON * min(logs, default=0.0))
+    adds = [gain.log for setting, gain in contributions(search) if setting in settings]
+    least = max(search.margin, COUNTED_ON * min(adds, default=0.0))
     z = float(-ndtri(ERROR / len(settings))) + POWER_Z
     # Two more for t on few degrees of freedom.
     wanted = math.ceil(2 * (sd * z / least) ** 2) + 2

@@ -1,176 +1,166 @@
-"""Settings of one group are tried together, from the best single ones outward.
+"""Many settings at once: which of them to run together, block by block.
 
-A pair may help though neither half does, and two that help may hurt each other; neither shows in single runs.
+A pair may help though neither half does, two that help may hurt each other, and what helps a little drowns in noise
+when it is run alone. So arms are drawn from what is known: each is the best arm of one draw from the posterior of
+`model` (Thompson 1933). Uncertain settings are in about half of the arms, hopeless ones in hardly any, and the arms
+move outward from the best single settings to the best combination.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Sequence
+
+import numpy as np
 
 from dynotune.schema.study import Candidate, Estimate
 from dynotune.search.bench import BASELINE, Arm, arm
-from dynotune.search.fit import Fit, Gain
-from dynotune.search.racing import DROP_ERROR, LEAST_DF
+from dynotune.search.budget import bound_log
+from dynotune.search.fit import Gain
+from dynotune.search.model import Model
+from dynotune.search.racing import DROP_ERROR
 from dynotune.search.running import Search, alone, estimate_of
 
-BLOCKS = 3
-# Runs that one joint arm costs: its pilot, a block, and a second one for the better half.
-RUNS_AN_ARM = 2.5
-MOST_ARMS = 12
-# Fates that leave a candidate in the running for a place in a pair.
-_MAY_JOIN = ("no-effect", "slower", "unproved", "not-needed")
+# Fewer and drift within a block is small, more and fewer runs go to baselines.
+ARMS_A_BLOCK = 5
+MOST_BLOCKS = 20
+# Two settings that were in so many failing arms, and in none that ran, are not put together again.
+MOST_FAILURES = 2
+# Fates that leave a candidate in the running beside others of its group.
+MAY_JOIN = ("no-effect", "slower", "unproved", "not-needed")
+# This sure of each setting, whether it belongs in or not, nothing more is to be learned.
+SETTLED_ERROR = 0.025
+_TRIES = 20
 
 
 def join(search: Search, reserve_s: float) -> None:
-    """Race what of each group can be afforded, until it is decided or the time but `reserve_s` is used up.
+    """Run arms of many settings until it is clear which belong in, or the time but `reserve_s` is used up.
 
     Raises:
-        OutOfTime: before the time set aside was reached; what was raced is kept.
+        OutOfTime: before the time set aside was reached; what was run is kept.
     """
     if search.study.joint is None:
-        search.update(joint=[list(one.settings) for one in _affordable(search, pairs(search), reserve_s)])
-    for one in joint_arms(search):
-        search.pilot(one)
+        search.update(joint=[])
     block = max([0, *(trial.block for trial in search.trials("join"))])
-    while True:
-        fit = Fit(search.trials("race", "join"))
-        _write_down(search, fit)
-        runners = _unsettled(search, fit)
-        if not runners:
-            further = _affordable(search, _outward(search, fit), reserve_s)
-            if not further:
-                return
-            search.update(joint=[*(search.study.joint or []), *(list(one.settings) for one in further)])
-            for one in further:
-                search.pilot(one)
-            continue
-        arms = [BASELINE, *runners, *_references(search, fit, runners)]
-        if search.bench.left_s() - reserve_s < sum(map(search.bench.run_s, arms)):
+    while block < MOST_BLOCKS:
+        candidates = taking_part(search)
+        if len(candidates) < 2:
+            return
+        model = fitted(search)
+        if model.num_runs and _settled(search, model, candidates):
             return
         block += 1
-        search.run_block(arms, "join", block)
+        arms = _drawn(search, model, candidates, block)
+        known = list(search.study.joint or [])
+        search.update(joint=[*known, *(list(one.settings) for one in arms if list(one.settings) not in known)])
+        for one in arms:
+            if search.bench.left_s() - reserve_s < 2 * search.bench.run_s(one):
+                return
+            if _warms(search, one):
+                search.pilot(one)
+        arms = [one for one in arms if search.failure(one.key) is None]
+        if search.bench.left_s() - reserve_s < sum(map(search.bench.run_s, [BASELINE, *arms])):
+            return
+        search.run_block([BASELINE, *arms], "join", block)
+        _write_down(search)
 
 
-def joint_arms(search: Search) -> list[Arm]:
-    return [arm(settings) for settings in search.study.joint or []]
-
-
-def members(search: Search) -> dict[str, list[Candidate]]:
-    """Of each group with two knobs or more: its candidates that ran, the best ones first."""
-    fit = Fit(search.trials("race"))
-    groups: dict[str, list[Candidate]] = {}
-    for one in search.study.candidates:
-        fate = search.study.fates.get(one.id)
-        may = fate is None or fate.kind in _MAY_JOIN
-        if one.group and may and search.piloted(one.id) and search.failure(one.id) is None:
-            groups.setdefault(one.group, []).append(one)
-    return {
-        name: sorted(those, key=lambda one: -_log(fit.gain(one.id)))
-        for name, those in groups.items()
-        if len({one.setting.knob for one in those}) > 1
-    }
-
-
-def pairs(search: Search) -> list[Arm]:
-    """Of two knobs of one group each; those first whose halves did best alone."""
-    fit = Fit(search.trials("race"))
-    scored = [
-        (_log(fit.gain(one.id)) + _log(fit.gain(other.id)), alone(one) | alone(other))
-        for those in members(search).values()
-        for one, other in itertools.combinations(those, 2)
-        if one.setting.knob != other.setting.knob
-    ]
-    return [one for _, one in sorted(scored, key=lambda pair: -pair[0])]
-
-
-def best_of(search: Search, fit: Fit, group: str) -> tuple[Arm, Gain] | None:
-    """The arm of the group that did best, single or joint; a joint one only if it adds to each of its parts."""
-    candidates = [alone(one) for one in search.study.candidates if one.group == group]
-    inside = {one.key for one in candidates}
-    joint = [one for one in joint_arms(search) if all(str(setting) in inside for setting in one.settings)]
-    best: tuple[Arm, Gain] | None = None
-    for one in sorted([*candidates, *joint], key=lambda one: len(one.settings)):
-        gain = fit.gain(one.key)
-        if gain is None or search.failure(one.key) is not None:
-            continue
-        # A larger arm must add something, lest every pair of a good one and an idle one be taken.
-        add = search.margin if best is not None and len(one.settings) > len(best[0].settings) else 0.0
-        if best is None or gain.log > best[1].log + add:
-            best = one, gain
-    return best
-
-
-def _unsettled(search: Search, fit: Fit) -> list[Arm]:
+def taking_part(search: Search) -> list[Candidate]:
+    """Candidates that may be in the whole; those without effect alone too, where another of their group is there."""
+    ran = [one for one in search.study.candidates if search.piloted(one.id) and search.failure(one.id) is None]
+    fates = search.study.fates
+    knobs: dict[str, set[str]] = {}
+    for one in ran:
+        if one.group and (one.id not in fates or fates[one.id].kind in MAY_JOIN):
+            knobs.setdefault(one.group, set()).add(one.setting.knob)
     return [
         one
-        for one in joint_arms(search)
-        if fit.num_blocks(one.key) < BLOCKS and search.failure(one.key) is None and not _hopeless(search, fit, one)
+        for one in ran
+        if one.id not in fates or (fates[one.id].kind in MAY_JOIN and len(knobs.get(one.group, ())) > 1)
     ]
 
 
-def _hopeless(search: Search, fit: Fit, one: Arm) -> bool:
-    gain = fit.gain(one.key)
-    if gain is None or fit.df < LEAST_DF:
-        return False
-    if gain.upper(DROP_ERROR) < search.margin:
-        return True
-    parts = [part for part in _parts(search, one) if (against := fit.gain(part.key)) is not None and against.log > 0]
-    added = [found for part in parts if (found := fit.gain(one.key, part.key)) is not None]
-    return any(found.upper(DROP_ERROR) < 0 for found in added)
+def fitted(search: Search) -> Model:
+    """Of all runs so far that only screened."""
+    ran = [one for one in search.study.candidates if search.piloted(one.id) and search.failure(one.id) is None]
+    arms = {one.id: frozenset([one.id]) for one in ran} | {"": frozenset()}
+    arms |= {arm(joint).key: frozenset(map(str, joint)) for joint in search.study.joint or []}
+    return Model(ran, arms, search.trials("race", "join"))
 
 
-def _parts(search: Search, one: Arm) -> Iterator[Arm]:
-    """The single settings of an arm, and the joint arms that it holds."""
-    for setting in one.settings:
-        yield arm([setting])
-    for other in joint_arms(search):
-        if other != one and set(other.settings) < set(one.settings):
-            yield other
+def _drawn(search: Search, model: Model, candidates: Sequence[Candidate], block: int) -> list[Arm]:
+    rng = np.random.default_rng([search.study.seed, block])
+    avoided = _avoided(search)
+    arms: dict[str, Arm] = {}
+    for _ in range(_TRIES):
+        one = arm(candidate.setting for candidate in model.best(candidates, model.draw(rng)))
+        ids = {str(setting) for setting in one.settings}
+        if one != BASELINE and not any(pair <= ids for pair in avoided) and search.failure(one.key) is None:
+            arms.setdefault(one.key, one)
+        if len(arms) == ARMS_A_BLOCK:
+            break
+    return list(arms.values())
 
 
-def _references(search: Search, fit: Fit, runners: list[Arm]) -> list[Arm]:
-    """Beside them runs the best single one of each: what a joint arm has to beat."""
-    found: dict[str, Arm] = {}
-    for one in runners:
-        singles = [arm([setting]) for setting in one.settings]
-        best = max(singles, key=lambda single: _log(fit.gain(single.key)))
-        if _log(fit.gain(best.key)) > search.margin:
-            found[best.key] = best
-    return [one for key, one in found.items() if all(runner.key != key for runner in runners)]
+def _avoided(search: Search) -> list[set[str]]:
+    """Pairs that were in failing arms only."""
+    failed: dict[frozenset[str], int] = {}
+    ran: set[frozenset[str]] = set()
+    for joint in search.study.joint or []:
+        pairs = [frozenset(pair) for pair in itertools.combinations(map(str, joint), 2)]
+        key = arm(joint).key
+        if search.failure(key):
+            for pair in pairs:
+                failed[pair] = failed.get(pair, 0) + 1
+        elif search.piloted(key):
+            ran.update(pairs)
+    return [set(pair) for pair, num in failed.items() if num >= MOST_FAILURES and pair not in ran]
 
 
-def _outward(search: Search, fit: Fit) -> list[Arm]:
-    """The best joint arm of each group, with each other knob's best value that seems to help."""
-    tried = {one.key for one in joint_arms(search)}
-    further = []
-    for group, those in members(search).items():
-        best = best_of(search, fit, group)
-        if best is None or len(best[0].settings) < 2 or best[1].log <= search.margin:
-            continue
-        knobs = {setting.knob for setting in best[0].settings}
-        for one in those:
-            if one.setting.knob not in knobs and _log(fit.gain(one.id)) > 0:
-                knobs.add(one.setting.knob)
-                further.append(best[0] | alone(one))
-    return [one for one in further if one.key not in tried]
+def _warms(search: Search, one: Arm) -> bool:
+    ids = {str(setting) for setting in one.settings}
+    return any(candidate.warms for candidate in search.study.candidates if candidate.id in ids)
 
 
-def _affordable(search: Search, arms: list[Arm], reserve_s: float) -> list[Arm]:
-    run_s = search.bench.run_s(BASELINE)
-    # The baseline and what the arms have to beat run in the same blocks.
-    spare_s = search.bench.left_s() - reserve_s - 4 * run_s
-    num = min(int(spare_s / (RUNS_AN_ARM * run_s)), MOST_ARMS) if run_s > 0 else MOST_ARMS
-    return arms[: max(0, num)]
+def _settled(search: Search, model: Model, candidates: Sequence[Candidate]) -> bool:
+    best = [one.id for one in model.best(candidates, model.mean)]
+    for one in candidates:
+        gain = added(model, one, best)
+        surely_in = one.id in best and gain.lower(SETTLED_ERROR) > 0
+        if not surely_in and (one.id in best or gain.upper(SETTLED_ERROR) > search.margin):
+            return False
+    return True
 
 
-def _write_down(search: Search, fit: Fit) -> None:
+def added(model: Model, candidate: Candidate, best: Sequence[str]) -> Gain:
+    """What a setting adds beside the others of the best arm, in the place of another value of its knob."""
+    prefix = f"{candidate.setting.knob}="
+    rest = frozenset(id_ for id_ in best if id_ != candidate.id and not id_.startswith(prefix))
+    held = frozenset(id_ for id_ in best if id_ != candidate.id)
+    if candidate.id in best:
+        return model.gain(rest | {candidate.id}, rest)
+    return _bounded(candidate, model.gain(rest | {candidate.id}, held))
+
+
+def _bounded(candidate: Candidate, gain: Gain) -> Gain:
+    return gain._replace(log=min(gain.log, bound_log(candidate)))
+
+
+def _write_down(search: Search) -> None:
+    """Each setting, and each pair of a group that ran together, against the baseline."""
+    model = fitted(search)
     found: list[Estimate] = []
-    for one in joint_arms(search):
-        if (gain := fit.gain(one.key)) is not None:
+    by_id = {one.id: one for one in search.study.candidates}
+    for feature in model.features:
+        one = arm(by_id[id_].setting for id_ in feature.ids)
+        gain = model.gain(frozenset(feature.ids))
+        if gain.num_blocks:
             found.append(estimate_of(one.key, "", "join", gain))
     search.estimate(found)
 
 
-def _log(gain: Gain | None) -> float:
-    return gain.log if gain is not None else 0.0
+def surely_idle(search: Search, candidate: Candidate, gain: Gain) -> bool:
+    return _bounded(candidate, gain).upper(DROP_ERROR) <= search.margin
+
+
+__all__ = ["added", "alone", "fitted", "join", "surely_idle", "taking_part"]

@@ -7,17 +7,17 @@ more than the margin; docs/decisions/0007 has the simulated chance of dropping a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from dynotune.schema.study import Candidate, Fate, FateKind
 from dynotune.search import words
 from dynotune.search.bench import BASELINE
-from dynotune.search.budget import MOST_BLOCKS, bound_log
+from dynotune.search.budget import bound_log
 from dynotune.search.fit import Fit, Gain
 from dynotune.search.running import Search, alone, estimate_of, fate_of_failure
 
 DROP_ERROR = 0.05
+BLOCKS = 1
 # One that is this surely better than the baseline, and the only value left of its knob, needs no more blocks.
 CLEAR_ERROR = 0.01
 # Few runs leave little of the noise to be seen: no look drops anything on fewer degrees of freedom.
@@ -33,11 +33,10 @@ def race(search: Search, reserve_s: float) -> None:
     block = max([1, *(trial.block for trial in search.trials("race"))])
     while True:
         runners = [one for one in search.alive() if not _is_clear(search, one, before=block)]
-        if not runners or block > MOST_BLOCKS or not _affords_block(search, runners, block, reserve_s):
+        if not runners or block > BLOCKS or not _affords_block(search, runners, block, reserve_s):
             return
         search.run_block([BASELINE, *map(alone, runners)], "race", block)
         look(search)
-        _set_aside(search, reserve_s)
         block += 1
 
 
@@ -99,19 +98,3 @@ def _affords_block(search: Search, runners: Sequence[Candidate], block: int, res
     done = {trial.arm for trial in search.trials("race") if trial.block == block}
     left = [one for one in (BASELINE, *map(alone, runners)) if one.key not in done]
     return search.bench.left_s() - reserve_s >= sum(map(search.bench.run_s, left))
-
-
-def _set_aside(search: Search, reserve_s: float) -> None:
-    """When time is short for two more blocks of all, those that look worst are given up for the others."""
-    fit = Fit(search.trials("race"))
-    gains = {one.id: gain for one in search.alive() if (gain := fit.gain(one.id)) is not None}
-    alive = sorted(gains, key=lambda id_: gains[id_].log, reverse=True)
-    run_s = search.bench.run_s(BASELINE)
-    affordable = int((search.bench.left_s() - reserve_s) / (2 * run_s)) - 1 if run_s > 0 else len(alive)
-    keep = max(affordable, math.ceil(len(alive) / 2))
-    if len(alive) > keep:
-        search.settle({id_: Fate("unproved", _set_aside_reason(search, gains[id_])) for id_ in alive[keep:]})
-
-
-def _set_aside_reason(search: Search, gain: Gain) -> str:
-    return f"Not decided: {words.gain(search.study, gain)}; the time went to settings that looked better."

@@ -18,12 +18,10 @@ from dynotune.search.budget import Afforded, afforded, bound_log, worth_trying
 from dynotune.search.choosing import whole
 from dynotune.search.confirm import confirm
 from dynotune.search.fates import conclude
-from dynotune.search.joining import join, pairs
+from dynotune.search.joining import join
 from dynotune.search.racing import look, race
 from dynotune.search.running import OutOfTime, Search, Watcher, alone, fate_of_failure
 
-# Of the time for racing, what is kept for racing jointly where groups interact.
-JOIN_SHARE = 0.3
 # Of the time left, what screening inside one process may take.
 SCREEN_SHARE = 0.1
 
@@ -74,12 +72,11 @@ def _go(work: Search) -> None:
 
 def _winner(work: Search, reserve_s: float) -> list[Setting]:
     raced = work.alive()
-    if len(raced) == 1 and not work.trials("race") and not work.study.joint:
+    if len(raced) == 1 and not work.trials("race"):
         # Its confirmation asks the same question with more pairs.
         return [raced[0].setting]
     if work.study.joint is None:
-        to_join_s = JOIN_SHARE * (work.bench.left_s() - reserve_s) if pairs(work) else 0.0
-        race(work, reserve_s + to_join_s)
+        race(work, reserve_s)
     join(work, reserve_s)
     look(work)
     return whole(work)

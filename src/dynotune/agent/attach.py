@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .ceilings import Ceilings
     from .names import Key
     from .profile import Profile
+    from .results import Results
     from .state import State
     from .state_models import Around
 
@@ -66,7 +67,8 @@ class Agent:
         )
         self._profile = self._planned_profile(folder) if plan.get("trace") else None
         self._ceilings = self._planned_ceilings(folder) if plan.get("ceilings") else None
-        self._recorder = self._profile or self._ceilings
+        self._results = self._planned_results() if plan.get("guard") else None
+        self._recorder = self._profile or self._ceilings or self._results
         self._steps = self._window.steps = Steps(
             grad_enabled=self._grad_enabled,
             record=writer.step,
@@ -77,6 +79,7 @@ class Agent:
             search_again=self._search_again,
             has_stepped=self._state.optimizers.stepped if self._state is not None else None,
             marked_by_hand=bool(plan.get("step_on")),
+            wait=self._window.wait if plan.get("sync_steps") else None,
         )
         if self._ceilings is not None:
             self._ceilings.steps = self._steps
@@ -101,9 +104,15 @@ class Agent:
             Told(folder, None, None),
             page_cache=self._plan.get("page_cache", "warm"),
             prepare=self._before_window,
-            complete=self._ceilings_complete,
+            complete=functools.partial(self._complete, "ceilings"),
             log=self.log,
         )
+
+    def _planned_results(self) -> Results:
+        from .results import Results
+
+        trains, complete = lambda: bool(self._steps.optimizers), functools.partial(self._complete, "guard")
+        return Results(self._plan["guard"], trains, complete, self.log)
 
     def _planned_state(self) -> State:
         from .state import State
@@ -202,6 +211,8 @@ class Agent:
         around: Around | None = self._settings.around_root if self._settings.wants_around else None
         if self._state is not None:
             around = self._state.models.around(around)
+        if self._results is not None:
+            around = self._results.around(around)
         self._roots = roots = Roots(torch, self._root_met, self._steps.called, around, self.log)
         roots.watch_all()
         torch.compile = roots.pause(torch.compile)
@@ -289,7 +300,7 @@ class Agent:
         )
         if self._state is not None:
             self._guard("state", self._state.models.step_found)
-        if self._roots is not None and (self._settings.wants_around or self._state is not None):
+        if self._roots is not None and self._roots.calls_around:
             self._needed = classes
             self._roots.watch_only(set(classes) | set(self._roots.known_classes()))
         elif self._roots is not None:
@@ -340,9 +351,9 @@ class Agent:
         self._guard("readback", self._read_back)
         self._event({"event": "trace", **fields})
 
-    def _ceilings_complete(self, fields: dict[str, Any]) -> None:
+    def _complete(self, event: str, fields: dict[str, Any]) -> None:
         self._guard("readback", self._read_back)
-        self._event({"event": "ceilings", **fields})
+        self._event({"event": event, **fields})
 
     def _place_among_ranks(self) -> dict[str, int]:
         """Rank and world size where a process group says them; the environment, read at the start, may not know."""

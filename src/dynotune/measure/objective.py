@@ -101,10 +101,8 @@ def notes(objective: Objective, outcomes: Sequence[Outcome]) -> list[str]:
     """What the runs give reason to be wary of, of this objective."""
     by_power = sum(outcome.run.energy_from == "power" for outcome in outcomes)
     if objective == "energy" and by_power:
-        return [
-            f"The GPU has no counter of energy: in {by_power} runs it was summed up from power, which was sampled twice "
-            "a second."
-        ]
+        source = "summed up from its power, sampled twice a second"
+        return [f"The GPU has no counter of energy: in {by_power} runs it was {source}."]
     if objective == "memory" and any(_is_sampled(outcome) for outcome in outcomes if outcome.run.purpose == "measured"):
         return ["The memory of several processes together was sampled twice a second: a short peak may be missed."]
     return []

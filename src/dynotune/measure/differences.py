@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -156,7 +156,7 @@ def _stretches(num: int) -> list[tuple[int, int]]:
 
 
 def _spread_of_means(signed: Sequence[float | None], stretches: Sequence[tuple[int, int]]) -> float:
-    """How far means of stretches lie apart: those that are there, or what single values that do not hang together give."""
+    """How far means of stretches lie apart: as they do, or as those of independent values would."""
     means = [_mean(signed[begin:end]) for begin, end in stretches]
     singles = _rms(signed[NUM_FIRST:])
     length = max((end - begin for begin, end in stretches), default=1)

@@ -137,7 +137,7 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings) -> Guarded | 
     num_not_finite = sum(mine.num_not_finite for mine, _ in apart)
     found = [judge(mine, other, tolerance, what=what, redrawn=redrawn is not None) for mine, other in apart]
     known = [one for one in found if one is not None]
-    num_values = min(min(len(mine.signed) for mine, _ in apart), min(reading.num_values for reading in own.first))
+    num_values = min(len(mine.signed) for mine, _ in apart)
     if not num_values or not (known or num_not_finite):
         return Unknown(f"no {what} were seen that could be compared")
     worst = max(known, key=lambda one: one.difference / one.allowed, default=Found(0.0, 0.0, 0.0, "no value"))
@@ -223,7 +223,9 @@ def readings(records: Sequence[Record]) -> Readings | Unknown:
 
 
 def _reading(event: dict[str, Any], record: Record) -> Reading:
-    fields = {name: event[name] for name in ("what", "draws", "precision", "num_captured") if name in event}
+    fields: dict[str, Any] = {
+        name: event[name] for name in ("what", "draws", "precision", "num_captured") if name in event
+    }
     try:
         fields["losses" if event.get("what") == "losses" else "outputs"] = event.get("values")
         return msgspec.convert(fields, Reading)

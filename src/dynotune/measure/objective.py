@@ -86,15 +86,13 @@ def cautions(objective: Objective, window_steps: int) -> list[str]:
     if objective != "latency-p99":
         return []
     beyond = window_steps - _rank(window_steps)
-    found = [
+    unseen = (
         f"The 99th percentile of {window_steps} steps has {beyond} of them beyond it. What is rarer than one step in "
         f"{window_steps} shows in few runs or in none, and the interval does not know of it."
-    ]
-    if window_steps < FEW_P99_STEPS:
-        found.append(
-            f"{FEW_P99_STEPS} steps are few for a 99th percentile, and these are less: give more with --steps."
-        )
-    return found
+    )
+    if window_steps >= FEW_P99_STEPS:
+        return [unseen]
+    return [unseen, f"{window_steps} steps are few for a 99th percentile: give more with --steps."]
 
 
 def notes(objective: Objective, outcomes: Sequence[Outcome]) -> list[str]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .names import Key
+    from .results import Results
     from .state import State
     from .state_models import Around
 
@@ -72,7 +73,8 @@ class Agent:
             event=self._event,
             log=self.log,
         )
-        self._recorder = profile or self._ceilings or self._screen
+        self._results = self._planned_results() if plan.get("guard") else None
+        self._recorder = profile or self._ceilings or self._screen or self._results
         self._steps = self._window.steps = Steps(
             grad_enabled=self._grad_enabled,
             record=writer.step if self._screen is None else self._screen.recording(writer.step),
@@ -83,10 +85,16 @@ class Agent:
             search_again=self._search_again,
             has_stepped=self._state.optimizers.stepped if self._state is not None else None,
             marked_by_hand=bool(plan.get("step_on")),
+            wait=self._window.wait if plan.get("sync_steps") else None,
         )
         for recorder in (self._ceilings, self._screen):
             if recorder is not None:
                 recorder.steps = self._steps
+
+    def _planned_results(self) -> Results:
+        from .results import Results
+
+        return Results(self._plan["guard"], lambda: bool(self._steps.optimizers), self._results_complete, self.log)
 
     def _planned_state(self) -> State:
         from .state import State
@@ -187,6 +195,8 @@ class Agent:
             around = self._screen.around(around)
         if self._state is not None:
             around = self._state.models.around(around)
+        if self._results is not None:
+            around = self._results.around(around)
         self._roots = roots = Roots(torch, self._root_met, self._steps.called, around, self.log)
         roots.watch_all()
         torch.compile = roots.pause(torch.compile)
@@ -278,16 +288,12 @@ class Agent:
         )
         if self._state is not None:
             self._guard("state", self._state.models.step_found)
-        if self._roots is not None and (self._wants_around or self._state is not None):
+        if self._roots is not None and self._roots.calls_around:
             self._needed = classes
             self._roots.watch_only(set(classes) | set(self._roots.known_classes()))
         elif self._roots is not None:
             self._roots.watch_only(classes, self._steps.cover_of_anchor)
         self._guard("readback", self._read_back)
-
-    @property
-    def _wants_around(self) -> bool:
-        return self._settings.wants_around or (self._screen is not None and self._screen.wants_around)
 
     def _new_events(self) -> int:
         """Whether something was compiled or device memory allocated since this was last asked, as flags of a step."""
@@ -332,6 +338,10 @@ class Agent:
         self._guard("memory", self._remember_memory)
         self._guard("readback", self._read_back)
         self._event(fields)
+
+    def _results_complete(self, fields: dict[str, Any]) -> None:
+        self._guard("readback", self._read_back)
+        self._event({"event": "guard", **fields})
 
     def _place_among_ranks(self) -> dict[str, int]:
         """Rank and world size where a process group says them; the environment, read at the start, may not know."""

@@ -86,25 +86,21 @@ def cautions(objective: Objective, window_steps: int) -> list[str]:
     if objective != "latency-p99":
         return []
     beyond = window_steps - _rank(window_steps)
-    found = [
+    unseen = (
         f"The 99th percentile of {window_steps} steps has {beyond} of them beyond it. What is rarer than one step in "
         f"{window_steps} shows in few runs or in none, and the interval does not know of it."
-    ]
-    if window_steps < FEW_P99_STEPS:
-        found.append(
-            f"{FEW_P99_STEPS} steps are few for a 99th percentile, and these are less: give more with --steps."
-        )
-    return found
+    )
+    if window_steps >= FEW_P99_STEPS:
+        return [unseen]
+    return [unseen, f"{window_steps} steps are few for a 99th percentile: give more with --steps."]
 
 
 def notes(objective: Objective, outcomes: Sequence[Outcome]) -> list[str]:
     """What the runs give reason to be wary of, of this objective."""
     by_power = sum(outcome.run.energy_from == "power" for outcome in outcomes)
     if objective == "energy" and by_power:
-        return [
-            f"The GPU has no counter of energy: in {by_power} runs it was summed up from power, which was sampled twice "
-            "a second."
-        ]
+        source = "summed up from its power, sampled twice a second"
+        return [f"The GPU has no counter of energy: in {by_power} runs it was {source}."]
     if objective == "memory" and any(_is_sampled(outcome) for outcome in outcomes if outcome.run.purpose == "measured"):
         return ["The memory of several processes together was sampled twice a second: a short peak may be missed."]
     return []

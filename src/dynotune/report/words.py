@@ -77,7 +77,7 @@ def value(number: float | None, objective: Objective, unit: str = "sample") -> s
         case "memory":
             return num_bytes(number)
         case "energy":
-            return f"{_three_digits(number)} J" if number >= ROUNDS_UP else f"{_three_digits(1000 * number)} mJ"
+            return f"{_threedigits(number)} J" if number >= ROUNDS_UP else f"{_threedigits(1000 * number)} mJ"
 
 
 def times(ratio: float | None, *, digits: int = 2) -> str:

@@ -73,11 +73,12 @@ class GuardPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         num_values: losses, or calls.
-        other_draws: give torch other random numbers from the first call of an outermost module on.
+        other_draws: kinds of devices (`cpu`, `cuda`) whose generators get another seed at the first call of an
+            outermost module.
     """
 
     num_values: int
-    other_draws: bool = False
+    other_draws: list[str] = []
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

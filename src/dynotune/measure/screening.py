@@ -184,12 +184,11 @@ def screened(
             watcher.running(f"{len(waiting)} arms in turns, in one process")
         run = _Run(request, waiting, folder or request.base, cache_folder, facts, rest_s, num_blocks)
         found = _merged(found, run.found)
-        if run.crashed is None:
-            break
-        waiting = [arm for arm in waiting if arm.key not in found.given_up and arm.key not in _keys(found)]
+        waiting = _still_waiting(waiting, found)
         if not waiting:
             break
-    return msgspec.structs.replace(found, wall_s=time.monotonic() - began_s)
+    unknown = {arm.key: found.reason for arm in waiting}
+    return msgspec.structs.replace(found, given_up={**found.given_up, **unknown}, wall_s=time.monotonic() - began_s)
 
 
 def estimate(key: str, blocks: Sequence[Block]) -> Estimate:
@@ -234,8 +233,9 @@ def _why_not(arm: Arm) -> str:
     return "; ".join(f"{setting}: {reason}" for setting, reason in reasons if reason)
 
 
-def _keys(found: Screened) -> set[str]:
-    return {estimate.arm for estimate in found.estimates}
+def _still_waiting(arms: Sequence[Arm], found: Screened) -> list[Arm]:
+    known = {estimate.arm for estimate in found.estimates}
+    return [arm for arm in arms if arm.key not in known and arm.key not in found.given_up]
 
 
 def _merged(before: Screened, after: Screened) -> Screened:
@@ -315,11 +315,12 @@ class _Run:
             blocks[key] = [block for block in whole[key] if not self._disturbed(block)]
             void = len(whole[key]) - len(blocks[key])
             num_void += void
-            if len(blocks[key]) < FEWEST_BLOCKS:
+            # Where another arm ended the program there is one more run for those that it left without.
+            if len(blocks[key]) < FEWEST_BLOCKS and self.crashed is None:
                 why = f"{void} were disturbed from outside" if void else reason or "the others were not whole"
                 given_up[key] = f"only {len(blocks[key])} of its blocks count: {why}"
         return Screened(
-            estimates=[estimate(key, blocks[key]) for key in keys if key not in given_up],
+            estimates=[estimate(key, its) for key, its in blocks.items() if len(its) >= FEWEST_BLOCKS],
             given_up=given_up,
             reason=reason,
             num_void=num_void,

@@ -232,9 +232,8 @@ class Screen:
             except _Spoilt:
                 self._switch_off(arm)
                 continue
-            wall_s = perf_counter() - begin_s
-            fields = {"arm": arm, "number": number, "order": order, "wall_s": wall_s, **timed}
-            self._event({"event": "screen_block", **fields})
+            fields = {"arm": arm, "number": number, "order": order, "begin_s": begin_s, "end_s": perf_counter()}
+            self._event({"event": "screen_block", **fields, **timed})
             return
         raise NotSwitched("the program compiles something again and again")
 

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 import msgspec
 from scipy import stats
 
-from dynotune import knobs
+from dynotune import knobs, probe
 from dynotune.launch import caches, environment, new_run_folder
 from dynotune.launch.record import Record
 from dynotune.measure.machine import facts_of
@@ -33,7 +33,7 @@ NUM_BLOCKS = 8
 CONFIDENCE = 0.95
 # A process that is pushed off its core is away for some milliseconds; a short stretch holds that, or does not.
 STRETCH_S = 0.15
-FEWEST_STEPS = 5
+FEWEST_STEPS = 4
 # Of epochs up to so many stretches long, a stretch holds whole ones.
 MOST_STRETCHES_AN_EPOCH = 4
 # An arm that ends the program with an error takes the others' turns with it: they begin anew without it.
@@ -41,6 +41,7 @@ MOST_CRASHES = 2
 FEWEST_BLOCKS = 3
 # A start, and a block of an arm, take more than this.
 LEAST_S = 5.0
+SAMPLES = "samples.jsonl"
 
 LASTS: Mapping[str, str] = {
     "cudnn.benchmark": "cuDNN keeps the plan that it chose for a shape, by whichever way, and looks there first: of "
@@ -80,12 +81,17 @@ class Stretch(msgspec.Struct, frozen=True):
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """Two stretches with the arm (its index) and two without, in `order`, of which A is without."""
+    """Two stretches with the arm (its index) and two without, in `order`, of which A is without.
+
+    Args:
+        begin_s, end_s: of all of it, the steps that are not counted included; CLOCK_MONOTONIC.
+    """
 
     arm: int
     number: int
     order: Literal["ABBA", "BAAB"]
-    wall_s: float
+    begin_s: float
+    end_s: float
     baseline: list[Stretch]
     candidate: list[Stretch]
 
@@ -96,6 +102,7 @@ class Screened(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         given_up: keys of arms that have no estimate, with the reason.
         reason: why it ended before all arms had all their blocks; empty where they had.
+        num_void: blocks that count for nothing: something outside the command's processes disturbed them.
         stretch_steps: steps of each stretch; 0 where it never began.
         wall_s: of all its runs, starts included.
         folder: of the last run.
@@ -104,6 +111,7 @@ class Screened(msgspec.Struct, frozen=True, kw_only=True):
     estimates: list[Estimate] = []
     given_up: dict[str, str] = {}
     reason: str = ""
+    num_void: int = 0
     stretch_steps: int = 0
     wall_s: float = 0.0
     folder: str = ""
@@ -176,12 +184,11 @@ def screened(
             watcher.running(f"{len(waiting)} arms in turns, in one process")
         run = _Run(request, waiting, folder or request.base, cache_folder, facts, rest_s, num_blocks)
         found = _merged(found, run.found)
-        if run.crashed is None:
-            break
-        waiting = [arm for arm in waiting if arm.key not in found.given_up and arm.key not in _keys(found)]
+        waiting = _still_waiting(waiting, found)
         if not waiting:
             break
-    return msgspec.structs.replace(found, wall_s=time.monotonic() - began_s)
+    unknown = {arm.key: found.reason for arm in waiting}
+    return msgspec.structs.replace(found, given_up={**found.given_up, **unknown}, wall_s=time.monotonic() - began_s)
 
 
 def estimate(key: str, blocks: Sequence[Block]) -> Estimate:
@@ -226,8 +233,9 @@ def _why_not(arm: Arm) -> str:
     return "; ".join(f"{setting}: {reason}" for setting, reason in reasons if reason)
 
 
-def _keys(found: Screened) -> set[str]:
-    return {estimate.arm for estimate in found.estimates}
+def _still_waiting(arms: Sequence[Arm], found: Screened) -> list[Arm]:
+    known = {estimate.arm for estimate in found.estimates}
+    return [arm for arm in arms if arm.key not in known and arm.key not in found.given_up]
 
 
 def _merged(before: Screened, after: Screened) -> Screened:
@@ -235,6 +243,7 @@ def _merged(before: Screened, after: Screened) -> Screened:
         after,
         estimates=[*before.estimates, *after.estimates],
         given_up={**before.given_up, **after.given_up},
+        num_void=before.num_void + after.num_void,
     )
 
 
@@ -284,6 +293,7 @@ class _Run:
         self._outcome: Outcome = launch(job, folder=folder, limit_s=limit_s, enough=director)
         self._record = next(iter(self._outcome.records), None)
         self._told = director.told
+        self._samples = probe.read_samples(folder / SAMPLES)
 
     @property
     def crashed(self) -> int | None:
@@ -297,21 +307,30 @@ class _Run:
     @property
     def found(self) -> Screened:
         keys = [arm.key for arm in self._arms]
-        given_up, blocks = _said(self._record, keys)
+        given_up, whole = _said(self._record, keys)
         if self.crashed is not None:
             given_up[keys[self.crashed]] = "the program ended with an error while it was on"
-        few = f"fewer than {FEWEST_BLOCKS} of its blocks were whole"
-        known = [key for key in keys if key not in given_up and len(blocks[key]) >= FEWEST_BLOCKS]
-        reason = self._reason()
-        if reason:
-            given_up |= {key: f"{few}: {reason}" for key in keys if key not in known and key not in given_up}
+        blocks, reason, num_void = {}, self._reason(), 0
+        for key in (key for key in keys if key not in given_up):
+            blocks[key] = [block for block in whole[key] if not self._disturbed(block)]
+            void = len(whole[key]) - len(blocks[key])
+            num_void += void
+            # Where another arm ended the program there is one more run for those that it left without.
+            if len(blocks[key]) < FEWEST_BLOCKS and self.crashed is None:
+                why = f"{void} were disturbed from outside" if void else reason or "the others were not whole"
+                given_up[key] = f"only {len(blocks[key])} of its blocks count: {why}"
         return Screened(
-            estimates=[estimate(key, blocks[key]) for key in known],
+            estimates=[estimate(key, its) for key, its in blocks.items() if len(its) >= FEWEST_BLOCKS],
             given_up=given_up,
             reason=reason,
+            num_void=num_void,
             stretch_steps=self._told.num_steps if self._told is not None else 0,
             folder=str(self._outcome.folder),
         )
+
+    def _disturbed(self, block: Block) -> bool:
+        """Judged without knowing the arm, as the window of a run is."""
+        return bool(probe.judge(self._samples, block.begin_s, block.end_s).foreign)
 
     def _reason(self) -> str:
         """Why not all arms had all their blocks; empty where they had."""

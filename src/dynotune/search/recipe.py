@@ -272,7 +272,7 @@ def command_differs(recipe: Recipe, command: Sequence[str]) -> Differs | None:
     here_words = [word for _, _, _, begin, end in spans for word in command[begin:end]]
     if len(spans) == 1 and first and there[first].startswith("-"):
         proved_words, here_words = [there[first], *proved_words], [there[first], *here_words]
-    return Differs("command", " ".join(proved_words) or "nothing", " ".join(here_words))
+    return Differs("command", " ".join(proved_words) or "nothing", " ".join(here_words) or "nothing")
 
 
 def command_hash(command: Sequence[str]) -> str:

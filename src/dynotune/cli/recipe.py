@@ -232,7 +232,10 @@ def export(
     found = recipes.read(file)
     text = _exported(found, _checked(found, file), file, format, shm_size)
     if out is None:
-        sys.stdout.write(text)
+        # As UTF-8 whatever the terminal's encoding is: it is a file for others.
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode())
+        sys.stdout.flush()
         return
     try:
         Path(out).write_text(text, encoding="utf-8")

@@ -14,15 +14,17 @@ import msgspec
 
 from dynotune.schema.comparison import Caches, Comparison
 from dynotune.schema.document import check_schema
-from dynotune.schema.errors import CannotRunHere, RecordError
+from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 from dynotune.schema.knob import Effect, Scalar
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Objective
 from dynotune.schema.toml_text import commented, quoted, value
 
 SCHEMA = "dynotune.recipe/1"
-LARGEST_BYTES = 1 << 20
-"""Hundreds of times what one takes."""
+LARGEST_BYTES = 1 << 18
+"""Many times what one takes."""
+# Python's reader takes minutes over a key of a hundred thousand parts.
+_LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')\s*+\.\s*+){100}""")
 EFFECTS: dict[str, str] = {
     "exact": "the results stay the same",
     "sampling": "the same samples in the same order, other random draws",
@@ -30,6 +32,7 @@ EFFECTS: dict[str, str] = {
     "semantics": "it may change what the program computes",
     "system": "it changes the machine; dynotune never applies it",
 }
+_UNTOLD: tuple[object, ...] = (None, "", [])
 Outcome = Literal["met", "not-met", "undecided"]
 
 
@@ -127,7 +130,10 @@ def read(path: Path) -> Recipe:
         raise RecordError(f"{path} is too large to be a recipe: more than {LARGEST_BYTES >> 10} KiB.")
     try:
         # With the mark that some editors put first. A number of thousands of digits is a plain ValueError.
-        table = tomllib.loads(raw.decode("utf-8-sig"))
+        content = raw.decode("utf-8-sig")
+        if _LONG_KEY.search(content):
+            raise RecordError(f"{path} is not a recipe: it has a key of more than 100 parts.")
+        table = tomllib.loads(content)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is not TOML: {str(error).rstrip('.')}.") from error
     return _recipe(table, str(path))
@@ -186,10 +192,12 @@ def write(path: Path, recipe: Recipe) -> None:
     """Write `recipe` as TOML at `path`, whole or not at all.
 
     Raises:
-        UsageError: a value that no TOML file can hold. CannotRunHere: the disk is full or read-only. What was there
-            before is still there.
+        UsageError: a value that no TOML file can hold, or too much of it.
+        CannotRunHere: the disk is full or read-only. What was there before is still there.
     """
     content = text(recipe)
+    if len(content.encode()) > LARGEST_BYTES:
+        raise UsageError(f"The recipe for {path} is too large to be read again: {len(content) >> 10} KiB.")
     partial = path.with_name(path.name + ".partial")
     try:
         partial.write_text(content, encoding="utf-8")
@@ -211,13 +219,14 @@ def text(recipe: Recipe) -> str:
     head = recipe.recipe
     lines = commented(_introduction(recipe))
     lines += ["", "[recipe]"]
-    lines += [f"{key} = {value(entry)}" for key, entry in msgspec.structs.asdict(head).items() if _is_told(entry)]
+    lines += [f"{key} = {value(entry)}" for key, entry in msgspec.structs.asdict(head).items() if entry not in _UNTOLD]
     lines += ["", "[settings]"]
     for knob, given in recipe.settings.items():
         lines += ["", *commented(_comment(recipe, knob)), f"{quoted(knob)} = {value(given)}"]
     for proof in recipe.proof:
         lines += ["", "[[proof]]"]
-        lines += [f"{key} = {value(entry)}" for key, entry in msgspec.structs.asdict(proof).items() if _is_told(entry)]
+        fields = msgspec.structs.asdict(proof)
+        lines += [f"{key} = {value(entry)}" for key, entry in fields.items() if entry is not None]
     lines += ["", *commented(["What held where it was proved; what was not known there is left out."]), "[facts]"]
     lines += [f"{_key(name)} = {value(fact)}" for name, fact in recipe.facts.items()]
     return "\n".join(lines) + "\n"
@@ -227,28 +236,30 @@ def _key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quoted(name)
 
 
-def _is_told(entry: object) -> bool:
-    return entry is not None and entry != "" and entry != []
-
-
 def _introduction(recipe: Recipe) -> list[str]:
     head = recipe.recipe
     lines = ["Apply it:        dynotune run --recipe THIS_FILE -- COMMAND"]
     lines += ["Prove it again:  dynotune recipe verify THIS_FILE -- COMMAND", ""]
     if head.speedup is not None:
         pairs = "" if head.num_pairs is None else f", {head.num_pairs} pairs of runs"
-        lines += [f"All of it together: {head.speedup:.3f} times {_better(head.objective)}{_between(head.ci)}{pairs}."]
+        lines += [f"All of it together: {_gain(head.objective, head.speedup, head.ci)}{pairs}."]
     lines += ["Intervals hold with a confidence of 95%, on the command and the machine named below.", ""]
     lines += ["You may edit this file. A setting that is changed or added is applied, and said to be unproved."]
     return lines
 
 
-def _better(objective: Objective) -> str:
-    return {"memory": "less memory", "energy": "less energy"}.get(objective, "as fast")
+def _gain(objective: Objective, speedup: float, ci: tuple[float, float] | None) -> str:
+    """`1.421 times as fast (between 1.380 and 1.470)`."""
+    if objective in ("memory", "energy"):
+        between = "" if ci is None else f" (between {_less(ci[0])} and {_less(ci[1])})"
+        return f"{_less(speedup)} less {objective}{between}"
+    between = "" if ci is None else f" (between {ci[0]:.3f} and {ci[1]:.3f})"
+    what = {"latency-p99": " at the 99th percentile", "time-to-first-step": " to the first step"}.get(objective, "")
+    return f"{speedup:.3f} times as fast{what}{between}"
 
 
-def _between(ci: tuple[float, float] | None) -> str:
-    return "" if ci is None else f" (between {ci[0]:.3f} and {ci[1]:.3f})"
+def _less(ratio: float) -> str:
+    return f"{100 * (1 - 1 / ratio):.1f}%"
 
 
 def _comment(recipe: Recipe, knob: str) -> list[str]:
@@ -260,10 +271,8 @@ def _comment(recipe: Recipe, knob: str) -> list[str]:
         "ablation": "compared with all the other settings without it",
         "confirmation": "all settings together, compared with none",
     }[found.by]
-    sentence = (
-        f"Proved: {found.speedup:.3f} times {_better(recipe.recipe.objective)}{_between(found.ci)}, {against}, "
-        f"in {found.num_pairs} pairs of runs. Effect: {EFFECTS[found.effect]}."
-    )
+    gain = _gain(recipe.recipe.objective, found.speedup, found.ci)
+    sentence = f"Proved: {gain}, {against}, in {found.num_pairs} pairs of runs. Effect: {EFFECTS[found.effect]}."
     return [*lines, *textwrap.wrap(sentence, 110)]
 
 

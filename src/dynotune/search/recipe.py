@@ -18,11 +18,10 @@ from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Scalar
 from dynotune.schema.recipe import SCHEMA, Header, Proof, Recipe, proof_of
 from dynotune.schema.setting import Setting
-from dynotune.search.bench import Arm, arm
 
 if TYPE_CHECKING:
     from dynotune.schema.comparison import Comparison
-    from dynotune.schema.study import Estimate, Study
+    from dynotune.schema.study import Study
 
 __all__ = [
     "Differs",
@@ -77,8 +76,8 @@ class Differs(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if not self.proved:
-            return f"the {self.what} that it was proved with is not recorded"
-        return f"the {self.what} differs: {self.proved} where it was proved, {self.here or 'none'} here"
+            return f"{self.what}: the recipe does not say on which it was proved"
+        return f"{self.what} differs: {self.proved} where it was proved, {self.here or 'none'} here"
 
 
 # From a study
@@ -147,26 +146,21 @@ def _proof(study: Study, setting: Setting, confirmed: Comparison) -> Proof:
 
 def _ablated(study: Study, setting: Setting) -> tuple[float, tuple[float, float], int] | None:
     """What the whole is worth over all but this setting, from the last ablation that tells."""
-    wholes = [arm(chosen) for chosen in (study.recipe, study.winner) if chosen]
-    for whole in wholes:
-        without = whole.without(setting.knob)
-        if setting not in whole.settings or not without.settings:
+    for estimate in reversed(study.estimates):
+        if estimate.phase != "ablate" or estimate.ci is None:
             continue
-        for estimate in reversed(study.estimates):
-            if estimate.phase == "ablate" and (found := _worth(estimate, whole, without)) is not None:
-                return found
+        low, high = estimate.ci
+        if _without(estimate.arm, setting) == estimate.against:
+            return estimate.speedup, (low, high), estimate.num_blocks
+        if _without(estimate.against, setting) == estimate.arm:
+            return 1 / estimate.speedup, (1 / high, 1 / low), estimate.num_blocks
     return None
 
 
-def _worth(estimate: Estimate, whole: Arm, without: Arm) -> tuple[float, tuple[float, float], int] | None:
-    if estimate.ci is None:
-        return None
-    low, high = estimate.ci
-    if (estimate.arm, estimate.against) == (whole.key, without.key):
-        return estimate.speedup, (low, high), estimate.num_blocks
-    if (estimate.arm, estimate.against) == (without.key, whole.key):
-        return 1 / estimate.speedup, (1 / high, 1 / low), estimate.num_blocks
-    return None
+def _without(key: str, setting: Setting) -> str | None:
+    """The key of an arm without one of its settings; None where it has not got it. A value may hold spaces."""
+    before, found, after = f" {key} ".partition(f" {setting} ")
+    return f"{before} {after}".strip() if found else None
 
 
 # To settings
@@ -278,7 +272,7 @@ def command_differs(recipe: Recipe, command: Sequence[str]) -> Differs | None:
     here_words = [word for _, _, _, begin, end in spans for word in command[begin:end]]
     if len(spans) == 1 and first and there[first].startswith("-"):
         proved_words, here_words = [there[first], *proved_words], [there[first], *here_words]
-    return Differs("command", " ".join(proved_words) or "nothing", " ".join(here_words))
+    return Differs("command", " ".join(proved_words) or "nothing", " ".join(here_words) or "nothing")
 
 
 def command_hash(command: Sequence[str]) -> str:

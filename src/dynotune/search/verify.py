@@ -17,9 +17,10 @@ def judge(recipe: Recipe, comparison: Comparison) -> tuple[Outcome, str]:
     reaches it could be so wide that it says nothing. Not met: not faster, or the new interval lies below the stated
     one. Else undecided: more pairs, or a quieter machine, would tell.
     """
+    if comparison.verdict in ("undecided", None):
+        return "undecided", f"Whether it is faster was not decided. {comparison.reason}".rstrip()
     if comparison.verdict != "faster" or comparison.speedup is None or comparison.ci is None:
-        why = f"The recipe is not faster than the command as it is: {words.verdict(comparison)}."
-        return ("undecided" if comparison.verdict in ("undecided", None) else "not-met"), why
+        return "not-met", f"It is not better than the command as it is: {words.verdict(comparison)}."
     head = recipe.recipe
     low = head.ci[0] if head.ci is not None else head.speedup
     if low is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from dynotune.measure.request import Request
@@ -10,7 +12,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Guarded, Study
-from dynotune.search import failures, real_bench
+from dynotune.search import failures, guarding, real_bench
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.real_bench import RealBench
 
@@ -288,40 +290,63 @@ def test_an_interruption_is_nobodys_answer(bench, runs):
 # The guard
 
 
+AUTOCAST = arm([Setting("precision.autocast", "bf16")])
+CHANNELS = arm([Setting("layout.channels_last", True)])
+
+
 @pytest.fixture
-def guard(monkeypatch):
-    asked = []
+def guard(monkeypatch, runs):
+    runs.step_s |= dict.fromkeys([AUTOCAST.key, CHANNELS.key, (AUTOCAST | EXACT).key], 0.02)
+    fake = SimpleNamespace(asked=[], answers={}, num_baselines=0)
 
-    def guard(request, settings, **_):
-        asked.append(arm(settings).key)
-        return answers.get(arm(settings).key, Unknown("no losses were seen"))
+    def baseline(request, **_):
+        fake.num_baselines += 1
+        return Unknown("")
 
-    answers = {}
-    monkeypatch.setattr(real_bench, "part", lambda module, name: guard if name == "guard" else None)
-    guard.asked, guard.answers = asked, answers
-    return guard
+    def compare(request, settings, **_):
+        fake.asked.append(arm(settings).key)
+        answer = fake.answers.get(arm(settings).key, Unknown("no losses were seen"))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(guarding.guard, "baseline", baseline)
+    monkeypatch.setattr(guarding.guard, "guard", compare)
+    return fake
 
 
 def guarded(one, ok):
-    return Guarded(arm=one.key, what="losses", difference=0.5, own=0.01, tolerance=0.1, num_values=20, ok=ok)
+    return Guarded(
+        arm=one.key, what="losses", difference=0.5, own=0.01, tolerance=0.1, num_values=20, ok=ok, reason="They differ."
+    )
 
 
-def test_losses_are_compared_once_of_arms_that_may_change_them(runs, guard, tmp_path):
-    effects = {FAST: "numerics", EXACT: "exact"}
-    offered = [Candidate(setting=one.settings[0], effect=effect) for one, effect in effects.items()]
-    bench = bench_in(tmp_path, candidates=offered)
-    guard.answers[FAST.key] = guarded(FAST, ok=True)
-    pilots(bench, FAST, EXACT)
-    bench.run(FAST, "race", 1)
-    assert guard.asked == [FAST.key]
-    assert bench.add_to(study_in(tmp_path)).guarded == [guarded(FAST, ok=True)]
+def test_losses_are_compared_once_of_what_changes_rounding_and_not_of_the_rest(bench, guard, tmp_path):
+    guard.answers[AUTOCAST.key] = guarded(AUTOCAST, ok=True)
+    trials = pilots(bench, AUTOCAST, EXACT, AUTOCAST | EXACT)
+    bench.run(AUTOCAST, "race", 1)
+    assert {trial.ended for trial in trials} == {"measured"}
+    assert guard.asked == [AUTOCAST.key]
+    assert bench.add_to(study_in(tmp_path)).guarded == [guarded(AUTOCAST, ok=True)]
 
 
-def test_losses_that_differ_are_wrong_results_and_unknown_ones_a_warning(runs, guard, tmp_path):
-    numerics = [Candidate(setting=setting, effect="numerics") for setting in (*FAST.settings, *SLOW.settings)]
-    bench = bench_in(tmp_path, candidates=numerics)
-    guard.answers[FAST.key] = guarded(FAST, ok=False)
-    trials = pilots(bench, FAST, SLOW)
+def test_losses_that_differ_are_wrong_results_and_unknown_ones_a_warning(bench, guard, tmp_path):
+    guard.answers[AUTOCAST.key] = guarded(AUTOCAST, ok=False)
+    trials = pilots(bench, AUTOCAST, CHANNELS)
     assert [trial.ended for trial in trials] == ["measured", "wrong-results", "measured"]
-    assert "0.5" in trials[1].detail and "0.1" in trials[1].detail
+    assert trials[1].detail == "They differ."
+    assert guard.num_baselines == 1
     assert any("no losses were seen" in text for text in bench.add_to(study_in(tmp_path)).warnings)
+
+
+def test_a_guarded_run_that_fails_leaves_it_unknown_and_is_not_repeated(bench, guard):
+    guard.answers[AUTOCAST.key] = CannotRunHere("it made no step")
+    trials = [bench.run(one, "pilot", 0) for one in (BASELINE, AUTOCAST, AUTOCAST)]
+    assert {trial.ended for trial in trials} == {"measured"}
+    assert guard.asked == [AUTOCAST.key]
+
+
+def test_results_of_an_earlier_sitting_are_not_compared_again(runs, guard, tmp_path):
+    bench = bench_in(tmp_path, guarded=[guarded(AUTOCAST, ok=False)])
+    assert pilots(bench, AUTOCAST)[1].ended == "wrong-results"
+    assert guard.asked == []

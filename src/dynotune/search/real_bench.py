@@ -21,14 +21,15 @@ from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, DynotuneError, RecordError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Run
-from dynotune.schema.study import Ended, Estimate, Guarded, Phase, Study, Trial
+from dynotune.schema.study import Ended, Estimate, Phase, Study, Trial
 from dynotune.search import failures
 from dynotune.search.bench import BASELINE, Arm
-from dynotune.search.parts import part
+from dynotune.search.guarding import Guards
 from dynotune.search.study_window import study_window
 
 # A run that is cut short by the deadline is lost: one that is nearly done is let go on.
 GRACE_RUNS = 0.5
+GUARD_LIMIT_S = 900.0
 OUT_OF_TIME = "the time was up before it was done"
 
 
@@ -57,8 +58,8 @@ class RealBench:
         self._facts, self._budget_s, self._guess_s = study.facts, study.budget_s, guess_s
         self._reserve_s, self._began_s = reserve_s, time.monotonic() - elapsed_s
         self._num_trials = len(study.trials)
-        self._effects = {candidate.setting.knob: candidate.effect for candidate in study.candidates}
         self._study = study
+        self._guards = Guards(request, folder / "guard", study.facts, study.guarded)
         self._pilots: dict[str, Outcome] = {}
         self._planned_s: dict[str, float] = {}
         self._walls_s: dict[str, list[float]] = {}
@@ -243,22 +244,19 @@ class RealBench:
                 self._pilots[key] = outcome
 
     def _guarded(self, arm: Arm) -> tuple[Ended, str] | None:
-        """Compare losses or outputs with the baseline's, where a setting may change results in their last digits."""
-        numerics = [setting for setting in arm.settings if self._effects.get(setting.knob) == "numerics"]
-        guard = part("dynotune.measure.guard", "guard")
-        if not numerics or guard is None:
+        """Compare losses or outputs with the baseline's; that they are wrong, where they are."""
+        if self._guards.is_known(arm):
+            found = self._guards.of(arm, GUARD_LIMIT_S)
+        else:
+            self._watcher.running(f"losses or outputs: {arm.key}")
+            found = self._guards.of(arm, min(GUARD_LIMIT_S, self._time_left_s(arm)))
+            if isinstance(found, Unknown):
+                self._warn(f"{arm.key}: whether results stay right is not known: {found.reason}")
+            elif found is not None:
+                self._study = msgspec.structs.replace(self._study, guarded=[*self._study.guarded, found])
+        if found is None or isinstance(found, Unknown) or found.ok:
             return None
-        found: Guarded | Unknown = guard(self._request, list(arm.settings))
-        if isinstance(found, Unknown):
-            self._warn(f"{arm.key}: results could not be compared: {found.reason}")
-            return None
-        self._study = msgspec.structs.replace(self._study, guarded=[*self._study.guarded, found])
-        if found.ok:
-            return None
-        return (
-            "wrong-results",
-            f"{found.what} differ by {found.difference:.2g} of their size; {found.tolerance:.2g} is allowed",
-        )
+        return "wrong-results", found.reason or f"{found.what} differ by {found.difference:.2g} of their size"
 
     # The window
 

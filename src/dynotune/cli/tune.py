@@ -145,7 +145,7 @@ def tune(
     words = TuneRequest(run=request, allow=allow or [], also=also or [], excluded=leave_out or [], space=space or [])
     folder, study = _study(words, seconds(budget, "--budget"), resume=resume)
     _hand_over(folder, study, out=out, report=report)
-    _show(folder, study, json)
+    _show(study, json)
     if gate and not study.recipe:
         raise typer.Exit(1)
 
@@ -210,17 +210,15 @@ def _copy(source: Path, target: Path, option: str) -> None:
         ) from error
 
 
-def _show(folder: Path, study: Study, json: str | None) -> None:
+def _show(study: Study, json: str | None) -> None:
     from rich.console import Console
 
-    from dynotune.search.parts import part
+    from dynotune.report.study import study_report
 
     if json != "-":
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")
-        story = part("dynotune.report.study", "study_report")
-        shown = study.verdict if story is None else story(study)
-        Console(highlight=False).print(shown, markup=False)
+        Console(highlight=False).print(study_report(study))
     if json is not None:
         write_json(study, json)
 

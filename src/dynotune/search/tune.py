@@ -23,6 +23,7 @@ from dynotune.measure.machine import alone, facts_of, refuse_another_machine
 from dynotune.measure.one_run import refuse_impossible
 from dynotune.measure.protocol import Interrupted
 from dynotune.measure.request import Request, Watcher
+from dynotune.report.html import page
 from dynotune.schema import document
 from dynotune.schema.diagnosis import Ceiling
 from dynotune.schema.errors import CannotRunHere, DynotuneError
@@ -33,7 +34,6 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import Sitting, Study
 from dynotune.search import asked, recipe
 from dynotune.search.candidates import Machine, candidates, refuse_unfit
-from dynotune.search.parts import part
 from dynotune.search.present import present
 from dynotune.search.real_bench import RealBench
 from dynotune.search.study import search
@@ -309,9 +309,6 @@ def write_results(folder: Path, study: Study, watcher: Watcher) -> None:
     """The recipe, where anything was proved, and the report, beside the study."""
     if study.recipe:
         write_recipe(folder / RECIPE, recipe.of(study))
-    page = part("dynotune.report.html", "page")
-    if page is None:
-        return
     try:
         (folder / REPORT).write_text(page(study), encoding="utf-8")
     except OSError as error:

@@ -182,7 +182,7 @@ def synthetic(seed: int, sd: float, num_runs: int) -> Problem:
         elif helps < 0.45:
             at_best = -float(rng.choice([0.02, 0.05, 0.2])) * float(rng.uniform(0.7, 1.3))
         for value in range(int(rng.choice([1, 1, 1, 2, 3]))):
-            one = candidate(f"knob{knob:02d}={value}", group=group_of.get(knob, ""))
+            one = candidate(f"knob{knob:02d}={value}", group=group_of.get(knob, ""), warms=rng.random() < 0.2)
             candidates.append(one)
             gains[one.id] = at_best * float(rng.uniform(0.5, 1.0)) if value else at_best
     table = Table(gains, _planted(rng, candidates), _failing(rng, candidates))
@@ -262,15 +262,15 @@ def compare(job: tuple[str, Problem]) -> tuple[str, dict[str, dict[str, float]]]
 def nothing_helps(job: tuple[float, int]) -> tuple[float, int]:
     """The number of settings in the recipe of one tune of 20 that do nothing."""
     sd, seed = job
-    problem = Problem(Table(), [candidate(f"idle{at:02d}=1") for at in range(20)], Noise(sd=sd), 100 * RUN_S, seed)
+    problem = Problem(Table(), [candidate(f"idle{at:02d}=1", warms=at % 5 == 0) for at in range(20)], Noise(sd=sd), 100 * RUN_S, seed)
     return sd, len(ours(problem, problem.budget_s).arm.settings)
 
 
 def one_helps(job: tuple[float, float, int]) -> tuple[tuple[float, float], bool, int, float | None]:
     """One that helps among 19 that do nothing: is it found, how many come along, and the speed-up stated."""
     sd, gain, seed = job
-    candidates = [candidate(f"idle{at:02d}=1") for at in range(19)]
-    candidates.insert(seed % 20, candidate("good=1"))
+    candidates = [candidate(f"idle{at:02d}=1", warms=at % 5 == 0) for at in range(19)]
+    candidates.insert(seed % 20, candidate("good=1", warms=False))
     problem = Problem(Table({"good=1": math.log1p(gain)}), candidates, Noise(sd=sd), 100 * RUN_S, seed)
     answer = ours(problem, problem.budget_s)
     found = [str(setting) for setting in answer.arm.settings]

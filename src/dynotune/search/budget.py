@@ -6,19 +6,18 @@ import math
 
 import msgspec
 
-from dynotune.measure.schedule import LOOKS
 from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Candidate, Study
 from dynotune.search.bench import BASELINE, Bench
 
-# Confirmation gets as many pairs as fit into this share; it is what a tune is for.
-CONFIRM_SHARE = 0.4
-ABLATE_SHARE = 0.25
-# Whole, one setting less, the other less, baseline: the least ablation there is, in 4 blocks.
-LEAST_ABLATION_RUNS = 16
-MOST_ABLATION_RUNS = 40
-# A pilot, and two blocks for the better half.
-RUNS_A_CANDIDATE = 2.5
+# Confirmation is what a tune is for: so many pairs from so many runs on.
+PAIRS_FROM_RUNS = ((12, 120), (8, 72), (6, 40), (4, 0))
+ABLATE_SHARE = 0.27
+# Whole, one setting less, the other less, baseline: the least ablation there is, in 3 blocks.
+LEAST_ABLATION_RUNS = 12
+MOST_ABLATION_RUNS = 60
+# A pilot, and a run among others.
+RUNS_A_CANDIDATE = 1.5
 MOST_BLOCKS = 8
 
 
@@ -47,10 +46,10 @@ def affords(study: Study, bench: Bench) -> Afforded:
 
 def afforded(left_s: float, run_s: float, num_candidates: int) -> Afforded:
     num_runs = max(0, int(left_s / run_s)) if run_s > 0 else 0
-    num_pairs = next((pairs for pairs in reversed(LOOKS) if 2 * pairs <= CONFIRM_SHARE * num_runs), LOOKS[0])
+    num_pairs = next(pairs for pairs, least in PAIRS_FROM_RUNS if num_runs >= least)
     several = num_candidates > 1
     num_ablation = 0
-    if several and num_runs >= 2 * (2 * num_pairs + LEAST_ABLATION_RUNS):
+    if several and num_runs >= 2 * num_pairs + 2 * LEAST_ABLATION_RUNS:
         num_ablation = min(MOST_ABLATION_RUNS, max(LEAST_ABLATION_RUNS, int(ABLATE_SHARE * num_runs)))
     # The baseline: a pilot, and its place in two blocks.
     to_race = num_runs - 2 * num_pairs - num_ablation - (3 if several else 1)

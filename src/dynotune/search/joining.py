@@ -23,6 +23,9 @@ from dynotune.search.running import Search, alone, estimate_of
 
 # Fewer and drift within a block is small, more and fewer runs go to baselines.
 ARMS_A_BLOCK = 5
+LEAST_ARMS = 2
+# Every arm that holds a setting that warms something costs a pilot of its own; so often none is put in.
+COLD_SHARE = 0.5
 MOST_BLOCKS = 20
 # Two settings that were in so many failing arms, and in none that ran, are not put together again.
 MOST_FAILURES = 2
@@ -30,6 +33,7 @@ MOST_FAILURES = 2
 MAY_JOIN = ("no-effect", "slower", "unproved", "not-needed")
 # This sure of each setting, whether it belongs in or not, nothing more is to be learned.
 SETTLED_ERROR = 0.025
+SPREAD = 1.0
 _TRIES = 20
 
 
@@ -50,19 +54,28 @@ def join(search: Search, reserve_s: float) -> None:
         if model.num_runs and _settled(search, model, candidates):
             return
         block += 1
-        arms = _drawn(search, model, candidates, block)
+        arms = _affordable(search, _drawn(search, model, candidates, block), reserve_s)
+        if not arms:
+            return
         known = list(search.study.joint or [])
         search.update(joint=[*known, *(list(one.settings) for one in arms if list(one.settings) not in known)])
         for one in arms:
-            if search.bench.left_s() - reserve_s < 2 * search.bench.run_s(one):
-                return
             if _warms(search, one):
                 search.pilot(one)
-        arms = [one for one in arms if search.failure(one.key) is None]
-        if search.bench.left_s() - reserve_s < sum(map(search.bench.run_s, [BASELINE, *arms])):
-            return
-        search.run_block([BASELINE, *arms], "join", block)
+        search.run_block([BASELINE, *(one for one in arms if search.failure(one.key) is None)], "join", block)
         _write_down(search)
+
+
+def _affordable(search: Search, arms: Sequence[Arm], reserve_s: float) -> list[Arm]:
+    """Those at the front that leave the time set aside, with their pilots and the baseline; none where it is one."""
+    left_s = search.bench.left_s() - reserve_s - search.bench.run_s(BASELINE)
+    found: list[Arm] = []
+    for one in arms:
+        left_s -= search.bench.run_s(one) * (2 if _warms(search, one) and not search.piloted(one.key) else 1)
+        if left_s < 0:
+            break
+        found.append(one)
+    return found if len(found) >= LEAST_ARMS else []
 
 
 def taking_part(search: Search) -> list[Candidate]:
@@ -93,7 +106,10 @@ def _drawn(search: Search, model: Model, candidates: Sequence[Candidate], block:
     avoided = _avoided(search)
     arms: dict[str, Arm] = {}
     for _ in range(_TRIES):
-        one = arm(candidate.setting for candidate in model.best(candidates, model.draw(rng)))
+        among = candidates
+        if rng.random() < COLD_SHARE:
+            among = [candidate for candidate in candidates if not candidate.warms] or candidates
+        one = arm(candidate.setting for candidate in model.best(among, model.draw(rng, SPREAD)))
         ids = {str(setting) for setting in one.settings}
         if one != BASELINE and not any(pair <= ids for pair in avoided) and search.failure(one.key) is None:
             arms.setdefault(one.key, one)

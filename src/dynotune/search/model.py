@@ -50,7 +50,7 @@ class Model:
     ) -> None:
         self.features = features(candidates)
         runs = [trial for trial in trials if counts(trial) and trial.arm in arms]
-        rows = np.array([_row(self.features, arms[trial.arm]) for trial in runs]).reshape(len(runs), -1)
+        rows = np.array([_row(self.features, arms[trial.arm]) for trial in runs]).reshape(len(runs), len(self.features))
         logs = np.array([-math.log(value_of(trial)) for trial in runs])
         names = list(dict.fromkeys((trial.phase, trial.block) for trial in runs))
         at = {name: index for index, name in enumerate(names)}
@@ -89,9 +89,9 @@ class Model:
         num = int((self._rows[:, changed] > 0).any(axis=1).sum()) if len(changed) and self.num_runs else 0
         return Gain(float(contrast @ self.mean), math.sqrt(max(0.0, variance)), max(1, self.df), num)
 
-    def draw(self, rng: np.random.Generator) -> Array:
-        """One draw of what features add."""
-        return rng.multivariate_normal(self.mean, self.covariance, method="eigh")
+    def draw(self, rng: np.random.Generator, spread: float = 1.0) -> Array:
+        """One draw of what features add; `spread` times as far from the mean as is known."""
+        return rng.multivariate_normal(self.mean, spread**2 * self.covariance, method="eigh")
 
     def best(self, candidates: Sequence[Candidate], adds: Array) -> list[Candidate]:
         """The arm that gains most were `adds` the truth, at most one value a knob."""

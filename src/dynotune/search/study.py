@@ -57,7 +57,7 @@ def _go(work: Search) -> None:
         reserve_s = to_confirm_s + plan.num_ablation_runs * run_s
         _screen(work)
         _pilots(work, reserve_s)
-        settings = _winner(work, reserve_s)
+        settings = _winner(work, reserve_s, to_confirm_s)
         work.update(winner=settings)
     if not settings:
         return
@@ -70,7 +70,7 @@ def _go(work: Search) -> None:
     confirm(work, left)
 
 
-def _winner(work: Search, reserve_s: float) -> list[Setting]:
+def _winner(work: Search, reserve_s: float, to_confirm_s: float) -> list[Setting]:
     raced = work.alive()
     if len(raced) == 1 and not work.trials("race"):
         # Its confirmation asks the same question with more pairs.
@@ -78,6 +78,9 @@ def _winner(work: Search, reserve_s: float) -> list[Setting]:
     if work.study.joint is None:
         race(work, reserve_s)
     join(work, reserve_s)
+    if len(whole(work)) < 2:
+        # One setting needs no ablation.
+        join(work, to_confirm_s)
     look(work)
     return whole(work)
 
@@ -135,5 +138,5 @@ def _pilots(work: Search, reserve_s: float) -> None:
         # Left must be a pilot and two blocks, or it was run in vain.
         if work.bench.left_s() - reserve_s < work.bench.run_s(alone(one)) and not work.piloted(one.id):
             work.settle({one.id: Fate("not-tried", "The time was needed to prove what others gain.")})
-        elif failed := work.pilot(alone(one)):
+        elif one.warms and (failed := work.pilot(alone(one))):
             work.settle({one.id: fate_of_failure(failed)})

@@ -61,8 +61,13 @@ class Browser:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
-        self._process.wait()
+        # Asked to close, it ends its own processes before itself.
+        os.write(self._to, json.dumps({"id": 0, "method": "Browser.close"}).encode() + b"\0")
+        try:
+            self._process.wait(timeout=LONGEST_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         os.close(self._to)
         os.close(self._from)
 

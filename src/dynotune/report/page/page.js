@@ -114,7 +114,8 @@
     if (made.xaxis.nticks && room < NARROW) made.xaxis.nticks = Math.min(made.xaxis.nticks, 5);
     made.yaxis = Object.assign({}, axis, { range: [last + 0.6, first - (narrow ? 0.85 : 0.6)], showgrid: false, zeroline: false, showticklabels: false, ticks: "" });
     made.annotations = found.annotations;
-    made.margin = { l: found.left, r: 18, t: 4, b: 32, pad: 0 };
+    const top = made.xaxis.side === "top";
+    made.margin = { l: found.left, r: 18, t: top ? 30 : 4, b: top ? 6 : 32, pad: 0 };
     made.height = Math.round(each * (last - first + 1.2)) + 40;
     made.width = room;
     made.autosize = false;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -36,16 +37,17 @@ class Browser:
     """One browser with one page; what it says is kept in `events`."""
 
     def __init__(self, profile: Path) -> None:
-        to_browser, self._to = os.pipe()
-        self._from, from_browser = os.pipe()
-        # Chromium reads from descriptor 3 and writes to 4.
+        read, self._to = os.pipe()
+        self._from, written = os.pipe()
+        # Chromium reads from descriptor 3 and writes to 4: ours are neither, lest one be lost in the exchange.
+        to_browser, from_browser = (fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read, written))
         line = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
-        command = ["sh", "-c", line, "sh", str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}"]
+        command = ["bash", "-c", line, "bash", str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}"]
         self._process = subprocess.Popen(
             command, pass_fds=(to_browser, from_browser), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        os.close(to_browser)
-        os.close(from_browser)
+        for end in (read, written, to_browser, from_browser):
+            os.close(end)
         self._buffer = b""
         self._number = 0
         self._session = ""
@@ -61,8 +63,13 @@ class Browser:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
-        self._process.wait()
+        # Asked to close, it ends its own processes before itself.
+        os.write(self._to, json.dumps({"id": 0, "method": "Browser.close"}).encode() + b"\0")
+        try:
+            self._process.wait(timeout=LONGEST_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         os.close(self._to)
         os.close(self._from)
 

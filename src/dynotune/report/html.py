@@ -24,6 +24,15 @@ from dynotune.schema.study import Study
 
 __all__ = ["page", "write"]
 
+# Fate, colour, mark and meaning of the points of a plot.
+LEGEND = (
+    ("proved", "accent", "●", "in the recipe"),
+    ("not-needed", "accent", "○", "helps alone, not needed"),
+    ("no-effect", "", "■", "no effect"),
+    ("unproved", "", "□", "unproved"),
+    ("slower", "ink", "◀", "slower"),
+    ("open", "", "◇", "not decided yet"),
+)
 LONGEST_LINE, LONGEST_RECIPE = 20_000, 200_000
 
 
@@ -55,6 +64,7 @@ def page(study: Study, *, recipe: str = "") -> str:
             policy=_policy(scripts),
             figures=figures,
             data=Markup(_data(figures)),
+            legend=LEGEND,
             tables=html_tables.tables(study),
             warnings=html_tables.warnings(study),
             commands=_lines(repeats(study)),

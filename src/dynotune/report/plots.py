@@ -42,6 +42,8 @@ SYMBOLS: dict[Kind, tuple[str, str]] = {
 }
 OTHER_SYMBOL = ("diamond-open", "muted")
 FILLS = {"device": "", "communication": ".", "transfer": "-", "input": "/", "host": "x", "other": ""}
+# Longer than a screen: the axis stands above.
+MOST_ROWS_OVER_AN_AXIS = 18
 # Of a run's time, drawn: runs follow each other closely.
 GAP = 0.85
 LONGEST_LABEL, LONGEST_HOVER = 120, 300
@@ -106,8 +108,6 @@ def shares(before: Diagnosis | Unknown, after: Diagnosis | Unknown) -> Figure | 
 
 def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
     """Each setting alone against the baseline, by fate, with the band in which a ratio counts as the same."""
-    if not rows:
-        return None
     lines: list[dict[str, Any]] = []
     points: dict[Kind, list[tuple[int, str, Estimate]]] = {}
     kind: Kind | None = None
@@ -120,17 +120,22 @@ def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
         if row.shown is not None:
             points.setdefault(kind, []).append((at, row.candidate.id, row.shown))
         else:
-            line["note"] = "not tried" if kind in ("not-tried", "open") else "×  no measurement"
+            line["note"] = "not measured" if kind in ("not-tried", "open") else "×  no measurement"
         lines.append(line)
     drawn = [point for group in points.values() for point in group]
+    if not drawn:
+        return None
     layout = ratio_axis([one for _, _, one in drawn], margin)
     layout["shapes"] = margin_band(margin)
+    if len(lines) > MOST_ROWS_OVER_AN_AXIS:
+        layout["xaxis"]["side"] = "top"
     traces = [_points(group, *SYMBOLS.get(kind, OTHER_SYMBOL)) for kind, group in points.items()]
     return {
         "label": "Speed-up of each setting alone, with its interval",
         "data": traces,
         "layout": layout,
         "rows": lines,
+        "kinds": list(points),
     }
 
 

@@ -42,9 +42,7 @@ def headline(study: Study) -> Headline:
         )
         return Headline(words.speedup(confirmed), rest, study.verdict, True)
     if not study.finished:
-        return Headline(
-            "Not finished", "what is known so far", study.verdict or "It was stopped before the end.", False
-        )
+        return Headline("Not finished", "what is known so far", study.verdict or "Nothing is proved yet.", False)
     if study.recipe:
         return Headline("Unproved", "settings that were not confirmed", study.verdict, False)
     rest = "no setting earned a place in a recipe"

@@ -29,13 +29,19 @@
 
   // Cut in the middle: names begin with their family and end with their value.
   function cut(text, font, room) {
+    if (width(text, font) <= room) return text;
     const whole = Array.from(text);
-    let shown = text;
-    for (let kept = whole.length - 1; kept > 4 && width(shown, font) > room; kept -= 1) {
-      const head = Math.ceil(kept / 2);
-      shown = whole.slice(0, head).join("") + "…" + whole.slice(whole.length - (kept - head)).join("");
+    const kept = (num) => {
+      const head = Math.ceil(num / 2);
+      return whole.slice(0, head).join("") + "…" + whole.slice(whole.length - (num - head)).join("");
+    };
+    let fits = 4, over = whole.length;
+    while (over - fits > 1) {
+      const middle = Math.floor((fits + over) / 2);
+      if (width(kept(middle), font) <= room) fits = middle;
+      else over = middle;
     }
-    return shown;
+    return kept(fits);
   }
 
   function trace(raw) {
@@ -114,7 +120,8 @@
     if (made.xaxis.nticks && room < NARROW) made.xaxis.nticks = Math.min(made.xaxis.nticks, 5);
     made.yaxis = Object.assign({}, axis, { range: [last + 0.6, first - (narrow ? 0.85 : 0.6)], showgrid: false, zeroline: false, showticklabels: false, ticks: "" });
     made.annotations = found.annotations;
-    made.margin = { l: found.left, r: 18, t: 4, b: 32, pad: 0 };
+    const top = made.xaxis.side === "top";
+    made.margin = { l: found.left, r: 18, t: top ? 30 : 4, b: top ? 6 : 32, pad: 0 };
     made.height = Math.round(each * (last - first + 1.2)) + 40;
     made.width = room;
     made.autosize = false;

@@ -1,8 +1,8 @@
 """Notes what the program computes, so that runs can be compared: its losses, or what its outermost modules give.
 
 A loss is what `backward` is called on. Where nothing is trained, a digest of each output is noted instead. All of it
-stays on the device, in float64, and is read once, at the end. Nothing that the program sees is changed; only with
-`other_draws` it is given other random numbers.
+stays on the device, in float64, and is read once, at the end. Nothing that the program sees is changed, unless that is
+asked for: `other_draws` gives it other random numbers, `nudge` moves its weights by a rounding error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Results:
     """Stands where a profile would: it is told of torch, and that the program ends.
 
     Args:
-        plan: `num_values`, and `other_draws`: kinds of devices.
+        plan: `num_values`; `other_draws`: kinds of devices; `nudge`: a share of each weight.
         trains: whether the program has made an optimizer.
         complete: called once as `complete(fields)`.
     """
@@ -49,6 +49,8 @@ class Results:
     def __init__(self, plan: dict[str, Any], trains: Callable[[], bool], complete: Event, log: Log) -> None:
         self._num_values: int = plan["num_values"]
         self._other_draws: list[str] = plan.get("other_draws") or []
+        self._nudge: float = plan.get("nudge") or 0.0
+        self._nudged: set[int] = set()
         self._trains, self._complete, self._log = trains, complete, log
         self._torch: Any = None
         self._losses: list[Any] = []
@@ -163,6 +165,9 @@ class Results:
         self._num_calls += 1
         if self._num_calls == 1 and self._other_draws:
             self._draw_others()
+        if self._nudge and id(module) not in self._nudged:
+            self._nudged.add(id(module))
+            self._nudge_weights(module)
         if self._num_calls > NUM_LOOKED_AT or is_capturing(self._torch):
             return None
         self._precision = self._precision or _precision(self._torch, module)
@@ -174,6 +179,18 @@ class Results:
             torch.default_generator.manual_seed(torch.default_generator.initial_seed() + 1)
         if "cuda" in self._other_draws and torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(torch.cuda.initial_seed() + 1)
+
+    def _nudge_weights(self, module: Any) -> None:
+        """Up or down by the places of their elements: nothing is drawn."""
+        torch = self._torch
+        with torch.inference_mode(False), torch.no_grad():
+            for parameter in module.parameters():
+                weight = _local(parameter)
+                if _is_plain(torch, weight) and id(parameter) not in self._nudged:
+                    self._nudged.add(id(parameter))
+                    places = torch.arange(weight.numel(), device=weight.device, dtype=torch.int64)
+                    signs = (places * 2654435761 >> 16 & 1) * 2 - 1
+                    weight.mul_(1 + self._nudge * signs.view(weight.shape).to(weight.dtype))
 
     def _after(self, before: dict[str, Any] | None, output: Any) -> None:
         torch = self._torch

@@ -121,13 +121,16 @@ def _digests_apart(ours: Digest, others: Digest) -> tuple[float | None, bool]:
     return max(map(abs, found)), False
 
 
-def judge(arm: Apart, own: Apart, tolerance: Tolerance, *, what: str, redrawn: bool) -> Found | None:
+def judge(
+    arm: Apart, own: Apart, tolerance: Tolerance, *, what: str, redrawn: bool = False, nudged: Apart | None = None
+) -> Found | None:
     """The first values one by one, then the means of stretches of the later ones; None without any.
 
     Args:
         own: of the baseline against itself.
         what: `losses` or `outputs`.
         redrawn: `own` is of other random numbers: then its spread is there from the first value on.
+        nudged: of the baseline against itself with weights moved by a rounding error: what training makes of that.
     """
     first, later = (tolerance.first, tolerance.later) if what == "losses" else (tolerance.outputs, tolerance.outputs)
     spread = _rms(own.signed if redrawn else own.signed[:NUM_FOR_FIRST])
@@ -137,7 +140,7 @@ def judge(arm: Apart, own: Apart, tolerance: Tolerance, *, what: str, redrawn: b
         if value is not None
     ]
     stretches = _stretches(len(arm.signed))
-    spread_later = _spread_of_means(own.signed, stretches)
+    spread_later = max(_spread_of_means(one.signed, stretches) for one in (own, nudged) if one is not None)
     for begin, end in stretches:
         mean = _mean(arm.signed[begin:end])
         if mean is not None:

@@ -1,7 +1,9 @@
 """Whether a setting that changes rounding leaves the results what they were: losses or outputs, under one seed.
 
 The runs are not timed. The baseline runs twice, to know how far the program lies from itself; where its modules draw
-random numbers (dropout) once more with others, for a setting whose kernels draw them in another order.
+random numbers (dropout) once more with others, for a setting whose kernels draw them in another order. Where an arm
+begins alike and drifts away, the baseline runs again with its weights moved by a rounding error: an unstable training
+makes as much of that.
 """
 
 from __future__ import annotations
@@ -114,13 +116,23 @@ def guard(
         own = baseline(request, folder=folder, facts=facts, limit_s=limit_s)
     if isinstance(own, Unknown):
         return own
-    plan = GuardPlan(num_values=NUM_VALUES)
-    found = _run(request, chosen, folder / name, facts, limit_s, plan)
-    return found if isinstance(found, Unknown) else compared(settings, own, found)
+    found = _run(request, chosen, folder / name, facts, limit_s, GuardPlan(num_values=NUM_VALUES))
+    if isinstance(found, Unknown):
+        return found
+    judged = compared(settings, own, found)
+    if isinstance(judged, Unknown) or judged.ok or judged.num_not_finite:
+        return judged
+    plan = GuardPlan(num_values=NUM_VALUES, nudge=allowed(chosen, own.first[0].precision).rounding)
+    nudged = _run(request, [], folder / f"{name}-nudged", facts, limit_s, plan)
+    return judged if isinstance(nudged, Unknown) else compared(settings, own, found, nudged)
 
 
-def compared(settings: Sequence[Setting], own: Own, arm: Readings) -> Guarded | Unknown:
-    """Judge an arm by what its ranks computed, the worst of them; Unknown where it cannot be told."""
+def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readings | None = None) -> Guarded | Unknown:
+    """Judge an arm by what its ranks computed, the worst of them; Unknown where it cannot be told.
+
+    Args:
+        nudged: of the baseline, with its weights moved by a rounding error.
+    """
     key = " ".join(map(str, sorted(settings, key=lambda setting: setting.knob)))
     if not len(own.first) == len(own.again) == len(arm):
         return Unknown(f"the baseline computes in {len(own.first)} processes, the arm in {len(arm)}")
@@ -131,21 +143,30 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings) -> Guarded | 
     redrawn = own.redrawn if tolerance.redraws and own.redrawn and len(own.redrawn) == len(arm) else None
     others = redrawn or own.again
     what = arm[0].what
-    apart = [
-        (_apart(ours, mine), _apart(ours, other)) for ours, mine, other in zip(own.first, arm, others, strict=True)
+    if nudged is not None and (len(nudged) != len(arm) or any(reading.what != what for reading in nudged)):
+        nudged = None
+    moved_by_rank: Sequence[Reading | None] = nudged or [None] * len(arm)
+    apart = [_apart(ours, mine) for ours, mine in zip(own.first, arm, strict=True)]
+    num_not_finite = sum(mine.num_not_finite for mine in apart)
+    found = [
+        judge(
+            mine,
+            _apart(ours, other),
+            tolerance,
+            what=what,
+            redrawn=redrawn is not None,
+            nudged=_apart(ours, moved) if moved is not None else None,
+        )
+        for mine, ours, other, moved in zip(apart, own.first, others, moved_by_rank, strict=True)
     ]
-    num_not_finite = sum(mine.num_not_finite for mine, _ in apart)
-    found = [judge(mine, other, tolerance, what=what, redrawn=redrawn is not None) for mine, other in apart]
     known = [one for one in found if one is not None]
-    num_values = min(len(mine.signed) for mine, _ in apart)
+    num_values = min(len(mine.signed) for mine in apart)
     if not num_values or not (known or num_not_finite):
         return Unknown(f"no {what} were seen that could be compared")
     worst = max(known, key=lambda one: one.difference / one.allowed, default=Found(0.0, 0.0, 0.0, "no value"))
     if worst.ok and worst.allowed > MOST_ALLOWED and not num_not_finite:
-        return Unknown(
-            f"the {what} of the program itself lie {worst.own:.0%} apart from run to run under one seed: beside that "
-            "nothing can be seen"
-        )
+        source = "rounding errors alone move" if nudged else "under one seed, runs of the program itself move"
+        return Unknown(f"{source} its {what} by {worst.own:.0%}: beside that nothing can be seen")
     return Guarded(
         arm=key,
         what=what,
@@ -156,18 +177,24 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings) -> Guarded | 
         ok=worst.ok and not num_not_finite,
         where=worst.where,
         num_not_finite=num_not_finite,
-        reason=_reason(what, worst, tolerance, num_not_finite, redrawn is not None),
+        reason=_reason(what, worst, tolerance, num_not_finite, _source(redrawn, nudged)),
     )
 
 
-def _reason(what: str, worst: Found, tolerance: Tolerance, num_not_finite: int, redrawn: bool) -> str:
+def _source(redrawn: Readings | None, nudged: Readings | None) -> str:
+    """What the program's own spread is of, in words."""
+    if nudged:
+        return "rounding errors in its weights alone"
+    return "other random numbers alone" if redrawn else "two runs of it under one seed"
+
+
+def _reason(what: str, worst: Found, tolerance: Tolerance, num_not_finite: int, source: str) -> str:
     one = "loss" if what == "losses" else "output"
     if num_not_finite:
         return f"{num_not_finite} of its {what} are no finite numbers where the baseline's are."
     differ = f"{worst.where.capitalize()} ({one}) differs by {_percent(worst.difference)} from the baseline's"
     limit = f"{_percent(worst.allowed)} is allowed for {tolerance.why}"
     if worst.own and worst.allowed > max(tolerance.first, tolerance.later, tolerance.outputs):
-        source = "other random numbers" if redrawn else "two runs of it under one seed"
         limit = f"{_percent(worst.allowed)} is allowed, since {source} make {_percent(worst.own)} of difference"
     return f"{differ}; {limit}."
 

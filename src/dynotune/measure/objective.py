@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dynotune import probe
 from dynotune.launch.record import Record
@@ -13,7 +13,7 @@ from dynotune.measure.one_run import Outcome
 from dynotune.measure.pilot import FEW_P99_STEPS
 from dynotune.measure.request import Request
 from dynotune.measure.stats import StatisticsError
-from dynotune.schema.comparison import Objective
+from dynotune.schema.comparison import ArmName, Objective
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Process, Run, Window
@@ -93,6 +93,11 @@ def cautions(objective: Objective, window_steps: int) -> list[str]:
     if window_steps >= FEW_P99_STEPS:
         return [unseen]
     return [unseen, f"{window_steps} steps are few for a 99th percentile: give more with --steps."]
+
+
+def void_reasons(objective: Objective, runs: Mapping[ArmName, Outcome]) -> list[str]:
+    """As `summary.void_reasons`; whoever takes time from a program does not change how much memory it needs."""
+    return [] if objective == "memory" else summary.void_reasons(runs)
 
 
 def notes(objective: Objective, outcomes: Sequence[Outcome]) -> list[str]:

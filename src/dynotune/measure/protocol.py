@@ -225,7 +225,7 @@ class _Session:
             runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window)
             values[arm] = objective.value(runs[arm], self._request.objective, self._comparison.unit)
         pair = Pair(first, values["baseline"], values["candidate"], runs["baseline"].run.id, runs["candidate"].run.id)
-        reasons = summary.void_reasons(runs)
+        reasons = objective.void_reasons(self._request.objective, runs)
         if reasons:
             voided = Voided(number, "; ".join(reasons), pair)
             self._update(voided=[*self._comparison.voided, voided])

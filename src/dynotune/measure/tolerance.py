@@ -26,6 +26,7 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
         first: of each of the first losses, before they could drift apart.
         later: of the mean over a stretch of later ones.
         outputs: of an output's elements, moments included, by the tensor's root mean square.
+        rounding: of one number.
         redraws: its kernels may draw other random numbers from the same seed.
         why: in words, after "allowed for".
     """
@@ -33,19 +34,22 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     first: float
     later: float
     outputs: float
+    rounding: float
     why: str
     redraws: bool = False
 
 
 # 23 bits of mantissa, sums in another order: 1e-6 of a product, 1e-4 after a deep network with batch normalisation.
 # Training amplifies what there is from step to step, so that later losses need room in any case.
-ORDER = Tolerance(first=0.002, later=0.02, outputs=0.005, why="sums in another order")
+ORDER = Tolerance(first=0.002, later=0.02, outputs=0.005, rounding=1e-6, why="sums in another order")
 # 10 bits of mantissa, in products alone: 5e-4 each, some 1e-3 at the output of a deep network.
-TF32 = Tolerance(first=0.005, later=0.03, outputs=0.02, why="products with 10 bits of mantissa")
+TF32 = Tolerance(first=0.005, later=0.03, outputs=0.02, rounding=2**-12, why="products with 10 bits of mantissa")
 # 10 bits, stored so between operations, and gradients that may underflow.
-FP16 = Tolerance(first=0.01, later=0.05, outputs=0.03, why="16-bit floating point with 10 bits of mantissa")
+FP16 = Tolerance(
+    first=0.01, later=0.05, outputs=0.03, rounding=2**-12, why="16-bit floating point with 10 bits of mantissa"
+)
 # 7 bits: 4e-3 each, 1 to 3% of an output after some tens of layers.
-BF16 = Tolerance(first=0.02, later=0.05, outputs=0.08, why="bfloat16 with 7 bits of mantissa")
+BF16 = Tolerance(first=0.02, later=0.05, outputs=0.08, rounding=2**-9, why="bfloat16 with 7 bits of mantissa")
 
 # A value of None stands for all others of the knob.
 BY_SETTING: dict[tuple[str, object], tuple[Tolerance, bool]] = {
@@ -92,6 +96,7 @@ def allowed(settings: Iterable[Setting], precision: str) -> Tolerance:
         first=max(tolerance.first for tolerance in found),
         later=max(tolerance.later for tolerance in found),
         outputs=widest.outputs,
+        rounding=widest.rounding,
         redraws=any(redraws for _, redraws in rows),
         why=widest.why,
     )

@@ -75,10 +75,12 @@ class GuardPlan(msgspec.Struct, frozen=True, kw_only=True):
         num_values: losses, or calls.
         other_draws: kinds of devices (`cpu`, `cuda`) whose generators get another seed at the first call of an
             outermost module.
+        nudge: share by which each weight of an outermost module is changed, up or down, before its first call.
     """
 
     num_values: int
     other_draws: list[str] = []
+    nudge: float = 0.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

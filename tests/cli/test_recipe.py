@@ -141,7 +141,7 @@ def test_a_recipe_is_proved_again_as_it_was_proved(types, measured):
     assert [str(setting) for setting in request.settings] == ["env.A=1", "loader.num_workers=4"]
     assert (request.against, request.max_pairs, request.budget_s, request.lock) == ([], 6, 120, False)
     assert (request.step_on, request.caches, request.sandbox) == ("train:step", "cold", True)
-    assert "met again" in out and "1.40× is not below 1.380×" in out and "Met: faster again" in out
+    assert "met again" in out and "1.40× is not below 1.380×" in out and "Met: better again" in out
 
 
 @pytest.mark.parametrize(

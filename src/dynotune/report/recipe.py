@@ -32,7 +32,7 @@ HOW = {
 }
 EFFECT_STYLES = {"exact": "green", "sampling": "green", "numerics": "yellow", "semantics": "red", "system": "red"}
 RULE = (
-    "Met: faster again, and by no less than the stated interval's lower end. Not met: not faster, or the new interval "
+    "Met: better again, and by no less than the stated interval's lower end. Not met: not better, or the new interval "
     "lies below the stated one. Else undecided."
 )
 STYLES = {"met": "bold green", "not-met": "bold red", "undecided": "bold yellow"}

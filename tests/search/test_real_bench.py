@@ -166,6 +166,21 @@ def test_a_small_budget_shortens_the_window_but_not_below_what_tells_something(r
     assert steps[1] * 0.2 >= 1.0
 
 
+def test_the_window_begins_when_the_batches_that_lay_ready_are_used_up(runs, tmp_path):
+    offered = [
+        Candidate(setting=Setting(f"loader.{name}", 8), effect="exact") for name in ("num_workers", "prefetch_factor")
+    ]
+    bench = bench_in(tmp_path, candidates=offered)
+    pilots(bench)
+    bench.run(BASELINE, "race", 1)
+    assert runs.launched[-1][1] >= 64
+    given = Request(command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path, warmup_steps=5)
+    bench = bench_in(tmp_path, given, candidates=offered)
+    pilots(bench)
+    bench.run(BASELINE, "race", 1)
+    assert runs.launched[-1][1] == 5
+
+
 # Failures
 
 
@@ -337,6 +352,16 @@ def test_losses_that_differ_are_wrong_results_and_unknown_ones_a_warning(bench, 
     assert trials[1].detail == "They differ."
     assert guard.num_baselines == 1
     assert any("no losses were seen" in text for text in bench.add_to(study_in(tmp_path)).warnings)
+
+
+def test_an_arm_without_a_pilot_is_guarded_before_its_first_run_and_not_in_the_joint_race(bench, guard, runs):
+    guard.answers[AUTOCAST.key] = guarded(AUTOCAST, ok=False)
+    pilots(bench)
+    assert bench.run(AUTOCAST, "join", 1).ended == "measured"
+    assert guard.asked == []
+    num = len(runs.launched)
+    assert bench.run(AUTOCAST, "confirm", 1).ended == "wrong-results"
+    assert len(runs.launched) == num
 
 
 def test_a_guarded_run_that_fails_leaves_it_unknown_and_is_not_repeated(bench, guard):

@@ -43,6 +43,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         env: what the command inherits.
         present: what the program has already.
         num_ranks: processes of this machine that make steps.
+        compiles: the program uses torch.compile; so whatever changes its graphs is compiled anew, once an arm.
         refused: of a setting, why it cannot be applied here; "" where it can.
     """
 
@@ -50,6 +51,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str] = {}
     present: Present = {}
     num_ranks: int = 1
+    compiles: bool = False
     refused: Callable[[Setting], str] = lambda setting: ""
 
     @property
@@ -156,6 +158,7 @@ def _candidate(
         bound=share,
         bound_by=by,
         group=group_of(setting.knob),
+        warms=machine.compiles or setting.knob == "compile.mode",
         in_process=objective == "throughput" and not why_not_in_process(setting),
     )
 

@@ -25,7 +25,7 @@ from dynotune.schema.study import Ended, Estimate, Phase, Study, Trial
 from dynotune.search import failures
 from dynotune.search.bench import BASELINE, Arm
 from dynotune.search.guarding import Guards
-from dynotune.search.study_window import study_window
+from dynotune.search.study_window import num_ahead, study_window
 
 # A run that is cut short by the deadline is lost: one that is nearly done is let go on.
 GRACE_RUNS = 0.5
@@ -87,10 +87,7 @@ class RealBench:
         self._watcher.running(self._in_words(arm, phase, block))
         trial = self._run(arm, phase, block, self._folder / name)
         self._num_trials += 1
-        trial = msgspec.structs.replace(trial, began_s=began_s, wall_s=self.elapsed_s() - began_s, run=name)
-        if _counts(trial):
-            self._walls_s.setdefault(trial.arm, []).append(trial.wall_s)
-        return trial
+        return msgspec.structs.replace(trial, began_s=began_s, wall_s=self.elapsed_s() - began_s, run=name)
 
     def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
         """As `Bench.screen`."""
@@ -164,6 +161,9 @@ class RealBench:
             if arm == BASELINE:
                 raise
             return trial("rejected", error.message)
+        if phase not in ("pilot", "join") and (wrong := self._guarded(arm)):
+            return trial(*wrong)
+        began_s = self.elapsed_s()
         own_limit_s, left_s = limit_s(self._request, self._known_run_s(arm, phase)), self._time_left_s(arm)
         then = failures.before(self._request.env, self._facts)
         try:
@@ -184,6 +184,8 @@ class RealBench:
         if phase == "pilot" and (refused := self._pilot(arm, outcome)):
             return trial(*refused)
         self._note(outcome)
+        if not void and phase != "pilot":
+            self._walls_s.setdefault(arm.key, []).append(self.elapsed_s() - began_s)
         if void:
             self._voids.append(void)
             self._watcher.say(f"{_in_place(phase, block)}: {arm.key or 'the command as it is'} does not count: {void}")
@@ -191,7 +193,7 @@ class RealBench:
 
     def _launch(self, arm: Arm, phase: Phase, folder: Path, limit: float) -> Outcome:
         is_pilot = phase == "pilot"
-        steadiness = Steadiness(self._request)
+        steadiness, first_step = Steadiness(self._request), self._first_steps.get(BASELINE.key)
         return run_settings(
             self._request,
             arm.settings,
@@ -203,7 +205,7 @@ class RealBench:
             limit_s=limit,
             warmup_steps=None if is_pilot else self._study.warmup_steps,
             window_steps=None if is_pilot else self._study.window_steps,
-            enough=steadiness if is_pilot else self._first_steps.get(arm.key, steadiness),
+            enough=steadiness if is_pilot else self._first_steps.get(arm.key, first_step or steadiness),
         )
 
     def _value(self, outcome: Outcome) -> float:
@@ -274,7 +276,9 @@ class RealBench:
             return
         pilots = dict(self._pilots)
         baseline = pilots.pop(BASELINE.key)
-        window = study_window(self._request, baseline, list(pilots.values()), self.left_s())
+        window = study_window(
+            self._request, baseline, list(pilots.values()), self.left_s(), num_ahead=num_ahead(self._study.candidates)
+        )
         cautions = summary.window_cautions(self._request, window)
         cautions += objective.cautions(self._study.objective, window.num_steps)
         for text in cautions:

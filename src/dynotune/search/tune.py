@@ -28,7 +28,7 @@ from dynotune.schema import document
 from dynotune.schema.diagnosis import Ceiling
 from dynotune.schema.errors import CannotRunHere, DynotuneError
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.observation import Attribution, Observation
+from dynotune.schema.observation import Attribution, Compilation, Observation
 from dynotune.schema.recipe import write as write_recipe
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Sitting, Study
@@ -231,6 +231,7 @@ class _Sitting:
             env=run.env,
             present=present(observation, run.env),
             num_ranks=_num_ranks(observation),
+            compiles=_compiles(observation),
             refused=_refusal(run, self.study.facts),
         )
         offered, not_offered = candidates(diagnosis, machine, self._request.asked(), objective=self.study.objective)
@@ -362,6 +363,11 @@ def _waits(observation: Observation) -> float:
 
 def _num_ranks(observation: Observation) -> int:
     return max(1, len(observation.processes)) if not isinstance(observation.processes, Unknown) else 1
+
+
+def _compiles(observation: Observation) -> bool:
+    processes = observation.processes
+    return not isinstance(processes, Unknown) and any(isinstance(one.compilation, Compilation) for one in processes)
 
 
 def _iso(when: datetime) -> str:

@@ -18,6 +18,7 @@ from dynotune.schema.observation import Observation
 from dynotune.schema.recipe import read as read_recipe
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Sitting, Study, Trial
+from dynotune.search import results
 from dynotune.search import tune as studies
 from dynotune.search.tune import TuneRequest
 
@@ -45,7 +46,7 @@ def world(monkeypatch):
     monkeypatch.setattr(studies, "gather", gather)
     monkeypatch.setattr(studies, "conclude", conclude)
     monkeypatch.setattr(studies, "facts_of", lambda run: dict(FACTS))
-    monkeypatch.setattr(studies, "page", lambda study: f"<p>{study.verdict}</p>")
+    monkeypatch.setattr(results, "page", lambda study: f"<p>{study.verdict}</p>")
     monkeypatch.setattr(studies, "search", lambda study, bench, save, watcher: world.search(study, save))
     return world
 
@@ -88,8 +89,8 @@ def test_a_study_ends_with_a_recipe_a_report_and_a_diagnosis_with_it(world, tmp_
     world.search = proves
     folder, study = begin(tmp_path)
     assert study.finished and study == on_disk(tmp_path)
-    assert read_recipe(folder / studies.RECIPE).settings == {"loader.num_workers": 4}
-    assert (folder / studies.REPORT).read_text() == "<p>Proved.</p>"
+    assert read_recipe(folder / results.RECIPE).settings == {"loader.num_workers": 4}
+    assert (folder / results.REPORT).read_text() == "<p>Proved.</p>"
     assert world.diagnosed == [[], [FOUR]]
     assert isinstance(study.after, Diagnosis)
     assert [sitting.ended_by for sitting in study.sittings] == ["done"]
@@ -107,7 +108,7 @@ def test_where_nothing_is_to_be_tried_it_ends_and_says_what_would_widen_it(world
     world.search = lambda study, save: pytest.fail("there is nothing to search")
     folder, study = begin(tmp_path)
     assert study.finished and "--allow numerics" in study.verdict
-    assert not (folder / studies.RECIPE).exists()
+    assert not (folder / results.RECIPE).exists()
     world.findings = []
     (tmp_path / "again").mkdir()
     assert "--also" in begin(tmp_path / "again")[1].verdict
@@ -233,9 +234,9 @@ def test_the_time_of_sittings_counts_and_the_pauses_do_not():
 def test_a_report_that_cannot_be_written_is_a_warning_and_the_recipe_stays(world, tmp_path):
     world.search = proves
     folder, study = begin(tmp_path)
-    (folder / studies.REPORT).unlink()
-    (folder / studies.REPORT).mkdir()
+    (folder / results.REPORT).unlink()
+    (folder / results.REPORT).mkdir()
     watcher = Watcher()
-    studies.write_results(folder, study, watcher)
+    results.write_results(folder, study, watcher)
     assert "could not be written" in watcher.warned[0]
-    assert (folder / studies.RECIPE).exists()
+    assert (folder / results.RECIPE).exists()

@@ -179,8 +179,8 @@ def _study(request: TuneRequest, budget_s: float | None, *, resume: str | None) 
 
 def _hand_over(folder: Path, study: Study, *, out: Path | None, report: Path | None) -> None:
     """Put the recipe and the report where they were asked for; a recipe of other origin is not replaced unasked."""
-    from dynotune.search.tune import RECIPE as KEPT
-    from dynotune.search.tune import REPORT
+    from dynotune.search.results import RECIPE as KEPT
+    from dynotune.search.results import REPORT
 
     console = _console()
 

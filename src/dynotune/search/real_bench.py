@@ -10,20 +10,18 @@ from pathlib import Path
 
 import msgspec
 
-from dynotune.launch.record import Records
 from dynotune.launch.run_folder import fresh_folder
 from dynotune.measure import objective, pilot, screening, summary
-from dynotune.measure.one_run import Outcome, refuse_impossible, run_settings, stepping
+from dynotune.measure.one_run import Outcome, refuse_impossible, run_settings
 from dynotune.measure.pilot import FirstStep, Steadiness, Window, limit_s
 from dynotune.measure.request import Request, Watcher
 from dynotune.measure.stats import StatisticsError
-from dynotune.schema import document
-from dynotune.schema.errors import CannotRunHere, DynotuneError, RecordError
+from dynotune.schema.errors import CannotRunHere, DynotuneError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import Run
 from dynotune.schema.study import Ended, Estimate, Phase, Study, Trial
 from dynotune.search import failures
 from dynotune.search.bench import BASELINE, Arm
+from dynotune.search.earlier import pilots_on_disk
 from dynotune.search.guarding import Guards
 from dynotune.search.study_window import num_ahead, study_window
 
@@ -70,7 +68,7 @@ class RealBench:
             if _counts(trial):
                 self._walls_s.setdefault(trial.arm, []).append(trial.wall_s)
         if not self._is_planned or study.objective == "time-to-first-step":
-            self._keep_pilots(_pilots_on_disk(folder, study.trials))
+            self._keep_pilots(pilots_on_disk(folder, study.trials))
 
     # What the search asks
 
@@ -371,28 +369,3 @@ def _first_step_s(outcome: Outcome) -> float | None:
     """Of the slowest rank."""
     found = [process.time_to_first_step_s for process in outcome.run.processes if process.num_steps]
     return max((time_s for time_s in found if time_s is not None), default=None)
-
-
-def _pilots_on_disk(folder: Path, trials: Sequence[Trial]) -> dict[str, Outcome]:
-    """Pilots of an earlier sitting that ended before the window was fixed."""
-    found = {}
-    for trial in trials:
-        if trial.phase != "pilot" or trial.ended != "measured":
-            continue
-        try:
-            run = document.read(folder / trial.run / "run.json", Run)
-            records = Records(folder / trial.run).update()
-        except RecordError:
-            continue
-        stepped = stepping(records)
-        starts_s = {process.pid: process.time_to_first_step_s for process in run.processes}
-        first_s = starts_s.get(stepped[0].pid) if stepped else None
-        if first_s is not None:
-            found[trial.arm] = Outcome(
-                run=run,
-                folder=folder / trial.run,
-                launched_s=stepped[0].steps[0].end_s - first_s,
-                records=stepped,
-                all_records=records,
-            )
-    return found

@@ -23,22 +23,21 @@ from dynotune.measure.machine import alone, facts_of, refuse_another_machine
 from dynotune.measure.one_run import refuse_impossible
 from dynotune.measure.protocol import Interrupted
 from dynotune.measure.request import Request, Watcher
-from dynotune.report.html import page
 from dynotune.schema import document
 from dynotune.schema.diagnosis import Ceiling
 from dynotune.schema.errors import CannotRunHere, DynotuneError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import Attribution, Compilation, Observation
-from dynotune.schema.recipe import write as write_recipe
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Sitting, Study
-from dynotune.search import asked, recipe
+from dynotune.search import asked
 from dynotune.search.candidates import Machine, candidates, refuse_unfit
 from dynotune.search.present import present
 from dynotune.search.real_bench import RealBench
+from dynotune.search.results import paid_off, write_results
 from dynotune.search.study import search
 
-FILE, RECIPE, REPORT = "study.json", "recipe.toml", "report.html"
+FILE = "study.json"
 NOT_ASKED = Unknown("not asked for")
 MOST_OF_DIAGNOSIS = 0.1
 """Of the budget: a diagnosis that took more is not made again with the recipe, and has no ceilings."""
@@ -201,6 +200,7 @@ class _Sitting:
             self._began_s += waited_s
             self._began += timedelta(seconds=waited_s)
             self._search()
+        self._update(pays_off=paid_off(self._folder, self.study))
         self._diagnose_again()
         self.end("done")
         write_results(self._folder, self.study, self._watcher)
@@ -304,16 +304,6 @@ class _Sitting:
         sitting = Sitting(_iso(self._began), _iso(now), by)
         self.study = msgspec.structs.replace(study, sittings=[*self._sittings, sitting])
         document.write(self._folder / FILE, self.study)
-
-
-def write_results(folder: Path, study: Study, watcher: Watcher) -> None:
-    """The recipe, where anything was proved, and the report, beside the study."""
-    if study.recipe:
-        write_recipe(folder / RECIPE, recipe.of(study))
-    try:
-        (folder / REPORT).write_text(page(study), encoding="utf-8")
-    except OSError as error:
-        watcher.warn(f"The report could not be written to {folder / REPORT}: {error.strerror}.")
 
 
 def elapsed_s(study: Study) -> float:

@@ -175,6 +175,15 @@ def test_a_finished_study_is_only_read(world, tmp_path):
     assert go_on(tmp_path, budget_s=9000.0) == study
 
 
+def test_one_that_was_stopped_before_its_results_were_written_gets_them(world, tmp_path):
+    world.search = proves
+    folder, _ = begin(tmp_path)
+    for name in (results.RECIPE, results.REPORT):
+        (folder / name).unlink()
+    go_on(tmp_path)
+    assert (folder / results.RECIPE).exists() and (folder / results.REPORT).exists()
+
+
 def test_another_budget_holds_for_all_sittings_together(world, tmp_path):
     def stop(study, save):
         raise KeyboardInterrupt

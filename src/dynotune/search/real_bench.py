@@ -55,7 +55,7 @@ class RealBench:
         self._request, self._folder, self._watcher = request, folder, watcher
         self._facts, self._budget_s, self._guess_s = study.facts, study.budget_s, guess_s
         self._reserve_s, self._began_s = reserve_s, time.monotonic() - elapsed_s
-        self._num_trials = len(study.trials)
+        self._num_trials, self._num_alive = len(study.trials), _num_alive(study)
         self._study = study
         self._guards = Guards(request, folder / "guard", study.facts, study.guarded)
         self._pilots: dict[str, Outcome] = {}
@@ -125,6 +125,7 @@ class RealBench:
     def add_to(self, study: Study) -> Study:
         """`study` with what is known of its runs besides the trials."""
         mine = self._study
+        self._num_alive = _num_alive(study)
         return msgspec.structs.replace(
             study,
             warmup_steps=mine.warmup_steps,
@@ -319,8 +320,9 @@ class RealBench:
         return max(1.0, self.left_s() + self._reserve_s + GRACE_RUNS * self.run_s(arm))
 
     def _in_words(self, arm: Arm, phase: Phase, block: int) -> str:
-        minutes = max(0.0, self.left_s()) / 60
-        return f"{_in_place(phase, block)}: {arm.key or 'the command as it is'} ({minutes:.0f} min left)"
+        minutes, alive = max(0.0, self.left_s()) / 60, self._num_alive
+        what = f"{_in_place(phase, block)}: {arm.key or 'the command as it is'}"
+        return f"{what} ({alive} setting{'s' * (alive != 1)} alive, {minutes:.0f} min left)"
 
     # What is told
 
@@ -343,6 +345,10 @@ class RealBench:
 
     def _request_of(self, arm: Arm) -> Request:
         return msgspec.structs.replace(self._request, settings=list(arm.settings))
+
+
+def _num_alive(study: Study) -> int:
+    return sum(candidate.id not in study.fates for candidate in study.candidates)
 
 
 def _in_place(phase: Phase, block: int) -> str:

@@ -34,7 +34,7 @@ from dynotune.search import asked
 from dynotune.search.candidates import Machine, candidates, refuse_unfit
 from dynotune.search.present import present
 from dynotune.search.real_bench import RealBench
-from dynotune.search.results import paid_off, write_results
+from dynotune.search.results import REPORT, paid_off, write_results
 from dynotune.search.study import search
 
 FILE = "study.json"
@@ -122,6 +122,8 @@ def resume(folder: Path, run: Request, budget_s: float | None, watcher: Watcher)
     """
     study = document.read(folder / FILE, Study)
     if study.finished:
+        if not (folder / REPORT).exists():
+            write_results(folder, study, watcher)
         return study
     run = msgspec.structs.replace(
         run,

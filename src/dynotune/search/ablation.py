@@ -13,19 +13,18 @@ from msgspec.structs import replace
 
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Ablation
+from dynotune.search import layout
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.choosing import contributions
 from dynotune.search.fit import Fit, Gain, holm
-from dynotune.search.joining import fitted
+from dynotune.search.joining import fitted, warms
 from dynotune.search.running import Search, estimate_of
 
-ERROR = 0.05
-POWER_Z = 0.8416  # of 80%
-LEAST_BLOCKS = 3
-MOST_BLOCKS = 10
-# Estimates of a race are of the luckiest: so much of the least one is counted on.
-COUNTED_ON = 0.7
+MOST_RUNS = 1000
+# Runs take a little longer than the last one did.
+SLACK = 1.03
 # A round that found nothing to keep in a whole that helps is followed by one of its strongest setting alone.
+LEAST_BLOCKS = 4
 HELPS_P = 0.1
 HIDDEN_SE = 1.3
 
@@ -48,7 +47,7 @@ class Kept(NamedTuple):
     given_up: bool
 
     def stays(self, id_: str) -> bool:
-        return not self.given_up and (id_ in self.needed or self.ps.get(id_, 1.0) <= ERROR)
+        return not self.given_up and (id_ in self.needed or self.ps.get(id_, 1.0) <= layout.ERROR)
 
 
 def ablate(search: Search, settings: list[Setting], reserve_s: float) -> list[Setting]:
@@ -59,7 +58,7 @@ def ablate(search: Search, settings: list[Setting], reserve_s: float) -> list[Se
     """
     if not search.study.ablations:
         settings = _that_run_together(search, settings)
-        first = _lay_out(search, settings, reserve_s)
+        first = _lay_out(search, settings)
         if first is None:
             return settings[:1]
         search.update(ablations=[first])
@@ -101,38 +100,26 @@ def _that_run_together(search: Search, settings: list[Setting]) -> list[Setting]
     return settings
 
 
-def _lay_out(search: Search, settings: list[Setting], reserve_s: float) -> Ablation | None:
-    """As many blocks as the weakest setting needs and the time affords; fewer settings where it affords too few."""
-    sd = fitted(search).sd
-    run_s = search.bench.run_s(arm(settings))
-    while len(settings) > 1:
-        rests = [arm(settings).without(setting.knob) for setting in settings]
-        new = [one for one in rests if not search.piloted(one.key)]
-        spare_s = search.bench.left_s() - reserve_s - run_s * len(new)
-        affordable = int(spare_s / (run_s * (len(settings) + 2))) if run_s > 0 else MOST_BLOCKS
-        if affordable >= LEAST_BLOCKS:
-            wanted = _blocks_wanted(search, settings, sd)
-            return Ablation(list(settings), list(map(str, settings)), 1, min(affordable, wanted))
-        settings = settings[:-1]
-    return None
-
-
-def _blocks_wanted(search: Search, settings: list[Setting], sd: float) -> int:
-    from scipy.special import ndtri
-
-    adds = [gain.log for setting, gain in contributions(search) if setting in settings]
-    least = max(search.margin, COUNTED_ON * min(adds, default=0.0))
-    z = float(-ndtri(ERROR / len(settings))) + POWER_Z
-    # Two more for t on few degrees of freedom.
-    wanted = math.ceil(2 * (sd * z / least) ** 2) + 2
-    return min(MOST_BLOCKS, max(LEAST_BLOCKS + 1, wanted))
+def _lay_out(search: Search, settings: list[Setting]) -> Ablation | None:
+    """Fixed before the first run; None where one setting is all that is worth proving."""
+    adds = [gain for setting, gain in contributions(search) if setting in settings]
+    # With one setting less, a run takes longer than with all.
+    run_s = max(map(search.bench.run_s, (BASELINE, arm(settings))))
+    num_runs = int(search.bench.left_s() / (SLACK * run_s)) if run_s > 0 else MOST_RUNS
+    num_new = int(any(one.warms for one in search.study.candidates if one.setting in settings))
+    found = layout.best(adds, fitted(search).sd, num_runs, num_new)
+    if found is None or not found.num_blocks:
+        return None
+    whole = settings[: found.num_settings]
+    return Ablation(whole, list(map(str, whole)), 1, found.num_blocks)
 
 
 def _run(search: Search, ablation: Ablation) -> None:
     whole = arm(ablation.whole)
     arms = [whole, *_without(ablation).values()]
     for one in arms:
-        search.pilot(one)
+        if warms(search, one):
+            search.pilot(one)
     if BASELINE not in arms:
         arms.append(BASELINE)
     first_look = max(2, ablation.num_blocks // 2)
@@ -187,8 +174,8 @@ def _one_more(search: Search, kept: list[Setting], dropped: list[Setting], reser
     if len(search.study.ablations) < 2:
         first = search.study.ablations[0]
         run_s = search.bench.run_s(arm(kept))
-        affordable = int((search.bench.left_s() - reserve_s - 2 * run_s) / (3 * run_s)) if run_s > 0 else MOST_BLOCKS
-        if affordable < LEAST_BLOCKS + 1:
+        affordable = int((search.bench.left_s() - reserve_s - 2 * run_s) / (3 * run_s)) if run_s > 0 else MOST_RUNS
+        if affordable < LEAST_BLOCKS:
             return kept
         num_blocks = min(affordable, first.num_blocks + 2)
         further = Ablation([*kept, strongest], [str(strongest)], first.first_block + first.num_blocks, num_blocks)

@@ -60,7 +60,7 @@ def join(search: Search, reserve_s: float) -> None:
         known = list(search.study.joint or [])
         search.update(joint=[*known, *(list(one.settings) for one in arms if list(one.settings) not in known)])
         for one in arms:
-            if _warms(search, one):
+            if warms(search, one):
                 search.pilot(one)
         search.run_block([BASELINE, *(one for one in arms if search.failure(one.key) is None)], "join", block)
         _write_down(search)
@@ -71,7 +71,7 @@ def _affordable(search: Search, arms: Sequence[Arm], reserve_s: float) -> list[A
     left_s = search.bench.left_s() - reserve_s - search.bench.run_s(BASELINE)
     found: list[Arm] = []
     for one in arms:
-        left_s -= search.bench.run_s(one) * (2 if _warms(search, one) and not search.piloted(one.key) else 1)
+        left_s -= search.bench.run_s(one) * (2 if warms(search, one) and not search.piloted(one.key) else 1)
         if left_s < 0:
             break
         found.append(one)
@@ -133,7 +133,7 @@ def _avoided(search: Search) -> list[set[str]]:
     return [set(pair) for pair, num in failed.items() if num >= MOST_FAILURES and pair not in ran]
 
 
-def _warms(search: Search, one: Arm) -> bool:
+def warms(search: Search, one: Arm) -> bool:
     ids = {str(setting) for setting in one.settings}
     return any(candidate.warms for candidate in search.study.candidates if candidate.id in ids)
 

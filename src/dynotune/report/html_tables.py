@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
-
-from dynotune.report import words
+from dynotune.report import html_records, words
+from dynotune.report.html_table import NOTHING, Column, Table
 from dynotune.report.step_parts import PARTS
 from dynotune.report.study_rows import (
     KINDS,
@@ -15,20 +12,17 @@ from dynotune.report.study_rows import (
     Tried,
     interval_of,
     joints,
-    long_time,
     saved,
     tried,
     within,
 )
 from dynotune.report.study_story import pays_off
 from dynotune.schema.diagnosis import Diagnosis
-from dynotune.schema.facts import Unknown, Value
+from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Timing
-from dynotune.schema.study import Estimate, Study, Trial
+from dynotune.schema.study import Estimate, Study
 
-__all__ = ["MARKS", "Table", "tables", "warnings"]
-
-Column = Literal["text", "code", "number", "fate", "part"]
+__all__ = ["MARKS", "tables", "warnings"]
 
 MARKS: dict[Kind, str] = {
     "proved": "●",
@@ -45,27 +39,6 @@ MARKS: dict[Kind, str] = {
 }
 """What stands before a fate; where it was measured, the mark of the plot."""
 
-MOST_FAILURES = 40
-MOST_UNKNOWN = 60
-NOTHING = "–"
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of text.
-
-    Args:
-        columns: header and kind. A `fate` or `part` is "mark text", the mark being for the eye alone.
-        cards: a small screen shows each row as a block.
-        more: what was left out; "" for nothing.
-    """
-
-    caption: str
-    columns: list[tuple[str, Column]]
-    rows: list[list[str]]
-    more: str = ""
-    cards: bool = True
-
 
 def tables(study: Study) -> dict[str, Table]:
     """Each by its name; one without rows is left out."""
@@ -76,15 +49,15 @@ def tables(study: Study) -> dict[str, Table]:
         "together": _together(study),
         "bounds": _bounds(study),
         "pairs": _pairs(study),
-        "search": _search(study),
-        "failures": _failures(study),
+        "search": html_records.search(study),
+        "failures": html_records.failures(study),
         "guarded": _guarded(study),
         "pays_off": _pays_off(study),
-        "not_offered": _not_offered(study),
-        "not_known": _not_known(study),
-        "readback": _readback(study),
-        "sittings": _sittings(study),
-        "facts": _facts(study),
+        "not_offered": html_records.not_offered(study),
+        "not_known": html_records.not_known(study),
+        "readback": html_records.readback(study),
+        "sittings": html_records.sittings(study),
+        "facts": html_records.facts(study),
     }
     return {name: table for name, table in made.items() if table.rows}
 
@@ -177,7 +150,7 @@ def _worth(study: Study) -> Table:
         ("Fate", "fate"),
         ("Worth in the whole", "number"),
         ("Interval", "number"),
-        ("p", "number"),
+        ("p, corrected", "number"),
         ("Blocks", "number"),
     ]
     rows = []
@@ -256,50 +229,6 @@ def _value(study: Study, value: float) -> str:
     return f"{value:.4g}" if study.objective == "energy" else words.duration(value, column=True)
 
 
-def _search(study: Study) -> Table:
-    columns: list[tuple[str, Column]] = [
-        ("Phase", "text"),
-        ("Runs", "number"),
-        ("Arms", "number"),
-        ("Time", "number"),
-        ("Void", "number"),
-        ("No value", "number"),
-    ]
-    rows = []
-    for phase, name in PHASES.items():
-        runs = [trial for trial in study.trials if trial.phase == phase]
-        if not runs:
-            continue
-        time = long_time(sum(trial.wall_s for trial in runs))
-        broken = sum(_broken(trial) for trial in runs)
-        voided = sum(bool(trial.void) for trial in runs)
-        rows.append([name, f"{len(runs):,}", str(len({trial.arm for trial in runs})), time, str(voided), str(broken)])
-    return Table("Runs by phase", columns, rows, cards=False)
-
-
-def _broken(trial: Trial) -> bool:
-    return trial.ended != "measured" and not trial.void
-
-
-def _failures(study: Study) -> Table:
-    columns: list[tuple[str, Column]] = [("Settings", "code"), ("Phase", "text"), ("Ended", "text"), ("Why", "text")]
-    found = [trial for trial in study.trials if trial.void or trial.ended != "measured"]
-    rows = [
-        [
-            trial.arm or "as written",
-            PHASES[trial.phase],
-            "void" if trial.void else trial.ended,
-            trial.void or trial.detail or NOTHING,
-        ]
-        for trial in found[:MOST_FAILURES]
-    ]
-    return Table("Runs that are void or gave no measurement", columns, rows, _more(len(found), MOST_FAILURES))
-
-
-def _more(num: int, most: int) -> str:
-    return f"{num - most:,} more: study.json has all." if num > most else ""
-
-
 def _guarded(study: Study) -> Table:
     columns: list[tuple[str, Column]] = [
         ("Settings", "code"),
@@ -328,65 +257,6 @@ def _pays_off(study: Study) -> Table:
     if study.pays_off is None:
         return Table("", columns, [])
     starts = [words.duration(study.pays_off.baseline_start_s), words.duration(study.pays_off.start_s)]
-    return Table("From the start to the first step", columns, [[*starts, pays_off(study)]], cards=False)
-
-
-def _not_offered(study: Study) -> Table:
-    columns: list[tuple[str, Column]] = [("Setting", "code"), ("Not tried, because", "text"), ("Named by", "text")]
-    rows = [[str(one.setting), one.reason, ", ".join(one.why) or NOTHING] for one in study.not_offered]
-    return Table("Settings that were not tried", columns, rows)
-
-
-def _not_known(study: Study) -> Table:
-    columns: list[tuple[str, Column]] = [("Not known", "text"), ("Why", "text")]
-    rows = []
-    for label, made in (("the diagnosis", study.diagnosis), ("the diagnosis with the recipe", study.after)):
-        if isinstance(made, Unknown):
-            rows.append([label, made.reason])
-            continue
-        if isinstance(made.shares, Unknown):
-            rows.append([f"{label}: where a step goes", made.shares.reason])
-        if isinstance(made.steps, Unknown):
-            rows.append([f"{label}: how long a step takes", made.steps.reason])
-    if isinstance(study.diagnosis, Diagnosis):
-        rows += [[f"{one.id}: {one.missing}", one.reason] for one in study.diagnosis.unknown]
-    rows += [[name, value.reason] for name, value in sorted(study.facts.items()) if isinstance(value, Unknown)]
-    return Table("What could not be known", columns, rows[:MOST_UNKNOWN], _more(len(rows), MOST_UNKNOWN))
-
-
-def _readback(study: Study) -> Table:
-    columns: list[tuple[str, Column]] = [
-        ("Knob", "code"),
-        ("Asked", "code"),
-        ("Found", "code"),
-        ("Witness", "text"),
-    ]
-    rows = []
-    for one in study.readback.values():
-        found = f"unknown: {one.found.reason}" if isinstance(one.found, Unknown) else one.found
-        rows.append([one.knob, one.asked, found, one.witness or NOTHING])
-    return Table("Read back from the running program", columns, rows)
-
-
-def _sittings(study: Study) -> Table:
-    columns: list[tuple[str, Column]] = [("Began", "text"), ("Ended", "text"), ("Ended by", "text")]
-    rows = [[one.began, one.ended or NOTHING, one.ended_by or NOTHING] for one in study.sittings]
-    return Table("Sittings", columns, rows, cards=False)
-
-
-def _facts(study: Study) -> Table:
-    columns: list[tuple[str, Column]] = [("Fact", "code"), ("Value", "code")]
-    rows = [[name, _fact(value)] for name, value in sorted(study.facts.items())]
-    return Table("What held on this machine", columns, rows)
-
-
-def _fact(value: Value | Unknown) -> str:
-    if isinstance(value, Unknown):
-        return f"unknown: {value.reason}"
-    if value is None or isinstance(value, bool):
-        return {None: "none", True: "true", False: "false"}[value]
-    return _some(value) if isinstance(value, list) else str(value)
-
-
-def _some(values: Sequence[int | str]) -> str:
-    return ", ".join(map(str, values)) or "none"
+    return Table(
+        "From the launch to steady steps, their own time left out", columns, [[*starts, pays_off(study)]], cards=False
+    )

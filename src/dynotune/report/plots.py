@@ -20,7 +20,6 @@ from dynotune.report.study_rows import (
     Kind,
     Saved,
     Tried,
-    counts,
     interval_of,
 )
 from dynotune.schema.comparison import Comparison
@@ -46,7 +45,9 @@ FILLS = {"device": "", "communication": ".", "transfer": "-", "input": "/", "hos
 MOST_ROWS_OVER_AN_AXIS = 18
 # Of a run's time, drawn: runs follow each other closely.
 GAP = 0.85
-LONGEST_LABEL, LONGEST_HOVER = 120, 300
+# A loss beyond this share of the time is drawn as this much, lest it hide the gains.
+MOST_LOST = -0.6
+LONGEST_LABEL, LONGEST_HOVER = 400, 400
 
 
 def shares(before: Diagnosis | Unknown, after: Diagnosis | Unknown) -> Figure | None:
@@ -213,16 +214,19 @@ def bounds(rows: Sequence[Saved]) -> Figure | None:
         "type": "scatter",
         "mode": "markers",
         "y": [at for at, _, _ in gains],
-        "x": [100 * max(-1.0, gain) for _, gain, _ in gains],
-        "error_x": whiskers([(100 * gain, 100 * ci[0], 100 * ci[1]) for _, gain, ci in gains], "accent"),
+        "x": [100 * max(MOST_LOST, gain) for _, gain, _ in gains],
+        "error_x": whiskers(
+            [(100 * max(MOST_LOST, gain), 100 * max(MOST_LOST, ci[0]), 100 * ci[1]) for _, gain, ci in gains], "accent"
+        ),
         "marker": {"symbol": "circle", "size": 10, "color": {"css": "accent"}},
         "hover": [
             [ids[at], f"saved {words.fine_share(gain) if gain >= 0 else f'{gain:.1%}'}"] for at, gain, _ in gains
         ],
     }
-    least = min(0.0, *(max(-1.0, gain) for _, gain, _ in gains)) if gains else 0.0
-    most = max(max(row.bound, row.gain or 0.0) for row in rows)
-    axis = {"ticksuffix": "%", "nticks": 6, "range": [108 * least - 2, 108 * most + 2], "zeroline": True}
+    ends = [end for _, gain, ci in gains for end in (gain, *ci)]
+    least = max(min([0.0, *ends]), MOST_LOST)
+    most = max(*(row.bound for row in rows), *ends, 0.0)
+    axis = {"ticksuffix": "%", "nticks": 6, "range": [104 * least - 2, 104 * most + 2], "zeroline": True}
     return {
         "label": "What each setting could save at most, and what it saved",
         "data": [ceiling, measured],
@@ -262,8 +266,10 @@ def timeline(study: Study) -> Figure | None:
     phases = [phase for phase in PHASES if any(trial.phase == phase for trial in study.trials)]
     if not phases:
         return None
-    of_baseline = [trial for trial in study.trials if counts(trial) and not trial.arm]
-    of_arms = [trial for trial in study.trials if counts(trial) and trial.arm]
+    # Pilots too, whose value counts for nothing.
+    complete = [trial for trial in study.trials if trial.ended == "measured" and not trial.void]
+    of_baseline = [trial for trial in complete if not trial.arm]
+    of_arms = [trial for trial in complete if trial.arm]
     voided = [trial for trial in study.trials if trial.void]
     ended = [trial for trial in study.trials if trial.ended != "measured" and not trial.void]
     lane = {phase: at for at, phase in enumerate(phases)}

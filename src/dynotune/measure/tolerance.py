@@ -68,6 +68,7 @@ BY_SETTING: dict[tuple[str, object], tuple[Tolerance, bool]] = {
     ("cudnn.benchmark", None): (TF32, False),
     ("cudnn.deterministic", None): (TF32, False),
     ("determinism.algorithms", None): (ORDER, False),
+    ("optimizer.fused", None): (ORDER, False),
     ("host.num_threads", None): (ORDER, True),
 }
 

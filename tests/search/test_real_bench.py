@@ -236,7 +236,13 @@ def test_a_setting_that_did_not_take_effect_is_rejected_with_what_was_found(benc
     runs.readback = [Readback("env.A", "fast", "slow", "os.environ", False, "the program sets it itself")]
     trial = bench.run(FAST, "pilot", 0)
     assert trial.ended == "rejected"
-    assert "os.environ says slow. the program sets it itself" in trial.detail
+    assert "os.environ says slow; the program sets it itself" in trial.detail
+
+
+def test_a_setting_that_nothing_witnesses_as_wrong_is_rejected_in_words(bench, runs):
+    pilots(bench)
+    runs.readback = [Readback("env.A", "fast", Unknown("no loader was drawn from"), "the loaders", False, "")]
+    assert bench.run(FAST, "pilot", 0).detail == "no loader was drawn from"
 
 
 def test_settings_that_cannot_go_together_are_rejected_before_anything_runs(bench, runs):

@@ -366,9 +366,10 @@ def _folder_name(arm: Arm) -> str:
 
 def _rejection(outcome: Outcome) -> str:
     first = outcome.rejected[0]
-    found = first.found.reason if isinstance(first.found, Unknown) else first.found
-    text = f"{first.knob}={first.asked} did not take effect: {first.witness} says {found}"
-    return f"{text}. {first.detail}" if first.detail and first.detail != found else text
+    if isinstance(first.found, Unknown):
+        return first.found.reason
+    text = f"{first.witness} says {first.found}"
+    return f"{text}; {first.detail}" if first.detail and first.detail != first.found else text
 
 
 def _first_step_s(outcome: Outcome) -> float | None:

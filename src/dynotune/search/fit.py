@@ -1,8 +1,9 @@
 """Arms against each other, from runs in blocks: the logarithm of a value is that of its block plus that of its arm.
 
-A block's level is estimated from all its runs, not from the baseline's alone, so arms that were in different blocks can
-be compared, and one stalled run of the baseline does not lift all others. One spread is estimated for all arms: of
-two or three runs of its own none can be had.
+A block's level is estimated from all its runs, not from the baseline's alone, so one stalled run of the baseline does
+not lift all others. One spread is estimated for all arms, widened for an arm whose own runs spread more: of two or three
+runs alone none can be had. Runs far from what their arm and block explain weigh less, as under Student's t: with stalls
+and heavy tails a mean of a few runs finds half of what this finds. It is for choosing; a comparison weighs all runs.
 """
 
 from __future__ import annotations
@@ -12,11 +13,22 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from dynotune.schema.study import Trial
 
+Array = npt.NDArray[np.float64]
+
 CONFIDENCE = 0.95
+# Student's t with so many degrees of freedom, for the runs' noise.
+TAILS = 4.0
+# Of runs that are normal after all, weighing makes the spread look smaller than it is.
+WIDENED = 1.18
+# An arm's own spread counts against that of all as if so many runs stood behind the latter.
+PRIOR_RUNS = 3
+_ROUNDS = 8
 _NO_RANK = 1e-9
+_LEAST_VARIANCE = 1e-12
 
 
 class Gain(NamedTuple):
@@ -68,7 +80,7 @@ class Gain(NamedTuple):
 
 
 class Fit:
-    """Least squares over runs in blocks.
+    """Weighted least squares over runs in blocks.
 
     Args:
         trials: those that gave no value, and void ones, are passed over.
@@ -79,31 +91,40 @@ class Fit:
         self._arms = {arm: index for index, arm in enumerate(sorted({arm for arm, _, _ in runs}))}
         blocks = {block: index for index, block in enumerate(dict.fromkeys(block for _, block, _ in runs))}
         self._in_blocks = {arm: len({block for other, block, _ in runs if other == arm}) for arm in self._arms}
-        arm_of = np.array([self._arms[arm] for arm, _, _ in runs], dtype=int)
-        block_of = np.array([blocks[block] for _, block, _ in runs], dtype=int)
-        design = np.zeros((len(runs), len(self._arms)))
-        design[np.arange(len(runs)), arm_of] = 1.0
+        design = _indicators([self._arms[arm] for arm, _, _ in runs], len(self._arms))
+        in_block = _indicators([blocks[block] for _, block, _ in runs], len(blocks))
         logs = np.array([log for _, _, log in runs], dtype=float)
-        in_block = np.zeros((len(blocks), len(runs)))
-        in_block[block_of, np.arange(len(runs))] = 1.0
-        size = in_block.sum(axis=1)
-        # What the blocks explain is taken out of both sides; what is left is arms within blocks.
-        design -= in_block.T @ ((in_block @ design) / size[:, None])
-        logs = logs - in_block.T @ ((in_block @ logs) / size)
-        normal = design.T @ design
-        values, vectors = np.linalg.eigh(normal)
-        kept = values > _NO_RANK
-        inverse = np.where(kept, 1 / np.where(kept, values, 1.0), 0.0)
-        self._covariance = (vectors * inverse) @ vectors.T
+        self._solve(design, in_block, logs)
+
+    def _solve(self, design: Array, in_block: Array, logs: Array) -> None:
+        """Weights and spread are found in turn."""
+        weights = np.ones(len(logs))
+        variance = math.nan
+        for _ in range(_ROUNDS):
+            share = in_block * weights[:, None]
+            size = np.maximum(share.sum(axis=0), _NO_RANK)[:, None]
+            # What the blocks explain is taken out of both sides; what is left is arms within blocks.
+            x = design - in_block @ (share.T @ design / size)
+            y = logs - (in_block @ (share.T @ logs[:, None] / size))[:, 0]
+            values, vectors = np.linalg.eigh((x.T * weights) @ x)
+            kept = values > _NO_RANK
+            covariance = (vectors * np.where(kept, 1 / np.where(kept, values, 1.0), 0.0)) @ vectors.T
+            effects = covariance @ ((x.T * weights) @ y)
+            squares = (y - x @ effects) ** 2
+            self.df = len(logs) - in_block.shape[1] - int(kept.sum())
+            if self.df < 1:
+                break
+            variance = max(float(weights @ squares) / self.df, _LEAST_VARIANCE)
+            self._own = (design.T @ (weights * squares)) * len(logs) / self.df
+            weights = (TAILS + 1) / (TAILS + squares / variance)
+        self._variance, self._covariance, self._logs = variance, covariance, effects
         self._estimable = vectors[:, kept] @ vectors[:, kept].T
-        self._logs = self._covariance @ (design.T @ logs)
-        self.df = len(runs) - len(blocks) - int(kept.sum())
-        self._rss = float(((logs - design @ self._logs) ** 2).sum())
+        self._num_runs = design.sum(axis=0)
 
     @property
     def sd(self) -> float | None:
         """Standard deviation of the logarithm of one run's value within its block; None where there are too few."""
-        return math.sqrt(self._rss / self.df) if self.df >= 1 else None
+        return math.sqrt(self._variance) if self.df >= 1 else None
 
     def num_blocks(self, arm: str) -> int:
         return self._in_blocks.get(arm, 0)
@@ -117,9 +138,23 @@ class Fit:
         contrast[self._arms[arm]] -= 1.0
         if np.abs(self._estimable @ contrast - contrast).max() > 1e-6:
             return None
-        variance = float(contrast @ self._covariance @ contrast)
-        se = math.sqrt(variance) * self.sd if self.sd is not None else math.inf
+        spread = self._spread(self._arms[arm], self._arms[against]) if self.df >= 1 else math.inf
+        se = spread * math.sqrt(max(0.0, float(contrast @ self._covariance @ contrast)))
         return Gain(float(contrast @ self._logs), se, self.df, min(self._in_blocks[arm], self._in_blocks[against]))
+
+    def _spread(self, *arms: int) -> float:
+        """Of a run of these arms: that of all, or more where their own runs spread more."""
+        own = [
+            (PRIOR_RUNS * self._variance + self._own[arm]) / (PRIOR_RUNS + self._num_runs[arm]) for arm in arms
+        ]
+        return WIDENED * math.sqrt(max(self._variance, math.fsum(own) / len(own)))
+
+
+def _indicators(at: list[int], num: int) -> Array:
+    """One row a run, with a one in the column it belongs to."""
+    found = np.zeros((len(at), num))
+    found[np.arange(len(at)), at] = 1.0
+    return found
 
 
 def counts(trial: Trial) -> bool:

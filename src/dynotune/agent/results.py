@@ -8,7 +8,6 @@ asked for: `other_draws` gives it other random numbers, `nudge` moves its weight
 from __future__ import annotations
 
 import functools
-import importlib
 import weakref
 from collections.abc import Mapping
 
@@ -300,11 +299,10 @@ def _plainly(torch: Any) -> Any:
 
 def _random_states(torch: Any) -> dict[str, Any]:
     """What changes when random numbers are drawn, by kind of device."""
-    states: dict[str, Any] = {"cpu": bytes(torch.default_generator.get_state().numpy())}
+    generators = {"cpu": [torch.default_generator]}
     if torch.cuda.is_initialized():
-        generators = importlib.import_module("torch.cuda").default_generators
-        states["cuda"] = [generator.get_offset() for generator in generators]
-    return states
+        generators["cuda"] = list(torch.cuda.default_generators)
+    return {kind: [bytes(one.get_state().numpy()) for one in found] for kind, found in generators.items()}
 
 
 def _precision(torch: Any, module: Any) -> str:

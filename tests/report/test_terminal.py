@@ -137,3 +137,26 @@ def test_progress_on_a_terminal_gives_the_cursor_back_after_an_error():
         raise RuntimeError
     hidden, shown = "\x1b[?25l", "\x1b[?25h"
     assert file.getvalue().rfind(shown) > file.getvalue().rfind(hidden) >= 0
+
+
+@pytest.mark.parametrize(
+    ("objective", "label", "shown", "column"),
+    [
+        ("latency-p99", "a step, 99th percentile", "1.5 ms 1 ms 1.42×", "speed-up"),
+        ("time-to-first-step", "time to first step", "1.5 ms 1 ms 1.42×", "speed-up"),
+        ("energy", "energy a sample", "1.5 mJ 1 mJ 1.42×", "ratio"),
+    ],
+)
+def test_the_table_shows_what_was_compared_in_its_own_unit(comparison, objective, label, shown, column):
+    arms = {"baseline": ArmSummary(value=0.0015), "candidate": ArmSummary(value=0.001)}
+    text = text_of(comparison_table(comparison(objective=objective, **arms)))
+    assert row(text, label) == f"{label} {shown}"
+    assert column in text
+    assert "samples/s" not in text
+
+
+def test_progress_says_a_pair_in_the_unit_of_its_objective():
+    progress, file = progress_on(terminal=False)
+    with progress:
+        progress.finished(Pair("baseline", 3 << 30, 2 << 30), number=1, max_pairs=4, objective="memory")
+    assert file.getvalue() == "pair  1/4  baseline 3.00 GiB, candidate 2.00 GiB  1.50×\n"

@@ -7,13 +7,13 @@ from typing import Literal
 import msgspec
 
 from dynotune.schema.comparison import Caches, Comparison
+from dynotune.schema.comparison import Objective as Objective
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Effect
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 
-Objective = Literal["throughput", "latency-p99", "time-to-first-step", "memory", "energy"]
 Phase = Literal["pilot", "screen", "race", "join", "ablate", "confirm"]
 Ended = Literal["measured", "failed", "out-of-memory", "rejected", "timeout", "wrong-results"]
 FateKind = Literal[
@@ -39,6 +39,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         bound_by: what bounds it, in words: a finding's share, a ceiling.
         group: knobs that interact are raced jointly; "" for none.
         in_process: it can change at any step, so that one process can try it.
+        warms: its first run leaves something behind that later ones find, such as compiled code; so every arm that
+            holds it first runs once unmeasured. False where only a first run of the setting alone is asked for.
     """
 
     setting: Setting
@@ -48,6 +50,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     bound_by: str = ""
     group: str = ""
     in_process: bool = False
+    warms: bool = True
 
     @property
     def id(self) -> str:
@@ -122,7 +125,11 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         what: "losses" or "outputs".
-        difference: the largest relative one; `own`: of the baseline against itself; `tolerance`: what was allowed.
+        difference: the largest relative one, measured by what was allowed there; `own`: of the baseline against
+            itself; `tolerance`: what was allowed.
+        where: of what the difference is, in words.
+        num_not_finite: values of the arm that are NaN or infinite where the baseline's are not.
+        reason: in one sentence, with what was allowed and why.
     """
 
     arm: str
@@ -132,14 +139,37 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
     tolerance: float
     num_values: int
     ok: bool
+    where: str = ""
+    num_not_finite: int = 0
+    reason: str = ""
 
 
 class PaysOff(msgspec.Struct, frozen=True, kw_only=True):
-    """A recipe that starts later and steps faster: steps after which it is ahead; None where it never is."""
+    """A recipe that starts later and steps faster: steps after which it is ahead; None where it never is.
+
+    Args:
+        start_s: from the launch to the begin of the window, less what its steps before take at the steady pace;
+            `baseline_start_s` likewise.
+    """
 
     start_s: float
     baseline_start_s: float
     after_steps: int | None
+
+
+class Ablation(msgspec.Struct, frozen=True):
+    """What is asked of one round of leaving settings out; fixed before its first run.
+
+    Args:
+        whole: what settings are left out of, one at a time; the baseline runs in the same blocks.
+        left_out: ids of those left out.
+        first_block, num_blocks: of phase `ablate`, which blocks are this round's.
+    """
+
+    whole: list[Setting]
+    left_out: list[str]
+    first_block: int
+    num_blocks: int
 
 
 class Sitting(msgspec.Struct, frozen=True):
@@ -162,6 +192,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         winner: the best arm that the race and the joint race found; `recipe`: what is left after ablation, confirmed.
         confirmed: the recipe against the baseline, on pairs that played no part in the choice; None where there was
             no time for it, or nothing to confirm.
+        joint: arms of several settings that the joint race ran, in order; None before it began.
+        ablations: rounds of leaving settings out, in order.
         verdict: the whole in one sentence.
         noise: standard deviation of the logarithm of a run's value, from the baseline's runs; None before two.
         report: what could not be done, or gives reason to be wary.
@@ -199,7 +231,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     readback: dict[str, Readback] = {}
     fates: dict[str, Fate] = {}
     noise: float | None = None
+    joint: list[list[Setting]] | None = None
     winner: list[Setting] | None = None
+    ablations: list[Ablation] = []
     recipe: list[Setting] | None = None
     confirmed: Comparison | None = None
     pays_off: PaysOff | None = None

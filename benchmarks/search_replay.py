@@ -1,0 +1,398 @@
+"""Is the search of `tune` better than random search and one-at-a-time, at equal cost, and how often is it fooled?
+
+    python benchmarks/search_replay.py
+
+Commands are tables, runs take simulated seconds, the search is the shipped one. Three questions:
+
+- regret and false wins on synthetic tables with planted interactions, failing arms and noise, against random search and
+  one-at-a-time. Both keep the best mean, as common tools do, and have the very seconds that ours used;
+- the same on tables recorded on real machines (`results/tuning_tables/*.json`: every arm of a full factorial with its
+  values), a run being drawn from what was recorded;
+- of tunes of 20 settings that do nothing, how many recipes contain any; and with one that helps among 19, how often it
+  is found, and how often others come along.
+
+A false win is a setting in the answer without which, by the table, the rest is as good or better.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import functools
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from hardware import RESULTS, describe
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.search.simulated import Noise, Recorded, Silent, SimulatedBench, Table, candidate, study_of  # noqa: E402
+
+from dynotune.schema.setting import Setting  # noqa: E402
+from dynotune.schema.study import Candidate, Ended  # noqa: E402
+from dynotune.search.bench import BASELINE, Arm, arm  # noqa: E402
+from dynotune.search.study import search  # noqa: E402
+
+SDS = (0.005, 0.02, 0.05)
+BUDGETS_RUNS = (60, 100, 160)
+NOTHING = 1e-9
+RUN_S = 10.0
+
+
+class Problem(NamedTuple):
+    """A table, what may be tried, and for how long."""
+
+    table: Table | Recorded
+    candidates: list[Candidate]
+    noise: Noise
+    budget_s: float
+    seed: int
+
+
+class Answer(NamedTuple):
+    arm: Arm
+    cost_s: float
+    stated: float | None = None
+
+
+# The methods
+
+
+def ours(problem: Problem, budget_s: float) -> Answer:
+    bench = SimulatedBench(problem.table, budget_s=budget_s, noise=problem.noise, seed=problem.seed)
+    asked = study_of(problem.candidates, budget_s=budget_s, seed=problem.seed)
+    study = search(asked, bench, lambda study: None, Silent())
+    stated = study.confirmed.speedup if study.confirmed is not None and study.recipe else None
+    return Answer(arm(study.recipe or []), bench.clock_s, stated)
+
+
+def random_search(problem: Problem, budget_s: float, repeats: int = 1) -> Answer:
+    """Arms drawn from the whole space; each runs `repeats` times."""
+    bench = SimulatedBench(problem.table, budget_s=budget_s, noise=problem.noise, seed=problem.seed)
+    draw = np.random.default_rng([7, problem.seed])
+    means = {BASELINE: _mean(bench, BASELINE, repeats)}
+    values = _by_knob(problem.candidates)
+    while bench.left_s() > repeats * bench.run_s(BASELINE):
+        drawn = [settings[at - 1] for settings in values if (at := int(draw.integers(len(settings) + 1)))]
+        one = arm(drawn)
+        if one not in means:
+            means[one] = _mean(bench, one, repeats)
+        elif len(means) >= math.prod(len(settings) + 1 for settings in values):
+            break
+    return Answer(min(means, key=lambda one: means[one]), bench.clock_s)
+
+
+def one_at_a_time(problem: Problem, budget_s: float) -> Answer:
+    """Knob by knob, the best mean is kept before the next one is tried; as many repeats as the budget affords."""
+    bench = SimulatedBench(problem.table, budget_s=budget_s, noise=problem.noise, seed=problem.seed)
+    affordable = budget_s / bench.run_s(BASELINE)
+    repeats = max(1, int(affordable / (len(problem.candidates) + 1)))
+    best, best_mean = BASELINE, _mean(bench, BASELINE, repeats)
+    for settings in _by_knob(problem.candidates):
+        start = best
+        for setting in settings:
+            if bench.left_s() < repeats * bench.run_s(BASELINE):
+                return Answer(best, bench.clock_s)
+            one = start | arm([setting])
+            mean = _mean(bench, one, repeats)
+            if mean < best_mean:
+                best, best_mean = one, mean
+    return Answer(best, bench.clock_s)
+
+
+METHODS: dict[str, Callable[[Problem, float], Answer]] = {
+    "ours": ours,
+    "random search": random_search,
+    "random search, 3 runs an arm": functools.partial(random_search, repeats=3),
+    "one at a time": one_at_a_time,
+}
+
+
+def _mean(bench: SimulatedBench, one: Arm, repeats: int) -> float:
+    values = []
+    for _ in range(repeats):
+        trial = bench.run(one, "race", 1)
+        if trial.value is None:
+            return math.inf
+        values.append(trial.value)
+    return statistics.fmean(values)
+
+
+def _by_knob(candidates: Sequence[Candidate]) -> list[list[Setting]]:
+    knobs: dict[str, list[Setting]] = {}
+    for one in candidates:
+        knobs.setdefault(one.setting.knob, []).append(one.setting)
+    return list(knobs.values())
+
+
+# The truth
+
+
+def best_of(problem: Problem) -> float:
+    """The gain of the best arm: by all arms of each group, as only those of a group interact; of a record, by all."""
+    if isinstance(problem.table, Recorded):
+        arms = (_arm_of(key, problem.candidates) for key, values in problem.table.values.items() if values)
+        return max(problem.table.gain(one) for one in arms)
+    groups: dict[str, list[Candidate]] = {}
+    for one in problem.candidates:
+        groups.setdefault(one.group or one.setting.knob, []).append(one)
+    total = 0.0
+    for those in groups.values():
+        choices = itertools.product(*([None, *settings] for settings in _by_knob(those)))
+        arms = [arm(setting for setting in chosen if setting is not None) for chosen in choices]
+        total += max(problem.table.gain(one) for one in arms if problem.table.end(one) == "measured")
+    return total
+
+
+def false_wins(problem: Problem, one: Arm) -> int:
+    gain = problem.table.gain(one)
+    return sum(problem.table.gain(one.without(setting.knob)) >= gain - NOTHING for setting in one.settings)
+
+
+def _arm_of(key: str, candidates: Sequence[Candidate]) -> Arm:
+    by_id = {one.id: one.setting for one in candidates}
+    return arm(by_id[id_] for id_ in key.split())
+
+
+# Synthetic tables
+
+
+def synthetic(seed: int, sd: float, num_runs: int) -> Problem:
+    """6 to 16 knobs of 1 to 3 values: most do nothing, some help or hurt; two groups interact; some arms fail."""
+    rng = np.random.default_rng([11, seed])
+    num_knobs = int(rng.integers(6, 17))
+    candidates, gains = [], {}
+    group_of = {knob: f"group{knob // 3}" for knob in range(min(6, num_knobs)) if rng.random() < 0.8}
+    for knob in range(num_knobs):
+        helps = rng.random()
+        at_best = 0.0
+        if helps < 0.30:
+            at_best = float(rng.choice([0.02, 0.05, 0.10, 0.25])) * float(rng.uniform(0.7, 1.3))
+        elif helps < 0.45:
+            at_best = -float(rng.choice([0.02, 0.05, 0.2])) * float(rng.uniform(0.7, 1.3))
+        for value in range(int(rng.choice([1, 1, 1, 2, 3]))):
+            one = candidate(f"knob{knob:02d}={value}", group=group_of.get(knob, ""), warms=rng.random() < 0.2)
+            candidates.append(one)
+            gains[one.id] = at_best * float(rng.uniform(0.5, 1.0)) if value else at_best
+    table = Table(gains, _planted(rng, candidates), _failing(rng, candidates))
+    # Which knob is named first says nothing of which one is good.
+    order = rng.permutation(len(candidates))
+    noise = Noise(sd=sd)
+    return Problem(table, [candidates[at] for at in order], noise, num_runs * RUN_S, seed)
+
+
+def _planted(rng: np.random.Generator, candidates: Sequence[Candidate]) -> dict[frozenset[str], float]:
+    """Of each group: a pair that helps only together, one that hurts together, or neither."""
+    planted = {}
+    for name in sorted({one.group for one in candidates if one.group}):
+        those = [one for one in candidates if one.group == name]
+        across = [pair for pair in itertools.combinations(those, 2) if pair[0].setting.knob != pair[1].setting.knob]
+        if across:
+            first, second = across[int(rng.integers(len(across)))]
+            size = float(rng.choice([0.0, 0.10, 0.15, -0.10, -0.15]))
+            planted[frozenset({first.id, second.id})] = size
+    return planted
+
+
+def _failing(rng: np.random.Generator, candidates: Sequence[Candidate]) -> dict[frozenset[str], Ended]:
+    ends: dict[frozenset[str], Ended] = {}
+    for one in candidates:
+        if rng.random() < 0.05:
+            ends[frozenset({one.id})] = "out-of-memory" if rng.random() < 0.5 else "failed"
+    return ends
+
+
+# Recorded tables
+
+
+def recorded(path: Path, seed: int, share: float) -> Problem:
+    """A budget of `share` of what the whole table took once."""
+    raw = json.loads(path.read_text())
+    # The first value of a knob is the baseline's.
+    groups = raw.get("groups", {})
+    candidates = [
+        candidate(f"{knob}={_spelled(value)}", group=groups.get(knob, "recorded"))
+        for knob, values in raw["knobs"].items()
+        for value in values[1:]
+    ]
+    table = Recorded(raw["arms"], raw["run_s"])
+    num_runs = sum(map(len, raw["arms"].values()))
+    return Problem(table, candidates, Noise(sd=0.0), share * num_runs * raw["run_s"], seed)
+
+
+def _spelled(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# One comparison of all methods
+
+
+def compare(job: tuple[str, Problem]) -> tuple[str, dict[str, dict[str, float]]]:
+    name, problem = job
+    best = best_of(problem)
+    answers = {"ours": ours(problem, problem.budget_s)}
+    cost_s = answers["ours"].cost_s
+    answers |= {method: METHODS[method](problem, cost_s) for method in METHODS if method != "ours"}
+    rows = {}
+    for method, answer in answers.items():
+        gain = problem.table.gain(answer.arm)
+        wins = false_wins(problem, answer.arm)
+        rows[method] = {
+            "regret": best - gain,
+            "any_false": float(wins > 0),
+            "num_false": float(wins),
+            "slower": float(gain < -NOTHING),
+            "reaches_95": float(math.exp(gain) >= 0.95 * math.exp(best)),
+            "runs": answer.cost_s / RUN_S if isinstance(problem.table, Table) else answer.cost_s / problem.table.run_s,
+        }
+    return name, rows
+
+
+def nothing_helps(job: tuple[float, int]) -> tuple[float, int]:
+    """The number of settings in the recipe of one tune of 20 that do nothing."""
+    sd, seed = job
+    problem = Problem(Table(), [candidate(f"idle{at:02d}=1", warms=at % 5 == 0) for at in range(20)], Noise(sd=sd), 100 * RUN_S, seed)
+    return sd, len(ours(problem, problem.budget_s).arm.settings)
+
+
+def one_helps(job: tuple[float, float, int]) -> tuple[tuple[float, float], bool, int, float | None]:
+    """One that helps among 19 that do nothing: is it found, how many come along, and the speed-up stated."""
+    sd, gain, seed = job
+    candidates = [candidate(f"idle{at:02d}=1", warms=at % 5 == 0) for at in range(19)]
+    candidates.insert(seed % 20, candidate("good=1", warms=False))
+    problem = Problem(Table({"good=1": math.log1p(gain)}), candidates, Noise(sd=sd), 100 * RUN_S, seed)
+    answer = ours(problem, problem.budget_s)
+    found = [str(setting) for setting in answer.arm.settings]
+    return (sd, gain), "good=1" in found, len(found) - ("good=1" in found), answer.stated
+
+
+# Tables of results
+
+
+def summarise(rows: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+    found = {}
+    for method in METHODS:
+        those = [row[method] for row in rows]
+        found[method] = {
+            "mean_regret": statistics.fmean(row["regret"] for row in those),
+            "median_regret": statistics.median(row["regret"] for row in those),
+            "any_false_win": statistics.fmean(row["any_false"] for row in those),
+            "false_wins": statistics.fmean(row["num_false"] for row in those),
+            "slower_than_baseline": statistics.fmean(row["slower"] for row in those),
+            "reaches_95_percent": statistics.fmean(row["reaches_95"] for row in those),
+            "runs": statistics.fmean(row["runs"] for row in those),
+        }
+    return found
+
+
+def print_methods(name: str, num: int, found: dict[str, dict[str, float]]) -> None:
+    print(f"\n{name} ({num} tables)")
+    print("| method | mean regret | median | any false win | false wins | slower | reaches 95% | runs |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for method, row in found.items():
+        print(
+            f"| {method} | {row['mean_regret']:.2%} | {row['median_regret']:.2%} | {row['any_false_win']:.1%} "
+            f"| {row['false_wins']:.2f} | {row['slower_than_baseline']:.1%} | {row['reaches_95_percent']:.1%} "
+            f"| {row['runs']:.0f} |"
+        )
+
+
+def run_tables(pool: multiprocessing.pool.Pool, jobs: list[tuple[str, Problem]]) -> dict[str, object]:
+    by_name: dict[str, list[dict[str, dict[str, float]]]] = collections.defaultdict(list)
+    for name, rows in pool.imap_unordered(compare, jobs, chunksize=4):
+        by_name[name].append(rows)
+    result: dict[str, object] = {}
+    for name in sorted(by_name):
+        found = summarise(by_name[name])
+        print_methods(name, len(by_name[name]), found)
+        result[name] = {"num": len(by_name[name]), "methods": found}
+    return result
+
+
+def run_nothing(pool: multiprocessing.pool.Pool, num: int) -> list[dict[str, object]]:
+    counted: dict[float, list[int]] = collections.defaultdict(list)
+    for sd, wins in pool.imap_unordered(nothing_helps, [(sd, seed) for sd in SDS for seed in range(num)], chunksize=8):
+        counted[sd].append(wins)
+    print("\n20 settings that do nothing\n| sd | tunes | recipe contains any | in 20 tunes |\n| --- | --- | --- | --- |")
+    rows: list[dict[str, object]] = []
+    for sd, wins in sorted(counted.items()):
+        share = statistics.fmean(number > 0 for number in wins)
+        print(f"| {sd:.1%} | {len(wins)} | {share:.2%} | {20 * share:.2f} |")
+        rows.append({"sd": sd, "num": len(wins), "any": share, "in_20_tunes": 20 * share, "kept": share <= 0.05})
+    return rows
+
+
+def run_power(pool: multiprocessing.pool.Pool, num: int) -> list[dict[str, object]]:
+    jobs = [(sd, gain, seed) for sd in SDS for gain in (0.03, 0.05, 0.10) for seed in range(num)]
+    counted: dict[tuple[float, float], list[tuple[bool, int, float | None]]] = collections.defaultdict(list)
+    for key, found, others, stated in pool.imap_unordered(one_helps, jobs, chunksize=8):
+        counted[key].append((found, others, stated))
+    print("\nOne that helps among 19 that do nothing")
+    print("| sd | gain | tunes | found | recipe contains another | median stated speed-up |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    rows: list[dict[str, object]] = []
+    for (sd, gain), those in sorted(counted.items()):
+        found = statistics.fmean(one for one, _, _ in those)
+        others = statistics.fmean(number > 0 for _, number, _ in those)
+        stated = [speedup for _, _, speedup in those if speedup is not None]
+        median = statistics.median(stated) if stated else None
+        said = f"{median - 1:+.1%}" if median is not None else ""
+        print(f"| {sd:.1%} | {gain:.0%} | {len(those)} | {found:.1%} | {others:.1%} | {said} |")
+        rows.append(
+            {"sd": sd, "gain": gain, "num": len(those), "found": found, "any_other": others, "stated_median": median}
+        )
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--num", type=int, default=300, help="synthetic tables a noise and budget")
+    parser.add_argument("--tunes", type=int, default=1000, help="tunes of settings that do nothing, a noise")
+    parser.add_argument("--power", type=int, default=300, help="tunes a noise and gain")
+    parser.add_argument("--seed", type=int, default=0, help="of the first table")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--tables", type=Path, default=RESULTS / "tuning_tables")
+    parser.add_argument("--out", type=Path, default=RESULTS / "search_replay.json", help="- to write nothing")
+    asked = parser.parse_args()
+    os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+    began_s = time.monotonic()
+    seeds = range(asked.seed, asked.seed + asked.num)
+    jobs = [
+        (f"synthetic, sd {sd:.1%}, {runs} runs", synthetic(seed, sd, runs))
+        for sd in SDS
+        for runs in BUDGETS_RUNS
+        for seed in seeds
+    ]
+    paths = sorted(asked.tables.glob("*.json"))
+    replays = [
+        (f"{path.stem}, {share:.0%} of the table's time", recorded(path, seed, share))
+        for path in paths
+        for share in (0.25, 0.5)
+        for seed in range(min(asked.num, 100))
+    ]
+    with multiprocessing.get_context("fork").Pool(asked.processes) as pool:
+        result = {
+            "synthetic": run_tables(pool, jobs),
+            "recorded": run_tables(pool, replays),
+            "nothing_helps": run_nothing(pool, asked.tunes),
+            "one_helps": run_power(pool, asked.power),
+        }
+    if str(asked.out) != "-":
+        took = {"wall_s": round(time.monotonic() - began_s, 1), "seed": asked.seed}
+        asked.out.write_text(json.dumps({**describe(), **took, **result}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""What does each setting add? Blocks of the whole, the whole without each setting, and the baseline.
+
+How many blocks is fixed before the first; only giving up early is allowed, which cannot make a false proof. A setting
+stays if the whole without it is worse, one-sided, after Holm's correction over the settings.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Ablation
+from dynotune.search import layout
+from dynotune.search.bench import BASELINE, Arm, arm
+from dynotune.search.choosing import contributions
+from dynotune.search.fit import Fit, Gain, holm
+from dynotune.search.joining import fitted, warms
+from dynotune.search.running import Search, estimate_of
+
+MOST_RUNS = 1000
+# Runs take a little longer than the last one did.
+SLACK = 1.03
+# A round that found nothing to keep in a whole that helps is followed by one of its strongest setting alone.
+LEAST_BLOCKS = 4
+HELPS_P = 0.1
+HIDDEN_SE = 1.3
+
+
+class Kept(NamedTuple):
+    """What one round says of each setting left out.
+
+    Args:
+        gains: of the whole over the whole without it; absent where that gave no value.
+        ps: the same, after Holm's correction.
+        needed: without it the rest does not run.
+        whole: of the whole over the baseline.
+        given_up: the whole was no better than the baseline at the first look.
+    """
+
+    gains: dict[str, Gain]
+    ps: dict[str, float]
+    needed: set[str]
+    whole: Gain | None
+    given_up: bool
+
+    def stays(self, id_: str) -> bool:
+        return not self.given_up and (id_ in self.needed or self.ps.get(id_, 1.0) <= layout.ERROR)
+
+
+def ablate(search: Search, settings: list[Setting], reserve_s: float) -> list[Setting]:
+    """What of `settings`, the strongest first, is worth confirming. One setting alone is: its proof is to come.
+
+    Raises:
+        OutOfTime: what was measured is kept, and nothing is proved.
+    """
+    if not search.study.ablations:
+        settings = _that_run_together(search, settings)
+        first = _lay_out(search, settings)
+        if first is None:
+            return settings[:1]
+        search.update(ablations=[first])
+    first = search.study.ablations[0]
+    _run(search, first)
+    found = outcome(search, first)
+    kept = [setting for setting in first.whole if found.stays(str(setting))]
+    dropped = [setting for setting in first.whole if setting not in kept]
+    if len(dropped) < 2 or not _hides_something(search, found, kept):
+        return kept
+    return _one_more(search, kept, dropped, reserve_s)
+
+
+def outcome(search: Search, ablation: Ablation) -> Kept:
+    """Of one round, from its trials alone."""
+    trials = [trial for trial in search.trials("ablate") if trial.block >= ablation.first_block]
+    trials = [trial for trial in trials if trial.block < ablation.first_block + ablation.num_blocks]
+    fit = Fit(trials)
+    whole = arm(ablation.whole)
+    gains, needed = {}, set()
+    for id_, rest in _without(ablation).items():
+        if search.failure(rest.key):
+            needed.add(id_)
+        elif (gain := fit.gain(whole.key, rest.key)) is not None:
+            gains[id_] = gain
+    corrected = holm([gain.p for gain in gains.values()])
+    over_baseline = fit.gain(whole.key)
+    last = max((trial.block for trial in trials), default=0)
+    complete = last == ablation.first_block + ablation.num_blocks - 1
+    given_up = search.failure(whole.key) is not None or (not complete and _is_futile(search, over_baseline))
+    return Kept(gains, dict(zip(gains, corrected, strict=True)), needed, over_baseline, given_up)
+
+
+def _that_run_together(search: Search, settings: list[Setting]) -> list[Setting]:
+    """Without the weakest, until the whole gives a measurement."""
+    while len(settings) > 1 and (failed := search.pilot(arm(settings))):
+        search.warn(f"Together, {arm(settings).key} fail ({failed.detail or failed.ended}); tried without the weakest.")
+        settings = settings[:-1]
+    return settings
+
+
+def _lay_out(search: Search, settings: list[Setting]) -> Ablation | None:
+    """Fixed before the first run; None where one setting is all that is worth proving."""
+    adds = [gain for setting, gain in contributions(search) if setting in settings]
+    # With one setting less, a run takes longer than with all.
+    run_s = max(map(search.bench.run_s, (BASELINE, arm(settings))))
+    num_runs = int(search.bench.left_s() / (SLACK * run_s)) if run_s > 0 else MOST_RUNS
+    num_new = int(any(one.warms for one in search.study.candidates if one.setting in settings))
+    found = layout.best(adds, fitted(search).sd, num_runs, num_new)
+    if found is None or not found.num_blocks:
+        return None
+    whole = settings[: found.num_settings]
+    return Ablation(whole, list(map(str, whole)), 1, found.num_blocks)
+
+
+def _run(search: Search, ablation: Ablation) -> None:
+    whole = arm(ablation.whole)
+    arms = [whole, *_without(ablation).values()]
+    for one in arms:
+        if warms(search, one):
+            search.pilot(one)
+    if BASELINE not in arms:
+        arms.append(BASELINE)
+    first_look = max(2, ablation.num_blocks // 2)
+    for number in range(1, ablation.num_blocks + 1):
+        search.run_block(arms, "ablate", ablation.first_block + number - 1)
+        _write_down(search, ablation)
+        if number >= first_look and outcome(search, ablation).given_up:
+            return
+
+
+def _is_futile(search: Search, gain: Gain | None) -> bool:
+    return gain is not None and gain.log < search.margin
+
+
+def _without(ablation: Ablation) -> dict[str, Arm]:
+    whole = arm(ablation.whole)
+    return {str(one): whole.without(one.knob) for one in ablation.whole if str(one) in ablation.left_out}
+
+
+def _write_down(search: Search, ablation: Ablation) -> None:
+    found = outcome(search, ablation)
+    whole = arm(ablation.whole).key
+    estimates = [
+        replace(
+            estimate_of(whole, _without(ablation)[id_].key, "ablate", gain),
+            p=found.ps[id_],
+            corrected_over=len(found.ps),
+        )
+        for id_, gain in found.gains.items()
+    ]
+    if found.whole is not None:
+        estimates.append(estimate_of(whole, "", "ablate", found.whole))
+    search.estimate(estimates)
+
+
+def _hides_something(search: Search, found: Kept, kept: list[Setting]) -> bool:
+    """The whole gains more than what stays explains: of two that do the same, either alone may be left out."""
+    if found.given_up:
+        # Settings that hurt each other: the strongest may help alone.
+        return not kept
+    if found.whole is None or found.whole.p > HELPS_P:
+        return False
+    explained = sum(found.gains[str(one)].log for one in kept if str(one) in found.gains)
+    return found.whole.log - explained > max(search.margin, HIDDEN_SE * found.whole.se)
+
+
+def _one_more(search: Search, kept: list[Setting], dropped: list[Setting], reserve_s: float) -> list[Setting]:
+    """Beside what stays, the strongest of those dropped, in blocks of its own."""
+    strongest = _strongest(search, dropped)
+    if not kept:
+        return [strongest]
+    if len(search.study.ablations) < 2:
+        first = search.study.ablations[0]
+        run_s = search.bench.run_s(arm(kept))
+        affordable = int((search.bench.left_s() - reserve_s - 2 * run_s) / (3 * run_s)) if run_s > 0 else MOST_RUNS
+        if affordable < LEAST_BLOCKS:
+            return kept
+        num_blocks = min(affordable, first.num_blocks + 2)
+        further = Ablation([*kept, strongest], [str(strongest)], first.first_block + first.num_blocks, num_blocks)
+        search.update(ablations=[first, further])
+    second = search.study.ablations[1]
+    _run(search, second)
+    return list(second.whole) if outcome(search, second).stays(second.left_out[0]) else kept
+
+
+def _strongest(search: Search, settings: list[Setting]) -> Setting:
+    fit = Fit(search.trials("race", "join", "ablate"))
+
+    def alone(setting: Setting) -> float:
+        gain = fit.gain(str(setting))
+        return gain.log if gain is not None else -math.inf
+
+    return max(settings, key=alone)

@@ -1,0 +1,95 @@
+"""What a budget affords, and what of it is set aside before racing begins."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from dynotune.schema.facts import Unknown
+from dynotune.schema.study import Candidate, Study
+from dynotune.search.bench import BASELINE, Bench
+
+# Confirmation is what a tune is for: so many pairs from so many runs on.
+PAIRS_FROM_RUNS = ((12, 120), (8, 72), (6, 40), (4, 0))
+ABLATE_SHARE = 0.27
+# Whole, one setting less, the other less, baseline: the least ablation there is, in 3 blocks.
+LEAST_ABLATION_RUNS = 12
+MOST_ABLATION_RUNS = 60
+# A pilot, and a run among others.
+RUNS_A_CANDIDATE = 1.5
+MOST_BLOCKS = 8
+
+
+class Afforded(msgspec.Struct, frozen=True, kw_only=True):
+    """In runs as long as the baseline's.
+
+    Args:
+        num_runs: all together; `num_arms`: candidates that are tried.
+        num_blocks: of the race, were nothing dropped in it.
+        num_ablation_runs, num_pairs: set aside.
+        text: the same in words.
+    """
+
+    num_runs: int
+    num_arms: int
+    num_blocks: int
+    num_ablation_runs: int
+    num_pairs: int
+    text: str
+
+
+def affords(study: Study, bench: Bench) -> Afforded:
+    """What the rest of the budget affords to `study.candidates`, before anything is raced."""
+    return afforded(bench.left_s(), bench.run_s(BASELINE), len(worth_trying(study)))
+
+
+def afforded(left_s: float, run_s: float, num_candidates: int) -> Afforded:
+    num_runs = max(0, int(left_s / run_s)) if run_s > 0 else 0
+    num_pairs = next(pairs for pairs, least in PAIRS_FROM_RUNS if num_runs >= least)
+    several = num_candidates > 1
+    num_ablation = 0
+    if several and num_runs >= 2 * num_pairs + 2 * LEAST_ABLATION_RUNS:
+        num_ablation = min(MOST_ABLATION_RUNS, max(LEAST_ABLATION_RUNS, int(ABLATE_SHARE * num_runs)))
+    # The baseline: a pilot, and its place in two blocks.
+    to_race = num_runs - 2 * num_pairs - num_ablation - (3 if several else 1)
+    num_arms = min(num_candidates, max(0, math.floor(to_race / (RUNS_A_CANDIDATE if several else 1))))
+    num_blocks = min(MOST_BLOCKS, max(0, int((to_race + 2 - num_arms) / (num_arms + 1)))) if several else 0
+    text = _in_words(num_runs, run_s, num_candidates, num_arms, num_blocks, num_ablation, num_pairs)
+    return Afforded(
+        num_runs=num_runs,
+        num_arms=num_arms,
+        num_blocks=num_blocks if num_arms else 0,
+        num_ablation_runs=num_ablation,
+        num_pairs=num_pairs if num_arms else 0,
+        text=text,
+    )
+
+
+def _in_words(
+    num_runs: int, run_s: float, num_candidates: int, num_arms: int, num_blocks: int, num_ablation: int, num_pairs: int
+) -> str:
+    runs = f"The budget affords about {num_runs} runs of {run_s:.3g} s"
+    if num_arms == 0:
+        return f"{runs}: too few to try a setting and prove it."
+    tried = f"all {num_candidates}" if num_arms == num_candidates else f"{num_arms} of {num_candidates}"
+    parts = [f"{tried} settings tried" if num_candidates > 1 else "the one setting tried"]
+    if num_blocks:
+        parts.append(f"raced in some {num_blocks} blocks, fewer for those that are hopeless")
+    if num_ablation:
+        parts.append(f"{num_ablation} runs to see what each one adds")
+    parts.append(f"up to {num_pairs} pairs to confirm")
+    return f"{runs}: {', '.join(parts)}."
+
+
+def worth_trying(study: Study) -> list[Candidate]:
+    """Candidates that may gain more than the margin, or that the user asked for; those that may gain most first."""
+    may_gain = [one for one in study.candidates if not one.why or bound_log(one) > math.log1p(study.margin)]
+    return sorted(may_gain, key=lambda one: (bool(one.why), -bound_log(one)))
+
+
+def bound_log(candidate: Candidate) -> float:
+    """The most that a candidate can gain, as the logarithm of a ratio; infinite where nothing bounds it."""
+    if isinstance(candidate.bound, Unknown) or candidate.bound >= 1:
+        return math.inf
+    return -math.log1p(-max(0.0, candidate.bound))

@@ -1,0 +1,161 @@
+"""What became of each candidate, and of the whole, in sentences with figures."""
+
+from __future__ import annotations
+
+import math
+
+from dynotune.schema.comparison import Comparison
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Candidate, Fate, FateKind, Study
+from dynotune.search import words
+from dynotune.search.ablation import Kept, outcome
+from dynotune.search.bench import arm
+from dynotune.search.fit import CONFIDENCE, Fit, Gain, counts, value_of
+from dynotune.search.racing import DROP_ERROR, LEAST_DF
+from dynotune.search.running import Search, fate_of_failure
+
+LATE = "The time was up before it could be decided"
+# Of a gain worth having, to say how many pairs the noise asks for.
+WORTH_HAVING = 1.05
+MOST_PAIRS = 12
+_POWER_Z = 0.8416  # of 80%
+
+
+def conclude(search: Search) -> None:
+    """Write the fates that are not yet there, the recipe, the noise and the verdict."""
+    study = search.study
+    confirmed = study.confirmed
+    proved = confirmed.settings if confirmed is not None and confirmed.verdict == "faster" else []
+    rounds = [outcome(search, ablation) for ablation in study.ablations]
+    fates = {one.id: _fate(search, one, proved, rounds) for one in study.candidates}
+    spread = Fit(search.trials("race", "join", "ablate")).sd
+    search.update(fates=fates, recipe=list(proved), noise=noise(study), finished=True)
+    if spread is not None and (needed := pairs_needed(spread)) > MOST_PAIRS:
+        search.warn(
+            f"Runs of the same settings differ by {spread:.1%} (standard deviation): to prove a gain of "
+            f"{WORTH_HAVING - 1:.0%} would take about {needed} pairs, and a tune has {MOST_PAIRS}. "
+            "A longer window (--steps) or a quieter machine helps."
+        )
+    search.update(verdict=verdict(search.study, spread))
+
+
+def noise(study: Study) -> float | None:
+    """Standard deviation of the logarithm of a run's value, from the baseline's runs."""
+    logs = [math.log(value_of(trial)) for trial in study.trials if trial.arm == "" and counts(trial)]
+    if len(logs) < 2:
+        return None
+    mean = math.fsum(logs) / len(logs)
+    return math.sqrt(math.fsum((log - mean) ** 2 for log in logs) / (len(logs) - 1))
+
+
+def pairs_needed(sd: float) -> int:
+    """Pairs that find a gain worth having four times in five, at this standard deviation of a run."""
+    from scipy.special import ndtri
+
+    z = float(-ndtri((1 - CONFIDENCE) / 2)) + _POWER_Z
+    return 2 * math.ceil((z * math.sqrt(2) * sd / math.log(WORTH_HAVING)) ** 2 / 2)
+
+
+def verdict(study: Study, spread: float | None) -> str:
+    """The whole in one sentence."""
+    confirmed = study.confirmed
+    if confirmed is not None and confirmed.speedup is not None:
+        names = words.names([str(setting) for setting in confirmed.settings])
+        seen = f"{words.size(study, confirmed.speedup)} ({words.interval(confirmed.ci)}, {confirmed.num_pairs} pairs)"
+        if confirmed.verdict == "faster":
+            return f"Proved: with {names} it is {seen}."
+        if confirmed.verdict == "undecided":
+            return f"Nothing is proved: with {names} it may be {seen}. {confirmed.reason}".rstrip()
+        return f"Nothing helps: on fresh pairs, {names} is {seen}."
+    tried = [one for one in study.candidates if any(trial.arm == one.id for trial in study.trials)]
+    if not study.candidates:
+        return "There was nothing to try."
+    if not tried and not any(estimate.phase == "screen" for estimate in study.estimates):
+        return "Nothing was tried: the time was too short."
+    if study.winner:
+        return f"Nothing is proved: {words.names([str(one) for one in study.winner])} looked best. {LATE}."
+    kinds = [study.fates[one.id].kind for one in study.candidates]
+    number = f"{len(study.candidates)} settings" if len(study.candidates) > 1 else "one setting"
+    if all(kind in ("failed", "out-of-memory", "rejected", "wrong-results") for kind in kinds):
+        return f"Nothing is proved: none of the {number} could be measured."
+    if "unproved" in kinds:
+        doubt = f"; runs differ by {spread:.1%}" if spread is not None else ""
+        return f"Nothing is proved: of {number}, {kinds.count('unproved')} could not be decided in the time{doubt}."
+    return f"Nothing helps: none of the {number} makes a difference worth having."
+
+
+def _fate(search: Search, one: Candidate, proved: list[Setting], rounds: list[Kept]) -> Fate:
+    study = search.study
+    if one.setting in proved:
+        return Fate("proved", _proof(study, one, rounds))
+    if any(one.id == str(setting) for setting in study.winner or []):
+        if found := _dropped(search, one, rounds):
+            return found
+        if study.confirmed is not None and one.setting in study.confirmed.settings:
+            return _unconfirmed(study, study.confirmed)
+    if (fate := study.fates.get(one.id)) is not None:
+        return fate
+    if failed := search.failure(one.id):
+        return fate_of_failure(failed)
+    gain = Fit(search.trials("race", "join", "ablate")).gain(one.id)
+    if gain is None:
+        if search.piloted(one.id):
+            return Fate("unproved", f"{LATE}: it was run once, unmeasured.")
+        return Fate("not-tried", "The time was up before its turn.")
+    return _by_gain(search, gain)
+
+
+def _proof(study: Study, one: Candidate, rounds: list[Kept]) -> str:
+    for found in reversed(rounds):
+        if one.id in found.needed:
+            return "Without it, the rest of the recipe does not run."
+        if one.id in found.gains and found.stays(one.id):
+            gain = found.gains[one.id]
+            return f"With it the whole is {words.gain(study, gain)}; p = {found.ps[one.id]:.2g}, over all settings."
+    confirmed = study.confirmed
+    assert confirmed is not None and confirmed.speedup is not None
+    seen = f"{words.size(study, confirmed.speedup)} ({words.interval(confirmed.ci)}, {confirmed.num_pairs} pairs)"
+    return f"It is {seen}, on pairs that played no part in choosing it."
+
+
+def _dropped(search: Search, one: Candidate, rounds: list[Kept]) -> Fate | None:
+    """What the ablation says of a setting that it did not let stay."""
+    study = search.study
+    found = next((found for found in reversed(rounds) if one.id in found.gains or one.id in found.needed), None)
+    if found is None:
+        return None
+    if found.given_up and found.whole is not None:
+        whole = words.gain(study, found.whole)
+        return Fate("unproved", f"With the others it was not better than the baseline: together {whole}.")
+    if found.given_up or found.stays(one.id):
+        return None
+    gain = found.gains[one.id]
+    adds = f"with it the whole is {words.gain(study, gain)}; p = {found.ps[one.id]:.2g}"
+    alone = Fit(search.trials("race")).gain(one.id)
+    if gain.ci is not None and gain.ci[1] < 1:
+        return Fate("slower", f"It costs beside the others: {adds}.")
+    if gain.upper(DROP_ERROR) <= search.margin:
+        if alone is not None and alone.lower(DROP_ERROR) > 0:
+            return Fate("not-needed", f"It helps alone ({words.size(study, alone.speedup)}), but not here: {adds}.")
+        return Fate("no-effect", f"It adds nothing that shows: {adds}.")
+    if alone is not None and alone.lower(DROP_ERROR) > 0 and gain.log < alone.log / 2:
+        return Fate("not-needed", f"It helps alone ({words.size(study, alone.speedup)}), not shown here: {adds}.")
+    return Fate("unproved", f"What it adds was not proved: {adds}.")
+
+
+def _unconfirmed(study: Study, confirmed: Comparison) -> Fate:
+    kinds: dict[str, FateKind] = {"same": "no-effect", "slower": "slower"}
+    kind = kinds.get(str(confirmed.verdict), "unproved")
+    if confirmed.speedup is None:
+        return Fate(kind, f"It was not confirmed: {confirmed.reason}")
+    seen = f"{words.size(study, confirmed.speedup)} ({words.interval(confirmed.ci)}, {confirmed.num_pairs} pairs)"
+    with_ = "It is" if len(confirmed.settings) == 1 else f"With {arm(confirmed.settings).key} it is"
+    return Fate(kind, f"{with_} {seen} on fresh pairs: {confirmed.reason or kind}".rstrip(".") + ".")
+
+
+def _by_gain(search: Search, gain: Gain) -> Fate:
+    seen = words.gain(search.study, gain)
+    if gain.df >= LEAST_DF and gain.upper(DROP_ERROR) <= search.margin:
+        kind: FateKind = "slower" if gain.ci is not None and gain.ci[1] < 1 else "no-effect"
+        return Fate(kind, f"It is {seen}.")
+    return Fate("unproved", f"Not decided: {seen}.")

@@ -1,0 +1,177 @@
+"""Arms against each other, from runs in blocks: the logarithm of a value is that of its block plus that of its arm.
+
+A block's level is estimated from all its runs, not from the baseline's alone, so one stalled run of the baseline does
+not lift all others. One spread is estimated for all arms, widened for an arm whose own runs spread more: of two or three
+runs alone none can be had. Runs far from what their arm and block explain weigh less, as under Student's t: with stalls
+and heavy tails a mean of a few runs finds half of what this finds. It is for choosing; a comparison weighs all runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dynotune.schema.study import Trial
+
+Array = npt.NDArray[np.float64]
+
+CONFIDENCE = 0.95
+# Student's t with so many degrees of freedom, for the runs' noise.
+TAILS = 4.0
+# Of runs that are normal after all, weighing makes the spread look smaller than it is.
+WIDENED = 1.18
+# An arm's own spread counts against that of all as if so many runs stood behind the latter.
+PRIOR_RUNS = 3
+_ROUNDS = 8
+_NO_RANK = 1e-9
+_LEAST_VARIANCE = 1e-12
+
+
+class Gain(NamedTuple):
+    """Of one arm over another, as ln(value of the other / value of the arm): above 0, the arm is better.
+
+    Args:
+        se: its standard error; infinite where nothing is left to estimate the noise from.
+        df: degrees of freedom behind `se`.
+        num_blocks: that hold the arm which is in fewer of them.
+    """
+
+    log: float
+    se: float
+    df: int
+    num_blocks: int
+
+    def upper(self, error: float) -> float:
+        """What it exceeds with probability `error`, one-sided."""
+        return self.log + self._quantile(error)
+
+    def lower(self, error: float) -> float:
+        return self.log - self._quantile(error)
+
+    @property
+    def p(self) -> float:
+        """One-sided, of no gain."""
+        from scipy.special import stdtr
+
+        if self.df < 1 or not math.isfinite(self.se):
+            return 1.0
+        if self.se == 0:
+            return 0.0 if self.log > 0 else 1.0
+        return float(stdtr(self.df, -self.log / self.se))
+
+    @property
+    def speedup(self) -> float:
+        return math.exp(self.log)
+
+    @property
+    def ci(self) -> tuple[float, float] | None:
+        """Two-sided, of the speed-up; None where too few runs leave no estimate of the noise."""
+        half = self._quantile((1 - CONFIDENCE) / 2)
+        return (math.exp(self.log - half), math.exp(self.log + half)) if half < 50 else None
+
+    def _quantile(self, error: float) -> float:
+        from scipy.special import stdtrit
+
+        return self.se * float(stdtrit(self.df, 1 - error)) if self.df >= 1 else math.inf
+
+
+class Fit:
+    """Weighted least squares over runs in blocks.
+
+    Args:
+        trials: those that gave no value, and void ones, are passed over.
+    """
+
+    def __init__(self, trials: Iterable[Trial]) -> None:
+        runs = [(trial.arm, (trial.phase, trial.block), math.log(value_of(trial))) for trial in trials if counts(trial)]
+        self._arms = {arm: index for index, arm in enumerate(sorted({arm for arm, _, _ in runs}))}
+        blocks = {block: index for index, block in enumerate(dict.fromkeys(block for _, block, _ in runs))}
+        self._in_blocks = {arm: len({block for other, block, _ in runs if other == arm}) for arm in self._arms}
+        design = _indicators([self._arms[arm] for arm, _, _ in runs], len(self._arms))
+        in_block = _indicators([blocks[block] for _, block, _ in runs], len(blocks))
+        logs = np.array([log for _, _, log in runs], dtype=float)
+        self._solve(design, in_block, logs)
+
+    def _solve(self, design: Array, in_block: Array, logs: Array) -> None:
+        """Weights and spread are found in turn."""
+        weights = np.ones(len(logs))
+        variance = math.nan
+        for _ in range(_ROUNDS):
+            share = in_block * weights[:, None]
+            size = np.maximum(share.sum(axis=0), _NO_RANK)[:, None]
+            # What the blocks explain is taken out of both sides; what is left is arms within blocks.
+            x = design - in_block @ (share.T @ design / size)
+            y = logs - (in_block @ (share.T @ logs[:, None] / size))[:, 0]
+            values, vectors = np.linalg.eigh((x.T * weights) @ x)
+            kept = values > _NO_RANK
+            covariance = (vectors * np.where(kept, 1 / np.where(kept, values, 1.0), 0.0)) @ vectors.T
+            effects = covariance @ ((x.T * weights) @ y)
+            squares = (y - x @ effects) ** 2
+            self.df = len(logs) - in_block.shape[1] - int(kept.sum())
+            if self.df < 1:
+                break
+            variance = max(float(weights @ squares) / self.df, _LEAST_VARIANCE)
+            self._own = (design.T @ (weights * squares)) * len(logs) / self.df
+            weights = (TAILS + 1) / (TAILS + squares / variance)
+        self._variance, self._covariance, self._logs = variance, covariance, effects
+        self._estimable = vectors[:, kept] @ vectors[:, kept].T
+        self._num_runs = design.sum(axis=0)
+
+    @property
+    def sd(self) -> float | None:
+        """Standard deviation of the logarithm of one run's value within its block; None where there are too few."""
+        return math.sqrt(self._variance) if self.df >= 1 else None
+
+    def num_blocks(self, arm: str) -> int:
+        return self._in_blocks.get(arm, 0)
+
+    def gain(self, arm: str, against: str = "") -> Gain | None:
+        """None where no chain of blocks connects the two."""
+        if arm not in self._arms or against not in self._arms:
+            return None
+        contrast = np.zeros(len(self._arms))
+        contrast[self._arms[against]] += 1.0
+        contrast[self._arms[arm]] -= 1.0
+        if np.abs(self._estimable @ contrast - contrast).max() > 1e-6:
+            return None
+        spread = self._spread(self._arms[arm], self._arms[against]) if self.df >= 1 else math.inf
+        se = spread * math.sqrt(max(0.0, float(contrast @ self._covariance @ contrast)))
+        return Gain(float(contrast @ self._logs), se, self.df, min(self._in_blocks[arm], self._in_blocks[against]))
+
+    def _spread(self, *arms: int) -> float:
+        """Of a run of these arms: that of all, or more where their own runs spread more."""
+        own = [
+            (PRIOR_RUNS * self._variance + self._own[arm]) / (PRIOR_RUNS + self._num_runs[arm]) for arm in arms
+        ]
+        return WIDENED * math.sqrt(max(self._variance, math.fsum(own) / len(own)))
+
+
+def _indicators(at: list[int], num: int) -> Array:
+    """One row a run, with a one in the column it belongs to."""
+    found = np.zeros((len(at), num))
+    found[np.arange(len(at)), at] = 1.0
+    return found
+
+
+def counts(trial: Trial) -> bool:
+    """It was measured, and nothing from outside disturbed it."""
+    return trial.ended == "measured" and not trial.void and trial.value is not None and trial.block > 0
+
+
+def value_of(trial: Trial) -> float:
+    assert trial.value is not None
+    return trial.value
+
+
+def holm(ps: list[float]) -> list[float]:
+    """The one-sided p of each hypothesis, corrected for there being several. Source: Holm 1979."""
+    order = sorted(range(len(ps)), key=lambda index: ps[index])
+    corrected, highest = [0.0] * len(ps), 0.0
+    for rank, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(ps) - rank) * ps[index]))
+        corrected[index] = highest
+    return corrected

@@ -1,0 +1,97 @@
+"""How to spend what is left on proofs: so many settings, so many blocks of ablation, so many pairs.
+
+Of all ways that the time affords, the one that promises the largest proved gain, were the estimates of the races
+true. It is chosen before the first run of the ablation and kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dynotune.measure.boundary import nominal_levels
+from dynotune.measure.schedule import LOOKS, looks
+from dynotune.measure.stats import CONFIDENCE
+from dynotune.search.fit import Gain
+
+ERROR = 0.05
+LEAST_BLOCKS = 2
+MOST_BLOCKS = 10
+# Degrees of freedom below which a t of an ablation is hardly ever passed.
+LEAST_DF = 3
+# Runs stall and have tails: the spread seen is taken for so much larger.
+CAUTION = 1.2
+
+
+class Layout(NamedTuple):
+    """Args:
+    num_settings: of the strongest; `num_blocks`: of ablation, 0 where there is one setting; `num_pairs`: to confirm.
+    """
+
+    num_settings: int
+    num_blocks: int
+    num_pairs: int
+
+
+def best(adds: Sequence[Gain], sd: float, num_runs: int, num_new: int) -> Layout | None:
+    """The most promising layout.
+
+    Args:
+        adds: what each setting adds to the rest, the largest first.
+        sd: of the logarithm of one run's value.
+        num_runs: that the time left affords.
+        num_new: pilots that an arm with one setting less may need: 1, or 0.
+    """
+    found: tuple[float, Layout] | None = None
+    for num_settings in range(1, len(adds) + 1):
+        for num_blocks in _blocks(num_settings):
+            ablation = num_blocks * (num_settings + 2) + num_new * (num_settings + 1) if num_blocks else 0
+            for num_pairs in LOOKS:
+                if ablation + 2 * num_pairs > num_runs:
+                    continue
+                layout = Layout(num_settings, num_blocks, num_pairs)
+                promise = _promise(adds[:num_settings], CAUTION * sd, layout)
+                # Of two that promise about the same, the cheaper one came first.
+                if found is None or promise > found[0] * 1.02:
+                    found = promise, layout
+    return found[1] if found is not None else None
+
+
+def _blocks(num_settings: int) -> Sequence[int]:
+    if num_settings == 1:
+        return (0,)
+    return [n for n in range(LEAST_BLOCKS, MOST_BLOCKS + 1) if (n - 1) * (num_settings + 1) >= LEAST_DF]
+
+
+def _promise(adds: Sequence[Gain], sd: float, layout: Layout) -> float:
+    """Expected gain that is proved."""
+    kept = [gain.log for gain in adds]
+    if layout.num_blocks:
+        df = (layout.num_blocks - 1) * (layout.num_settings + 1)
+        se = sd * math.sqrt(2 / layout.num_blocks)
+        critical = _t(ERROR / layout.num_settings, df)
+        kept = [gain.log * _passes(gain.log, critical * se, math.hypot(se, gain.se)) for gain in adds]
+    total = math.fsum(kept)
+    se = sd * math.sqrt(2 / layout.num_pairs)
+    unsure = math.sqrt(math.fsum(gain.se**2 for gain in adds))
+    return total * _passes(total, _confirm_t(layout.num_pairs) * se, math.hypot(se, unsure))
+
+
+@functools.cache
+def _confirm_t(num_pairs: int) -> float:
+    """|t| that a comparison of at most so many pairs must pass at its last look."""
+    level = nominal_levels(looks(num_pairs), 1 - CONFIDENCE)[-1]
+    return _t(level / 2, num_pairs - 2)
+
+
+@functools.cache
+def _t(error: float, df: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(df, 1 - error))
+
+
+def _passes(gain: float, threshold: float, sd: float) -> float:
+    return 0.5 * math.erfc((threshold - gain) / (max(sd, 1e-9) * math.sqrt(2)))

@@ -1,0 +1,152 @@
+"""What each setting adds, from runs of many settings at once.
+
+The logarithm of a run's value is that of its block, plus what each of its settings adds, plus what each pair of one
+group adds beyond its two halves. An arm of many settings tells something of each of them, so this learns from a few
+runs what runs of single settings would need many for. It only screens: runs that stalled weigh less in it, and nothing
+of it enters a proof.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dynotune.schema.study import Candidate, Trial
+from dynotune.search.fit import Gain, counts, value_of
+
+Array = npt.NDArray[np.float64]
+
+# Before any run, as the logarithm of a ratio: most settings add less than a tenth, most pairs less than half of that.
+SETTING_SD = 0.10
+PAIR_SD = 0.05
+# Student's t with so many degrees of freedom, for the runs' noise.
+TAILS = 4.0
+_ROUNDS = 6
+_LEAST_SD = 1e-3
+
+
+class Feature(NamedTuple):
+    """Candidates that must all be in an arm: one, or two of one group."""
+
+    ids: tuple[str, ...]
+
+
+class Model:
+    """Posterior of what settings and pairs add.
+
+    Args:
+        candidates: whose settings are in the arms.
+        arms: ids of the settings of each arm, by its key.
+        trials: of any phases; those that gave no value, and void ones, are passed over.
+    """
+
+    def __init__(
+        self, candidates: Sequence[Candidate], arms: Mapping[str, frozenset[str]], trials: Sequence[Trial]
+    ) -> None:
+        self.features = features(candidates)
+        runs = [trial for trial in trials if counts(trial) and trial.arm in arms]
+        rows = np.array([_row(self.features, arms[trial.arm]) for trial in runs]).reshape(len(runs), len(self.features))
+        logs = np.array([-math.log(value_of(trial)) for trial in runs])
+        names = list(dict.fromkeys((trial.phase, trial.block) for trial in runs))
+        at = {name: index for index, name in enumerate(names)}
+        in_block = np.zeros((len(names), len(runs)))
+        in_block[[at[trial.phase, trial.block] for trial in runs], np.arange(len(runs))] = 1.0
+        prior = np.array([SETTING_SD if len(feature.ids) == 1 else PAIR_SD for feature in self.features]) ** -2.0
+        self._rows = rows
+        self.num_runs = len(runs)
+        self.df = max(0, len(runs) - len(names) - len(candidates))
+        self._solve(rows, logs, in_block, prior)
+
+    def _solve(self, rows: Array, logs: Array, in_block: Array, prior: Array) -> None:
+        """Weighted least squares with the prior, weights and noise found in turn."""
+        weights = np.ones(len(logs))
+        sd = max(_LEAST_SD, float(np.std(logs)) / 2) if len(logs) else SETTING_SD
+        for _ in range(_ROUNDS):
+            share = in_block * weights
+            size = np.maximum(share.sum(axis=1, keepdims=True), 1e-12)
+            x = rows - in_block.T @ (share @ rows / size)
+            y = logs - in_block.T @ (share @ logs / size[:, 0])
+            precision = (x.T * weights) @ x / sd**2 + np.diag(prior)
+            covariance = np.linalg.inv(precision)
+            mean = covariance @ ((x.T * weights) @ y) / sd**2
+            residuals = y - x @ mean
+            spent = len(in_block) + float(np.trace(covariance @ ((x.T * weights) @ x))) / sd**2
+            weights = (TAILS + 1) / (TAILS + (residuals / sd) ** 2)
+            if len(logs) - spent > 0.5:
+                sd = max(_LEAST_SD, math.sqrt(float(weights @ residuals**2) / (len(logs) - spent)))
+        self.mean, self.covariance, self.sd = mean, covariance, sd
+
+    def gain(self, ids: frozenset[str], against: frozenset[str] = frozenset()) -> Gain:
+        """Of one set of settings over another; `num_blocks` is the number of runs that hold what differs."""
+        contrast = _row(self.features, ids) - _row(self.features, against)
+        variance = float(contrast @ self.covariance @ contrast)
+        changed = np.flatnonzero(contrast)
+        num = int((self._rows[:, changed] > 0).any(axis=1).sum()) if len(changed) and self.num_runs else 0
+        return Gain(float(contrast @ self.mean), math.sqrt(max(0.0, variance)), max(1, self.df), num)
+
+    def draw(self, rng: np.random.Generator, spread: float = 1.0) -> Array:
+        """One draw of what features add; `spread` times as far from the mean as is known."""
+        return rng.multivariate_normal(self.mean, spread**2 * self.covariance, method="eigh")
+
+    def best(self, candidates: Sequence[Candidate], adds: Array) -> list[Candidate]:
+        """The arm that gains most were `adds` the truth, at most one value a knob."""
+        worth = {feature.ids: float(add) for feature, add in zip(self.features, adds, strict=True)}
+        groups: dict[str, list[Candidate]] = {}
+        for one in candidates:
+            groups.setdefault(f"group {one.group}" if one.group else one.setting.knob, []).append(one)
+        return [one for those in groups.values() for one in _best_of_group(those, worth)]
+
+
+def features(candidates: Sequence[Candidate]) -> list[Feature]:
+    """Each candidate, and each pair of two knobs of one group."""
+    pairs = [
+        Feature((one.id, other.id))
+        for one, other in itertools.combinations(candidates, 2)
+        if one.group and one.group == other.group and one.setting.knob != other.setting.knob
+    ]
+    return [*(Feature((one.id,)) for one in candidates), *pairs]
+
+
+def _row(among: Sequence[Feature], ids: frozenset[str]) -> Array:
+    return np.array([float(all(id_ in ids for id_ in feature.ids)) for feature in among])
+
+
+def _best_of_group(those: Sequence[Candidate], worth: Mapping[tuple[str, ...], float]) -> list[Candidate]:
+    """Knob by knob, each at its best beside the others, from three starts: the best or nearly so."""
+    knobs: dict[str, list[Candidate]] = {}
+    for one in those:
+        knobs.setdefault(one.setting.knob, []).append(one)
+    # Pairs as a start of their own: of two that help only together, neither is added first.
+    pairs = sorted((ids for ids in worth if len(ids) == 2 and _inside(ids, those)), key=lambda ids: -worth[ids])[:2]
+    by_id = {one.id: one for one in those}
+    best: list[Candidate] = []
+    best_worth = 0.0
+    for start in [(), *pairs]:
+        chosen = {by_id[id_].setting.knob: by_id[id_] for id_ in start}
+        for _ in range(2):
+            for knob, values in knobs.items():
+                rest = [one for other, one in chosen.items() if other != knob]
+                adds = {one.id: _added(one, rest, worth) for one in values}
+                top = max(values, key=lambda one: adds[one.id])
+                chosen.pop(knob, None)
+                if adds[top.id] > 0:
+                    chosen[knob] = top
+        found = list(chosen.values())
+        total = sum(_added(one, found[:at], worth) for at, one in enumerate(found))
+        if total > best_worth:
+            best, best_worth = found, total
+    return best
+
+
+def _inside(ids: tuple[str, ...], those: Sequence[Candidate]) -> bool:
+    return {*ids} <= {one.id for one in those}
+
+
+def _added(one: Candidate, rest: Sequence[Candidate], worth: Mapping[tuple[str, ...], float]) -> float:
+    pairs = (worth.get((one.id, other.id), worth.get((other.id, one.id), 0.0)) for other in rest)
+    return worth[one.id,] + sum(pairs)

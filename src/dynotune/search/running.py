@@ -1,0 +1,168 @@
+"""The search's hands: it runs arms, keeps every trial, and stops at the deadline."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.study import Candidate, Estimate, Fate, FateKind, Phase, Study, Trial
+from dynotune.search.bench import BASELINE, Arm, Bench, arm
+from dynotune.search.fit import Gain, counts
+
+# A run that something else disturbed is repeated at most so often; then its block goes without it.
+MOST_REPEATS = 2
+
+
+class Watcher(Protocol):
+    """Is told how a search goes on."""
+
+    def say(self, text: str) -> None: ...
+
+    def warn(self, text: str) -> None: ...
+
+    def running(self, what: str) -> None: ...
+
+
+class OutOfTime(Exception):
+    """The next run would not end before the user's deadline."""
+
+
+class Search:
+    """A study under work. What has to outlive a sitting is in `study`."""
+
+    def __init__(self, study: Study, bench: Bench, save: Callable[[Study], None], watcher: Watcher) -> None:
+        self.study = study
+        self.bench = bench
+        self.watcher = watcher
+        self._save = save
+
+    # What is known
+
+    @property
+    def margin(self) -> float:
+        """As the logarithm of a ratio."""
+        return math.log1p(self.study.margin)
+
+    def trials(self, *phases: Phase) -> list[Trial]:
+        return [trial for trial in self.study.trials if trial.phase in phases]
+
+    def alive(self) -> list[Candidate]:
+        return [candidate for candidate in self.study.candidates if candidate.id not in self.study.fates]
+
+    def failure(self, key: str) -> Trial | None:
+        """The first run of this arm that ended otherwise than in a measurement."""
+        return next((trial for trial in self.study.trials if trial.arm == key and gave_nothing(trial)), None)
+
+    def piloted(self, key: str) -> bool:
+        return any(trial.arm == key for trial in self.study.trials)
+
+    # What is written down
+
+    def update(self, **changes: object) -> None:
+        self.study = replace(self.study, **changes)
+        self._save(self.study)
+
+    def settle(self, fates: dict[str, Fate]) -> None:
+        if fates:
+            self.update(fates={**self.study.fates, **fates})
+
+    def estimate(self, estimates: Iterable[Estimate]) -> None:
+        """Write them in the place of earlier ones of the same arms in the same phase."""
+        new = {(one.arm, one.against, one.phase): one for one in estimates}
+        old = {(one.arm, one.against, one.phase): one for one in self.study.estimates}
+        if any(old.get(key) != one for key, one in new.items()):
+            self.update(estimates=list((old | new).values()))
+
+    def warn(self, text: str) -> None:
+        if text not in self.study.warnings:
+            self.update(warnings=[*self.study.warnings, text])
+            self.watcher.warn(text)
+
+    # Runs
+
+    def run(self, one: Arm, phase: Phase, block: int) -> Trial:
+        """One run, kept.
+
+        Raises:
+            OutOfTime: it would not end before the deadline.
+            CannotRunHere: the command as written gave no measurement.
+        """
+        if self.bench.left_s() < self.bench.run_s(one):
+            raise OutOfTime
+        place = "pilot" if block == 0 else f"{phase}, block {block}"
+        self.watcher.running(f"{place}: {one.key or 'baseline'}")
+        trial = self.bench.run(one, phase, block)
+        self.update(trials=[*self.study.trials, trial])
+        if one == BASELINE and gave_nothing(trial):
+            raise CannotRunHere(
+                f"The command as written gave no measurement ({trial.ended}): {trial.detail or 'no reason is known'}.",
+                hint="See that it runs by itself; then --resume goes on.",
+            )
+        return trial
+
+    def pilot(self, one: Arm) -> Trial | None:
+        """Warm the arm's caches, unless it has run before; the run that failed, if it ever did."""
+        if not self.piloted(one.key):
+            self.run(one, "pilot", 0)
+        return self.failure(one.key)
+
+    def run_block(self, arms: Sequence[Arm], phase: Phase, block: int) -> None:
+        """What is not done yet of the block, in an order drawn for it. An arm that failed before is left out."""
+        order = sorted(arms, key=lambda one: one.key)
+        random.Random(f"{self.study.seed} {phase} {block}").shuffle(order)
+        for one in order:
+            while not self._is_done(one.key, phase, block):
+                self.run(one, phase, block)
+
+    def _is_done(self, key: str, phase: Phase, block: int) -> bool:
+        runs = [trial for trial in self.study.trials if (trial.arm, trial.phase, trial.block) == (key, phase, block)]
+        return any(map(counts, runs)) or len(runs) > MOST_REPEATS or self.failure(key) is not None
+
+
+def gave_nothing(trial: Trial) -> bool:
+    """The arm's own doing: it failed, or was measured and has no value. A pilot needs none."""
+    if trial.void:
+        return False
+    if trial.ended != "measured":
+        return True
+    return trial.block > 0 and (trial.value is None or not 0 < trial.value < math.inf)
+
+
+def alone(candidate: Candidate) -> Arm:
+    return arm([candidate.setting])
+
+
+def estimate_of(key: str, against: str, phase: Phase, gain: Gain) -> Estimate:
+    return Estimate(
+        arm=key, against=against, phase=phase, speedup=gain.speedup, ci=gain.ci, num_blocks=gain.num_blocks, p=gain.p
+    )
+
+
+# Ends of a run to the fates they make.
+FATE_OF_END: dict[str, FateKind] = {
+    "failed": "failed",
+    "out-of-memory": "out-of-memory",
+    "rejected": "rejected",
+    "timeout": "failed",
+    "wrong-results": "wrong-results",
+    "measured": "failed",
+}
+_WHAT_HAPPENED = {
+    "failed": "the command failed with it",
+    "out-of-memory": "memory ran out with it",
+    "rejected": "it did not take effect",
+    "timeout": "the command took longer than its time limit with it",
+    "wrong-results": "losses or outputs differ beyond the tolerance with it",
+    "measured": "its run gave no value",
+}
+
+
+def fate_of_failure(trial: Trial) -> Fate:
+    what = _WHAT_HAPPENED[trial.ended]
+    text = what[0].upper() + what[1:]
+    return Fate(FATE_OF_END[trial.ended], f"{text}: {trial.detail.rstrip('.')}." if trial.detail else f"{text}.")

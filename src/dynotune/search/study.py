@@ -1,0 +1,142 @@
+"""From candidates to a recipe: choose, pilot, screen, race, join, ablate, confirm.
+
+Everything that has been decided stands in the study, so a search that was stopped anywhere goes on from there. Only
+what is planned depends on the time left; what is planned for a proof is written down before its first run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Candidate, Estimate, Fate, FateKind, Study
+from dynotune.search import words
+from dynotune.search.ablation import ablate
+from dynotune.search.bench import BASELINE, Bench
+from dynotune.search.budget import Afforded, afforded, bound_log, worth_trying
+from dynotune.search.choosing import whole
+from dynotune.search.confirm import confirm
+from dynotune.search.fates import conclude
+from dynotune.search.joining import join
+from dynotune.search.racing import look, race
+from dynotune.search.running import OutOfTime, Search, Watcher, alone, fate_of_failure
+
+# Of the time left, what screening inside one process may take.
+SCREEN_SHARE = 0.1
+
+
+def search(study: Study, bench: Bench, save: Callable[[Study], None], watcher: Watcher) -> Study:
+    """Find the settings of `study.candidates` that are proved to help, before the deadline of `bench`.
+
+    Args:
+        save: called after every run and every decision.
+
+    Raises:
+        CannotRunHere: the machine, or the command as written, gives no measurements; what was done is saved.
+    """
+    if study.finished:
+        return study
+    work = Search(study, bench, save, watcher)
+    try:
+        _go(work)
+    except OutOfTime:
+        watcher.say("The time is up.")
+    conclude(work)
+    return work.study
+
+
+def _go(work: Search) -> None:
+    settings = work.study.winner
+    if settings is None:
+        work.pilot(BASELINE)
+        _choose(work)
+        plan = _plan(work)
+        run_s = work.bench.run_s(BASELINE)
+        to_confirm_s = 2 * plan.num_pairs * run_s
+        reserve_s = to_confirm_s + plan.num_ablation_runs * run_s
+        _screen(work)
+        _pilots(work, reserve_s)
+        settings = _winner(work, reserve_s, to_confirm_s)
+        work.update(winner=settings)
+    if not settings:
+        return
+    if work.study.confirmed is None:
+        left = ablate(work, settings, 2 * _plan(work).num_pairs * work.bench.run_s(BASELINE))
+        if not left:
+            return
+    else:
+        left = work.study.confirmed.settings
+    confirm(work, left)
+
+
+def _winner(work: Search, reserve_s: float, to_confirm_s: float) -> list[Setting]:
+    raced = work.alive()
+    if len(raced) == 1 and not work.trials("race"):
+        # Its confirmation asks the same question with more pairs.
+        return [raced[0].setting]
+    if work.study.joint is None:
+        race(work, reserve_s)
+    join(work, reserve_s)
+    if len(whole(work)) < 2:
+        # One setting needs no ablation.
+        join(work, to_confirm_s)
+    look(work)
+    return whole(work)
+
+
+def _plan(work: Search) -> Afforded:
+    """The same at every sitting: of the time left and the time spent since the first pilot."""
+    spent_s = math.fsum(trial.wall_s for trial in work.study.trials[1:])
+    return afforded(work.bench.left_s() + spent_s, work.bench.run_s(BASELINE), len(worth_trying(work.study)))
+
+
+def _choose(work: Search) -> None:
+    """Say what the budget affords, and leave out what is not worth trying or not affordable."""
+    if len(work.study.trials) > 1:
+        return
+    plan = _plan(work)
+    work.watcher.say(plan.text)
+    worth = worth_trying(work.study)
+    fates = {one.id: _bounded(work, one) for one in work.study.candidates if one not in worth}
+    # Screening inside one process costs next to nothing, so those may wait for its answer.
+    for one in worth[plan.num_arms :]:
+        if not one.in_process:
+            fates[one.id] = Fate("not-tried", f"The budget affords {plan.num_arms} settings, those that may gain most.")
+    work.settle(fates)
+
+
+def _bounded(work: Search, one: Candidate) -> Fate:
+    by = f" ({one.bound_by})" if one.bound_by else ""
+    most = math.expm1(bound_log(one))
+    return Fate("not-tried", f"It can gain {most:.1%} at most{by}, less than the margin of {work.study.margin:.0%}.")
+
+
+def _screen(work: Search) -> None:
+    """Settings that can change at any step, in turns within one process: a hundred times cheaper."""
+    quick = [one for one in work.alive() if one.in_process]
+    if quick and not work.trials("race") and not any(one.phase == "screen" for one in work.study.estimates):
+        work.watcher.running(f"{len(quick)} settings in turns within one process")
+        work.estimate(work.bench.screen([alone(one) for one in quick], SCREEN_SHARE * work.bench.left_s()))
+    found = {one.arm: one for one in work.study.estimates if one.phase == "screen" and not one.against}
+    work.settle({one.id: fate for one in quick if one.id in found and (fate := _screened(work, found[one.id]))})
+
+
+def _screened(work: Search, estimate: Estimate) -> Fate | None:
+    if estimate.ci is None or estimate.ci[1] > 1 + work.study.margin:
+        return None
+    switched = f"{words.size(work.study, estimate.speedup)} ({words.interval(estimate.ci)})"
+    kind: FateKind = "slower" if estimate.ci[1] < 1 else "no-effect"
+    return Fate(kind, f"Switched on and off within one process, it is {switched}.")
+
+
+def _pilots(work: Search, reserve_s: float) -> None:
+    """One unmeasured run of each: it warms the arm's caches, and most failures show in it."""
+    if work.trials("race", "join"):
+        return
+    for one in sorted(work.alive(), key=lambda one: worth_trying(work.study).index(one)):
+        # Left must be a pilot and two blocks, or it was run in vain.
+        if work.bench.left_s() - reserve_s < work.bench.run_s(alone(one)) and not work.piloted(one.id):
+            work.settle({one.id: Fate("not-tried", "The time was needed to prove what others gain.")})
+        elif one.warms and (failed := work.pilot(alone(one))):
+            work.settle({one.id: fate_of_failure(failed)})

@@ -1,0 +1,28 @@
+"""Figures of a search in words for the user."""
+
+from __future__ import annotations
+
+from dynotune.schema.study import Study
+from dynotune.search.fit import Gain
+
+_SAVES_TIME = ("throughput", "latency-p99", "time-to-first-step")
+
+
+def gain(study: Study, gain: Gain) -> str:
+    """`3.1% faster (95% interval +0.4% to +5.9%, 4 blocks)`."""
+    blocks = f"{gain.num_blocks} {'block' if gain.num_blocks == 1 else 'blocks'}"
+    return f"{size(study, gain.speedup)} ({interval(gain.ci)}, {blocks})"
+
+
+def size(study: Study, speedup: float) -> str:
+    better, worse = ("faster", "slower") if study.objective in _SAVES_TIME else ("better", "worse")
+    percent = f"{abs(speedup - 1):.1%}"
+    return f"{percent} {better if speedup >= 1 else worse}" if percent != "0.0%" else "as good as equal"
+
+
+def interval(ci: tuple[float, float] | None) -> str:
+    return f"95% interval {ci[0] - 1:+.1%} to {ci[1] - 1:+.1%}" if ci else "too few runs for an interval"
+
+
+def names(ids: list[str]) -> str:
+    return ", ".join(ids) if len(ids) < 3 else f"{', '.join(ids[:-1])} and {ids[-1]}"

@@ -1,0 +1,202 @@
+"""A command that is a table: what each arm takes, with noise, drift, failures and costs, in simulated seconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Candidate, Ended, Estimate, Phase, Study, Trial
+from dynotune.search.bench import Arm
+
+FOREVER_S = 1e9
+
+
+class Noise(NamedTuple):
+    """Of the logarithm of a run's value, in units of `sd`.
+
+    Args:
+        tails: degrees of freedom of Student's t, scaled to variance 1 where it has one; 0 for normal.
+        drift: that every run is slower than the one before; `walk`: standard deviation of a random walk's step.
+        stalls: share of runs that stall, by 4 to 10 sd.
+    """
+
+    sd: float = 0.02
+    tails: int = 3
+    drift: float = 0.02
+    walk: float = 0.2
+    stalls: float = 0.02
+
+    def draw(self, rng: np.random.Generator, num: int) -> np.ndarray:
+        core = rng.standard_t(self.tails, num) / math.sqrt(3) if self.tails else rng.standard_normal(num)
+        stalled = (rng.random(num) < self.stalls) * rng.uniform(4, 10, num)
+        drift = self.drift * np.arange(num) + self.walk * np.cumsum(rng.standard_normal(num))
+        return self.sd * (core + stalled + drift)
+
+
+QUIET = Noise(sd=0.0)
+TAILS_AND_DRIFT = Noise()
+
+
+class Table(NamedTuple):
+    """What is true of a command.
+
+    Args:
+        gains: of each setting, by its id: ln(baseline / with it); one that is absent does nothing.
+        together: what settings gain beyond the sum, where all of them are there.
+        ends: settings that, all there, end a run otherwise than in a measurement.
+        base: the baseline's value; `start_s`: what a run costs besides its window; `window_s`: the baseline's window.
+    """
+
+    gains: Mapping[str, float] = {}
+    together: Mapping[frozenset[str], float] = {}
+    ends: Mapping[frozenset[str], Ended] = {}
+    base: float = 0.1
+    start_s: float = 5.0
+    window_s: float = 5.0
+
+    def gain(self, arm: Arm) -> float:
+        ids = {str(setting) for setting in arm.settings}
+        alone = sum(self.gains.get(id_, 0.0) for id_ in ids)
+        return alone + sum(more for those, more in self.together.items() if those <= ids)
+
+    def end(self, arm: Arm) -> Ended:
+        ids = {str(setting) for setting in arm.settings}
+        return next((end for those, end in self.ends.items() if those <= ids), "measured")
+
+    def value(self, arm: Arm, rng: np.random.Generator) -> float:
+        return self.base * math.exp(-self.gain(arm))
+
+
+class Recorded(NamedTuple):
+    """Values of every arm of a full factorial table; a run draws one of them."""
+
+    values: Mapping[str, Sequence[float]]
+    run_s: float
+    start_share: float = 0.5
+
+    @property
+    def base(self) -> float:
+        return float(np.mean(self.values[""]))
+
+    @property
+    def start_s(self) -> float:
+        return self.start_share * self.run_s
+
+    @property
+    def window_s(self) -> float:
+        return (1 - self.start_share) * self.run_s
+
+    def gain(self, arm: Arm) -> float:
+        return float(np.mean(np.log(self.values[""])) - np.mean(np.log(self.values[arm.key])))
+
+    def end(self, arm: Arm) -> Ended:
+        return "measured" if self.values[arm.key] else "failed"
+
+    def value(self, arm: Arm, rng: np.random.Generator) -> float:
+        return float(rng.choice(np.asarray(self.values[arm.key])))
+
+
+class SimulatedBench:
+    """A `Bench` over a table.
+
+    Args:
+        voids: share of runs that something else disturbs, each then being slower by a fifth.
+        stop_after: runs, after which Ctrl-C comes.
+        spent_s: by earlier sittings.
+    """
+
+    def __init__(
+        self,
+        table: Table | Recorded,
+        *,
+        budget_s: float = FOREVER_S,
+        noise: Noise = QUIET,
+        seed: int = 0,
+        voids: float = 0.0,
+        stop_after: int | None = None,
+        spent_s: float = 0.0,
+    ) -> None:
+        self.table = table
+        self.clock_s = spent_s
+        self.ran: list[tuple[str, Phase, int]] = []
+        self._budget_s = budget_s
+        self._noise = noise
+        self._rng = np.random.default_rng([20261, seed])
+        self._logs = noise.draw(self._rng, 512)
+        self._voids = voids
+        self._stop_after = stop_after
+        self._took_s: dict[str, float] = {}
+
+    def run(self, arm: Arm, phase: Phase, block: int) -> Trial:
+        if self._stop_after is not None and len(self.ran) >= self._stop_after:
+            raise KeyboardInterrupt
+        if len(self.ran) >= len(self._logs):
+            self._logs = np.concatenate([self._logs, self._noise.draw(self._rng, 512)])
+        log = float(self._logs[len(self.ran)])
+        self.ran.append((arm.key, phase, block))
+        began_s, ended = self.clock_s, self.table.end(arm)
+        if ended != "measured":
+            self.clock_s += self.table.start_s
+            return Trial(
+                arm=arm.key, phase=phase, block=block, ended=ended, began_s=began_s, wall_s=self.table.start_s,
+                detail=f"planned: {ended}",
+            )  # fmt: skip
+        void = bool(self._voids) and self._rng.random() < self._voids
+        value = self.table.value(arm, self._rng) * math.exp(log) * (1.2 if void else 1.0)
+        wall_s = self.table.start_s + self.table.window_s * value / self.table.base
+        self.clock_s += wall_s
+        self._took_s[arm.key] = wall_s
+        return Trial(
+            arm=arm.key, phase=phase, block=block, ended="measured", value=value, void="another process" if void else "",
+            began_s=began_s, wall_s=wall_s, time_to_first_step_s=self.table.start_s, run=f"{len(self.ran):04d}",
+        )  # fmt: skip
+
+    def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
+        return []
+
+    def run_s(self, arm: Arm) -> float:
+        # A first guess, as a diagnosis gives it; then what the arm's last run took.
+        guess = self.table.start_s + self.table.window_s
+        return self._took_s.get(arm.key, self._took_s.get("", guess))
+
+    def left_s(self) -> float:
+        return self._budget_s - self.clock_s
+
+
+class Silent:
+    """A watcher that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.warned: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+    def running(self, what: str) -> None:
+        pass
+
+
+def study_of(candidates: Iterable[Candidate], *, budget_s: float = FOREVER_S, seed: int = 0) -> Study:
+    return Study(
+        id="simulated",
+        command=["train"],
+        cwd="/",
+        budget_s=budget_s,
+        seed=seed,
+        unit="s/sample",
+        candidates=list(candidates),
+    )
+
+
+def candidate(id_: str, *, group: str = "", why: Sequence[str] = ("a-finding",), **more: object) -> Candidate:
+    """From `knob=value`."""
+    knob, _, value = id_.partition("=")
+    return Candidate(setting=Setting(knob, value), effect="exact", why=list(why), group=group, **more)  # type: ignore[arg-type]

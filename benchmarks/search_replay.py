@@ -262,7 +262,9 @@ def compare(job: tuple[str, Problem]) -> tuple[str, dict[str, dict[str, float]]]
 def nothing_helps(job: tuple[float, int]) -> tuple[float, int]:
     """The number of settings in the recipe of one tune of 20 that do nothing."""
     sd, seed = job
-    problem = Problem(Table(), [candidate(f"idle{at:02d}=1", warms=at % 5 == 0) for at in range(20)], Noise(sd=sd), 100 * RUN_S, seed)
+    problem = Problem(
+        Table(), [candidate(f"idle{at:02d}=1", warms=at % 5 == 0) for at in range(20)], Noise(sd=sd), 100 * RUN_S, seed
+    )
     return sd, len(ours(problem, problem.budget_s).arm.settings)
 
 
@@ -324,7 +326,9 @@ def run_nothing(pool: multiprocessing.pool.Pool, num: int) -> list[dict[str, obj
     counted: dict[float, list[int]] = collections.defaultdict(list)
     for sd, wins in pool.imap_unordered(nothing_helps, [(sd, seed) for sd in SDS for seed in range(num)], chunksize=8):
         counted[sd].append(wins)
-    print("\n20 settings that do nothing\n| sd | tunes | recipe contains any | in 20 tunes |\n| --- | --- | --- | --- |")
+    print(
+        "\n20 settings that do nothing\n| sd | tunes | recipe contains any | in 20 tunes |\n| --- | --- | --- | --- |"
+    )
     rows: list[dict[str, object]] = []
     for sd, wins in sorted(counted.items()):
         share = statistics.fmean(number > 0 for number in wins)

@@ -169,9 +169,9 @@ def _arm_of(key: str, candidates: Sequence[Candidate]) -> Arm:
 
 
 def synthetic(seed: int, sd: float, num_runs: int) -> Problem:
-    """6 to 16 knobs of 1 to 3 values: most do nothing, some help or hurt; two groups interact; some arms fail."""
+    """4 to 14 knobs of 1 to 3 values: most do nothing, some help or hurt; two groups interact; some arms fail."""
     rng = np.random.default_rng([11, seed])
-    num_knobs = int(rng.integers(6, 17))
+    num_knobs = int(rng.integers(4, 15))
     candidates, gains = [], {}
     group_of = {knob: f"group{knob // 3}" for knob in range(min(6, num_knobs)) if rng.random() < 0.8}
     for knob in range(num_knobs):

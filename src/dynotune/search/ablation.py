@@ -15,14 +15,11 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import Ablation
 from dynotune.search import layout
 from dynotune.search.bench import BASELINE, Arm, arm
-from dynotune.search.choosing import contributions
+from dynotune.search.choosing import contributions, new_arms, runs_left
 from dynotune.search.fit import Fit, Gain, holm
 from dynotune.search.joining import fitted, warms
 from dynotune.search.running import Search, estimate_of
 
-MOST_RUNS = 1000
-# Runs take a little longer than the last one did.
-SLACK = 1.03
 # A round that found nothing to keep in a whole that helps is followed by one of its strongest setting alone.
 LEAST_BLOCKS = 4
 HELPS_P = 0.1
@@ -103,15 +100,11 @@ def _that_run_together(search: Search, settings: list[Setting]) -> list[Setting]
 def _lay_out(search: Search, settings: list[Setting]) -> Ablation | None:
     """Fixed before the first run; None where one setting is all that is worth proving."""
     adds = [gain for setting, gain in contributions(search) if setting in settings]
-    # With one setting less, a run takes longer than with all.
-    run_s = max(map(search.bench.run_s, (BASELINE, arm(settings))))
-    num_runs = int(search.bench.left_s() / (SLACK * run_s)) if run_s > 0 else MOST_RUNS
-    num_new = int(any(one.warms for one in search.study.candidates if one.setting in settings))
-    found = layout.best(adds, fitted(search).sd, num_runs, num_new)
-    if found is None or not found.num_blocks:
+    found = layout.best(adds, fitted(search).sd, runs_left(search, arm(settings)), new_arms(search, settings))
+    if found is None or not found[1].num_blocks:
         return None
-    whole = settings[: found.num_settings]
-    return Ablation(whole, list(map(str, whole)), 1, found.num_blocks)
+    whole = settings[: found[1].num_settings]
+    return Ablation(whole, list(map(str, whole)), 1, found[1].num_blocks)
 
 
 def _run(search: Search, ablation: Ablation) -> None:
@@ -175,7 +168,7 @@ def _one_more(search: Search, kept: list[Setting], dropped: list[Setting], reser
     if len(search.study.ablations) < 2:
         first = search.study.ablations[0]
         run_s = search.bench.run_s(arm(kept))
-        affordable = int((search.bench.left_s() - reserve_s - 2 * run_s) / (3 * run_s)) if run_s > 0 else MOST_RUNS
+        affordable = int((search.bench.left_s() - reserve_s - 2 * run_s) / (3 * run_s)) if run_s > 0 else LEAST_BLOCKS
         if affordable < LEAST_BLOCKS:
             return kept
         num_blocks = min(affordable, first.num_blocks + 2)

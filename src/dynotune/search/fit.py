@@ -1,9 +1,9 @@
 """Arms against each other, from runs in blocks: the logarithm of a value is that of its block plus that of its arm.
 
 A block's level is estimated from all its runs, not from the baseline's alone, so one stalled run of the baseline does
-not lift all others. One spread is estimated for all arms, widened for an arm whose own runs spread more: of two or three
-runs alone none can be had. Runs far from what their arm and block explain weigh less, as under Student's t: with stalls
-and heavy tails a mean of a few runs finds half of what this finds. It is for choosing; a comparison weighs all runs.
+not lift all others. One spread is estimated for all arms, widened for an arm whose own runs spread more: two or three
+runs alone give none. Runs far from what their arm and block explain weigh less, as under Student's t: with stalls and
+heavy tails a mean of a few runs finds half of what this finds. It is for choosing; a comparison weighs all runs.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ move outward from the best single settings to the best combination.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -37,8 +37,11 @@ SPREAD = 1.0
 _TRIES = 20
 
 
-def join(search: Search, reserve_s: float) -> None:
+def join(search: Search, reserve_s: float, more_pays: Callable[[Search, Model, int], bool]) -> None:
     """Run arms of many settings until it is clear which belong in, or the time but `reserve_s` is used up.
+
+    Args:
+        more_pays: whether another block is worth its time, given what the so many blocks so far have shown.
 
     Raises:
         OutOfTime: before the time set aside was reached; what was run is kept.
@@ -51,7 +54,7 @@ def join(search: Search, reserve_s: float) -> None:
         if len(candidates) < 2:
             return
         model = fitted(search)
-        if model.num_runs and _settled(search, model, candidates):
+        if model.num_runs and (_settled(search, model, candidates) or not more_pays(search, model, block)):
             return
         block += 1
         arms = _affordable(search, _drawn(search, model, candidates, block), reserve_s)

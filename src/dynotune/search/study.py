@@ -15,7 +15,7 @@ from dynotune.search import words
 from dynotune.search.ablation import ablate
 from dynotune.search.bench import BASELINE, Bench
 from dynotune.search.budget import Afforded, afforded, bound_log, worth_trying
-from dynotune.search.choosing import whole
+from dynotune.search.choosing import more_pays, whole
 from dynotune.search.confirm import confirm
 from dynotune.search.fates import conclude
 from dynotune.search.joining import join
@@ -24,6 +24,7 @@ from dynotune.search.running import OutOfTime, Search, Watcher, alone, fate_of_f
 
 # Of the time left, what screening inside one process may take.
 SCREEN_SHARE = 0.1
+JOIN_LEAVES_RUNS = 18
 
 
 def search(study: Study, bench: Bench, save: Callable[[Study], None], watcher: Watcher) -> Study:
@@ -57,7 +58,7 @@ def _go(work: Search) -> None:
         reserve_s = to_confirm_s + plan.num_ablation_runs * run_s
         _screen(work)
         _pilots(work, reserve_s)
-        settings = _winner(work, reserve_s, to_confirm_s)
+        settings = _winner(work, reserve_s)
         work.update(winner=settings)
     if not settings:
         return
@@ -70,17 +71,14 @@ def _go(work: Search) -> None:
     confirm(work, left)
 
 
-def _winner(work: Search, reserve_s: float, to_confirm_s: float) -> list[Setting]:
+def _winner(work: Search, reserve_s: float) -> list[Setting]:
     raced = work.alive()
     if len(raced) == 1 and not work.trials("race"):
         # Its confirmation asks the same question with more pairs.
         return [raced[0].setting]
     if work.study.joint is None:
         race(work, reserve_s)
-    join(work, reserve_s)
-    if len(whole(work)) < 2:
-        # One setting needs no ablation.
-        join(work, to_confirm_s)
+    join(work, min(reserve_s, JOIN_LEAVES_RUNS * work.bench.run_s(BASELINE)), more_pays)
     look(work)
     return whole(work)
 

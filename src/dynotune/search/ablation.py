@@ -6,7 +6,6 @@ stays if the whole without it is worse, one-sided, after Holm's correction over 
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -17,7 +16,8 @@ from dynotune.search import layout
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.choosing import contributions, new_arms, runs_left
 from dynotune.search.fit import Fit, Gain, holm
-from dynotune.search.joining import fitted, warms
+from dynotune.search.joining import warms
+from dynotune.search.racing import fitted
 from dynotune.search.running import Search, estimate_of
 
 # A round that found nothing to keep in a whole that helps is followed by one of its strongest setting alone.
@@ -180,10 +180,5 @@ def _one_more(search: Search, kept: list[Setting], dropped: list[Setting], reser
 
 
 def _strongest(search: Search, settings: list[Setting]) -> Setting:
-    fit = Fit(search.trials("race", "join", "ablate"))
-
-    def alone(setting: Setting) -> float:
-        gain = fit.gain(str(setting))
-        return gain.log if gain is not None else -math.inf
-
-    return max(settings, key=alone)
+    model = fitted(search)
+    return max(settings, key=lambda setting: model.gain(frozenset([str(setting)])).log)

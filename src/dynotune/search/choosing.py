@@ -8,8 +8,9 @@ from dynotune.schema.setting import Setting
 from dynotune.search import layout
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.fit import Gain
-from dynotune.search.joining import ARMS_A_BLOCK, added, fitted, taking_part
+from dynotune.search.joining import ARMS_A_BLOCK
 from dynotune.search.model import Model
+from dynotune.search.racing import added, fitted, taking_part
 from dynotune.search.running import Search
 
 # A screen may let an idle one through, since ablation follows; one that is left out here is lost.
@@ -18,7 +19,6 @@ MOST_SETTINGS = 8
 MOST_RUNS = 1000
 # Runs take a little longer than the last one did.
 SLACK = 1.03
-LEARNED = 1.0
 
 
 def whole(search: Search) -> list[Setting]:
@@ -49,13 +49,14 @@ def more_pays(search: Search, model: Model, num_blocks: int) -> bool:
     """
     found = contributions(search, model)
     settings = [setting for setting, _ in found]
-    best = [str(setting) for setting in settings]
-    unknown = math.fsum(_worth_knowing(added(model, one, best)) for one in taking_part(search))
+    candidates = taking_part(search)
+    best = [one for one in candidates if one.setting in settings]
+    unknown = math.fsum(_worth_knowing(added(model, one, best)) for one in candidates)
     adds = [gain for _, gain in found]
     num_runs, num_new = runs_left(search, arm(settings)), new_arms(search, settings)
     now, later = (layout.best(adds, model.sd, num, num_new) for num in (num_runs, num_runs - ARMS_A_BLOCK - 2))
     lost = (now[0] if now is not None else 0.0) - (later[0] if later is not None else 0.0)
-    return unknown * LEARNED / (num_blocks + 1) > lost
+    return unknown / (num_blocks + 1) > lost
 
 
 def runs_left(search: Search, whole: Arm) -> int:

@@ -11,7 +11,7 @@ from dynotune.search import words
 from dynotune.search.ablation import Kept, outcome
 from dynotune.search.bench import arm
 from dynotune.search.fit import CONFIDENCE, Fit, Gain, counts, value_of
-from dynotune.search.racing import DROP_ERROR, LEAST_DF
+from dynotune.search.racing import DROP_ERROR, LEAST_DF, fitted, idle
 from dynotune.search.running import Search, fate_of_failure
 
 LATE = "The time was up before it could be decided"
@@ -97,12 +97,13 @@ def _fate(search: Search, one: Candidate, proved: list[Setting], rounds: list[Ke
         return fate
     if failed := search.failure(one.id):
         return fate_of_failure(failed)
-    gain = Fit(search.trials("race", "join", "ablate")).gain(one.id)
-    if gain is None:
-        if search.piloted(one.id):
-            return Fate("unproved", f"{LATE}: it was run once, unmeasured.")
+    if not search.piloted(one.id):
         return Fate("not-tried", "The time was up before its turn.")
-    return _by_gain(search, gain)
+    model = fitted(search)
+    gain = model.gain(frozenset([one.id]))
+    if not gain.num_blocks:
+        return Fate("unproved", f"{LATE}: it was run once, unmeasured.")
+    return _by_gain(search, gain if model.df >= LEAST_DF else gain._replace(df=0))
 
 
 def _proof(study: Study, one: Candidate, rounds: list[Kept]) -> str:
@@ -131,14 +132,14 @@ def _dropped(search: Search, one: Candidate, rounds: list[Kept]) -> Fate | None:
         return None
     gain = found.gains[one.id]
     adds = f"with it the whole is {words.gain(study, gain)}; p = {found.ps[one.id]:.2g}"
-    alone = Fit(search.trials("race")).gain(one.id)
+    alone = fitted(search).gain(frozenset([one.id]))
     if gain.ci is not None and gain.ci[1] < 1:
         return Fate("slower", f"It costs beside the others: {adds}.")
     if gain.upper(DROP_ERROR) <= search.margin:
-        if alone is not None and alone.lower(DROP_ERROR) > 0:
+        if alone.lower(DROP_ERROR) > 0:
             return Fate("not-needed", f"It helps alone ({words.size(study, alone.speedup)}), but not here: {adds}.")
         return Fate("no-effect", f"It adds nothing that shows: {adds}.")
-    if alone is not None and alone.lower(DROP_ERROR) > 0 and gain.log < alone.log / 2:
+    if alone.lower(DROP_ERROR) > 0 and gain.log < alone.log / 2:
         return Fate("not-needed", f"It helps alone ({words.size(study, alone.speedup)}), not shown here: {adds}.")
     return Fate("unproved", f"What it adds was not proved: {adds}.")
 
@@ -154,8 +155,6 @@ def _unconfirmed(study: Study, confirmed: Comparison) -> Fate:
 
 
 def _by_gain(search: Search, gain: Gain) -> Fate:
-    seen = words.gain(search.study, gain)
-    if gain.df >= LEAST_DF and gain.upper(DROP_ERROR) <= search.margin:
-        kind: FateKind = "slower" if gain.ci is not None and gain.ci[1] < 1 else "no-effect"
-        return Fate(kind, f"It is {seen}.")
-    return Fate("unproved", f"Not decided: {seen}.")
+    if gain.upper(DROP_ERROR) <= search.margin:
+        return idle(search, gain)
+    return Fate("unproved", f"Not decided: {words.gain(search.study, gain)}.")

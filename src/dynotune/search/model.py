@@ -57,7 +57,7 @@ class Model:
         in_block = np.zeros((len(names), len(runs)))
         in_block[[at[trial.phase, trial.block] for trial in runs], np.arange(len(runs))] = 1.0
         prior = np.array([SETTING_SD if len(feature.ids) == 1 else PAIR_SD for feature in self.features]) ** -2.0
-        self._rows = rows
+        self._rows, self._in_block = rows, in_block
         self.num_runs = len(runs)
         self.df = max(0, len(runs) - len(names) - len(candidates))
         self._solve(rows, logs, in_block, prior)
@@ -82,16 +82,17 @@ class Model:
         self.mean, self.covariance, self.sd = mean, covariance, sd
 
     def gain(self, ids: frozenset[str], against: frozenset[str] = frozenset()) -> Gain:
-        """Of one set of settings over another; `num_blocks` is the number of runs that hold what differs."""
+        """Of one set of settings over another; `num_blocks` counts those that hold what differs."""
         contrast = _row(self.features, ids) - _row(self.features, against)
         variance = float(contrast @ self.covariance @ contrast)
         changed = np.flatnonzero(contrast)
-        num = int((self._rows[:, changed] > 0).any(axis=1).sum()) if len(changed) and self.num_runs else 0
-        return Gain(float(contrast @ self.mean), math.sqrt(max(0.0, variance)), max(1, self.df), num)
+        holding = (self._rows[:, changed] > 0).any(axis=1)
+        num_blocks = int((self._in_block @ holding > 0).sum())
+        return Gain(float(contrast @ self.mean), math.sqrt(max(0.0, variance)), max(1, self.df), num_blocks)
 
-    def draw(self, rng: np.random.Generator, spread: float = 1.0) -> Array:
-        """One draw of what features add; `spread` times as far from the mean as is known."""
-        return rng.multivariate_normal(self.mean, spread**2 * self.covariance, method="eigh")
+    def draw(self, rng: np.random.Generator) -> Array:
+        """One draw of what features add."""
+        return rng.multivariate_normal(self.mean, self.covariance, method="eigh")
 
     def best(self, candidates: Sequence[Candidate], adds: Array) -> list[Candidate]:
         """The arm that gains most were `adds` the truth, at most one value a knob."""

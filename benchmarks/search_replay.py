@@ -262,14 +262,21 @@ def compare(job: tuple[str, Problem]) -> tuple[str, dict[str, dict[str, float]]]
 def nothing_helps(job: tuple[float, int]) -> tuple[float, int]:
     """The number of settings in the recipe of one tune of 20 that do nothing."""
     sd, seed = job
-    problem = Problem(Table(), [candidate(f"idle{at:02d}=1", warms=at % 5 == 0) for at in range(20)], Noise(sd=sd), 100 * RUN_S, seed)
+    problem = Problem(
+        Table(), [candidate(f"idle{at:02d}=1", warms=at % 5 == 0) for at in range(20)], Noise(sd=sd), 100 * RUN_S, seed
+    )
     return sd, len(ours(problem, problem.budget_s).arm.settings)
+
+
+def _idle(num: int) -> list[Candidate]:
+    """Settings that do nothing; one in five asks for a pilot of each arm that holds it."""
+    return [candidate(f"idle{at:02d}=1", warms=at % 5 == 0) for at in range(num)]
 
 
 def one_helps(job: tuple[float, float, int]) -> tuple[tuple[float, float], bool, int, float | None]:
     """One that helps among 19 that do nothing: is it found, how many come along, and the speed-up stated."""
     sd, gain, seed = job
-    candidates = [candidate(f"idle{at:02d}=1", warms=at % 5 == 0) for at in range(19)]
+    candidates = _idle(19)
     candidates.insert(seed % 20, candidate("good=1", warms=False))
     problem = Problem(Table({"good=1": math.log1p(gain)}), candidates, Noise(sd=sd), 100 * RUN_S, seed)
     answer = ours(problem, problem.budget_s)
@@ -324,7 +331,9 @@ def run_nothing(pool: multiprocessing.pool.Pool, num: int) -> list[dict[str, obj
     counted: dict[float, list[int]] = collections.defaultdict(list)
     for sd, wins in pool.imap_unordered(nothing_helps, [(sd, seed) for sd in SDS for seed in range(num)], chunksize=8):
         counted[sd].append(wins)
-    print("\n20 settings that do nothing\n| sd | tunes | recipe contains any | in 20 tunes |\n| --- | --- | --- | --- |")
+    print(
+        "\n20 settings that do nothing\n| sd | tunes | recipe contains any | in 20 tunes |\n| --- | --- | --- | --- |"
+    )
     rows: list[dict[str, object]] = []
     for sd, wins in sorted(counted.items()):
         share = statistics.fmean(number > 0 for number in wins)

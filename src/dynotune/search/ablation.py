@@ -2,6 +2,10 @@
 
 How many blocks is fixed before the first; only giving up early is allowed, which cannot make a false proof. A setting
 stays if the whole without it is worse, one-sided, after Holm's correction over the settings.
+
+Of two settings that do the same, either may be left out, and both would go. So where what stays explains less than the
+whole gains, the strongest of those dropped gets a second round, beside what stays: on its own blocks, and only then, so
+that the chance of keeping an idle one hardly rises.
 """
 
 from __future__ import annotations
@@ -12,18 +16,19 @@ from msgspec.structs import replace
 
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Ablation
-from dynotune.search import layout
+from dynotune.search import layout, words
 from dynotune.search.bench import BASELINE, Arm, arm
-from dynotune.search.choosing import contributions, new_arms, runs_left
+from dynotune.search.choosing import ENTER_P, contributions, new_arms, runs_left
 from dynotune.search.fit import Fit, Gain, holm
 from dynotune.search.joining import warms
 from dynotune.search.racing import fitted
 from dynotune.search.running import Search, estimate_of
 
-# A round that found nothing to keep in a whole that helps is followed by one of its strongest setting alone.
-LEAST_BLOCKS = 4
+# The whole surely helps, and more by this many standard errors than what stays explains.
 HELPS_P = 0.1
 HIDDEN_SE = 1.3
+# Of a second round: fewer are not worth beginning.
+LEAST_BLOCKS = 4
 
 
 class Kept(NamedTuple):
@@ -59,12 +64,14 @@ def ablate(search: Search, settings: list[Setting], reserve_s: float) -> list[Se
         if first is None:
             return settings[:1]
         search.update(ablations=[first])
+        together = f"Each of {words.names(first.left_out)} is left out in turn"
+        search.watcher.say(f"{together}, in {first.num_blocks} blocks.")
     first = search.study.ablations[0]
     _run(search, first)
     found = outcome(search, first)
     kept = [setting for setting in first.whole if found.stays(str(setting))]
     dropped = [setting for setting in first.whole if setting not in kept]
-    if len(dropped) < 2 or not _hides_something(search, found, kept):
+    if len(dropped) < 2 or not (found.given_up or _hides_something(search, found, kept)):
         return kept
     return _one_more(search, kept, dropped, reserve_s)
 
@@ -149,22 +156,20 @@ def _write_down(search: Search, ablation: Ablation) -> None:
 
 
 def _hides_something(search: Search, found: Kept, kept: list[Setting]) -> bool:
-    """The whole gains more than what stays explains: of two that do the same, either alone may be left out."""
-    if found.given_up:
-        # Settings that hurt each other: the strongest may help alone.
-        return not kept
+    """The whole gains more than what stays explains."""
     if found.whole is None or found.whole.p > HELPS_P:
         return False
     explained = sum(found.gains[str(one)].log for one in kept if str(one) in found.gains)
     return found.whole.log - explained > max(search.margin, HIDDEN_SE * found.whole.se)
 
 
-
 def _one_more(search: Search, kept: list[Setting], dropped: list[Setting], reserve_s: float) -> list[Setting]:
-    """Beside what stays, the strongest of those dropped, in blocks of its own."""
-    strongest = _strongest(search, dropped)
+    """Beside what stays, the strongest of those dropped; where nothing stays, its confirmation is its proof."""
+    model = fitted(search)
+    gains = {setting: model.gain(frozenset([str(setting)])) for setting in dropped}
+    strongest = max(gains, key=lambda setting: gains[setting].log)
     if not kept:
-        return [strongest]
+        return [strongest] if gains[strongest].p < ENTER_P else []
     if len(search.study.ablations) < 2:
         first = search.study.ablations[0]
         run_s = search.bench.run_s(arm(kept))
@@ -177,8 +182,3 @@ def _one_more(search: Search, kept: list[Setting], dropped: list[Setting], reser
     second = search.study.ablations[1]
     _run(search, second)
     return list(second.whole) if outcome(search, second).stays(second.left_out[0]) else kept
-
-
-def _strongest(search: Search, settings: list[Setting]) -> Setting:
-    model = fitted(search)
-    return max(settings, key=lambda setting: model.gain(frozenset([str(setting)])).log)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
+from dynotune.measure.schedule import MAX_PAIRS
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Fate, FateKind, Study
 from dynotune.search import words
 from dynotune.search.ablation import Kept, outcome
 from dynotune.search.bench import arm
-from dynotune.search.fit import CONFIDENCE, Fit, Gain, counts, value_of
+from dynotune.search.fit import CONFIDENCE, Gain, counts, value_of
 from dynotune.search.racing import DROP_ERROR, LEAST_DF, fitted, idle
 from dynotune.search.running import Search, fate_of_failure
 
 LATE = "The time was up before it could be decided"
 # Of a gain worth having, to say how many pairs the noise asks for.
 WORTH_HAVING = 1.05
-MOST_PAIRS = 12
 _POWER_Z = 0.8416  # of 80%
 
 
@@ -28,12 +29,12 @@ def conclude(search: Search) -> None:
     proved = confirmed.settings if confirmed is not None and confirmed.verdict == "faster" else []
     rounds = [outcome(search, ablation) for ablation in study.ablations]
     fates = {one.id: _fate(search, one, proved, rounds) for one in study.candidates}
-    spread = Fit(search.trials("race", "join", "ablate")).sd
+    spread = _within(study)
     search.update(fates=fates, recipe=list(proved), noise=noise(study), finished=True)
-    if spread is not None and (needed := pairs_needed(spread)) > MOST_PAIRS:
+    if spread is not None and (needed := pairs_needed(spread)) > MAX_PAIRS:
         search.warn(
-            f"Runs of the same settings differ by {spread:.1%} (standard deviation): to prove a gain of "
-            f"{WORTH_HAVING - 1:.0%} would take about {needed} pairs, and a tune has {MOST_PAIRS}. "
+            f"Runs of the command as written differ by {spread:.1%} (standard deviation): to prove a gain of "
+            f"{WORTH_HAVING - 1:.0%} would take about {needed} pairs, and a tune has {MAX_PAIRS}. "
             "A longer window (--steps) or a quieter machine helps."
         )
     search.update(verdict=verdict(search.study, spread))
@@ -46,6 +47,14 @@ def noise(study: Study) -> float | None:
         return None
     mean = math.fsum(logs) / len(logs)
     return math.sqrt(math.fsum((log - mean) ** 2 for log in logs) / (len(logs) - 1))
+
+
+def _within(study: Study) -> float | None:
+    """The same without slow drift, which pairs cancel: from one run of the baseline to its next."""
+    logs = [math.log(value_of(trial)) for trial in study.trials if trial.arm == "" and counts(trial)]
+    if len(logs) < 3:
+        return None
+    return math.sqrt(math.fsum((b - a) ** 2 for a, b in itertools.pairwise(logs)) / (len(logs) - 1) / 2)
 
 
 def pairs_needed(sd: float) -> int:

@@ -146,9 +146,7 @@ class Fit:
 
     def _spread(self, *arms: int) -> float:
         """Of a run of these arms: that of all, or more where their own runs spread more."""
-        own = [
-            (PRIOR_RUNS * self._variance + self._own[arm]) / (PRIOR_RUNS + self._num_runs[arm]) for arm in arms
-        ]
+        own = [(PRIOR_RUNS * self._variance + self._own[arm]) / (PRIOR_RUNS + self._num_runs[arm]) for arm in arms]
         return WIDENED * math.sqrt(max(self._variance, math.fsum(own) / len(own)))
 
 

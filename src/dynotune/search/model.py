@@ -26,6 +26,8 @@ SETTING_SD = 0.10
 PAIR_SD = 0.05
 # Student's t with so many degrees of freedom, for the runs' noise.
 TAILS = 4.0
+# Of a user's own space of many values, more would take longer to solve than a run takes.
+MOST_PAIRS = 200
 _ROUNDS = 6
 _LEAST_SD = 1e-3
 
@@ -112,7 +114,7 @@ def features(candidates: Sequence[Candidate]) -> list[Feature]:
         for one, other in itertools.combinations(candidates, 2)
         if one.group and one.group == other.group and one.setting.knob != other.setting.knob
     ]
-    return [*(Feature((one.id,)) for one in candidates), *pairs]
+    return [*(Feature((one.id,)) for one in candidates), *pairs[:MOST_PAIRS]]
 
 
 def _row(among: Sequence[Feature], ids: frozenset[str]) -> Array:

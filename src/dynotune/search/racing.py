@@ -80,6 +80,8 @@ def look(search: Search) -> Model:
         best = [one.id for one in model.best(candidates, model.mean)]
         fates = {one.id: fate for one in candidates if (fate := _hopeless(search, model, one, candidates, best))}
         search.settle(fates)
+        for id_, fate in fates.items():
+            search.watcher.say(f"Dropped {id_}. {fate.reason}")
     return model
 
 
@@ -133,9 +135,7 @@ def _outrun(
     return Fate(kind, f"Another value of the knob is better: it is {words.gain(search.study, gain)}, than {rival.id}.")
 
 
-def _companies(
-    candidate: Candidate, candidates: Sequence[Candidate], best: Sequence[str]
-) -> Iterator[frozenset[str]]:
+def _companies(candidate: Candidate, candidates: Sequence[Candidate], best: Sequence[str]) -> Iterator[frozenset[str]]:
     """Alone, beside the best arm, and beside each other setting of its group."""
     knob = candidate.setting.knob
     yield frozenset()

@@ -24,6 +24,7 @@ from dynotune.search.running import OutOfTime, Search, Watcher, alone
 
 # Of the time left, what screening inside one process may take.
 SCREEN_SHARE = 0.1
+# Two settings left out in turn in two blocks, and four pairs; whether to leave more, the joint race decides itself.
 JOIN_LEAVES_RUNS = 18
 
 
@@ -62,6 +63,8 @@ def _go(work: Search) -> None:
         pilots(work, reserve_s)
         settings = _winner(work, reserve_s)
         work.update(winner=settings)
+        if settings:
+            work.watcher.say(f"Best so far: {words.names([str(setting) for setting in settings])}.")
     if not settings:
         return
     if work.study.confirmed is None:
@@ -127,5 +130,5 @@ def _screened(work: Search, estimate: Estimate) -> Fate | None:
     if estimate.ci is None or estimate.ci[1] > 1 + work.study.margin:
         return None
     switched = f"{words.size(work.study, estimate.speedup)} ({words.interval(estimate.ci)})"
-    kind: FateKind = "slower" if estimate.ci[1] < 1 else "no-effect"
+    kind: FateKind = "slower" if estimate.ci[1] < 1 / (1 + work.study.margin) else "no-effect"
     return Fate(kind, f"Switched on and off within one process, it is {switched}.")

@@ -1,10 +1,11 @@
 """Whether `compare` confirms what `diagnose` suggests: findings that claim much and name a setting, each tried.
 
-    python benchmarks/diagnosis_predictions.py DIAGNOSED [--device cuda] [--pairs 6] [--lanes 1] [--gpus 1] [--out FILE]
+    python benchmarks/diagnosis_predictions.py DIAGNOSED [--device cuda] [--pairs 6] [--lanes 1] [--gpus 1]
+        [--draw SEED] [--out FILE]
 
 DIAGNOSED is a result of diagnosis_accuracy.py. Of each finding with a share above a tenth of the step and candidate
 settings, the first value of each candidate knob is set, all together, and compared with the program as it is, in the
-same dose.
+same dose. `--draw` takes them in an order by lot, so that those within `--budget-s` stand for all.
 The finding is confirmed where the verdict is `faster`. The bound is kept where the gain, 1 - 1/speedup, is no more
 than the share that was claimed, as far as the interval tells. What is in FILE already is not run again.
 """
@@ -15,6 +16,7 @@ import argparse
 import json
 import os
 import queue
+import random
 import subprocess
 import sys
 import tempfile
@@ -94,12 +96,15 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--draw", type=int, metavar="SEED")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no further comparison after it")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     out = given.out or RESULTS / f"diagnosis_predictions_{given.device}.json"
     rows: dict[str, Row] = json.loads(out.read_text())["claims"] if out.is_file() else {}
     wanted = list(claims(json.loads(given.diagnosed.read_text())["programs"], given.device))
+    if given.draw is not None:
+        random.Random(given.draw).shuffle(wanted)
     until_s = time.monotonic() + given.budget_s
     told = describe()
     cpus = sorted(os.sched_getaffinity(0))

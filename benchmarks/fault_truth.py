@@ -1,6 +1,6 @@
 """What the planted faults truly cost: each program alone, with its fault and without, in turns.
 
-    python benchmarks/fault_truth.py [--device cuda] [--only num-workers-zero] [--out FILE]
+    python benchmarks/fault_truth.py [--device cuda] [--only num-workers-zero] [--only sync_item:60] [--out FILE]
 
 The share of a dose is 1 - T(dose 0) / T(dose), one value a repeat. FILE is written after every run, and runs that it
 holds are not done again.
@@ -36,7 +36,9 @@ LIMIT_S = 600
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cpu", "cuda", "cuda-x2"], default="cpu")
-    parser.add_argument("--only", action="append", default=[], help="an id or a program's name")
+    parser.add_argument(
+        "--only", action="append", default=[], help="an id or a program's name, with :DOSE for one dose"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8, help="of each run, about")
     parser.add_argument("--lanes", type=int, default=1, help="programs at once; more than one disturbs them")
@@ -50,12 +52,20 @@ def main() -> None:
     def keep() -> None:
         args.out.write_text(without_places(json.dumps(result, indent=1)) + "\n")
 
+    only: dict[str, set[int]] = {}
+    for name, _, dose in (text.partition(":") for text in args.only):
+        only.setdefault(name, set()).update([int(dose)] if dose else [])
+
+    def doses_of(fault: Fault) -> tuple[int, ...]:
+        asked = set().union(*(only.get(name, set()) for name in names(fault)))
+        return tuple(dose for dose in fault.doses if not asked or dose in asked)
+
     def measure(fault: Fault) -> None:
         with lock:
             case = result["cases"].setdefault(key(fault, args.device), {"doses": list(fault.doses)})
             rates = case.setdefault("rates", {})
         for repeat in range(args.repeats):
-            for dose in (0, *fault.doses):
+            for dose in (0, *doses_of(fault)):
                 if len(rates.setdefault(str(dose), [])) > repeat:
                     continue
                 # Seconds are asked of the twin; a slower program gets as many steps as fit in twice as long.
@@ -80,10 +90,7 @@ def main() -> None:
             print(f"{key(fault, args.device)}: {failure}", flush=True)
 
     found = [
-        fault
-        for fault in (*FAULTS, *PAIRS)
-        if args.device in fault.devices
-        and (not args.only or {fault.id, fault.program, fault.program.removesuffix(".py")} & set(args.only))
+        fault for fault in (*FAULTS, *PAIRS) if args.device in fault.devices and (not only or names(fault) & set(only))
     ]
     with ThreadPoolExecutor(args.lanes) as lanes:
         list(lanes.map(try_to_measure, found))
@@ -91,6 +98,10 @@ def main() -> None:
 
 class ProgramFailed(Exception):
     """The program did not end with its rate."""
+
+
+def names(fault: Fault) -> set[str]:
+    return {fault.id, fault.program, fault.program.removesuffix(".py")}
 
 
 def key(fault: Fault, device: str) -> str:

@@ -86,7 +86,7 @@ class Runs:
         num_steps = self.num_steps or 200
         self.clock.now_s += START_S + step_s * (window_steps or num_steps)
         timed = None
-        if purpose == "measured":
+        if window_steps:
             samples = None if self.samples is None else self.samples * window_steps
             wall_s = step_s * window_steps
             timed = window(wall_s=wall_s, num_steps=window_steps, num_samples=samples, first_step=warmup_steps)
@@ -101,7 +101,7 @@ class Runs:
             run=made,
             folder=folder,
             launched_s=0.0,
-            records=[record([step_s] * num_steps, samples=self.samples)] if purpose == "pilot" else [],
+            records=[] if timed else [record([step_s] * num_steps, samples=self.samples)],
             warmup_steps=warmup_steps,
         )
         if folder.name in self.instead:
@@ -145,7 +145,7 @@ class Watcher:
     def running_arm(self, arm, *, pair, max_pairs):
         pass
 
-    def finished(self, pair, *, number, max_pairs, unit="sample"):
+    def finished(self, pair, *, number, max_pairs, unit="sample", objective="throughput"):
         self.pairs.append((number, max_pairs))
 
     def voided(self, voided):
@@ -155,4 +155,5 @@ class Watcher:
 def _pairs_on_disk(folder: Path) -> list:
     from dynotune.schema.comparison import Comparison
 
-    return document.read(folder / "comparison.json", Comparison).pairs
+    file = folder / "comparison.json"
+    return document.read(file, Comparison).pairs if file.exists() else []

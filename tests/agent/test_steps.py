@@ -260,3 +260,20 @@ def test_a_process_that_ends_does_not_wait_for_a_thread_that_hangs():
     thread.join()
     counted.steps.work_off_at_exit()
     assert counted.samples == [8] * 199
+
+
+def test_where_single_steps_are_timed_each_end_waits_for_the_device_and_no_short_way_is_taken():
+    waits = []
+    counted, net = Counted(wait=lambda: waits.append(None)), Net()
+    for _ in range(4):
+        counted.draw_and_call(net)
+    waits.clear()
+    for _ in range(5):
+        counted.draw_and_call(net)
+    # Once a step, at the call that ends it; the batch before it does not wait.
+    assert len(waits) == 5
+    assert len(counted.recorded) == 9
+    assert "drawn" not in vars(counted.steps)
+    for _ in range(3):
+        counted.steps.called(Net(), (), {})
+    assert len(waits) == 5

@@ -150,3 +150,14 @@ def test_a_short_window_has_a_level_at_each_step(torch):
     window.steps = Counted()
     assert [window.reached(2), window.reached(3), window.reached(4)] == [3, 4, 5]
     assert len(at) == 2
+
+
+def test_a_step_that_is_timed_by_itself_waits_for_the_devices_unless_a_graph_is_captured(torch):
+    window = Window(1, None, prepare=lambda: None, complete=lambda fields: None)
+    window.wait()
+    window.torch_is_here(torch)
+    window.wait()
+    assert torch.cuda.synchronised == [0, 1]
+    torch.cuda.capturing = True
+    window.wait()
+    assert torch.cuda.synchronised == [0, 1]

@@ -65,7 +65,7 @@ def test_a_good_recipe_is_applied_and_the_command_line_wins(user, run):
         ('"env.NCCL_NET_PLUGIN" = "evil"', 2, "foreign code"),
         ('"env.TRITON_CACHE_DIR" = "/tmp"', 2, "foreign code"),
         ('"env.PYTHONPATH" = "/tmp"', 2, "dynotune sets PYTHONPATH itself"),
-        ('"env.A" = "\\u001b]0;title\\u0007"', 2, "is no knob"),
+        ('"env.A" = "\\u001b]0;title\\u0007"', 2, "do not print"),
         ('"env.A=B" = "x"', 2, "is no knob"),
         ('"env.A" = [1]', 3, "is not a recipe"),
         ('"env.A" = ', 3, "is not TOML"),

@@ -50,6 +50,15 @@ def test_dataparallel_costs_what_its_devices_idle():
     assert "torchrun" in finding.remedy
 
 
+def test_what_dataparallel_exchanges_is_its_own():
+    models = [model(wrapper="DataParallel")]
+    busy = {"devices": [device(0, 1.0), device(1, 0.8)]}
+    shares = {"communication": 0.4}
+    finding = found(on_gpu(lost("communication-exposed", 0.4), models=models, traced=busy, shares=shares))
+    assert "communication-exposed" not in finding
+    assert finding["dataparallel-used"].share == pytest.approx(0.1 + 0.4)
+
+
 def test_dataparallel_on_one_device_is_a_fault_all_the_same():
     models = [model(wrapper="DataParallel")]
     finding = found(on_gpu(lost("host-bound", 0.02), models=models, shares={"host": 0.02}))["dataparallel-used"]
@@ -66,6 +75,9 @@ def test_looking_for_unused_parameters_where_there_are_none():
     traced = {"communication": [Communication(rank=None, num=20, total_s=1.0, exposed_s=1.0, hidden_s=0.0)]}
     finding = found(on_cpu(models=models, shares={"host": 0.1, "communication": 0.2}, traced=traced))
     assert finding["ddp-find-unused-on"].share == pytest.approx(0.1 + 0.2 / 2)
+    waiting = on_gpu(lost("host-bound", 0.1), models=wrapped(find_unused_parameters=True, unused_parameters=0),
+                     shares={"host": 0.1}, traced=traced)  # fmt: skip
+    assert found(waiting)["ddp-find-unused-on"].also == ["host-bound"]
 
 
 def test_unused_parameters_must_be_looked_for():

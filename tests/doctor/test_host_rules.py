@@ -107,6 +107,9 @@ def test_an_optimizer_that_works_tensor_by_tensor():
     slow = optimizer(foreach=False)
     finding = found(waiting(lost("optimizer-forloop", 0.4), optimizers=[slow]))["optimizer-forloop"]
     assert (finding.share, settings(finding)) == (0.4, ["optimizer.fused=true"])
+    by_group = optimizer(fused=True, groups_differ=True)
+    finding = found(waiting(lost("optimizer-forloop", 0.4), optimizers=[by_group]))["optimizer-forloop"]
+    assert (finding.candidates, finding.remedy[:4]) == ([], "Pass")
     own = optimizer(name="lion.Lion")
     finding = found(waiting(lost("optimizer-forloop", 0.4), optimizers=[own]))["optimizer-forloop"]
     assert finding.candidates == []

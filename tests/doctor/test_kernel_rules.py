@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from dynotune.schema.facts import Unknown
-from dynotune.schema.trace_summary import Place
+from dynotune.schema.trace_summary import Called, Place
 
 from .devices import AT, CALLED, found, kernels, lacks, lost, model, on_cpu, on_gpu, operator, settings, waits
 from .observations import NOT_ASKED, observed, timing
@@ -78,6 +79,22 @@ def test_attention_by_hand_counts_more_than_its_softmax_and_no_more_than_such_wo
     assert found(on_gpu(lost("manual-attention", 0.1), traced=traced))["manual-attention"].share == pytest.approx(0.3)
 
 
+def test_a_little_attention_by_hand_beside_fused_attention_is_told_by_its_two_products_for_a_softmax():
+    rare = [
+        operator(
+            "aten::bmm",
+            60,
+            0.01,
+            callers={"program": Called(num=20, self_s=0.004), "backward": Called(num=40, self_s=0.006)},
+        ),
+        operator("aten::_softmax", 10, 0.01, callers={"program": Called(num=10, self_s=0.01)}),
+    ]
+    traced = {"operators": rare, "kernels": [kernels(matmul=0.5, softmax=0.02, elementwise=0.3)]}
+    assert found(on_gpu(traced=traced))["manual-attention"].share == pytest.approx(0.08)
+    router = [msgspec.structs.replace(rare[1], callers={"program": Called(num=11, self_s=0.001)}), rare[0]]
+    assert "manual-attention" not in found(on_gpu(traced=traced | {"operators": router}))
+
+
 def test_a_softmax_without_batched_products_is_no_attention():
     traced = {"operators": BY_HAND[1:], "kernels": [kernels(matmul=0.2, softmax=0.8)]}
     assert "manual-attention" not in found(on_gpu(lost("manual-attention", 0.8), traced=traced))
@@ -112,7 +129,7 @@ SERVING = {"training": False, "num_modules": CONVOLUTIONS["num_modules"]}
 def test_batch_norm_that_could_be_part_of_its_convolution():
     traced = {"kernels": [kernels(convolution=0.7, normalisation=0.3)]}
     finding = found(on_gpu(traced=traced, models=[model(**SERVING)], optimizers=[]))["conv-bn-unfused"]
-    assert (finding.share, finding.severity, finding.where) == (pytest.approx(0.3), "medium", CALLED)
+    assert (finding.share, finding.severity, finding.where) == (pytest.approx(0.3), "low", CALLED)
 
 
 def test_batch_norm_on_the_cpu():

@@ -103,6 +103,13 @@ def test_a_wait_as_short_as_handing_over_is_of_low_severity():
     assert found(waits(0.1, loader(0), timed=timing(step_s=0.04)))["num-workers-zero"].severity == "medium"
 
 
+def test_a_loader_that_shares_all_cores_with_the_operators_is_of_low_severity():
+    used_up = {"host.num_cores": 4, "window.tree_cpu_s_per_s": 3.9}
+    assert found(waits(0.2, loader(2), facts=used_up))["loader-bound"].severity == "low"
+    with_room = used_up | {"window.tree_cpu_s_per_s": 2.0}
+    assert found(waits(0.2, loader(2), facts=with_room))["loader-bound"].severity == "high"
+
+
 def test_a_wait_of_half_a_hundredth_is_no_finding():
     assert found(waits(0.005, loader(0), loader(2))) == {}
 

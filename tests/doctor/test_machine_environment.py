@@ -311,19 +311,20 @@ def test_where_determinism_is_asked_for_the_variable_is_not_held_against_the_pro
 
 
 def test_anomaly_detection_counts_as_a_flag_that_was_left_on():
-    live = {"live.anomaly_mode": True}
+    finding = watched("debug-flags-left-on", {}, live={"live.anomaly_mode": True}, attributed=attribution(host=0.4))
+    assert (finding.claim, finding.severity) == ("Anomaly detection of autograd is on.", "high")
+    # On the CPU the stack of each operator is part of the operator: nothing bounds it.
+    assert isinstance(finding.share, Unknown)
+
+
+def test_checking_each_collective_costs_at_most_the_exposed_communication():
     finding = watched(
-        "debug-flags-left-on",
-        {},
-        live=live,
-        attributed=attribution(host=0.4),
-        operators=[
-            Operator(name="aten::isnan", num=1, self_s=1.0),
-            Operator(name="aten::mm", num=1, self_s=3.0),
-        ],
+        "debug-flags-left-on", {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, attributed=attribution(communication=0.3)
     )
-    assert finding.claim == "Anomaly detection of autograd is on."
-    assert finding.share == pytest.approx(0.4 + 0.6 / 4)
+    assert (finding.share, finding.severity) == (pytest.approx(0.3), "high")
+    both = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_COMPILE_DEBUG": "1"}
+    finding = watched("debug-flags-left-on", both, attributed=attribution(communication=0.3))
+    assert (isinstance(finding.share, Unknown), finding.severity) == (True, "medium")
 
 
 def test_one_thread_costs_a_program_on_the_cpu_at_most_what_the_other_cores_could_take():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Allocator, Loss, Observation
+from dynotune.schema.observation import Allocator, Loss, ModelCall, Observation
 from dynotune.schema.trace_summary import Place
 
 from .observations import attribution, loss, observed, timing
@@ -122,6 +123,14 @@ def test_allocating_pinned_memory():
 def test_device_memory_that_grows_with_each_step(grown, severity):
     finding = found(holds(allocators=[allocator(allocated_growth_bytes=grown)]))["leak-graph-kept"]
     assert (finding.kind, finding.severity) == ("memory", severity)
+
+
+def test_memory_that_grows_by_little_while_shapes_vary_is_of_low_severity():
+    grows = allocator(allocated_growth_bytes=50 * 1000**2, allocated_bytes=5 * GB)
+    for num_shapes, severity in ((40, "low"), (1, "medium")):
+        call = ModelCall(grad_enabled=True, inference_mode=False, training=True, num_input_shapes=num_shapes)
+        observation = holds(allocators=[grows], models=[msgspec.structs.replace(_model("cuda:0"), call=call)])
+        assert found(observation)["leak-graph-kept"].severity == severity
 
 
 def test_memory_that_varies_is_no_leak():

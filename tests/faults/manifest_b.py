@@ -76,7 +76,8 @@ FAULTS: tuple[Fault, ...] = (
         ("cpu", "cuda"),
         (1,),
         env={"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"},
-        notes="costs at the start, not by the step",
+        implies=("graph-breaks",),
+        notes="costs at the start, not by the step; of its nn.Sequential.compile() torch compiles nothing",
     ),
     Fault(
         "debug-flags-left-on",

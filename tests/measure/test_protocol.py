@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 
 from dynotune.measure import protocol, schedule
@@ -379,3 +380,42 @@ def test_a_run_that_cannot_be_read_any_more_costs_no_verdict(interrupted, resume
     comparison = resume()
     assert comparison.verdict == "faster"
     assert any("left out" in warning for warning in comparison.warnings)
+
+
+def test_another_objective_is_compared_by_its_own_values_and_kept_when_resumed(compare, runs, resume, tmp_path):
+    def interrupt(outcome):
+        raise KeyboardInterrupt
+
+    runs.instead["003-candidate"] = interrupt
+    with pytest.raises(protocol.Interrupted):
+        compare(objective="time-to-first-step", seed=3)
+    assert on_disk(tmp_path).objective == "time-to-first-step"
+    del runs.instead["003-candidate"]
+    comparison = resume()
+    assert comparison.objective == "time-to-first-step"
+    # From the launch at 0 to the end of the first step.
+    assert comparison.pairs[0].baseline_s == pytest.approx(2.02)
+    assert comparison.candidate.value == pytest.approx(2.01)
+    assert (comparison.window_steps, comparison.warmup_steps) == (None, None)
+    assert {asked.window_steps for asked in runs.asked} == {None}
+    assert comparison.verdict == "same"
+
+
+def test_of_memory_less_is_faster_and_equal_bytes_are_the_same(compare, runs):
+    def holds(num_bytes):
+        return lambda outcome: msgspec.structs.replace(
+            outcome,
+            run=msgspec.structs.replace(
+                outcome.run,
+                processes=[msgspec.structs.replace(p, peak_device_bytes=num_bytes) for p in outcome.run.processes],
+            ),
+        )
+
+    for number in range(1, 5):
+        runs.instead[f"{number:03d}-baseline"] = holds(3000 + number)
+        runs.instead[f"{number:03d}-candidate"] = holds(2000 + number)
+    comparison = compare(objective="memory")
+    assert (comparison.verdict, comparison.candidate.value) == ("faster", 2002.5)
+    for number in range(1, 5):
+        runs.instead[f"{number:03d}-candidate"] = runs.instead[f"{number:03d}-baseline"]
+    assert compare(objective="memory").verdict == "same"

@@ -238,6 +238,9 @@ class FakeNvml:
     def nvmlDeviceGetPowerUsage(self, gpu: Mapping[str, Any]) -> int:
         return int(self._get(gpu, "power_mw"))
 
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: Mapping[str, Any]) -> int:
+        return int(self._get(gpu, "energy_mj"))
+
     def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: Mapping[str, Any]) -> int:
         return int(self._get(gpu, "reasons"))
 

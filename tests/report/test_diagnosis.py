@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from dynotune.report.diagnosis import PARTS, _Bar, diagnosis_report
+from dynotune.report.diagnosis import diagnosis_report
+from dynotune.report.step_parts import PARTS, Bar
 from dynotune.schema.diagnosis import Ceiling, Diagnosis, Finding, Limit, NotKnown
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Shares, SlowStep, Timing
@@ -75,7 +76,7 @@ def test_parts_of_the_bar_are_told_apart_without_colour():
 @given(st.lists(st.floats(0, 1), min_size=6, max_size=6).filter(lambda parts: sum(parts) > 0), st.integers(1, 200))
 def test_the_bar_is_full_and_no_part_is_off_by_a_column(parts, width):
     shares = Shares(**{p.field: share / sum(parts) for p, share in zip(PARTS, parts, strict=True)})
-    cells = _Bar(shares).cells(width)
+    cells = Bar(shares).cells(width)
     assert sum(cells) == width
     for part, drawn in zip(PARTS, cells, strict=True):
         assert abs(drawn - width * part.of(shares)) < 1.0001

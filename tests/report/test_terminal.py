@@ -5,11 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
-from dynotune.report.terminal import Progress, comparison_table, overview
+from dynotune.report.terminal import Progress, comparison_table
 from dynotune.schema.comparison import ArmSummary, FailedArm, Pair, Voided
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import EnvironmentChange, Readback
-from dynotune.schema.setting import Setting
 
 
 def text_of(renderable, *, width: int = 100) -> str:
@@ -103,12 +102,6 @@ def test_an_arm_that_a_signal_ended_says_so(comparison):
     assert "The command failed in the baseline (as it is), by signal 9." in text
 
 
-def test_the_overview_has_a_row_for_each_comparison(comparison):
-    nothing = comparison(settings=[Setting("env.A", "1")], verdict="same", speedup=1.001, ci=(0.996, 1.004))
-    text = text_of(overview([comparison(), nothing]))
-    assert row(text, "env.A=1") == "env.A=1 no effect: within ±1% 1.001× 0.996× to 1.004× 4"
-
-
 def progress_on(*, terminal: bool) -> tuple[Progress, io.StringIO]:
     file = io.StringIO()
     return Progress(Console(file=file, width=100, force_terminal=terminal, highlight=False)), file
@@ -137,3 +130,26 @@ def test_progress_on_a_terminal_gives_the_cursor_back_after_an_error():
         raise RuntimeError
     hidden, shown = "\x1b[?25l", "\x1b[?25h"
     assert file.getvalue().rfind(shown) > file.getvalue().rfind(hidden) >= 0
+
+
+@pytest.mark.parametrize(
+    ("objective", "label", "shown", "column"),
+    [
+        ("latency-p99", "a step, 99th percentile", "1.5 ms 1 ms 1.42×", "speed-up"),
+        ("time-to-first-step", "time to first step", "1.5 ms 1 ms 1.42×", "speed-up"),
+        ("energy", "energy a sample", "1.5 mJ 1 mJ 1.42×", "ratio"),
+    ],
+)
+def test_the_table_shows_what_was_compared_in_its_own_unit(comparison, objective, label, shown, column):
+    arms = {"baseline": ArmSummary(value=0.0015), "candidate": ArmSummary(value=0.001)}
+    text = text_of(comparison_table(comparison(objective=objective, **arms)))
+    assert row(text, label) == f"{label} {shown}"
+    assert column in text
+    assert "samples/s" not in text
+
+
+def test_progress_says_a_pair_in_the_unit_of_its_objective():
+    progress, file = progress_on(terminal=False)
+    with progress:
+        progress.finished(Pair("baseline", 3 << 30, 2 << 30), number=1, max_pairs=4, objective="memory")
+    assert file.getvalue() == "pair  1/4  baseline 3.00 GiB, candidate 2.00 GiB  1.50×\n"

@@ -110,3 +110,26 @@ def test_a_ratio_beyond_reason_shows_no_digits(comparison):
     assert words.interval((1e-59, 2e59)) == "< 0.01× to > 100×"
     assert words.verdict(comparison(verdict="slower", speedup=1e-9)) == "> 100× slower"
     assert words.times(100.0) == "100.00×"
+
+
+def test_what_is_not_time_is_used_less_or_more(comparison):
+    assert words.verdict(comparison(objective="memory", verdict="faster", speedup=1.25)) == "uses 20% less memory"
+    assert words.verdict(comparison(objective="memory", verdict="slower", speedup=0.8)) == "uses 25% more memory"
+    assert words.verdict(comparison(objective="energy", verdict="slower", speedup=0.4)) == "uses 2.50 times the energy"
+    assert words.verdict(comparison(objective="energy", verdict="same")) == "no effect: within ±1%"
+
+
+def test_a_verdict_says_in_what_it_is_faster(comparison):
+    assert words.verdict(comparison(objective="latency-p99")) == "1.42× faster at the 99th percentile"
+    assert words.verdict(comparison(objective="time-to-first-step")) == "1.42× faster to its first step"
+
+
+def test_a_value_is_said_in_the_unit_of_its_objective():
+    assert words.value(0.0025, "throughput") == "400 samples/s"
+    assert words.value(0.0025, "throughput", "step") == "400 steps/s"
+    assert words.value(0.0025, "latency-p99") == "2.5 ms"
+    assert words.value(12.5, "time-to-first-step") == "12.5 s"
+    assert words.value(3 << 30, "memory") == "3.00 GiB"
+    assert words.value(0.0325, "energy") == "32.5 mJ"
+    assert words.value(1.5, "energy") == "1.5 J"
+    assert words.value(None, "energy") == "unknown"

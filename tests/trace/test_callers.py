@@ -47,6 +47,13 @@ def test_optimizers_loaders_backward_passes_and_generated_code_have_their_own() 
     assert of(made) == ["optimizer", "loader", "backward", "backward", "compiled", "compiled"]
 
 
+def test_a_closures_operators_are_not_the_optimizers() -> None:
+    made = Made().python(USERS, 0, 1_000).annotation("Optimizer.step#SGD.step", 0, 100)
+    made.operator("aten::mm", 10, 20).operator("autograd::engine::evaluate_function: MmBackward0", 30, 60)
+    made.operator("aten::mul", 40, 50).operator("aten::add_", 70, 80)
+    assert of(made) == ["program", "backward", "backward", "optimizer"]
+
+
 def test_without_stacks_the_caller_is_unknown() -> None:
     assert of(Made().operator("aten::add", 1, 2)) == ["unknown"]
     made = Made().python(USERS, 0, 10).operator("aten::add", 1, 2).operator("aten::mul", 1, 2, thread="other")

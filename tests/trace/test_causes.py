@@ -271,6 +271,36 @@ def test_an_optimizer_that_takes_each_parameter_alone():
     assert lost(found["host-bound"]) == 1 * MS
 
 
+def test_short_kernels_among_long_ones_are_launch_bound_where_they_are_many():
+    step = Step().kernel(TENSOR_GEMM, 0, 40 * MS)
+    for number in range(200):
+        end = 40 * MS + (number + 1) * 150 * US
+        step.kernel(POINTWISE, end - 2 * US, end)
+    found = step.kernel(TENSOR_GEMM, 85 * MS, 100 * MS).causes()
+    # Not the first pause, which follows a long kernel, nor the last, in which the host did something else.
+    assert lost(found["launch-bound"]) == 199 * 148 * US
+    assert lost(found["host-bound"]) == 148 * US + 15 * MS
+
+
+def test_few_pauses_between_short_kernels_among_long_ones_are_not_launch_bound():
+    step = Step().kernel(TENSOR_GEMM, 0, 40 * MS)
+    for number in range(20):
+        end = 40 * MS + (number + 1) * 150 * US
+        step.kernel(POINTWISE, end - 2 * US, end)
+    assert "launch-bound" not in step.kernel(TENSOR_GEMM, 85 * MS, 90 * MS).causes()
+
+
+def test_what_a_closure_does_inside_of_the_optimizers_step_is_not_its_update():
+    step = Step().kernel(TENSOR_GEMM, 0, 10 * MS)
+    step.made.annotation("Optimizer.step#SGD.step", 10 * MS, 95 * MS)
+    for number in range(400):
+        end = 10 * MS + (number + 1) * 100 * US
+        step.kernel(POINTWISE, end - 2 * US, end)
+    step.made.operator("autograd::engine::evaluate_function: MulBackward0", 60 * MS, 70 * MS, thread="autograd")
+    found = step.kernel(TENSOR_GEMM, 90 * MS, 100 * MS).causes()
+    assert "optimizer-forloop" not in found
+
+
 def test_an_optimizer_of_few_kernels_is_not_at_fault():
     step = Step().kernel(TENSOR_GEMM, 0, 50 * MS)
     step.made.annotation("Optimizer.step#AdamW.step", 50 * MS, 90 * MS)

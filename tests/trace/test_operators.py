@@ -65,12 +65,12 @@ def test_one_that_outlasts_what_it_started_in_takes_over() -> None:
     }
 
 
-def test_the_fifty_largest_are_told() -> None:
+def test_the_two_hundred_largest_are_told() -> None:
     made = Made()
-    for index in range(60):
-        made.operator(f"op{index}", 100 * index, 100 * index + index + 1)
-    rows = operators.facts(made.timeline(), (0, 10_000))
-    assert [row.name for row in rows] == [f"op{index}" for index in range(59, 9, -1)]
+    for index in range(210):
+        made.operator(f"op{index}", 300 * index, 300 * index + index + 1)
+    rows = operators.facts(made.timeline(), (0, 100_000))
+    assert [row.name for row in rows] == [f"op{index}" for index in range(209, 9, -1)]
 
 
 def test_no_operator_is_no_row() -> None:

@@ -16,6 +16,35 @@ if TYPE_CHECKING:
 _FORMAT_TO_PRECISION = {"ieee": "highest", "none": "highest", "tf32": "high", "bf16": "medium"}
 
 
+def read(torch: Any, site: dict[str, Any]) -> Any:
+    """What holds now.
+
+    Raises:
+        AttributeError: this version has no such thing.
+    """
+    if site["type"] == "attr":
+        return resolve(torch, site["path"])
+    try:
+        return resolve(torch, site["get"])()
+    except RuntimeError:
+        # The old getter raises once the program has used the new attribute.
+        if site["get"] != "torch.get_float32_matmul_precision":
+            raise
+        found = torch.backends.cuda.matmul.fp32_precision
+        return _FORMAT_TO_PRECISION.get(found, found)
+
+
+def write(torch: Any, site: dict[str, Any], value: Any) -> None:
+    """Set it; what torch refuses comes out of here."""
+    if site["type"] == "call":
+        resolve(torch, site["set"])(value)
+        return
+    parent, name = site["path"].rsplit(".", 1)
+    parent = resolve(torch, parent)
+    getattr(parent, name)  # an attribute that this version lacks must not be invented
+    setattr(parent, name, value)
+
+
 class GlobalSite(Site):
     """Set once after the import of torch, and again wherever it is found changed."""
 
@@ -29,7 +58,7 @@ class GlobalSite(Site):
         self._torch = torch
         for setting in self.planned:
             try:
-                self._set(setting)
+                write(self._torch, setting["site"], setting["value"])
             except Exception as error:
                 self._refused[setting["knob"]] = "torch refuses it: %s" % error
             if setting["site"].get("set") == "torch.set_num_interop_threads":
@@ -40,11 +69,11 @@ class GlobalSite(Site):
             knob = setting["knob"]
             if not setting.get("keep", True) or knob in self._refused or self._torch is None:
                 continue
-            found = self._get(setting)
+            found = read(self._torch, setting["site"])
             if found == setting["value"]:
                 continue
             try:
-                self._set(setting)
+                write(self._torch, setting["site"], setting["value"])
             except Exception as error:
                 self._refused[knob] = "the program changed it, and it cannot be put back: %s" % error
                 continue
@@ -60,7 +89,7 @@ class GlobalSite(Site):
         knob, site = setting["knob"], setting["site"]
         witness = site["path"] if site["type"] == "attr" else site["get"] + "()"
         try:
-            found = self._get(setting)
+            found = read(self._torch, setting["site"])
         except Exception as error:
             detail = self._refused.get(knob) or "it cannot be read: %s" % error
             return answer(setting, None, witness, False if knob in self._refused else None, detail)
@@ -70,29 +99,6 @@ class GlobalSite(Site):
         elif found != setting["value"] and not detail:
             detail = "the program set it after the window had begun"
         return answer(setting, found, witness, found == setting["value"], detail)
-
-    def _get(self, setting: Planned) -> Any:
-        site = setting["site"]
-        if site["type"] == "attr":
-            return resolve(self._torch, site["path"])
-        try:
-            return resolve(self._torch, site["get"])()
-        except RuntimeError:
-            # The old getter raises once the program has used the new attribute.
-            if site["get"] != "torch.get_float32_matmul_precision":
-                raise
-            found = self._torch.backends.cuda.matmul.fp32_precision
-            return _FORMAT_TO_PRECISION.get(found, found)
-
-    def _set(self, setting: Planned) -> None:
-        site, value = setting["site"], setting["value"]
-        if site["type"] == "call":
-            resolve(self._torch, site["set"])(value)
-            return
-        parent, name = site["path"].rsplit(".", 1)
-        parent = resolve(self._torch, parent)
-        getattr(parent, name)  # an attribute that this version lacks must not be invented
-        setattr(parent, name, value)
 
     def _make_final(self, setting: Planned) -> None:
         """Torch lets it be set once and raises the second time: the program's own call must do nothing."""

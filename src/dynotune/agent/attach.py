@@ -9,7 +9,7 @@ import os
 import random
 from time import perf_counter
 
-from . import marker, observe, own_frames, sources
+from . import marker, observe, own_frames, planned, sources
 from .apply import Settings
 from .hooks import AfterImport
 from .roots import Roots
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .ceilings import Ceilings
     from .names import Key
-    from .profile import Profile
+    from .results import Results
     from .state import State
     from .state_models import Around
 
@@ -64,12 +63,21 @@ class Agent:
             complete=self._window_complete,
             level=self._state.level if self._state is not None else None,
         )
-        self._profile = self._planned_profile(folder) if plan.get("trace") else None
-        self._ceilings = self._planned_ceilings(folder) if plan.get("ceilings") else None
-        self._recorder = self._profile or self._ceilings
+        profile, self._ceilings, self._screen = planned.recorders(
+            folder,
+            plan,
+            place=self._place_among_ranks,
+            num_compilations=lambda: self._window.num_compilations,
+            prepare=self._before_window,
+            complete=self._recorder_complete,
+            event=self._event,
+            log=self.log,
+        )
+        self._results = self._planned_results() if plan.get("guard") else None
+        self._recorder = profile or self._ceilings or self._screen or self._results
         self._steps = self._window.steps = Steps(
             grad_enabled=self._grad_enabled,
-            record=writer.step,
+            record=writer.step if self._screen is None else self._screen.recording(writer.step),
             # In a measured run nobody asks what a step allocated: that costs more than the step's own record.
             flags_now=self._new_events if plan.get("pilot") or self._state is not None else None,
             reached=(self._recorder or self._window).reached,
@@ -77,33 +85,16 @@ class Agent:
             search_again=self._search_again,
             has_stepped=self._state.optimizers.stepped if self._state is not None else None,
             marked_by_hand=bool(plan.get("step_on")),
+            wait=self._window.wait if plan.get("sync_steps") else None,
         )
-        if self._ceilings is not None:
-            self._ceilings.steps = self._steps
+        for recorder in (self._ceilings, self._screen):
+            if recorder is not None:
+                recorder.steps = self._steps
 
-    def _planned_profile(self, folder: str) -> Profile:
-        from .profile import Profile
+    def _planned_results(self) -> Results:
+        from .results import Results
 
-        return Profile(
-            folder,
-            self._plan.get("warmup_steps"),
-            self._plan["trace"],
-            rank=lambda: self._place_among_ranks().get("rank", observe.number("RANK")),
-            prepare=self._before_window,
-            complete=self._trace_complete,
-            log=self.log,
-        )
-
-    def _planned_ceilings(self, folder: str) -> Ceilings:
-        from .ceilings import Ceilings
-
-        return Ceilings(
-            Told(folder, None, None),
-            page_cache=self._plan.get("page_cache", "warm"),
-            prepare=self._before_window,
-            complete=self._ceilings_complete,
-            log=self.log,
-        )
+        return Results(self._plan["guard"], lambda: bool(self._steps.optimizers), self._results_complete, self.log)
 
     def _planned_state(self) -> State:
         from .state import State
@@ -200,8 +191,12 @@ class Agent:
 
     def _cover_roots(self, torch: Any) -> None:
         around: Around | None = self._settings.around_root if self._settings.wants_around else None
+        if self._screen is not None and self._screen.wants_around:
+            around = self._screen.around(around)
         if self._state is not None:
             around = self._state.models.around(around)
+        if self._results is not None:
+            around = self._results.around(around)
         self._roots = roots = Roots(torch, self._root_met, self._steps.called, around, self.log)
         roots.watch_all()
         torch.compile = roots.pause(torch.compile)
@@ -240,6 +235,8 @@ class Agent:
         key = self._steps.iterator_made(key, loader.dataset)
         if self._ceilings is not None:
             self._ceilings.loader_begun(key)
+        if self._screen is not None:
+            self._guard("loader", self._screen.loader_begun, loader)
         if self._state is not None:
             self._guard("loader", self._state.loaders.begun, key, loader)
         self._guard("loader", self._settings.on_loader, loader)
@@ -263,6 +260,8 @@ class Agent:
         return bool(self._torch.is_grad_enabled())
 
     def _replayed(self, graph: Any) -> None:
+        if self._screen is not None:
+            self._screen.replayed()
         if self._roots is None or not self._roots.inside():
             self._steps.replayed(graph)
 
@@ -289,7 +288,7 @@ class Agent:
         )
         if self._state is not None:
             self._guard("state", self._state.models.step_found)
-        if self._roots is not None and (self._settings.wants_around or self._state is not None):
+        if self._roots is not None and self._roots.calls_around:
             self._needed = classes
             self._roots.watch_only(set(classes) | set(self._roots.known_classes()))
         elif self._roots is not None:
@@ -335,14 +334,14 @@ class Agent:
         # Last: whoever reads it ends this process.
         self._event({"event": "window", "world_size": 1, **self._place_among_ranks(), **fields})
 
-    def _trace_complete(self, fields: dict[str, Any]) -> None:
+    def _recorder_complete(self, fields: dict[str, Any]) -> None:
         self._guard("memory", self._remember_memory)
         self._guard("readback", self._read_back)
-        self._event({"event": "trace", **fields})
+        self._event(fields)
 
-    def _ceilings_complete(self, fields: dict[str, Any]) -> None:
+    def _results_complete(self, fields: dict[str, Any]) -> None:
         self._guard("readback", self._read_back)
-        self._event({"event": "ceilings", **fields})
+        self._event({"event": "guard", **fields})
 
     def _place_among_ranks(self) -> dict[str, int]:
         """Rank and world size where a process group says them; the environment, read at the start, may not know."""

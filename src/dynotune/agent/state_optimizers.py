@@ -59,6 +59,7 @@ class Optimizers:
         return {
             "name": class_name(optimizer),
             **{name: _truth(first.get(name)) for name in ("foreach", "fused", "capturable")},
+            "groups_differ": len({(group.get("foreach"), group.get("fused")) for group in groups}) > 1,
             "num_tensors": len(parameters),
             "devices": sorted({str(parameter.device) for parameter in parameters}),
             "scaled": number in self._scaled,

@@ -50,6 +50,7 @@ class Steps:
             once they are found.
         search_again: called where another training seems to begin; whether its step may be searched for.
         marked_by_hand: steps will be marked; no cycle is searched for.
+        wait: waits for the device where a step may end; None where the host's time is asked for.
     """
 
     def __init__(
@@ -63,12 +64,14 @@ class Steps:
         search_again: Callable[[], bool] = lambda: True,
         has_stepped: Callable[[Any], None] | None = None,
         marked_by_hand: bool = False,
+        wait: Callable[[], None] | None = None,
     ) -> None:
         # Programs call models from several threads. Reentrant: a signal handler may call one, too.
         self._lock = RLock()
         self.grad_enabled = grad_enabled
         self._record, self._flags_now, self._reached, self._fixed = record, flags_now, reached, fixed
         self._search_again, self._has_stepped = search_again, has_stepped
+        self._wait = wait
         self._names = Names()
         self._tokens = self._names.tokens
         self._history = History()
@@ -76,7 +79,7 @@ class Steps:
         self._waited_before: dict[Key, float] = {}
         self._epoch = False
         self._next_check = MAX_EVENTS + 1 if marked_by_hand else 3
-        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.inside_optimizer = 0
         self.cycle: cycles.Cycle | None = None
         self._sampler: int | None = None
@@ -128,8 +131,8 @@ class Steps:
                 if all(self._tokens[n].kind in (cycles.DRAW, cycles.CALL) for n in self.cycle.sequence):
                     self._num_superseded = self.num_steps
                 self._forget_cycle()
-                self._optimizers.clear()
-            self._optimizers.add(optimizer)
+                self.optimizers.clear()
+            self.optimizers.add(optimizer)
 
     def iterator_made(self, key: Key, dataset: Any) -> Key:
         """A loader is begun anew: with the first batch from it an epoch begins. Gives the key that it is known by."""
@@ -162,11 +165,13 @@ class Steps:
                 self._begun.discard(key)
                 num_samples = samples.in_batch(batch, batch_size)
                 wait_s = end_s - begin_s
+                if self._wait is not None and (self.cycle is None or number == self._anchor):
+                    end_s = self._ends()
                 if begins:
                     wait_s += self._waited_before.pop(key, 0.0)
                 self._happened(number, end_s, wait_s, num_samples, begins)
-                usual = self.cycle is not None and number != self._anchor and samples.are_fields(batch, num_samples)
-                if usual and (begins or "drawn" not in self.__dict__):
+                usual = self.cycle is not None and number != self._anchor and self._wait is None
+                if usual and samples.are_fields(batch, num_samples) and (begins or "drawn" not in self.__dict__):
                     general = MethodType(Steps.drawn, self)
                     self.drawn = short_ways.drawn(self, key, batch, self._begun, general)  # type: ignore[method-assign, assignment]
 
@@ -178,13 +183,13 @@ class Steps:
             self.work_off()
             number = self._names.of(cycles.CALL, module, self.grad_enabled())
             if self.cycle is None:
-                self._happened(number, perf_counter(), 0.0, samples.in_call(args, kwargs))
+                self._happened(number, self._ends(), 0.0, samples.in_call(args, kwargs))
                 return
             if number == self._sampler:
                 self._waits.append(0.0)
                 self._sizes.append(samples.in_call(args, kwargs))
             if number == self._anchor:
-                self._tick(perf_counter(), True)
+                self._tick(self._ends(), True)
 
     def stepped(self, optimizer: Any) -> None:
         with self._lock:
@@ -194,23 +199,23 @@ class Steps:
                 self._has_stepped(optimizer)
             number = self._names.of(cycles.STEP, optimizer, False)
             if number == self._anchor:
-                self._tick(perf_counter(), True)
+                self._tick(self._ends(), True)
             elif self.cycle is None:
-                self._happened(number, perf_counter(), 0.0, None)
+                self._happened(number, self._ends(), 0.0, None)
 
     def replayed(self, graph: Any) -> None:
         with self._lock:
             self.work_off()
             number = self._names.of(cycles.REPLAY, graph, False)
             if number == self._anchor:
-                self._tick(perf_counter(), True)
+                self._tick(self._ends(), True)
             elif self.cycle is None or self._is_overtaken(number):
-                self._happened(number, perf_counter(), 0.0, None)
+                self._happened(number, self._ends(), 0.0, None)
 
     def marked(self) -> None:
         """The program, or a function that the user named, says that a step has ended."""
         with self._lock:
-            now = perf_counter()
+            now = self._ends()
             self.work_off()
             if not self._marked:
                 self._begin_marked(now)
@@ -223,6 +228,12 @@ class Steps:
         self.cycle, self._marked = cycles.Cycle([], -1, 1, set()), True
         self.marked = lambda: None  # type: ignore[method-assign]
 
+    def _ends(self) -> float:
+        """The time at which what has just been called is done."""
+        if self._wait is not None:
+            self._wait()
+        return perf_counter()
+
     # From events to steps
 
     def _happened(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool = False) -> None:
@@ -233,7 +244,7 @@ class Steps:
         if size >= self._next_check:
             # Every event at first, then ever more rarely: looking costs as much as there is to look at.
             self._next_check = size + 1 + size // 32
-            found = cycles.find(self._history.numbers, self._history.times, self._tokens, len(self._optimizers))
+            found = cycles.find(self._history.numbers, self._history.times, self._tokens, len(self.optimizers))
             if found is not None:
                 self._fix(found)
 
@@ -253,7 +264,9 @@ class Steps:
         if self._begin_s is None:
             self._begin_s = self._history.begin_s(found.sequence)
         self._catch_up()
-        if kinds[found.anchor] == cycles.STEP and found.per_step == 1:
+        if self._wait is not None:
+            pass  # the short ways wait for nothing
+        elif kinds[found.anchor] == cycles.STEP and found.per_step == 1:
             anchor = self._names.references(found.anchor)[-1]
             self.stepped = short_ways.stepped(self, anchor, self.stepped)  # type: ignore[method-assign, assignment]
         elif calls == [found.anchor] and cycles.STEP not in kinds.values() and not self._flags_now:

@@ -82,6 +82,11 @@ class Window:
             return NEVER
         return num_steps + 1
 
+    def wait(self) -> None:
+        """For the device, at the end of a step that is timed by itself."""
+        if not is_capturing(self._torch):
+            synchronise(self._torch)
+
     def _next(self, num_steps: int, length: int) -> int:
         """The next step at whose end a level is taken, or the window ends."""
         first = self._first_step or 0

@@ -1,6 +1,7 @@
 """The command line, one module a subcommand. The only place that prints and the only one that exits.
 
-A subcommand `name` is the function `name` of the module `dynotune.cli.name`; its docstring is its long help.
+A subcommand `name` is the function `name` of the module `dynotune.cli.name`; its docstring is its long help. One that
+has subcommands of its own is a Typer.
 Only the module of the subcommand that was asked for is imported. What stands after the first `--` is the
 user's command and reaches the subcommand untouched, through `command_of`.
 
@@ -23,14 +24,17 @@ __all__ = ["command_of", "main"]
 COMMANDS = {
     "diagnose": "Say why your command is slow.",
     "compare": "Prove on your command whether settings help.",
+    "tune": "Find, prove and write down the settings that help your command.",
     "run": "Run your command with settings; output, signals and exit code are its own.",
+    "recipe": "Show a recipe, prove it again, or write it for a shell, Docker, Kubernetes, an administrator.",
     "trace": "Say where the time of a command, or of a recorded trace, went.",
+    "report": "Show again what tune, compare, diagnose or trace found.",
     "doctor": "What this machine and environment cost, without running anything.",
     "explain": "What a finding means, or what is so of a popular remedy.",
     "knobs": "What can be set, and what it may change.",
     "demo": "Watch a comparison of settings on a real training script, on this machine.",
 }
-WITH_COMMAND = ("diagnose", "compare", "run")
+WITH_COMMAND = ("diagnose", "compare", "tune", "run")
 EPILOG = (
     "Exit codes: 0 done; 1 a gate said no; 2 wrong usage; 3 cannot run here; 4 your command failed; "
     "70 a mistake of dynotune's own; 130 interrupted. `dynotune run` exits as your command does."
@@ -63,7 +67,7 @@ def command_of(context: typer.Context) -> list[str]:
     if not command:
         raise UsageError(
             "There is no command to run.",
-            hint=f"Put it after two dashes: dynotune {context.info_name} … -- python train.py",
+            hint=f"Put it after two dashes: {context.command_path} … -- python train.py",
         )
     return list(command)
 
@@ -87,6 +91,9 @@ def _parser(ours: Sequence[str]) -> Any:
         function: Callable[..., Any] = _named_only
         if name == asked:
             function = getattr(import_module(f"dynotune.cli.{name}"), name)
+            if isinstance(function, typer.Typer):
+                app.add_typer(function, name=name, short_help=summary)
+                continue
         app.command(name, short_help=summary, cls=_with_command() if name in WITH_COMMAND else None)(function)
     return typer.main.get_command(app)
 

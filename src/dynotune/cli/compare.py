@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dynotune.cli import command_of
-from dynotune.cli.options import check_json, environment, runs_folder, seconds, write_json
+from dynotune.cli.options import OBJECTIVES, check_json, environment, objective_called, runs_folder, seconds, write_json
 from dynotune.schema.errors import CommandFailed, UsageError
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ def compare(
         ),
     ] = None,
     pairs: Annotated[int, typer.Option(help="Most pairs to measure.", min=2, max=12)] = 12,
+    objective: Annotated[
+        str, typer.Option(metavar="NAME", help="What is compared: " + ", ".join(OBJECTIVES) + ".")
+    ] = "throughput",
     margin: Annotated[float, typer.Option(help="Ratios within this of 1 count as the same.")] = 0.01,
     budget: Annotated[str | None, typer.Option(metavar="TIME", help="Most time for all of it: 90s, 15m, 1h.")] = None,
     warmup: Annotated[
@@ -73,6 +76,7 @@ def compare(
     """
     from dynotune.measure.request import Request
 
+    goal = objective_called(objective)
     if caches not in ("warm", "cold"):
         raise UsageError(f"--caches {caches} is neither warm nor cold.")
     check_json(json)
@@ -109,6 +113,7 @@ def compare(
         sandbox=sandbox,
         lock=lock,
         finish=finish,
+        objective=goal,
     )
     show(measure(request, resume=resume, quiet=False), json)
 

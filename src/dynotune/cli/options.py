@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import get_args
 
+from dynotune.schema.comparison import Objective
 from dynotune.schema.errors import UsageError
 
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 _UNITS_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "": 1}
 
@@ -33,6 +36,18 @@ def seconds(text: str | None, option: str) -> float | None:
     if match is None or float(match[1]) == 0:
         raise UsageError(f"{option} {text} is not a length of time.", hint=f"For example {option} 90s or {option} 15m.")
     return float(match[1]) * _UNITS_S[match[2]]
+
+
+def objective_called(name: str) -> Objective:
+    """`--objective NAME`.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    for objective in OBJECTIVES:
+        if objective == name:
+            return objective
+    raise UsageError(f"There is no objective {name}.", hint=f"--objective takes {', '.join(OBJECTIVES)}.")
 
 
 def num_bytes(text: str | None, option: str) -> int | None:

@@ -12,11 +12,12 @@ import typer
 
 from dynotune.cli import command_of
 from dynotune.cli.options import check_json, environment, runs_folder, write_json
-from dynotune.schema.errors import DynotuneError, UsageError
+from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
 
 if TYPE_CHECKING:
     from dynotune.launch import Exit
     from dynotune.schema.facts import Facts
+    from dynotune.schema.recipe import Recipe
     from dynotune.schema.run import Run
     from dynotune.schema.setting import Setting
 
@@ -27,6 +28,9 @@ def run(
         list[str] | None, typer.Option("--set", metavar="SETTING", help="knob=value; repeat for more.")
     ] = None,
     recipe: Annotated[Path | None, typer.Option(metavar="FILE", help="Apply the settings of a recipe.")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse a recipe that was proved on another GPU, driver, torch or command.")
+    ] = False,
     step_on: Annotated[
         str | None, typer.Option(metavar="MODULE:FUNCTION", help="What ends a step, for the record.")
     ] = None,
@@ -41,9 +45,14 @@ def run(
     """
     command = command_of(context)
     check_json(json)
-    chosen = _settings(settings or [], recipe)
+    if strict and recipe is None:
+        raise UsageError("--strict is about a recipe, and there is none.", hint="Add --recipe FILE.")
+    proved = None if recipe is None else _read(recipe)
+    chosen = _settings(settings or [], proved, recipe)
     env = environment()
-    facts = _facts(command, Path.cwd(), env, chosen)
+    facts = _facts(command, Path.cwd(), env, chosen, proved)
+    if proved is not None and recipe is not None:
+        _check_proved(proved, recipe, facts, command, strict=strict)
 
     from dynotune.launch import new_run_folder
     from dynotune.launch.transparent import TransparentRun
@@ -80,11 +89,23 @@ def _end_as(exit_: Exit) -> NoReturn:
     raise typer.Exit(exit_.status)
 
 
-def _settings(texts: list[str], recipe: Path | None) -> list[Setting]:
+def _read(path: Path) -> Recipe:
+    from dynotune.schema import recipe as recipes
+
+    return recipes.read(path)
+
+
+def _settings(texts: list[str], recipe: Recipe | None, path: Path | None) -> list[Setting]:
     """The recipe's settings, and those of the command line, which win."""
     from dynotune import knobs
 
-    chosen = _of_recipe(recipe) if recipe is not None else {}
+    chosen: dict[str, Setting] = {}
+    if recipe is not None:
+        from dynotune.search import recipe as search
+
+        chosen = {setting.knob: setting for setting in search.settings(recipe, str(path))}
+        if not chosen:
+            print(f"dynotune: {path} has no settings: the command runs as it is", file=sys.stderr)
     given: set[str] = set()
     for text in texts:
         setting = knobs.parse(text)
@@ -95,43 +116,39 @@ def _settings(texts: list[str], recipe: Path | None) -> list[Setting]:
     return list(chosen.values())
 
 
-def _of_recipe(path: Path) -> dict[str, Setting]:
-    """The settings of an untrusted file.
+def _check_proved(recipe: Recipe, path: Path, facts: Facts, command: list[str], *, strict: bool) -> None:
+    """Say on stderr in what this is not as the recipe was proved.
 
     Raises:
-        RecordError: it is no recipe of a version we know. UsageError: a setting of it is unknown or unsafe.
+        CannotRunHere: it is not, and `strict`.
     """
-    from dynotune import knobs
-    from dynotune.schema import recipe as recipes
+    from dynotune.report.words import plain
+    from dynotune.search import recipe as search
 
-    chosen = {}
-    for knob, value in recipes.read(path).settings.items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        try:
-            setting = knobs.parse(f"{knob}={text}")
-        except UsageError as error:
-            raise UsageError(f"In the recipe {path}: {error.message}", hint=error.hint) from error
-        if setting.knob != knob or not f"{knob}{text}".isprintable():
-            raise UsageError(f"In the recipe {path}: {knob!r} is no knob.", hint="`dynotune knobs` lists them.")
-        if knobs.loads_code(setting):
-            raise UsageError(
-                f"The recipe {path} sets {setting}: that can make the command load foreign code or settings.",
-                hint=f"If you trust it, take it out of the recipe and give it yourself: --set {knob}=…",
-            )
-        chosen[knob] = setting
-    return chosen
+    said = [str(differs) for differs in search.differences(recipe, facts, command, strict=strict)]
+    if strict or recipe.proof:
+        said += search.unproved(recipe)
+    if strict and said:
+        raise CannotRunHere(
+            f"{path} was not proved as it would be run: {'; '.join(map(plain, said))}.",
+            hint="Prove it here: dynotune recipe verify FILE -- COMMAND; or leave --strict out to apply it anyway.",
+        )
+    for text in said:
+        print(f"dynotune: {path}: {plain(text)}", file=sys.stderr)
 
 
-def _facts(command: list[str], cwd: Path, env: dict[str, str], settings: list[Setting]) -> Facts:
-    """What the settings need to know; nothing is asked that no setting needs."""
+def _facts(command: list[str], cwd: Path, env: dict[str, str], settings: list[Setting], recipe: Recipe | None) -> Facts:
+    """What the settings, or the proofs of the recipe, need to know; else nothing is asked."""
     from dynotune import knobs, probe
 
-    if not settings:
+    if not settings and recipe is None:
         return {}
     facts: Facts = {**probe.host.facts(), **probe.nvml.facts(env)}
     python = probe.interpreter(command, env, cwd)
     if isinstance(python, str):
         facts |= probe.torch_build.ask(python, cwd, env)
+    else:
+        facts |= dict.fromkeys(probe.torch_build.NAMES, python)
     for setting in settings:
         knobs.check_applies(setting, facts)
     return facts

@@ -60,7 +60,7 @@ def is_at(where: Place, *words: str) -> bool:
 
 
 def operators(seen: Seen, matches: Callable[[str], object]) -> list[Operator]:
-    """Those that were recorded and whose name `matches`; the fifty that took most time are known."""
+    """Those that were recorded and whose name `matches`; the two hundred that took most time are known."""
     return [row for row in seen.trace.operators if matches(row.name)]
 
 
@@ -174,6 +174,11 @@ def version(text: str) -> tuple[int, int]:
 def main_model(seen: Seen) -> Model | None:
     """The first of the outermost modules, which has most parameters."""
     return seen.models[0] if seen.models else None
+
+
+def num_input_shapes(seen: Seen) -> int:
+    """Most distinct input shapes of an outermost module; 0 where they were not followed."""
+    return max((model.call.num_input_shapes or 0 for model in seen.models if model.call is not None), default=0)
 
 
 def place_of(losses: Iterable[Loss], model: Model | None = None) -> Place:

@@ -132,6 +132,8 @@ LEAK_HOST_STEP_BYTES = 4096
 LEAK_FOLLOWED_BYTES = 8 << 20
 LEAK_SURE_RISES = 6
 """Of the process, where its levels are known and all rise: so many or more in a row are no chance."""
+LEAK_OF_ALL = 0.05
+"""Of what is allocated: inputs that get larger from step to step make it vary by as much."""
 LEAK_RISES = 0.75
 """Of the stretches between levels: what leaks rises nearly always, what varies every second time."""
 SOON_S = 24 * 3600.0
@@ -160,8 +162,6 @@ MUCH_POINTWISE = 0.6
 """Of a step. Programs without torch.compile spend a third of it so: that alone is no fault."""
 MUCH_CASTING = 0.10
 """Of a step: autocast itself converts weights at each step, 5% of it in usual models."""
-MUCH_NORM = 0.15
-"""Of a step, in batch norm at inference: less is what every network spends that was not prepared for serving."""
 MISALIGNED = 0.75
 """Of the time of misaligned products that padding saves: kernels that load eight elements at once are up to four times
 as fast."""

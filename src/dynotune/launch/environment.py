@@ -18,7 +18,7 @@ from dynotune.schema.knob import AllocConf, Env, Knob, Preload, Site
 from dynotune.schema.run import PlannedSetting
 from dynotune.schema.setting import UNSET, Setting
 
-__all__ = ["AGENT", "ALLOC_CONF_NAMES", "build", "find_library"]
+__all__ = ["AGENT", "ALLOC_CONF_NAMES", "build", "find_library", "split_alloc_conf"]
 
 AGENT = Path(dynotune.__file__).parent / "agent"
 """The package that runs inside the user's process."""
@@ -121,12 +121,12 @@ def _first_on_path(folder: Path, path: str) -> str:
 def _merge_alloc_conf(env: Mapping[str, str], keys: dict[str, str], facts: Facts) -> tuple[str, str, str]:
     """The variable to set, the one to take away, and the configuration: what was set, then `keys`."""
     old, new = ALLOC_CONF_NAMES
-    if env.get(old) and env.get(new) and _split(env[old]) != _split(env[new]):
+    if env.get(old) and env.get(new) and split_alloc_conf(env[old]) != split_alloc_conf(env[new]):
         raise CannotRunHere(
             f"{old} and {new} are both set, and differ: which of them holds depends on torch's version.",
             hint=f"Unset one of them; they are two names of one variable, and {new} is the newer.",
         )
-    merged = _split(env.get(new) or env.get(old) or "") | keys
+    merged = split_alloc_conf(env.get(new) or env.get(old) or "") | keys
     conf = ",".join(f"{key}:{value}" for key, value in merged.items())
     # The old name works in every version. The new one is read for CUDA from 2.10 on (2.9 knows it, but
     # leaves expandable_segments off), and up to 2.11 the old one prints a warning.
@@ -141,7 +141,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else ()
 
 
-def _split(conf: str) -> dict[str, str]:
+def split_alloc_conf(conf: str) -> dict[str, str]:
     """`a:1,b:[2:3,4:5]` as key to text; a key without a value is kept for torch to judge."""
     items, depth, item = [], 0, ""
     for char in "".join(conf.split()):

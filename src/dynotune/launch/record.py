@@ -245,6 +245,8 @@ def _trace(event: dict[str, Any], step_s: Sequence[float]) -> RecordedTrace:
 
 def _readback(entry: dict[str, Any]) -> Readback:
     found = entry.get("found")
+    if isinstance(found, dict):  # as the agent writes what it does not know
+        found = None
     return Readback(
         knob=entry["knob"],
         asked=str(entry["asked"]),

@@ -9,7 +9,11 @@ from typing import Protocol
 from dynotune import probe
 from dynotune.launch import measuring
 from dynotune.measure.request import Watcher
+from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts, Unknown
+
+SAME = ("host.cpu", "host.num_cores", "gpu.name", "gpu.count", "torch.version")
+"""Where one of these differs, times cannot be compared."""
 
 
 class Command(Protocol):
@@ -37,6 +41,20 @@ def facts_of(request: Command) -> Facts:
     else:
         facts |= dict.fromkeys(probe.torch_build.NAMES, python)
     return facts
+
+
+def refuse_another_machine(what: str, before: Facts, now: Facts) -> None:
+    """Refuse to go on with a comparison or study that was begun elsewhere.
+
+    Raises:
+        CannotRunHere: it was.
+    """
+    moved = [name for name in SAME if now.get(name) != before.get(name)]
+    if moved:
+        raise CannotRunHere(
+            f"This {what} was begun elsewhere: {', '.join(moved)} differ. Runs of two machines say nothing together.",
+            hint="Start it anew here.",
+        )
 
 
 def alone(request: Command, watcher: Watcher) -> AbstractContextManager[None]:

@@ -13,19 +13,21 @@ from dynotune.launch import caches, environment
 from dynotune.launch.launcher import Exit, Launched, start
 from dynotune.launch.record import Record, Records, read_back, summarise
 from dynotune.launch.run_folder import has_room, last_lines
+from dynotune.measure import beside
 from dynotune.measure.request import Request
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.run import EndedBy, Plan, Process, Purpose, Readback, Run, Window
+from dynotune.schema.run import EndedBy, GuardPlan, Plan, Process, Purpose, Readback, Run, Window
 from dynotune.schema.setting import Setting
 
 POLL_S = 0.2
 """Looking costs a millisecond; a run outlives its window by this at most."""
 GRACE_S = 3.0
 NUM_LAST_LINES = 12
-AROUND_TRACE_S = 0.4
+SYNCHRONISED = ("latency-p99", "time-to-first-step")
+"""Objectives that are of single steps: each waits for the device."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +38,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         what: in words, as `a run of the baseline`.
         keep: folders that stay writable for real, such as caches.
         finish: let the command run to its own end.
+        memory: watch how much memory the tree has.
     """
 
     id: str
@@ -49,6 +52,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: bool
     keep: list[Path] = []
     finish: bool = False
+    memory: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +82,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return max((len(record.steps) for record in self.all_records), default=0)
 
     @property
+    def without_steps(self) -> Outcome:
+        """To be kept: the steps of a fast program would fill the memory beside what is measured."""
+        return msgspec.structs.replace(self, records=[], all_records=[])
+
+    @property
     def rejected(self) -> list[Readback]:
         """Settings that the live process does not have as asked."""
         return [readback for readback in self.run.readback if readback.ok is False]
@@ -94,44 +103,80 @@ def run_arm(
     warmup_steps: int | None = None,
     window_steps: int | None = None,
     enough: Callable[[list[Record]], bool] = lambda records: False,
+    guard: GuardPlan | None = None,
 ) -> Outcome:
-    """Run the arm in `folder`, which exists, until its window is complete or `enough(records)`.
+    """Run the arm of a comparison in `folder`, with the caches that it has beside it; the rest as `run_settings`."""
+    return run_settings(
+        request,
+        request.arm(arm),
+        what=f"a run of the {arm}",
+        cache_folder=folder.parent / "caches" / arm,
+        folder=folder,
+        purpose=purpose,
+        facts=facts,
+        limit_s=limit_s,
+        warmup_steps=warmup_steps,
+        window_steps=window_steps,
+        enough=enough,
+        guard=guard,
+    )
+
+
+def run_settings(
+    request: Request,
+    settings: Sequence[Setting],
+    *,
+    what: str,
+    cache_folder: Path,
+    folder: Path,
+    purpose: Purpose,
+    facts: Facts,
+    limit_s: float,
+    warmup_steps: int | None = None,
+    window_steps: int | None = None,
+    enough: Callable[[list[Record]], bool] = lambda records: False,
+    guard: GuardPlan | None = None,
+) -> Outcome:
+    """Run the command under `settings` in `folder`, which exists, until its window is complete or `enough(records)`.
 
     Args:
+        what: the run in words, as `a run of the baseline`.
+        cache_folder: for compile and kernel caches that only these settings use.
         limit_s: for the whole run.
-        warmup_steps, window_steps: the window to time; None for a pilot.
+        warmup_steps, window_steps: the window to time; None for a run without one, such as a pilot.
+        guard: what is noted of the program's results.
 
     Raises:
         CommandFailed: the command ended with an error before that.
         CannotRunHere: it made no step, too few steps, or took longer than `limit_s`.
     """
-    cache_folder = folder.parent / "caches" / arm
     if request.caches == "cold":
         caches.clear(cache_folder)
     base_env = {**request.env, **caches.environment(cache_folder)}
     base_env.setdefault("PYTHONHASHSEED", str(request.seed % 2**32))
-    env, planned = environment.build(
-        request.arm(arm), base_env, run_dir=folder, agent_dir=environment.AGENT, facts=facts
-    )
+    env, planned = environment.build(settings, base_env, run_dir=folder, agent_dir=environment.AGENT, facts=facts)
     job = Job(
         id=f"{folder.parent.name}/{folder.name}",
-        what=f"a run of the {arm}",
+        what=what,
         purpose=purpose,
         command=request.command,
         cwd=request.cwd,
         env=env,
-        settings=request.arm(arm),
+        settings=list(settings),
         plan=Plan(
             settings=planned,
             warmup_steps=warmup_steps,
             window_steps=window_steps,
             step_on=request.step_on,
             seed=request.seed,
-            pilot=window_steps is None,
+            pilot=purpose == "pilot",
+            sync_steps=request.objective in SYNCHRONISED and guard is None,
+            guard=guard,
         ),
         sandbox=request.sandbox,
         keep=[cache_folder],
-        finish=request.finish,
+        finish=request.finish and purpose != "guard",
+        memory=request.objective == "memory" and purpose == "measured",
     )
     outcome = launch(job, folder=folder, limit_s=limit_s, enough=enough)
     _refuse_incomplete(outcome, job, limit_s)
@@ -156,11 +201,13 @@ def launch(job: Job, *, folder: Path, limit_s: float, enough: Callable[[list[Rec
             probe.nvml.visible_gpus(job.env),
             launched.tree_pids,
             file=folder / "samples.jsonl",
+            memory=job.memory,
         )
         with sampler:
             ended_by, exit_ = _watch(launched, sampler, folder, job.plan.window_steps, limit_s, job.finish, enough)
     records = Records(folder).update()
     processes = [summarise(record, launched_s) for record in records]
+    energy = beside.energy(sampler.samples, processes)
     run = Run(
         id=job.id,
         purpose=job.purpose,
@@ -175,6 +222,10 @@ def launch(job: Job, *, folder: Path, limit_s: float, enough: Callable[[list[Rec
         changed_files=launched.changed_files,
         processes=processes,
         readback=_readback(job.settings, processes),
+        launched_s=launched_s,
+        energy_j=energy if isinstance(energy, Unknown) else energy.joules,
+        energy_from="" if isinstance(energy, Unknown) else energy.source,
+        peak_tree_bytes=beside.peak_tree_bytes(sampler.samples),
     )
     document.write(folder / "run.json", run)
     return Outcome(
@@ -184,7 +235,7 @@ def launch(job: Job, *, folder: Path, limit_s: float, enough: Callable[[list[Rec
         all_records=records,
         records=stepping(records),
         warmup_steps=job.plan.warmup_steps,
-        outside=_outside(sampler, run),
+        outside=beside.outside(sampler, run),
     )
 
 
@@ -260,20 +311,6 @@ def _watch(
 def _all_windows(records: Sequence[Record]) -> bool:
     windows = [window for record in records if (window := record.last("window"))]
     return bool(windows) and len(windows) >= max(int(window["world_size"]) for window in windows)
-
-
-def _outside(sampler: probe.Sampler, run: Run) -> probe.Judgement | None:
-    spans = [(process.window.begin_s, process.window.end_s) for process in run.processes if process.window is not None]
-    # The steps of a trace take less than the samples are apart: what came just before counts too.
-    spans += [
-        (process.trace.begin_s - AROUND_TRACE_S, process.trace.end_s)
-        for process in run.processes
-        if process.trace is not None and process.trace.begin_s is not None and process.trace.end_s is not None
-    ]
-    if not spans:
-        return None
-    judged = probe.judge(sampler.samples, min(begin for begin, _ in spans), max(end for _, end in spans))
-    return msgspec.structs.replace(judged, unknown=[*judged.unknown, *sampler.errors])
 
 
 def _refuse_incomplete(outcome: Outcome, job: Job, limit_s: float) -> None:

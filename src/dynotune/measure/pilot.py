@@ -29,6 +29,11 @@ MIN_STEPS = 8
 # that. Below the second one it still weighs heavily.
 LEAST_WINDOW_S = 0.1
 SHORT_WINDOW_S = 0.5
+# Of a 99th percentile: with 1000 steps 10 lie beyond it, and its place among them is known to about a third; with 200
+# there are two. Of slow steps the first number is not waited for. Of less than a hundred it is the slowest one.
+P99_STEPS, FEW_P99_STEPS, LEAST_P99_STEPS = 1000, 200, 100
+# Samples of energy are half a second apart, and what lies between them is taken from a straight line.
+ENERGY_WINDOW_S, LEAST_ENERGY_WINDOW_S = 3.0, 1.0
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +43,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         start_s: from launch to its begin, of the slower arm; `step_s`: a step of the slower arm.
         steady: false when a pilot had not become steady.
         whole_epochs: it holds this many epochs of the loader; 0 when it is shorter than one, or they are unknown.
+        num_steps: 0 where a run ends with its first step, and none is timed.
     """
 
     warmup_steps: int
@@ -54,6 +60,22 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def run_s(self) -> float:
         return self.start_s + self.window_s
+
+
+# A run of known length may take longer than its pilot: other arms, cold pages, a busy machine.
+PATIENCE = 4.0
+PATIENCE_S = 60.0
+PILOT_LIMIT_S = 900.0
+
+
+def limit_s(request: Request, run_s: float | None) -> float:
+    """For one run; `run_s`: what it is known to take, None for a pilot."""
+    if request.timeout_s is not None:
+        return request.timeout_s
+    if run_s is None:
+        return PILOT_LIMIT_S
+    # How long a program takes that runs to its own end, no pilot has seen.
+    return math.inf if request.finish else PATIENCE * run_s + PATIENCE_S
 
 
 class Steadiness:
@@ -84,6 +106,25 @@ class Steadiness:
         return len(steps) - steady >= STEADY_STEPS and sum(steps[steady:]) >= STEADY_S
 
 
+class FirstStep:
+    """Tells when a run has made its first step, as the pilot of the same arm made its own.
+
+    What repeats before the training (a look at the data, an evaluation) passes for steps at first: the run goes on
+    until it has found the step that the pilot had found, or has made as many steps.
+    """
+
+    def __init__(self, pilot: Outcome) -> None:
+        self._num_steps = max((len(record.steps) for record in pilot.records), default=1)
+        self._steps = {(record.last("cycle") or {}).get("step") for record in pilot.records}
+
+    def __call__(self, records: list[Record]) -> bool:
+        return bool(records) and all(map(self._is_there, records))
+
+    def _is_there(self, record: Record) -> bool:
+        found = (record.last("cycle") or {}).get("step") in self._steps
+        return bool(record.steps) and (found or len(record.steps) >= self._num_steps)
+
+
 def steady_steps(record: Record) -> int | None:
     """Steps before it was steady; None while that cannot be told."""
     flags = [step.flags for step in record.steps]
@@ -105,14 +146,16 @@ def plan(request: Request, pilots: Sequence[Outcome], left_s: float | None) -> t
         UsageError: the time left affords no comparison that could find anything.
     """
     whole = plan_window(request, pilots)
-    if request.window_steps is None:  # who asks for so few is warned, and gets them
-        _refuse_too_short(whole)
+    if request.window_steps is None and whole.num_steps:  # who asks for so few is warned, and gets them
+        refuse_too_short(request, whole)
     if left_s is None:
         return whole, request.max_pairs
     fewest = min(LOOKS[0], request.max_pairs)
     numbers = [n for n in range(request.max_pairs, fewest - 1, -1) if n % 2 == 0 or n == request.max_pairs]
     enough = min(whole.num_steps, math.ceil(MIN_WINDOW_S / whole.step_s))
-    for least in (enough, math.ceil(LEAST_WINDOW_S / whole.step_s)):
+    few = min(whole.num_steps, math.ceil(LEAST_WINDOW_S / whole.step_s))
+    floor = min(whole.num_steps, fewest_steps(request, whole.step_s))
+    for least in (max(enough, floor), max(few, floor)):
         for num_pairs in numbers:
             try:
                 window = plan_window(request, pilots, num_runs=2 * num_pairs, budget_s=left_s)
@@ -130,14 +173,25 @@ def plan(request: Request, pilots: Sequence[Outcome], left_s: float | None) -> t
 
 
 def plan_window(
-    request: Request, pilots: Sequence[Outcome], *, num_runs: int = 1, budget_s: float | None = None
+    request: Request,
+    pilots: Sequence[Outcome],
+    *,
+    num_runs: int = 1,
+    budget_s: float | None = None,
+    num_telling: int | None = None,
 ) -> Window:
     """The window for all runs, from the pilot of each arm.
+
+    Args:
+        num_telling: the first so many pilots tell how much runs differ, and so how long it is; None for all. Many arms
+            differ for another reason than noise.
 
     Raises:
         CannotRunHere: the program ends before there is anything to time.
         UsageError: the budget affords no window.
     """
+    if request.objective == "time-to-first-step":
+        return _first_step_only(pilots)
     records = [pilot.records[0] for pilot in pilots]
     found = [steady_steps(record) for record in records]
     ended = [len(r.steps) for r, pilot in zip(records, pilots, strict=True) if pilot.run.ended_by == "command"]
@@ -150,13 +204,15 @@ def plan_window(
     step_s = max(statistics.fmean(times) for times in steady)
     num_steps, whole_epochs = request.window_steps, 0
     if num_steps is None:
-        usable = [[times] for times in steady if len(times) >= MIN_WINDOW_STEPS]
+        usable = [[times] for times in steady[:num_telling] if len(times) >= MIN_WINDOW_STEPS]
         num_steps = (
             window_length(usable, start_s=start_s, budget_s=budget_s, num_runs=num_runs) if usable else MIN_WINDOW_STEPS
         )
         longest_s = MAX_WINDOW_S if budget_s is None else min(MAX_WINDOW_S, budget_s / num_runs - start_s)
+        fewest = fewest_steps(request, step_s)
+        num_steps = max(num_steps, fewest, min(_wanted_steps(request), int(longest_s / step_s)))
         whole_epochs = _whole_epochs(epoch_steps(records), num_steps, longest_s / step_s, most and most - warmup)
-        num_steps = whole_epochs * (epoch_steps(records) or 0) or num_steps
+        num_steps = max(fewest, whole_epochs * (epoch_steps(records) or 0) or num_steps)
         if most is not None:
             num_steps = min(num_steps, most - warmup)
     return Window(
@@ -191,12 +247,52 @@ def _refuse_too_few(request: Request, most: int, warmup: int) -> None:
     )
 
 
-def _refuse_too_short(window: Window) -> None:
+def fewest_steps(request: Request, step_s: float) -> int:
+    """That the objective needs, where the program makes so many."""
+    if request.objective == "latency-p99":
+        return FEW_P99_STEPS
+    return math.ceil(ENERGY_WINDOW_S / step_s) if request.objective == "energy" else 0
+
+
+def _wanted_steps(request: Request) -> int:
+    """That the objective is better off with, where they do not take too long."""
+    return P99_STEPS if request.objective == "latency-p99" else 0
+
+
+def _first_step_only(pilots: Sequence[Outcome]) -> Window:
+    """Runs that end with their first step: it is known as one when the cycle is found, a few steps later."""
+    ends_s = [
+        pilot.records[0].steps[min(num_steps_to_find(pilot.records[0]), len(pilot.records[0].steps) - 1)].end_s
+        - pilot.launched_s
+        for pilot in pilots
+    ]
+    step_s = max(statistics.median(pilot.records[0].step_s) for pilot in pilots)
+    return Window(warmup_steps=0, num_steps=0, start_s=max(ends_s), step_s=step_s)
+
+
+def refuse_too_short(request: Request, window: Window) -> None:
+    """
+    Raises:
+        CannotRunHere: nothing could be told from so short a window.
+    """
+    longer = "Let the command run longer (more epochs, more data)"
+    if request.objective == "latency-p99" and window.num_steps < LEAST_P99_STEPS:
+        raise CannotRunHere(
+            f"The window would be {window.num_steps} steps: of less than {LEAST_P99_STEPS} the 99th percentile is the "
+            "slowest one, and says little.",
+            hint=f"{longer}, or choose another --objective.",
+        )
+    if request.objective == "energy" and window.window_s < LEAST_ENERGY_WINDOW_S:
+        raise CannotRunHere(
+            f"The window would be {window.num_steps} steps, {1000 * window.window_s:.0f} ms in all: too short for "
+            "energy, which is sampled twice a second.",
+            hint=f"{longer}, or ask for more with --steps.",
+        )
     if window.window_s < LEAST_WINDOW_S:
         raise CannotRunHere(
             f"The window would be {window.num_steps} steps, {1000 * window.window_s:.0f} ms in all: too short to tell. "
             f"Below {1000 * LEAST_WINDOW_S:.0f} ms the kernel's scheduling decides, not the settings.",
-            hint="Let the command run longer (more epochs, more data), or ask for more with --steps.",
+            hint=f"{longer}, or ask for more with --steps.",
         )
 
 

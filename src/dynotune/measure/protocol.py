@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from pathlib import Path
 
@@ -11,23 +10,17 @@ import msgspec
 from dynotune import knobs, probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.run_folder import fresh_folder
-from dynotune.measure import schedule, summary
-from dynotune.measure.machine import alone, facts_of
+from dynotune.measure import objective, schedule, summary
+from dynotune.measure.machine import alone, facts_of, refuse_another_machine
 from dynotune.measure.one_run import Outcome, refuse_impossible, refuse_rejected, run_arm
-from dynotune.measure.pilot import Steadiness, Window, plan, plan_window
+from dynotune.measure.pilot import FirstStep, Steadiness, Window, limit_s, plan, plan_window
 from dynotune.measure.request import Request, Watcher
 from dynotune.measure.stats import Judgement, judge
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName, Comparison, FailedArm, Pair, Voided
-from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, RecordError
+from dynotune.schema.errors import CommandFailed, DynotuneError, RecordError
 
 FILE = "comparison.json"
-PILOT_LIMIT_S = 900.0
-# A run of known length may take longer than its pilot: other arms, cold pages, a busy machine.
-PATIENCE = 4.0
-PATIENCE_S = 60.0
-# Where one of these differs, times cannot be compared.
-SAME_MACHINE = ("host.cpu", "host.num_cores", "gpu.name", "gpu.count", "torch.version")
 ARMS: tuple[ArmName, ArmName] = ("baseline", "candidate")
 
 
@@ -54,12 +47,14 @@ def compare(request: Request, watcher: Watcher) -> Comparison:
             watcher.warn(caution)
     for arm in ARMS:
         refuse_impossible(request, arm, facts)
+    objective.refuse_impossible(request)
     folder = new_run_folder(request.base)
     comparison = Comparison(
         id=folder.name,
         command=request.command,
         settings=request.settings,
         against=request.against,
+        objective=request.objective,
         margin=request.margin,
         max_pairs=request.max_pairs,
         warmup_steps=request.warmup_steps,
@@ -107,14 +102,10 @@ def resume(folder: Path, request: Request, watcher: Watcher) -> Comparison:
         caches=comparison.caches,
         sandbox=comparison.sandbox == "auto",
         finish=comparison.finish,
+        objective=comparison.objective,
     )
-    now = facts_of(request)
-    moved = [name for name in SAME_MACHINE if now.get(name) != comparison.facts.get(name)]
-    if moved:
-        raise CannotRunHere(
-            f"This comparison was begun elsewhere: {', '.join(moved)} differ. Pairs of two machines say nothing.",
-            hint="Start it anew here.",
-        )
+    objective.refuse_impossible(request)
+    refuse_another_machine("comparison", comparison.facts, facts_of(request))
     return _sit(request, folder, watcher)
 
 
@@ -141,6 +132,7 @@ class _Session:
         self._watcher = watcher
         self._began_s = time.monotonic()
         self._outcomes: list[Outcome] = []
+        self._first_steps: dict[ArmName, FirstStep] = {}
 
     def run(self) -> Comparison:
         if _is_over(self._comparison):
@@ -158,11 +150,12 @@ class _Session:
     # Pilots
 
     def _pilots(self) -> Window:
-        limit_s = self._request.timeout_s or PILOT_LIMIT_S
+        limit = limit_s(self._request, None)
         outcomes = []
         for arm in ARMS:
             self._watcher.running(f"pilot: {arm}")
-            outcomes.append(self._launch(arm, f"pilot-{arm}", limit_s, window=None))
+            outcomes.append(self._launch(arm, f"pilot-{arm}", limit, window=None))
+            self._first_steps[arm] = FirstStep(outcomes[-1])
         if self._comparison.run_s is not None:
             # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
             return plan_window(self._request, outcomes)
@@ -170,11 +163,12 @@ class _Session:
         if max_pairs < self._request.max_pairs:
             self._watcher.say(f"The budget affords {max_pairs} of {self._request.max_pairs} pairs.")
         cautions = summary.window_cautions(self._request, window)
+        cautions += objective.cautions(self._request.objective, window.num_steps)
         for caution in cautions:
             self._watcher.warn(caution)
         self._update(
-            warmup_steps=window.warmup_steps,
-            window_steps=window.num_steps,
+            warmup_steps=window.warmup_steps or None,
+            window_steps=window.num_steps or None,
             run_s=window.run_s,
             max_pairs=max_pairs,
             unit=summary.unit(outcomes),
@@ -184,7 +178,7 @@ class _Session:
         self._watcher.say(summary.cost(self._comparison, window))
         return window
 
-    def _launch(self, arm: ArmName, name: str, limit_s: float, window: Window | None) -> Outcome:
+    def _launch(self, arm: ArmName, name: str, limit: float, window: Window | None) -> Outcome:
         folder = fresh_folder(self._folder / name)
         try:
             outcome = run_arm(
@@ -193,16 +187,15 @@ class _Session:
                 folder=folder,
                 purpose="pilot" if window is None else "measured",
                 facts=self._comparison.facts,
-                limit_s=limit_s,
-                warmup_steps=window.warmup_steps if window else None,
-                window_steps=window.num_steps if window else None,
-                enough=Steadiness(self._request),
+                limit_s=limit,
+                warmup_steps=(window.warmup_steps or None) if window else None,
+                window_steps=(window.num_steps or None) if window else None,
+                enough=self._first_steps[arm] if window else Steadiness(self._request),
             )
         except CommandFailed as error:
             raise _ArmFailed(FailedArm(arm, error.command_exit_code, list(error.last_lines), str(folder))) from error
         refuse_rejected(outcome, f"in the {arm}")
-        # Without the steps: of a fast program they would fill the memory beside what is measured.
-        self._outcomes.append(msgspec.structs.replace(outcome, records=[], all_records=[]))
+        self._outcomes.append(outcome.without_steps)
         self._update(
             readback=summary.merged_readback(self._comparison, outcome, arm),
             set_by=summary.changes_by_program(self._comparison, outcome),
@@ -212,9 +205,7 @@ class _Session:
     # Pairs
 
     def _pairs(self, window: Window) -> None:
-        # How long a program takes that runs to its own end, no pilot has seen.
-        own_limit_s = math.inf if self._request.finish else PATIENCE * window.run_s + PATIENCE_S
-        limit_s = self._request.timeout_s or own_limit_s
+        limit = limit_s(self._request, window.run_s)
         while not (judgement := self._judge()).finished:
             valid, attempt = len(self._comparison.pairs), len(self._comparison.pairs) + len(self._comparison.voided)
             if self._out_of_time(window):
@@ -223,18 +214,18 @@ class _Session:
                 )
                 break
             order = schedule.orders(self._comparison.max_pairs, self._comparison.seed)
-            self._pair(attempt + 1, order[valid], window, limit_s)
+            self._pair(attempt + 1, order[valid], window, limit)
         self._conclude(judgement)
 
-    def _pair(self, number: int, first: ArmName, window: Window, limit_s: float) -> None:
+    def _pair(self, number: int, first: ArmName, window: Window, limit: float) -> None:
         values: dict[ArmName, float] = {}
         runs: dict[ArmName, Outcome] = {}
         for arm in (first, _other(first)):
             self._watcher.running_arm(arm, pair=number, max_pairs=self._comparison.max_pairs)
-            runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit_s, window)
-            values[arm] = summary.value_s(runs[arm], self._comparison.unit)
+            runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window)
+            values[arm] = objective.value(runs[arm], self._request.objective, self._comparison.unit)
         pair = Pair(first, values["baseline"], values["candidate"], runs["baseline"].run.id, runs["candidate"].run.id)
-        reasons = summary.void_reasons(runs)
+        reasons = objective.void_reasons(self._request.objective, runs)
         if reasons:
             voided = Voided(number, "; ".join(reasons), pair)
             self._update(voided=[*self._comparison.voided, voided])
@@ -243,7 +234,7 @@ class _Session:
             self._update(pairs=[*self._comparison.pairs, pair])
             self._watcher.finished(
                 pair, number=len(self._comparison.pairs), max_pairs=self._comparison.max_pairs,
-                unit=self._comparison.unit,
+                unit=self._comparison.unit, objective=self._comparison.objective,
             )  # fmt: skip
 
     def _judge(self) -> Judgement:
@@ -268,6 +259,9 @@ class _Session:
         """The answer, with what is shown beside it of the pairs that count."""
         runs: dict[ArmName, list[summary.MeasuredRun]] = {arm: [] for arm in ARMS}
         warnings = [*self._comparison.warnings, *summary.warnings(self._outcomes)]
+        warnings += objective.notes(self._request.objective, self._outcomes)
+        pairs = self._comparison.pairs
+        values = [pair.baseline_s for pair in pairs], [pair.candidate_s for pair in pairs]
         for pair in self._comparison.pairs:
             for arm, run in zip(ARMS, (pair.baseline_run, pair.candidate_run), strict=True):
                 # From disk: some may be of an earlier sitting.
@@ -277,8 +271,8 @@ class _Session:
                     warnings.append(f"left out of what is shown beside the answer: {error.message}")
         self._update(
             **answer,
-            baseline=summary.arm_summary(runs["baseline"], self._comparison.unit),
-            candidate=summary.arm_summary(runs["candidate"], self._comparison.unit),
+            baseline=summary.arm_summary(runs["baseline"], self._comparison.unit, values[0]),
+            candidate=summary.arm_summary(runs["candidate"], self._comparison.unit, values[1]),
             warnings=warnings,
         )
 

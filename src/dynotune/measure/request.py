@@ -9,7 +9,7 @@ import msgspec
 
 from dynotune.measure.schedule import MAX_PAIRS
 from dynotune.measure.stats import MARGIN
-from dynotune.schema.comparison import ArmName, Caches, Pair, Voided
+from dynotune.schema.comparison import ArmName, Caches, Objective, Pair, Voided
 from dynotune.schema.setting import Setting
 
 
@@ -23,6 +23,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         warmup_steps, window_steps: given by the user; None to find them by pilots.
         timeout_s: for each run; None for a limit from what the pilots took.
         budget_s: for the whole comparison; None for no limit.
+        objective: what is compared; lower is better of all of them.
     """
 
     command: list[str]
@@ -43,6 +44,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: bool = True
     lock: bool = True
     finish: bool = False
+    objective: Objective = "throughput"
 
     def arm(self, name: ArmName) -> list[Setting]:
         return self.settings if name == "candidate" else self.against
@@ -89,6 +91,8 @@ class Watcher(Protocol):
 
     def running_arm(self, arm: ArmName, *, pair: int, max_pairs: int) -> None: ...
 
-    def finished(self, pair: Pair, *, number: int, max_pairs: int, unit: str = "sample") -> None: ...
+    def finished(
+        self, pair: Pair, *, number: int, max_pairs: int, unit: str = "sample", objective: Objective = "throughput"
+    ) -> None: ...
 
     def voided(self, voided: Voided) -> None: ...

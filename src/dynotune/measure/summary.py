@@ -34,6 +34,10 @@ class MeasuredRun(msgspec.Struct, frozen=True):
         return max(window.end_s - window.begin_s for window in windows)
 
     @property
+    def is_timed(self) -> bool:
+        return any(rank.window is not None for rank in self.ranks)
+
+    @property
     def num_steps(self) -> int:
         return max(rank.window.num_steps for rank in self.ranks if rank.window is not None)
 
@@ -49,9 +53,18 @@ def measured(run: Run) -> MeasuredRun:
     return MeasuredRun(run, [process for process in run.processes if process.window is not None])
 
 
+def without_window(run: Run) -> MeasuredRun:
+    """A run that was ended with its first step: the ranks, or the process that made the most steps."""
+    stepping = [process for process in run.processes if process.num_steps]
+    ranks = [process for process in stepping if process.rank is not None]
+    most = max((process.num_steps for process in stepping), default=0)
+    return MeasuredRun(run, ranks if len(ranks) > 1 else [p for p in stepping if p.num_steps == most][:1])
+
+
 def read_run(folder: Path) -> MeasuredRun:
     """Raises RecordError when it cannot be read."""
-    return measured(document.read(folder / "run.json", Run))
+    run = document.read(folder / "run.json", Run)
+    return measured(run) if any(process.window for process in run.processes) else without_window(run)
 
 
 def value_s(outcome: Outcome, unit: Unit) -> float:
@@ -84,14 +97,16 @@ def step(outcome: Outcome) -> str:
     return max(counted, key=lambda process: process.num_steps).step or "" if counted else ""
 
 
-def arm_summary(runs: Sequence[MeasuredRun], unit: Unit) -> ArmSummary:
-    """Medians over the runs; None where nothing was measured."""
+def arm_summary(runs: Sequence[MeasuredRun], unit: Unit, values: Sequence[float] = ()) -> ArmSummary:
+    """Medians over the runs, and over the objective's `values`; None where nothing was measured."""
     if not runs:
-        return ArmSummary()
-    per_step = statistics.median(run.wall_s / run.num_steps for run in runs)
-    counted = [(run.wall_s, run.num_samples) for run in runs if run.num_samples]
+        return ArmSummary(value=_median(values))
+    timed = [run for run in runs if run.is_timed]
+    per_step = _median(run.wall_s / run.num_steps for run in timed)
+    counted = [(run.wall_s, run.num_samples) for run in timed if run.num_samples]
     per_sample = statistics.median(wall_s / num for wall_s, num in counted) if unit == "sample" and counted else None
     return ArmSummary(
+        value=_median(values),
         s_per_sample=per_sample,
         samples_per_s=1 / per_sample if per_sample else None,
         s_per_step=per_step,
@@ -164,7 +179,9 @@ def warnings(outcomes: Sequence[Outcome]) -> list[str]:
 
 def window_cautions(request: Request, window: PlannedWindow) -> list[str]:
     """What the planned window gives reason to be wary of."""
-    found = []
+    found: list[str] = []
+    if not window.num_steps:
+        return found
     if not window.steady:
         found.append("A pilot never became steady; the window begins in the middle of it.")
     if request.warmup_steps is not None and window.warmup_steps > request.warmup_steps:
@@ -189,6 +206,11 @@ def sandbox_warnings(outcome: Outcome) -> list[str]:
 def cost(comparison: Comparison, window: PlannedWindow) -> str:
     """What the comparison will take, in words."""
     most_s = 2 * comparison.max_pairs * window.run_s
+    if not window.num_steps:
+        return (
+            f"Each run ends with its first steps; about {window.run_s:.0f} s. At most {comparison.max_pairs} pairs, "
+            f"{most_s / 60:.1f} min; fewer when it is clear."
+        )
     epochs = f" ({window.whole_epochs} whole epochs)" if window.whole_epochs else ""
     return (
         f"Each run: {window.warmup_steps} steps of warm-up, then {window.num_steps} timed as a whole{epochs}; "

@@ -12,6 +12,7 @@ CUDA context. `samples.jsonl` is the one file written, where the caller says.
 
 from dynotune.probe import compatibility, environment, gpu, host, nvml, torch_build
 from dynotune.probe.counters import descendants
+from dynotune.probe.energy import Energy, energy
 from dynotune.probe.foreign import Judgement, foreign, judge
 from dynotune.probe.interpreter import interpreter
 from dynotune.probe.machine import machine
@@ -20,11 +21,13 @@ from dynotune.probe.samples import Sample, read_samples
 from dynotune.probe.window import over
 
 __all__ = [
+    "Energy",
     "Judgement",
     "Sample",
     "Sampler",
     "compatibility",
     "descendants",
+    "energy",
     "environment",
     "foreign",
     "gpu",

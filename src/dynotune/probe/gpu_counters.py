@@ -66,6 +66,7 @@ class GpuCounters:
             return answer(library, lambda: int(call()))
 
         power_mw = ask(lambda: library.nvmlDeviceGetPowerUsage(handle))
+        energy_mj = ask(lambda: library.nvmlDeviceGetTotalEnergyConsumption(handle))
         return Gpu(
             nvml_index=index,
             utilisation_percent=ask(lambda: library.nvmlDeviceGetUtilizationRates(handle).gpu),
@@ -81,6 +82,7 @@ class GpuCounters:
             pcie_tx_bytes_per_s=rates.tx_bytes_per_s,
             pcie_generation=rates.generation,
             pcie_width=rates.width,
+            energy_j=energy_mj if isinstance(energy_mj, Unknown) else energy_mj / 1000,
         )
 
     def _processes(self, index: int, handle: Any, ours: Collection[int]) -> list[GpuProcess] | Unknown:
@@ -136,4 +138,5 @@ def _unknown(index: int, why: Unknown) -> Gpu:
         pcie_tx_bytes_per_s=why,
         pcie_generation=why,
         pcie_width=why,
+        energy_j=why,
     )

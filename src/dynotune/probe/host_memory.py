@@ -141,3 +141,12 @@ def _events(root: Path) -> Facts:
     except (OSError, ValueError) as error:
         return dict.fromkeys(names, Unknown(f"memory.events cannot be read: {error}"))
     return {name: events.get(key, Unknown(f"memory.events has no {key}")) for name, key in names.items()}
+
+
+def num_oom_kills(root: Path = Path("/")) -> int | Unknown:
+    """Processes that the kernel has killed since it booted because memory ran out, of all control groups."""
+    try:
+        found = kernel_files.counts(root / "proc/vmstat").get("oom_kill")
+    except (OSError, ValueError) as error:
+        return Unknown(f"/proc/vmstat cannot be read: {error}")
+    return Unknown("/proc/vmstat has no oom_kill") if found is None else found

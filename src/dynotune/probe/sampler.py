@@ -14,6 +14,7 @@ from dynotune.probe.gpu_counters import GpuCounters
 from dynotune.probe.pcie_meter import PcieMeter
 from dynotune.probe.samples import ByName, Sample, SamplesFile, Tree
 from dynotune.probe.thread_counter import ThreadCounter
+from dynotune.probe.tree_memory import tree_bytes
 from dynotune.schema.facts import Unknown
 
 INTERVAL_S = 0.5
@@ -38,6 +39,7 @@ class Sampler:
         root: where `/proc` and `/sys` stand.
         nvml: used instead of `pynvml`.
         clock: CLOCK_MONOTONIC.
+        memory: ask for the memory of the tree, too.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Sampler:
         root: Path = Path("/"),
         nvml: Any = None,
         clock: Callable[[], float] = time.monotonic,
+        memory: bool = False,
     ) -> None:
         self._cpus = frozenset(cpus)
         self._tree_pids = tree_pids
@@ -59,6 +62,7 @@ class Sampler:
         self._file: SamplesFile | None = None
         self._root = root
         self._clock = clock
+        self._memory = memory
         self._tree = counters.TreeCounter(root)
         self._gpus = GpuCounters(gpus, nvml=nvml, root=root)
         self._pcie = PcieMeter([] if isinstance(gpus, Unknown) else gpus, nvml=nvml)
@@ -162,6 +166,7 @@ class Sampler:
             thread_cpu_s=self._by_thread(pids),
             vmstat=vmstat,
             memory_events=counters.memory_events(self._memory_events),
+            tree_bytes=self._tree_bytes(pids) if self._memory else None,
         )
 
     def _list_tree(self) -> list[int] | Unknown:
@@ -175,6 +180,9 @@ class Sampler:
             return self._tree.read(pids)
         except (OSError, ValueError) as error:
             return Unknown(f"the process tree cannot be read: {error}")
+
+    def _tree_bytes(self, pids: list[int] | Unknown) -> int | Unknown:
+        return pids if isinstance(pids, Unknown) else tree_bytes(pids, self._root)
 
     def _by_process(self, tree: Tree | Unknown) -> ByName | Unknown:
         if isinstance(tree, Unknown):

@@ -104,6 +104,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         pcie_tx_bytes_per_s: out of it.
         pcie_generation, pcie_width: of the link, asked with the throughput.
         pcie_replays: packets sent again since the driver was loaded.
+        energy_j: taken since the driver was loaded.
     """
 
     nvml_index: int
@@ -120,6 +121,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     pcie_tx_bytes_per_s: int | Unknown = NOT_RECORDED
     pcie_generation: int | Unknown = NOT_RECORDED
     pcie_width: int | Unknown = NOT_RECORDED
+    energy_j: float | Unknown = NOT_RECORDED
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +137,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         thread_cpu_s: likewise of threads that PyTorch names, since they were found.
         vmstat: counters of `/proc/vmstat` since the machine started.
         memory_events: of our control group, since it was made.
+        tree_bytes: memory of the tree, shared pages counted once; None where it was not asked for.
     """
 
     time_s: float
@@ -149,6 +152,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     thread_cpu_s: ByName | Unknown = NOT_RECORDED
     vmstat: ByName | Unknown = NOT_RECORDED
     memory_events: ByName | Unknown = NOT_RECORDED
+    tree_bytes: int | Unknown | None = None
 
 
 class _Header(msgspec.Struct, frozen=True):

@@ -4,57 +4,27 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from dynotune.report import words
 from dynotune.report.ceilings import ceilings_report, limit_report
+from dynotune.report.pasted import Pasted
+from dynotune.report.step_parts import Bar, Legend
 from dynotune.report.trace_parts import place, prose, title
 from dynotune.schema.diagnosis import Diagnosis, Finding, NotKnown, Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Shares, Timing
+from dynotune.schema.observation import Timing
 
 __all__ = ["diagnosis_report"]
 
 NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 200
 NUM_UNKNOWN = 10
 LONGEST_REASON = 120
-WIDTH_OF_TWO_COLUMNS = 78
-JUSTIFIED: list[Literal["left", "right"]] = ["left", "left", "right", "right"]
 SEVERITY_STYLES: dict[Severity, str] = {"high": "bold red", "medium": "bold yellow", "low": "bold blue"}
 UPPER_BOUNDS = "each bound on its own: they overlap, and compare proves what is gained"
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One part of a step; `alone`: what it is called where there is no device."""
-
-    field: str
-    label: str
-    alone: str
-    glyph: str
-    ascii_glyph: str
-    style: str
-
-    def of(self, shares: Shares) -> float:
-        share: float = getattr(shares, self.field)
-        return share
-
-
-PARTS = (
-    _Part("device", "device works", "operators", "█", "#", "green"),
-    _Part("communication", "communication, exposed", "communication", "▒", "%", "magenta"),
-    _Part("transfer", "transfer, exposed", "transfer", "▓", "=", "yellow"),
-    _Part("input", "waits for input", "waits for input", "i", "i", "bold red"),
-    _Part("host", "waits for the host", "Python between operators", "h", "h", "bold red"),
-    _Part("other", "other", "other", "·", ".", "bold blue"),
-)
 
 
 def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
@@ -106,66 +76,7 @@ def _shares(diagnosis: Diagnosis) -> list[RenderableType]:
         return []
     busy = diagnosis.busy_share
     detail = words.duration(timing.step_s) + ("" if busy is None else f", the device busy for {words.share(busy)}")
-    return [Group(title("A step", detail), _Bar(shares), _Legend(shares, timing.step_s, busy is not None))]
-
-
-@dataclass(frozen=True, slots=True)
-class _Bar:
-    """A step as one bar; each part that is not nothing has a column at least where there is room."""
-
-    shares: Shares
-    widest: int = 100
-
-    def cells(self, width: int) -> list[int]:
-        """Columns of each of `PARTS`, by largest remainders; they sum to `width`."""
-        exact = [width * max(0.0, part.of(self.shares)) for part in PARTS]
-        cells = [int(cell) for cell in exact]
-        by_remainder = sorted(range(len(PARTS)), key=lambda at: cells[at] - exact[at])
-        for at in by_remainder[: max(0, width - sum(cells))]:
-            cells[at] += 1
-        return cells
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        bar = Text(no_wrap=True, overflow="crop", end="\n")
-        for part, cells in zip(PARTS, self.cells(min(options.max_width, self.widest)), strict=True):
-            bar.append(_glyph(part, options) * cells, style=part.style)
-        yield bar
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(min(8, self.widest), min(options.max_width, self.widest))
-
-
-@dataclass(frozen=True, slots=True)
-class _Legend:
-    """The parts with their shares and times, in two columns where there is room."""
-
-    shares: Shares
-    step_s: float
-    has_device: bool
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        num_columns = 2 if options.max_width >= WIDTH_OF_TWO_COLUMNS else 1
-        legend = Table.grid(padding=(0, 2, 0, 0))
-        for justify in JUSTIFIED * num_columns:
-            legend.add_column(justify=justify, no_wrap=True)
-        entries = [
-            (
-                Text(_glyph(part, options), style=part.style),
-                part.label if self.has_device else part.alone,
-                words.fine_share(share),
-                words.duration(share * self.step_s, column=True),
-            )
-            for part in PARTS
-            if (share := part.of(self.shares)) > 0
-        ]
-        num_rows = -(-len(entries) // num_columns)
-        for at in range(num_rows):
-            legend.add_row(*(cell for entry in entries[at::num_rows] for cell in entry))
-        yield legend
-
-
-def _glyph(part: _Part, options: ConsoleOptions) -> str:
-    return part.ascii_glyph if options.ascii_only else part.glyph
+    return [Group(title("A step", detail), Bar(shares), Legend(shares, timing.step_s, busy is not None))]
 
 
 def _findings(heading: str, findings: Sequence[Finding], command: Sequence[str]) -> list[RenderableType]:
@@ -212,25 +123,10 @@ def _commands(finding: Finding, command: Sequence[str]) -> list[RenderableType]:
     """Lines to be pasted."""
     lines: list[RenderableType] = []
     if finding.candidates:
-        lines.append(_Pasted([*map(str, finding.candidates), "--", *command]))
+        arguments = [*map(str, finding.candidates), "--", *command]
+        lines.append(Pasted(["dynotune", "compare", *map(shlex.quote, arguments)], indent=2))
     lines += [Text(f"  {words.plain(line, longest=4000)}", style="cyan", overflow="fold") for line in finding.commands]
     return lines
-
-
-@dataclass(frozen=True, slots=True)
-class _Pasted:
-    """`dynotune compare …` on as many lines as it takes, which a shell reads as one."""
-
-    arguments: Sequence[str]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        line, rest = "  dynotune compare", [words.plain(shlex.quote(word), longest=4000) for word in self.arguments]
-        for word in rest:
-            if cell_len(f"{line} {word} \\") > options.max_width:
-                yield Text(f"{line} \\", style="cyan", overflow="fold")
-                line = "    "
-            line = f"{line} {word}"
-        yield Text(line, style="cyan", overflow="fold")
 
 
 def _jitter(steps: Timing | Unknown, findings: Sequence[Finding], command: Sequence[str]) -> list[RenderableType]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -13,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dynotune.report import words
-from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, Pair, Voided
+from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, Objective, Pair, Voided
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 
-__all__ = ["Progress", "comparison_table", "overview"]
+__all__ = ["Progress", "comparison_table"]
 
 VERDICT_STYLES = {
     "faster": "bold green",
@@ -37,22 +36,6 @@ def comparison_table(comparison: Comparison) -> RenderableType:
         parts.append(Padding(_arms(comparison), (1, 0)))
     parts.append(_notes(comparison))
     return Group(*parts)
-
-
-def overview(comparisons: Sequence[Comparison]) -> RenderableType:
-    """Several comparisons of one command, a row each."""
-    rows = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    for header in ("Settings", "Verdict", "Speed-up", "Interval", "Pairs"):
-        rows.add_column(header, overflow="fold", justify="right" if header == "Pairs" else "left")
-    for comparison in comparisons:
-        rows.add_row(
-            words.settings(comparison.settings),
-            Text(words.verdict(comparison), style=VERDICT_STYLES[comparison.verdict]),
-            words.speedup(comparison),
-            words.interval(comparison.ci),
-            str(comparison.num_pairs),
-        )
-    return rows
 
 
 class Progress:
@@ -95,14 +78,16 @@ class Progress:
         """One run of a pair is in progress. `pair` counts from 1."""
         self.running(f"pair {pair} of at most {max_pairs}: {arm}")
 
-    def finished(self, pair: Pair, *, number: int, max_pairs: int, unit: str = "sample") -> None:
+    def finished(
+        self, pair: Pair, *, number: int, max_pairs: int, unit: str = "sample", objective: Objective = "throughput"
+    ) -> None:
         """A pair is complete. Its ratio is one observation, not yet an answer."""
         self._clear()
         self._console.print(
             Text.assemble(
                 (f"pair {number:>2}/{max_pairs}  ", "dim"),
-                f"baseline {words.rate(1 / pair.baseline_s)} {unit}s/s, ",
-                f"candidate {words.rate(1 / pair.candidate_s)} {unit}s/s  ",
+                f"baseline {words.value(pair.baseline_s, objective, unit)}, ",
+                f"candidate {words.value(pair.candidate_s, objective, unit)}  ",
                 (words.times(pair.baseline_s / pair.candidate_s), "bold"),
             ),
             soft_wrap=True,
@@ -140,16 +125,17 @@ def _arms(comparison: Comparison) -> RenderableType:
     rows.add_column("")
     rows.add_column("baseline", overflow="fold")
     rows.add_column("candidate", overflow="fold")
-    rows.add_column("speed-up")
+    rows.add_column("ratio" if comparison.objective in ("memory", "energy") else "speed-up")
     baseline, candidate = comparison.baseline, comparison.candidate
-    unit = f"{comparison.unit}s/s"
-    throughput = words.rate(_per_s(baseline, comparison)), words.rate(_per_s(candidate, comparison))
+    objective = _objective(comparison)
     rows.add_row("settings", words.settings(comparison.against), words.settings(comparison.settings), "")
-    rows.add_row(unit, *throughput, Text(words.speedup(comparison), style="bold"))
+    rows.add_row(objective[0], *objective[1], Text(words.speedup(comparison), style="bold"))
     confidence = f"{comparison.confidence:.0%} interval"
     rows.add_row(confidence, "", "", words.interval(comparison.ci))
     rows.add_row("pairs", "", "", _pairs(comparison))
     for label, text in _details(baseline, candidate):
+        if label == objective[0]:
+            continue
         rows.add_row(label, *text, "", style="dim")
     return rows
 
@@ -169,6 +155,22 @@ def _details(baseline: ArmSummary, candidate: ArmSummary) -> list[tuple[str, tup
         row("device memory, peak", [words.num_bytes(arm.peak_device_bytes) for arm in arms]),
     ]
     return rows[:2] + [entry for entry in rows[2:] if set(entry[1]) != {words.UNKNOWN}]
+
+
+def _objective(comparison: Comparison) -> tuple[str, tuple[str, str]]:
+    """What was compared, of both arms."""
+    arms, unit = (comparison.baseline, comparison.candidate), comparison.unit
+    if comparison.objective == "throughput":
+        baseline, candidate = (words.rate(_per_s(arm, comparison)) for arm in arms)
+        return f"{unit}s/s", (baseline, candidate)
+    label = {
+        "latency-p99": "a step, 99th percentile",
+        "time-to-first-step": "time to first step",
+        "memory": "peak of memory",
+        "energy": f"energy a {unit}",
+    }[comparison.objective]
+    baseline, candidate = (words.value(arm.value, comparison.objective, unit) for arm in arms)
+    return label, (baseline, candidate)
 
 
 def _per_s(arm: ArmSummary, comparison: Comparison) -> float | None:
@@ -221,6 +223,10 @@ def _measured(comparison: Comparison) -> list[str]:
     lines = []
     if comparison.step:
         lines.append(f"A step is: {comparison.step}.")
+    if comparison.objective == "time-to-first-step":
+        lines.append("Each run ended when its first step was known; the device was synchronised at its end.")
+    if comparison.objective == "latency-p99":
+        lines.append("The device was synchronised after every step.")
     if comparison.window_steps is not None and comparison.warmup_steps is not None:
         lines.append(
             f"Each run timed {comparison.window_steps} steps as a whole, "

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dynotune.schema.comparison import Comparison
+from dynotune.schema.comparison import Comparison, Objective
 from dynotune.schema.setting import Setting
 
 __all__ = [
     "bandwidth",
     "change",
     "count",
+    "digits",
     "duration",
     "fine_share",
     "interval",
@@ -21,6 +22,7 @@ __all__ = [
     "share",
     "speedup",
     "times",
+    "value",
     "verdict",
 ]
 
@@ -29,17 +31,28 @@ UNKNOWN = "unknown"
 LARGE_RATIO = 1.1
 # Beyond these a ratio says only that it is not known, or that something else went wrong: no digits are shown.
 LARGEST_RATIO, SMALLEST_RATIO = 100.0, 0.01
+# What is less or more where the better arm is not the faster one; and in what else it is faster.
+_USED: dict[Objective, str] = {"memory": "memory", "energy": "energy"}
+_IN_WHAT: dict[Objective, str] = {
+    "latency-p99": " at the 99th percentile",
+    "time-to-first-step": " to its first step",
+}
 # From here a number with three digits reads as the next unit's one.
 ROUNDS_UP = 0.9995
 
 
 def verdict(comparison: Comparison) -> str:
     """The verdict in words: what the comparison proved, no more."""
+    used, in_what = _USED.get(comparison.objective), _IN_WHAT.get(comparison.objective, "")
     match comparison.verdict:
+        case "faster" if comparison.speedup and used:
+            return f"uses {100 * (1 - 1 / comparison.speedup):.2g}% less {used}"
+        case "slower" if comparison.speedup and used:
+            return f"uses {_more(1 / comparison.speedup)} {used}"
         case "faster" if comparison.speedup is not None:
-            return f"{_ratio(comparison.speedup)} faster"
+            return f"{_ratio(comparison.speedup)} faster{in_what}"
         case "slower" if comparison.speedup:
-            return f"{_ratio(1 / comparison.speedup)} slower"
+            return f"{_ratio(1 / comparison.speedup)} slower{in_what}"
         case "same":
             return f"no effect: within ±{comparison.margin * 100:g}%"
         case "undecided":
@@ -50,6 +63,21 @@ def verdict(comparison: Comparison) -> str:
             return "no verdict"
         case other:
             return other
+
+
+def value(number: float | None, objective: Objective, unit: str = "sample") -> str:
+    """A run's value of an objective, with its unit; of throughput its inverse, which is what people compare."""
+    if number is None:
+        return UNKNOWN
+    match objective:
+        case "throughput":
+            return f"{rate(1 / number)} {unit}s/s"
+        case "latency-p99" | "time-to-first-step":
+            return duration(number)
+        case "memory":
+            return num_bytes(number)
+        case "energy":
+            return f"{_threedigits(number)} J" if number >= ROUNDS_UP else f"{_threedigits(1000 * number)} mJ"
 
 
 def times(ratio: float | None, *, digits: int = 2) -> str:
@@ -63,14 +91,14 @@ def times(ratio: float | None, *, digits: int = 2) -> str:
 
 def speedup(comparison: Comparison) -> str:
     """The speed-up, with as many digits as the width of its interval deserves."""
-    return times(comparison.speedup, digits=_digits(comparison.ci))
+    return times(comparison.speedup, digits=digits(comparison.ci))
 
 
 def interval(ci: tuple[float, float] | None) -> str:
     """`1.38× to 1.47×`, with as many digits as its width deserves."""
     if ci is None:
         return UNKNOWN
-    return " to ".join(times(end, digits=_digits(ci)) for end in ci)
+    return " to ".join(times(end, digits=digits(ci)) for end in ci)
 
 
 def rate(per_s: float | None) -> str:
@@ -94,8 +122,8 @@ def duration(seconds: float | None, *, column: bool = False) -> str:
         return f"{seconds / 60:.3g} min"
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size * ROUNDS_UP:
-            return f"{_three_digits(seconds / size, zeros=column)} {unit}"
-    return f"{_three_digits(seconds * 1e6, zeros=column)} µs"
+            return f"{_threedigits(seconds / size, zeros=column)} {unit}"
+    return f"{_threedigits(seconds * 1e6, zeros=column)} µs"
 
 
 def change(seconds: float | None, *, column: bool = False) -> str:
@@ -130,8 +158,8 @@ def bandwidth(bytes_per_s: float | None) -> str:
         return UNKNOWN
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if bytes_per_s >= size * ROUNDS_UP:
-            return f"{_three_digits(bytes_per_s / size)} {unit}/s"
-    return f"{_three_digits(bytes_per_s)} B/s"
+            return f"{_threedigits(bytes_per_s / size)} {unit}/s"
+    return f"{_threedigits(bytes_per_s)} B/s"
 
 
 def num_bytes(size: float | None) -> str:
@@ -142,7 +170,7 @@ def num_bytes(size: float | None) -> str:
         return f"{size / 2**30:.2f} GiB"
     for unit, power in (("MiB", 2**20), ("KiB", 2**10)):
         if size >= power:
-            return f"{_three_digits(size / power)} {unit}"
+            return f"{_threedigits(size / power)} {unit}"
     return f"{size:.0f} B"
 
 
@@ -164,14 +192,20 @@ def settings(chosen: Sequence[Setting], *, separator: str = "\n") -> str:
     return separator.join(map(str, chosen)) or "as it is"
 
 
-def _three_digits(number: float, *, zeros: bool = False) -> str:
+def _threedigits(number: float, *, zeros: bool = False) -> str:
     if number >= 99.95:
         return f"{number:,.0f}"
     return f"{number:#.3g}" if zeros and number else f"{number:.3g}"
 
 
-def _digits(ci: tuple[float, float] | None) -> int:
+def digits(ci: tuple[float, float] | None) -> int:
+    """After the point, of a ratio whose interval this is."""
     return 3 if ci is not None and ci[1] - ci[0] < 0.05 else 2
+
+
+def _more(ratio: float) -> str:
+    """How much more is used, of a ratio above 1."""
+    return f"{ratio:.2f} times the" if ratio >= 2 else f"{100 * (ratio - 1):.2g}% more"
 
 
 def _ratio(ratio: float) -> str:

@@ -13,13 +13,16 @@ from dynotune.schema.setting import Setting
 ArmName = Literal["baseline", "candidate"]
 Verdict = Literal["faster", "slower", "same", "undecided"]
 Caches = Literal["warm", "cold"]
+Objective = Literal["throughput", "latency-p99", "time-to-first-step", "memory", "energy"]
 
 
 class Pair(msgspec.Struct, frozen=True):
     """One run of each arm, in the order `first` says.
 
     Args:
-        baseline_s, candidate_s: window wall time a sample (a step, where samples are unknown), seconds.
+        baseline_s, candidate_s: of the objective, lower is better: of `throughput` the window's wall time a sample (a
+            step, where samples are unknown), seconds. The names are the usual objective's: of `memory` they are bytes,
+            of `energy` joules a sample.
     """
 
     first: ArmName
@@ -56,8 +59,13 @@ class FailedArm(msgspec.Struct, frozen=True):
 
 
 class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians over the runs of one arm; None where it could not be known."""
+    """Medians over the runs of one arm; None where it could not be known.
 
+    Args:
+        value: of the objective, in its unit.
+    """
+
+    value: float | None = None
     s_per_sample: float | None = None
     samples_per_s: float | None = None
     s_per_step: float | None = None
@@ -71,10 +79,13 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """`comparison.json`. `speedup` is baseline time over candidate time: above 1, the candidate is faster.
 
+    Of another objective than throughput it is likewise the baseline's value over the candidate's, lower is better, and
+    `faster` says that the candidate is better.
+
     Args:
         settings: of the candidate; `against`: of the baseline.
         speedup, ci: None before there are two pairs.
-        unit: what the times are divided by.
+        unit: what the times are divided by; of `latency-p99`, `time-to-first-step` and `memory` nothing is.
         reason: why the verdict is `undecided`, or what `same` means here; may be empty.
         num_pairs_to_settle: for `undecided`, the pairs that would likely settle it; None where unknowable.
         warmup_steps, window_steps: the same for every run; as asked (None: to be found) until the pilots have said.
@@ -99,7 +110,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     max_pairs: int = 12
     reason: str = ""
     num_pairs_to_settle: int | None = None
-    objective: Literal["throughput"] = "throughput"
+    objective: Objective = "throughput"
     unit: Literal["sample", "step"] = "sample"
     caches: Caches = "warm"
     step: str = ""

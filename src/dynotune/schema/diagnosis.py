@@ -89,7 +89,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True, tag="limit"):
     notes: list[str] = []
 
 
-class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
     """`dynotune diagnose --json`."""
 
     schema: str = "dynotune.diagnosis/1"

@@ -161,6 +161,7 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         foreach, fused, capturable: as its first group has them; None: torch chooses.
+        groups_differ: in foreach or fused, so that a group sets them for itself.
         scaled: through a GradScaler.
         place: where it stepped first.
     """
@@ -169,6 +170,7 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     foreach: bool | None = None
     fused: bool | None = None
     capturable: bool | None = None
+    groups_differ: bool = False
     num_tensors: int = 0
     devices: list[str] = []
     scaled: bool = False

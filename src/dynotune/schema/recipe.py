@@ -2,32 +2,80 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import re
+import textwrap
 import tomllib
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
+from dynotune.schema.comparison import Caches, Comparison
 from dynotune.schema.document import check_schema
-from dynotune.schema.errors import RecordError
+from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 from dynotune.schema.knob import Effect, Scalar
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Objective
+from dynotune.schema.toml_text import commented, quoted, value
+
+SCHEMA = "dynotune.recipe/1"
+LARGEST_BYTES = 1 << 18
+"""Many times what one takes."""
+# Python's reader takes minutes over a key of a hundred thousand parts.
+_LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')\s*+\.\s*+){100}""")
+EFFECTS: dict[str, str] = {
+    "exact": "the results stay the same",
+    "sampling": "the same samples in the same order, other random draws",
+    "numerics": "results may differ by rounding",
+    "semantics": "it may change what the program computes",
+    "system": "it changes the machine; dynotune never applies it",
+}
+_UNTOLD: tuple[object, ...] = (None, "", [])
+Outcome = Literal["met", "not-met", "undecided"]
 
 
 class Header(msgspec.Struct, frozen=True):
-    """Where a recipe comes from."""
+    """Where a recipe comes from, and what all of its settings together gain.
+
+    Args:
+        created: ISO 8601.
+        command: that it was proved on; empty where it is not told.
+        speedup, ci, num_pairs: of the confirmation: all settings against the command as it is.
+        step_on, caches: as it was measured.
+        study: the study's id.
+    """
 
     schema: str
     created: str = ""
     command: list[str] = []
+    objective: Objective = "throughput"
+    speedup: float | None = None
+    ci: tuple[float, float] | None = None
+    num_pairs: int | None = None
+    step_on: str | None = None
+    caches: Caches = "warm"
+    study: str = ""
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """The comparison that earned a setting its place."""
+    """The comparison that earned a setting its place.
+
+    Args:
+        speedup: what it was compared with over it: above 1, the setting helps.
+        num_pairs: of runs, one of each; a block of an ablation holds one such pair.
+        by: "ablation": all settings against all but this one; "confirmation": all settings against none.
+        value: that was proved; None in files that do not say it.
+    """
 
     knob: str
     speedup: float
     ci: tuple[float, float]
     num_pairs: int
     effect: Effect
+    by: Literal["ablation", "confirmation"] = "confirmation"
+    value: Scalar | None = None
 
 
 class Recipe(msgspec.Struct, frozen=True):
@@ -35,16 +83,34 @@ class Recipe(msgspec.Struct, frozen=True):
 
     Args:
         settings: knob id to value, as written.
-        facts: what held where it was proved (`gpu`, `driver`, `torch`, …).
+        facts: what held where it was proved (`gpu`, `driver`, `torch`, …); what was not known there is absent.
+        about: what a knob does, in words: written as comments, and not read again.
     """
 
     recipe: Header
     settings: dict[str, Scalar] = {}
     proof: list[Proof] = []
     facts: dict[str, Scalar] = {}
+    about: dict[str, str] = {}
 
 
-SCHEMA = "dynotune.recipe/1"
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
+    """`dynotune recipe verify --json`.
+
+    Args:
+        stated, stated_ci: of the recipe; None where it states none.
+        differs: in what this machine and command are not those of the proof.
+        outcome: `met`, `not-met`, or `undecided`; `reason`: why, with the rule.
+    """
+
+    schema: str = "dynotune.verification/1"
+    recipe: str
+    stated: float | None
+    stated_ci: tuple[float, float] | None
+    differs: list[str]
+    outcome: Outcome
+    reason: str
+    comparison: Comparison
 
 
 def read(path: Path) -> Recipe:
@@ -54,15 +120,168 @@ def read(path: Path) -> Recipe:
         RecordError: missing, not TOML, or not a recipe of a version we know.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            raw = file.read(LARGEST_BYTES + 1)
     except OSError as error:
         raise RecordError(f"Cannot read {path}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordError(f"{path} is not TOML: {error}.") from error
+    except ValueError as error:
+        raise RecordError(f"Cannot read {str(path)!r}: {error}.") from error
+    if len(raw) > LARGEST_BYTES:
+        raise RecordError(f"{path} is too large to be a recipe: more than {LARGEST_BYTES >> 10} KiB.")
+    try:
+        # With the mark that some editors put first. A number of thousands of digits is a plain ValueError.
+        content = raw.decode("utf-8-sig")
+        if _LONG_KEY.search(content):
+            raise RecordError(f"{path} is not a recipe: it has a key of more than 100 parts.")
+        table = tomllib.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path} is not TOML: {str(error).rstrip('.')}.") from error
+    return _recipe(table, str(path))
+
+
+def _recipe(table: dict[str, Any], name: str) -> Recipe:
     head = table.get("recipe")
     # First of all: what a newer version holds need not fit ours.
-    check_schema(str(head.get("schema", "")) if isinstance(head, dict) else "", SCHEMA, name=str(path))
+    found = str(head.get("schema", ""))[:100] if isinstance(head, dict) else ""
+    check_schema(found if found.isprintable() else repr(found), SCHEMA, name=name)
+    known = ("recipe", "settings", "proof", "facts")
+    if strange := [key for key in table if key not in known]:
+        raise RecordError(
+            f"{name} is not a recipe: it has {strange[0][:100]!r} beside {', '.join(known)}.",
+            hint='Settings stand below [settings], each as "knob" = value.',
+        )
     try:
-        return msgspec.convert(table, Recipe)
-    except msgspec.ValidationError as error:
-        raise RecordError(f"{path} is not a recipe: {error}.") from error
+        if isinstance(table.get("settings"), dict):
+            table = {**table, "settings": _flat(table["settings"])}
+        recipe = msgspec.convert(table, Recipe)
+        _check_numbers(recipe)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise RecordError(f"{name} is not a recipe: {error}.") from error
+    return recipe
+
+
+def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """By hand, `loader.num_workers = 4` is easily written without quotes: a table in a table for TOML."""
+    flat: dict[str, Any] = {}
+    for key, entry in settings.items():
+        inner = _flat(entry, f"{prefix}{key}.") if isinstance(entry, dict) else {prefix + key: entry}
+        if twice := flat.keys() & inner.keys():
+            raise msgspec.ValidationError(f"{min(twice)[:100]!r} is set twice")
+        flat |= inner
+    return flat
+
+
+def _check_numbers(recipe: Recipe) -> None:
+    """TOML has nan and inf; a proof has not."""
+    head = recipe.recipe
+    stated = [("[recipe]", head.speedup, head.ci, head.num_pairs)]
+    stated += [
+        (f"the proof of {proof.knob[:100]!r}", proof.speedup, proof.ci, proof.num_pairs) for proof in recipe.proof
+    ]
+    for where, speedup, ci, num_pairs in stated:
+        numbers = [*([] if speedup is None else [speedup]), *(ci or ())]
+        if not all(math.isfinite(number) and number > 0 for number in numbers):
+            raise msgspec.ValidationError(f"in {where}, a speed-up must be a number above 0")
+        if ci is not None and (ci[0] > ci[1] or (speedup is not None and not ci[0] <= speedup <= ci[1])):
+            raise msgspec.ValidationError(f"in {where}, ci must be [low, high] around the speed-up")
+        if num_pairs is not None and num_pairs < 0:
+            raise msgspec.ValidationError(f"in {where}, num_pairs is below 0")
+
+
+def write(path: Path, recipe: Recipe) -> None:
+    """Write `recipe` as TOML at `path`, whole or not at all.
+
+    Raises:
+        UsageError: a value that no TOML file can hold, or too much of it.
+        CannotRunHere: the disk is full or read-only. What was there before is still there.
+    """
+    content = text(recipe)
+    if len(content.encode()) > LARGEST_BYTES:
+        raise UsageError(f"The recipe for {path} is too large to be read again: {len(content) >> 10} KiB.")
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(content, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise CannotRunHere(
+            f"Cannot write {path}: {error.strerror}.", hint="Free some space, or name another file."
+        ) from error
+
+
+def text(recipe: Recipe) -> str:
+    """`recipe` as it is written, with comments that say what each setting is and how it was proved.
+
+    Raises:
+        UsageError: as `write`.
+    """
+    head = recipe.recipe
+    lines = commented(_introduction(recipe))
+    lines += ["", "[recipe]"]
+    lines += [f"{key} = {value(entry)}" for key, entry in msgspec.structs.asdict(head).items() if entry not in _UNTOLD]
+    lines += ["", "[settings]"]
+    for knob, given in recipe.settings.items():
+        lines += ["", *commented(_comment(recipe, knob)), f"{quoted(knob)} = {value(given)}"]
+    for proof in recipe.proof:
+        lines += ["", "[[proof]]"]
+        fields = msgspec.structs.asdict(proof)
+        lines += [f"{key} = {value(entry)}" for key, entry in fields.items() if entry is not None]
+    lines += ["", *commented(["What held where it was proved; what was not known there is left out."]), "[facts]"]
+    lines += [f"{_key(name)} = {value(fact)}" for name, fact in recipe.facts.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quoted(name)
+
+
+def _introduction(recipe: Recipe) -> list[str]:
+    head = recipe.recipe
+    lines = ["Apply it:        dynotune run --recipe THIS_FILE -- COMMAND"]
+    lines += ["Prove it again:  dynotune recipe verify THIS_FILE -- COMMAND", ""]
+    if head.speedup is not None:
+        pairs = "" if head.num_pairs is None else f", {head.num_pairs} pairs of runs"
+        lines += [f"All of it together: {_gain(head.objective, head.speedup, head.ci)}{pairs}."]
+    lines += ["Intervals hold with a confidence of 95%, on the command and the machine named below.", ""]
+    lines += ["You may edit this file. A setting that is changed or added is applied, and said to be unproved."]
+    return lines
+
+
+def _gain(objective: Objective, speedup: float, ci: tuple[float, float] | None) -> str:
+    """`1.421 times as fast (between 1.380 and 1.470)`."""
+    if objective in ("memory", "energy"):
+        between = "" if ci is None else f" (between {_less(ci[0])} and {_less(ci[1])})"
+        return f"{_less(speedup)} less {objective}{between}"
+    between = "" if ci is None else f" (between {ci[0]:.3f} and {ci[1]:.3f})"
+    what = {"latency-p99": " at the 99th percentile", "time-to-first-step": " to the first step"}.get(objective, "")
+    return f"{speedup:.3f} times as fast{what}{between}"
+
+
+def _less(ratio: float) -> str:
+    return f"{100 * (1 - 1 / ratio):.1f}%"
+
+
+def _comment(recipe: Recipe, knob: str) -> list[str]:
+    lines = textwrap.wrap(recipe.about.get(knob, ""), 110)
+    found = proof_of(recipe, knob)
+    if found is None:
+        return [*lines, "No proof belongs to this value."]
+    against = {
+        "ablation": "compared with all the other settings without it",
+        "confirmation": "all settings together, compared with none",
+    }[found.by]
+    gain = _gain(recipe.recipe.objective, found.speedup, found.ci)
+    sentence = f"Proved: {gain}, {against}, in {found.num_pairs} pairs of runs. Effect: {EFFECTS[found.effect]}."
+    return [*lines, *textwrap.wrap(sentence, 110)]
+
+
+def proof_of(recipe: Recipe, knob: str) -> Proof | None:
+    """The proof of this setting as it is in the recipe; None where there is none, or for another value."""
+    for proof in recipe.proof:
+        if proof.knob == knob:
+            given = recipe.settings.get(knob, "")
+            # As text: "4" and 4 are the same setting.
+            same = proof.value is None or str(Setting(knob, proof.value)) == str(Setting(knob, given))
+            return proof if same else None
+    return None

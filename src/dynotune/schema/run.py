@@ -9,7 +9,7 @@ import msgspec
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 
-Purpose = Literal["run", "pilot", "measured", "trace", "observed", "ceilings"]
+Purpose = Literal["run", "pilot", "measured", "trace", "observed", "ceilings", "guard", "screen"]
 PageCache = Literal["warm", "cold"]
 EndedBy = Literal["command", "window", "timeout", "user"]
 
@@ -41,17 +41,46 @@ class TracePlan(msgspec.Struct, frozen=True, kw_only=True):
     memory: bool = False
 
 
+class ScreenPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Arms to be switched on and off while the program runs.
+
+    Args:
+        arms: the settings of each.
+        num_blocks: of each arm: two stretches of steps with it and two without, in the order ABBA or BAAB.
+        seed: draws these orders, and in which order the arms take their turns.
+    """
+
+    arms: list[list[PlannedSetting]]
+    num_blocks: int
+    seed: int = 0
+
+
 class RecordFrom(msgspec.Struct, frozen=True, kw_only=True):
     """Where a trace, or a window, begins, of all ranks alike: `record-from.json`, written while the command runs.
 
     Args:
         step: steps before it begins; the profiler takes one more to get ready.
-        num_steps: steps of it.
+        num_steps: steps of it; of a screening, of each stretch.
     """
 
     schema: str = "dynotune.record_from/1"
     step: int
     num_steps: int
+
+
+class GuardPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is noted of the program's results: losses, or digests of outputs where nothing is trained.
+
+    Args:
+        num_values: losses, or calls.
+        other_draws: kinds of devices (`cpu`, `cuda`) whose generators get another seed at the first call of an
+            outermost module.
+        nudge: share by which each weight of an outermost module is changed, up or down, before its first call.
+    """
+
+    num_values: int
+    other_draws: list[str] = []
+    nudge: float = 0.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +96,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         trace: record a trace, in place of a timed window; None for none.
         ceilings: drain the loader and replay one of its batches, in place of a timed window.
         page_cache: "cold" to drop the files' pages before the loader is drained.
+        screen: switch arms on and off, in place of a timed window.
         observe: say at the window's end what the process is like (event `state`), and note what happened in each step.
+        sync_steps: wait for the device at the end of each step, for the time of single ones.
+        guard: note losses or outputs (event `guard`), in place of a timed window.
     """
 
     schema: str = "dynotune.plan/1"
@@ -81,6 +113,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     observe: bool = False
     ceilings: bool = False
     page_cache: PageCache = "warm"
+    sync_steps: bool = False
+    guard: GuardPlan | None = None
+    screen: ScreenPlan | None = None
 
 
 class Readback(msgspec.Struct, frozen=True):
@@ -213,6 +248,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         ended_by: what ended it: the command itself, the complete window, the timeout, the user.
         changed_files: files under the working directory that it created or changed.
         sandbox: `overlay` when those changes went to a copy that is gone, else `none`.
+        launched_s: CLOCK_MONOTONIC at the launch.
+        energy_j: of the GPUs that it used, in the window; `energy_from`: NVML's counter of energy, or power that was
+            sampled and summed up.
+        peak_tree_bytes: memory of all its processes together, pages that they share counted once; sampled.
     """
 
     schema: str = "dynotune.run/1"
@@ -229,3 +268,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     changed_files: list[str] = []
     processes: list[Process] = []
     readback: list[Readback] = []
+    launched_s: float | None = None
+    energy_j: float | Unknown = Unknown("there was no window, or it was not asked for")
+    energy_from: Literal["", "counter", "power"] = ""
+    peak_tree_bytes: int | Unknown = Unknown("it was not asked for")

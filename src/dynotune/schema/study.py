@@ -7,13 +7,13 @@ from typing import Literal
 import msgspec
 
 from dynotune.schema.comparison import Caches, Comparison
+from dynotune.schema.comparison import Objective as Objective
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Effect
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 
-Objective = Literal["throughput", "latency-p99", "time-to-first-step", "memory", "energy"]
 Phase = Literal["pilot", "screen", "race", "join", "ablate", "confirm"]
 Ended = Literal["measured", "failed", "out-of-memory", "rejected", "timeout", "wrong-results"]
 FateKind = Literal[
@@ -125,7 +125,11 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         what: "losses" or "outputs".
-        difference: the largest relative one; `own`: of the baseline against itself; `tolerance`: what was allowed.
+        difference: the largest relative one, measured by what was allowed there; `own`: of the baseline against
+            itself; `tolerance`: what was allowed.
+        where: of what the difference is, in words.
+        num_not_finite: values of the arm that are NaN or infinite where the baseline's are not.
+        reason: in one sentence, with what was allowed and why.
     """
 
     arm: str
@@ -135,10 +139,18 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
     tolerance: float
     num_values: int
     ok: bool
+    where: str = ""
+    num_not_finite: int = 0
+    reason: str = ""
 
 
 class PaysOff(msgspec.Struct, frozen=True, kw_only=True):
-    """A recipe that starts later and steps faster: steps after which it is ahead; None where it never is."""
+    """A recipe that starts later and steps faster: steps after which it is ahead; None where it never is.
+
+    Args:
+        start_s: from the launch to the begin of the window, less what its steps before take at the steady pace;
+            `baseline_start_s` likewise.
+    """
 
     start_s: float
     baseline_start_s: float

@@ -57,6 +57,7 @@ def _begin(search: Search, candidate: Arm, max_pairs: int) -> Comparison:
         command=study.command,
         settings=list(candidate.settings),
         against=[],
+        objective=study.objective,
         margin=study.margin,
         max_pairs=max_pairs,
         unit="step" if study.unit.endswith("step") else "sample",

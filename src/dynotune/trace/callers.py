@@ -13,8 +13,9 @@ from dynotune.trace.host_time import COMPILED
 from dynotune.trace.idle import loader_spans
 from dynotune.trace.nesting import Nesting, nest, outermost
 from dynotune.trace.places import has_file, is_users
-from dynotune.trace.steps import OPTIMIZER, named
+from dynotune.trace.steps import named
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
+from dynotune.trace.updates import updates
 
 CALLERS: tuple[Caller, ...] = (
     "program",
@@ -41,9 +42,12 @@ def callers(timeline: Timeline, rows: Ints) -> Ints:
     found = np.full(len(rows), CALLERS.index("unknown"), dtype=np.int64)
     users, any_file = (np.array([tell(name) for name in timeline.names], dtype=bool) for tell in (is_users, has_file))
     either = (HostKind.ANNOTATION, HostKind.OPERATOR)
+    optimizers, updates_ns = updates(timeline)
+    begin_ns = host.start_ns.copy()
+    begin_ns[optimizers] = updates_ns
     beside = [
         ("loader", loader_spans(timeline)),
-        ("optimizer", named(timeline, OPTIMIZER, *either)),
+        ("optimizer", optimizers),
         ("compiled", named(timeline, COMPILED, *either)),
         ("backward", named(timeline, _BACKWARD, HostKind.OPERATOR)),
     ]
@@ -60,7 +64,7 @@ def callers(timeline: Timeline, rows: Ints) -> Ints:
             found[own] = np.where(by_program[around], CALLERS.index("program"), CALLERS.index("library"))
         for name, spans_of in reversed(beside):
             inside = spans_of[host.thread[spans_of] == thread]
-            covering = intervals.union(host.start_ns[inside], host.end_ns[inside])
+            covering = intervals.union(begin_ns[inside], host.end_ns[inside])
             found[own[intervals.covered(covering, start_ns, start_ns + 1) > 0]] = CALLERS.index(name)
     return found
 

@@ -12,8 +12,8 @@ from dynotune.trace.idle import in_loader, working_thread
 from dynotune.trace.idle_causes import begins_inside, draws
 from dynotune.trace.nesting import outermost
 from dynotune.trace.rank_facts import Loss, RankFacts, duration, heaviest
-from dynotune.trace.steps import OPTIMIZER, named
 from dynotune.trace.timeline import HostKind
+from dynotune.trace.updates import updates
 
 MANY_OPTIMIZER_OPERATORS = 100
 """A call of an optimizer, of operators that take one parameter each: implementations that take many at once call a
@@ -39,16 +39,17 @@ def losses(facts: RankFacts) -> list[Loss]:
 def _optimizer_on_host(facts: RankFacts) -> Iterator[Loss]:
     """Of a program without a device: what its optimizers took, less operators that update many parameters at once."""
     host = facts.timeline.host
-    spans = named(facts.timeline, OPTIMIZER, HostKind.ANNOTATION, HostKind.OPERATOR)
-    spans = spans[(host.start_ns[spans] >= facts.window[0]) & (host.end_ns[spans] <= facts.window[1])]
+    spans, begin_ns = updates(facts.timeline)
+    whole = (host.start_ns[spans] >= facts.window[0]) & (host.end_ns[spans] <= facts.window[1])
+    spans, begin_ns = spans[whole], begin_ns[whole]
     rows = np.flatnonzero(host.kind == HostKind.OPERATOR)
-    rows = outermost(host, np.setdiff1d(rows[begins_inside(facts, rows, spans)], spans))
+    rows = outermost(host, np.setdiff1d(rows[begins_inside(facts, rows, spans, begin_ns)], spans))
     at_once = np.array([_AT_ONCE.match(name) is not None for name in facts.timeline.names], dtype=bool)[host.name[rows]]
     took = host.end_ns[rows] - host.start_ns[rows]
     num = int((~at_once).sum())
     if not num or num <= MANY_OPTIMIZER_OPERATORS * len(spans) or np.median(took[~at_once]) >= SHORT_OPERATOR_NS:
         return
-    lost = int((host.end_ns[spans] - host.start_ns[spans]).sum() - took[at_once].sum())
+    lost = int((host.end_ns[spans] - begin_ns).sum() - took[at_once].sum())
     evidence = (
         f"{num / len(spans):,.0f} operators in each call of the optimizer, {duration(np.median(took[~at_once]))} each"
     )

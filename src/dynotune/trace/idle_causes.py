@@ -31,8 +31,9 @@ from dynotune.trace.rank_facts import (
     percent,
     time_per_step,
 )
-from dynotune.trace.steps import OPTIMIZER, named
+from dynotune.trace.steps import named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints
+from dynotune.trace.updates import updates
 
 SHORT_KERNEL_S = 10e-6
 LOW_BUSY_SHARE = 0.7
@@ -40,6 +41,8 @@ LOW_BUSY_SHARE = 0.7
 LAUNCH_GAP_NS = 200_000
 """Eager torch launches a kernel every 5 to 50 µs, more slowly under a profiler. In a longer pause between two
 launches the host did something else."""
+MANY_LAUNCH_GAPS = 50
+"""Between short kernels, a step: then launches hold up this part of it, whatever kernels the rest is made of."""
 LATENCY_GAP_NS = 100_000
 """A queued kernel starts within some microseconds. Queued for longer, it waited for something."""
 SMALL_COPY_BYTES = 64 * 1024
@@ -187,13 +190,18 @@ def _inside_spans(facts: RankFacts, gaps: Gaps, host_left: Ints, rows: Ints) -> 
     return _take(host_left, np.minimum(inside, host_left)), rows
 
 
-def begins_inside(facts: RankFacts, rows: Ints, spans: Ints) -> NDArray[np.bool_]:
-    """For each of these rows of the host: whether it begins inside one of the spans, on the same thread."""
+def begins_inside(facts: RankFacts, rows: Ints, spans: Ints, begin_ns: Ints | None = None) -> NDArray[np.bool_]:
+    """For each of these rows of the host: whether it begins inside one of the spans, on the same thread.
+
+    Args:
+        begin_ns: of the spans, where they count from later than their start.
+    """
     host = facts.timeline.host
+    begin_ns = host.start_ns[spans] if begin_ns is None else begin_ns
     inside = np.zeros(len(rows), dtype=bool)
     for thread in np.unique(host.thread[spans]):
-        own = spans[host.thread[spans] == thread]
-        within = intervals.union(host.start_ns[own], host.end_ns[own])
+        own = host.thread[spans] == thread
+        within = intervals.union(begin_ns[own], host.end_ns[spans[own]])
         start = host.start_ns[rows]
         inside |= (host.thread[rows] == thread) & (intervals.covered(within, start, start + 1) > 0)
     return inside
@@ -257,9 +265,10 @@ def _ended_by(gaps: Gaps, calls: Ints) -> Ints:
 
 def _optimizer(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
     host, device = facts.timeline.host, facts.timeline.device
-    spans = named(facts.timeline, OPTIMIZER, HostKind.ANNOTATION, HostKind.OPERATOR)
-    spans = spans[(host.start_ns[spans] >= facts.window[0]) & (host.end_ns[spans] <= facts.window[1])]
-    rows = _kernels_launched_inside(facts, spans)
+    spans, begin_ns = updates(facts.timeline)
+    whole = (host.start_ns[spans] >= facts.window[0]) & (host.end_ns[spans] <= facts.window[1])
+    spans, begin_ns = spans[whole], begin_ns[whole]
+    rows = _kernels_launched_inside(facts, spans, begin_ns)
     if not len(spans) or len(rows) <= MANY_OPTIMIZER_KERNELS * len(spans):
         return
     took = in_window(facts, device.start_ns[rows], device.end_ns[rows])
@@ -274,12 +283,12 @@ def _optimizer(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
     yield Loss("optimizer-forloop", lost, claim, Place(where.function, where.operator), (evidence,), work)
 
 
-def _kernels_launched_inside(facts: RankFacts, spans: Ints) -> Ints:
-    """Rows of the kernels of the rank's busiest device that were queued inside these spans of the host."""
+def _kernels_launched_inside(facts: RankFacts, spans: Ints, begin_ns: Ints) -> Ints:
+    """Rows of the kernels of the rank's busiest device that were queued inside these spans of the host, from then."""
     device = facts.timeline.device
     kernels = (device.kind == DeviceKind.KERNEL) & (device.device == facts.device)
     rows = np.flatnonzero(kernels & (device.launch != UNKNOWN))
-    return rows[begins_inside(facts, device.launch[rows], spans)]
+    return rows[begins_inside(facts, device.launch[rows], spans, begin_ns)]
 
 
 def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[Loss]:
@@ -288,12 +297,20 @@ def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[Lo
     beside_loader = length - gaps.split_ns["loader"]
     busy_share = on_device.busy.total_ns / facts.window_ns
     mean_s = None if facts.kernels is None else facts.kernels.mean_s
-    if mean_s is not None and mean_s < SHORT_KERNEL_S and busy_share < LOW_BUSY_SHARE:
-        between = np.where(length < LAUNCH_GAP_NS, host_left, 0)
+    short = (length < LAUNCH_GAP_NS) & _between_short_work(facts, gaps)
+    if mean_s is not None and mean_s < SHORT_KERNEL_S:
+        short |= length < LAUNCH_GAP_NS
+    many = np.count_nonzero(short & (host_left > 0)) >= MANY_LAUNCH_GAPS * max(1, len(facts.steps))
+    if mean_s is not None and busy_share < LOW_BUSY_SHARE and (mean_s < SHORT_KERNEL_S or many):
+        between = np.where(short, host_left, 0)
         host_left = host_left - between
         where = _largest_place(facts, places, between)
         evidence = (
-            f"kernels take {duration(mean_s * 1e9)} on average; the device is busy {percent(busy_share)} of the time",
+            f"gaps: {per_step(facts, int(np.count_nonzero(between)))}, between kernels shorter than "
+            f"{duration(SHORT_KERNEL_S * 1e9)}"
+            if many and mean_s >= SHORT_KERNEL_S
+            else f"kernels take {duration(mean_s * 1e9)} on average; the device is busy {percent(busy_share)} of the "
+            "time",
             *largest_places(facts, places, between, where),
         )
         claim = "Kernels are shorter than the host takes to launch the next one."
@@ -307,6 +324,19 @@ def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[Lo
             *_inside(facts, gaps, longest, where),
         )
         yield Loss("host-bound", int(host_left[rows].sum()), claim, where, evidence)
+
+
+def _between_short_work(facts: RankFacts, gaps: Gaps) -> NDArray[np.bool_]:
+    """Whether what ran before the gap and what ran after it were both short."""
+    device = facts.timeline.device
+    rows = np.flatnonzero(device.device == facts.device)
+    took = device.end_ns[rows] - device.start_ns[rows]
+    by_end, by_start = np.argsort(device.end_ns[rows], kind="stable"), np.argsort(device.start_ns[rows], kind="stable")
+    before = np.searchsorted(device.end_ns[rows][by_end], gaps.start_ns, side="right") - 1
+    after = np.searchsorted(device.start_ns[rows][by_start], gaps.end_ns, side="left")
+    inside = (before >= 0) & (after < len(rows))
+    least = np.where(inside, np.maximum(took[by_end[before]], took[by_start[np.minimum(after, len(rows) - 1)]]), 0)
+    return inside & (least < SHORT_KERNEL_S * 1e9)
 
 
 def _places_of_work(facts: RankFacts, on_device: OnDevice) -> Found:

@@ -8,7 +8,7 @@ from dynotune.schema.trace_summary import Called, Operator
 from dynotune.trace.callers import CALLERS, callers
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
-MOST = 50
+MOST = 200
 """How many operators are reported: those of the largest self time."""
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import at_most, is_at, main_model, operator_share, operators, place_of, saved
+from dynotune.doctor.bounds import (
+    at_most,
+    is_at,
+    main_model,
+    num_input_shapes,
+    operator_share,
+    operators,
+    place_of,
+    saved,
+)
 from dynotune.doctor.machine import known
 from dynotune.doctor.registry import rule
 from dynotune.doctor.seen import Seen, evidence_of
@@ -36,7 +45,7 @@ def cudnn_benchmark_off(seen: Seen) -> Iterator[Finding]:
     if not seen.uses_cuda or not _may_convolve(seen):
         return
     share_of = seen.kernel_share("convolution")
-    if share_of < policy.CONVOLUTION_SHARE or _num_shapes(seen) > policy.FEW_SHAPES:
+    if share_of < policy.CONVOLUTION_SHARE or num_input_shapes(seen) > policy.FEW_SHAPES:
         return
     if seen.truth("live.cudnn_benchmark"):
         return
@@ -87,7 +96,7 @@ def cudnn_deterministic_on(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program", explains=["alloc-retries", "alloc-jitter", "host-bound"])
+@rule("program", explains=["alloc-retries", "alloc-jitter", "host-bound", "sync-per-step"])
 def cudnn_benchmark_dynamic(seen: Seen) -> Iterator[Finding]:
     """cuDNN times its algorithms again and again.
 
@@ -100,7 +109,7 @@ def cudnn_benchmark_dynamic(seen: Seen) -> Iterator[Finding]:
     """
     if not seen.uses_cuda or not _may_convolve(seen) or not seen.truth("live.cudnn_benchmark"):
         return
-    num_shapes = _num_shapes(seen)
+    num_shapes = num_input_shapes(seen)
     if num_shapes <= policy.FEW_SHAPES:
         return
     kernels = sum(row.num for row in seen.kernels.classes if row.name in ("convolution", "layout"))
@@ -137,7 +146,7 @@ def cudnn_benchmark_limit(seen: Seen) -> Iterator[Finding]:
 
     Wrong when: it mostly is.
     """
-    if not seen.uses_cuda or not _may_convolve(seen) or _num_shapes(seen) > policy.FEW_SHAPES:
+    if not seen.uses_cuda or not _may_convolve(seen) or num_input_shapes(seen) > policy.FEW_SHAPES:
         return
     if seen.kernel_share("convolution") < 0.5 or not seen.truth("live.cudnn_benchmark"):
         return
@@ -232,8 +241,3 @@ def _fills(name: str) -> bool:
 def _may_convolve(seen: Seen) -> bool:
     """False where the modules are known and none of them is a convolution."""
     return not seen.models or any(model.num_modules.get("convolution") for model in seen.models)
-
-
-def _num_shapes(seen: Seen) -> int:
-    """Most distinct input shapes of an outermost module; 0 where they were not followed."""
-    return max((model.call.num_input_shapes or 0 for model in seen.models if model.call is not None), default=0)

@@ -20,8 +20,8 @@ def dataparallel_used(seen: Seen) -> Iterator[Finding]:
 
     Sees: an outermost module that is `torch.nn.DataParallel`.
 
-    Costs: at most what the devices idle for: one process copies the model to all devices in each step, and its
-    threads take turns at Python's lock. On one device a little of the host's time.
+    Costs: at most what the devices idle for or only exchange data: one process copies the model to all devices in
+    each step, and its threads take turns at Python's lock. On one device a little of the host's time.
 
     Wrong when: the batch is split so for inference of a few seconds.
     """
@@ -42,12 +42,13 @@ def dataparallel_used(seen: Seen) -> Iterator[Finding]:
 
 
 def _idle_of_all(seen: Seen) -> float | Unknown:
-    """Of the devices' time, what they idle; of one device what it waits for the host."""
+    """Of the devices' time, what they idle or only exchange; of one device what it waits for the host."""
     try:
         devices = seen.trace.devices
         if len(devices) > 1:
             window_s = sum(row.window_s for row in devices)
-            return 1.0 - sum(row.busy_s for row in devices) / window_s if window_s else 0.0
+            idle = 1.0 - sum(row.busy_s for row in devices) / window_s if window_s else 0.0
+            return min(1.0, idle + seen.attribution.shares.communication)
         return seen.attribution.shares.host
     except Missing as missing:
         return Unknown(f"{missing.name}: {missing.reason}")
@@ -64,7 +65,7 @@ def _devices(seen: Seen) -> list[str]:
     ]
 
 
-@rule("program")
+@rule("program", explains=["host-bound"])
 def ddp_find_unused_on(seen: Seen) -> Iterator[Finding]:
     """DistributedDataParallel looks for unused parameters where there are none.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from dynotune.doctor import policy
@@ -49,8 +49,9 @@ class Flag(NamedTuple):
     on_gpu: bool = False
 
 
+CHECKS_COLLECTIVES = "checks each collective against the other ranks"
 FLAGS = (
-    Flag("TORCH_DISTRIBUTED_DEBUG", _is("DETAIL"), "medium", "checks each collective against the other ranks"),
+    Flag("TORCH_DISTRIBUTED_DEBUG", _is("DETAIL"), "medium", CHECKS_COLLECTIVES),
     Flag("TORCH_DISTRIBUTED_DEBUG", _is("INFO"), "low", "logs more than it needs to"),
     Flag("NCCL_DEBUG", _is("TRACE"), "medium", "writes a line for each call of NCCL", on_gpu=True),
     Flag("TORCH_COMPILE_DEBUG", is_on, "medium", "writes every graph and kernel of torch.compile to disk"),
@@ -64,7 +65,6 @@ FLAGS = (
     Flag("MALLOC_PERTURB_", is_on, "low", "fills memory at each allocation and release"),
     Flag("MALLOC_CHECK_", is_on, "low", "checks the C allocator's lists"),
 )
-NAN_CHECKS = ("aten::isnan", "aten::_is_any_true", "aten::any", "aten::item", "aten::_local_scalar_dense")
 
 NCCL = {
     "TORCH_NCCL_BLOCKING_WAIT": "the host waits for each collective",
@@ -87,15 +87,16 @@ def _set(seen: Seen, name: str, counts: Callable[[str], bool]) -> bool:
     return value is not None and counts(value)
 
 
-@rule("machine", explains=["host-bound", "launch-bound", "sync-per-step"])
+@rule("machine", explains=["host-bound", "launch-bound", "sync-per-step", "communication-exposed"])
 def debug_flags_left_on(seen: Seen) -> Iterator[Finding]:
     """Something that helps to find mistakes was left on.
 
     Sees: variables that make torch, NCCL, cuDNN or cuBLAS check or log what they do; of a watched program, also
     anomaly detection of autograd.
 
-    Costs: host time for each call that is checked or logged. Anomaly detection keeps a stack trace for each operator
-    and searches every gradient for NaN, for which the host waits.
+    Costs: host time for each call that is checked or logged; where each collective is checked, at most the exposed
+    communication of a step. Anomaly detection keeps a stack trace for each operator and searches every gradient for
+    NaN, for which the host waits.
 
     Wrong when: the mistake is still being looked for.
     """
@@ -106,7 +107,7 @@ def debug_flags_left_on(seen: Seen) -> Iterator[Finding]:
     names = list(dict.fromkeys(flag.name for flag in flags))
     weights = [weighed(seen, flag.severity) if flag.on_gpu else flag.severity for flag in flags]
     severity: Severity = "high" if anomaly else "medium" if "medium" in weights else "low"
-    share = NOT_MEASURED if not anomaly else _bound_of_anomaly_mode(seen)
+    share = _bound_of_anomaly_mode(seen) if anomaly else _bound_of_flags(seen, flags)
     if isinstance(share, float):
         severity = policy.severity(share)
     evidence = ["torch.autograd.set_detect_anomaly(True) is in force"] if anomaly else []
@@ -131,22 +132,27 @@ def debug_flags_left_on(seen: Seen) -> Iterator[Finding]:
 
 
 def _bound_of_anomaly_mode(seen: Seen) -> float | Unknown:
-    """What stack traces and searches for NaN take at most.
+    """What stack traces and searches for NaN take at most: the host's share, and pointwise and reducing kernels.
 
-    The host's share holds the stack traces and the waits. The searches are pointwise and reducing kernels, or on the
-    CPU operators by their names.
+    On the CPU the stack of each operator is kept inside of the operator, whatever its name: nothing bounds that.
     """
     parts = shares(seen)
     if parts is None:
         return NOT_MEASURED
+    if not seen.uses_cuda:
+        return Unknown("on the CPU it is part of every operator's own time")
     try:
-        if seen.uses_cuda:
-            return min(parts.host + seen.kernel_share("elementwise", "reduction"), 1.0)
-        all_s = sum(operator.self_s for operator in seen.trace.operators)
+        return min(parts.host + seen.kernel_share("elementwise", "reduction"), 1.0)
     except Missing:
         return NOT_MEASURED
-    searched_s = sum(operator.self_s for operator in seen.trace.operators if operator.name in NAN_CHECKS)
-    return min(parts.host + (parts.device * searched_s / all_s if all_s else 0.0), 1.0)
+
+
+def _bound_of_flags(seen: Seen, flags: Sequence[Flag]) -> float | Unknown:
+    """What checking each collective takes at most; nothing bounds the others."""
+    parts = shares(seen)
+    if parts is None or flags[0].does != CHECKS_COLLECTIVES or len(flags) > 1 or not parts.communication:
+        return NOT_MEASURED
+    return parts.communication
 
 
 @rule("machine")

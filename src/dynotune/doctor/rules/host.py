@@ -36,7 +36,7 @@ _SMALL_NAMES = frozenset(f"aten::{name}" for name in _SMALL.split())
 def launch_bound(seen: Seen) -> Iterator[Finding]:
     """Kernels are shorter than launching them takes.
 
-    Sees: kernels of less than 10 µs on average, and a device that has nothing to do between them for short times. Or
+    Sees: a device that has nothing to do for short times, again and again, between kernels of less than 10 µs. Or
     hundreds of them a step, three quarters of all kernels or more, which with the pauses before them take a tenth of
     it, be they queued in time or not.
 
@@ -59,13 +59,15 @@ def launch_bound(seen: Seen) -> Iterator[Finding]:
         return
     if share < policy.LEAST_SHARE:
         return
-    mean_s = seen.kernels.mean_s or 0.0
+    # Where others are long, the mean says nothing of those that wait.
+    took = (
+        f"{mean_s * 1e6:.2g} µs on average, " if (mean_s := seen.kernels.mean_s or 1.0) < policy.SHORT_KERNEL_S else ""
+    )
     candidates = [] if any(model.compiled for model in seen.models) else [Setting("compile.mode", "reduce-overhead")]
     yield Finding(
         id="launch-bound",
         severity=policy.severity(share),
-        claim=f"Kernels take {mean_s * 1e6:.2g} µs on average, less than launching them: the device waits for "
-        f"{share:.0%} of a step.",
+        claim=f"Kernels take {took}less than launching them: the device waits for {share:.0%} of a step.",
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses, main_model(seen)),
@@ -207,7 +209,8 @@ def optimizer_forloop(seen: Seen) -> Iterator[Finding]:
             *(f"{each.name}(foreach={each.foreach}, fused={each.fused}), {each.num_tensors} tensors" for each in slow),
         ],
         where=place_of(losses),
-        candidates=[Setting("optimizer.fused", True)] if fusable else [],
+        # What a group sets for itself, no argument of the optimizer's changes.
+        candidates=[Setting("optimizer.fused", True)] if fusable and not any(s.groups_differ for s in here) else [],
         remedy=("Pass fused=True, or leave foreach at its default." if seen.uses_cuda else "Pass fused=True.")
         if fusable
         else "Leave foreach at its default, or update with torch._foreach_ functions.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import at_most, is_at, main_model, operator_share, operators, place_of, saved
+from dynotune.doctor.bounds import is_at, main_model, operator_share, operators, place_of, saved
 from dynotune.doctor.machine import known
 from dynotune.doctor.registry import rule
 from dynotune.doctor.seen import Seen, evidence_of
@@ -92,8 +92,8 @@ def sdpa_math(seen: Seen) -> Iterator[Finding]:
 def manual_attention(seen: Seen) -> Iterator[Finding]:
     """Attention is written out by hand.
 
-    Sees: softmax kernels that take a twentieth of the kernels' time or more beside batched products, where no fused
-    attention ran.
+    Sees: softmax kernels that take a twentieth of the kernels' time or more beside batched products, or two of these
+    for each softmax, where torch's own unfused attention did not run.
 
     Costs: at most four times the softmax: a fused kernel also spares scaling, masking, and writing and reading the
     scores. No more than the time of such kernels and of matrix products.
@@ -122,9 +122,15 @@ def _softmax_of_attention(seen: Seen) -> tuple[float, float]:
     softmax = operators(seen, lambda name: name in ("aten::_softmax", "aten::_softmax_backward_data"))
     if not batched or not softmax or sum(row.num for row in batched) < sum(row.num for row in softmax):
         return 0.0, 0.0
+    batched_forward, softmax_forward = (
+        sum(called.num for row in rows for name, called in row.callers.items() if name != "backward")
+        for rows in (batched, softmax)
+    )
     if seen.uses_cuda:
         most = seen.kernel_share("matmul", "softmax", *_POINTWISE)
-        return seen.lost("manual-attention"), most
+        # Two batched products for each softmax: attention, however little of the step it is.
+        is_attention = batched_forward >= 2 * softmax_forward > 0
+        return seen.lost("manual-attention") or (seen.kernel_share("softmax") if is_attention else 0.0), most
     share = operator_share(seen, lambda name: "softmax" in name and "log_softmax" not in name)
     at_least = policy.UNFUSED_ATTENTION * share >= policy.MEDIUM_SHARE
     return (share, seen.attribution.shares.device) if at_least else (0.0, 0.0)
@@ -185,7 +191,7 @@ def conv_bn_unfused(seen: Seen) -> Iterator[Finding]:
         return
     yield Finding(
         id="conv-bn-unfused",
-        severity=at_most(policy.severity(share), "medium" if share >= policy.MUCH_NORM else "low"),
+        severity="low",  # nothing is wrong: it is left to be gained
         claim=f"{norms} batch norms run by themselves, though their convolutions could hold them.",
         share=share,
         evidence=[f"normalisation takes {share:.0%} of a step"],

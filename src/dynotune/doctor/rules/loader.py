@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
+from dynotune.doctor.machine import known_number
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding
@@ -26,8 +27,9 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
 
     Costs: all of that share, if batches were always ready.
 
-    Wrong when: the window began with a cold page cache and later epochs read from memory; or a wait is as short as
-    handing a batch over takes: then it is of low severity, whatever its share.
+    Wrong when: the window began with a cold page cache and later epochs read from memory. A wait as short as handing
+    a batch over takes is of low severity, whatever its share; so is one without a device where the command uses up its
+    processors: there the loader takes from the operators what it needs.
     """
     loader = main_loader(seen)
     share = steady_wait(seen, loader)
@@ -52,9 +54,10 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
                 candidates = [Setting("loader.num_workers", 0)]
                 remedy = "Handing batches over takes longer than making them: make larger ones, or none in workers."
     brief = share * seen.timing.step_s < policy.HANDOVER_S
+    used_up = not seen.uses_cuda and _uses_up_processors(seen)
     yield Finding(
         id="loader-bound",
-        severity="low" if brief else policy.severity(share),
+        severity="low" if brief or used_up else policy.severity(share),
         claim=f"A step waits {share:.0%} of its time for the data loader.",
         share=share,
         evidence=evidence,
@@ -62,6 +65,11 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
         candidates=candidates,
         remedy=remedy,
     )
+
+
+def _uses_up_processors(seen: Seen) -> bool:
+    used, cores = known_number(seen, "window.tree_cpu_s_per_s"), known_number(seen, "host.num_cores")
+    return used is not None and cores is not None and used >= policy.USED_UP * cores
 
 
 @rule("program", explains=["loader-bound", "loader-jitter"])

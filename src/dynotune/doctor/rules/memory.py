@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from dynotune.doctor import policy
+from dynotune.doctor.bounds import num_input_shapes
 from dynotune.doctor.machine import known
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
@@ -174,8 +175,9 @@ def leak_graph_kept(seen: Seen) -> Iterator[Finding]:
 
     Costs: memory, until there is none. Often a loss is summed up with its graph (`total += loss`).
 
-    Wrong when: the program fills a cache that has an end. Growth of the process is not judged while the program runs
-    torch's profiler, which keeps each event.
+    Wrong when: the program fills a cache that has an end, or its inputs grow: where their shapes vary and memory grew
+    by little, the finding is a low one. Growth of the process is not judged while the program runs torch's profiler,
+    which keeps each event.
     """
     num_steps = max(1, seen.timing.num_steps)
     for one in seen.allocators:
@@ -183,7 +185,8 @@ def leak_graph_kept(seen: Seen) -> Iterator[Finding]:
         steady = _rises(one.allocated_levels_bytes)
         if steady and grown >= max(policy.LEAK_BYTES, policy.LEAK_STEP_BYTES * num_steps):
             free = max(0, one.total_bytes - one.allocated_bytes)
-            yield _leak(seen, f"allocated memory of GPU {one.device}", grown, free)
+            small = grown < policy.LEAK_OF_ALL * one.allocated_bytes and num_input_shapes(seen) > policy.FEW_SHAPES
+            yield _leak(seen, f"allocated memory of GPU {one.device}", grown, None if small else free)
             return
     if known(seen, "live.profiler_place"):
         return

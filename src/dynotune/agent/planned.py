@@ -1,0 +1,79 @@
+"""What is done in place of a timed window, where the plan asks for it: a trace, ceilings, or screening."""
+
+from __future__ import annotations
+
+from . import observe
+from .told import Told
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Optional
+
+    from .apply_site import Event
+    from .ceilings import Ceilings
+    from .hooks import Log
+    from .profile import Profile
+    from .screen import Screen
+
+    Recorders = tuple[Optional[Profile], Optional[Ceilings], Optional[Screen]]
+
+
+def recorders(
+    folder: str,
+    plan: dict[str, Any],
+    *,
+    place: Callable[[], dict[str, int]],
+    num_compilations: Callable[[], int],
+    prepare: Callable[[], None],
+    complete: Event,
+    event: Event,
+    log: Log,
+) -> Recorders:
+    """At most one of the three; each is imported only where it is asked for.
+
+    Args:
+        folder: of the run.
+        place: gives rank and world size where a process group says them.
+        num_compilations: tells how many graphs were compiled so far.
+        prepare: called before it begins; `complete`: called with its event when it is over.
+    """
+    if plan.get("trace"):
+        from .profile import Profile
+
+        profile = Profile(
+            folder,
+            plan.get("warmup_steps"),
+            plan["trace"],
+            rank=lambda: place().get("rank", observe.number("RANK")),
+            prepare=prepare,
+            complete=_named("trace", complete),
+            log=log,
+        )
+        return profile, None, None
+    told = Told(folder, None, None)
+    if plan.get("ceilings"):
+        from .ceilings import Ceilings
+
+        over = _named("ceilings", complete)
+        page_cache = plan.get("page_cache", "warm")
+        return None, Ceilings(told, page_cache=page_cache, prepare=prepare, complete=over, log=log), None
+    if plan.get("screen"):
+        from .screen import Screen
+
+        screen = Screen(
+            told,
+            plan["screen"],
+            world_size=lambda: place().get("world_size", observe.number("WORLD_SIZE") or 1),
+            num_compilations=num_compilations,
+            prepare=prepare,
+            complete=_named("screened", complete),
+            event=event,
+            log=log,
+        )
+        return None, None, screen
+    return None, None, None
+
+
+def _named(name: str, complete: Event) -> Event:
+    return lambda fields: complete({"event": name, **fields})

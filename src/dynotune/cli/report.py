@@ -1,0 +1,232 @@
+"""`dynotune report`: what was found before, told again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import msgspec
+import typer
+
+from dynotune.cli.options import check_json, write_json
+from dynotune.schema.document import read
+from dynotune.schema.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from dynotune.schema.diagnosis import Diagnosis
+    from dynotune.schema.study import Study
+
+T = TypeVar("T", bound=msgspec.Struct)
+Told = tuple[msgspec.Struct, Callable[[], "RenderableType"]]
+"""The document, and what makes its report."""
+
+# What a folder may hold, the first that is there.
+IN_A_FOLDER = ("study.json", "comparison.json", "observation.json")
+RECIPE, PAGE = "recipe.toml", "report.html"
+LONGEST_RECIPE_BYTES = 1 << 20
+
+
+def report(
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A folder of tune, compare or diagnose, or a JSON file of dynotune.")
+    ],
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where the page goes; report.html beside the study, without.")
+    ] = None,
+    json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write it as JSON; - is stdout.")] = None,
+) -> None:
+    """Show again what was found before.
+
+    Of a study of tune, the terminal's report and report.html are made anew;
+    of a comparison, an observation, a diagnosis, a trace's summary, a
+    snapshot's or an examination, what was on the terminal. For example:
+
+    dynotune report ~/.local/state/dynotune/runs/ID
+    """
+    check_json(json)
+    file = _file_of(path)
+    noun = _noun_of(file)
+    if noun not in READERS:
+        known = ", ".join(READERS)
+        raise UsageError(f"{file} holds no report{_named(noun)}.", hint=f"It is made of one of these: {known}.")
+    if html is not None and noun != "study":
+        raise UsageError(f"--html is of a study, and {file} is {_article(noun)}.", hint="Leave it out.")
+    document, told = READERS[noun](file)
+    _show(told, document, json)
+    if noun == "study":
+        _write_page(file, document, html)
+
+
+def _file_of(path: Path) -> Path:
+    """The file itself, or the one of a folder that has a report."""
+    try:
+        if not path.is_dir():
+            if not path.exists():
+                raise UsageError(f"There is no {path}.", hint="Name a folder of a study, or a JSON file of dynotune.")
+            return path
+        found = next((path / name for name in IN_A_FOLDER if (path / name).is_file()), None)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"{path} cannot be read: {reason}.", hint="Check the name, and that you may read it."
+        ) from error
+    if found is None:
+        raise UsageError(
+            f"The folder {path} holds nothing that has a report.", hint=f"Looked for {', '.join(IN_A_FOLDER)}."
+        )
+    return found
+
+
+class _Head(msgspec.Struct):
+    schema: str = ""
+
+
+def _noun_of(file: Path) -> str:
+    """`study` of `dynotune.study/1`; "" where it says nothing of the kind."""
+    try:
+        schema = msgspec.json.decode(file.read_bytes(), type=_Head).schema
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.", hint="Check that you may read it.") from error
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        raise UsageError(
+            f"{file} is not a JSON document: {error}.", hint="Was it cut short, or is it of another program?"
+        ) from error
+    return schema.removeprefix("dynotune.").partition("/")[0] if schema.startswith("dynotune.") else ""
+
+
+def _named(noun: str) -> str:
+    return f": it is {_article(noun)}" if noun else ""
+
+
+def _article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun.replace('_', ' ')}"
+
+
+def _study(file: Path) -> Told:
+    from dynotune.report.study import study_report
+    from dynotune.schema.study import Study
+
+    found = read(file, Study)
+    return found, lambda: study_report(found)
+
+
+def _comparison(file: Path) -> Told:
+    from dynotune.report.terminal import comparison_table
+    from dynotune.schema.comparison import Comparison
+
+    found = read(file, Comparison)
+    return found, lambda: comparison_table(found)
+
+
+def _observation(file: Path) -> Told:
+    from dynotune.diagnose.conclude import conclude
+    from dynotune.diagnose.gather import replayed
+
+    return _of_diagnosis(conclude(replayed(file)))
+
+
+def _diagnosis(file: Path) -> Told:
+    from dynotune.schema.diagnosis import Diagnosis
+
+    return _of_diagnosis(read(file, Diagnosis))
+
+
+def _of_diagnosis(found: Diagnosis) -> Told:
+    from dynotune.report.diagnosis import diagnosis_report
+
+    return found, lambda: diagnosis_report(found)
+
+
+def _trace(file: Path) -> Told:
+    from dynotune.report.trace import trace_report
+    from dynotune.schema.trace_summary import TraceSummary
+
+    found = read(file, TraceSummary)
+    return found, lambda: trace_report(found)
+
+
+def _trace_difference(file: Path) -> Told:
+    from dynotune.report.trace_difference import difference_report
+    from dynotune.schema.trace_summary import TraceDifference
+
+    found = read(file, TraceDifference)
+    return found, lambda: difference_report(found)
+
+
+def _memory_snapshot(file: Path) -> Told:
+    from dynotune.report.memory_snapshot import snapshot_report
+    from dynotune.schema.memory_snapshot import MemorySnapshot
+
+    found = read(file, MemorySnapshot)
+    return found, lambda: snapshot_report(found)
+
+
+def _examination(file: Path) -> Told:
+    from dynotune.doctor import all_rules
+    from dynotune.report.doctor import examination_report
+    from dynotune.schema.diagnosis import Examination
+
+    found = read(file, Examination)
+    costs = {rule.id: rule.costs for rule in all_rules().values()}
+    return found, lambda: examination_report(found, costs=costs)
+
+
+READERS: dict[str, Callable[[Path], Told]] = {
+    "study": _study,
+    "comparison": _comparison,
+    "observation": _observation,
+    "diagnosis": _diagnosis,
+    "trace": _trace,
+    "trace_difference": _trace_difference,
+    "memory_snapshot": _memory_snapshot,
+    "examination": _examination,
+}
+
+
+def _show(told: Callable[[], RenderableType], document: msgspec.Struct, json: str | None) -> None:
+    if json != "-":
+        from rich.console import Console
+
+        # Names in a program may hold what the terminal's encoding does not.
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="replace")
+        Console(highlight=False).print(told())
+    if json is not None:
+        write_json(document, json)
+
+
+def _write_page(file: Path, document: msgspec.Struct, html: Path | None) -> None:
+    """The page, after the terminal's report is out: a folder that cannot be written to takes away no more than it."""
+    from dynotune.report.html import write
+    from dynotune.schema.study import Study
+
+    assert isinstance(document, Study)
+    target = html or file.with_name(PAGE)
+    write(target, document, recipe=_recipe_beside(file, document))
+    _say(f"Report: {target}")
+
+
+def _recipe_beside(file: Path, study: Study) -> str:
+    """Text of the recipe that the study wrote; what is not there is not shown."""
+    path = file.with_name(RECIPE)
+    if not study.recipe or not path.is_file():
+        return ""
+    try:
+        with path.open("rb") as opened:
+            return opened.read(LONGEST_RECIPE_BYTES).decode(errors="replace")
+    except OSError as error:
+        _say(f"{path} cannot be read: {error.strerror}. The page goes without it.")
+        return ""
+
+
+def _say(text: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from dynotune.report.words import plain
+
+    Console(stderr=True, highlight=False).print(Text(plain(text), style="dim"), soft_wrap=True)

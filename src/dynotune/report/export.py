@@ -1,0 +1,223 @@
+"""A recipe for those who start the program without dynotune: shell, Docker, Kubernetes; sysctl for an administrator."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dynotune.report import words
+from dynotune.schema.diagnosis import Finding, NotKnown
+from dynotune.schema.toml_text import commented, quoted
+
+__all__ = ["Parts", "docker", "kubernetes", "shell", "sysctl"]
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SYSCTL = re.compile(r"sudo sysctl (?:-w )?([a-z][a-z0-9_.]*)=([^\s#;&|]+(?: [^\s#;&|]+)*)")
+SHM = "/dev/shm"
+# What only such a rule would have found is named where it could not judge.
+_SYSCTL_RULES = ("numa-balancing", "zone-reclaim")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A recipe by what it takes to have it without dynotune.
+
+    Args:
+        recipe: its file, as it was named.
+        about: lines on what it gained and where.
+        command: that it was proved on; may be empty.
+        variables: name to value.
+        preload: libraries to be put first in LD_PRELOAD, by their sonames.
+        unset: variables to be taken away.
+        code: setting to the line of Python that does it.
+        beside: setting to what else has to be done for it.
+        shm_size: for the batches of loader workers, `16Gi`; "" where no setting means that there are any.
+        shm_why: where that size is from.
+    """
+
+    recipe: str
+    about: list[str] = field(default_factory=list)
+    command: list[str] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    preload: list[str] = field(default_factory=list)
+    unset: list[str] = field(default_factory=list)
+    code: dict[str, str] = field(default_factory=dict)
+    beside: dict[str, str] = field(default_factory=dict)
+    shm_size: str = ""
+    shm_why: str = ""
+
+
+def shell(parts: Parts) -> str:
+    """Lines for a POSIX shell to read (`. FILE`, or `eval`): they set variables and start nothing."""
+    lines = [*commented([*_introduction(parts), *_all_at_once(parts)]), ""]
+    good, bad = _by_name(parts)
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in good.items()]
+    if parts.preload:
+        libraries = shlex.quote(":".join(parts.preload))
+        lines.append(f'export LD_PRELOAD={libraries}"${{LD_PRELOAD:+:$LD_PRELOAD}}"')
+    lines += [f"unset {name}" for name in parts.unset if _NAME.fullmatch(name)]
+    lines += _nothing(parts)
+    return _text([*lines, *_notes([*_set_by_program(parts), *bad, *_by_hand(parts)])])
+
+
+def docker(parts: Parts) -> str:
+    """Lines for a Dockerfile."""
+    lines = [*commented(_introduction(parts)), ""]
+    good, bad = _by_name(parts)
+    lines += [f"ENV {name}={_docker_quoted(value)}" for name, value in good.items()]
+    if parts.preload:
+        lines.append(f"ENV LD_PRELOAD={_docker_quoted(':'.join(parts.preload))}")
+    lines += _nothing(parts)
+    notes = _set_by_program(parts)
+    if removed := [name for name in parts.unset if _NAME.fullmatch(name)]:
+        words_ = [word for name in removed for word in ("-u", name)]
+        notes += ["", "A Dockerfile cannot take a variable away. The command can:"]
+        notes.append(f"CMD {json.dumps(['env', *words_, *(parts.command or ['COMMAND'])])}")
+    if parts.shm_size:
+        notes += ["", f"Loader workers hand their batches over in {SHM}, of which a container has 64 MiB:"]
+        notes += [f"docker run --shm-size={_docker_size(parts.shm_size)} …  ({parts.shm_why})"]
+    notes += [*bad, *_by_hand(parts)]
+    run = ["dynotune", "run", "--recipe", "/recipe.toml", "--", *(parts.command or ["COMMAND"])]
+    notes += ["", "All of it at once, where dynotune is installed in the image:"]
+    notes += [f"COPY {json.dumps([parts.recipe, '/recipe.toml'])}", f"CMD {json.dumps(run)}"]
+    return _text([*lines, *_notes(notes)])
+
+
+def kubernetes(parts: Parts) -> str:
+    """YAML to be merged into a pod's template: env, and shared memory for loader workers."""
+    good, bad = _by_name(parts)
+    if parts.preload:
+        good["LD_PRELOAD"] = ":".join(parts.preload)
+    removed = [name for name in parts.unset if _NAME.fullmatch(name)]
+    lines = commented([*_introduction(parts), "", "Merge it into the pod's template."])
+    if not (good or removed or parts.shm_size):
+        lines += ["{}", *_nothing(parts)]
+    else:
+        lines += ["spec:", "  containers:", "    - name: CONTAINER  # yours"]
+        if good:
+            lines.append("      env:")
+            for name, value in good.items():
+                lines += [f"        - name: {quoted(name)}", f"          value: {_kubernetes_quoted(value)}"]
+        if removed:
+            lines += commented(["A pod cannot take a variable of its image away; the command can."])
+            taken = [word for name in removed for word in ("-u", name)]
+            command = ["env", *taken, *(parts.command or ["COMMAND"])]
+            lines += ["      command:", *(f"        - {_kubernetes_quoted(word)}" for word in command)]
+        if parts.shm_size:
+            lines += ["      volumeMounts:", "        - name: shm", f"          mountPath: {SHM}"]
+            lines += ["  volumes:", "    - name: shm", "      emptyDir:", "        medium: Memory"]
+            lines += [f"        sizeLimit: {quoted(parts.shm_size)}  # {parts.shm_why}"]
+            lines += commented(["What lies in it counts against the container's limit of memory."])
+    notes = [*_set_by_program(parts), *bad, *_by_hand(parts), *_all_at_once(parts)]
+    return _text([*lines, *_notes(notes)])
+
+
+def sysctl(recipe: str, findings: Sequence[Finding], unknown: Sequence[NotKnown]) -> str:
+    """A file for /etc/sysctl.d, of what `doctor` finds on this machine; nothing is applied.
+
+    Args:
+        findings, unknown: of the machine that it is written on.
+    """
+    lines = commented(
+        [
+            f"For an administrator to read, beside {recipe}: /etc/sysctl.d/60-dynotune.conf; sudo sysctl --system.",
+            "dynotune never changes the machine, and has not proved what follows: it is what `dynotune doctor`",
+            "finds on the machine that wrote this.",
+        ]
+    )
+    others: list[str] = []
+    num = 0
+    for finding in findings:
+        matches = [match for command in finding.commands if (match := _SYSCTL.fullmatch(command)) is not None]
+        if matches:
+            num += len(matches)
+            lines += ["", *commented([f"{finding.id}: {finding.claim}", finding.remedy])]
+            lines += [f"{match[1]} = {match[2]}" for match in matches]
+        elif any(command.startswith(("sudo ", "echo ")) for command in finding.commands):
+            others += [f"{finding.id}: {finding.claim}", *(f"    {command}" for command in finding.commands)]
+    if not num:
+        lines += ["", *commented(["Nothing to set: no finding of the doctor's on this machine names a sysctl."])]
+    lines += commented(f"Not judged: {each.id}: {each.reason}" for each in unknown if each.id in _SYSCTL_RULES)
+    if others:
+        lines += ["", *commented(["Found too, and no sysctl. For an administrator to judge:", *others])]
+    return _text(lines)
+
+
+# Words
+
+
+def _introduction(parts: Parts) -> list[str]:
+    return [f"From {parts.recipe}, by dynotune recipe export.", *parts.about]
+
+
+def _all_at_once(parts: Parts) -> list[str]:
+    """The line that needs nothing else. A command with line ends would not survive in a comment."""
+    command = shlex.join(parts.command)
+    line = shlex.join(["dynotune", "run", "--recipe", parts.recipe, "--"])
+    shown = f"{line} {command if command and command.isprintable() else 'COMMAND'}"
+    return ["", "All of it at once, checked in the running program:", f"    {shown}"]
+
+
+def _set_by_program(parts: Parts) -> list[str]:
+    if not (parts.variables or parts.preload or parts.unset):
+        return []
+    return ["", "A program that sets such a variable itself has the last word; under dynotune run it has not."]
+
+
+def _by_hand(parts: Parts) -> list[str]:
+    lines: list[str] = []
+    if parts.code:
+        lines += ["", "Not environment variables. In the program:"]
+        lines += [f"    {line}  # {setting}" for setting, line in parts.code.items()]
+    if parts.beside:
+        lines += ["", *(f"{setting}: {text}" for setting, text in parts.beside.items())]
+    return lines
+
+
+def _nothing(parts: Parts) -> list[str]:
+    if parts.variables or parts.preload or parts.unset:
+        return []
+    return commented(["No setting of this recipe is an environment variable."])
+
+
+def _by_name(parts: Parts) -> tuple[dict[str, str], list[str]]:
+    """Variables that a shell can name, and a note on the others."""
+    good = {name: value for name, value in parts.variables.items() if _NAME.fullmatch(name)}
+    bad = [name for name in (*parts.variables, *parts.unset) if not _NAME.fullmatch(name)]
+    note = f"Left out, since no shell can name it: {', '.join(map(repr, bad))}. dynotune run can."
+    return good, ["", note] if bad else []
+
+
+def _docker_quoted(value: str) -> str:
+    return '"' + re.sub(r'(["\\$])', r"\\\1", value) + '"'
+
+
+def _docker_size(size: str) -> str:
+    return size.removesuffix("i").lower()
+
+
+def _kubernetes_quoted(value: str) -> str:
+    """`$(NAME)` would be replaced by Kubernetes; `$$` is a `$`."""
+    return quoted(value.replace("$", "$$"))
+
+
+def _notes(paragraphs: Sequence[str]) -> list[str]:
+    """Comments; each paragraph begins with an empty line."""
+    return [line if line != "#" else "" for line in commented(paragraphs)]
+
+
+def _text(lines: Sequence[str]) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def about(speedup: float | None, ci: tuple[float, float] | None, objective: str, facts: dict[str, str]) -> list[str]:
+    """What a recipe gained, and where, a line each."""
+    lines = []
+    if speedup is not None:
+        lines.append(f"Proved: {words.times(speedup, digits=3)} ({words.interval(ci)}) in {objective}")
+    if facts:
+        lines.append("on " + ", ".join(f"{name} {value}" for name, value in facts.items()) + ".")
+    return lines

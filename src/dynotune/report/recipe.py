@@ -1,0 +1,130 @@
+"""A recipe in the terminal: what it sets, what proved it, and whether it was met again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from dynotune.report import words
+from dynotune.schema.recipe import EFFECTS, Header, Recipe, Verification, proof_of
+from dynotune.schema.setting import Setting
+
+__all__ = ["RULE", "recipe_report", "verification_report"]
+
+LABELS = {
+    "gpu": "GPU",
+    "gpu_count": "GPUs",
+    "driver": "driver",
+    "torch": "torch",
+    "cuda": "CUDA of torch",
+    "python": "Python",
+    "cpu": "processor",
+    "num_cores": "usable cores",
+}
+HOW = {
+    "ablation": ("ablated", "all settings against all but this one"),
+    "confirmation": ("confirmed", "all settings together against none"),
+}
+EFFECT_STYLES = {"exact": "green", "sampling": "green", "numerics": "yellow", "semantics": "red", "system": "red"}
+RULE = (
+    "Met: better again, and by no less than the stated interval's lower end. Not met: not better, or the new interval "
+    "lies below the stated one. Else undecided."
+)
+STYLES = {"met": "bold green", "not-met": "bold red", "undecided": "bold yellow"}
+NAMES = {"met": "met again", "not-met": "not met", "undecided": "undecided"}
+
+
+def recipe_report(recipe: Recipe, *, problems: Mapping[str, str]) -> RenderableType:
+    """Header, a row a setting with its proof, and the machine.
+
+    Args:
+        problems: knob to the reason why `dynotune run` refuses it.
+    """
+    parts: list[RenderableType] = [_header(recipe.recipe), Padding(_settings(recipe, problems), (1, 0))]
+    facts = [(name, fact) for name, fact in recipe.facts.items() if name in LABELS]
+    if facts:
+        lines = Table.grid(padding=(0, 2))
+        lines.add_column(style="dim", no_wrap=True)
+        lines.add_column(overflow="fold")
+        for name, fact in facts:
+            lines.add_row(LABELS[name], Text(words.plain(str(fact))))
+        parts += [Text("Proved on", style="bold"), lines]
+    else:
+        parts.append(Text("It does not say on what machine it was proved.", style="yellow"))
+    parts += [Text.assemble(("refused: ", "red"), words.plain(why)) for why in problems.values()]
+    return Group(*parts)
+
+
+def _header(head: Header) -> RenderableType:
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(style="dim", no_wrap=True)
+    lines.add_column(overflow="fold")
+    command = words.plain(shlex.join(head.command)) if head.command else "not told"
+    lines.add_row("command", Text(command))
+    lines.add_row("created", Text(words.plain(head.created) or words.UNKNOWN))
+    lines.add_row("objective", head.objective)
+    if head.speedup is None:
+        lines.add_row("together", Text("no speed-up is stated", style="yellow"))
+    else:
+        pairs = "" if head.num_pairs is None else f", {head.num_pairs} pairs"
+        stated = Text.assemble((words.times(head.speedup, digits=3), "bold"), f" ({words.interval(head.ci)}){pairs}")
+        lines.add_row("together", stated)
+    return lines
+
+
+def _settings(recipe: Recipe, problems: Mapping[str, str]) -> RenderableType:
+    if not recipe.settings:
+        return Text("It has no settings.", style="yellow")
+    rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    rows.add_column("Setting", overflow="fold", ratio=1)
+    for header in ("Speed-up", "Interval", "Proof", "Effect"):
+        rows.add_column(header, no_wrap=True)
+    meanings: dict[str, str] = {}
+    for knob, value in recipe.settings.items():
+        setting = Text(words.plain(str(Setting(knob, value))))
+        proof = proof_of(recipe, knob)
+        if knob in problems:
+            rows.add_row(setting, "", "", Text("refused", style="red"), "")
+        elif proof is None:
+            rows.add_row(setting, "", "", Text("none", style="yellow"), "")
+        else:
+            numbers = words.times(proof.speedup, digits=3), words.interval(proof.ci)
+            how = f"{HOW[proof.by][0]}, {proof.num_pairs} pairs"
+            rows.add_row(setting, *numbers, how, Text(proof.effect, style=EFFECT_STYLES[proof.effect]))
+            meanings |= dict([HOW[proof.by]]) | {proof.effect: EFFECTS[proof.effect]}
+    legend = [Text(f"{word:<12}{meaning}", style="dim") for word, meaning in meanings.items()]
+    others = [
+        Text.assemble(("no proof: ", "yellow"), words.plain(f"{proof.knob} was proved at another value, {proof.value}"))
+        for proof in recipe.proof
+        if proof.knob in recipe.settings and proof_of(recipe, proof.knob) is None
+    ]
+    return Group(rows, *([Text()] if legend or others else []), *legend, *others)
+
+
+def verification_report(verification: Verification) -> RenderableType:
+    """Whether the stated speed-up was met again, below the comparison's own table."""
+    lines = [
+        Text.assemble(
+            ("stated    ", "dim"),
+            "no speed-up"
+            if verification.stated is None
+            else f"{words.times(verification.stated, digits=3)} ({words.interval(verification.stated_ci)})",
+        ),
+        Text.assemble(
+            ("now       ", "dim"),
+            f"{words.speedup(verification.comparison)} ({words.interval(verification.comparison.ci)})",
+        ),
+        Text.assemble(("recipe    ", "dim"), (NAMES[verification.outcome], STYLES[verification.outcome])),
+        Text.assemble(("          ", "dim"), verification.reason),
+        Text(RULE, style="dim"),
+    ]
+    return Padding(Group(*lines, *_differs(verification.differs)), (1, 0, 0, 0))
+
+
+def _differs(said: Sequence[str]) -> list[Text]:
+    return [Text.assemble(("not as it was proved: ", "yellow"), words.plain(text)) for text in said]

@@ -1,0 +1,70 @@
+"""Text and numbers as TOML writes them.
+
+tomli-w writes no comments, and a recipe is meant to be read by people: so this little is our own, and tested against
+Python's reader. Source: https://toml.io/en/v1.0.0
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from dynotune.schema.errors import UsageError
+from dynotune.schema.knob import Scalar
+
+__all__ = ["commented", "quoted", "value"]
+
+_SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+LARGEST_INT = 2**63 - 1
+
+
+def value(given: Scalar | Sequence[Scalar]) -> str:
+    """One value, or a list of them.
+
+    Raises:
+        UsageError: as `quoted`; a number that TOML has no room for.
+    """
+    if isinstance(given, bool):
+        return "true" if given else "false"
+    if isinstance(given, str):
+        return quoted(given)
+    if isinstance(given, int):
+        if not -LARGEST_INT - 1 <= given <= LARGEST_INT:
+            raise UsageError(f"{given:.3g} has more than the 64 bits of a number in a TOML file.")
+        return str(given)
+    if isinstance(given, float):
+        if not math.isfinite(given):
+            raise UsageError(f"{given} is no number that can be written.")
+        return repr(given)
+    return "[" + ", ".join(map(value, given)) + "]"
+
+
+def quoted(text: str) -> str:
+    """`text` as a basic string on one line, which YAML reads as the same string.
+
+    What does not print is escaped: nothing in it can move a terminal's cursor or turn the direction of writing.
+
+    Raises:
+        UsageError: a NUL, or half of a surrogate pair (a file name that is no UTF-8): neither can be a setting's.
+    """
+    for character in text:
+        if character == "\0" or 0xD800 <= ord(character) <= 0xDFFF:
+            raise UsageError(
+                f"{text!r} cannot be written to a file of text: it holds {character!r}.",
+                hint="Use names and values of valid UTF-8, without NUL.",
+            )
+    return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def commented(lines: Iterable[str]) -> list[str]:
+    """Each line as a comment; what does not print is written as its escape, so that none can end the comment."""
+    return [f"# {''.join(c if c.isprintable() else repr(c)[1:-1] for c in line)}".rstrip() for line in lines]
+
+
+def _escaped(character: str) -> str:
+    if character in _SHORT:
+        return _SHORT[character]
+    if character.isprintable():
+        return character
+    code = ord(character)
+    return f"\\u{code:04X}" if code <= 0xFFFF else f"\\U{code:08X}"

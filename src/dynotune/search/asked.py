@@ -1,0 +1,108 @@
+"""What the user said about candidates: effects allowed, knobs besides, knobs left out, values of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+import msgspec
+
+from dynotune import knobs
+from dynotune.schema.errors import UsageError
+from dynotune.schema.knob import Effect, Env
+from dynotune.schema.setting import Setting
+
+UNASKED: tuple[Effect, ...] = ("exact", "sampling")
+"""Effects that are tried without being allowed: results, or samples and their order, stay as they are."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        allowed: effects that findings' candidates may have.
+        also: settings to try; `also_knobs`: knobs of which some values are to be tried.
+        excluded: ids of knobs that are not tried.
+        space: settings with values of the user's own.
+    """
+
+    allowed: frozenset[Effect] = frozenset(UNASKED)
+    also: list[Setting] = []
+    also_knobs: list[str] = []
+    excluded: frozenset[str] = frozenset()
+    space: list[Setting] = []
+
+    @property
+    def settings(self) -> list[Setting]:
+        """Named with their value, each once."""
+        return list(dict.fromkeys([*self.also, *self.space]))
+
+
+def parse(
+    *, allow: Sequence[str] = (), also: Sequence[str] = (), excluded: Sequence[str] = (), space: Sequence[str] = ()
+) -> Asked:
+    """The options as they stand on the command line.
+
+    Raises:
+        UsageError: an effect, knob or value that does not exist, one that dynotune never sets, or words that
+            contradict each other.
+    """
+    left_out = {knobs.get(text.strip()).id for text in excluded}
+    settings, ids = [], []
+    for text in also:
+        if "=" in text:
+            settings.append(_settable(knobs.parse(text)))
+        else:
+            ids.append(_with_values(text.strip()))
+    own = [setting for text in space for setting in _values(text)]
+    for name in [setting.knob for setting in (*settings, *own)] + ids:
+        if name in left_out:
+            raise UsageError(f"{name} is to be tried and to be left out.", hint="Leave one of them out.")
+    return Asked(
+        allowed=frozenset([*UNASKED, *map(_effect, allow)]),
+        also=settings,
+        also_knobs=ids,
+        excluded=frozenset(left_out),
+        space=own,
+    )
+
+
+def _effect(word: str) -> Effect:
+    known = [effect for effect in get_args(Effect) if effect not in UNASKED]
+    if word == "system":
+        raise UsageError(
+            "Settings of the system are never applied by dynotune.",
+            hint="dynotune doctor writes the commands for an administrator to read.",
+        )
+    for effect in get_args(Effect):
+        if effect == word:
+            found: Effect = effect
+            return found
+    known.remove("system")
+    raise UsageError(f"--allow {word} is no effect.", hint=f"It is {' or '.join(known)}; `dynotune knobs` lists them.")
+
+
+def _with_values(knob_id: str) -> str:
+    knob = knobs.get(knob_id)
+    if isinstance(knob.site, Env):
+        raise UsageError(f"--also {knob_id} names no value; it can be any text.", hint=f"Write --also {knob_id}=VALUE.")
+    return knob.id
+
+
+def _values(text: str) -> list[Setting]:
+    knob_id, equals, values = text.partition("=")
+    words = [word.strip() for word in values.split(",")]
+    if not equals or not all(words):
+        raise UsageError(
+            f"--space {text} is not a knob with values.",
+            hint="For example --space loader.num_workers=2,4,8. A value with a comma in it: --also KNOB=VALUE.",
+        )
+    return list(dict.fromkeys(_settable(knobs.parse(f"{knob_id}={word}")) for word in words))
+
+
+def _settable(setting: Setting) -> Setting:
+    if knobs.get(setting.knob).effect == "system":
+        raise UsageError(
+            f"{setting} is a setting of the system, which dynotune never applies.",
+            hint="dynotune doctor writes the commands for an administrator to read.",
+        )
+    return setting

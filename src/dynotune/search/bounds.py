@@ -1,0 +1,73 @@
+"""How much of the time a setting can save at most, from the diagnosis: what a search is compared with afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dynotune.schema.diagnosis import Diagnosis, Finding
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Shares
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Objective
+from dynotune.search.present import Present
+
+OF_TIME: tuple[Objective, ...] = ("throughput",)
+"""Objectives that the share of a step bounds; the power that a device draws while it waits, no share tells."""
+RUNS_DIFFER = 0.05
+"""By which one run may be faster than another for no reason: a ceiling and the plain run are one each."""
+_ONLY_LOADING = (
+    "loader.num_workers",
+    "loader.prefetch_factor",
+    "loader.persistent_workers",
+    "loader.in_order",
+    "loader.multiprocessing_context",
+)
+"""They change when batches are ready, and nothing that is done with them."""
+
+
+def bound(
+    setting: Setting, why: Sequence[Finding], diagnosis: Diagnosis, present: Present, objective: Objective
+) -> tuple[float | Unknown, str]:
+    """Of the baseline's time, the largest share that the setting can save, and what says so.
+
+    The shares of the findings that name it, together, if all are known; of a setting that only makes batches ready
+    sooner, no more than the step waits for them, nor than a step that is given one batch again and again is shorter.
+    """
+    if objective not in OF_TIME:
+        return Unknown("a share of a step's time does not bound it"), ""
+    limits: list[tuple[float, str]] = []
+    shares = [finding.share for finding in why]
+    known = [share for share in shares if not isinstance(share, Unknown)]
+    if why and len(known) == len(shares):
+        limits.append((min(1.0, sum(known)), " and ".join(dict.fromkeys(finding.id for finding in why))))
+    crowded = any(isinstance(share, Unknown) for share in shares)
+    if not crowded and _only_loads(setting, present):
+        limits += _of_loading(diagnosis)
+    if not limits:
+        reasons = [share.reason for share in shares if isinstance(share, Unknown)]
+        return Unknown(reasons[0] if reasons else "no finding names it"), ""
+    share, by = min(limits, key=lambda limit: limit[0])
+    return max(0.0, share), by
+
+
+def _only_loads(setting: Setting, present: Present) -> bool:
+    """Whether it can do no more than have batches ready: fewer workers also give cores back to the step."""
+    if setting.knob not in _ONLY_LOADING:
+        return False
+    now = present.get("loader.num_workers")
+    if setting.knob != "loader.num_workers":
+        return True
+    return isinstance(now, int) and isinstance(setting.value, int) and setting.value > now
+
+
+def _of_loading(diagnosis: Diagnosis) -> list[tuple[float, str]]:
+    """What the diagnosis allows for, and the ceilings where they were measured."""
+    limits: list[tuple[float, str]] = []
+    if isinstance(diagnosis.shares, Shares):
+        limits.append((diagnosis.shares.input, "the wait for the loader"))
+    if not isinstance(diagnosis.ceilings, Unknown):
+        step_s = {ceiling.part: ceiling.step_s for ceiling in diagnosis.ceilings}
+        if step_s.get("both") and step_s.get("step"):
+            without = min(1.0, 1.0 - step_s["step"] / step_s["both"] + RUNS_DIFFER)
+            limits.append((without, "a step that is given one batch again and again"))
+    return limits

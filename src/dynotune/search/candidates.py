@@ -1,0 +1,174 @@
+"""Which settings are worth a try on this program and this machine, and why others are not offered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from dynotune import knobs
+from dynotune.measure.screening import why_not_in_process
+from dynotune.schema.diagnosis import Diagnosis, Finding, Kind
+from dynotune.schema.errors import DynotuneError, UsageError
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.knob import Effect
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Candidate, NotOffered, Objective
+from dynotune.search import values
+from dynotune.search.asked import Asked
+from dynotune.search.bounds import bound
+from dynotune.search.interactions import group_of
+from dynotune.search.present import Present, has
+
+KINDS: dict[Objective, tuple[Kind, ...]] = {
+    "throughput": ("speed", "jitter"),
+    "latency-p99": ("speed", "jitter"),
+    "energy": ("speed", "jitter"),
+    "time-to-first-step": ("start",),
+    "memory": ("memory",),
+}
+"""Findings whose candidates can serve an objective."""
+_NEED_WORKERS = ("loader.prefetch_factor", "loader.persistent_workers", "loader.multiprocessing_context")
+_NOT_ALLOWED: dict[Effect, str] = {
+    "numerics": "it may change results in their last digits; --allow numerics tries it",
+    "semantics": "it may change what the program does; --allow semantics tries it",
+    "system": "it is of the system, which only an administrator changes",
+}
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What candidates have to fit.
+
+    Args:
+        env: what the command inherits.
+        present: what the program has already.
+        num_ranks: processes of this machine that make steps.
+        compiles: the program uses torch.compile; so whatever changes its graphs is compiled anew, once an arm.
+        refused: of a setting, why it cannot be applied here; "" where it can.
+    """
+
+    facts: Facts
+    env: Mapping[str, str] = {}
+    present: Present = {}
+    num_ranks: int = 1
+    compiles: bool = False
+    refused: Callable[[Setting], str] = lambda setting: ""
+
+    @property
+    def num_cores(self) -> int | None:
+        return values.num_cores(self.facts, self.num_ranks)
+
+
+def candidates(
+    diagnosis: Diagnosis, machine: Machine, asked: Asked, *, objective: Objective = "throughput"
+) -> tuple[list[Candidate], list[NotOffered]]:
+    """What the findings name and the user asks for, fit for this machine; largest bound first.
+
+    Raises:
+        UsageError: a knob is to be tried, and nothing says which values of it.
+    """
+    offered: dict[Setting, list[Finding]] = {}
+    refused: dict[Setting, NotOffered] = {}
+    for finding in diagnosis.findings:
+        for setting in values.around(finding.candidates, machine.present, machine.num_cores):
+            reason = _why_not(setting, finding, machine, asked, objective)
+            if not reason:
+                offered.setdefault(setting, []).append(finding)
+            elif setting not in offered:
+                before = refused.get(setting)
+                refused[setting] = NotOffered(setting, reason, [*(before.why if before else []), finding.id])
+    for setting in _of_user(machine, asked):
+        if has(setting, machine.present, machine.env):
+            refused[setting] = NotOffered(setting, "the program has it already")
+        else:
+            offered.setdefault(setting, [])
+    found = [_candidate(setting, why, diagnosis, machine, objective) for setting, why in offered.items()]
+    return sorted(found, key=_order), [row for setting, row in refused.items() if setting not in offered]
+
+
+def refuse_unfit(asked: Asked, machine: Machine) -> list[str]:
+    """Refuse what the user named and cannot be applied here, before anything runs; cautions about the rest.
+
+    Raises:
+        DynotuneError: as `knobs.check_applies`, and UsageError where `machine.refused` gives a reason.
+    """
+    for setting in asked.settings:
+        knobs.check_applies(setting, machine.facts)
+        if reason := machine.refused(setting):
+            raise UsageError(f"{setting} cannot be tried: {reason}", hint="Leave it out.")
+    for knob_id in asked.also_knobs:
+        for setting in values.some(knob_id, {}, machine.num_cores):
+            knobs.check_applies(setting, machine.facts)
+    return [text for setting in asked.settings if (text := knobs.caution(setting, machine.facts))]
+
+
+def _of_user(machine: Machine, asked: Asked) -> list[Setting]:
+    several = [
+        setting
+        for knob_id in asked.also_knobs
+        for setting in values.some(knob_id, machine.present, machine.num_cores)
+        if not machine.refused(setting)
+    ]
+    return [*asked.settings, *several]
+
+
+def _why_not(setting: Setting, finding: Finding, machine: Machine, asked: Asked, objective: Objective) -> str:
+    """Why a finding's setting is not tried; "" where it is. First what the user can change, and said so."""
+    effect = knobs.get(setting.knob).effect
+    if setting.knob in asked.excluded:
+        return "left out by --not"
+    if setting in asked.settings or setting.knob in asked.also_knobs:
+        effect = "exact" if effect != "system" else effect
+    if finding.kind not in KINDS[objective]:
+        return f"the finding is about {_ABOUT[finding.kind]}, and the objective is {objective}"
+    if has(setting, machine.present, machine.env):
+        return "the program has it already"
+    if effect not in asked.allowed:
+        return _NOT_ALLOWED[effect]
+    if values.beyond_cores(setting, machine.num_cores) and setting not in asked.settings:
+        return f"a process may use {machine.num_cores} of the cores here"
+    if setting.knob in _NEED_WORKERS and machine.present.get("loader.num_workers") == 0 and setting.value is not False:
+        return "it needs loading processes, and the loader has none"
+    try:
+        knobs.check_applies(setting, machine.facts)
+    except DynotuneError as error:
+        return error.message
+    return machine.refused(setting)
+
+
+_ABOUT: dict[Kind, str] = {
+    "speed": "the speed of steps",
+    "start": "the time to the first step",
+    "jitter": "steps that differ",
+    "memory": "memory",
+    "correctness": "right results",
+    "measurement": "measuring rightly",
+}
+
+
+def _candidate(
+    setting: Setting, why: Sequence[Finding], diagnosis: Diagnosis, machine: Machine, objective: Objective
+) -> Candidate:
+    knob = knobs.get(setting.knob)
+    share, by = bound(setting, why, diagnosis, machine.present, objective)
+    return Candidate(
+        setting=setting,
+        effect=knob.effect,
+        why=_unique(finding.id for finding in why),
+        bound=share,
+        bound_by=by,
+        group=group_of(setting.knob),
+        warms=machine.compiles or setting.knob == "compile.mode",
+        in_process=objective == "throughput" and not why_not_in_process(setting),
+    )
+
+
+def _order(candidate: Candidate) -> tuple[float, str, float]:
+    """What nothing bounds comes first: it may be anything."""
+    share = 1.0 if isinstance(candidate.bound, Unknown) else candidate.bound
+    value = candidate.setting.value
+    return -share, candidate.setting.knob, float(value) if isinstance(value, int | float) else 0.0
+
+
+def _unique(ids: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(ids))

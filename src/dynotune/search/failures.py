@@ -1,0 +1,102 @@
+"""What a run that gave no value says of its arm; or that it is the machine that failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dynotune import probe
+from dynotune.launch.run_folder import has_room, last_lines
+from dynotune.probe.host_memory import num_oom_kills
+from dynotune.schema import document
+from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, RecordError
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.run import Run
+from dynotune.schema.study import Ended
+
+NUM_LINES = 200
+"""Of what was printed: behind the line that says it, torchrun and the interpreter's end print theirs."""
+_OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError|(CUDA|HIP|CUDNN|NCCL)\b.{0,40}out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
+    r"|cudaErrorMemoryAllocation|can't allocate memory|Cannot allocate memory|^MemoryError\b|std::bad_alloc"
+    r"|out of shared memory|insufficient shared memory",
+    re.IGNORECASE,
+)
+_KILLED = re.compile(r"killed by signal: Killed|Signal 9 \(SIGKILL\)|exitcode\s*:\s*-9\b")
+_GPU_LOST = re.compile(
+    r"GPU is lost|device is lost|uncorrectable ECC|fallen off the bus|Unable to determine the device handle",
+    re.IGNORECASE,
+)
+_KILL = 9
+
+
+class Before(NamedTuple):
+    """What is compared with afterwards. `num_kills`: by the kernel, for memory."""
+
+    num_kills: int | Unknown
+    gpu: object
+
+
+class Answer(NamedTuple):
+    """Why an arm gave no value. `detail`: the line that says it best."""
+
+    ended: Ended
+    detail: str
+
+
+def before(env: Mapping[str, str], facts: Facts) -> Before:
+    """What is known of the machine before a run; the GPU as `facts` have it."""
+    return Before(num_oom_kills(), facts.get("gpu.count"))
+
+
+def answer(error: DynotuneError, folder: Path, then: Before, env: Mapping[str, str]) -> Answer:
+    """What the arm's failure says of it.
+
+    Raises:
+        CannotRunHere: it is not the arm's: no room on the disk, the GPU is gone.
+    """
+    if not has_room(folder):
+        raise error
+    lines = last_lines(folder, NUM_LINES)
+    _refuse_lost_gpu(lines, then, env)
+    if isinstance(error, CommandFailed):
+        return _of_command(error, lines, then)
+    return Answer("timeout" if _timed_out(folder) else "failed", error.message)
+
+
+def _of_command(error: CommandFailed, lines: Sequence[str], then: Before) -> Answer:
+    said = next((line for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), "")
+    if said:
+        return Answer("out-of-memory", said.strip())
+    killed = error.command_exit_code in (-_KILL, 128 + _KILL) or any(map(_KILLED.search, lines))
+    if killed and _more(num_oom_kills(), then.num_kills):
+        return Answer("out-of-memory", "the kernel killed a process: the machine's memory ran out")
+    code = error.command_exit_code
+    how = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
+    return Answer("failed", lines[-1].strip() if lines else how)
+
+
+def _more(now: int | Unknown, then: int | Unknown) -> bool:
+    return not isinstance(now, Unknown) and not isinstance(then, Unknown) and now > then
+
+
+def _refuse_lost_gpu(lines: Sequence[str], then: Before, env: Mapping[str, str]) -> None:
+    """A GPU that is gone fails every arm, and says nothing of any."""
+    if not then.gpu or isinstance(then.gpu, Unknown):
+        return
+    said = next((line for line in reversed(lines) if _GPU_LOST.search(line)), "")
+    now = probe.nvml.facts(env).get("gpu.count")
+    if said or now != then.gpu:
+        raise CannotRunHere(
+            f"A GPU was lost while the command ran: {said.strip() or 'the driver does not list it any more'}.",
+            hint="Look at dmesg and nvidia-smi; what was measured so far is kept.",
+        )
+
+
+def _timed_out(folder: Path) -> bool:
+    try:
+        return document.read(folder / "run.json", Run).ended_by == "timeout"
+    except RecordError:
+        return False

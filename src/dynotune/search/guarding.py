@@ -1,0 +1,70 @@
+"""Losses or outputs of each set of settings that may change rounding, compared with the baseline's once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from dynotune.launch.run_folder import has_room
+from dynotune.measure import guard
+from dynotune.measure.request import Request
+from dynotune.measure.tolerance import guarded
+from dynotune.schema.errors import DynotuneError
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.study import Guarded
+from dynotune.search.bench import Arm, arm
+
+
+class Guards:
+    """What is known of results so far. The baseline's runs serve all arms of a sitting.
+
+    Args:
+        folder: for the runs' own folders; made when there is one.
+        known: from earlier sittings.
+    """
+
+    def __init__(self, request: Request, folder: Path, facts: Facts, known: Sequence[Guarded]) -> None:
+        self._request, self._folder, self._facts = request, folder, facts
+        self._own: guard.Own | Unknown | None = None
+        self._found: dict[str, Guarded | Unknown] = {one.arm: one for one in known}
+
+    def of(self, one: Arm, limit_s: float) -> Guarded | Unknown | None:
+        """None where nothing in the arm changes rounding. Arms that share what does share the answer.
+
+        Args:
+            limit_s: for each run.
+
+        Raises:
+            CannotRunHere: no room on the disk.
+        """
+        chosen = arm(guarded(one.settings))
+        if not chosen.settings:
+            return None
+        if chosen.key not in self._found:
+            self._found[chosen.key] = self._compare(chosen, limit_s)
+        return self._found[chosen.key]
+
+    def is_known(self, one: Arm) -> bool:
+        """Whether asking costs no run."""
+        chosen = arm(guarded(one.settings))
+        return not chosen.settings or chosen.key in self._found
+
+    def _compare(self, chosen: Arm, limit_s: float) -> Guarded | Unknown:
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            if self._own is None:
+                self._own = guard.baseline(self._request, folder=self._folder, facts=self._facts, limit_s=limit_s)
+            return guard.guard(
+                self._request,
+                chosen.settings,
+                folder=self._folder,
+                facts=self._facts,
+                own=self._own,
+                name=f"guard-{hashlib.sha256(chosen.key.encode()).hexdigest()[:12]}",
+                limit_s=limit_s,
+            )
+        except DynotuneError as error:
+            if not has_room(self._folder):
+                raise
+            return Unknown(error.message)

@@ -1,0 +1,378 @@
+"""The bench on which the user's own command runs: a fresh process a trial, in the sandbox, with one window for all."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from dynotune.launch.run_folder import fresh_folder
+from dynotune.measure import objective, pilot, screening, summary
+from dynotune.measure.one_run import Outcome, refuse_impossible, run_settings
+from dynotune.measure.pilot import FirstStep, Steadiness, Window, limit_s
+from dynotune.measure.request import Request, Watcher
+from dynotune.measure.stats import StatisticsError
+from dynotune.schema.errors import CannotRunHere, DynotuneError
+from dynotune.schema.facts import Unknown
+from dynotune.schema.study import Ended, Estimate, Phase, Study, Trial
+from dynotune.search import failures
+from dynotune.search.bench import BASELINE, Arm
+from dynotune.search.earlier import pilots_on_disk
+from dynotune.search.guarding import Guards
+from dynotune.search.study_window import num_ahead, study_window
+
+# A run that is cut short by the deadline is lost: one that is nearly done is let go on.
+GRACE_RUNS = 0.5
+GUARD_LIMIT_S = 900.0
+OUT_OF_TIME = "the time was up before it was done"
+
+
+class RealBench:
+    """Runs arms of one study in its folder. What outlives a sitting is in the study; `add_to` puts it there.
+
+    Args:
+        request: its `budget_s` is not looked at.
+        elapsed_s: of earlier sittings and of this one so far.
+        reserve_s: of the budget, that is left to what comes after the search.
+        guess_s: what a run takes, as long as none has told.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        folder: Path,
+        study: Study,
+        watcher: Watcher,
+        *,
+        elapsed_s: float = 0.0,
+        reserve_s: float = 0.0,
+        guess_s: float = 60.0,
+    ) -> None:
+        self._request, self._folder, self._watcher = request, folder, watcher
+        self._facts, self._budget_s, self._guess_s = study.facts, study.budget_s, guess_s
+        self._reserve_s, self._began_s = reserve_s, time.monotonic() - elapsed_s
+        self._num_trials, self._num_alive = len(study.trials), _num_alive(study)
+        self._study = study
+        self._guards = Guards(request, folder / "guard", study.facts, study.guarded)
+        self._pilots: dict[str, Outcome] = {}
+        self._planned_s: dict[str, float] = {}
+        self._walls_s: dict[str, list[float]] = {}
+        self._outcomes: list[Outcome] = []
+        self._first_steps: dict[str, FirstStep] = {}
+        self._voids: list[str] = []
+        for trial in study.trials:
+            if _counts(trial):
+                self._walls_s.setdefault(trial.arm, []).append(trial.wall_s)
+        if not self._is_planned or study.objective == "time-to-first-step":
+            self._keep_pilots(pilots_on_disk(folder, study.trials))
+
+    # What the search asks
+
+    def run(self, arm: Arm, phase: Phase, block: int) -> Trial:
+        """As `Bench.run`.
+
+        Raises:
+            DynotuneError: the command as it is fails, or the machine.
+        """
+        if phase != "pilot":
+            self._plan()
+        began_s = self.elapsed_s()
+        name = f"{self._num_trials + 1:04d}-{phase}"
+        self._watcher.running(self._in_words(arm, phase, block))
+        trial = self._run(arm, phase, block, self._folder / name)
+        self._num_trials += 1
+        return msgspec.structs.replace(trial, began_s=began_s, wall_s=self.elapsed_s() - began_s, run=name)
+
+    def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
+        """As `Bench.screen`."""
+        if not candidates or self._study.objective != "throughput":
+            return []
+        return screening.screen(
+            self._request,
+            candidates,
+            left_s,
+            folder=self._folder / "screening",
+            cache_folder=self._cache_folder(BASELINE),
+            facts=self._facts,
+            watcher=self._watcher,
+        )
+
+    def run_s(self, arm: Arm) -> float:
+        """As `Bench.run_s`."""
+        for key in (arm.key, BASELINE.key):
+            if key in self._walls_s:
+                return statistics.median(self._walls_s[key])
+            if key in self._planned_s:
+                return self._planned_s[key]
+        if BASELINE.key in self._pilots:
+            return self._alone(self._pilots[BASELINE.key]).run_s
+        return self._study.run_s or self._guess_s
+
+    def left_s(self) -> float:
+        """As `Bench.left_s`, without what is reserved."""
+        return self._budget_s - self._reserve_s - self.elapsed_s()
+
+    # What the study is told
+
+    def elapsed_s(self) -> float:
+        """Of all sittings together."""
+        return time.monotonic() - self._began_s
+
+    def add_to(self, study: Study) -> Study:
+        """`study` with what is known of its runs besides the trials."""
+        mine = self._study
+        self._num_alive = _num_alive(study)
+        return msgspec.structs.replace(
+            study,
+            warmup_steps=mine.warmup_steps,
+            window_steps=mine.window_steps,
+            run_s=mine.run_s,
+            unit=mine.unit,
+            step=mine.step,
+            readback=mine.readback,
+            guarded=mine.guarded,
+            warnings=list(dict.fromkeys([*study.warnings, *mine.warnings])),
+        )
+
+    def cautions(self) -> list[str]:
+        """What this sitting's runs give reason to be wary of."""
+        found = summary.warnings(self._outcomes) + objective.notes(self._study.objective, self._outcomes)
+        if self._voids:
+            num = len(self._outcomes)
+            found.append(f"{len(self._voids)} of {num} runs did not count, the last one as {self._voids[-1]}.")
+        return found
+
+    # One run
+
+    def _run(self, arm: Arm, phase: Phase, block: int, folder: Path) -> Trial:
+        def trial(ended: Ended, detail: str = "", **fields: object) -> Trial:
+            made = Trial(arm=arm.key, phase=phase, block=block, ended=ended, detail=detail)
+            return msgspec.structs.replace(made, **fields)
+
+        fresh_folder(folder)
+        try:
+            refuse_impossible(self._request_of(arm), "candidate", self._facts)
+        except DynotuneError as error:
+            if arm == BASELINE:
+                raise
+            return trial("rejected", error.message)
+        if phase not in ("pilot", "join") and (wrong := self._guarded(arm)):
+            return trial(*wrong)
+        began_s = self.elapsed_s()
+        own_limit_s, left_s = limit_s(self._request, self._known_run_s(arm, phase)), self._time_left_s(arm)
+        then = failures.before(self._request.env, self._facts)
+        try:
+            outcome = self._launch(arm, phase, folder, min(own_limit_s, left_s))
+            value = None if phase == "pilot" else self._value(outcome)
+        except (DynotuneError, StatisticsError) as error:
+            if not (folder / "run.json").exists():
+                raise
+            answer = failures.answer(error, folder, then, self._request.env)
+            if answer.ended == "timeout" and left_s < own_limit_s:
+                return trial("timeout", OUT_OF_TIME, void=OUT_OF_TIME)
+            if arm == BASELINE:
+                raise
+            return trial(answer.ended, answer.detail)
+        void = "; ".join(summary.void_reasons({"candidate": outcome})) if phase != "pilot" else ""
+        if outcome.rejected:
+            return trial("rejected", _rejection(outcome))
+        if phase == "pilot" and (refused := self._pilot(arm, outcome)):
+            return trial(*refused)
+        self._note(outcome)
+        if not void and phase != "pilot":
+            self._walls_s.setdefault(arm.key, []).append(self.elapsed_s() - began_s)
+        if void:
+            self._voids.append(void)
+            self._watcher.say(f"{_in_place(phase, block)}: {arm.key or 'the command as it is'} does not count: {void}")
+        return trial("measured", value=value, void=void, time_to_first_step_s=_first_step_s(outcome))
+
+    def _launch(self, arm: Arm, phase: Phase, folder: Path, limit: float) -> Outcome:
+        is_pilot = phase == "pilot"
+        steadiness, first_step = Steadiness(self._request), self._first_steps.get(BASELINE.key)
+        return run_settings(
+            self._request,
+            arm.settings,
+            what=f"a run with {arm.key}" if arm.settings else "a run of the command as it is",
+            cache_folder=self._cache_folder(arm),
+            folder=folder,
+            purpose="pilot" if is_pilot else "measured",
+            facts=self._facts,
+            limit_s=limit,
+            warmup_steps=None if is_pilot else self._study.warmup_steps,
+            window_steps=None if is_pilot else self._study.window_steps,
+            enough=steadiness if is_pilot else self._first_steps.get(arm.key, first_step or steadiness),
+        )
+
+    def _value(self, outcome: Outcome) -> float:
+        """Of the objective, lower is better.
+
+        Raises:
+            StatisticsError: it cannot be known of this run.
+        """
+        unit: summary.Unit = "step" if self._study.unit.endswith("step") else "sample"
+        return objective.value(outcome, self._study.objective, unit)
+
+    def _pilot(self, arm: Arm, outcome: Outcome) -> tuple[Ended, str] | None:
+        """Keep the pilot for the window; why the arm cannot be measured, where it cannot.
+
+        Raises:
+            CannotRunHere: the command as it is makes too few steps.
+        """
+        try:
+            if not self._is_planned:
+                pilot.plan_window(self._request, [self._pilots.get(BASELINE.key, outcome), outcome])
+            else:
+                self._planned_s[arm.key] = self._alone(outcome).run_s
+        except CannotRunHere as error:
+            if arm == BASELINE:
+                raise
+            return "failed", error.message
+        self._keep_pilots({arm.key: outcome})
+        found = pilot.steady_steps(outcome.records[0])
+        if self._is_planned and (found is None or found > (self._study.warmup_steps or 0)):
+            self._warn(f"{arm.key} is not steady when the window begins: what it costs to start counts against it.")
+        return self._guarded(arm)
+
+    def _keep_pilots(self, pilots: Mapping[str, Outcome]) -> None:
+        for key, outcome in pilots.items():
+            if self._study.objective == "time-to-first-step":
+                self._first_steps[key] = FirstStep(outcome)
+            if not self._is_planned:
+                self._pilots[key] = outcome
+
+    def _guarded(self, arm: Arm) -> tuple[Ended, str] | None:
+        """Compare losses or outputs with the baseline's; that they are wrong, where they are."""
+        if self._guards.is_known(arm):
+            found = self._guards.of(arm, GUARD_LIMIT_S)
+        else:
+            self._watcher.running(f"losses or outputs: {arm.key}")
+            found = self._guards.of(arm, min(GUARD_LIMIT_S, self._time_left_s(arm)))
+            if isinstance(found, Unknown):
+                self._warn(f"{arm.key}: whether results stay right is not known: {found.reason}")
+            elif found is not None:
+                self._study = msgspec.structs.replace(self._study, guarded=[*self._study.guarded, found])
+        if found is None or isinstance(found, Unknown) or found.ok:
+            return None
+        return "wrong-results", found.reason or f"{found.what} differ by {found.difference:.2g} of their size"
+
+    # The window
+
+    @property
+    def _is_planned(self) -> bool:
+        return self._study.run_s is not None
+
+    def _plan(self) -> None:
+        """Fix the window of all runs, from the pilots so far; what was fixed holds."""
+        if (
+            self._study.window_steps is not None
+            and self._study.warmup_steps is not None
+            and self._study.run_s is not None
+        ):
+            return
+        pilots = dict(self._pilots)
+        baseline = pilots.pop(BASELINE.key)
+        window = study_window(
+            self._request, baseline, list(pilots.values()), self.left_s(), num_ahead=num_ahead(self._study.candidates)
+        )
+        cautions = summary.window_cautions(self._request, window)
+        cautions += objective.cautions(self._study.objective, window.num_steps)
+        for text in cautions:
+            self._watcher.warn(text)
+        self._study = msgspec.structs.replace(
+            self._study,
+            warmup_steps=window.warmup_steps or None,
+            window_steps=window.num_steps or None,
+            run_s=window.run_s,
+            unit=objective.unit_of(self._study.objective, summary.unit([baseline, *pilots.values()])),
+            step=summary.step(baseline),
+            warnings=[*self._study.warnings, *cautions, *summary.sandbox_warnings(baseline)],
+        )
+        for key, outcome in self._pilots.items():
+            self._planned_s[key] = self._alone(outcome).run_s
+        self._pilots.clear()
+        run_s = self._planned_s[BASELINE.key]
+        self._watcher.say(
+            f"Each run: {window.warmup_steps} steps of warm-up, then {window.num_steps} timed as a whole; "
+            f"about {run_s:.0f} s."
+            if window.num_steps
+            else f"Each run ends with its first steps; about {run_s:.0f} s."
+        )
+
+    def _alone(self, outcome: Outcome) -> Window:
+        """The window of one arm; its length as it was fixed, where it was."""
+        request = msgspec.structs.replace(
+            self._request,
+            warmup_steps=self._study.warmup_steps or self._request.warmup_steps,
+            window_steps=self._study.window_steps or self._request.window_steps,
+        )
+        return pilot.plan_window(request, [outcome])
+
+    # Time
+
+    def _known_run_s(self, arm: Arm, phase: Phase) -> float | None:
+        return None if phase == "pilot" else max(self.run_s(arm), self._study.run_s or 0.0)
+
+    def _time_left_s(self, arm: Arm) -> float:
+        return max(1.0, self.left_s() + self._reserve_s + GRACE_RUNS * self.run_s(arm))
+
+    def _in_words(self, arm: Arm, phase: Phase, block: int) -> str:
+        minutes, alive = max(0.0, self.left_s()) / 60, self._num_alive
+        what = f"{_in_place(phase, block)}: {arm.key or 'the command as it is'}"
+        return f"{what} ({alive} setting{'s' * (alive != 1)} alive, {minutes:.0f} min left)"
+
+    # What is told
+
+    def _note(self, outcome: Outcome) -> None:
+        merged = dict(self._study.readback)
+        for readback in outcome.run.readback:
+            before = merged.get(readback.knob)
+            # What one run could not verify stays unverified, whatever later ones say.
+            if before is None or before.ok is not None:
+                merged[readback.knob] = readback
+        self._study = msgspec.structs.replace(self._study, readback=merged)
+        self._outcomes.append(outcome.without_steps)
+
+    def _warn(self, text: str) -> None:
+        self._watcher.warn(text)
+        self._study = msgspec.structs.replace(self._study, warnings=[*self._study.warnings, text])
+
+    def _cache_folder(self, arm: Arm) -> Path:
+        return self._folder / "caches" / _folder_name(arm)
+
+    def _request_of(self, arm: Arm) -> Request:
+        return msgspec.structs.replace(self._request, settings=list(arm.settings))
+
+
+def _num_alive(study: Study) -> int:
+    return sum(candidate.id not in study.fates for candidate in study.candidates)
+
+
+def _in_place(phase: Phase, block: int) -> str:
+    return phase if phase == "pilot" else f"{phase}, block {block}"
+
+
+def _counts(trial: Trial) -> bool:
+    return trial.phase != "pilot" and trial.ended == "measured" and not trial.void
+
+
+def _folder_name(arm: Arm) -> str:
+    """Of an arm's caches: a key may be longer than a file's name may be."""
+    return hashlib.sha256(arm.key.encode()).hexdigest()[:16] if arm.settings else "baseline"
+
+
+def _rejection(outcome: Outcome) -> str:
+    first = outcome.rejected[0]
+    if isinstance(first.found, Unknown):
+        return first.found.reason
+    text = f"{first.witness} says {first.found}"
+    return f"{text}; {first.detail}" if first.detail and first.detail != first.found else text
+
+
+def _first_step_s(outcome: Outcome) -> float | None:
+    """Of the slowest rank."""
+    found = [process.time_to_first_step_s for process in outcome.run.processes if process.num_steps]
+    return max((time_s for time_s in found if time_s is not None), default=None)

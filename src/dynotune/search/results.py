@@ -1,0 +1,50 @@
+"""What is made of a study when it is over: its recipe, its report, and when a late start has paid off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dynotune.measure.payoff import pays_off
+from dynotune.measure.request import Watcher
+from dynotune.measure.stats import StatisticsError
+from dynotune.measure.summary import MeasuredRun, read_run
+from dynotune.report.html import page
+from dynotune.schema.errors import RecordError
+from dynotune.schema.recipe import write
+from dynotune.schema.study import PaysOff, Study
+from dynotune.search.bench import BASELINE, arm
+from dynotune.search.recipe import of
+
+RECIPE, REPORT = "recipe.toml", "report.html"
+
+
+def write_results(folder: Path, study: Study, watcher: Watcher) -> None:
+    """The recipe, where anything was proved, and the report, beside the study."""
+    if study.recipe:
+        write(folder / RECIPE, of(study))
+    try:
+        (folder / REPORT).write_text(page(study), encoding="utf-8")
+    except OSError as error:
+        watcher.warn(f"The report could not be written to {folder / REPORT}: {error.strerror}.")
+
+
+def paid_off(folder: Path, study: Study) -> PaysOff | None:
+    """After how many steps the recipe is ahead, from the runs that confirmed it; None without, or where none tells."""
+    if not study.recipe or study.objective != "throughput":
+        return None
+    try:
+        return pays_off(_runs(folder, study, arm(study.recipe).key), _runs(folder, study, BASELINE.key))
+    except StatisticsError:
+        return None
+
+
+def _runs(folder: Path, study: Study, key: str) -> list[MeasuredRun]:
+    found = []
+    for trial in study.trials:
+        if (trial.arm, trial.phase, trial.ended) != (key, "confirm", "measured") or trial.void:
+            continue
+        try:
+            found.append(read_run(folder / trial.run))
+        except RecordError:
+            continue  # a folder that was tidied away since
+    return found

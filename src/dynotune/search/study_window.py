@@ -1,0 +1,74 @@
+"""One window for all runs of a study: so long that runs tell, so short that the budget affords enough of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from dynotune.measure import pilot
+from dynotune.measure.one_run import Outcome
+from dynotune.measure.pilot import Window
+from dynotune.measure.request import Request
+from dynotune.measure.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS
+from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.schema.study import Candidate
+
+NUM_BLOCKS = 3
+"""Of a race, for each arm: fewer tell nothing of most settings."""
+NUM_PROVING = 20
+"""Runs of ablation and confirmation."""
+
+
+def study_window(
+    request: Request, baseline: Outcome, others: Sequence[Outcome], left_s: float, *, num_ahead: int = 0
+) -> Window:
+    """The window, from the pilots; every arm that had one is warm when it begins, but those that never become steady.
+
+    Its length follows from the noise of the baseline. Where the time left does not afford enough runs of it, it is
+    shorter, though never shorter than tells something: then fewer arms are tried.
+
+    Args:
+        num_ahead: batches that may lie ready when an arm begins its steps: not before they are used up does a window
+            show how fast batches are made.
+
+    Raises:
+        CannotRunHere: the command ends before there is anything to time, or within less than can be told.
+    """
+    steady = [other for other in others if pilot.steady_steps(other.records[0]) is not None]
+    pilots = [baseline, *steady]
+    whole = pilot.plan_window(request, pilots, num_telling=1)
+    if request.warmup_steps is None and num_ahead > whole.warmup_steps and whole.num_steps:
+        waited = min(num_ahead, whole.warmup_steps + math.ceil(MAX_WINDOW_S / whole.step_s))
+        try:
+            later = msgspec.structs.replace(request, warmup_steps=waited)
+            whole = pilot.plan_window(later, pilots, num_telling=1)
+            request = later
+        except CannotRunHere:
+            pass  # it makes too few steps for that: all arms then have the same head start
+    if request.window_steps is not None or not whole.num_steps:
+        return whole
+    pilot.refuse_too_short(request, whole)
+    num_runs = NUM_BLOCKS * (len(pilots) + 1) + NUM_PROVING
+    if num_runs * whole.run_s <= left_s:
+        return whole
+    fewest = max(MIN_WINDOW_STEPS, math.ceil(MIN_WINDOW_S / whole.step_s), pilot.fewest_steps(request, whole.step_s))
+    least = min(whole.num_steps, fewest)
+    try:
+        window = pilot.plan_window(request, pilots, num_runs=num_runs, budget_s=left_s, num_telling=1)
+    except UsageError:
+        window = whole
+    if window.num_steps < least or window is whole:
+        return msgspec.structs.replace(whole, num_steps=least, whole_epochs=0)
+    return window
+
+
+def num_ahead(candidates: Iterable[Candidate]) -> int:
+    """Batches that a loader makes ahead at most, with the most workers that are to be tried."""
+    asked = {"loader.num_workers": 0, "loader.prefetch_factor": 2}
+    for candidate in candidates:
+        knob, value = candidate.setting.knob, candidate.setting.value
+        if knob in asked and isinstance(value, int):
+            asked[knob] = max(asked[knob], value)
+    return asked["loader.num_workers"] * asked["loader.prefetch_factor"]

@@ -1,0 +1,366 @@
+"""A study from beginning to end: diagnosis, candidates, search, recipe, and all of it on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from dynotune import probe
+from dynotune.diagnose.ceilings import ceilings
+from dynotune.diagnose.conclude import conclude
+from dynotune.diagnose.gather import gather
+from dynotune.diagnose.request import DiagnoseRequest
+from dynotune.launch import new_run_folder
+from dynotune.measure import objective
+from dynotune.measure.machine import alone, facts_of, refuse_another_machine
+from dynotune.measure.one_run import refuse_impossible
+from dynotune.measure.protocol import Interrupted
+from dynotune.measure.request import Request, Watcher
+from dynotune.schema import document
+from dynotune.schema.diagnosis import Ceiling
+from dynotune.schema.errors import CannotRunHere, DynotuneError
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.observation import Attribution, Compilation, Observation
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Sitting, Study
+from dynotune.search import asked
+from dynotune.search.candidates import Machine, candidates, refuse_unfit
+from dynotune.search.present import present
+from dynotune.search.real_bench import RealBench
+from dynotune.search.results import REPORT, paid_off, write_results
+from dynotune.search.study import search
+
+FILE = "study.json"
+NOT_ASKED = Unknown("not asked for")
+MOST_OF_DIAGNOSIS = 0.1
+"""Of the budget: a diagnosis that took more is not made again with the recipe, and has no ceilings."""
+LEAST_WAIT = 0.05
+"""Of a step: with less of it spent on waiting for the loader, ceilings bound nothing that matters."""
+DIAGNOSIS_LIMIT_S = 900.0
+UNKNOWN_RUN_S = 60.0
+EndedBy = Literal["done", "user", "error", ""]
+
+
+class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a study is asked to do.
+
+    Args:
+        run: the command, how it is run, and the objective. It has no settings, and its `budget_s` is not looked at.
+        allow, also, excluded, space: as they stand on the command line.
+    """
+
+    run: Request
+    allow: list[str] = []
+    also: list[str] = []
+    excluded: list[str] = []
+    space: list[str] = []
+
+    def asked(self) -> asked.Asked:
+        """Raises UsageError as `asked.parse`."""
+        return asked.parse(allow=self.allow, also=self.also, excluded=self.excluded, space=self.space)
+
+
+def tune(request: TuneRequest, budget_s: float, watcher: Watcher) -> tuple[Path, Study]:
+    """Study the command. What is known is on disk after every run.
+
+    Returns:
+        The study's folder, and the study.
+
+    Raises:
+        UsageError: what is asked for does not exist or fit together; nothing has run.
+        CommandFailed, CannotRunHere: the command as it is fails, or the machine.
+        Interrupted: `resume` goes on.
+    """
+    run, words = request.run, request.asked()
+    facts = facts_of(run)
+    for caution in refuse_unfit(words, Machine(facts=facts, env=run.env, refused=_refusal(run, facts))):
+        watcher.warn(caution)
+    objective.refuse_impossible(run)
+    folder = new_run_folder(run.base)
+    study = Study(
+        id=folder.name,
+        command=run.command,
+        cwd=str(run.cwd),
+        objective=run.objective,
+        budget_s=budget_s,
+        allow=sorted(words.allowed - set(asked.UNASKED)),
+        also=request.also,
+        excluded=request.excluded,
+        space=request.space,
+        step_on=run.step_on,
+        seed=run.seed,
+        margin=run.margin,
+        caches=run.caches,
+        timeout_s=run.timeout_s,
+        sandbox="auto" if run.sandbox else "none",
+        warmup_steps=run.warmup_steps,
+        window_steps=run.window_steps,
+        facts={**facts, **probe.environment.facts(run.env)},
+    )
+    document.write(folder / FILE, study)
+    return folder, _sit(request, folder, study, watcher)
+
+
+def resume(folder: Path, run: Request, budget_s: float | None, watcher: Watcher) -> Study:
+    """Go on with the study in `folder`; one that is finished is only read.
+
+    Args:
+        run: only its `env` and `lock` count; the rest is as it was.
+        budget_s: for all sittings together, in place of what was given before.
+
+    Raises:
+        RecordError: there is no study in `folder`, or not one that can be read.
+        CannotRunHere: this is another machine than the one it was begun on, or the command's folder is gone.
+        Interrupted: as `tune`.
+    """
+    study = document.read(folder / FILE, Study)
+    if study.finished:
+        if not (folder / REPORT).exists():
+            write_results(folder, study, watcher)
+        return study
+    run = msgspec.structs.replace(
+        run,
+        command=study.command,
+        cwd=Path(study.cwd),
+        warmup_steps=study.warmup_steps,
+        window_steps=study.window_steps,
+        margin=study.margin,
+        timeout_s=study.timeout_s,
+        step_on=study.step_on,
+        seed=study.seed,
+        caches=study.caches,
+        sandbox=study.sandbox == "auto",
+        objective=study.objective,
+    )
+    objective.refuse_impossible(run)
+    refuse_another_machine("study", study.facts, facts_of(run))
+    study = msgspec.structs.replace(study, budget_s=budget_s or study.budget_s)
+    request = TuneRequest(
+        run=run,
+        allow=list(study.allow),
+        also=study.also,
+        excluded=study.excluded,
+        space=study.space,
+    )
+    return _sit(request, folder, study, watcher)
+
+
+def _refusal(run: Request, facts: Facts) -> Callable[[Setting], str]:
+    """Says of a setting why no run could be launched with it; "" where one can."""
+
+    def refused(setting: Setting) -> str:
+        try:
+            refuse_impossible(msgspec.structs.replace(run, settings=[setting]), "candidate", facts)
+        except DynotuneError as error:
+            return error.message
+        return ""
+
+    return refused
+
+
+def _sit(request: TuneRequest, folder: Path, study: Study, watcher: Watcher) -> Study:
+    sitting = _Sitting(request, folder, study, watcher)
+    try:
+        sitting.work()
+    except KeyboardInterrupt as stopped:
+        sitting.end("user")
+        raise Interrupted(folder) from stopped
+    except DynotuneError as error:
+        sitting.end("error")
+        if sitting.study.trials:
+            error.hint += f" What was measured is kept; dynotune tune --resume {folder} goes on."
+        raise
+    return sitting.study
+
+
+class _Sitting:
+    """One sitting of a study. What has to outlive it is in the study."""
+
+    def __init__(self, request: TuneRequest, folder: Path, study: Study, watcher: Watcher) -> None:
+        self._request, self._folder, self._watcher = request, folder, watcher
+        self._earlier_s = elapsed_s(study)
+        self._began, self._began_s = datetime.now(UTC), time.monotonic()
+        self._sittings, self._diagnosis_s = study.sittings, 0.0
+        self._bench: RealBench | None = None
+        self.study = study
+
+    def work(self) -> None:
+        """From where it stands to its end."""
+        if isinstance(self.study.diagnosis, Unknown):
+            self._diagnose()
+        waits_from_s = time.monotonic()
+        with alone(self._request.run, self._watcher):
+            # Waiting for others is not the study's time.
+            waited_s = time.monotonic() - waits_from_s
+            self._began_s += waited_s
+            self._began += timedelta(seconds=waited_s)
+            self._search()
+        self._update(pays_off=paid_off(self._folder, self.study))
+        self._diagnose_again()
+        self.end("done")
+        write_results(self._folder, self.study, self._watcher)
+
+    def end(self, by: EndedBy) -> None:
+        """Write down when and why the sitting ended. Where nothing can be written, what was before still stands."""
+        with contextlib.suppress(CannotRunHere):
+            self._save(self.study, by)
+
+    # Diagnosis
+
+    def _diagnose(self) -> None:
+        budget_s = self.study.budget_s
+        self._watcher.say(f"The budget is {in_words(budget_s)}. First, what holds the command up.")
+        began_s = time.monotonic()
+        request = self._diagnosis_request([])
+        observation, _ = gather(request, self._watcher)
+        bounds: list[Ceiling] | Unknown = NOT_ASKED
+        is_cheap = time.monotonic() - began_s <= MOST_OF_DIAGNOSIS * budget_s
+        if is_cheap and _waits(observation) >= LEAST_WAIT:
+            bounds = ceilings(request, self._watcher, observation)
+        diagnosis = conclude(observation, ceilings=bounds)
+        self._diagnosis_s = time.monotonic() - began_s
+        self._watcher.say(diagnosis.verdict)
+        run = self._request.run
+        machine = Machine(
+            facts=self.study.facts,
+            env=run.env,
+            present=present(observation, run.env),
+            num_ranks=_num_ranks(observation),
+            compiles=_compiles(observation),
+            refused=_refusal(run, self.study.facts),
+        )
+        offered, not_offered = candidates(diagnosis, machine, self._request.asked(), objective=self.study.objective)
+        self._update(diagnosis=diagnosis, candidates=offered, not_offered=not_offered)
+
+    def _diagnosis_request(self, settings: list[Setting]) -> DiagnoseRequest:
+        run = self._request.run
+        return DiagnoseRequest(
+            command=run.command,
+            cwd=run.cwd,
+            env=run.env,
+            base=self._folder / "diagnosis",
+            settings=settings,
+            warmup_steps=run.warmup_steps,
+            timeout_s=min(run.timeout_s or DIAGNOSIS_LIMIT_S, self.study.budget_s),
+            step_on=run.step_on,
+            seed=run.seed,
+            sandbox=run.sandbox,
+            lock=run.lock,
+        )
+
+    def _diagnose_again(self) -> None:
+        """With the recipe's settings, where the time allows for it."""
+        needed_s = self._diagnosis_s or 4 * _guess_s(self.study)
+        if not self.study.recipe:
+            return
+        if self._elapsed_s() + needed_s > self.study.budget_s:
+            self._update(after=Unknown("the budget did not afford a diagnosis with the recipe"))
+            return
+        try:
+            observation, _ = gather(self._diagnosis_request(list(self.study.recipe)), self._watcher)
+        except DynotuneError as error:
+            self._update(after=Unknown(error.message))
+        else:
+            self._update(after=conclude(observation))
+
+    # Search
+
+    def _search(self) -> None:
+        if not self.study.candidates:
+            self._update(verdict=nothing_to_try(self.study), finished=True)
+            return
+        self._watcher.say(_offered(self.study))
+        again_s = self._diagnosis_s if self._diagnosis_s <= MOST_OF_DIAGNOSIS * self.study.budget_s else 0.0
+        self._bench = RealBench(
+            self._request.run,
+            self._folder,
+            self.study,
+            self._watcher,
+            elapsed_s=self._elapsed_s(),
+            reserve_s=again_s,
+            guess_s=_guess_s(self.study),
+        )
+        found = search(self.study, self._bench, self._save, self._watcher)
+        warnings = [*found.warnings, *self._bench.cautions()]
+        self._save(msgspec.structs.replace(found, warnings=list(dict.fromkeys(warnings))))
+
+    # Time and disk
+
+    def _elapsed_s(self) -> float:
+        return self._earlier_s + time.monotonic() - self._began_s
+
+    def _update(self, **changes: object) -> None:
+        self._save(msgspec.structs.replace(self.study, **changes))
+
+    def _save(self, study: Study, by: EndedBy = "") -> None:
+        if self._bench is not None:
+            study = self._bench.add_to(study)
+        now = datetime.now(UTC)
+        sitting = Sitting(_iso(self._began), _iso(now), by)
+        self.study = msgspec.structs.replace(study, sittings=[*self._sittings, sitting])
+        document.write(self._folder / FILE, self.study)
+
+
+def elapsed_s(study: Study) -> float:
+    """Of the sittings so far, without the pauses between them."""
+    sat_s = sum(
+        (datetime.fromisoformat(sitting.ended) - datetime.fromisoformat(sitting.began)).total_seconds()
+        for sitting in study.sittings
+        if sitting.ended
+    )
+    return max([sat_s, *(trial.began_s + trial.wall_s for trial in study.trials)])
+
+
+def nothing_to_try(study: Study) -> str:
+    """Why there is no candidate, and what would change that."""
+    waiting = sorted({word for row in study.not_offered for word in re.findall(r"--allow (\w+)", row.reason)})
+    if not study.not_offered:
+        return "Nothing to try: no finding names a setting. --also KNOB tries one all the same."
+    held = f"Nothing to try: {len(study.not_offered)} settings that findings name are not offered here"
+    return f"{held}; {' '.join(f'--allow {word}' for word in waiting)} widens that." if waiting else f"{held}."
+
+
+def _offered(study: Study) -> str:
+    num, knobs = len(study.candidates), {candidate.setting.knob for candidate in study.candidates}
+    left_out = f"; {len(study.not_offered)} more are not offered" if study.not_offered else ""
+    settings = "1 setting" if num == 1 else f"{num} settings of {len(knobs)} {'knob' if len(knobs) == 1 else 'knobs'}"
+    return f"To try: {settings}{left_out}."
+
+
+def in_words(duration_s: float) -> str:
+    """`15 min`, `90 s`."""
+    return f"{duration_s / 60:g} min" if duration_s >= 120 else f"{duration_s:.0f} s"
+
+
+def _guess_s(study: Study) -> float:
+    """What a run takes, as long as none has told: to the first step, as long again until it is steady, a window."""
+    timing = Unknown("") if isinstance(study.diagnosis, Unknown) else study.diagnosis.steps
+    if isinstance(timing, Unknown) or timing.time_to_first_step_s is None:
+        return UNKNOWN_RUN_S
+    return 2 * timing.time_to_first_step_s + timing.window_s
+
+
+def _waits(observation: Observation) -> float:
+    """Share of a step that waits for the loader; 0 where it is not known, and then it bounds nothing."""
+    found = observation.attribution
+    return found.shares.input if isinstance(found, Attribution) else 0.0
+
+
+def _num_ranks(observation: Observation) -> int:
+    return max(1, len(observation.processes)) if not isinstance(observation.processes, Unknown) else 1
+
+
+def _compiles(observation: Observation) -> bool:
+    processes = observation.processes
+    return not isinstance(processes, Unknown) and any(isinstance(one.compilation, Compilation) for one in processes)
+
+
+def _iso(when: datetime) -> str:
+    return when.isoformat(timespec="seconds")

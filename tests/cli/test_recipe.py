@@ -1,0 +1,280 @@
+"""`dynotune recipe`, and `dynotune run --recipe` on another machine than the recipe's."""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+import pytest
+
+from dynotune import cli
+from dynotune.cli import compare
+from dynotune.schema.comparison import Comparison, FailedArm
+from dynotune.schema.errors import DynotuneError
+from dynotune.search.recipe import command_hash
+
+from .test_bad_input import said
+
+PYTHON = sys.executable
+RECIPE = """# mine
+[recipe]
+schema = "dynotune.recipe/1"
+command = ["python", "train.py", "--batch", "32"]
+objective = "throughput"
+speedup = 1.42
+ci = [1.38, 1.47]
+num_pairs = 8
+step_on = "train:step"
+caches = "cold"
+[settings]
+"env.A" = "1"
+"loader.num_workers" = 4
+[[proof]]
+knob = "env.A"
+speedup = 1.2
+ci = [1.1, 1.3]
+num_pairs = 6
+effect = "exact"
+by = "ablation"
+value = "1"
+[[proof]]
+knob = "loader.num_workers"
+speedup = 1.3
+ci = [1.2, 1.4]
+num_pairs = 6
+effect = "sampling"
+by = "ablation"
+value = 4
+[facts]
+gpu_count = 0
+torch = "1.0.0"
+"""
+
+
+@pytest.fixture
+def types(tmp_path, monkeypatch, capsys):
+    """Runs `dynotune recipe …` here, without a process, in a folder with `recipe.toml`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+
+    def run(*words, recipe=None):
+        if recipe is not None:
+            (tmp_path / "recipe.toml").write_text(recipe)
+        with pytest.raises(SystemExit) as end:
+            cli.main(["recipe", *words])
+        seen = capsys.readouterr()
+        return end.value.code, seen.out, seen.err
+
+    return run
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Stands for the comparison: what is asked of it, and what it answers."""
+    asked = []
+    answer = {"verdict": "faster", "speedup": 1.40, "ci": (1.35, 1.45), "num_pairs": 6}
+
+    def measure(request, **_):
+        asked.append(request)
+        fields = {name: getattr(request, name) for name in ("command", "settings", "against")}
+        return Comparison(id="c", **fields, **answer)
+
+    monkeypatch.setattr(compare, "measure", measure)
+    monkeypatch.setattr("dynotune.measure.machine.facts_of", lambda request: {"gpu.count": 0, "torch.version": "1.0.0"})
+    return asked, answer
+
+
+# show
+
+
+def test_a_recipe_is_shown_with_its_proofs(types):
+    code, out, _ = types("show", "recipe.toml")
+    assert code == 0
+    for text in ("python train.py --batch 32", "1.420× (1.38× to 1.47×), 8 pairs", "loader.num_workers=4", "1.300×"):
+        assert text in out
+    assert "ablated, 6 pairs" in out and "sampling" in out and "torch  1.0.0" in out
+
+
+def test_what_run_would_refuse_is_shown_as_refused(types):
+    code, out, _ = types("show", "recipe.toml", recipe=RECIPE.replace('"env.A" =', '"env.LD_PRELOAD" ='))
+    assert code == 0 and "foreign code" in out and out.count("refused") == 2
+
+
+def test_a_shown_recipe_cannot_move_the_cursor(types):
+    code, out, _ = types("show", "recipe.toml", recipe=RECIPE.replace('"32"', r'"\u001b[2J\u202e"'))
+    assert code == 0 and "\x1b[2J" not in out and "\u202e" not in out and r"\x1b[2J" in out
+
+
+def test_a_value_that_was_edited_has_no_proof(types):
+    _, out, _ = types("show", "recipe.toml", recipe=RECIPE.replace('workers" = 4', 'workers" = 8'))
+    assert "loader.num_workers was proved at another value, 4" in out
+
+
+def test_a_recipe_as_json_is_its_table(types, tmp_path):
+    code, out, _ = types("show", "recipe.toml", "--json", "-")
+    shown = msgspec.json.decode(out)
+    assert code == 0 and shown["settings"] == {"env.A": "1", "loader.num_workers": 4}
+    assert shown["proof"][1]["ci"] == [1.2, 1.4]
+
+
+@pytest.mark.parametrize("words", [("show",), ("verify",), ("export", "--format", "shell")])
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [("[recipe]\nschema = 'dynotune.recipe/9'\n", "dynotune.recipe/9"), ("\0", "is not TOML"), ("x", "is not TOML")],
+)
+def test_what_is_no_recipe_is_refused_and_left_alone(types, tmp_path, words, text, error):
+    (tmp_path / "recipe.toml").write_text(text)
+    assert types(words[0], "recipe.toml", *words[1:])[0] == 3
+    assert error in types(words[0], "recipe.toml", *words[1:])[2]
+    assert (tmp_path / "recipe.toml").read_text() == text
+
+
+# verify
+
+
+def test_a_recipe_is_proved_again_as_it_was_proved(types, measured):
+    code, out, err = types("verify", "recipe.toml", "--pairs", "6", "--budget", "2m", "--no-lock")
+    (request,) = measured[0]
+    assert code == 0, err
+    assert request.command == ["python", "train.py", "--batch", "32"] and "python train.py --batch 32" in err
+    assert [str(setting) for setting in request.settings] == ["env.A=1", "loader.num_workers=4"]
+    assert (request.against, request.max_pairs, request.budget_s, request.lock) == ([], 6, 120, False)
+    assert (request.step_on, request.caches, request.sandbox) == ("train:step", "cold", True)
+    assert "met again" in out and "1.40× is not below 1.380×" in out and "Met: better again" in out
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ({"speedup": 1.10, "ci": (1.05, 1.15)}, "not met"),
+        ({"speedup": 1.30, "ci": (1.10, 1.50)}, "undecided"),
+        ({"verdict": "same", "speedup": 1.0, "ci": (0.99, 1.01)}, "not met"),
+    ],
+)
+def test_a_recipe_that_is_not_met_again_is_a_gate_that_says_no(types, measured, tmp_path, answer, text):
+    measured[1].update(answer)
+    code, out, _ = types("verify", "recipe.toml", "--json", "v.json", "--", PYTHON, "train.py")
+    assert code == 1 and f"recipe    {text}" in out
+    written = msgspec.json.decode((tmp_path / "v.json").read_bytes())
+    assert written["outcome"].replace("-", " ") == text and written["comparison"]["verdict"] == measured[1]["verdict"]
+    assert written["differs"] == ["command differs: --batch 32 where it was proved, nothing here"]
+
+
+def test_an_arm_that_fails_is_the_answer(types, measured):
+    measured[1].update(verdict=None, speedup=None, ci=None, failed=FailedArm("candidate", 7, ["boom"]))
+    code, out, err = types("verify", "recipe.toml")
+    assert code == 4 and "boom" in out and "failed in the candidate" in err
+
+
+def test_a_recipe_without_a_command_asks_for_one(types, measured):
+    code, _, err = types(
+        "verify", "recipe.toml", recipe='[recipe]\nschema = "dynotune.recipe/1"\n[settings]\nenv.A = 1\n'
+    )
+    assert code == 2 and "dynotune recipe verify recipe.toml -- " in err
+    assert measured[0] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "error"),
+    [
+        (RECIPE.replace('"loader.num_workers"', '"loader.num_worker"', 1), 2, "Did you mean loader.num_workers"),
+        (RECIPE.replace('"env.A" =', '"env.PYTHONHOME" ='), 2, "foreign code"),
+        (RECIPE.partition("[settings]")[0], 2, "has no settings"),
+    ],
+)
+def test_a_recipe_that_cannot_be_applied_is_not_measured(types, measured, text, code, error):
+    found, _, err = types("verify", "recipe.toml", "--", "python", "x.py", recipe=text)
+    assert found == code and error in err
+    assert measured[0] == []
+
+
+def test_an_objective_that_cannot_be_measured_is_refused_or_passed_on(types, measured):
+    from dynotune.measure.request import Request
+
+    code, _, err = types("verify", "recipe.toml", recipe=RECIPE.replace('"throughput"', '"memory"'))
+    if "objective" in Request.__struct_fields__:
+        assert measured[0][0].objective == "memory"
+    else:
+        assert code == 3 and "objective is memory" in err
+
+
+# export
+
+
+@pytest.mark.parametrize(
+    ("format_", "text"),
+    [("shell", "export A=1\n"), ("docker", 'ENV A="1"\n'), ("kubernetes", 'name: "A"'), ("sysctl", "/etc/sysctl.d")],
+)
+def test_a_recipe_is_written_for_others(types, tmp_path, format_, text):
+    code, out, err = types("export", "recipe.toml", "--format", format_)
+    assert code == 0 and text in out, err
+    assert types("export", "recipe.toml", "--format", format_, "--out", "there")[:2] == (0, "")
+    assert (tmp_path / "there").read_text() == out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        (["--format", "fax"], 2, "shell, docker, kubernetes, sysctl"),
+        (["--format", "shell", "--out", "recipe.toml"], 2, "is the recipe itself"),
+        (["--format", "shell", "--out", "none/there"], 2, "Cannot write none/there"),
+        (["--format", "kubernetes", "--shm-size", "much"], 2, "--shm-size 8Gi"),
+    ],
+)
+def test_what_cannot_be_exported_is_told(types, tmp_path, words, code, error):
+    found, out, err = types("export", "recipe.toml", *words)
+    assert (found, out) == (code, "") and error in err
+    assert (tmp_path / "recipe.toml").read_text() == RECIPE
+
+
+# run
+
+
+@pytest.fixture
+def run(user):
+    def run(*words, recipe=RECIPE):
+        user.write("recipe.toml", recipe.replace('"loader.num_workers" = 4\n', ""))
+        user.write("train.py", "import os; print('A is', os.environ.get('A'))")
+        command = ["--", PYTHON, "train.py", "--batch", "64"]
+        return user.types("run", "--run-dir", str(user.runs), "--recipe", "recipe.toml", *words, *command)
+
+    return run
+
+
+def test_run_says_on_stderr_in_what_this_is_not_where_it_was_proved(run):
+    done = run()
+    said(
+        done,
+        0,
+        "recipe.toml: torch differs: 1.0.0 where it was proved, ",
+        "recipe.toml: command differs: --batch 32 where it was proved, --batch 64 here",
+    )
+    assert done.stdout == "A is 1\n"
+
+
+def test_a_strict_run_refuses_before_the_command_starts(user, run):
+    done = run("--strict")
+    said(done, 3, "torch differs", "--batch 32", "next: Prove it here")
+    assert done.stdout == ""
+    assert not user.runs.exists()
+
+
+def test_a_strict_run_goes_on_where_everything_is_as_it_was(user, monkeypatch, capsys, tmp_path):
+    """Decided here, without a process: what the facts are is asked of others."""
+    from dynotune.cli.run import _check_proved
+    from dynotune.schema import recipe as recipes
+
+    path = tmp_path / "recipe.toml"
+    whole = f'cpu = "EPYC"\nnum_cores = 2\ncommand_hash = "{command_hash(["python"])}"\n'
+    path.write_text(RECIPE + whole)
+    facts = {"gpu.count": 0, "torch.version": "1.0.0", "host.cpu": "EPYC", "host.num_cores": 2}
+    _check_proved(recipes.read(path), path, facts, ["python3", "/x/train.py", "--batch", "32"], strict=True)
+    assert capsys.readouterr().err == ""
+    path.write_text((RECIPE + whole).replace('workers" = 4', 'workers" = 8'))
+    with pytest.raises(DynotuneError, match="num_workers=8 is unproved"):
+        _check_proved(recipes.read(path), path, facts, ["python", "train.py", "--batch", "32"], strict=True)
+
+
+def test_strict_without_a_recipe_is_refused(user):
+    said(user.types("run", "--strict", "--", "true"), 2, "Add --recipe FILE")

@@ -1,0 +1,143 @@
+"""`dynotune report`: what was found before, from the files that hold it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dynotune import cli
+from dynotune.report import html
+from dynotune.schema.document import write
+from dynotune.schema.study import Study
+
+from ..report import studies
+from ..report.summaries import summary
+
+
+@pytest.fixture(autouse=True)
+def light(monkeypatch):
+    """A wide terminal, and pages without Plotly's five megabytes."""
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(html, "_plotly", lambda: "/* plotly */")
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    write(tmp_path / "study.json", studies.rich())
+    return tmp_path
+
+
+def report(capsys, *argv: object, exit_code: int = 0) -> tuple[str, str]:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["report", *map(str, argv)])
+    said = capsys.readouterr()
+    assert end.value.code == exit_code, said
+    return said.out, said.err
+
+
+def test_of_a_study_the_terminal_and_the_page_tell_it_again(capsys, folder):
+    out, err = report(capsys, folder)
+    assert "2.31×" in out
+    assert "loader.num_workers=8" in out
+    assert f"Report: {folder / 'report.html'}" in err.replace("\n", "")
+    assert "Three settings make it 2.31× faster" in (folder / "report.html").read_text()
+
+
+def test_the_file_itself_can_be_named_and_the_page_put_elsewhere(capsys, folder):
+    report(capsys, folder / "study.json", "--html", folder / "other.html")
+    assert (folder / "other.html").exists()
+    assert not (folder / "report.html").exists()
+
+
+def test_the_recipe_beside_the_study_is_in_the_page(capsys, folder):
+    (folder / "recipe.toml").write_text("# proved <here>\n[settings]\n")
+    report(capsys, folder)
+    assert "# proved &lt;here&gt;" in (folder / "report.html").read_text()
+
+
+def test_json_on_standard_output_stands_alone(capsys, folder):
+    out, _ = report(capsys, folder, "--json", "-")
+    assert msgspec.json.decode(out, type=Study) == studies.rich()
+
+
+def test_a_folder_that_cannot_be_written_to_takes_away_the_page_alone(capsys, folder):
+    (folder / "report.html").mkdir()
+    out, err = report(capsys, folder, exit_code=3)
+    assert "2.31×" in out
+    assert "Cannot write" in err
+    assert "--html FILE" in err
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_the_right_to_write_takes_away_the_page_alone(capsys, folder):
+    folder.chmod(0o500)
+    out, err = report(capsys, folder, exit_code=3)
+    assert "2.31×" in out
+    assert "Permission denied" in err
+
+
+def test_a_comparison_is_told_as_compare_tells_it(capsys, tmp_path):
+    confirmed = studies.rich().confirmed
+    assert confirmed is not None
+    write(tmp_path / "comparison.json", confirmed)
+    out, _ = report(capsys, tmp_path)
+    assert "2.31× faster" in out
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_diagnosis_and_a_trace_are_told_as_they_were(capsys, tmp_path):
+    write(tmp_path / "diagnosis.json", studies.diagnosis())
+    assert "num-workers-zero" in report(capsys, tmp_path / "diagnosis.json")[0]
+    write(tmp_path / "trace.json", summary())
+    assert "verdict" in report(capsys, tmp_path / "trace.json")[0]
+
+
+def test_a_page_is_of_a_study(capsys, tmp_path):
+    write(tmp_path / "diagnosis.json", studies.diagnosis())
+    _, err = report(capsys, tmp_path / "diagnosis.json", "--html", tmp_path / "x.html", exit_code=2)
+    assert "--html is of a study" in err
+    assert "is a diagnosis" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is not a JSON document"),
+        ("{", "is not a JSON document"),
+        ("\x00\x01", "is not a JSON document"),
+        ("[" * 100_000, "is not a JSON document"),
+        ("[]", "is not a JSON document"),
+        ("{}", "holds no report"),
+        ('{"schema": "other/1"}', "holds no report"),
+        ('{"schema": "dynotune.run/1"}', "it is a run"),
+        ('{"schema": "dynotune.explanation/1"}', "it is an explanation"),
+    ],
+)
+def test_a_file_that_is_no_document_of_ours_is_refused(text, said, capsys, tmp_path):
+    (tmp_path / "some.json").write_text(text)
+    assert said in report(capsys, tmp_path / "some.json", exit_code=2)[1]
+
+
+def test_a_study_of_a_newer_version_or_cut_short_is_refused(capsys, folder):
+    made = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps(made | {"schema": "dynotune.study/2"}))
+    assert "this dynotune reads dynotune.study/1" in report(capsys, folder, exit_code=3)[1]
+    (folder / "study.json").write_text(json.dumps(made | {"trials": 3}))
+    assert "not a valid dynotune.study/1" in report(capsys, folder, exit_code=3)[1]
+
+
+def test_a_folder_without_anything_to_tell_says_what_it_looked_for(capsys, tmp_path):
+    assert "study.json, comparison.json, observation.json" in report(capsys, tmp_path, exit_code=2)[1]
+    assert "There is no" in report(capsys, tmp_path / "none", exit_code=2)[1]
+
+
+def test_strange_names_of_files_do_no_harm(capsys, tmp_path):
+    strange = tmp_path / "a\x1b[31mb"
+    strange.mkdir()
+    write(strange / "study.json", studies.one_candidate())
+    _, err = report(capsys, strange)
+    assert "\x1b" not in err

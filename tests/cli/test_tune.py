@@ -1,0 +1,194 @@
+"""`dynotune tune`: what it is asked, what it refuses, and that nothing of the user's is touched."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from dynotune import cli
+from dynotune.cli import tune as tuning
+from dynotune.measure.protocol import Interrupted
+from dynotune.schema import document
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Study
+from dynotune.search import tune as studies
+
+from .conftest import CALLS
+
+PYTHON = sys.executable
+COMMAND = ("--", "python", "train.py")
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path):
+    """What the study is asked, and no study is made. `study` is what comes of it."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs" / "s"
+    folder.mkdir(parents=True)
+
+    class Asked:
+        study = Study(id="s", command=["python", "train.py"], cwd="/", budget_s=900.0, verdict="Nothing helps.")
+        raises: BaseException | None = None
+
+        def tune(self, request, budget_s, watcher):
+            self.request, self.budget_s = request, budget_s
+            if self.raises:
+                raise self.raises
+            return folder, self.study
+
+        def resume(self, folder, run, budget_s, watcher):
+            self.folder, self.run, self.budget_s = folder, run, budget_s
+            return self.study
+
+    asked = Asked()
+    asked.kept = folder
+    monkeypatch.setattr(studies, "tune", asked.tune)
+    monkeypatch.setattr(studies, "resume", asked.resume)
+    monkeypatch.setattr(tuning, "runs_folder", lambda run_dir: run_dir or folder.parent)
+    return asked
+
+
+def dynotune(*words) -> int | str | None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["tune", *words])
+    return end.value.code
+
+
+def test_the_options_reach_the_study(asked):
+    options = "--budget 2h --allow numerics --also cudnn.benchmark --also env.A=1 --not compile.mode"
+    options += " --space loader.num_workers=2,4 --objective latency-p99 --margin 0.02 --warmup 5 --steps 50 --seed 7"
+    options += " --step-on a:b --timeout 90s --caches cold --no-sandbox --no-lock"
+    assert dynotune(*options.split(), *COMMAND) == 0
+    assert asked.budget_s == 7200.0
+    request, run = asked.request, asked.request.run
+    assert (request.allow, request.also, request.excluded, request.space) == (
+        ["numerics"], ["cudnn.benchmark", "env.A=1"], ["compile.mode"], ["loader.num_workers=2,4"],
+    )  # fmt: skip
+    assert (run.objective, run.margin, run.warmup_steps, run.window_steps) == ("latency-p99", 0.02, 5, 50)
+    assert (run.seed, run.step_on, run.timeout_s, run.caches) == (7, "a:b", 90.0, "cold")
+    assert (run.sandbox, run.lock, run.command) == (False, False, ["python", "train.py"])
+
+
+def test_without_a_budget_it_is_a_quarter_of_an_hour(asked):
+    assert dynotune(*COMMAND) == 0
+    assert asked.budget_s == 900.0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "no command"),
+        (("--budget", "soon", *COMMAND), "--budget soon"),
+        (("--budget", "0m", *COMMAND), "--budget 0m"),
+        (("--objective", "speed", *COMMAND), "throughput"),
+        (("--caches", "hot", *COMMAND), "--caches hot"),
+        (("--margin", "1.5", *COMMAND), "--margin 1.5"),
+        (("--out", "nowhere/recipe.toml", *COMMAND), "no folder"),
+        (("--report", ".", *COMMAND), "it is a folder"),
+        (("--json", "nowhere/x.json", *COMMAND), "no folder"),
+        (("--resume", "s", *COMMAND), "takes no command"),
+        (("--resume", "s", "--allow", "numerics", "--seed", "1"), "no --allow and no --seed"),
+        (("--resume", "missing"), "There is no study missing"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_runs(asked, capsys, words, said):
+    assert dynotune(*words) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not hasattr(asked, "request") and not hasattr(asked, "run")
+
+
+@pytest.mark.parametrize("named", ["id", "folder"])
+def test_a_study_is_resumed_by_its_id_or_its_folder_with_another_budget(asked, named):
+    document.write(asked.kept / "study.json", asked.study)
+    assert dynotune("--resume", "s" if named == "id" else str(asked.kept), "--budget", "30m") == 0
+    assert (asked.folder, asked.budget_s, asked.run.command) == (asked.kept, 1800.0, [])
+
+
+def test_the_gate_says_no_where_nothing_was_proved(asked):
+    assert dynotune("--gate", *COMMAND) == 1
+    asked.study = replace(asked.study, recipe=[Setting("env.A", "1")])
+    assert dynotune("--gate", *COMMAND) == 0
+
+
+def test_an_interrupted_study_says_how_to_go_on(asked, capsys):
+    asked.raises = Interrupted(Path("/a folder/s"))
+    assert dynotune(*COMMAND) == 130
+    assert "dynotune tune --resume '/a folder/s'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def proved(asked):
+    asked.study = replace(asked.study, recipe=[Setting("env.A", "1")])
+    (asked.kept / "recipe.toml").write_text("new")
+    (asked.kept / "report.html").write_text("<p>report</p>")
+    return asked
+
+
+def test_the_recipe_goes_into_the_current_folder(proved, tmp_path):
+    assert dynotune(*COMMAND) == 0
+    assert (tmp_path / "recipe.toml").read_text() == "new"
+
+
+def test_a_recipe_that_was_there_is_left_and_where_the_new_one_is_said(proved, tmp_path, capsys):
+    (tmp_path / "recipe.toml").write_text("old")
+    assert dynotune(*COMMAND) == 0
+    assert (tmp_path / "recipe.toml").read_text() == "old"
+    said = capsys.readouterr().err
+    assert "is left as it is" in said and str(proved.kept / "recipe.toml") in said
+
+
+def test_a_recipe_is_replaced_where_asked_and_that_is_said(proved, tmp_path, capsys):
+    (tmp_path / "mine.toml").write_text("old")
+    assert dynotune("--out", "mine.toml", "--report", "r.html", *COMMAND) == 0
+    assert (tmp_path / "mine.toml").read_text() == "new"
+    assert (tmp_path / "r.html").read_text() == "<p>report</p>"
+    assert "in place of the one that was there" in capsys.readouterr().err
+
+
+def test_nothing_proved_leaves_no_recipe(asked, tmp_path, capsys):
+    assert dynotune("--json", "study.json", *COMMAND) == 0
+    assert not (tmp_path / "recipe.toml").exists()
+    assert "Nothing helps." in capsys.readouterr().out
+    assert document.read(tmp_path / "study.json", Study) == asked.study
+
+
+# For real
+
+SAVES = (
+    CALLS
+    + """
+for number in range(100_000):
+    step()
+    if number % 5 == 0:
+        torch.save(net.state_dict(), "checkpoint.pt")
+        open("log.txt", "a").write("saved\\n")
+"""
+)
+
+
+def test_a_program_that_saves_checkpoints_is_tuned_and_its_folder_is_as_it_was(user):
+    user.write("train.py", SAVES)
+    user.write("log.txt", "mine\n")
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in user.cwd.iterdir()}
+    quick = ("--budget", "25s", "--warmup", "3", "--steps", "20", "--no-lock", "--run-dir", str(user.runs))
+    done = user.types("tune", "--also", "env.A=1", *quick, "--", PYTHON, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in user.cwd.iterdir()} == before
+    (folder,) = user.runs.iterdir()
+    study = document.read(folder / "study.json", Study)
+    assert study.finished and study.verdict and not study.recipe
+    assert [candidate.id for candidate in study.candidates] == ["env.A=1"]
+    assert study.trials and {trial.ended for trial in study.trials} == {"measured"}
+    assert "The budget is 25 s" in done.stderr and "The budget affords" in done.stderr
+    assert (folder / "report.html").stat().st_size > 1000
+    assert any("checkpoint.pt" in name for name in _changed(folder, study))
+
+
+def _changed(folder, study):
+    from dynotune.schema.run import Run
+
+    runs = [document.read(folder / trial.run / "run.json", Run) for trial in study.trials]
+    return {name for run in runs for name in run.changed_files}

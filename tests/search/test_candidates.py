@@ -1,0 +1,343 @@
+"""What is offered to be tried, of which findings and facts, and how much it can save at most."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynotune.schema.diagnosis import Ceiling, Diagnosis, Finding
+from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Loader, Model, Observation, Optimizer, ProcessState, Shares
+from dynotune.schema.setting import UNSET, Setting
+from dynotune.search import asked, values
+from dynotune.search.candidates import Machine, candidates, refuse_unfit
+from dynotune.search.interactions import group_of
+from dynotune.search.present import has, present
+
+GPU = {"host.num_cores": 16, "gpu.count": 1, "gpu.compute_capability": "9.0", "torch.cuda": "13.0"}
+CPU = {"host.num_cores": 8, "gpu.count": 0, "torch.cuda": None}
+
+
+def finding(id_, *settings, share=0.4, **fields):
+    return Finding(id=id_, severity="high", claim="", share=share, candidates=list(settings), **fields)
+
+
+def diagnosis(*findings, ceilings=None, **shares):
+    parts = dict.fromkeys(("input", "transfer", "host", "device", "communication", "other"), 0.0) | shares
+    return Diagnosis(
+        command=["train"],
+        verdict="",
+        bottleneck="input",
+        shares=Shares(**parts),
+        findings=list(findings),
+        unknown=[],
+        steps=Unknown("the test does not say"),
+        ceilings=ceilings or Unknown("not asked for"),
+    )
+
+
+def offer(*findings, facts=GPU, has=None, objective="throughput", ceilings=None, shares=None, words=None, **machine):
+    found = diagnosis(*findings, ceilings=ceilings, **(shares or {"input": 0.4}))
+    machine = Machine(facts=facts, present=has or {}, **machine)
+    return candidates(found, machine, asked.parse(**(words or {})), objective=objective)
+
+
+def names(found):
+    return {candidate.id for candidate in found}
+
+
+WORKERS = Setting("loader.num_workers", 4)
+STARVED = finding("num-workers-zero", WORKERS, Setting("loader.num_workers", 8), share=0.6)
+TF32 = finding("fp32-matmul-no-tf32", Setting("matmul.fp32_precision", "high"))
+BLOCKING = finding("h2d-blocking", Setting("transfer.non_blocking", True))
+
+
+# What findings name
+
+
+def test_an_input_bound_program_is_offered_workers_and_no_tf32():
+    found, not_offered = offer(STARVED, words={"allow": ["numerics", "semantics"]}, has={"loader.num_workers": 0})
+    assert {candidate.setting.knob for candidate in found} == {"loader.num_workers"}
+    assert not_offered == []
+
+
+def test_what_may_change_results_waits_for_leave_and_says_so():
+    found, not_offered = offer(STARVED, TF32, BLOCKING)
+    assert not names(found) & {"matmul.fp32_precision=high", "transfer.non_blocking=true"}
+    reasons = {str(row.setting): row.reason for row in not_offered}
+    assert "--allow numerics" in reasons["matmul.fp32_precision=high"]
+    assert "--allow semantics" in reasons["transfer.non_blocking=true"]
+    assert [row.why for row in not_offered] == [["fp32-matmul-no-tf32"], ["h2d-blocking"]]
+
+
+EFFECTS = {"matmul.fp32_precision": "numerics", "transfer.non_blocking": "semantics", "loader.pin_memory": "exact"}
+
+
+@pytest.mark.parametrize("allow", [[], ["numerics"], ["semantics"], ["numerics", "semantics"]])
+@pytest.mark.parametrize("also", [None, *EFFECTS])
+@pytest.mark.parametrize("excluded", [None, *EFFECTS])
+def test_allow_also_and_not_decide_together(allow, also, excluded):
+    findings = (TF32, BLOCKING, finding("h2d-pageable", Setting("loader.pin_memory", True)))
+    words = {"allow": allow, "also": [also] if also else [], "excluded": [excluded] if excluded else []}
+    if also is not None and also == excluded:
+        with pytest.raises(UsageError, match="to be left out"):
+            offer(*findings, words=words)
+        return
+    found, not_offered = offer(*findings, words=words, has={"matmul.fp32_precision": "highest"})
+    wanted = {knob for knob, effect in EFFECTS.items() if effect in ("exact", *allow) or knob == also} - {excluded}
+    assert {candidate.setting.knob for candidate in found} == wanted
+    assert {row.setting.knob for row in not_offered} == set(EFFECTS) - wanted
+
+
+def test_what_the_program_has_already_is_no_candidate():
+    env = {"CUDA_LAUNCH_BLOCKING": "1"}
+    settings = [Setting("env.CUDA_LAUNCH_BLOCKING", UNSET), Setting("env.NVIDIA_TF32_OVERRIDE", UNSET)]
+    words = {"allow": ["semantics"], "also": ["loader.num_workers=4"]}
+    found, not_offered = offer(
+        finding("launch-blocking", *settings), env=env, words=words, has={"loader.num_workers": 4}
+    )
+    assert names(found) == {"env.CUDA_LAUNCH_BLOCKING=@unset"}
+    assert {row.reason for row in not_offered} == {"the program has it already"}
+
+
+@pytest.mark.parametrize(("kind", "objective"), [("memory", "memory"), ("start", "time-to-first-step")])
+def test_a_finding_serves_the_objective_that_it_is_about(kind, objective):
+    about = finding("some", Setting("alloc.expandable_segments", True), kind=kind)
+    found, not_offered = offer(about)
+    assert found == [] and objective.split("-")[0] in not_offered[0].reason.replace("the time to", "time to")
+    found, _ = offer(about, objective=objective)
+    assert names(found) == {"alloc.expandable_segments=true"}
+    assert isinstance(found[0].bound, Unknown)
+
+
+def test_what_cannot_work_on_this_machine_is_not_offered_and_says_why():
+    _, not_offered = offer(finding("h2d-pageable", Setting("loader.pin_memory", True)), facts=CPU)
+    assert "without CUDA" in not_offered[0].reason
+    refused = {"alloc.expandable_segments": "it is set twice"}
+    _, not_offered = offer(
+        finding("fragmentation", Setting("alloc.expandable_segments", True)),
+        refused=lambda setting: refused.get(setting.knob, ""),
+    )
+    assert not_offered[0].reason == "it is set twice"
+
+
+def test_what_needs_workers_is_not_offered_to_a_loader_without():
+    settings = Setting("loader.persistent_workers", True), Setting("loader.prefetch_factor", 4)
+    found, not_offered = offer(finding("persistent-workers", *settings), has={"loader.num_workers": 0})
+    assert found == [] and len(not_offered) == 2
+    found, _ = offer(finding("persistent-workers", *settings), has={"loader.num_workers": 2})
+    assert len(found) == 2
+
+
+def test_two_findings_of_one_setting_make_one_candidate_with_both_reasons():
+    again = finding("loader-bound", WORKERS, share=0.1)
+    found, _ = offer(STARVED, again, has={"loader.num_workers": 0}, shares={"input": 0.9})
+    (four,) = [candidate for candidate in found if candidate.setting == WORKERS]
+    assert four.why == ["num-workers-zero", "loader-bound"]
+    assert four.bound == pytest.approx(0.7)
+
+
+# Values
+
+
+@given(
+    cores=st.integers(1, 256),
+    ranks=st.integers(1, 16),
+    now=st.integers(0, 32),
+    named=st.lists(st.integers(1, 64), min_size=1, max_size=2),
+)
+def test_no_value_goes_beyond_the_cores_of_a_rank(cores, ranks, now, named):
+    facts = {"host.num_cores": cores}
+    found, _ = offer(
+        finding("loader-bound", *(Setting("loader.num_workers", num) for num in named)),
+        facts=facts, has={"loader.num_workers": now}, num_ranks=ranks,
+    )  # fmt: skip
+    workers = [candidate.setting.value for candidate in found]
+    assert all(num <= max(1, cores // ranks) and num != now for num in workers)
+    assert len(workers) == len(set(workers)) <= values.MOST_VALUES
+    assert {num for num in named if num <= max(1, cores // ranks) and num != now} <= set(workers)
+
+
+def test_workers_are_tried_around_what_the_finding_names():
+    found, _ = offer(STARVED, has={"loader.num_workers": 0})
+    assert names(found) == {f"loader.num_workers={num}" for num in (2, 4, 8, 16)}
+    found, _ = offer(STARVED, facts=GPU | {"host.num_cores": 6}, has={"loader.num_workers": 0})
+    assert names(found) == {f"loader.num_workers={num}" for num in (2, 4, 6)}
+
+
+def test_fewer_workers_are_tried_as_the_finding_names_them():
+    too_many = finding("num-workers-too-many", Setting("loader.num_workers", 8), Setting("loader.num_workers", 4))
+    found, _ = offer(too_many, has={"loader.num_workers": 32})
+    assert names(found) == {"loader.num_workers=8", "loader.num_workers=4"}
+
+
+def test_without_known_cores_the_findings_values_stand():
+    facts = {"host.num_cores": Unknown("no quota can be read")}
+    found, _ = offer(STARVED, facts=facts, has={"loader.num_workers": 0})
+    assert names(found) == {"loader.num_workers=4", "loader.num_workers=8"}
+
+
+@pytest.mark.parametrize(
+    ("knob", "has_now", "tried"),
+    [
+        ("cudnn.benchmark", {}, {"true"}),
+        ("cudnn.benchmark", {"cudnn.benchmark": True}, {"false"}),
+        ("matmul.fp32_precision", {}, {"high", "medium"}),
+        ("loader.in_order", {}, {"false"}),
+        ("loader.num_workers", {"loader.num_workers": 4}, {"2", "8", "16"}),
+        ("loader.prefetch_factor", {}, {"4", "8"}),
+        ("compile.mode", {"compile.mode": "default"}, {"off", "reduce-overhead", "max-autotune-no-cudagraphs"}),
+    ],
+)
+def test_a_knob_that_is_named_without_a_value_is_tried_at_some(knob, has_now, tried):
+    facts = GPU | {"torch.version": "2.13.0"}
+    found, _ = offer(facts=facts, has=has_now, words={"also": [knob]})
+    assert {candidate.id.partition("=")[2] for candidate in found} == tried
+    assert all(candidate.why == [] for candidate in found)
+
+
+def test_the_users_own_values_are_tried_beside_the_others_even_beyond_the_cores():
+    words = {"space": ["loader.num_workers=3,40"], "also": ["env.OMP_NUM_THREADS=1"]}
+    found, _ = offer(STARVED, has={"loader.num_workers": 0}, words=words)
+    assert {"loader.num_workers=3", "loader.num_workers=40", "loader.num_workers=4", "env.OMP_NUM_THREADS=1"} < names(
+        found
+    )
+    cautions = refuse_unfit(asked.parse(**words), Machine(facts=GPU))
+    assert len(cautions) == 1 and "share cores" in cautions[0]
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"allow": ["system"]}, "never applied"),
+        ({"allow": ["everything"]}, "no effect"),
+        ({"also": ["num_workers"]}, "loader.num_workers"),
+        ({"also": ["loader.num_workers=many"]}, "whole number"),
+        ({"also": ["env.A"]}, "no value"),
+        ({"excluded": ["loader.worker"]}, "loader.num_workers"),
+        ({"space": ["loader.num_workers"]}, "--space"),
+        ({"space": ["loader.num_workers=2,,4"]}, "--space"),
+        ({"space": ["nothing=1,2"]}, "no knob"),
+        ({"space": ["cudnn.benchmark=true"], "excluded": ["cudnn.benchmark"]}, "left out"),
+    ],
+)
+def test_words_that_mean_nothing_are_refused_with_what_is_meant(words, said):
+    with pytest.raises(UsageError) as refused:
+        asked.parse(**words)
+    assert said in f"{refused.value.message} {refused.value.hint}"
+
+
+def test_a_knob_without_values_of_its_own_asks_for_one_before_anything_runs():
+    with pytest.raises(UsageError, match="names no value"):
+        refuse_unfit(asked.parse(also=["alloc.max_split_size_mb"]), Machine(facts=GPU))
+
+
+def test_what_the_user_names_and_cannot_work_is_refused_before_anything_runs():
+    for words in ({"also": ["loader.pin_memory=true"]}, {"also": ["loader.pin_memory"]}):
+        with pytest.raises(CannotRunHere, match="without CUDA"):
+            refuse_unfit(asked.parse(**words), Machine(facts=CPU))
+    with pytest.raises(UsageError, match="is not installed"):
+        machine = Machine(facts=CPU, refused=lambda setting: "it is not installed")
+        refuse_unfit(asked.parse(also=["host.malloc=jemalloc"]), machine)
+
+
+# Bounds
+
+
+@given(shares=st.lists(st.floats(0, 1), min_size=1, max_size=3), waits=st.floats(0, 1), step=st.floats(0.01, 2))
+def test_a_bound_is_a_share_and_never_more_than_the_wait_for_the_loader(shares, waits, step):
+    findings = [finding(f"f{at}", WORKERS, share=share) for at, share in enumerate(shares)]
+    ceilings = [Ceiling(part="step", step_s=step, num_steps=9), Ceiling(part="both", step_s=1.0, num_steps=9)]
+    found, _ = offer(*findings, has={"loader.num_workers": 0}, shares={"input": waits}, ceilings=ceilings)
+    bound = next(candidate.bound for candidate in found if candidate.setting == WORKERS)
+    assert 0 <= bound <= min(1, waits, sum(shares)) + 1e-9
+    assert bound <= max(0.0, 1 - step + 0.05) + 1e-9
+
+
+def test_a_program_that_waits_12_percent_cannot_gain_more_from_the_loader():
+    found, _ = offer(words={"also": ["loader.num_workers=4"]}, has={"loader.num_workers": 0}, shares={"input": 0.12})
+    assert found[0].bound == pytest.approx(0.12)
+    assert found[0].bound_by == "the wait for the loader"
+
+
+def test_fewer_workers_give_cores_back_so_the_wait_does_not_bound_them():
+    found, _ = offer(words={"also": ["loader.num_workers=1"]}, has={"loader.num_workers": 8}, shares={"input": 0.0})
+    assert isinstance(found[0].bound, Unknown)
+
+
+def test_a_finding_that_nothing_bounds_leaves_the_bound_unknown_whatever_others_say():
+    open_ = finding("num-workers-too-many", WORKERS, share=Unknown("only a comparison tells"))
+    found, _ = offer(STARVED, open_, has={"loader.num_workers": 0})
+    bound = next(candidate.bound for candidate in found if candidate.setting == WORKERS)
+    assert bound == Unknown("only a comparison tells")
+
+
+def test_those_that_may_gain_most_come_first():
+    small = finding("alloc-retries", Setting("alloc.expandable_segments", True), share=0.02)
+    found, _ = offer(small, STARVED, words={"also": ["env.A=1"]}, has={"loader.num_workers": 0})
+    knobs = [knob for knob, _ in itertools.groupby(found, key=lambda candidate: candidate.setting.knob)]
+    assert knobs == ["env.A", "loader.num_workers", "alloc.expandable_segments"]
+
+
+def test_knobs_that_share_something_are_of_one_group():
+    assert group_of("loader.num_workers") == group_of("host.num_threads") == group_of("loader.prefetch_factor")
+    assert group_of("precision.autocast") == group_of("compile.mode") == group_of("layout.channels_last")
+    assert group_of("alloc.expandable_segments") == group_of("alloc.backend")
+    assert group_of("host.malloc") == ""
+
+
+# What the program has
+
+
+def seen(**process):
+    return Observation(processes=[ProcessState(pid=1, **process)])
+
+
+def test_what_the_live_process_has_is_known_by_the_knobs_names():
+    found = present(
+        seen(
+            live={
+                "live.cudnn_benchmark": True,
+                "live.num_threads": 4,
+                "live.matmul_fp32_precision": "tf32",
+                "live.autocast_dtypes": ["bfloat16"],
+                "live.deterministic_algorithms": Unknown("it raised"),
+            },
+            loaders=[Loader(name="L", dataset="D", num_workers=2, prefetch_factor=2, pin_memory=True)],
+            models=[Model(name="M", num_parameters=1, parameter_bytes=4)],
+            optimizers=[Optimizer(name="Adam", fused=None)],
+        ),
+        {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:128"},
+    )
+    assert found == {
+        "cudnn.benchmark": True,
+        "host.num_threads": 4,
+        "matmul.fp32_precision": "high",
+        "precision.autocast": "bf16",
+        "loader.num_workers": 2,
+        "loader.prefetch_factor": 2,
+        "loader.pin_memory": True,
+        "loader.persistent_workers": False,
+        "optimizer.fused": False,
+        "compile.mode": "off",
+        "alloc.expandable_segments": True,
+        "alloc.max_split_size_mb": 128,
+    }
+    assert has(Setting("cudnn.benchmark", True), found, {})
+    assert not has(Setting("loader.num_workers", 4), found, {})
+
+
+def test_loaders_that_differ_have_no_one_value():
+    loaders = [Loader(name="L", dataset="D", num_workers=num) for num in (0, 4)]
+    assert "loader.num_workers" not in present(seen(loaders=loaders), {})
+
+
+def test_nothing_is_known_of_a_program_that_was_not_watched():
+    assert present(Observation(), {}) == {}

@@ -1,0 +1,383 @@
+"""The bench of real runs: one window for all of them, and what is made of runs that fail. The runs are made up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from dynotune.measure.request import Request
+from dynotune.schema.errors import CannotRunHere, CommandFailed
+from dynotune.schema.facts import Unknown
+from dynotune.schema.run import Readback
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Candidate, Guarded, Study
+from dynotune.search import failures, guarding, real_bench
+from dynotune.search.bench import BASELINE, arm
+from dynotune.search.real_bench import RealBench
+
+from ..fakes import Clock, Runs, Watcher, disturbed, raises
+
+FACTS = {"host.num_cores": 2, "gpu.count": 0, "torch.version": "2.13.0", "torch.cuda": None}
+FAST = arm([Setting("env.A", "fast")])
+SLOW = arm([Setting("env.A", "slow")])
+EXACT = arm([Setting("env.B", "1")])
+
+
+class Made(Runs):
+    """Runs by their arm's key; of each, what it was launched with."""
+
+    def __init__(self, clock, **fields):
+        super().__init__(clock, **fields)
+        self.step_s = {"": 0.02, FAST.key: 0.01, SLOW.key: 0.08, EXACT.key: 0.02}
+        self.launched = []
+        self.printed = {}
+
+    def __call__(self, request, settings, *, what, cache_folder, folder, **more):
+        key = arm(settings).key
+        self.launched.append((key, more["warmup_steps"], more["window_steps"], cache_folder, more["limit_s"]))
+        if folder.name in self.printed:
+            (folder / "stderr").write_text(self.printed[folder.name])
+        return super().__call__(request, key, folder=folder, **more)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(real_bench, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def runs(monkeypatch, clock):
+    runs = Made(clock)
+    monkeypatch.setattr(real_bench, "run_settings", runs)
+    return runs
+
+
+@pytest.fixture
+def bench(runs, tmp_path):
+    return bench_in(tmp_path)
+
+
+def study_in(tmp_path, **fields):
+    candidates = [Candidate(setting=setting, effect="exact") for setting in (*FAST.settings, *SLOW.settings)]
+    usual = {"id": "s", "command": ["train"], "cwd": str(tmp_path), "budget_s": 3600.0, "facts": FACTS}
+    return Study(**(usual | {"candidates": candidates} | fields))
+
+
+def bench_in(tmp_path, request=None, elapsed_s=0.0, **fields):
+    folder = tmp_path / "study"
+    folder.mkdir(exist_ok=True)
+    request = request or Request(command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path)
+    return RealBench(request, folder, study_in(tmp_path, **fields), Watcher(), elapsed_s=elapsed_s)
+
+
+def pilots(bench, *arms):
+    return [bench.run(one, "pilot", 0) for one in (BASELINE, *arms)]
+
+
+def fails(exit_code=1):
+    return raises(CommandFailed("failed", command_exit_code=exit_code))
+
+
+# Windows and order
+
+
+def test_all_measured_runs_time_the_same_steps_whichever_arm_was_slow_to_warm_up(bench, runs):
+    runs.step_s[SLOW.key] = lambda name: 0.08
+    pilots(bench, FAST, SLOW)
+    trials = [bench.run(one, "race", block) for block in (1, 2) for one in (SLOW, BASELINE, FAST)]
+    assert {(warmup, steps) for _, warmup, steps, _, _ in runs.launched[:3]} == {(None, None)}
+    windows = {(warmup, steps) for _, warmup, steps, _, _ in runs.launched[3:]}
+    assert len(windows) == 1 and None not in next(iter(windows))
+    assert [trial.run for trial in trials] == [f"{number:04d}-race" for number in range(4, 10)]
+    study = bench.add_to(study_in(bench._folder.parent))
+    assert windows == {(study.warmup_steps, study.window_steps)}
+    assert study.unit == "s/sample" and study.run_s is not None and study.step
+
+
+def test_a_later_arm_does_not_move_the_window(bench, runs):
+    pilots(bench, FAST)
+    bench.run(BASELINE, "race", 1)
+    bench.run(SLOW, "pilot", 0)
+    bench.run(SLOW, "join", 1)
+    assert runs.launched[-1][1:3] == runs.launched[2][1:3]
+
+
+def test_each_arm_has_caches_of_its_own(bench, runs):
+    pilots(bench, FAST, SLOW)
+    bench.run(FAST, "race", 1)
+    folders = {key: folder for key, _, _, folder, _ in runs.launched}
+    assert len(set(folders.values())) == 3
+    assert runs.launched[-1][3] == folders[FAST.key]
+
+
+def test_a_trial_tells_its_value_by_the_sample_and_when_it_ran(bench):
+    before = pilots(bench, FAST)
+    trial = bench.run(FAST, "race", 1)
+    assert [pilot.value for pilot in before] == [None, None]
+    assert trial.value == pytest.approx(0.01 / 32)
+    assert trial.ended == "measured" and not trial.void
+    assert trial.began_s == pytest.approx(sum(pilot.wall_s for pilot in before))
+    assert trial.wall_s > 0
+
+
+def test_a_run_that_others_disturbed_is_void_whichever_arm(bench, runs):
+    pilots(bench)
+    runs.instead["0002-race"] = disturbed
+    trial = bench.run(BASELINE, "race", 1)
+    assert trial.void == "another process took 80% of the cores" and trial.ended == "measured"
+
+
+def test_a_resumed_bench_goes_on_with_the_window_the_numbers_and_the_time(bench, runs, tmp_path):
+    done = [*pilots(bench, FAST), bench.run(FAST, "race", 1)]
+    left_s = bench.left_s()
+    kept = bench.add_to(study_in(tmp_path, trials=done))
+    fields = {name: getattr(kept, name) for name in ("trials", "warmup_steps", "window_steps", "run_s", "unit")}
+    again = bench_in(tmp_path, elapsed_s=3600.0 - left_s, **fields)
+    assert again.left_s() == pytest.approx(left_s)
+    assert again.run_s(FAST) == pytest.approx(bench.run_s(FAST))
+    trial = again.run(FAST, "race", 2)
+    assert trial.run == "0004-race"
+    assert runs.launched[-1][:3] == runs.launched[-2][:3]
+
+
+def test_what_a_run_takes_is_known_from_its_own_runs_then_from_pilots_then_from_the_baseline(bench, runs):
+    assert bench.run_s(BASELINE) == 60.0
+    pilots(bench, FAST, SLOW)
+    assert 0 < bench.run_s(BASELINE) < 60.0
+    bench.run(BASELINE, "race", 1)
+    assert bench.run_s(BASELINE) == pytest.approx(2.0 + 0.02 * runs.launched[-1][2])
+    assert bench.run_s(SLOW) > bench.run_s(FAST) > 2.0
+    assert bench.run_s(FAST | EXACT) == bench.run_s(BASELINE)
+
+
+def test_a_small_budget_shortens_the_window_but_not_below_what_tells_something(runs, tmp_path):
+    long = bench_in(tmp_path)
+    runs.step_s[""] = 0.2
+    pilots(long)
+    long.run(BASELINE, "race", 1)
+    short = bench_in(tmp_path, budget_s=120.0)
+    pilots(short)
+    short.run(BASELINE, "race", 1)
+    steps = [window for _, _, window, _, _ in runs.launched if window]
+    assert steps[1] <= steps[0]
+    assert steps[1] * 0.2 >= 1.0
+
+
+def test_the_window_begins_when_the_batches_that_lay_ready_are_used_up(runs, tmp_path):
+    offered = [
+        Candidate(setting=Setting(f"loader.{name}", 8), effect="exact") for name in ("num_workers", "prefetch_factor")
+    ]
+    bench = bench_in(tmp_path, candidates=offered)
+    pilots(bench)
+    bench.run(BASELINE, "race", 1)
+    assert runs.launched[-1][1] >= 64
+    given = Request(command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path, warmup_steps=5)
+    bench = bench_in(tmp_path, given, candidates=offered)
+    pilots(bench)
+    bench.run(BASELINE, "race", 1)
+    assert runs.launched[-1][1] == 5
+
+
+# Failures
+
+
+CUDA_OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\nerror: rank 0 failed\n"
+CPU_OOM = "RuntimeError: [enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"
+SHM_OOM = "RuntimeError: DataLoader worker is killed by signal: Bus error. Workers are out of shared memory."
+
+
+@pytest.mark.parametrize(
+    ("printed", "exit_code", "ended"),
+    [
+        ("Traceback\nValueError: no", 1, "failed"),
+        (CUDA_OOM, 1, "out-of-memory"),
+        (CPU_OOM, 1, "out-of-memory"),
+        (SHM_OOM, 1, "out-of-memory"),
+        ("Killed", -9, "failed"),
+        ("", 3, "failed"),
+    ],
+)
+def test_what_an_arm_does_to_the_program_is_its_answer(bench, runs, printed, exit_code, ended):
+    pilots(bench, FAST)
+    runs.printed["0003-race"] = printed
+    runs.instead["0003-race"] = _then(fails(exit_code), exit_code)
+    trial = bench.run(FAST, "race", 1)
+    assert (trial.ended, trial.value) == (ended, None)
+    assert trial.detail
+
+
+def _then(fail, exit_code):
+    """A run that is on disk, and then fails."""
+    from msgspec.structs import replace
+
+    from dynotune.schema import document
+
+    def fake(outcome):
+        document.write(outcome.folder / "run.json", replace(outcome.run, exit_code=exit_code, ended_by="command"))
+        return fail(outcome)
+
+    return fake
+
+
+@pytest.mark.parametrize(("kills", "ended"), [([3, 4], "out-of-memory"), ([3, 3], "failed")])
+def test_a_process_that_the_kernel_killed_ran_out_of_memory(bench, runs, monkeypatch, kills, ended):
+    pilots(bench, FAST)
+    counted = iter(kills)
+    monkeypatch.setattr(failures, "num_oom_kills", lambda: next(counted))
+    runs.instead["0003-race"] = _then(fails(-9), -9)
+    assert bench.run(FAST, "race", 1).ended == ended
+
+
+def test_a_setting_that_did_not_take_effect_is_rejected_with_what_was_found(bench, runs):
+    pilots(bench)
+    runs.readback = [Readback("env.A", "fast", "slow", "os.environ", False, "the program sets it itself")]
+    trial = bench.run(FAST, "pilot", 0)
+    assert trial.ended == "rejected"
+    assert "os.environ says slow; the program sets it itself" in trial.detail
+
+
+def test_a_setting_that_nothing_witnesses_as_wrong_is_rejected_in_words(bench, runs):
+    pilots(bench)
+    runs.readback = [Readback("env.A", "fast", Unknown("no loader was drawn from"), "the loaders", False, "")]
+    assert bench.run(FAST, "pilot", 0).detail == "no loader was drawn from"
+
+
+def test_settings_that_cannot_go_together_are_rejected_before_anything_runs(bench, runs):
+    pilots(bench)
+    both = arm([Setting("env.PYTORCH_ALLOC_CONF", "backend:native"), Setting("alloc.expandable_segments", True)])
+    trial = bench.run(both, "pilot", 0)
+    assert trial.ended == "rejected" and "both set" in trial.detail
+    assert len(runs.launched) == 1
+
+
+def test_a_run_that_takes_too_long_is_a_timeout_of_its_arm(bench, runs):
+    pilots(bench, SLOW)
+    runs.instead["0003-race"] = _timeout
+    assert bench.run(SLOW, "race", 1).ended == "timeout"
+
+
+def _timeout(outcome):
+    from msgspec.structs import replace
+
+    from dynotune.schema import document
+
+    document.write(outcome.folder / "run.json", replace(outcome.run, ended_by="timeout"))
+    raise CannotRunHere("took longer")
+
+
+def test_a_run_that_the_deadline_cuts_short_says_nothing_of_its_arm(runs, tmp_path):
+    bench = bench_in(tmp_path, budget_s=20.0)
+    pilots(bench)
+    bench.run(BASELINE, "race", 1)
+    runs.instead["0003-race"] = _timeout
+    trial = bench.run(FAST, "race", 1)
+    assert trial.void and trial.ended == "timeout"
+    assert runs.launched[-1][4] < 60
+
+
+def test_the_baselines_failure_is_the_commands(bench, runs):
+    runs.instead["0001-pilot"] = _then(fails(3), 3)
+    with pytest.raises(CommandFailed):
+        bench.run(BASELINE, "pilot", 0)
+
+
+def test_a_full_disk_is_the_machines_fault_and_no_arms_answer(bench, runs, monkeypatch):
+    pilots(bench, FAST)
+    runs.instead["0003-race"] = _then(raises(CannotRunHere("There is no room left")), 1)
+    monkeypatch.setattr(failures, "has_room", lambda folder: False)
+    with pytest.raises(CannotRunHere, match="no room"):
+        bench.run(FAST, "race", 1)
+
+
+def test_a_gpu_that_is_gone_is_the_machines_fault(runs, tmp_path, monkeypatch):
+    bench = bench_in(tmp_path, facts=FACTS | {"gpu.count": 2})
+    pilots(bench, FAST)
+    runs.instead["0003-race"] = _then(fails(), 1)
+    monkeypatch.setattr(failures.probe.nvml, "facts", lambda env: {"gpu.count": 1})
+    with pytest.raises(CannotRunHere, match="GPU was lost"):
+        bench.run(FAST, "race", 1)
+
+
+def test_an_interruption_is_nobodys_answer(bench, runs):
+    pilots(bench, FAST)
+    runs.instead["0003-race"] = raises(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(FAST, "race", 1)
+
+
+# The guard
+
+
+AUTOCAST = arm([Setting("precision.autocast", "bf16")])
+CHANNELS = arm([Setting("layout.channels_last", True)])
+
+
+@pytest.fixture
+def guard(monkeypatch, runs):
+    runs.step_s |= dict.fromkeys([AUTOCAST.key, CHANNELS.key, (AUTOCAST | EXACT).key], 0.02)
+    fake = SimpleNamespace(asked=[], answers={}, num_baselines=0)
+
+    def baseline(request, **_):
+        fake.num_baselines += 1
+        return Unknown("")
+
+    def compare(request, settings, **_):
+        fake.asked.append(arm(settings).key)
+        answer = fake.answers.get(arm(settings).key, Unknown("no losses were seen"))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(guarding.guard, "baseline", baseline)
+    monkeypatch.setattr(guarding.guard, "guard", compare)
+    return fake
+
+
+def guarded(one, ok):
+    return Guarded(
+        arm=one.key, what="losses", difference=0.5, own=0.01, tolerance=0.1, num_values=20, ok=ok, reason="They differ."
+    )
+
+
+def test_losses_are_compared_once_of_what_changes_rounding_and_not_of_the_rest(bench, guard, tmp_path):
+    guard.answers[AUTOCAST.key] = guarded(AUTOCAST, ok=True)
+    trials = pilots(bench, AUTOCAST, EXACT, AUTOCAST | EXACT)
+    bench.run(AUTOCAST, "race", 1)
+    assert {trial.ended for trial in trials} == {"measured"}
+    assert guard.asked == [AUTOCAST.key]
+    assert bench.add_to(study_in(tmp_path)).guarded == [guarded(AUTOCAST, ok=True)]
+
+
+def test_losses_that_differ_are_wrong_results_and_unknown_ones_a_warning(bench, guard, tmp_path):
+    guard.answers[AUTOCAST.key] = guarded(AUTOCAST, ok=False)
+    trials = pilots(bench, AUTOCAST, CHANNELS)
+    assert [trial.ended for trial in trials] == ["measured", "wrong-results", "measured"]
+    assert trials[1].detail == "They differ."
+    assert guard.num_baselines == 1
+    assert any("no losses were seen" in text for text in bench.add_to(study_in(tmp_path)).warnings)
+
+
+def test_an_arm_without_a_pilot_is_guarded_before_its_first_run_and_not_in_the_joint_race(bench, guard, runs):
+    guard.answers[AUTOCAST.key] = guarded(AUTOCAST, ok=False)
+    pilots(bench)
+    assert bench.run(AUTOCAST, "join", 1).ended == "measured"
+    assert guard.asked == []
+    num = len(runs.launched)
+    assert bench.run(AUTOCAST, "confirm", 1).ended == "wrong-results"
+    assert len(runs.launched) == num
+
+
+def test_a_guarded_run_that_fails_leaves_it_unknown_and_is_not_repeated(bench, guard):
+    guard.answers[AUTOCAST.key] = CannotRunHere("it made no step")
+    trials = [bench.run(one, "pilot", 0) for one in (BASELINE, AUTOCAST, AUTOCAST)]
+    assert {trial.ended for trial in trials} == {"measured"}
+    assert guard.asked == [AUTOCAST.key]
+
+
+def test_results_of_an_earlier_sitting_are_not_compared_again(runs, guard, tmp_path):
+    bench = bench_in(tmp_path, guarded=[guarded(AUTOCAST, ok=False)])
+    assert pilots(bench, AUTOCAST)[1].ended == "wrong-results"
+    assert guard.asked == []

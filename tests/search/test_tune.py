@@ -1,0 +1,251 @@
+"""A study from its diagnosis to its recipe, with runs and searches that are made up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from msgspec.structs import replace
+
+from dynotune.measure.protocol import Interrupted
+from dynotune.measure.request import Request
+from dynotune.schema import document
+from dynotune.schema.comparison import Comparison
+from dynotune.schema.diagnosis import Diagnosis, Finding
+from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Observation
+from dynotune.schema.recipe import read as read_recipe
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Sitting, Study, Trial
+from dynotune.search import results
+from dynotune.search import tune as studies
+from dynotune.search.tune import TuneRequest
+
+from ..fakes import Watcher
+
+FACTS = {"host.cpu": "a processor", "host.num_cores": 8, "gpu.count": 0, "torch.cuda": None, "torch.version": "2.13.0"}
+FOUR = Setting("loader.num_workers", 4)
+
+
+@pytest.fixture
+def world(monkeypatch):
+    """What a study asks of others. `search`: what the search makes of a study, by a function of both."""
+    world = SimpleNamespace(diagnosed=[], findings=[finding(FOUR)], search=lambda study, save: study)
+
+    def gather(request, watcher):
+        world.diagnosed.append(request.settings)
+        return Observation(command=request.command), request.base / "observation.json"
+
+    def conclude(observation, **beside):
+        return Diagnosis(
+            command=["train"], verdict="It waits.", bottleneck="input", shares=Unknown("-"), unknown=[],
+            findings=world.findings, steps=Unknown("-"),
+        )  # fmt: skip
+
+    monkeypatch.setattr(studies, "gather", gather)
+    monkeypatch.setattr(studies, "conclude", conclude)
+    monkeypatch.setattr(studies, "facts_of", lambda run: dict(FACTS))
+    monkeypatch.setattr(results, "page", lambda study: f"<p>{study.verdict}</p>")
+    monkeypatch.setattr(studies, "search", lambda study, bench, save, watcher: world.search(study, save))
+    return world
+
+
+def finding(*settings):
+    return Finding(id="loader-bound", severity="high", claim="", share=0.5, candidates=list(settings))
+
+
+def request_in(tmp_path, **words):
+    run = Request(command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path / "runs", lock=False)
+    return TuneRequest(run=run, **words)
+
+
+def begin(tmp_path, budget_s=600.0, **words):
+    return studies.tune(request_in(tmp_path, **words), budget_s, Watcher())
+
+
+def go_on(tmp_path, budget_s=None):
+    (folder,) = (tmp_path / "runs").iterdir()
+    return studies.resume(folder, request_in(tmp_path).run, budget_s, Watcher())
+
+
+def on_disk(tmp_path):
+    (folder,) = (tmp_path / "runs").iterdir()
+    return document.read(folder / studies.FILE, Study)
+
+
+TRIAL = Trial(arm="", phase="pilot", block=0, ended="measured", began_s=30.0, wall_s=5.0)
+
+
+def proves(study, save):
+    confirmed = Comparison(
+        id=study.id, command=study.command, settings=[FOUR], against=[], verdict="faster", speedup=1.5, ci=(1.4, 1.6),
+        num_pairs=4,
+    )  # fmt: skip
+    return replace(study, recipe=[FOUR], confirmed=confirmed, verdict="Proved.", finished=True)
+
+
+def test_a_study_ends_with_a_recipe_a_report_and_a_diagnosis_with_it(world, tmp_path):
+    world.search = proves
+    folder, study = begin(tmp_path)
+    assert study.finished and study == on_disk(tmp_path)
+    assert read_recipe(folder / results.RECIPE).settings == {"loader.num_workers": 4}
+    assert (folder / results.REPORT).read_text() == "<p>Proved.</p>"
+    assert world.diagnosed == [[], [FOUR]]
+    assert isinstance(study.after, Diagnosis)
+    assert [sitting.ended_by for sitting in study.sittings] == ["done"]
+
+
+def test_the_diagnosis_says_what_is_tried(world, tmp_path):
+    _, study = begin(tmp_path, also=["env.A=1"], excluded=["env.B"])
+    tried = {candidate.id for candidate in study.candidates}
+    assert tried == {"env.A=1", "loader.num_workers=2", "loader.num_workers=4", "loader.num_workers=8"}
+    assert (study.also, study.excluded, study.budget_s) == (["env.A=1"], ["env.B"], 600.0)
+
+
+def test_where_nothing_is_to_be_tried_it_ends_and_says_what_would_widen_it(world, tmp_path):
+    world.findings = [finding(Setting("matmul.fp32_precision", "high"))]
+    world.search = lambda study, save: pytest.fail("there is nothing to search")
+    folder, study = begin(tmp_path)
+    assert study.finished and "--allow numerics" in study.verdict
+    assert not (folder / results.RECIPE).exists()
+    world.findings = []
+    (tmp_path / "again").mkdir()
+    assert "--also" in begin(tmp_path / "again")[1].verdict
+
+
+@pytest.mark.parametrize("stopped_in", ["diagnosis", "search"])
+def test_an_interrupted_study_goes_on_where_it_stood(world, tmp_path, monkeypatch, stopped_in):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    def stopped(study, save):
+        save(replace(study, trials=[TRIAL]))
+        stop()
+
+    with monkeypatch.context() as patch:
+        if stopped_in == "diagnosis":
+            patch.setattr(studies, "gather", stop)
+        world.search = stopped
+        with pytest.raises(Interrupted):
+            begin(tmp_path)
+    kept = on_disk(tmp_path)
+    assert [sitting.ended_by for sitting in kept.sittings] == ["user"]
+    assert kept.trials == ([TRIAL] if stopped_in == "search" else [])
+
+    world.search = proves
+    study = go_on(tmp_path)
+    assert study.finished and study.trials == kept.trials
+    assert [sitting.ended_by for sitting in study.sittings] == ["user", "done"]
+    # With the recipe it was not known what a diagnosis takes, unless it was made in this sitting.
+    assert world.diagnosed[0] == []
+
+
+def test_each_save_of_the_search_is_on_disk(world, tmp_path):
+    seen = []
+
+    def search(study, save):
+        for number in (1, 2):
+            study = replace(study, trials=[TRIAL] * number)
+            save(study)
+            seen.append(len(on_disk(tmp_path).trials))
+        return study
+
+    world.search = search
+    begin(tmp_path)
+    assert seen == [1, 2]
+
+
+def test_an_error_keeps_what_was_measured_and_says_how_to_go_on(world, tmp_path):
+    def search(study, save):
+        save(replace(study, trials=[TRIAL]))
+        raise CannotRunHere("The disk is full.", hint="Free some space.")
+
+    world.search = search
+    with pytest.raises(CannotRunHere) as raised:
+        begin(tmp_path)
+    assert raised.value.hint.startswith("Free some space. What was measured is kept; dynotune tune --resume ")
+    assert on_disk(tmp_path).sittings[0].ended_by == "error"
+
+
+def test_a_finished_study_is_only_read(world, tmp_path):
+    world.search = proves
+    _, study = begin(tmp_path)
+    world.search = lambda study, save: pytest.fail("it is over")
+    assert go_on(tmp_path, budget_s=9000.0) == study
+
+
+def test_one_that_was_stopped_before_its_results_were_written_gets_them(world, tmp_path):
+    world.search = proves
+    folder, _ = begin(tmp_path)
+    for name in (results.RECIPE, results.REPORT):
+        (folder / name).unlink()
+    go_on(tmp_path)
+    assert (folder / results.RECIPE).exists() and (folder / results.REPORT).exists()
+
+
+def test_another_budget_holds_for_all_sittings_together(world, tmp_path):
+    def stop(study, save):
+        raise KeyboardInterrupt
+
+    world.search = stop
+    with pytest.raises(Interrupted):
+        begin(tmp_path)
+    world.search = lambda study, save: study
+    assert go_on(tmp_path, budget_s=1200.0).budget_s == 1200.0
+
+
+def test_a_study_does_not_go_on_on_another_machine(world, tmp_path, monkeypatch):
+    def stop(study, save):
+        raise KeyboardInterrupt
+
+    world.search = stop
+    with pytest.raises(Interrupted):
+        begin(tmp_path)
+    monkeypatch.setattr(studies, "facts_of", lambda run: FACTS | {"host.num_cores": 64})
+    with pytest.raises(CannotRunHere, match=r"study was begun elsewhere: host\.num_cores"):
+        go_on(tmp_path)
+
+
+def test_what_cannot_be_tried_is_refused_before_a_folder_is_made(world, tmp_path):
+    for words, error in (
+        ({"also": ["loader.pin_memory=true"]}, CannotRunHere),
+        ({"also": ["alloc.max_split_size_mb"]}, CannotRunHere),
+        ({"also": ["loader.num_workerz=1"]}, UsageError),
+        ({"allow": ["all"]}, UsageError),
+    ):
+        with pytest.raises((error, UsageError)):
+            begin(tmp_path, **words)
+    assert not (tmp_path / "runs").exists()
+    assert world.diagnosed == []
+
+
+def test_what_is_no_study_is_refused(world, tmp_path):
+    (tmp_path / "runs" / "x").mkdir(parents=True)
+    with pytest.raises(RecordError):
+        go_on(tmp_path)
+    (tmp_path / "runs" / "x" / studies.FILE).write_text('{"schema": "dynotune.comparison/1"}')
+    with pytest.raises(RecordError, match=r"not a dynotune\.study/1"):
+        go_on(tmp_path)
+
+
+def test_the_time_of_sittings_counts_and_the_pauses_do_not():
+    usual = {"id": "s", "command": [], "cwd": "/", "budget_s": 1.0}
+    sittings = [
+        Sitting("2026-01-01T10:00:00+00:00", "2026-01-01T10:01:00+00:00", "user"),
+        Sitting("2026-01-02T10:00:00+00:00", "2026-01-02T10:00:30+00:00", ""),
+        Sitting("2026-01-03T10:00:00+00:00"),
+    ]
+    assert studies.elapsed_s(Study(**usual, sittings=sittings)) == 90.0
+    assert studies.elapsed_s(Study(**usual, sittings=sittings[:1], trials=[replace(TRIAL, began_s=100.0)])) == 105.0
+
+
+def test_a_report_that_cannot_be_written_is_a_warning_and_the_recipe_stays(world, tmp_path):
+    world.search = proves
+    folder, study = begin(tmp_path)
+    (folder / results.REPORT).unlink()
+    (folder / results.REPORT).mkdir()
+    watcher = Watcher()
+    results.write_results(folder, study, watcher)
+    assert "could not be written" in watcher.warned[0]
+    assert (folder / results.RECIPE).exists()

@@ -45,7 +45,7 @@ from dynotune.search.bench import BASELINE, Arm, arm  # noqa: E402
 from dynotune.search.study import search  # noqa: E402
 
 SDS = (0.005, 0.02, 0.05)
-BUDGETS_RUNS = (60, 100, 160)
+BUDGETS_RUNS = (60, 100, 160, 240)
 NOTHING = 1e-9
 RUN_S = 10.0
 
@@ -219,12 +219,14 @@ def _failing(rng: np.random.Generator, candidates: Sequence[Candidate]) -> dict[
 def recorded(path: Path, seed: int, share: float) -> Problem:
     """A budget of `share` of what the whole table took once."""
     raw = json.loads(path.read_text())
-    # The first value of a knob is the baseline's.
+    # The baseline's own values stand in no arm's key.
+    tried = {id_ for key in raw["arms"] for id_ in key.split()}
     groups = raw.get("groups", {})
     candidates = [
-        candidate(f"{knob}={_spelled(value)}", group=groups.get(knob, "recorded"))
+        candidate(f"{knob}={_spelled(value)}", group=groups.get(knob, "recorded"), warms=knob == "compile.mode")
         for knob, values in raw["knobs"].items()
-        for value in values[1:]
+        for value in values
+        if f"{knob}={_spelled(value)}" in tried
     ]
     table = Recorded(raw["arms"], raw["run_s"])
     num_runs = sum(map(len, raw["arms"].values()))
@@ -366,9 +368,9 @@ def run_power(pool: multiprocessing.pool.Pool, num: int) -> list[dict[str, objec
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num", type=int, default=300, help="synthetic tables a noise and budget")
-    parser.add_argument("--tunes", type=int, default=1000, help="tunes of settings that do nothing, a noise")
-    parser.add_argument("--power", type=int, default=300, help="tunes a noise and gain")
+    parser.add_argument("--num", type=int, default=150, help="synthetic tables a noise and budget")
+    parser.add_argument("--tunes", type=int, default=400, help="tunes of settings that do nothing, a noise")
+    parser.add_argument("--power", type=int, default=200, help="tunes a noise and gain")
     parser.add_argument("--seed", type=int, default=0, help="of the first table")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--tables", type=Path, default=RESULTS / "tuning_tables")
@@ -378,7 +380,7 @@ def main() -> int:
     began_s = time.monotonic()
     seeds = range(asked.seed, asked.seed + asked.num)
     jobs = [
-        (f"synthetic, sd {sd:.1%}, {runs} runs", synthetic(seed, sd, runs))
+        (f"synthetic, sd {sd:.1%}, {runs:3d} runs", synthetic(seed, sd, runs))
         for sd in SDS
         for runs in BUDGETS_RUNS
         for seed in seeds

@@ -13,9 +13,11 @@ from dynotune.search.bench import BASELINE, Bench
 # Confirmation is what a tune is for: so many pairs from so many runs on.
 PAIRS_FROM_RUNS = ((12, 120), (8, 72), (6, 40), (4, 0))
 ABLATE_SHARE = 0.27
-# The whole, either of two settings left out, and the baseline, in 3 blocks.
-LEAST_ABLATION_RUNS = 12
+# The whole, each of three settings left out, and the baseline, in 2 blocks.
+LEAST_ABLATION_RUNS = 10
 MOST_ABLATION_RUNS = 60
+# Before so many are tried, or all, nothing is set aside for ablation.
+LEAST_ARMS = 6
 # A run alone, and for some a pilot before it.
 RUNS_A_CANDIDATE = 1.25
 RUNS_A_BLOCK = 6
@@ -48,12 +50,14 @@ def afforded(left_s: float, run_s: float, num_candidates: int) -> Afforded:
     num_runs = max(0, int(left_s / run_s)) if run_s > 0 else 0
     num_pairs = next(pairs for pairs, least in PAIRS_FROM_RUNS if num_runs >= least)
     several = num_candidates > 1
-    num_ablation = 0
-    if several and num_runs >= 2 * num_pairs + 2 * LEAST_ABLATION_RUNS:
-        num_ablation = min(MOST_ABLATION_RUNS, max(LEAST_ABLATION_RUNS, int(ABLATE_SHARE * num_runs)))
     # The baseline: a pilot, and its place in the first blocks.
-    to_race = num_runs - 2 * num_pairs - num_ablation - (3 if several else 1)
-    num_arms = min(num_candidates, max(0, math.floor(to_race / (RUNS_A_CANDIDATE if several else 1))))
+    spare = num_runs - 2 * num_pairs - (3 if several else 1)
+    wanted = min(num_candidates, LEAST_ARMS)
+    for num_ablation in _ablations(num_runs) if several else (0,):
+        num_arms = min(num_candidates, max(0, math.floor((spare - num_ablation) / (RUNS_A_CANDIDATE if several else 1))))
+        if num_arms >= wanted:
+            break
+    to_race = spare - num_ablation
     num_blocks = max(0, int((to_race - RUNS_A_CANDIDATE * num_arms) / RUNS_A_BLOCK)) if several else 0
     text = _in_words(num_runs, run_s, num_candidates, num_arms, num_blocks, num_ablation, num_pairs)
     return Afforded(
@@ -64,6 +68,11 @@ def afforded(left_s: float, run_s: float, num_candidates: int) -> Afforded:
         num_pairs=num_pairs if num_arms else 0,
         text=text,
     )
+
+
+def _ablations(num_runs: int) -> tuple[int, ...]:
+    """Runs to set aside for ablation, the fewer the worse; without any, one setting alone can be proved."""
+    return min(MOST_ABLATION_RUNS, max(LEAST_ABLATION_RUNS, int(ABLATE_SHARE * num_runs))), LEAST_ABLATION_RUNS, 0
 
 
 def _in_words(

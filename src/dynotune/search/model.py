@@ -24,6 +24,9 @@ Array = npt.NDArray[np.float64]
 # Before any run, as the logarithm of a ratio: most settings add less than a tenth, most pairs less than half of that.
 SETTING_SD = 0.10
 PAIR_SD = 0.05
+# Of a run's value, before it is seen: as much as so many runs would tell.
+USUAL_SD = 0.015
+USUAL_RUNS = 2.0
 # Student's t with so many degrees of freedom, for the runs' noise.
 TAILS = 4.0
 # Of a user's own space of many values, more would take longer to solve than a run takes.
@@ -67,7 +70,7 @@ class Model:
     def _solve(self, rows: Array, logs: Array, in_block: Array, prior: Array) -> None:
         """Weighted least squares with the prior, weights and noise found in turn."""
         weights = np.ones(len(logs))
-        sd = max(_LEAST_SD, float(np.std(logs)) / 2) if len(logs) else SETTING_SD
+        sd = USUAL_SD
         for _ in range(_ROUNDS):
             share = in_block * weights
             size = np.maximum(share.sum(axis=1, keepdims=True), 1e-12)
@@ -79,8 +82,8 @@ class Model:
             residuals = y - x @ mean
             spent = len(in_block) + float(np.trace(covariance @ ((x.T * weights) @ x))) / sd**2
             weights = (TAILS + 1) / (TAILS + (residuals / sd) ** 2)
-            if len(logs) - spent > 0.5:
-                sd = max(_LEAST_SD, math.sqrt(float(weights @ residuals**2) / (len(logs) - spent)))
+            squares = float(weights @ residuals**2) + USUAL_RUNS * USUAL_SD**2
+            sd = max(_LEAST_SD, math.sqrt(squares / (max(0.0, len(logs) - spent) + USUAL_RUNS)))
         self.mean, self.covariance, self.sd = mean, covariance, sd
 
     def gain(self, ids: frozenset[str], against: frozenset[str] = frozenset()) -> Gain:

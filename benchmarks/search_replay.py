@@ -368,9 +368,9 @@ def run_power(pool: multiprocessing.pool.Pool, num: int) -> list[dict[str, objec
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num", type=int, default=150, help="synthetic tables a noise and budget")
+    parser.add_argument("--num", type=int, default=100, help="synthetic tables a noise and budget")
     parser.add_argument("--tunes", type=int, default=400, help="tunes of settings that do nothing, a noise")
-    parser.add_argument("--power", type=int, default=200, help="tunes a noise and gain")
+    parser.add_argument("--power", type=int, default=100, help="tunes a noise and gain")
     parser.add_argument("--seed", type=int, default=0, help="of the first table")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--tables", type=Path, default=RESULTS / "tuning_tables")

@@ -26,7 +26,7 @@ SETTING_SD = 0.10
 PAIR_SD = 0.05
 # Of a run's value, before it is seen: as much as so many runs would tell.
 USUAL_SD = 0.015
-USUAL_RUNS = 2.0
+USUAL_RUNS = 4.0
 # Student's t with so many degrees of freedom, for the runs' noise.
 TAILS = 4.0
 # Of a user's own space of many values, more would take longer to solve than a run takes.

@@ -45,7 +45,7 @@ from dynotune.search.bench import BASELINE, Arm, arm  # noqa: E402
 from dynotune.search.study import search  # noqa: E402
 
 SDS = (0.005, 0.02, 0.05)
-BUDGETS_RUNS = (60, 100, 160)
+BUDGETS_RUNS = (60, 100, 160, 240)
 NOTHING = 1e-9
 RUN_S = 10.0
 
@@ -169,9 +169,9 @@ def _arm_of(key: str, candidates: Sequence[Candidate]) -> Arm:
 
 
 def synthetic(seed: int, sd: float, num_runs: int) -> Problem:
-    """6 to 16 knobs of 1 to 3 values: most do nothing, some help or hurt; two groups interact; some arms fail."""
+    """4 to 14 knobs of 1 to 3 values: most do nothing, some help or hurt; two groups interact; some arms fail."""
     rng = np.random.default_rng([11, seed])
-    num_knobs = int(rng.integers(6, 17))
+    num_knobs = int(rng.integers(4, 15))
     candidates, gains = [], {}
     group_of = {knob: f"group{knob // 3}" for knob in range(min(6, num_knobs)) if rng.random() < 0.8}
     for knob in range(num_knobs):
@@ -219,12 +219,14 @@ def _failing(rng: np.random.Generator, candidates: Sequence[Candidate]) -> dict[
 def recorded(path: Path, seed: int, share: float) -> Problem:
     """A budget of `share` of what the whole table took once."""
     raw = json.loads(path.read_text())
-    # The first value of a knob is the baseline's.
+    # The baseline's own values stand in no arm's key.
+    tried = {id_ for key in raw["arms"] for id_ in key.split()}
     groups = raw.get("groups", {})
     candidates = [
-        candidate(f"{knob}={_spelled(value)}", group=groups.get(knob, "recorded"))
+        candidate(f"{knob}={_spelled(value)}", group=groups.get(knob, "recorded"), warms=knob == "compile.mode")
         for knob, values in raw["knobs"].items()
-        for value in values[1:]
+        for value in values
+        if f"{knob}={_spelled(value)}" in tried
     ]
     table = Recorded(raw["arms"], raw["run_s"])
     num_runs = sum(map(len, raw["arms"].values()))
@@ -268,10 +270,15 @@ def nothing_helps(job: tuple[float, int]) -> tuple[float, int]:
     return sd, len(ours(problem, problem.budget_s).arm.settings)
 
 
+def _idle(num: int) -> list[Candidate]:
+    """Settings that do nothing; one in five asks for a pilot of each arm that holds it."""
+    return [candidate(f"idle{at:02d}=1", warms=at % 5 == 0) for at in range(num)]
+
+
 def one_helps(job: tuple[float, float, int]) -> tuple[tuple[float, float], bool, int, float | None]:
     """One that helps among 19 that do nothing: is it found, how many come along, and the speed-up stated."""
     sd, gain, seed = job
-    candidates = [candidate(f"idle{at:02d}=1", warms=at % 5 == 0) for at in range(19)]
+    candidates = _idle(19)
     candidates.insert(seed % 20, candidate("good=1", warms=False))
     problem = Problem(Table({"good=1": math.log1p(gain)}), candidates, Noise(sd=sd), 100 * RUN_S, seed)
     answer = ours(problem, problem.budget_s)
@@ -361,9 +368,9 @@ def run_power(pool: multiprocessing.pool.Pool, num: int) -> list[dict[str, objec
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num", type=int, default=300, help="synthetic tables a noise and budget")
-    parser.add_argument("--tunes", type=int, default=1000, help="tunes of settings that do nothing, a noise")
-    parser.add_argument("--power", type=int, default=300, help="tunes a noise and gain")
+    parser.add_argument("--num", type=int, default=100, help="synthetic tables a noise and budget")
+    parser.add_argument("--tunes", type=int, default=400, help="tunes of settings that do nothing, a noise")
+    parser.add_argument("--power", type=int, default=100, help="tunes a noise and gain")
     parser.add_argument("--seed", type=int, default=0, help="of the first table")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--tables", type=Path, default=RESULTS / "tuning_tables")
@@ -373,7 +380,7 @@ def main() -> int:
     began_s = time.monotonic()
     seeds = range(asked.seed, asked.seed + asked.num)
     jobs = [
-        (f"synthetic, sd {sd:.1%}, {runs} runs", synthetic(seed, sd, runs))
+        (f"synthetic, sd {sd:.1%}, {runs:3d} runs", synthetic(seed, sd, runs))
         for sd in SDS
         for runs in BUDGETS_RUNS
         for seed in seeds

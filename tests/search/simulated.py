@@ -13,6 +13,7 @@ from dynotune.schema.study import Candidate, Ended, Estimate, Phase, Study, Tria
 from dynotune.search.bench import Arm
 
 FOREVER_S = 1e9
+OTHERS = "another process took 80% of the cores"
 
 
 class Noise(NamedTuple):
@@ -151,7 +152,7 @@ class SimulatedBench:
         self.clock_s += wall_s
         self._took_s[arm.key] = wall_s
         return Trial(
-            arm=arm.key, phase=phase, block=block, ended="measured", value=value, void="another process" if void else "",
+            arm=arm.key, phase=phase, block=block, ended="measured", value=value, void=OTHERS if void else "",
             began_s=began_s, wall_s=wall_s, time_to_first_step_s=self.table.start_s, run=f"{len(self.ran):04d}",
         )  # fmt: skip
 

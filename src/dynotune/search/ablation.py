@@ -2,31 +2,33 @@
 
 How many blocks is fixed before the first; only giving up early is allowed, which cannot make a false proof. A setting
 stays if the whole without it is worse, one-sided, after Holm's correction over the settings.
+
+Of two settings that do the same, either may be left out, and both would go. So where what stays explains less than the
+whole gains, the strongest of those dropped gets a second round, beside what stays: on its own blocks, and only then, so
+that the chance of keeping an idle one hardly rises.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Ablation
-from dynotune.search import layout
+from dynotune.search import layout, words
 from dynotune.search.bench import BASELINE, Arm, arm
-from dynotune.search.choosing import contributions
+from dynotune.search.choosing import ENTER_P, contributions, new_arms, runs_left
 from dynotune.search.fit import Fit, Gain, holm
-from dynotune.search.joining import fitted, warms
+from dynotune.search.joining import warms
+from dynotune.search.racing import fitted
 from dynotune.search.running import Search, estimate_of
 
-MOST_RUNS = 1000
-# Runs take a little longer than the last one did.
-SLACK = 1.03
-# A round that found nothing to keep in a whole that helps is followed by one of its strongest setting alone.
-LEAST_BLOCKS = 4
+# The whole surely helps, and more by this many standard errors than what stays explains.
 HELPS_P = 0.1
 HIDDEN_SE = 1.3
+# Of a second round: fewer are not worth beginning.
+LEAST_BLOCKS = 4
 
 
 class Kept(NamedTuple):
@@ -62,12 +64,14 @@ def ablate(search: Search, settings: list[Setting], reserve_s: float) -> list[Se
         if first is None:
             return settings[:1]
         search.update(ablations=[first])
+        together = f"Each of {words.names(first.left_out)} is left out in turn"
+        search.watcher.say(f"{together}, in {first.num_blocks} blocks.")
     first = search.study.ablations[0]
     _run(search, first)
     found = outcome(search, first)
     kept = [setting for setting in first.whole if found.stays(str(setting))]
     dropped = [setting for setting in first.whole if setting not in kept]
-    if len(dropped) < 2 or not _hides_something(search, found, kept):
+    if len(dropped) < 2 or not (found.given_up or _hides_something(search, found, kept)):
         return kept
     return _one_more(search, kept, dropped, reserve_s)
 
@@ -103,15 +107,11 @@ def _that_run_together(search: Search, settings: list[Setting]) -> list[Setting]
 def _lay_out(search: Search, settings: list[Setting]) -> Ablation | None:
     """Fixed before the first run; None where one setting is all that is worth proving."""
     adds = [gain for setting, gain in contributions(search) if setting in settings]
-    # With one setting less, a run takes longer than with all.
-    run_s = max(map(search.bench.run_s, (BASELINE, arm(settings))))
-    num_runs = int(search.bench.left_s() / (SLACK * run_s)) if run_s > 0 else MOST_RUNS
-    num_new = int(any(one.warms for one in search.study.candidates if one.setting in settings))
-    found = layout.best(adds, fitted(search).sd, num_runs, num_new)
-    if found is None or not found.num_blocks:
+    found = layout.best(adds, fitted(search).sd, runs_left(search, arm(settings)), new_arms(search, settings))
+    if found is None or not found[1].num_blocks:
         return None
-    whole = settings[: found.num_settings]
-    return Ablation(whole, list(map(str, whole)), 1, found.num_blocks)
+    whole = settings[: found[1].num_settings]
+    return Ablation(whole, list(map(str, whole)), 1, found[1].num_blocks)
 
 
 def _run(search: Search, ablation: Ablation) -> None:
@@ -156,10 +156,7 @@ def _write_down(search: Search, ablation: Ablation) -> None:
 
 
 def _hides_something(search: Search, found: Kept, kept: list[Setting]) -> bool:
-    """The whole gains more than what stays explains: of two that do the same, either alone may be left out."""
-    if found.given_up:
-        # Settings that hurt each other: the strongest may help alone.
-        return not kept
+    """The whole gains more than what stays explains."""
     if found.whole is None or found.whole.p > HELPS_P:
         return False
     explained = sum(found.gains[str(one)].log for one in kept if str(one) in found.gains)
@@ -167,14 +164,16 @@ def _hides_something(search: Search, found: Kept, kept: list[Setting]) -> bool:
 
 
 def _one_more(search: Search, kept: list[Setting], dropped: list[Setting], reserve_s: float) -> list[Setting]:
-    """Beside what stays, the strongest of those dropped, in blocks of its own."""
-    strongest = _strongest(search, dropped)
+    """Beside what stays, the strongest of those dropped; where nothing stays, its confirmation is its proof."""
+    model = fitted(search)
+    gains = {setting: model.gain(frozenset([str(setting)])) for setting in dropped}
+    strongest = max(gains, key=lambda setting: gains[setting].log)
     if not kept:
-        return [strongest]
+        return [strongest] if gains[strongest].p < ENTER_P else []
     if len(search.study.ablations) < 2:
         first = search.study.ablations[0]
         run_s = search.bench.run_s(arm(kept))
-        affordable = int((search.bench.left_s() - reserve_s - 2 * run_s) / (3 * run_s)) if run_s > 0 else MOST_RUNS
+        affordable = int((search.bench.left_s() - reserve_s - 2 * run_s) / (3 * run_s)) if run_s > 0 else LEAST_BLOCKS
         if affordable < LEAST_BLOCKS:
             return kept
         num_blocks = min(affordable, first.num_blocks + 2)
@@ -183,13 +182,3 @@ def _one_more(search: Search, kept: list[Setting], dropped: list[Setting], reser
     second = search.study.ablations[1]
     _run(search, second)
     return list(second.whole) if outcome(search, second).stays(second.left_out[0]) else kept
-
-
-def _strongest(search: Search, settings: list[Setting]) -> Setting:
-    fit = Fit(search.trials("race", "join", "ablate"))
-
-    def alone(setting: Setting) -> float:
-        gain = fit.gain(str(setting))
-        return gain.log if gain is not None else -math.inf
-
-    return max(settings, key=alone)

@@ -13,12 +13,14 @@ from dynotune.search.bench import BASELINE, Bench
 # Confirmation is what a tune is for: so many pairs from so many runs on.
 PAIRS_FROM_RUNS = ((12, 120), (8, 72), (6, 40), (4, 0))
 ABLATE_SHARE = 0.27
-# Whole, one setting less, the other less, baseline: the least ablation there is, in 3 blocks.
-LEAST_ABLATION_RUNS = 12
+# The whole, each of three settings left out, and the baseline, in 2 blocks.
+LEAST_ABLATION_RUNS = 10
 MOST_ABLATION_RUNS = 60
-# A pilot, and a run among others.
-RUNS_A_CANDIDATE = 1.5
-MOST_BLOCKS = 8
+# Before so many are tried, or all, nothing is set aside for ablation.
+LEAST_ARMS = 6
+# A run alone, and for some a pilot before it.
+RUNS_A_CANDIDATE = 1.25
+RUNS_A_BLOCK = 6
 
 
 class Afforded(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +28,7 @@ class Afforded(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         num_runs: all together; `num_arms`: candidates that are tried.
-        num_blocks: of the race, were nothing dropped in it.
+        num_blocks: of several settings together, after each has run alone.
         num_ablation_runs, num_pairs: set aside.
         text: the same in words.
     """
@@ -48,13 +50,15 @@ def afforded(left_s: float, run_s: float, num_candidates: int) -> Afforded:
     num_runs = max(0, int(left_s / run_s)) if run_s > 0 else 0
     num_pairs = next(pairs for pairs, least in PAIRS_FROM_RUNS if num_runs >= least)
     several = num_candidates > 1
-    num_ablation = 0
-    if several and num_runs >= 2 * num_pairs + 2 * LEAST_ABLATION_RUNS:
-        num_ablation = min(MOST_ABLATION_RUNS, max(LEAST_ABLATION_RUNS, int(ABLATE_SHARE * num_runs)))
-    # The baseline: a pilot, and its place in two blocks.
-    to_race = num_runs - 2 * num_pairs - num_ablation - (3 if several else 1)
-    num_arms = min(num_candidates, max(0, math.floor(to_race / (RUNS_A_CANDIDATE if several else 1))))
-    num_blocks = min(MOST_BLOCKS, max(0, int((to_race + 2 - num_arms) / (num_arms + 1)))) if several else 0
+    # The baseline: a pilot, and its place in the first blocks.
+    spare = num_runs - 2 * num_pairs - (3 if several else 1)
+    wanted = min(num_candidates, LEAST_ARMS)
+    for num_ablation in _ablations(num_runs) if several else (0,):
+        num_arms = min(num_candidates, max(0, math.floor((spare - num_ablation) / (RUNS_A_CANDIDATE if several else 1))))
+        if num_arms >= wanted:
+            break
+    to_race = spare - num_ablation
+    num_blocks = max(0, int((to_race - RUNS_A_CANDIDATE * num_arms) / RUNS_A_BLOCK)) if several else 0
     text = _in_words(num_runs, run_s, num_candidates, num_arms, num_blocks, num_ablation, num_pairs)
     return Afforded(
         num_runs=num_runs,
@@ -66,6 +70,11 @@ def afforded(left_s: float, run_s: float, num_candidates: int) -> Afforded:
     )
 
 
+def _ablations(num_runs: int) -> tuple[int, ...]:
+    """Runs to set aside for ablation, the fewer the worse; without any, one setting alone can be proved."""
+    return min(MOST_ABLATION_RUNS, max(LEAST_ABLATION_RUNS, int(ABLATE_SHARE * num_runs))), LEAST_ABLATION_RUNS, 0
+
+
 def _in_words(
     num_runs: int, run_s: float, num_candidates: int, num_arms: int, num_blocks: int, num_ablation: int, num_pairs: int
 ) -> str:
@@ -75,10 +84,10 @@ def _in_words(
     tried = f"all {num_candidates}" if num_arms == num_candidates else f"{num_arms} of {num_candidates}"
     parts = [f"{tried} settings tried" if num_candidates > 1 else "the one setting tried"]
     if num_blocks:
-        parts.append(f"raced in some {num_blocks} blocks, fewer for those that are hopeless")
+        parts.append(f"then several together in up to {num_blocks} {'block' if num_blocks == 1 else 'blocks'}")
     if num_ablation:
-        parts.append(f"{num_ablation} runs to see what each one adds")
-    parts.append(f"up to {num_pairs} pairs to confirm")
+        parts.append(f"some {num_ablation} runs to see what each of the best adds")
+    parts.append(f"up to {num_pairs} pairs to confirm the result")
     return f"{runs}: {', '.join(parts)}."
 
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 from dynotune.schema.setting import Setting
+from dynotune.search import layout
+from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.fit import Gain
-from dynotune.search.joining import fitted, taking_part
+from dynotune.search.joining import ARMS_A_BLOCK
 from dynotune.search.model import Model
+from dynotune.search.racing import added, fitted, taking_part
 from dynotune.search.running import Search
 
 # A screen may let an idle one through, since ablation follows; one that is left out here is lost.
 ENTER_P = 0.15
 MOST_SETTINGS = 8
+MOST_RUNS = 1000
+# Runs take a little longer than the last one did.
+SLACK = 1.03
 
 
 def whole(search: Search) -> list[Setting]:
@@ -18,9 +26,9 @@ def whole(search: Search) -> list[Setting]:
     return [setting for setting, _ in contributions(search)]
 
 
-def contributions(search: Search) -> list[tuple[Setting, Gain]]:
+def contributions(search: Search, model: Model | None = None) -> list[tuple[Setting, Gain]]:
     """What each setting of the best arm adds to the rest of it; one that adds too little or too unsurely is out."""
-    model = fitted(search)
+    model = model or fitted(search)
     if not model.num_runs:
         return []
     chosen = {one.id: one.setting for one in model.best(taking_part(search), model.mean)}
@@ -32,6 +40,41 @@ def contributions(search: Search) -> list[tuple[Setting, Gain]]:
             return sorted(((chosen[id_], gains[id_]) for id_ in chosen), key=lambda pair: -pair[1].log)
         del chosen[weakest]
     return []
+
+
+def more_pays(search: Search, model: Model, num_blocks: int) -> bool:
+    """Whether another block of the joint race is likely to find more than the proofs lose by its time.
+
+    One more block is taken to settle the share 1/(blocks so far + 1) of what perfect knowledge would gain.
+    """
+    found = contributions(search, model)
+    settings = [setting for setting, _ in found]
+    candidates = taking_part(search)
+    best = [one for one in candidates if one.setting in settings]
+    unknown = math.fsum(_worth_knowing(added(model, one, best)) for one in candidates)
+    adds = [gain for _, gain in found]
+    num_runs, num_new = runs_left(search, arm(settings)), new_arms(search, settings)
+    now, later = (layout.best(adds, model.sd, num, num_new) for num in (num_runs, num_runs - ARMS_A_BLOCK - 2))
+    lost = (now[0] if now is not None else 0.0) - (later[0] if later is not None else 0.0)
+    return unknown / (num_blocks + 1) > lost
+
+
+def runs_left(search: Search, whole: Arm) -> int:
+    """Of the slower of the baseline and the whole: with one setting less, a run takes longer than with all."""
+    run_s = max(map(search.bench.run_s, (BASELINE, whole)))
+    return int(search.bench.left_s() / (SLACK * run_s)) if run_s > 0 else MOST_RUNS
+
+
+def new_arms(search: Search, settings: list[Setting]) -> int:
+    """Whether arms of these settings need a pilot each."""
+    return int(any(one.warms for one in search.study.candidates if one.setting in settings))
+
+
+def _worth_knowing(gain: Gain) -> float:
+    """What a setting gains on average if it is kept just when it helps, beyond what it gains as is known now."""
+    z = gain.log / max(gain.se, 1e-9)
+    expected = gain.log * 0.5 * math.erfc(-z / math.sqrt(2)) + gain.se * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return expected - max(0.0, gain.log)
 
 
 def _adds(model: Model, id_: str, chosen: dict[str, Setting]) -> Gain:

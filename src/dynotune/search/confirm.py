@@ -11,6 +11,7 @@ from dynotune.measure.stats import Judgement, judge
 from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, Pair, Voided
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Trial
+from dynotune.search import words
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.running import OutOfTime, Search
 
@@ -73,6 +74,9 @@ def _begin(search: Search, candidate: Arm, max_pairs: int) -> Comparison:
         facts=study.facts,
     )
     search.update(confirmed=comparison)
+    search.watcher.say(
+        f"Confirming {words.names(list(map(str, candidate.settings)))} on up to {max_pairs} fresh pairs."
+    )
     return comparison
 
 

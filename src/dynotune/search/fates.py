@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
+from dynotune.measure.schedule import MAX_PAIRS
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Fate, FateKind, Study
 from dynotune.search import words
 from dynotune.search.ablation import Kept, outcome
 from dynotune.search.bench import arm
-from dynotune.search.fit import CONFIDENCE, Fit, Gain, counts, value_of
-from dynotune.search.racing import DROP_ERROR, LEAST_DF
+from dynotune.search.fit import CONFIDENCE, Gain, counts, value_of
+from dynotune.search.racing import DROP_ERROR, LEAST_DF, fitted, idle
 from dynotune.search.running import Search, fate_of_failure
 
 LATE = "The time was up before it could be decided"
 # Of a gain worth having, to say how many pairs the noise asks for.
 WORTH_HAVING = 1.05
-MOST_PAIRS = 12
 _POWER_Z = 0.8416  # of 80%
 
 
@@ -28,12 +29,12 @@ def conclude(search: Search) -> None:
     proved = confirmed.settings if confirmed is not None and confirmed.verdict == "faster" else []
     rounds = [outcome(search, ablation) for ablation in study.ablations]
     fates = {one.id: _fate(search, one, proved, rounds) for one in study.candidates}
-    spread = Fit(search.trials("race", "join", "ablate")).sd
+    spread = _within(study)
     search.update(fates=fates, recipe=list(proved), noise=noise(study), finished=True)
-    if spread is not None and (needed := pairs_needed(spread)) > MOST_PAIRS:
+    if spread is not None and (needed := pairs_needed(spread)) > MAX_PAIRS:
         search.warn(
-            f"Runs of the same settings differ by {spread:.1%} (standard deviation): to prove a gain of "
-            f"{WORTH_HAVING - 1:.0%} would take about {needed} pairs, and a tune has {MOST_PAIRS}. "
+            f"Runs of the command as written differ by {spread:.1%} (standard deviation): to prove a gain of "
+            f"{WORTH_HAVING - 1:.0%} would take about {needed} pairs, and a tune has {MAX_PAIRS}. "
             "A longer window (--steps) or a quieter machine helps."
         )
     search.update(verdict=verdict(search.study, spread))
@@ -46,6 +47,14 @@ def noise(study: Study) -> float | None:
         return None
     mean = math.fsum(logs) / len(logs)
     return math.sqrt(math.fsum((log - mean) ** 2 for log in logs) / (len(logs) - 1))
+
+
+def _within(study: Study) -> float | None:
+    """The same without slow drift, which pairs cancel: from one run of the baseline to its next."""
+    logs = [math.log(value_of(trial)) for trial in study.trials if trial.arm == "" and counts(trial)]
+    if len(logs) < 3:
+        return None
+    return math.sqrt(math.fsum((b - a) ** 2 for a, b in itertools.pairwise(logs)) / (len(logs) - 1) / 2)
 
 
 def pairs_needed(sd: float) -> int:
@@ -97,12 +106,13 @@ def _fate(search: Search, one: Candidate, proved: list[Setting], rounds: list[Ke
         return fate
     if failed := search.failure(one.id):
         return fate_of_failure(failed)
-    gain = Fit(search.trials("race", "join", "ablate")).gain(one.id)
-    if gain is None:
-        if search.piloted(one.id):
-            return Fate("unproved", f"{LATE}: it was run once, unmeasured.")
+    if not search.piloted(one.id):
         return Fate("not-tried", "The time was up before its turn.")
-    return _by_gain(search, gain)
+    model = fitted(search)
+    gain = model.gain(frozenset([one.id]))
+    if not gain.num_blocks:
+        return Fate("unproved", f"{LATE}: it was run once, unmeasured.")
+    return _by_gain(search, gain if model.df >= LEAST_DF else gain._replace(df=0))
 
 
 def _proof(study: Study, one: Candidate, rounds: list[Kept]) -> str:
@@ -131,14 +141,14 @@ def _dropped(search: Search, one: Candidate, rounds: list[Kept]) -> Fate | None:
         return None
     gain = found.gains[one.id]
     adds = f"with it the whole is {words.gain(study, gain)}; p = {found.ps[one.id]:.2g}"
-    alone = Fit(search.trials("race")).gain(one.id)
+    alone = fitted(search).gain(frozenset([one.id]))
     if gain.ci is not None and gain.ci[1] < 1:
         return Fate("slower", f"It costs beside the others: {adds}.")
     if gain.upper(DROP_ERROR) <= search.margin:
-        if alone is not None and alone.lower(DROP_ERROR) > 0:
+        if alone.lower(DROP_ERROR) > 0:
             return Fate("not-needed", f"It helps alone ({words.size(study, alone.speedup)}), but not here: {adds}.")
         return Fate("no-effect", f"It adds nothing that shows: {adds}.")
-    if alone is not None and alone.lower(DROP_ERROR) > 0 and gain.log < alone.log / 2:
+    if alone.lower(DROP_ERROR) > 0 and gain.log < alone.log / 2:
         return Fate("not-needed", f"It helps alone ({words.size(study, alone.speedup)}), not shown here: {adds}.")
     return Fate("unproved", f"What it adds was not proved: {adds}.")
 
@@ -154,8 +164,6 @@ def _unconfirmed(study: Study, confirmed: Comparison) -> Fate:
 
 
 def _by_gain(search: Search, gain: Gain) -> Fate:
-    seen = words.gain(search.study, gain)
-    if gain.df >= LEAST_DF and gain.upper(DROP_ERROR) <= search.margin:
-        kind: FateKind = "slower" if gain.ci is not None and gain.ci[1] < 1 else "no-effect"
-        return Fate(kind, f"It is {seen}.")
-    return Fate("unproved", f"Not decided: {seen}.")
+    if gain.upper(DROP_ERROR) <= search.margin:
+        return idle(search, gain)
+    return Fate("unproved", f"Not decided: {words.gain(search.study, gain)}.")

@@ -1,9 +1,9 @@
 """Arms against each other, from runs in blocks: the logarithm of a value is that of its block plus that of its arm.
 
 A block's level is estimated from all its runs, not from the baseline's alone, so one stalled run of the baseline does
-not lift all others. One spread is estimated for all arms, widened for an arm whose own runs spread more: of two or three
-runs alone none can be had. Runs far from what their arm and block explain weigh less, as under Student's t: with stalls
-and heavy tails a mean of a few runs finds half of what this finds. It is for choosing; a comparison weighs all runs.
+not lift all others. One spread is estimated for all arms, widened for an arm whose own runs spread more: two or three
+runs alone give none. Runs far from what their arm and block explain weigh less, as under Student's t: with stalls and
+heavy tails a mean of a few runs finds half of what this finds. It is for choosing; a comparison weighs all runs.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class Fit:
     def _solve(self, design: Array, in_block: Array, logs: Array) -> None:
         """Weights and spread are found in turn."""
         weights = np.ones(len(logs))
-        variance = math.nan
-        for _ in range(_ROUNDS):
+        variance = self._plain_variance = math.nan
+        for number in range(_ROUNDS):
             share = in_block * weights[:, None]
             size = np.maximum(share.sum(axis=0), _NO_RANK)[:, None]
             # What the blocks explain is taken out of both sides; what is left is arms within blocks.
@@ -115,6 +115,8 @@ class Fit:
             if self.df < 1:
                 break
             variance = max(float(weights @ squares) / self.df, _LEAST_VARIANCE)
+            if number == 0:
+                self._plain_variance = variance
             self._own = (design.T @ (weights * squares)) * len(logs) / self.df
             weights = (TAILS + 1) / (TAILS + squares / variance)
         self._variance, self._covariance, self._logs = variance, covariance, effects
@@ -123,8 +125,8 @@ class Fit:
 
     @property
     def sd(self) -> float | None:
-        """Standard deviation of the logarithm of one run's value within its block; None where there are too few."""
-        return math.sqrt(self._variance) if self.df >= 1 else None
+        """Of the logarithm of one run's value within its block, all runs weighing the same; None of too few."""
+        return math.sqrt(self._plain_variance) if self.df >= 1 else None
 
     def num_blocks(self, arm: str) -> int:
         return self._in_blocks.get(arm, 0)

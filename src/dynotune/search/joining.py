@@ -9,17 +9,15 @@ move outward from the best single settings to the best combination.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dynotune.schema.study import Candidate, Estimate
+from dynotune.schema.study import Candidate
 from dynotune.search.bench import BASELINE, Arm, arm
-from dynotune.search.budget import bound_log
-from dynotune.search.fit import Gain
 from dynotune.search.model import Model
-from dynotune.search.racing import DROP_ERROR
-from dynotune.search.running import Search, alone, estimate_of
+from dynotune.search.racing import added, look, taking_part
+from dynotune.search.running import Search
 
 # Fewer and drift within a block is small, more and fewer runs go to baselines.
 ARMS_A_BLOCK = 5
@@ -29,16 +27,16 @@ COLD_SHARE = 0.5
 MOST_BLOCKS = 20
 # Two settings that were in so many failing arms, and in none that ran, are not put together again.
 MOST_FAILURES = 2
-# Fates that leave a candidate in the running beside others of its group.
-MAY_JOIN = ("no-effect", "slower", "unproved", "not-needed")
 # This sure of each setting, whether it belongs in or not, nothing more is to be learned.
 SETTLED_ERROR = 0.025
-SPREAD = 1.0
 _TRIES = 20
 
 
-def join(search: Search, reserve_s: float) -> None:
+def join(search: Search, reserve_s: float, more_pays: Callable[[Search, Model, int], bool]) -> None:
     """Run arms of many settings until it is clear which belong in, or the time but `reserve_s` is used up.
+
+    Args:
+        more_pays: whether another block is worth its time, given what the so many blocks so far have shown.
 
     Raises:
         OutOfTime: before the time set aside was reached; what was run is kept.
@@ -47,11 +45,11 @@ def join(search: Search, reserve_s: float) -> None:
         search.update(joint=[])
     block = max([0, *(trial.block for trial in search.trials("join"))])
     while block < MOST_BLOCKS:
+        model = look(search)
         candidates = taking_part(search)
         if len(candidates) < 2:
             return
-        model = fitted(search)
-        if model.num_runs and _settled(search, model, candidates):
+        if model.num_runs and (_settled(search, model, candidates) or not more_pays(search, model, block)):
             return
         block += 1
         arms = _affordable(search, _drawn(search, model, candidates, block), reserve_s)
@@ -63,7 +61,6 @@ def join(search: Search, reserve_s: float) -> None:
             if warms(search, one):
                 search.pilot(one)
         search.run_block([BASELINE, *(one for one in arms if search.failure(one.key) is None)], "join", block)
-        _write_down(search)
 
 
 def _affordable(search: Search, arms: Sequence[Arm], reserve_s: float) -> list[Arm]:
@@ -78,29 +75,6 @@ def _affordable(search: Search, arms: Sequence[Arm], reserve_s: float) -> list[A
     return found if len(found) >= LEAST_ARMS else []
 
 
-def taking_part(search: Search) -> list[Candidate]:
-    """Candidates that may be in the whole; those without effect alone too, where another of their group is there."""
-    ran = [one for one in search.study.candidates if search.piloted(one.id) and search.failure(one.id) is None]
-    fates = search.study.fates
-    knobs: dict[str, set[str]] = {}
-    for one in ran:
-        if one.group and (one.id not in fates or fates[one.id].kind in MAY_JOIN):
-            knobs.setdefault(one.group, set()).add(one.setting.knob)
-    return [
-        one
-        for one in ran
-        if one.id not in fates or (fates[one.id].kind in MAY_JOIN and len(knobs.get(one.group, ())) > 1)
-    ]
-
-
-def fitted(search: Search) -> Model:
-    """Of all runs so far that only screened."""
-    ran = [one for one in search.study.candidates if search.piloted(one.id) and search.failure(one.id) is None]
-    arms = {one.id: frozenset([one.id]) for one in ran} | {"": frozenset()}
-    arms |= {arm(joint).key: frozenset(map(str, joint)) for joint in search.study.joint or []}
-    return Model(ran, arms, search.trials("race", "join"))
-
-
 def _drawn(search: Search, model: Model, candidates: Sequence[Candidate], block: int) -> list[Arm]:
     rng = np.random.default_rng([search.study.seed, block])
     avoided = _avoided(search)
@@ -109,7 +83,7 @@ def _drawn(search: Search, model: Model, candidates: Sequence[Candidate], block:
         among = candidates
         if rng.random() < COLD_SHARE:
             among = [candidate for candidate in candidates if not candidate.warms] or candidates
-        one = arm(candidate.setting for candidate in model.best(among, model.draw(rng, SPREAD)))
+        one = arm(candidate.setting for candidate in model.best(among, model.draw(rng)))
         ids = {str(setting) for setting in one.settings}
         if one != BASELINE and not any(pair <= ids for pair in avoided) and search.failure(one.key) is None:
             arms.setdefault(one.key, one)
@@ -139,44 +113,11 @@ def warms(search: Search, one: Arm) -> bool:
 
 
 def _settled(search: Search, model: Model, candidates: Sequence[Candidate]) -> bool:
-    best = [one.id for one in model.best(candidates, model.mean)]
+    """Of each setting it is clear whether it belongs in."""
+    best = model.best(candidates, model.mean)
     for one in candidates:
         gain = added(model, one, best)
-        surely_in = one.id in best and gain.lower(SETTLED_ERROR) > 0
-        if not surely_in and (one.id in best or gain.upper(SETTLED_ERROR) > search.margin):
+        surely_in = one in best and gain.lower(SETTLED_ERROR) > 0
+        if not surely_in and (one in best or gain.upper(SETTLED_ERROR) > search.margin):
             return False
     return True
-
-
-def added(model: Model, candidate: Candidate, best: Sequence[str]) -> Gain:
-    """What a setting adds beside the others of the best arm, in the place of another value of its knob."""
-    prefix = f"{candidate.setting.knob}="
-    rest = frozenset(id_ for id_ in best if id_ != candidate.id and not id_.startswith(prefix))
-    held = frozenset(id_ for id_ in best if id_ != candidate.id)
-    if candidate.id in best:
-        return model.gain(rest | {candidate.id}, rest)
-    return _bounded(candidate, model.gain(rest | {candidate.id}, held))
-
-
-def _bounded(candidate: Candidate, gain: Gain) -> Gain:
-    return gain._replace(log=min(gain.log, bound_log(candidate)))
-
-
-def _write_down(search: Search) -> None:
-    """Each setting, and each pair of a group that ran together, against the baseline."""
-    model = fitted(search)
-    found: list[Estimate] = []
-    by_id = {one.id: one for one in search.study.candidates}
-    for feature in model.features:
-        one = arm(by_id[id_].setting for id_ in feature.ids)
-        gain = model.gain(frozenset(feature.ids))
-        if gain.num_blocks:
-            found.append(estimate_of(one.key, "", "join", gain))
-    search.estimate(found)
-
-
-def surely_idle(search: Search, candidate: Candidate, gain: Gain) -> bool:
-    return _bounded(candidate, gain).upper(DROP_ERROR) <= search.margin
-
-
-__all__ = ["added", "alone", "fitted", "join", "surely_idle", "taking_part"]

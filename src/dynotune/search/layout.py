@@ -35,8 +35,8 @@ class Layout(NamedTuple):
     num_pairs: int
 
 
-def best(adds: Sequence[Gain], sd: float, num_runs: int, num_new: int) -> Layout | None:
-    """The most promising layout.
+def best(adds: Sequence[Gain], sd: float, num_runs: int, num_new: int) -> tuple[float, Layout] | None:
+    """The most promising layout, and what it promises: the expected proved gain, as the logarithm of a ratio.
 
     Args:
         adds: what each setting adds to the rest, the largest first.
@@ -56,7 +56,7 @@ def best(adds: Sequence[Gain], sd: float, num_runs: int, num_new: int) -> Layout
                 # Of two that promise about the same, the cheaper one came first.
                 if found is None or promise > found[0] * 1.02:
                     found = promise, layout
-    return found[1] if found is not None else None
+    return found
 
 
 def _blocks(num_settings: int) -> Sequence[int]:

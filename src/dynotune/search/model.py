@@ -24,8 +24,13 @@ Array = npt.NDArray[np.float64]
 # Before any run, as the logarithm of a ratio: most settings add less than a tenth, most pairs less than half of that.
 SETTING_SD = 0.10
 PAIR_SD = 0.05
+# Of a run's value, before it is seen: as much as so many runs would tell.
+USUAL_SD = 0.015
+USUAL_RUNS = 4.0
 # Student's t with so many degrees of freedom, for the runs' noise.
 TAILS = 4.0
+# Of a user's own space of many values, more would take longer to solve than a run takes.
+MOST_PAIRS = 200
 _ROUNDS = 6
 _LEAST_SD = 1e-3
 
@@ -57,7 +62,7 @@ class Model:
         in_block = np.zeros((len(names), len(runs)))
         in_block[[at[trial.phase, trial.block] for trial in runs], np.arange(len(runs))] = 1.0
         prior = np.array([SETTING_SD if len(feature.ids) == 1 else PAIR_SD for feature in self.features]) ** -2.0
-        self._rows = rows
+        self._rows, self._in_block = rows, in_block
         self.num_runs = len(runs)
         self.df = max(0, len(runs) - len(names) - len(candidates))
         self._solve(rows, logs, in_block, prior)
@@ -65,7 +70,7 @@ class Model:
     def _solve(self, rows: Array, logs: Array, in_block: Array, prior: Array) -> None:
         """Weighted least squares with the prior, weights and noise found in turn."""
         weights = np.ones(len(logs))
-        sd = max(_LEAST_SD, float(np.std(logs)) / 2) if len(logs) else SETTING_SD
+        sd = USUAL_SD
         for _ in range(_ROUNDS):
             share = in_block * weights
             size = np.maximum(share.sum(axis=1, keepdims=True), 1e-12)
@@ -77,21 +82,24 @@ class Model:
             residuals = y - x @ mean
             spent = len(in_block) + float(np.trace(covariance @ ((x.T * weights) @ x))) / sd**2
             weights = (TAILS + 1) / (TAILS + (residuals / sd) ** 2)
-            if len(logs) - spent > 0.5:
-                sd = max(_LEAST_SD, math.sqrt(float(weights @ residuals**2) / (len(logs) - spent)))
+            squares = float(weights @ residuals**2) + USUAL_RUNS * USUAL_SD**2
+            sd = max(_LEAST_SD, math.sqrt(squares / (max(0.0, len(logs) - spent) + USUAL_RUNS)))
         self.mean, self.covariance, self.sd = mean, covariance, sd
 
     def gain(self, ids: frozenset[str], against: frozenset[str] = frozenset()) -> Gain:
-        """Of one set of settings over another; `num_blocks` is the number of runs that hold what differs."""
+        """Of one set of settings over another; `num_blocks` counts those that hold what differs."""
         contrast = _row(self.features, ids) - _row(self.features, against)
         variance = float(contrast @ self.covariance @ contrast)
         changed = np.flatnonzero(contrast)
-        num = int((self._rows[:, changed] > 0).any(axis=1).sum()) if len(changed) and self.num_runs else 0
-        return Gain(float(contrast @ self.mean), math.sqrt(max(0.0, variance)), max(1, self.df), num)
+        holding = (self._rows[:, changed] > 0).any(axis=1)
+        num_blocks = int((self._in_block @ holding > 0).sum())
+        # Of what ran in one block, no other run can tell a stall from what it costs.
+        df = max(1, min(self.df, num_blocks + 1))
+        return Gain(float(contrast @ self.mean), math.sqrt(max(0.0, variance)), df, num_blocks)
 
-    def draw(self, rng: np.random.Generator, spread: float = 1.0) -> Array:
-        """One draw of what features add; `spread` times as far from the mean as is known."""
-        return rng.multivariate_normal(self.mean, spread**2 * self.covariance, method="eigh")
+    def draw(self, rng: np.random.Generator) -> Array:
+        """One draw of what features add."""
+        return rng.multivariate_normal(self.mean, self.covariance, method="eigh")
 
     def best(self, candidates: Sequence[Candidate], adds: Array) -> list[Candidate]:
         """The arm that gains most were `adds` the truth, at most one value a knob."""
@@ -109,7 +117,7 @@ def features(candidates: Sequence[Candidate]) -> list[Feature]:
         for one, other in itertools.combinations(candidates, 2)
         if one.group and one.group == other.group and one.setting.knob != other.setting.knob
     ]
-    return [*(Feature((one.id,)) for one in candidates), *pairs]
+    return [*(Feature((one.id,)) for one in candidates), *pairs[:MOST_PAIRS]]
 
 
 def _row(among: Sequence[Feature], ids: frozenset[str]) -> Array:

@@ -1,100 +1,162 @@
-"""Single settings against the baseline, in shared blocks; the hopeless are dropped early.
+"""Every candidate alone, beside the baseline; then the hopeless are dropped, look by look.
 
-A race only screens: what it finds is biased by having been picked, so nothing of it enters a proof. Its levels are
-therefore chosen for power. Each look drops an arm whose one-sided upper bound at `DROP_ERROR` says that it cannot gain
-more than the margin; docs/decisions/0007 has the simulated chance of dropping a good one over all looks.
+Races only screen: what they find is biased by having been picked, so nothing of it enters a proof, and their levels
+are chosen for power. Each look drops a setting whose one-sided upper bound at `DROP_ERROR`, in every company that it
+may keep, says that it cannot gain more than the margin; docs/decisions/0007 has the simulated chance that a good one
+is ever dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from dynotune.schema.study import Candidate, Fate, FateKind
+from dynotune.schema.study import Candidate, Estimate, Fate, FateKind
 from dynotune.search import words
-from dynotune.search.bench import BASELINE
-from dynotune.search.budget import bound_log
+from dynotune.search.bench import BASELINE, arm
+from dynotune.search.budget import bound_log, worth_trying
 from dynotune.search.fit import Fit, Gain
+from dynotune.search.model import Model
 from dynotune.search.running import Search, alone, estimate_of, fate_of_failure
 
 DROP_ERROR = 0.05
-BLOCKS = 1
-# One that is this surely better than the baseline, and the only value left of its knob, needs no more blocks.
-CLEAR_ERROR = 0.01
-# Few runs leave little of the noise to be seen: no look drops anything on fewer degrees of freedom.
+# On fewer degrees of freedom a look drops nothing.
 LEAST_DF = 3
+TOO_LATE = "The time was needed to prove what others gain."
 
 
 def race(search: Search, reserve_s: float) -> None:
-    """Race the candidates that have no fate yet, until they are clear or the time but `reserve_s` is used up.
+    """One block of the baseline and every candidate that the time but `reserve_s` affords.
 
     Raises:
-        OutOfTime: before the time set aside was reached; what was raced is kept.
+        OutOfTime: what was raced is kept.
     """
-    block = max([1, *(trial.block for trial in search.trials("race"))])
-    while True:
-        runners = [one for one in search.alive() if not _is_clear(search, one, before=block)]
-        if not runners or block > BLOCKS or not _affords_block(search, runners, block, reserve_s):
-            return
-        search.run_block([BASELINE, *map(alone, runners)], "race", block)
-        look(search)
-        block += 1
-
-
-def look(search: Search) -> None:
-    """Write down how the candidates stand, and drop those that failed or are hopeless."""
+    done = {trial.arm for trial in search.trials("race")}
+    left_s = search.bench.left_s() - reserve_s - search.bench.run_s(BASELINE)
+    runners = []
+    for one in taking_turns(search):
+        left_s -= 0.0 if one.id in done else search.bench.run_s(alone(one))
+        if left_s < 0:
+            search.settle({one.id: Fate("not-tried", TOO_LATE)})
+        else:
+            runners.append(alone(one))
+    if runners:
+        search.run_block([BASELINE, *runners], "race", 1)
     fit = Fit(search.trials("race"))
-    alive = search.alive()
-    gains = {one.id: gain for one in alive if (gain := fit.gain(one.id)) is not None}
-    search.estimate(estimate_of(id_, "", "race", gain) for id_, gain in gains.items())
-    fates = {one.id: fate_of_failure(failed) for one in alive if (failed := search.failure(one.id))}
-    left = [one for one in alive if one.id not in fates and one.id in gains]
-    if fit.df >= LEAST_DF:
-        for one in left:
-            fate = _hopeless(search, one, gains[one.id]) or _outrun(search, fit, one, left, gains)
-            if fate:
-                fates[one.id] = fate
-    search.settle(fates)
+    gains = {one.key: gain for one in runners if (gain := fit.gain(one.key)) is not None}
+    search.estimate(estimate_of(key, "", "race", gain) for key, gain in gains.items())
+    search.settle(failures(search))
 
 
-def optimistic(candidate: Candidate, gain: Gain, error: float = DROP_ERROR) -> float:
-    """The most that it may gain, given its runs and what bounds it."""
-    return min(gain.upper(error), bound_log(candidate))
+def failures(search: Search) -> dict[str, Fate]:
+    return {one.id: fate_of_failure(failed) for one in search.alive() if (failed := search.failure(one.id))}
 
 
-def _hopeless(search: Search, candidate: Candidate, gain: Gain) -> Fate | None:
-    if optimistic(candidate, gain) > search.margin:
+def taking_part(search: Search) -> list[Candidate]:
+    """Candidates that ran, and may still be in the recipe."""
+    return [one for one in search.alive() if search.failure(one.id) is None and search.piloted(one.id)]
+
+
+def fitted(search: Search) -> Model:
+    """Of all runs so far that only screened."""
+    ran = [one for one in search.study.candidates if search.failure(one.id) is None and search.piloted(one.id)]
+    arms = {one.id: frozenset([one.id]) for one in ran} | {"": frozenset()}
+    arms |= {arm(joint).key: frozenset(map(str, joint)) for joint in search.study.joint or []}
+    return Model(ran, arms, search.trials("race", "join"))
+
+
+def look(search: Search) -> Model:
+    """Write down how settings and pairs stand, and drop those that are hopeless; what is known of them all."""
+    model = fitted(search)
+    by_id = {one.id: one for one in search.study.candidates}
+    found: list[Estimate] = []
+    for feature in model.features:
+        gain = model.gain(frozenset(feature.ids))
+        if gain.num_blocks:
+            key = arm(by_id[id_].setting for id_ in feature.ids).key
+            found.append(estimate_of(key, "", "join", gain))
+    search.estimate(found)
+    candidates = taking_part(search)
+    if model.df >= LEAST_DF:
+        best = [one.id for one in model.best(candidates, model.mean)]
+        fates = {one.id: fate for one in candidates if (fate := _hopeless(search, model, one, candidates, best))}
+        search.settle(fates)
+        for id_, fate in fates.items():
+            search.watcher.say(f"Dropped {id_}. {fate.reason}")
+    return model
+
+
+def added(model: Model, candidate: Candidate, best: Sequence[Candidate]) -> Gain:
+    """What a setting adds beside the others of the best arm, in the place of another value of its knob."""
+    held = frozenset(one.id for one in best if one.id != candidate.id)
+    rest = frozenset(one.id for one in best if one.setting.knob != candidate.setting.knob)
+    return bounded(candidate, model.gain(rest | {candidate.id}, held))
+
+
+def bounded(candidate: Candidate, gain: Gain) -> Gain:
+    """No more than what bounds the candidate."""
+    return gain._replace(log=min(gain.log, bound_log(candidate)))
+
+
+def _hopeless(
+    search: Search, model: Model, candidate: Candidate, candidates: Sequence[Candidate], best: Sequence[str]
+) -> Fate | None:
+    if candidate.id in best:
         return None
+    most = max(
+        min(model.gain(company | {candidate.id}, company).upper(DROP_ERROR), bound_log(candidate))
+        for company in _companies(candidate, candidates, best)
+    )
+    gain = model.gain(frozenset([candidate.id]))
+    if most > search.margin:
+        return _outrun(search, model, candidate, candidates, best)
+    return idle(search, gain)
+
+
+def idle(search: Search, gain: Gain) -> Fate:
+    """Of one that cannot gain more than the margin."""
     seen = words.gain(search.study, gain)
-    if gain.ci is not None and gain.ci[1] < 1:
+    if gain.ci is not None and gain.ci[1] < 1 / (1 + search.study.margin):
         return Fate("slower", f"It is {seen}.")
     return Fate("no-effect", f"It cannot gain more than {search.study.margin:.0%}: {seen}.")
 
 
 def _outrun(
-    search: Search, fit: Fit, candidate: Candidate, among: Sequence[Candidate], gains: dict[str, Gain]
+    search: Search, model: Model, candidate: Candidate, candidates: Sequence[Candidate], best: Sequence[str]
 ) -> Fate | None:
-    """Another value of the same knob is surely better."""
-    rivals = [one for one in among if one.setting.knob == candidate.setting.knob and one is not candidate]
-    if not rivals:
+    """Another value of its knob, which is in the best arm, is surely better."""
+    rival = next((one for one in candidates if one.id in best and one.setting.knob == candidate.setting.knob), None)
+    if rival is None:
         return None
-    best = max(rivals, key=lambda one: gains[one.id].log)
-    gain = fit.gain(candidate.id, best.id)
-    if gain is None or gain.upper(DROP_ERROR) > 0:
-        return None
-    compared = words.gain(search.study, gain)
-    kind: FateKind = "not-needed" if gains[candidate.id].log > search.margin else "no-effect"
-    return Fate(kind, f"Another value of the same knob is better: it is {compared}, against {best.setting}.")
+    for company in _companies(candidate, candidates, best):
+        if model.gain(company | {candidate.id}, company | {rival.id}).upper(DROP_ERROR) > 0:
+            return None
+    gain = model.gain(frozenset([candidate.id]), frozenset([rival.id]))
+    kind: FateKind = "not-needed" if model.gain(frozenset([candidate.id])).log > search.margin else "no-effect"
+    return Fate(kind, f"Another value of the knob is better: it is {words.gain(search.study, gain)}, than {rival.id}.")
 
 
-def _is_clear(search: Search, candidate: Candidate, before: int) -> bool:
-    rivals = [one for one in search.alive() if one.setting.knob == candidate.setting.knob]
-    if len(rivals) > 1:
-        return False
-    gain = Fit(trial for trial in search.trials("race") if trial.block < before).gain(candidate.id)
-    return gain is not None and gain.df >= LEAST_DF and gain.lower(CLEAR_ERROR) > search.margin
+def _companies(candidate: Candidate, candidates: Sequence[Candidate], best: Sequence[str]) -> Iterator[frozenset[str]]:
+    """Alone, beside the best arm, and beside each other setting of its group."""
+    knob = candidate.setting.knob
+    yield frozenset()
+    yield frozenset(one.id for one in candidates if one.id in best and one.setting.knob != knob)
+    for one in candidates:
+        if candidate.group and one.group == candidate.group and one.setting.knob != knob:
+            yield frozenset([one.id])
 
 
-def _affords_block(search: Search, runners: Sequence[Candidate], block: int, reserve_s: float) -> bool:
-    done = {trial.arm for trial in search.trials("race") if trial.block == block}
-    left = [one for one in (BASELINE, *map(alone, runners)) if one.key not in done]
-    return search.bench.left_s() - reserve_s >= sum(map(search.bench.run_s, left))
+def pilots(search: Search, reserve_s: float) -> None:
+    """One unmeasured run of each setting that leaves something behind for later runs."""
+    for one in taking_turns(search):
+        if not one.warms or search.piloted(one.id):
+            continue
+        if search.bench.left_s() - reserve_s < 2 * search.bench.run_s(alone(one)):
+            search.settle({one.id: Fate("not-tried", TOO_LATE)})
+        elif failed := search.pilot(alone(one)):
+            search.settle({one.id: fate_of_failure(failed)})
+
+
+def taking_turns(search: Search) -> list[Candidate]:
+    """Those without a fate; those that may gain most first."""
+    order = {one.id: at for at, one in enumerate(worth_trying(search.study))}
+    return sorted(search.alive(), key=lambda one: order.get(one.id, len(order)))

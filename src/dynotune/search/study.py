@@ -15,15 +15,17 @@ from dynotune.search import words
 from dynotune.search.ablation import ablate
 from dynotune.search.bench import BASELINE, Bench
 from dynotune.search.budget import Afforded, afforded, bound_log, worth_trying
-from dynotune.search.choosing import whole
+from dynotune.search.choosing import more_pays, whole
 from dynotune.search.confirm import confirm
 from dynotune.search.fates import conclude
 from dynotune.search.joining import join
-from dynotune.search.racing import look, race
-from dynotune.search.running import OutOfTime, Search, Watcher, alone, fate_of_failure
+from dynotune.search.racing import look, pilots, race, taking_turns
+from dynotune.search.running import OutOfTime, Search, Watcher, alone
 
 # Of the time left, what screening inside one process may take.
 SCREEN_SHARE = 0.1
+# Two settings left out in turn in two blocks, and four pairs; whether to leave more, the joint race decides itself.
+JOIN_LEAVES_RUNS = 18
 
 
 def search(study: Study, bench: Bench, save: Callable[[Study], None], watcher: Watcher) -> Study:
@@ -50,15 +52,19 @@ def _go(work: Search) -> None:
     settings = work.study.winner
     if settings is None:
         work.pilot(BASELINE)
-        _choose(work)
         plan = _plan(work)
+        if not work.study.fates and len(work.study.trials) == 1:
+            work.watcher.say(plan.text)
+        _refuse_hopeless(work)
         run_s = work.bench.run_s(BASELINE)
-        to_confirm_s = 2 * plan.num_pairs * run_s
-        reserve_s = to_confirm_s + plan.num_ablation_runs * run_s
+        reserve_s = (2 * plan.num_pairs + plan.num_ablation_runs) * run_s
         _screen(work)
-        _pilots(work, reserve_s)
-        settings = _winner(work, reserve_s, to_confirm_s)
+        _choose(work, plan)
+        pilots(work, reserve_s)
+        settings = _winner(work, reserve_s)
         work.update(winner=settings)
+        if settings:
+            work.watcher.say(f"Best so far: {words.names([str(setting) for setting in settings])}.")
     if not settings:
         return
     if work.study.confirmed is None:
@@ -70,17 +76,14 @@ def _go(work: Search) -> None:
     confirm(work, left)
 
 
-def _winner(work: Search, reserve_s: float, to_confirm_s: float) -> list[Setting]:
+def _winner(work: Search, reserve_s: float) -> list[Setting]:
     raced = work.alive()
     if len(raced) == 1 and not work.trials("race"):
         # Its confirmation asks the same question with more pairs.
-        return [raced[0].setting]
+        return [raced[0].setting] if work.pilot(alone(raced[0])) is None else []
     if work.study.joint is None:
         race(work, reserve_s)
-    join(work, reserve_s)
-    if len(whole(work)) < 2:
-        # One setting needs no ablation.
-        join(work, to_confirm_s)
+    join(work, min(reserve_s, JOIN_LEAVES_RUNS * work.bench.run_s(BASELINE)), more_pays)
     look(work)
     return whole(work)
 
@@ -91,19 +94,19 @@ def _plan(work: Search) -> Afforded:
     return afforded(work.bench.left_s() + spent_s, work.bench.run_s(BASELINE), len(worth_trying(work.study)))
 
 
-def _choose(work: Search) -> None:
-    """Say what the budget affords, and leave out what is not worth trying or not affordable."""
-    if len(work.study.trials) > 1:
-        return
-    plan = _plan(work)
-    work.watcher.say(plan.text)
+def _refuse_hopeless(work: Search) -> None:
     worth = worth_trying(work.study)
-    fates = {one.id: _bounded(work, one) for one in work.study.candidates if one not in worth}
-    # Screening inside one process costs next to nothing, so those may wait for its answer.
-    for one in worth[plan.num_arms :]:
-        if not one.in_process:
-            fates[one.id] = Fate("not-tried", f"The budget affords {plan.num_arms} settings, those that may gain most.")
-    work.settle(fates)
+    work.settle({one.id: _bounded(work, one) for one in work.alive() if one not in worth})
+
+
+def _choose(work: Search, plan: Afforded) -> None:
+    """Leave out what is not affordable: what screened worst, and then what may gain least."""
+    if work.trials("race", "join", "ablate", "confirm"):
+        return
+    screened = {one.arm: one.speedup for one in work.study.estimates if one.phase == "screen"}
+    order = sorted(taking_turns(work), key=lambda one: -screened.get(one.id, 1 + work.study.margin))
+    reason = f"The budget affords {plan.num_arms} settings, and others may gain more."
+    work.settle({one.id: Fate("not-tried", reason) for one in order[plan.num_arms :]})
 
 
 def _bounded(work: Search, one: Candidate) -> Fate:
@@ -114,7 +117,8 @@ def _bounded(work: Search, one: Candidate) -> Fate:
 
 def _screen(work: Search) -> None:
     """Settings that can change at any step, in turns within one process: a hundred times cheaper."""
-    quick = [one for one in work.alive() if one.in_process]
+    # What does nothing alone may do something in company.
+    quick = [one for one in work.alive() if one.in_process and not one.group]
     if quick and not work.trials("race") and not any(one.phase == "screen" for one in work.study.estimates):
         work.watcher.running(f"{len(quick)} settings in turns within one process")
         work.estimate(work.bench.screen([alone(one) for one in quick], SCREEN_SHARE * work.bench.left_s()))
@@ -126,17 +130,5 @@ def _screened(work: Search, estimate: Estimate) -> Fate | None:
     if estimate.ci is None or estimate.ci[1] > 1 + work.study.margin:
         return None
     switched = f"{words.size(work.study, estimate.speedup)} ({words.interval(estimate.ci)})"
-    kind: FateKind = "slower" if estimate.ci[1] < 1 else "no-effect"
+    kind: FateKind = "slower" if estimate.ci[1] < 1 / (1 + work.study.margin) else "no-effect"
     return Fate(kind, f"Switched on and off within one process, it is {switched}.")
-
-
-def _pilots(work: Search, reserve_s: float) -> None:
-    """One unmeasured run of each: it warms the arm's caches, and most failures show in it."""
-    if work.trials("race", "join"):
-        return
-    for one in sorted(work.alive(), key=lambda one: worth_trying(work.study).index(one)):
-        # Left must be a pilot and two blocks, or it was run in vain.
-        if work.bench.left_s() - reserve_s < work.bench.run_s(alone(one)) and not work.piloted(one.id):
-            work.settle({one.id: Fate("not-tried", "The time was needed to prove what others gain.")})
-        elif one.warms and (failed := work.pilot(alone(one))):
-            work.settle({one.id: fate_of_failure(failed)})

@@ -1,0 +1,370 @@
+"""From candidates to a recipe, on commands that are tables."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.study import Estimate, Study
+from dynotune.search.bench import Arm, arm
+from dynotune.search.budget import affords
+from dynotune.search.study import search
+
+from .simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of
+
+SOME_NOISE = Noise(sd=0.005)
+BUDGET_S = 1500.0
+
+
+def tuned(table: Table, candidates, *, budget_s=BUDGET_S, noise=SOME_NOISE, seed=0, **bench) -> Study:
+    return run(study_of(candidates, budget_s=budget_s, seed=seed), table, budget_s=budget_s, noise=noise, **bench)[0]
+
+
+def run(study: Study, table: Table, **bench) -> tuple[Study, SimulatedBench, Silent]:
+    watcher = Silent()
+    made = SimulatedBench(table, seed=study.seed, **bench)
+    return search(study, made, lambda study: None, watcher), made, watcher
+
+
+def recipe(study: Study) -> set[str]:
+    return {str(setting) for setting in study.recipe or []}
+
+
+def fates(study: Study) -> dict[str, str]:
+    return {id_: fate.kind for id_, fate in study.fates.items()}
+
+
+IDLE = [candidate(f"idle{at}=1", warms=False) for at in range(6)]
+
+
+# What is found
+
+
+def test_a_setting_that_helps_is_proved_among_idle_ones_and_every_candidate_has_its_fate_in_a_sentence() -> None:
+    study = tuned(Table({"good=1": 0.10}), [*IDLE, candidate("good=1")])
+    assert recipe(study) == {"good=1"}
+    assert study.confirmed is not None and study.confirmed.verdict == "faster"
+    assert study.confirmed.speedup == pytest.approx(math.exp(0.10), rel=0.02)
+    assert study.verdict.startswith("Proved: with good=1 it is ")
+    assert set(study.fates) == {one.id for one in study.candidates}
+    assert fates(study)["good=1"] == "proved"
+    assert all(kind in ("no-effect", "unproved") for id_, kind in fates(study).items() if id_ != "good=1")
+    for fate in study.fates.values():
+        assert fate.reason.endswith(".") and any(character.isdigit() for character in fate.reason)
+
+
+def test_several_settings_that_help_are_proved_one_by_one() -> None:
+    gains = {"a=1": 0.20, "b=1": 0.08, "c=1": 0.05}
+    study = tuned(Table(gains), [*IDLE, *map(candidate, gains)])
+    assert recipe(study) == set(gains)
+    added = {one.against: one for one in study.estimates if one.phase == "ablate" and one.against}
+    for id_, gain in gains.items():
+        rest = " ".join(sorted(set(gains) - {id_}))
+        assert added[rest].speedup == pytest.approx(math.exp(gain), rel=0.03)
+        assert added[rest].p is not None and added[rest].p <= 0.05
+        assert added[rest].corrected_over >= 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_pair_that_helps_only_together_is_found(seed: int) -> None:
+    pair = [candidate(f"workers={n}", group="loader") for n in (2, 4)]
+    pair += [candidate(f"prefetch={n}", group="loader") for n in (2, 4)]
+    table = Table({}, {frozenset({"workers=4", "prefetch=4"}): 0.15})
+    assert recipe(tuned(table, [*IDLE, *pair], seed=seed)) == {"workers=4", "prefetch=4"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_a_pair_that_hurts_together_only_the_better_one_is_taken(seed: int) -> None:
+    pair = [candidate("compile=1", group="graph"), candidate("channels_last=1", group="graph")]
+    table = Table({"compile=1": 0.12, "channels_last=1": 0.08}, {frozenset({"compile=1", "channels_last=1"}): -0.2})
+    assert recipe(tuned(table, [*IDLE, *pair], seed=seed)) == {"compile=1"}
+
+
+@pytest.mark.parametrize("group", ["", "same"])
+def test_of_two_settings_that_do_the_same_one_stays(group: str) -> None:
+    twins = [candidate("one=1", group=group), candidate("other=1", group=group)]
+    table = Table({"one=1": 0.10, "other=1": 0.10, "third=1": 0.08}, {frozenset({"one=1", "other=1"}): -0.10})
+    study = tuned(table, [*twins, candidate("third=1"), *IDLE], budget_s=3000.0)
+    assert "third=1" in recipe(study)
+    assert len(recipe(study) & {"one=1", "other=1"}) == 1
+
+
+def test_of_several_values_of_a_knob_the_best_is_taken() -> None:
+    values = {"workers=2": 0.05, "workers=4": 0.20, "workers=8": 0.10}
+    study = tuned(Table(values), [*map(candidate, values), *IDLE])
+    assert recipe(study) == {"workers=4"}
+    assert fates(study)["workers=2"] == fates(study)["workers=8"] == "not-needed"
+
+
+def test_what_makes_it_slower_is_said_to() -> None:
+    study = tuned(Table({"bad=1": -0.10}), [*IDLE, candidate("bad=1")])
+    assert recipe(study) == set()
+    assert fates(study)["bad=1"] == "slower"
+    assert "slower" in study.fates["bad=1"].reason
+    assert study.confirmed is None or study.confirmed.verdict != "faster"
+
+
+def test_where_nothing_helps_the_recipe_is_empty() -> None:
+    studies = [tuned(Table(), IDLE, seed=seed, budget_s=800.0, noise=Noise(sd=0.02)) for seed in range(20)]
+    assert sum(bool(study.recipe) for study in studies) <= 1
+    assert all(study.finished and study.recipe is not None and study.verdict for study in studies)
+
+
+def test_a_single_candidate_goes_straight_to_its_confirmation() -> None:
+    study = tuned(Table({"good=1": 0.05}), [candidate("good=1")])
+    assert recipe(study) == {"good=1"}
+    assert {trial.phase for trial in study.trials} == {"pilot", "confirm"}
+
+
+def test_without_candidates_there_is_nothing_to_try() -> None:
+    study = tuned(Table(), [])
+    assert study.verdict == "There was nothing to try." and study.recipe == [] and study.finished
+
+
+# Proofs stand on runs that chose nothing
+
+
+def test_the_confirmation_uses_its_own_runs_only_in_balanced_order() -> None:
+    study = tuned(Table({"good=1": 0.10}), [*IDLE, candidate("good=1")])
+    assert study.confirmed is not None
+    values = {trial.value for trial in study.trials if trial.phase == "confirm"}
+    others = {trial.value for trial in study.trials if trial.phase != "confirm"}
+    used = {value for pair in study.confirmed.pairs for value in (pair.baseline_s, pair.candidate_s)}
+    assert used == values and not used & others
+    for first, second in itertools.batched(study.confirmed.pairs, 2) if hasattr(itertools, "batched") else ():
+        assert first.first != second.first
+
+
+def test_how_many_blocks_an_ablation_has_is_on_disk_before_its_first_run() -> None:
+    saved: list[Study] = []
+    table = Table({"a=1": 0.2, "b=1": 0.1})
+    study = study_of([*IDLE, candidate("a=1"), candidate("b=1")], budget_s=BUDGET_S)
+    search(study, SimulatedBench(table, budget_s=BUDGET_S, noise=SOME_NOISE), saved.append, Silent())
+    planned = [one.ablations for one in saved if any(trial.phase == "ablate" for trial in one.trials)]
+    assert len(planned) > 1 and all(one == planned[0] and len(one) == 1 for one in planned)
+
+
+# Arms that give no measurement
+
+
+@pytest.mark.parametrize(
+    ("ended", "kind"),
+    [
+        ("failed", "failed"),
+        ("out-of-memory", "out-of-memory"),
+        ("rejected", "rejected"),
+        ("timeout", "failed"),
+        ("wrong-results", "wrong-results"),
+    ],
+)
+@pytest.mark.parametrize("warms", [True, False])
+def test_a_setting_that_ends_the_run_is_an_answer(ended: str, kind: str, warms: bool) -> None:
+    table = Table({"good=1": 0.10}, ends={frozenset({"bad=1"}): ended})
+    study = tuned(table, [*IDLE[:3], candidate("good=1"), candidate("bad=1", warms=warms)])
+    assert recipe(study) == {"good=1"}
+    assert fates(study)["bad=1"] == kind
+    assert f"planned: {ended}" in study.fates["bad=1"].reason
+    assert sum("bad=1" in trial.arm.split() for trial in study.trials) == 1
+
+
+def test_where_every_candidate_fails_nothing_is_proved_and_nothing_raised() -> None:
+    table = Table(ends={frozenset({one.id}): "failed" for one in IDLE})
+    study = tuned(table, IDLE)
+    assert set(fates(study).values()) == {"failed"}
+    assert study.recipe == [] and "none of the 6 settings could be measured" in study.verdict
+
+
+def test_two_that_only_fail_together_are_both_known_and_one_is_taken() -> None:
+    table = Table({"a=1": 0.15, "b=1": 0.10}, ends={frozenset({"a=1", "b=1"}): "out-of-memory"})
+    study = tuned(table, [*IDLE, candidate("a=1"), candidate("b=1")])
+    assert recipe(study) == {"a=1"}
+    assert fates(study)["b=1"] in ("unproved", "not-needed")
+
+
+def test_a_command_that_fails_as_written_cannot_be_tuned() -> None:
+    saved: list[Study] = []
+    bench = SimulatedBench(Table(ends={frozenset(): "failed"}))
+    with pytest.raises(CannotRunHere, match="as written"):
+        search(study_of(IDLE), bench, saved.append, Silent())
+    assert len(saved[-1].trials) == 1
+
+
+# Disturbed runs
+
+
+def test_disturbed_runs_count_for_nothing_and_are_repeated() -> None:
+    table = Table({"good=1": 0.10})
+    study = tuned(table, [*IDLE[:3], candidate("good=1")], voids=0.07, budget_s=2500.0)
+    assert recipe(study) == {"good=1"}
+    assert any(trial.void for trial in study.trials)
+    assert study.confirmed is not None and study.confirmed.speedup == pytest.approx(math.exp(0.10), rel=0.02)
+    void = {trial.value for trial in study.trials if trial.void}
+    assert not void & {pair.candidate_s for pair in study.confirmed.pairs}
+
+
+def test_a_machine_that_is_never_quiet_proves_nothing() -> None:
+    study = tuned(Table({"good=1": 0.10}), [*IDLE[:3], candidate("good=1")], voids=0.9)
+    assert study.recipe == [] and study.finished
+
+
+# The budget
+
+
+@pytest.mark.parametrize("budget_s", [0.0, 5.0, 60.0, 130.0, 200.0, 350.0, 600.0, 1000.0])
+def test_the_deadline_holds(budget_s: float) -> None:
+    gains = {"a=1": 0.20, "b=1": 0.10}
+    candidates = [*IDLE, *map(candidate, gains)]
+    study, bench, _ = run(study_of(candidates, budget_s=budget_s), Table(gains), budget_s=budget_s, noise=SOME_NOISE)
+    # A run begins only if it should end in time; how long it takes is known to some percent.
+    assert bench.clock_s <= budget_s + 1.0
+    assert study.finished and study.verdict and set(study.fates) == {one.id for one in candidates}
+    proved = {id_ for id_, kind in fates(study).items() if kind == "proved"}
+    assert proved == recipe(study)
+    if not proved:
+        assert "Proved" not in study.verdict
+
+
+def test_what_could_not_be_confirmed_in_time_is_unproved_and_not_in_the_recipe() -> None:
+    gains = {"a=1": 0.20}
+    asked = study_of([candidate("a=1"), *IDLE[:2]], budget_s=1000.0)
+    # The clock jumps when confirmation begins: another program held the machine.
+    bench = SimulatedBench(Table(gains), budget_s=1000.0, noise=SOME_NOISE)
+    saved: list[Study] = []
+
+    def save(study: Study) -> None:
+        saved.append(study)
+        if study.confirmed is not None and not study.confirmed.pairs:
+            bench.clock_s = 1000.0 - 15.0
+
+    study = search(asked, bench, save, Silent())
+    assert study.recipe == [] and fates(study)["a=1"] == "unproved"
+    assert "Nothing is proved" in study.verdict
+
+
+def test_a_candidate_that_cannot_gain_the_margin_is_not_tried_unless_asked_for() -> None:
+    small = candidate("small=1", bound=0.004, bound_by="the wait for input")
+    asked = candidate("asked=1", bound=0.004, why=())
+    study = tuned(Table(), [*IDLE[:2], small, asked])
+    assert fates(study)["small=1"] == "not-tried"
+    assert "0.4%" in study.fates["small=1"].reason and "the wait for input" in study.fates["small=1"].reason
+    assert fates(study)["asked=1"] != "not-tried"
+
+
+def test_what_the_budget_does_not_afford_is_what_may_gain_least() -> None:
+    candidates = [candidate(f"knob{at}=1", bound=0.02 + 0.02 * at) for at in range(12)]
+    study, _, watcher = run(study_of(candidates), Table(), budget_s=300.0, noise=SOME_NOISE)
+    left_out = [
+        int(id_.removeprefix("knob").removesuffix("=1")) for id_, kind in fates(study).items() if kind == "not-tried"
+    ]
+    assert 0 < len(left_out) < 12
+    assert sorted(left_out) == list(range(len(left_out)))
+    assert watcher.said[0].startswith("The budget affords about ")
+
+
+def test_what_a_budget_affords_grows_with_it() -> None:
+    study = study_of([candidate(f"knob{at}=1") for at in range(12)])
+    found = [affords(study, SimulatedBench(Table(), budget_s=60.0 * minutes)) for minutes in range(0, 60, 3)]
+    for less, more in itertools.pairwise(found):
+        assert less.num_runs <= more.num_runs and less.num_arms <= more.num_arms
+    assert found[0].num_arms == 0 and "too few" in found[0].text
+    assert found[-1].num_arms == 12 and "all 12 settings" in found[-1].text
+    for one in found:
+        assert 2 * one.num_pairs + one.num_ablation_runs + one.num_arms <= max(one.num_runs, 0)
+
+
+def test_wild_noise_is_said_with_the_pairs_that_it_would_need() -> None:
+    study = tuned(Table({"good=1": 0.05}), [*IDLE, candidate("good=1")], noise=Noise(sd=0.2))
+    assert study.noise is not None and study.noise > 0.1
+    [warning] = study.warnings
+    assert "pairs" in warning and "%" in warning
+    quiet = tuned(Table({"good=1": 0.05}), [*IDLE, candidate("good=1")])
+    assert quiet.warnings == []
+
+
+# Screening inside one process
+
+
+class Screening(SimulatedBench):
+    screened: tuple[Arm, ...] = ()
+
+    def screen(self, candidates, left_s):
+        self.screened = tuple(candidates)
+        return [
+            Estimate(arm=one.key, against="", phase="screen", speedup=speedup, ci=ci, num_blocks=8)
+            for one in candidates
+            for speedup, ci in [(1.1, (1.08, 1.12)) if one.key == "good=1" else (1.0, (0.995, 1.005))]
+        ]
+
+
+def test_screening_drops_the_hopeless_without_a_run_of_theirs() -> None:
+    quick = [candidate("good=1", in_process=True), candidate("idle=1", in_process=True)]
+    bench = Screening(Table({"good=1": 0.10}), budget_s=BUDGET_S, noise=SOME_NOISE)
+    study = search(study_of([*quick, *IDLE[:2]], budget_s=BUDGET_S), bench, lambda study: None, Silent())
+    assert {one.key for one in bench.screened} == {"good=1", "idle=1"}
+    assert fates(study)["idle=1"] == "no-effect" and recipe(study) == {"good=1"}
+    assert not any("idle=1" in trial.arm.split() for trial in study.trials)
+    assert any(one.phase == "screen" for one in study.estimates)
+
+
+# Interruption
+
+
+def test_a_search_stopped_anywhere_goes_on_and_adds_no_look() -> None:
+    gains = {"a=1": 0.15, "b=1": 0.06}
+    candidates = [*IDLE[:3], candidate("a=1", warms=False), candidate("b=1")]
+    whole = tuned(Table(gains), candidates)
+    assert recipe(whole) == set(gains)
+    for stop in range(0, len(whole.trials), 3):
+        saved = [study_of(candidates, budget_s=BUDGET_S)]
+        first = SimulatedBench(Table(gains), budget_s=BUDGET_S, noise=SOME_NOISE, stop_after=stop)
+        with pytest.raises(KeyboardInterrupt):
+            search(saved[0], first, saved.append, Silent())
+        stopped = msgspec.json.decode(msgspec.json.encode(saved[-1]), type=Study)
+        assert len(stopped.trials) == stop
+        second = SimulatedBench(Table(gains), budget_s=BUDGET_S, noise=SOME_NOISE, seed=1, spent_s=first.clock_s)
+        study = search(stopped, second, lambda study: None, Silent())
+        assert study.finished and recipe(study) == set(gains)
+        assert study.trials[:stop] == stopped.trials
+        assert study.confirmed is not None
+        if stopped.confirmed is not None:
+            assert study.confirmed.max_pairs == stopped.confirmed.max_pairs
+            assert study.confirmed.pairs[: len(stopped.confirmed.pairs)] == stopped.confirmed.pairs
+        assert study.confirmed.num_pairs <= study.confirmed.max_pairs
+        if stopped.ablations:
+            assert study.ablations[: len(stopped.ablations)] == stopped.ablations
+        # A pair is of one sitting: one whose second run is missing is run anew.
+        blocks: dict[int, set[str]] = {}
+        for trial in study.trials:
+            if trial.phase == "confirm":
+                blocks.setdefault(trial.block, set()).add(trial.arm)
+        assert sum(len(arms) == 2 for arms in blocks.values()) == study.confirmed.num_pairs
+
+
+def test_a_finished_study_is_left_as_it_is() -> None:
+    study = tuned(Table({"good=1": 0.10}), [*IDLE, candidate("good=1")])
+    bench = SimulatedBench(Table())
+    assert search(study, bench, lambda study: None, Silent()) is study
+    assert bench.ran == []
+
+
+def test_a_study_survives_its_file() -> None:
+    study = tuned(Table({"a=1": 0.15, "b=1": 0.06}), [*IDLE, candidate("a=1"), candidate("b=1")])
+    assert msgspec.json.decode(msgspec.json.encode(study), type=Study) == study
+
+
+def test_the_same_seed_gives_the_same_search() -> None:
+    first, second = (tuned(Table({"a=1": 0.15}), [*IDLE, candidate("a=1")]) for _ in range(2))
+    assert replace(first) == replace(second)
+    assert [trial.arm for trial in first.trials] == [trial.arm for trial in second.trials]
+
+
+def test_values_with_spaces_and_equal_signs_are_settings_too() -> None:
+    odd = candidate("env.FLAGS=--a=1 --b=2")
+    study = tuned(Table({odd.id: 0.10}), [*IDLE, odd])
+    assert recipe(study) == {odd.id}
+    assert arm(study.recipe or []).settings[0].value == "--a=1 --b=2"

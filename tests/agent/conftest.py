@@ -14,8 +14,6 @@ import dynotune
 from dynotune.launch.record import Record, Records, summarise
 from dynotune.schema.run import Process
 
-from ..forked import Forked
-
 BOOTSTRAP = Path(dynotune.__file__).parent / "agent" / "bootstrap"
 
 
@@ -67,15 +65,6 @@ def run_under_agent(tmp_path: Path):
     return run
 
 
-@pytest.fixture(scope="session")
-def interpreters():
-    """Interpreters that have imported torch, and those that have imported its compiler too, as the first optimizer does."""
-    started = {modules: Forked(*modules) for modules in (("torch",), ("torch", "torch._dynamo"))}
-    yield started
-    for forked in started.values():
-        forked.end()
-
-
 @pytest.fixture
 def fork_under_agent(tmp_path: Path, interpreters):
     """`run_under_agent` of a program whose start is not the subject: the agent meets a torch that is imported already.
@@ -84,7 +73,7 @@ def fork_under_agent(tmp_path: Path, interpreters):
     """
 
     def run(argv, *, env=None, compiler=True, **plan) -> Ran:
-        forked = interpreters[("torch", "torch._dynamo") if compiler else ("torch",)]
+        forked = interpreters["compiler" if compiler else "torch"]
         words = [str(word) for word in argv]
 
         def fork(child_env):

@@ -305,7 +305,7 @@ def test_each_rank_records_the_same_steps_into_a_file_of_its_own(script, tmp_pat
     assert steps[0] == steps[1] == ["ProfilerStep#16", "ProfilerStep#17", "ProfilerStep#18"]
 
 
-def test_without_a_trace_to_record_nothing_of_the_profiler_is_touched(script, run_under_agent):
+def test_without_a_trace_to_record_nothing_of_the_profiler_is_touched(script, fork_under_agent):
     program = script(
         TRAINING
         + """
@@ -314,8 +314,8 @@ print("_dynotune_agent" in sys.modules, "_dynotune_agent.profile" in sys.modules
 print([type(getattr(torch.autograd.profiler, name)).__name__ for name in ("_prepare_profiler", "_disable_profiler")])
 """
     )
-    ran = run_under_agent([program], warmup_steps=20, window_steps=10)
-    without = run_under_agent([program], env={"DYNOTUNE_RUN": ""})
+    ran = fork_under_agent([program], warmup_steps=20, window_steps=10)
+    without = fork_under_agent([program], env={"DYNOTUNE_RUN": ""})
     assert ran.stdout.split("\n")[1].startswith("True False ")
     assert ran.stdout.split("\n")[2] == without.stdout.split("\n")[2]
 

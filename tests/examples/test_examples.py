@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 from pathlib import Path
 
@@ -18,7 +19,7 @@ def start(interpreters, tmp_path_factory):
 
     def start(name: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         words = [str(EXAMPLES / name), *arguments]
-        return interpreters["compiler"].run(words, cwd=cwd, folder=tmp_path_factory.mktemp("output"))
+        return interpreters["compiler"].run(words, cwd=cwd, folder=tmp_path_factory.mktemp("output"), env=os.environ)
 
     return start
 

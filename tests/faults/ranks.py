@@ -4,6 +4,7 @@ Arguments: how many ranks, the program, its arguments. Exits with the first rank
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -18,8 +19,13 @@ def main():
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for _, told in ports:
         os.write(told, b"%d" % store.port)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
-    sys.exit(next((code for code in codes if code), 0))
+    while ranks:
+        pid, status = os.wait()
+        ranks.remove(pid)
+        if status:
+            for rank in ranks:  # they would wait for it
+                os.kill(rank, signal.SIGKILL)
+            sys.exit(os.waitstatus_to_exitcode(status))
 
 
 def become(rank, size, port):

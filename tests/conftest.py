@@ -1,6 +1,20 @@
 """What holds for every test: programs that run side by side leave each other the cores."""
 
 import os
+from collections.abc import Iterator
+
+import pytest
+
+from .forked import Forked
 
 # Threads of OpenMP wait for work by spinning, which takes the core of whoever runs beside them.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+@pytest.fixture(scope="session")
+def interpreters() -> Iterator[dict[str, Forked]]:
+    """One that has imported torch, and one that has imported its compiler too, as the first optimizer makes it do."""
+    started = {"torch": Forked("torch"), "compiler": Forked("torch", "torch._dynamo")}
+    yield started
+    for forked in started.values():
+        forked.end()

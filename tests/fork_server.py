@@ -1,13 +1,16 @@
 """Imports what its arguments name; then runs the programs that standard input tells, each in a fork of itself.
 
-A program is a line of JSON: `argv`, `cwd`, and `folder` for its output. Its exit code goes to standard output.
+A program is a line of JSON: `argv`, `cwd`, `folder` for its output, `env` (or null for what this process has) and
+`first`, a sitecustomize to begin with (or ""). Its exit code goes to standard output.
 """
 
+import gc
 import importlib
+import importlib.util
 import json
 import os
-import runpy
 import sys
+import types
 from pathlib import Path
 
 
@@ -15,6 +18,7 @@ def serve():
     """Returns in each fork, with its program."""
     for name in sys.argv[1:]:
         importlib.import_module(name)
+    gc.freeze()
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
@@ -24,7 +28,7 @@ def serve():
     sys.exit()
 
 
-def become(argv, cwd, folder):
+def become(argv, cwd, folder, env, first):
     """As if an interpreter had been started so."""
     os.chdir(cwd)
     for descriptor, name in enumerate((os.devnull, "stdout", "stderr")):
@@ -33,8 +37,31 @@ def become(argv, cwd, folder):
         os.close(file)
     sys.argv[:] = argv
     sys.path[0] = str(Path(argv[0]).parent)
+    if env is not None:
+        os.environ.clear()
+        os.environ.update(env)
+    if first:
+        customize(first)
+    main(argv[0])
+
+
+def customize(file):
+    """Like Python's own site module, which forgives that there is none."""
+    spec = importlib.util.spec_from_file_location("sitecustomize", file)
+    sys.modules["sitecustomize"] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+
+
+def main(file):
+    """A program's globals last until the process ends."""
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    module.__file__, module.__builtins__ = file, __builtins__
+    exec(compile(Path(file).read_bytes(), file, "exec"), vars(module))
 
 
 if __name__ == "__main__":
     become(**serve())
-    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -24,8 +24,16 @@ class Forked:
         self._modules, self._env = modules, env
         self._server: subprocess.Popen[str] | None = None
 
-    def run(self, argv: Sequence[str], *, cwd: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-        """A program and its arguments; `folder` takes its output, into files `stdout` and `stderr`."""
+    def run(
+        self, argv: Sequence[str], *, cwd: Path, folder: Path, env: Mapping[str, str] | None = None, first: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """A program and its arguments.
+
+        Args:
+            folder: takes its output, into files `stdout` and `stderr`.
+            env: what it finds instead, of what is read after the modules have been imported.
+            first: a file that is run before it, in the place of sitecustomize.
+        """
         if self._server is None:
             self._server = subprocess.Popen(
                 [sys.executable, str(SERVER), *self._modules],
@@ -34,6 +42,7 @@ class Forked:
         assert self._server.stdin is not None and self._server.stdout is not None
         try:
             job = {"argv": list(argv), "cwd": str(cwd), "folder": str(folder)}
+            job |= {"env": None if env is None else dict(env), "first": first}
             print(json.dumps(job), file=self._server.stdin, flush=True)
             answer = self._server.stdout.readline()
             assert answer, "no program could be forked: what stands in its way is on standard error"

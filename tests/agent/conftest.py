@@ -14,7 +14,7 @@ import dynotune
 from dynotune.launch.record import Record, Records, summarise
 from dynotune.schema.run import Process
 
-AGENT = Path(dynotune.__file__).parent / "agent"
+BOOTSTRAP = Path(dynotune.__file__).parent / "agent" / "bootstrap"
 
 
 @dataclass
@@ -36,27 +36,54 @@ class Ran:
         return max(self.processes, key=lambda process: process.num_steps)
 
 
+def _ran(folder: Path, start, env, plan) -> Ran:
+    """What comes of `start(environment)` with a plan in a run folder inside `folder`."""
+    folder = folder / f"run-{len(list(folder.glob('run-*')))}"
+    folder.mkdir()
+    (folder / "plan.json").write_text(json.dumps({"settings": [], **plan}))
+    child_env = {
+        **os.environ,
+        "DYNOTUNE_RUN": str(folder),
+        "PYTHONPATH": str(BOOTSTRAP),
+        "CUDA_VISIBLE_DEVICES": "",
+        **(env or {}),
+    }
+    launched_s = time.perf_counter()
+    done = start(child_env)
+    return Ran(done.returncode, done.stdout, done.stderr, Records(folder).update(), launched_s)
+
+
 @pytest.fixture
 def run_under_agent(tmp_path: Path):
     """`run_under_agent(argv, env={}, **plan)`; `argv` begins after the interpreter unless `python` is None."""
 
     def run(argv, *, env=None, python=sys.executable, **plan) -> Ran:
-        folder = tmp_path / f"run-{len(list(tmp_path.glob('run-*')))}"
-        folder.mkdir()
-        (folder / "plan.json").write_text(json.dumps({"settings": [], **plan}))
-        child_env = {
-            **os.environ,
-            "DYNOTUNE_RUN": str(folder),
-            "PYTHONPATH": str(AGENT / "bootstrap"),
-            "CUDA_VISIBLE_DEVICES": "",
-            **(env or {}),
-        }
-        launched_s = time.perf_counter()
-        done = subprocess.run(
-            [*([python] if python else []), *map(str, argv)],
-            env=child_env, capture_output=True, text=True, cwd=tmp_path, timeout=240,
-        )  # fmt: skip
-        return Ran(done.returncode, done.stdout, done.stderr, Records(folder).update(), launched_s)
+        words = [*([python] if python else []), *map(str, argv)]
+        how = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 240}
+        return _ran(tmp_path, lambda child_env: subprocess.run(words, env=child_env, **how), env, plan)
+
+    return run
+
+
+@pytest.fixture
+def fork_under_agent(tmp_path: Path, interpreters):
+    """`run_under_agent` of a program whose start is not the subject: the agent meets a torch that is imported already.
+
+    `compiler=False` where how the agent meets the compiler is the subject.
+    """
+
+    def run(argv, *, env=None, compiler=True, **plan) -> Ran:
+        forked = interpreters["compiler" if compiler else "torch"]
+        words = [str(word) for word in argv]
+
+        def fork(child_env):
+            return forked.run(
+                words, cwd=tmp_path, folder=output, env=child_env, first=str(BOOTSTRAP / "sitecustomize.py")
+            )
+
+        output = tmp_path / "output"
+        output.mkdir(exist_ok=True)
+        return _ran(tmp_path, fork, env, plan)
 
     return run
 

@@ -1,8 +1,5 @@
 """Programs in which torch looks at frames: what they see is what they see without the agent."""
 
-import subprocess
-import sys
-
 import pytest
 
 OWN_PROFILER = """
@@ -46,22 +43,18 @@ print("GRAPHS", graphs, dict(counters["graph_break"]), dict(counters["frames"]))
 """
 
 
-def alone(path):
-    return subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=240).stdout
-
-
-def test_a_profiler_of_the_programs_own_asks_for_modules_with_stacks(script, run_under_agent):
+def test_a_profiler_of_the_programs_own_asks_for_modules_with_stacks(script, fork_under_agent):
     # It takes the module from the frame of `Module.__call__`, by the name `self`.
-    ran = run_under_agent([script(OWN_PROFILER)])
+    ran = fork_under_agent([script(OWN_PROFILER)])
     assert "SEEN True" in ran.stdout, ran.stderr
 
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("net", ["Net()", "nn.Sequential(Net(), nn.ReLU(), Net())"])
-def test_a_module_compiled_in_place_has_the_same_graphs(net, late, script, run_under_agent):
+def test_a_module_compiled_in_place_has_the_same_graphs(net, late, script, fork_under_agent):
     # Of a Sequential torch compiles nothing, and goes on to the modules inside it.
     path = script(COMPILED_IN_PLACE.replace("NET", net).replace("LATE", str(late)))
-    ran = run_under_agent([path])
-    assert ran.stdout == alone(path), ran.stderr
+    ran = fork_under_agent([path], compiler=False)
+    assert ran.stdout == fork_under_agent([path], compiler=False, env={"DYNOTUNE_RUN": ""}).stdout, ran.stderr
     assert "GRAPHS [" in ran.stdout
     assert ran.stepping.num_steps > 30

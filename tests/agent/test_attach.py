@@ -89,20 +89,22 @@ def _bare_python() -> str:
     return str(Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}")
 
 
-def test_a_program_that_exits_without_cleaning_up_leaves_its_record(script, run_under_agent):
-    ran = run_under_agent([script(LOOP + "os._exit(3)\n")])
+def test_a_program_that_exits_without_cleaning_up_leaves_its_record(script, fork_under_agent):
+    ran = fork_under_agent([script(LOOP + "os._exit(3)\n")])
     assert ran.returncode == 3
     assert ran.stepping.num_steps == 30
 
 
-def test_a_program_that_is_killed_leaves_its_record(script, run_under_agent):
-    ran = run_under_agent([script(LOOP + "os.kill(os.getpid(), 9)\n")])
+def test_a_program_that_is_killed_leaves_its_record(script, fork_under_agent):
+    ran = fork_under_agent([script(LOOP + "os.kill(os.getpid(), 9)\n")])
     assert ran.returncode == -9
     assert ran.stepping.num_steps == 30
 
 
-def test_a_program_that_closes_all_descriptors_leaves_its_record_and_its_files_whole(script, tmp_path, run_under_agent):
-    ran = run_under_agent(
+def test_a_program_that_closes_all_descriptors_leaves_its_record_and_its_files_whole(
+    script, tmp_path, fork_under_agent
+):
+    ran = fork_under_agent(
         [
             script(
                 "import os\nos.closerange(3, 4096)\nmine = open('mine', 'wb')\n"
@@ -116,8 +118,8 @@ def test_a_program_that_closes_all_descriptors_leaves_its_record_and_its_files_w
     assert (tmp_path / "mine").read_bytes() == b"x"
 
 
-def test_a_program_that_replaces_its_environment_goes_on(script, run_under_agent):
-    ran = run_under_agent([script("import os\nos.environ = {'A': '1'}\n" + LOOP)])
+def test_a_program_that_replaces_its_environment_goes_on(script, fork_under_agent):
+    ran = fork_under_agent([script("import os\nos.environ = {'A': '1'}\n" + LOOP)])
     assert ran.returncode == 0, ran.stderr
     assert ran.stepping.num_steps == 30
 
@@ -130,14 +132,14 @@ for _ in range(30):
 """
 
 
-def test_a_full_disk_stops_the_record_and_not_the_program(script, tmp_path, run_under_agent):
+def test_a_full_disk_stops_the_record_and_not_the_program(script, tmp_path, fork_under_agent):
     """The file system refuses to reserve blocks, as a full one does."""
     program = script(
         "import os, resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1 << 17, 1 << 17))\n"
         + LOOP.replace("range(30)", "range(9000)")
         + "print('done')"
     )
-    ran = run_under_agent([program])
+    ran = fork_under_agent([program])
     assert (ran.returncode, ran.stdout.strip()) == (0, "done"), ran.stderr
     assert 0 < ran.stepping.num_steps < 9000
 
@@ -148,8 +150,8 @@ def test_a_plan_that_cannot_be_read_stops_the_agent_and_not_the_program(script, 
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "fine\n", "")
 
 
-def test_forked_workers_do_not_write_into_their_parents_record(script, run_under_agent):
-    ran = run_under_agent(
+def test_forked_workers_do_not_write_into_their_parents_record(script, fork_under_agent):
+    ran = fork_under_agent(
         [
             script(
                 """
@@ -212,7 +214,7 @@ def test_says_who_set_an_environment_variable(script, run_under_agent):
     ]
 
 
-def test_an_optimizer_that_cannot_be_remembered_is_built_all_the_same(script, run_under_agent):
+def test_an_optimizer_that_cannot_be_remembered_is_built_all_the_same(script, fork_under_agent):
     program = script(
         """
 import torch
@@ -228,12 +230,12 @@ for _ in range(10):
 print("done")
 """
     )
-    ran = run_under_agent([program])
+    ran = fork_under_agent([program])
     assert (ran.returncode, ran.stdout.strip()) == (0, "done"), ran.stderr
     assert ran.stepping.num_steps == 10
 
 
-def test_a_program_whose_exceptions_cannot_be_printed_goes_on(script, run_under_agent):
+def test_a_program_whose_exceptions_cannot_be_printed_goes_on(script, fork_under_agent):
     program = script(
         """
 import torch
@@ -248,6 +250,6 @@ Shy(net.parameters(), lr=0.1)
 print("done")
 """
     )
-    ran = run_under_agent([program])
+    ran = fork_under_agent([program])
     assert (ran.returncode, ran.stdout.strip()) == (0, "done"), ran.stderr
     assert ran.processes[0].errors == ["optimizer: Unprintable: "]

@@ -85,9 +85,9 @@ def left_behind(ran):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_records_as_many_steps_as_asked_each_with_its_batch_and_its_update(num_workers, script, run_under_agent):
+def test_records_as_many_steps_as_asked_each_with_its_batch_and_its_update(num_workers, script, fork_under_agent):
     program = script(TRAINING + f"main({num_workers})\n")
-    ran = run_under_agent([program], warmup_steps=20, trace={"num_steps": 4})
+    ran = fork_under_agent([program], warmup_steps=20, trace={"num_steps": 4})
     outcome, events = trace_of(ran)
     steps = named(events, "ProfilerStep")
     assert [name for name, _, _ in steps] == [f"ProfilerStep#{number}" for number in (21, 22, 23, 24)]
@@ -99,11 +99,11 @@ def test_records_as_many_steps_as_asked_each_with_its_batch_and_its_update(num_w
     assert (outcome.first_step, outcome.num_steps, outcome.stopped_by) == (21, 4, "steps")
     assert outcome.begin_s < outcome.end_s
     assert left_behind(ran) == {outcome.file}
-    assert ran.stdout == run_under_agent([program]).stdout
+    assert ran.stdout == fork_under_agent([program]).stdout
 
 
-def test_the_steps_before_the_recording_are_what_recorded_steps_are_compared_with(script, run_under_agent):
-    ran = run_under_agent([script(BY_HAND)], warmup_steps=40, trace={"num_steps": 5})
+def test_the_steps_before_the_recording_are_what_recorded_steps_are_compared_with(script, fork_under_agent):
+    ran = fork_under_agent([script(BY_HAND)], warmup_steps=40, trace={"num_steps": 5})
     outcome, _ = trace_of(ran)
     (record,) = [record for record in ran.records if record.steps]
     before = sorted(record.step_s[40 - NUM_STEPS_BEFORE : 40])
@@ -113,7 +113,7 @@ def test_the_steps_before_the_recording_are_what_recorded_steps_are_compared_wit
     assert len(recorded) == 5
 
 
-def test_it_is_recorded_once_and_torch_is_left_as_it_was(script, run_under_agent):
+def test_it_is_recorded_once_and_torch_is_left_as_it_was(script, fork_under_agent):
     program = script(
         TRAINING
         + """
@@ -124,31 +124,32 @@ for _ in range(3):
 print(before is record_function.__exit__, torch.autograd._profiler_enabled())
 """
     )
-    ran = run_under_agent([program], warmup_steps=20, trace={"num_steps": 3})
+    ran = fork_under_agent([program], warmup_steps=20, trace={"num_steps": 3})
     outcome, _ = trace_of(ran)
     assert ran.stdout.endswith("True False\n")
     assert ran.stepping.num_steps == 180
     assert left_behind(ran) == {outcome.file}
 
 
-def test_inference_without_a_loader_is_recorded(run_under_agent):
-    ran = run_under_agent([PROGRAMS / "inference_without_loader.py"], warmup_steps=10, trace={"num_steps": 3})
+def test_inference_without_a_loader_is_recorded(fork_under_agent):
+    ran = fork_under_agent([PROGRAMS / "inference_without_loader.py"], warmup_steps=10, trace={"num_steps": 3})
     _, events = trace_of(ran)
     assert len(named(events, "ProfilerStep")) == 3
 
 
 @pytest.mark.parametrize("program", ["compiled.py", "compiled_inference.py"])
-def test_compiled_code_is_neither_broken_nor_compiled_again(program, run_under_agent):
+def test_compiled_code_is_neither_broken_nor_compiled_again(program, fork_under_agent):
     # These programs fail where something is compiled again.
-    ran = run_under_agent([PROGRAMS / program], warmup_steps=15, trace={"num_steps": 3, "stacks": True})
+    asked = {"num_steps": 3, "stacks": True}
+    ran = fork_under_agent([PROGRAMS / program], compiler=False, warmup_steps=15, trace=asked)
     assert ran.returncode == 0, ran.stderr
     _, events = trace_of(ran)
     assert len(named(events, "ProfilerStep")) == 3
 
 
-def test_steps_that_the_program_marks_are_the_steps_recorded(script, run_under_agent):
+def test_steps_that_the_program_marks_are_the_steps_recorded(script, fork_under_agent):
     program = script("import torch, dynotune\nfor _ in range(40):\n    torch.ones(3).exp()\n    dynotune.step()\n")
-    ran = run_under_agent([program], step_on="dynotune.step", warmup_steps=20, trace={"num_steps": 3})
+    ran = fork_under_agent([program], step_on="dynotune.step", warmup_steps=20, trace={"num_steps": 3})
     _, events = trace_of(ran)
     steps = named(events, "ProfilerStep")
     assert len(steps) == 3
@@ -157,8 +158,8 @@ def test_steps_that_the_program_marks_are_the_steps_recorded(script, run_under_a
 
 
 @pytest.mark.parametrize("asked", [{}, {"stacks": True, "shapes": True, "memory": True}])
-def test_stacks_shapes_and_memory_are_there_on_request_alone(asked, script, run_under_agent):
-    ran = run_under_agent([script(BY_HAND)], warmup_steps=20, trace={"num_steps": 2, **asked})
+def test_stacks_shapes_and_memory_are_there_on_request_alone(asked, script, fork_under_agent):
+    ran = fork_under_agent([script(BY_HAND)], warmup_steps=20, trace={"num_steps": 2, **asked})
     outcome, events = trace_of(ran)
     kinds = {event.get("cat") for event in events}
     shapes = any("Input Dims" in event.get("args", {}) for event in events)
@@ -166,7 +167,7 @@ def test_stacks_shapes_and_memory_are_there_on_request_alone(asked, script, run_
     assert (outcome.stacks, outcome.shapes, outcome.memory) == (bool(asked),) * 3
 
 
-def test_stacks_give_way_to_a_profile_function_of_the_programs_own(script, run_under_agent):
+def test_stacks_give_way_to_a_profile_function_of_the_programs_own(script, fork_under_agent):
     program = script(
         TRAINING
         + """
@@ -178,7 +179,7 @@ main()
 print(sys.getprofile() is seen, seen.num > 1000)
 """
     )
-    ran = run_under_agent([program], warmup_steps=20, trace={"num_steps": 2, "stacks": True})
+    ran = fork_under_agent([program], warmup_steps=20, trace={"num_steps": 2, "stacks": True})
     outcome, events = trace_of(ran)
     assert ran.stdout.endswith("True True\n")
     assert not outcome.stacks
@@ -200,8 +201,8 @@ with torch.no_grad():
 
 
 @pytest.mark.parametrize(("step", "first"), [(15000, 15001), (3, None)])
-def test_where_the_plan_does_not_say_when_a_file_says_it_while_the_program_runs(step, first, script, run_under_agent):
-    ran = run_under_agent([script(TOLD.replace("STEP", str(step)))], pilot=True, trace={"num_steps": None})
+def test_where_the_plan_does_not_say_when_a_file_says_it_while_the_program_runs(step, first, script, fork_under_agent):
+    ran = fork_under_agent([script(TOLD.replace("STEP", str(step)))], pilot=True, trace={"num_steps": None})
     outcome, events = trace_of(ran)
     assert len(named(events, "ProfilerStep")) == 3
     # A step that is past is made up for soon.
@@ -219,10 +220,10 @@ OWN = {
 
 
 @pytest.mark.parametrize("when", OWN)
-def test_a_profiler_of_the_programs_own_goes_first(when, script, run_under_agent):
+def test_a_profiler_of_the_programs_own_goes_first(when, script, fork_under_agent):
     program = script(PROFILED + OWN[when] + "print([(e.key, e.count) for e in own.key_averages()])\n")
-    ran = run_under_agent([program], warmup_steps=20, trace={"num_steps": 5})
-    assert (ran.returncode, ran.stdout) == (0, run_under_agent([program]).stdout), ran.stderr
+    ran = fork_under_agent([program], warmup_steps=20, trace={"num_steps": 5})
+    assert (ran.returncode, ran.stdout) == (0, fork_under_agent([program]).stdout), ran.stderr
     outcome = ran.stepping.trace
     assert outcome.file is None
     assert outcome.reason.startswith("the program uses torch's profiler itself")
@@ -230,9 +231,9 @@ def test_a_profiler_of_the_programs_own_goes_first(when, script, run_under_agent
     assert left_behind(ran) == set()
 
 
-def test_a_profiler_of_the_programs_own_that_is_done_is_not_in_the_way(script, run_under_agent):
+def test_a_profiler_of_the_programs_own_that_is_done_is_not_in_the_way(script, fork_under_agent):
     program = script(PROFILED + "with profile(activities=[ProfilerActivity.CPU]) as own:\n    steps(10)\nsteps(50)\n")
-    ran = run_under_agent([program], warmup_steps=20, trace={"num_steps": 5})
+    ran = fork_under_agent([program], warmup_steps=20, trace={"num_steps": 5})
     assert len(named(trace_of(ran)[1], "ProfilerStep")) == 5
 
 
@@ -240,23 +241,23 @@ def test_a_profiler_of_the_programs_own_that_is_done_is_not_in_the_way(script, r
     ("warmup_steps", "said"),
     [(100, "the program ended before the recording began"), (50, "the program ended with 9 of 20 steps recorded")],
 )
-def test_a_program_that_ends_too_early_has_no_trace_and_says_why(warmup_steps, said, script, run_under_agent):
+def test_a_program_that_ends_too_early_has_no_trace_and_says_why(warmup_steps, said, script, fork_under_agent):
     program = script(BY_HAND)
-    ran = run_under_agent([program], warmup_steps=warmup_steps, trace={"num_steps": 20})
-    assert (ran.returncode, ran.stdout) == (0, run_under_agent([program]).stdout)
+    ran = fork_under_agent([program], warmup_steps=warmup_steps, trace={"num_steps": 20})
+    assert (ran.returncode, ran.stdout) == (0, fork_under_agent([program]).stdout)
     assert (ran.stepping.trace.file, ran.stepping.trace.reason) == (None, said)
     assert left_behind(ran) == set()
 
 
-def test_a_trace_for_which_there_is_no_room_is_not_there_at_all(script, run_under_agent):
+def test_a_trace_for_which_there_is_no_room_is_not_there_at_all(script, fork_under_agent):
     program = script("import resource, torch\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n" + BY_HAND)
-    ran = run_under_agent([program], warmup_steps=20, trace={"num_steps": 5})
+    ran = fork_under_agent([program], warmup_steps=20, trace={"num_steps": 5})
     assert ran.stdout.startswith("LOSS")
     assert "could not be written" in ran.stepping.trace.reason
     assert left_behind(ran) == set()
 
 
-def test_a_forked_child_leaves_the_recording_to_its_parent(script, run_under_agent):
+def test_a_forked_child_leaves_the_recording_to_its_parent(script, fork_under_agent):
     program = script(
         """
 import os, torch
@@ -271,7 +272,7 @@ with torch.no_grad():
 os.wait()
 """
     )
-    ran = run_under_agent([program], warmup_steps=20, trace={"num_steps": 5})
+    ran = fork_under_agent([program], warmup_steps=20, trace={"num_steps": 5})
     outcome, events = trace_of(ran)
     assert len(named(events, "ProfilerStep")) == 5
     assert left_behind(ran) == {outcome.file}
@@ -304,7 +305,7 @@ def test_each_rank_records_the_same_steps_into_a_file_of_its_own(script, tmp_pat
     assert steps[0] == steps[1] == ["ProfilerStep#16", "ProfilerStep#17", "ProfilerStep#18"]
 
 
-def test_without_a_trace_to_record_nothing_of_the_profiler_is_touched(script, run_under_agent):
+def test_without_a_trace_to_record_nothing_of_the_profiler_is_touched(script, fork_under_agent):
     program = script(
         TRAINING
         + """
@@ -313,14 +314,14 @@ print("_dynotune_agent" in sys.modules, "_dynotune_agent.profile" in sys.modules
 print([type(getattr(torch.autograd.profiler, name)).__name__ for name in ("_prepare_profiler", "_disable_profiler")])
 """
     )
-    ran = run_under_agent([program], warmup_steps=20, window_steps=10)
-    without = run_under_agent([program], env={"DYNOTUNE_RUN": ""})
+    ran = fork_under_agent([program], warmup_steps=20, window_steps=10)
+    without = fork_under_agent([program], env={"DYNOTUNE_RUN": ""})
     assert ran.stdout.split("\n")[1].startswith("True False ")
     assert ran.stdout.split("\n")[2] == without.stdout.split("\n")[2]
 
 
-def test_a_mistake_of_ours_is_a_reason_and_not_an_error_of_the_programs(script, run_under_agent):
+def test_a_mistake_of_ours_is_a_reason_and_not_an_error_of_the_programs(script, fork_under_agent):
     program = script("import torch\ntorch.profiler._KinetoProfile.start_trace = lambda self: 1 / 0\n" + BY_HAND)
-    ran = run_under_agent([program], warmup_steps=20, trace={"num_steps": 5})
+    ran = fork_under_agent([program], warmup_steps=20, trace={"num_steps": 5})
     assert (ran.returncode, ran.stdout[:4]) == (0, "LOSS")
     assert ran.stepping.trace.reason == "recording it failed: ZeroDivisionError: division by zero"

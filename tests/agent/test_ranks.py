@@ -22,8 +22,10 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_each_rank_says_which_it_is_and_times_its_window(method, script, tmp_path, run_under_agent):
-    ran = run_under_agent([script(RANKS), method, tmp_path / "store"], warmup_steps=8, window_steps=10)
+def test_each_rank_says_which_it_is_and_times_its_window(method, script, tmp_path, run_under_agent, fork_under_agent):
+    # Ranks that are no forks are started as the program was.
+    runs = fork_under_agent if method == "fork" else run_under_agent
+    ran = runs([script(RANKS), method, tmp_path / "store"], warmup_steps=8, window_steps=10)
     assert ran.returncode == 0, ran.stderr
     ranks = sorted((process for process in ran.processes if process.num_steps), key=lambda process: process.rank)
     assert [(rank.rank, rank.world_size, rank.num_steps, rank.num_samples) for rank in ranks] == [
@@ -36,7 +38,7 @@ def test_each_rank_says_which_it_is_and_times_its_window(method, script, tmp_pat
     ]
 
 
-def test_a_process_forked_by_one_at_work_has_no_window(script, run_under_agent):
+def test_a_process_forked_by_one_at_work_has_no_window(script, fork_under_agent):
     program = """
 import os, torch
 net = torch.nn.Linear(4, 4)
@@ -50,5 +52,5 @@ os.wait()
 for _ in range(40):
     net(torch.ones(1, 4))
 """
-    ran = run_under_agent([script(program)], warmup_steps=40, window_steps=10)
+    ran = fork_under_agent([script(program)], warmup_steps=40, window_steps=10)
     assert [process.window is not None for process in ran.processes if process.num_steps] == [True, False]

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from dynotune.launch.observed import failures, state
@@ -106,21 +102,16 @@ print(len(Counting.asked))
 
 
 @pytest.fixture
-def observed(run_under_agent, script):
+def observed(fork_under_agent, script):
     """`observed(program)`: what it printed, its record and its state."""
 
-    def run(program):
-        ran = run_under_agent([script(program)], observe=True, warmup_steps=15, window_steps=12)
+    def run(program, compiler=True):
+        ran = fork_under_agent([script(program)], compiler=compiler, observe=True, warmup_steps=15, window_steps=12)
         assert ran.returncode == 0, ran.stderr
         record = max(ran.records, key=lambda record: len(record.steps))
         return ran, record, state(record, ran.launched_s)
 
     return run
-
-
-def plain(program, path):
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run([sys.executable, path], env=env, capture_output=True, text=True, check=True).stdout
 
 
 def test_loader_model_and_optimizer_are_described_as_they_are(observed):
@@ -169,9 +160,9 @@ def test_debugging_left_on_collections_and_growth_are_seen(observed):
     assert found.models[0].call.num_input_shapes == 3
 
 
-def test_compilations_are_counted_with_reasons_and_none_is_added(observed, script):
-    ran, _, found = observed(COMPILES)
-    assert ran.stdout == plain(COMPILES, script(COMPILES))
+def test_compilations_are_counted_with_reasons_and_none_is_added(observed, fork_under_agent, script):
+    ran, _, found = observed(COMPILES, compiler=False)
+    assert ran.stdout == fork_under_agent([script(COMPILES)], compiler=False, env={"DYNOTUNE_RUN": ""}).stdout
     compiled = found.compilation
     assert compiled.num_graphs == int(ran.stdout)
     assert (compiled.num_graph_breaks, compiled.num_recompilations) == (8, 14)
@@ -185,19 +176,19 @@ def test_compilations_are_counted_with_reasons_and_none_is_added(observed, scrip
     assert found.models[0].compiled
 
 
-def test_odd_objects_are_survived_and_asked_nothing_more(observed, run_under_agent, script):
+def test_odd_objects_are_survived_and_asked_nothing_more(observed, fork_under_agent, script):
     ran, record, found = observed(ODD)
     # Finding the step asks for a few sizes, in any run; observing asks for none.
-    assert ran.stdout == run_under_agent([script(ODD)], pilot=True).stdout
+    assert ran.stdout == fork_under_agent([script(ODD)], pilot=True).stdout
     assert [model.name for model in found.models] == ["torch.nn.modules.linear.Linear"]
     # Told once, not at each call.
     assert [error["where"] for error in record.events["error"]] == ["call of __main__.Shy"]
 
 
-def test_nothing_is_covered_or_said_where_nobody_observes(run_under_agent, script):
+def test_nothing_is_covered_or_said_where_nobody_observes(fork_under_agent, script):
     text = TRAINS.replace(
         'print("DONE")', "print(torch.optim.AdamW.zero_grad.__module__, torch.cuda.empty_cache.__module__)"
     )
-    ran = run_under_agent([script(text)], pilot=True)
+    ran = fork_under_agent([script(text)], pilot=True)
     assert all("state" not in record.events for record in ran.records)
     assert "_dynotune_agent" not in ran.stdout

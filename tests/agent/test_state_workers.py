@@ -57,8 +57,12 @@ def told(ran, num_workers):
 
 
 @pytest.mark.parametrize(("num_workers", "context"), [(0, ""), (2, "fork"), (2, "spawn"), (2, "forkserver")])
-def test_the_time_that_batches_take_is_known_wherever_they_are_made(script, run_under_agent, num_workers, context):
-    ran = run_under_agent([script(PROGRAM), str(num_workers), "120", context], observe=True)
+def test_the_time_that_batches_take_is_known_wherever_they_are_made(
+    script, run_under_agent, fork_under_agent, num_workers, context
+):
+    # Workers that are no forks are started as the program was.
+    runs = run_under_agent if context in ("spawn", "forkserver") else fork_under_agent
+    ran = runs([script(PROGRAM), str(num_workers), "120", context], observe=True)
     assert ran.stdout == "done\n", ran.stderr
     loading = told(ran, num_workers)
     # Four items that sleep 2 ms each, and 10 ms of collating; what the machine adds is no matter here.
@@ -77,8 +81,8 @@ def test_the_time_that_batches_take_is_known_wherever_they_are_made(script, run_
     assert loading.num_batches >= 20
 
 
-def test_nothing_is_noted_where_the_program_is_not_observed(script, run_under_agent):
-    ran = run_under_agent([script(PROGRAM), "2", "60", "fork"])
+def test_nothing_is_noted_where_the_program_is_not_observed(script, fork_under_agent):
+    ran = fork_under_agent([script(PROGRAM), "2", "60", "fork"])
     assert len(ran.records) == 1
     assert isinstance(told(ran, 2), Unknown)
 
@@ -113,9 +117,9 @@ print(Image.open(io.BytesIO(raw)).convert("L").size)
 """
 
 
-def test_decoders_that_are_known_are_timed_inside_a_batch_alone(script, run_under_agent):
+def test_decoders_that_are_known_are_timed_inside_a_batch_alone(script, fork_under_agent):
     pytest.importorskip("PIL")
-    ran = run_under_agent([script(DECODING)], observe=True)
+    ran = fork_under_agent([script(DECODING)], observe=True)
     assert ran.stdout == "(256, 256)\n", ran.stderr
     loading = told(ran, 0)
     assert loading.decoders == ["PIL.ImageFile.ImageFile.load"]
@@ -149,8 +153,8 @@ for workers in (0, 1):
 """
 
 
-def test_a_data_set_that_raises_or_ends_does_so_as_ever(script, run_under_agent):
-    ran = run_under_agent([script(FAILING)], observe=True)
+def test_a_data_set_that_raises_or_ends_does_so_as_ever(script, fork_under_agent):
+    ran = fork_under_agent([script(FAILING)], observe=True)
     assert ran.stdout == "True\n[[0, 1], [2, 3], [4]]\n" * 2, ran.stderr
     assert not [event for record in ran.records for event in record.events.get("error", [])]
 
@@ -174,6 +178,6 @@ print([reference() is None for reference in last])
 """
 
 
-def test_a_data_set_dies_with_its_epoch_as_it_does_without_us(script, run_under_agent):
-    ran = run_under_agent([script(DIES)], observe=True, warmup_steps=3, window_steps=2)
+def test_a_data_set_dies_with_its_epoch_as_it_does_without_us(script, fork_under_agent):
+    ran = fork_under_agent([script(DIES)], observe=True, warmup_steps=3, window_steps=2)
     assert ran.stdout == "[True, True, True]\n", ran.stderr

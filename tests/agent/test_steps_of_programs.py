@@ -8,8 +8,8 @@ PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
-def test_counts_the_steps_and_samples_that_the_program_made(program, run_under_agent):
-    ran = run_under_agent([program])
+def test_counts_the_steps_and_samples_that_the_program_made(program, fork_under_agent):
+    ran = fork_under_agent([program], compiler="compiled" not in program.name)
     assert ran.returncode == 0, ran.stderr
     word, steps, samples = ran.stdout.split()[-3:]
     assert word == "TRUTH"
@@ -35,15 +35,15 @@ def test_times_the_window_that_was_asked_for(run_under_agent):
     assert ran.records[0].steps[24].end_s <= window.end_s
 
 
-def test_marks_the_steps_in_which_a_loader_begins_anew(run_under_agent):
+def test_marks_the_steps_in_which_a_loader_begins_anew(fork_under_agent):
     program = Path(__file__).parent / "programs" / "inference_with_loader.py"
-    ran = run_under_agent([program])
+    ran = fork_under_agent([program])
     assert [index for index, step in enumerate(ran.records[0].steps) if step.flags & 4] == [0]
 
 
-def test_says_in_words_what_a_step_is(run_under_agent):
+def test_says_in_words_what_a_step_is(fork_under_agent):
     program = Path(__file__).parent / "programs" / "pipeline.py"
-    assert run_under_agent([program]).stepping.step == "call Linear, 20 × call Sequential, call Linear"
+    assert fork_under_agent([program]).stepping.step == "call Linear, 20 × call Sequential, call Linear"
 
 
 STEPS_OF_ITS_OWN = """
@@ -62,20 +62,20 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("step_on", ["__main__:train_step", "__main__:Engine.run"])
-def test_steps_on_a_function_that_the_user_names(step_on, script, run_under_agent):
-    ran = run_under_agent([script(STEPS_OF_ITS_OWN.format(mark=""))], step_on=step_on)
+def test_steps_on_a_function_that_the_user_names(step_on, script, fork_under_agent):
+    ran = fork_under_agent([script(STEPS_OF_ITS_OWN.format(mark=""))], step_on=step_on)
     assert ran.returncode == 0, ran.stderr
     assert ran.stepping.num_steps == 30
     assert ran.stepping.errors == []
 
 
-def test_steps_on_a_function_of_an_imported_module(script, run_under_agent):
+def test_steps_on_a_function_of_an_imported_module(script, fork_under_agent):
     script(STEPS_OF_ITS_OWN.format(mark=""), "engine_room.py")
     program = script("import engine_room, torch\nfor _ in range(9): engine_room.Engine().run(torch.ones(2, 2))\n")
-    assert run_under_agent([program], step_on="engine_room:train_step").stepping.num_steps == 9
+    assert fork_under_agent([program], step_on="engine_room:train_step").stepping.num_steps == 9
 
 
-def test_steps_on_a_function_that_is_compiled_whole_or_inside_another(script, run_under_agent):
+def test_steps_on_a_function_that_is_compiled_whole_or_inside_another(script, fork_under_agent):
     script("def train_step(x):\n    return (x @ x).sum()\n", "engine_room.py")
     program = script(
         """
@@ -89,23 +89,23 @@ def two_steps(x):
 print(two_steps(torch.ones(4, 4)).item())
 """
     )
-    ran = run_under_agent([program], step_on="engine_room:train_step")
+    ran = fork_under_agent([program], compiler=False, step_on="engine_room:train_step")
     assert (ran.returncode, ran.stdout.strip()) == (0, "128.0"), ran.stderr
     assert ran.stepping.num_steps == 7
 
 
-def test_steps_where_the_program_says_so(script, run_under_agent):
-    ran = run_under_agent([script(STEPS_OF_ITS_OWN.format(mark="dynotune.step()"))])
+def test_steps_where_the_program_says_so(script, fork_under_agent):
+    ran = fork_under_agent([script(STEPS_OF_ITS_OWN.format(mark="dynotune.step()"))])
     assert ran.stepping.num_steps == 30
 
 
-def test_finds_no_step_where_nothing_repeats(script, run_under_agent):
-    ran = run_under_agent([script(STEPS_OF_ITS_OWN.format(mark=""))])
+def test_finds_no_step_where_nothing_repeats(script, fork_under_agent):
+    ran = fork_under_agent([script(STEPS_OF_ITS_OWN.format(mark=""))])
     assert ran.stepping.num_steps == 0
     assert ran.stepping.step is None
 
 
-def test_leaves_no_trace_in_models_and_hooks(script, run_under_agent):
+def test_leaves_no_trace_in_models_and_hooks(script, fork_under_agent):
     program = script(
         """
 import copy, io, pickle, torch
@@ -126,6 +126,6 @@ torch.jit.script(net)
 print("fine")
 """
     )
-    ran = run_under_agent([program])
+    ran = fork_under_agent([program])
     assert ran.stdout.strip() == "fine", ran.stderr
     assert ran.stepping.num_steps >= 40

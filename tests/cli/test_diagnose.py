@@ -13,7 +13,9 @@ from dynotune.schema.observation import Loader, Observation, ProcessState
 from dynotune.schema.trace_summary import Place
 
 from ..doctor.observations import attribution, loss, observed, timing
+from .conftest import User
 
+# Without an optimizer, which is not the subject: torch imports its compiler for the first one.
 LOADS = """
 import time, torch
 from torch.utils.data import DataLoader, Dataset
@@ -24,21 +26,18 @@ class Slow(Dataset):
         time.sleep(0.01)
         return torch.ones(8)
 net = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 for batch in DataLoader(Slow(), batch_size=4):
     net(batch).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    net.zero_grad()
 """
 PROFILES = """
-import torch
+import time, torch
 from torch.profiler import profile
 net = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 with profile() as profiler:
     while True:
         net(torch.ones(4, 8)).sum().backward()
-        optimizer.step()
+        time.sleep(0.005)
 """
 
 
@@ -48,8 +47,15 @@ def diagnoses(user, program: str, *options: str):
     return user.types(*words)
 
 
-def test_a_program_that_waits_for_its_loader_is_told_so(user):
-    done = diagnoses(user, LOADS, "--json", "found.json")
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory):
+    """A user whose program waits for its loader, and what came of diagnosing it."""
+    user = User(tmp_path_factory.mktemp("waiting"))
+    return user, diagnoses(user, LOADS, "--json", "found.json")
+
+
+def test_a_program_that_waits_for_its_loader_is_told_so(waiting):
+    user, done = waiting
     assert done.returncode == 0
     assert "bottleneck  input" in done.stdout
     assert "train.py" in done.stdout
@@ -60,8 +66,8 @@ def test_a_program_that_waits_for_its_loader_is_told_so(user):
     assert sum(value for name, value in found["shares"].items() if name != "type") == pytest.approx(1)
 
 
-def test_what_was_observed_explains_it_again_and_gates(user):
-    diagnoses(user, LOADS)
+def test_what_was_observed_explains_it_again_and_gates(waiting):
+    user, _ = waiting
     (path,) = user.runs.glob("*/observation.json")
     again = user.types("diagnose", "--from", str(path), "--fail-on", "high")
     assert again.returncode == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from dynotune.schema.observation import Timing
 from dynotune.trace.timeline import Timeline
@@ -133,6 +134,11 @@ class Simulation:
 
 def recorded(acts: Sequence[Act], *, slower: float) -> Timeline:
     """Ten steps as a recorder sees them, steady, from a device that has nothing left to do."""
+    return _recorded(tuple(acts), slower)
+
+
+@cache
+def _recorded(acts: tuple[Act, ...], slower: float) -> Timeline:
     run = Simulation(slower)
     for _ in range(WARM_UP):
         run.step(acts)
@@ -148,6 +154,11 @@ def recorded(acts: Sequence[Act], *, slower: float) -> Timeline:
 
 def timed(acts: Sequence[Act], num_steps: int = 200) -> Timing:
     """The plain run: the device synchronised at both ends of its window."""
+    return _timed(tuple(acts), num_steps)
+
+
+@cache
+def _timed(acts: tuple[Act, ...], num_steps: int) -> Timing:
     run = Simulation()
     for _ in range(WARM_UP):
         run.step(acts)

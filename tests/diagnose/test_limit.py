@@ -21,12 +21,13 @@ from dynotune.trace.flops import Work
 from ..doctor.observations import timing
 
 TRAINS = """
-import torch
+import time, torch
 net = torch.nn.Linear(64, 32, bias=False)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 while True:
     net(torch.ones(16, 64)).sum().backward()
     optimizer.step()
+    time.sleep(0.002)
 """
 PER_S = st.floats(1e6, 1e15)
 REACHED = Peaks(flops_per_s={"float32": 1e9, "bfloat16": 4e9}, bytes_per_s=1e8)

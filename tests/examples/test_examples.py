@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-DEADLINE_S = 240
 
 
-def run(name: str, *arguments: str, cwd: Path) -> list[str]:
-    """The lines that the example printed."""
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+@pytest.fixture
+def start(interpreters, tmp_path_factory):
+    """`start(name, *arguments, cwd=...)`: the example and what came of it."""
+
+    def start(name: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        words = [str(EXAMPLES / name), *arguments]
+        return interpreters["compiler"].run(words, cwd=cwd, folder=tmp_path_factory.mktemp("output"), env=os.environ)
+
+    return start
+
+
+@pytest.fixture
+def run(start):
+    """`run(name, *arguments, cwd=...)`: the lines that the example printed."""
+
+    def run(name: str, *arguments: str, cwd: Path) -> list[str]:
+        done = start(name, *arguments, cwd=cwd)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -41,41 +50,40 @@ def photographs(tmp_path_factory) -> Path:
     return root
 
 
-def test_train_images_trains_on_a_folder_of_jpeg_files(tmp_path, photographs):
+def test_train_images_trains_on_a_folder_of_jpeg_files(run, tmp_path, photographs):
     options = ("--epochs", "2", "--batch-size", "2", "--size", "32", "--log-every", "3")
     lines = run("train_images.py", str(photographs), *options, cwd=tmp_path)
     assert [line.split("  ")[:2] for line in lines] == [["epoch 0", "step 3"], ["epoch 1", "step 6"]]
     assert not list(tmp_path.iterdir())
 
 
-def test_train_images_says_when_there_is_nothing_to_train_on(tmp_path):
+def test_train_images_says_when_there_is_nothing_to_train_on(start, tmp_path):
     pytest.importorskip("PIL")
-    command = [sys.executable, str(EXAMPLES / "train_images.py"), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    done = start("train_images.py", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 1
     assert "no .jpg files" in done.stderr
 
 
 @pytest.mark.parametrize("model", ["mlp", "conv"])
-def test_train_small_makes_the_steps_it_was_told_and_the_same_loss_each_time(tmp_path, model):
+def test_train_small_makes_the_steps_it_was_told_and_the_same_loss_each_time(run, tmp_path, model):
     options = ("--model", model, "--steps", "70", "--batch-size", "8", "--log-every", "35")
     first, second = (run("train_small.py", *options, cwd=tmp_path) for _ in range(2))
     assert [line.split("  ")[0] for line in first] == ["step 35", "step 70"]
     assert first == second
 
 
-def test_infer_transformer_answers_every_step(tmp_path):
+def test_infer_transformer_answers_every_step(run, tmp_path):
     lines = run("infer_transformer.py", "--steps", "5", "--device", "cpu", cwd=tmp_path)
     assert lines[-1].startswith("step 5  answer ")
 
 
-def test_infer_large_matmul_takes_its_size_by_argument(tmp_path):
+def test_infer_large_matmul_takes_its_size_by_argument(run, tmp_path):
     lines = run("infer_large_matmul.py", "--size", "64", "--steps", "3", "--device", "cpu", cwd=tmp_path)
     assert lines[-1].startswith("step 3  mean ")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ultralytics") is None, reason="ultralytics is not installed")
-def test_yolo_then_transformer_runs_both(tmp_path, monkeypatch):
+def test_yolo_then_transformer_runs_both(run, tmp_path, monkeypatch):
     for name, value in (
         ("YOLO_OFFLINE", "true"),
         ("YOLO_AUTOINSTALL", "false"),

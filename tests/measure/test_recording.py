@@ -114,13 +114,14 @@ def test_a_command_that_is_to_finish_does(trace):
 
 def test_every_rank_has_a_trace_of_the_same_steps(trace):
     program = """
-import torch, torch.distributed as dist
+import time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 while True:
     net(torch.randn(4, 8)).sum().backward()
     optimizer.step()
+    time.sleep(0.002)
 """
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     found, _ = trace(program, python=launcher, num_steps=3, timeout_s=120.0)
@@ -132,12 +133,13 @@ while True:
 
 def test_a_command_that_profiles_itself_is_refused_with_the_place(trace):
     program = """
-import torch
+import time, torch
 net = torch.nn.Linear(8, 8)
 with torch.no_grad(), torch.profiler.profile(schedule=lambda step: torch.profiler.ProfilerAction(step % 3)) as own:
     while True:
         net(torch.ones(1, 8))
         own.step()
+        time.sleep(0.002)
 """
     with pytest.raises(CannotRunHere, match=r"uses torch's profiler itself \(.*program.py:\d+\)") as refused:
         trace(program)

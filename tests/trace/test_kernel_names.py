@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from dynotune.trace.kernel_names import CLASSES, classify, uses_tensor_cores, without_arguments
 
-from .recorded import FOLDER
+from .recorded import FOLDER, raw
 
 HERE = Path(__file__).parent
 # Where from, class, name: use of tensor cores. Each was verified by eye, copies and casts by the types of the tensors.
@@ -86,7 +85,7 @@ def test_every_class_that_a_name_can_tell_has_an_example() -> None:
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json.gz")), ids=lambda path: path.name)
 def test_the_list_holds_every_kernel_of_the_traces_and_arguments_change_nothing(path: Path) -> None:
-    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    events = raw(path.name.removesuffix(".json.gz"))
     names = sorted({event["name"] for event in events if str(event.get("cat")).lower() == "kernel"})
     assert [CLASSES[index] for index in classify(names)] == [RECORDED[without_arguments(name)] for name in names]
 

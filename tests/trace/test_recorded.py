@@ -6,17 +6,16 @@ import gzip
 import json
 from collections import Counter, defaultdict
 from decimal import Decimal
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from dynotune.trace import intervals, kineto
-from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Timeline
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind
 
-from .recorded import NAMES, path_of
+from .recorded import NAMES, path_of, raw
+from .recorded import timeline_of as timeline
 from .test_kineto import assert_same, device, host
 
 ON_DEVICE = {"kernel": DeviceKind.KERNEL, "gpu_memcpy": DeviceKind.COPY, "gpu_memset": DeviceKind.SET}
@@ -28,20 +27,6 @@ ON_HOST = {
     "cuda_driver": HostKind.CALL,
 }
 every_recorded = pytest.mark.parametrize("name", NAMES)
-
-
-@cache
-def raw(name: str) -> list[dict[str, Any]]:
-    """The spans of a file, times as they are written."""
-    with gzip.open(path_of(name)) as file:
-        events = json.load(file, parse_float=Decimal)["traceEvents"]
-    return [event for event in events if event["ph"] == "X"]
-
-
-@cache
-def timeline(name: str) -> Timeline:
-    (found,) = kineto.read(path_of(name))
-    return found
 
 
 def nanoseconds(microseconds: Decimal | int) -> int:

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
-import json
-from decimal import Decimal
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 
 from dynotune.schema.trace_summary import TraceSummary
-from dynotune.trace import device_time, idle, kineto, steps
+from dynotune.trace import device_time, idle, steps
 from dynotune.trace.summarise import summarise
 from dynotune.trace.timeline import UNKNOWN, Timeline
 
-from .recorded import NAMES, path_of
+from .recorded import NAMES, raw, timeline_of
 
 WITH_DEVICE = [name for name in NAMES if name != "hta-cpu-only"]
 
 Span = tuple[int, int]
-
-
-@cache
-def timeline_of(name: str) -> Timeline:
-    (timeline,) = kineto.read(path_of(name))
-    return timeline
 
 
 @cache
@@ -38,12 +28,10 @@ def summary_of(name: str) -> TraceSummary:
 @cache
 def raw_device_spans(name: str) -> list[tuple[str, str, int, int]]:
     """Category, name, start and end in nanoseconds of what ran on the device, to the last digit of the file."""
-    with gzip.open(path_of(name), "rt") as file:
-        events: list[dict[str, Any]] = json.load(file, parse_float=Decimal)["traceEvents"]
     return [
         (event["cat"], event["name"], int(event["ts"] * 1000), int((event["ts"] + event["dur"]) * 1000))
-        for event in events
-        if event.get("ph") == "X" and event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
+        for event in raw(name)
+        if event["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")
     ]
 
 

@@ -207,7 +207,7 @@ def anything(draw: st.DrawFn) -> Made:
     return made
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(anything(), min_size=1, max_size=2))
 def test_whatever_was_recorded_shares_sum_to_one_and_nothing_is_negative(ranks: list[Made]):
     found = summary(*ranks)

@@ -105,6 +105,7 @@ class OptimizerSite(Site):
         for optimizer in filter(None, (ref() for ref in self._built)) if sparse else ():
             if any(id(p) in sparse for group in optimizer.param_groups for p in group["params"]):
                 self._take_back(optimizer)
+        self._look()
 
     def _take_back(self, optimizer: Any) -> None:
         for options in (optimizer.defaults, *optimizer.param_groups):

@@ -164,7 +164,8 @@ def _with_device(
         input=plain.loader,
         transfer=plain.copy * to_host + plain.sync * behind_copy,
         host=plain.host + plain.late + plain.garbage + plain.sync * (1 - behind_copy),
-        device=plain.compute + plain.copy * (1 - to_host - between),
+        # The two may sum to a rounding error more than 1.
+        device=plain.compute + plain.copy * max(0.0, 1 - to_host - between),
         communication=plain.communication + plain.copy * between,
         other=plain.queued + plain.other + plain.unseen,
     )

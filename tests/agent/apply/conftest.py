@@ -14,8 +14,6 @@ import dynotune
 from dynotune import knobs
 from dynotune.launch import environment
 
-from ...forked import Forked
-
 AGENT = Path(dynotune.__file__).parent / "agent"
 DRIVER = Path(__file__).with_name("driver.py")
 
@@ -38,21 +36,21 @@ class Outcome:
         return [event for event in self.events if event["event"] == "error"]
 
 
-@pytest.fixture(scope="session")
-def forked():
-    forked = Forked("torch", env=_environment())
-    yield forked
-    forked.end()
-
-
 @pytest.fixture
-def child(tmp_path, forked):
-    """`child(program, *settings)`: an `Outcome`. Started anew where it is to find another environment."""
+def child(tmp_path, interpreters):
+    """`child(program, *settings)`: an `Outcome`. Started anew where it is to find another environment.
 
-    def fork(job):
-        return forked.run([str(DRIVER), str(job)], cwd=job.parent, folder=job.parent)
+    `compiler=False`: torch's compiler is not imported yet.
+    """
 
-    return lambda program, *settings, **how: _run(tmp_path, fork, program, settings, **how)
+    def run(program, *settings, compiler=True, **how):
+        def fork(job):
+            forked = interpreters["compiler" if compiler else "torch"]
+            return forked.run([str(DRIVER), str(job)], cwd=job.parent, folder=job.parent, env=_environment())
+
+        return _run(tmp_path, fork, program, settings, **how)
+
+    return run
 
 
 @pytest.fixture

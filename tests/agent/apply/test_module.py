@@ -214,6 +214,7 @@ def test_off_does_not_import_the_compiler_for_a_program_that_never_compiles(chil
     done = child(
         CONV + "import sys\nnet(x)\nsettings.hold()\nout['dynamo'] = 'torch._dynamo' in sys.modules",
         "compile.mode=off",
+        compiler=False,
     )
     assert done.out == {"dynamo": False}
     assert done.readback["compile.mode"]["ok"] is True

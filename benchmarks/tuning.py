@@ -10,7 +10,8 @@ Of each program (tuning_programs.py), in this order:
 - `informed`: the recipe against the program with TF32, autocast, a worker a core and pinned memory, in fresh pairs;
 - `autotune`, `slowai`: what pytorch-autotune and slowai choose for it; `autotune-pairs`, `slowai-pairs`: the recipe
   against that, in fresh pairs;
-- `table`, `table-tune`: of two programs a full factorial table, block by block, and tune's choice in a quarter of its time.
+- `table`, `table-tune`: of two programs a full factorial table, block by block, and tune's choice in a quarter of its
+  time.
 
 Whatever is in FILE and FOLDER is not done again, besides what failed. Nothing is begun that by its estimate would end
 after `--budget-s`; a part that is killed is lost. Several of these may write to one FILE: `--lane 0/2` takes every
@@ -136,7 +137,7 @@ def work_on(program: Program, kinds: Sequence[str], setup: Setup, out: Path, lef
             if estimate_s(kind, program, rows, setup) > left_s():
                 print(f"{program.name}: {kind} is for another time", flush=True)
                 continue
-            row = {**do(kind, program, rows, setup), "began": datetime.now(UTC).isoformat(timespec="seconds")}
+            row = {**do(kind, program, rows, setup, left_s()), "began": datetime.now(UTC).isoformat(timespec="seconds")}
         with opened(out) as result:
             result["programs"].setdefault(program.name, {})[kind] = row
         print(f"{program.name}: {kind} {told(kind, row)}", flush=True)

@@ -74,8 +74,8 @@ def photographs(folder: Path) -> None:
 
 
 _NOT_A_STEP = (
-    "it tunes a training step that it makes itself, of a net, a batch and an optimizer; Ultralytics makes its own loop, "
-    "loss and optimizer from a YAML file, and has no place for the step"
+    "it tunes a training step that it makes itself, of a net, a batch and an optimizer; Ultralytics makes its own "
+    "loop, loss and optimizer from a YAML file, and has no place for the step"
 )
 _NOT_INFERENCE = "it tunes training steps only"
 _YOLO_NEEDS = ("torch", "torchvision", "cv2", "ultralytics")

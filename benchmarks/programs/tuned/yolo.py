@@ -1,4 +1,4 @@
-"""Ultralytics trains YOLO11n, or predicts, from JPEG files: python yolo.py train|predict --size small|large --device cpu|cuda
+"""Ultralytics trains YOLO11n, or predicts, from JPEG files: python yolo.py train|predict --size small --device cpu
 
 Random weights and made-up pictures: nothing is downloaded. As written all is Ultralytics' own default; see asked.py.
 """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import shlex
 import signal
@@ -22,8 +24,10 @@ Row = dict[str, Any]
 KINDS = ("tune", "verify", "informed", "autotune", "autotune-pairs", "slowai", "slowai-pairs")
 PEERS = ("autotune", "slowai")
 DYNOTUNE = [sys.executable, "-m", "dynotune"]
-PAIRS = 6
-VERIFY_PAIRS = 8
+PAIRS = {"verify": 8, "informed": 6, "autotune-pairs": 4, "slowai-pairs": 4}
+"""At most: what is clear after the first look, at 4 pairs, takes no more."""
+SLACK = 3.0
+"""Of an estimate, where there is time: the other arm may be slower, or compile."""
 PILOT_RUNS = 3.0
 """Of both arms of a comparison: first runs are longer, by cold caches and compilation."""
 PEER_S = {"cuda": {"autotune": 120, "slowai": 150}, "cpu": {"autotune": 25, "slowai": 240}}
@@ -51,8 +55,7 @@ def estimate_s(kind: str, program: Program, rows: Mapping[str, Row], setup: Setu
         return float(PEER_S[setup.device][kind]) + (30 if kind == "autotune" else 0)
     if kind == "tune":
         return tune_budget_s(program, setup) + 1.5 * run_s(program, rows, setup.device)
-    num_pairs = VERIFY_PAIRS if kind == "verify" else PAIRS
-    return (2 * num_pairs + PILOT_RUNS) * run_s(program, rows, setup.device)
+    return (2 * PAIRS[kind] + PILOT_RUNS) * run_s(program, rows, setup.device)
 
 
 def tune_budget_s(program: Program, setup: Setup) -> float:
@@ -103,12 +106,17 @@ def is_done(row: Row | None) -> bool:
 # Doing it
 
 
-def do(kind: str, program: Program, rows: Mapping[str, Row], setup: Setup) -> Row:
-    """Run a part; what is kept of it, with `failed` where it gave no answer."""
+def do(kind: str, program: Program, rows: Mapping[str, Row], setup: Setup, left_s: float = math.inf) -> Row:
+    """Run a part; what is kept of it, with `failed` where it gave no answer.
+
+    Args:
+        left_s: a comparison may take longer than its estimate, though not longer than this.
+    """
     began_s = time.monotonic()
     # The pictures are made in no one's time.
     folder = folder_of(program, setup.work)
-    limit_s = estimate_s(kind, program, rows, setup) + GRACE_S
+    planned_s = estimate_s(kind, program, rows, setup)
+    limit_s = (min(SLACK * planned_s, max(planned_s, left_s)) if kind in PAIRS else planned_s) + GRACE_S
     if kind in PEERS:
         row = _peer(kind, program, folder, setup, limit_s)
     elif kind == "tune":
@@ -116,8 +124,7 @@ def do(kind: str, program: Program, rows: Mapping[str, Row], setup: Setup) -> Ro
     elif kind == "verify":
         row = _verify(program, folder, rows, setup, limit_s)
     else:
-        words = INFORMED if kind == "informed" else str(chosen(kind, rows))
-        row = _against(words, program, folder, rows, setup, limit_s)
+        row = _against(kind, program, folder, rows, setup, limit_s)
     return {**row, "wall_s": round(time.monotonic() - began_s, 1)}
 
 
@@ -178,7 +185,7 @@ def _verify(program: Program, folder: Path, rows: Mapping[str, Row], setup: Setu
     with tempfile.TemporaryDirectory() as there:
         recipe, out = Path(there) / "recipe.toml", Path(there) / "verification.json"
         recipe.write_text(rows["tune"]["recipe_toml"])
-        words = ["recipe", "verify", str(recipe), "--pairs", str(VERIFY_PAIRS), "--budget", f"{budget_s:.0f}s"]
+        words = ["recipe", "verify", str(recipe), "--pairs", str(PAIRS["verify"]), "--budget", f"{budget_s:.0f}s"]
         ran = _dynotune([*words, "--json", str(out)], program, folder, setup, limit_s)
         if not out.is_file():
             return ran
@@ -187,13 +194,14 @@ def _verify(program: Program, folder: Path, rows: Mapping[str, Row], setup: Setu
     return {**told, **of_comparison(found["comparison"])}
 
 
-def _against(words: str, program: Program, folder: Path, rows: Mapping[str, Row], setup: Setup, limit_s: float) -> Row:
-    """The recipe against the program as `words` have it, in fresh pairs."""
+def _against(kind: str, program: Program, folder: Path, rows: Mapping[str, Row], setup: Setup, limit_s: float) -> Row:
+    """The recipe against the program as it is informed, or as a tool chose, in fresh pairs."""
+    words = INFORMED if kind == "informed" else str(chosen(kind, rows))
     budget_s = limit_s - GRACE_S
     with tempfile.TemporaryDirectory() as there:
         out = Path(there) / "comparison.json"
         ours = ["compare", *recipe_of(rows), "--against", f"{AS}={words}"]
-        ours += ["--pairs", str(PAIRS), "--budget", f"{budget_s:.0f}s", "--json", str(out)]
+        ours += ["--pairs", str(PAIRS[kind]), "--budget", f"{budget_s:.0f}s", "--json", str(out)]
         ran = _dynotune(ours, program, folder, setup, limit_s)
         if not out.is_file():
             return ran
@@ -263,10 +271,8 @@ def _end(process: subprocess.Popen[bytes], patience_s: float) -> None:
     for number in (signal.SIGINT, signal.SIGKILL):
         if process.poll() is not None:
             return
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        except ProcessLookupError:
-            pass
         try:
             process.wait(patience_s)
         except subprocess.TimeoutExpired:

@@ -21,45 +21,22 @@ other program. `--plan` says what is left and how long it takes, and runs nothin
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hardware import RESULTS, describe
+from hardware import RESULTS
+from kept import opened, read
 from tuning_parts import KINDS, PEERS, Row, Setup, do, estimate_s, is_done, needs_no_run, run_s
 from tuning_programs import PROGRAMS, Program
 from tuning_tables import BLOCKS, QUARTER, against_best, block_s, empty, num_blocks, record, tune_within
 
 TABLE_KINDS = ("table", "table-tune")
-
-
-# The file
-
-
-@contextlib.contextmanager
-def opened(out: Path) -> Iterator[dict[str, Any]]:
-    """The results, to be changed: read and written while no other process does."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with out.with_name(out.name + ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        result = read(out)
-        yield result
-        partial = out.with_name(out.name + ".partial")
-        partial.write_text(json.dumps(result, indent=1) + "\n")
-        partial.replace(out)
-
-
-def read(out: Path) -> dict[str, Any]:
-    if out.is_file():
-        return dict(json.loads(out.read_text()))
-    return {**describe(), "programs": {}, "tables": {}}
 
 
 # What is left
@@ -89,12 +66,12 @@ def plan(
         if missing := program.missing():
             print(f"{program.name:14} skipped, without {', '.join(missing)}")
             continue
-        rows = result["programs"].get(program.name, {})
+        rows = result.get("programs", {}).get(program.name, {})
         cells = []
         for kind in kinds_of(program, setup.device):
             if kind not in kinds:
                 continue
-            part_s = planned_s(kind, program, rows, result["tables"].get(program.name, {}), setup, tables)
+            part_s = planned_s(kind, program, rows, result.get("tables", {}).get(program.name, {}), setup, tables)
             total_s += part_s
             cells.append(f"{kind} {part_s / 60:.1f}" if part_s else f"{kind} done")
         print(f"{program.name:14} {', '.join(cells)}")
@@ -129,7 +106,7 @@ def table_file(program: Program, device: str, tables: Path) -> Path:
 def work_on(program: Program, kinds: Sequence[str], setup: Setup, out: Path, left_s: Callable[[], float]) -> None:
     """All parts of one program that are left and fit into the time."""
     for kind in KINDS:
-        rows = read(out)["programs"].get(program.name, {})
+        rows = read(out).get("programs", {}).get(program.name, {})
         if kind not in kinds or not left(program, rows, kind):
             continue
         row = needs_no_run(kind, program, rows)
@@ -139,7 +116,7 @@ def work_on(program: Program, kinds: Sequence[str], setup: Setup, out: Path, lef
                 continue
             row = {**do(kind, program, rows, setup, left_s()), "began": datetime.now(UTC).isoformat(timespec="seconds")}
         with opened(out) as result:
-            result["programs"].setdefault(program.name, {})[kind] = row
+            result.setdefault("programs", {}).setdefault(program.name, {})[kind] = row
         print(f"{program.name}: {kind} {told(kind, row)}", flush=True)
 
 
@@ -151,7 +128,7 @@ def work_on_table(
         record(program, setup, file, blocks=blocks, left_s=left_s, say=lambda text: print(text, flush=True))
     table = table_of(program, setup.device, tables)
     whole = num_blocks(table) >= blocks
-    if "table-tune" not in kinds or not whole or is_done(read(out)["tables"].get(program.name)):
+    if "table-tune" not in kinds or not whole or is_done(read(out).get("tables", {}).get(program.name)):
         return
     if QUARTER * table["wall_s"] + run_s(program, {}, setup.device) > left_s():
         print(f"{program.name}: table-tune is for another time", flush=True)
@@ -160,7 +137,7 @@ def work_on_table(
     if "failed" not in row:
         row |= against_best(table, row["recipe"])
     with opened(out) as result:
-        result["tables"][program.name] = row
+        result.setdefault("tables", {})[program.name] = row
     print(f"{program.name}: table-tune {told('table-tune', row)}", flush=True)
 
 
@@ -210,7 +187,7 @@ def cell(kind: str, rows: dict[str, Row]) -> str:
 
 def summary(result: dict[str, Any]) -> Row:
     """Counts, and geometric means of what was measured."""
-    rows = result["programs"].values()
+    rows = result.get("programs", {}).values()
     verified = [row["verify"]["outcome"] for row in rows if row.get("verify", {}).get("outcome") in _OUTCOMES]
     found: Row = {"verified": len(verified), **{outcome: verified.count(outcome) for outcome in _OUTCOMES}}
     for kind in ("verify", "informed", "autotune-pairs", "slowai-pairs"):
@@ -241,7 +218,7 @@ def show(programs: Sequence[Program], result: dict[str, Any]) -> None:
     print("\n| program | recipe | × as written | × informed | × autotune | × slowai | verify |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for program in programs:
-        rows = result["programs"].get(program.name)
+        rows = result.get("programs", {}).get(program.name)
         if not rows:
             continue
         tune = rows.get("tune", {})
@@ -249,7 +226,7 @@ def show(programs: Sequence[Program], result: dict[str, Any]) -> None:
         cells = [cell(kind, rows) for kind in ("verify", "informed", "autotune-pairs", "slowai-pairs")]
         print(f"| {program.name} | {recipe} | {' | '.join(cells)} | {rows.get('verify', {}).get('outcome', '')} |")
     print("~ undecided, = same, ᵂ chose the program as written")
-    for name, row in result["tables"].items():
+    for name, row in result.get("tables", {}).items():
         print(f"table of {name}: {told('table-tune', row)}; chose {row.get('chosen') or '-'}, best {row.get('best')}")
     found = summary(result)
     print(f"recipe verify: met {found['met']} of {found['verified']}")

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from dynotune import cli
-from dynotune.cli import demo, photographs
-from dynotune.schema.comparison import Comparison
+from dynotune.cli import demo, photographs, tune
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.setting import Setting
+from dynotune.schema.study import Study
 
 image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -21,54 +20,36 @@ def six_photographs(monkeypatch):
     monkeypatch.setattr(photographs, "NUM_PHOTOGRAPHS", 6)
 
 
-def test_the_demo_compares_each_arm_on_the_example_script(monkeypatch, capsys, tmp_path, six_photographs):
+def test_the_demo_tunes_the_example_script_and_says_where_recipe_and_report_are(
+    monkeypatch, capsys, tmp_path, six_photographs
+):
     calls = []
 
-    def compare(settings, command, *, run_dir, budget_s):
-        calls.append((settings, command, run_dir))
-        chosen = [Setting(*text.split("=", 1)) for text in settings]
-        return Comparison(
-            id=str(len(calls)),
-            command=command,
-            settings=chosen,
-            against=[],
-            verdict="same",
-            speedup=1.0,
-            num_pairs=4,
-        )
+    def studied(request, budget_s):
+        calls.append((request, budget_s))
+        folder = tmp_path / "study"
+        folder.mkdir()
+        for name in ("recipe.toml", "report.html"):
+            (folder / name).write_text("", encoding="utf-8")
+        return folder, Study(id="study", command=request.run.command, cwd="/", budget_s=budget_s, verdict="So it is.")
 
-    monkeypatch.setattr(demo, "_compare", compare)
+    monkeypatch.setattr(tune, "studied", studied)
     monkeypatch.setattr(demo, "_check_packages", lambda: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "160")
     with pytest.raises(SystemExit) as end:
         cli.main(["demo", "--run-dir", str(tmp_path / "runs")])
     assert end.value.code == 0
-    assert [settings for settings, _, _ in calls] == list(demo.ARMS)
-    for _, command, run_dir in calls:
-        assert command[0] == sys.executable
-        assert Path(command[1]).name == "train_images.py"
-        assert len(list(Path(command[2]).glob("*/*.jpg"))) == 6
-        assert run_dir == tmp_path / "runs"
-    out = capsys.readouterr().out
-    assert out.count("no effect: within ±1%") == 2 * len(demo.ARMS)
-
-
-def test_the_demo_leaves_out_what_its_time_no_longer_affords(monkeypatch, capsys, tmp_path, six_photographs):
-    calls = []
-
-    def compare(settings, command, *, run_dir, budget_s):
-        calls.append(settings)
-        return Comparison(id="1", command=command, settings=[Setting("loader.num_workers", "2")], against=[], run_s=60)
-
-    monkeypatch.setattr(demo, "_compare", compare)
-    monkeypatch.setattr(demo, "_check_packages", lambda: None)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with pytest.raises(SystemExit) as end:
-        cli.main(["demo", "--run-dir", str(tmp_path / "runs")])
-    assert end.value.code == 0
-    assert calls == [demo.ARMS[0]]
-    assert "a run takes 60 s here" in capsys.readouterr().err
+    ((request, _),) = calls
+    assert request.also == [demo.ALSO]
+    assert request.run.base == tmp_path / "runs"
+    python, script, folder = request.run.command
+    assert (python, Path(script).name) == (sys.executable, "train_images.py")
+    assert len(list(Path(folder).glob("*/*.jpg"))) == 6
+    out, err = capsys.readouterr()
+    assert "So it is." in out
+    assert str(tmp_path / "study" / "recipe.toml") in err
+    assert str(tmp_path / "study" / "report.html") in err
 
 
 def test_the_demo_says_which_packages_its_interpreter_lacks(monkeypatch):

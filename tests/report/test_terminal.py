@@ -5,11 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
-from dynotune.report.terminal import Progress, comparison_table, overview
+from dynotune.report.terminal import Progress, comparison_table
 from dynotune.schema.comparison import ArmSummary, FailedArm, Pair, Voided
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import EnvironmentChange, Readback
-from dynotune.schema.setting import Setting
 
 
 def text_of(renderable, *, width: int = 100) -> str:
@@ -101,12 +100,6 @@ def test_an_arm_that_a_signal_ended_says_so(comparison):
     failed = FailedArm("baseline", -9)
     text = text_of(comparison_table(comparison(verdict=None, speedup=None, pairs=[], failed=failed)))
     assert "The command failed in the baseline (as it is), by signal 9." in text
-
-
-def test_the_overview_has_a_row_for_each_comparison(comparison):
-    nothing = comparison(settings=[Setting("env.A", "1")], verdict="same", speedup=1.001, ci=(0.996, 1.004))
-    text = text_of(overview([comparison(), nothing]))
-    assert row(text, "env.A=1") == "env.A=1 no effect: within ±1% 1.001× 0.996× to 1.004× 4"
 
 
 def progress_on(*, terminal: bool) -> tuple[Progress, io.StringIO]:

@@ -1,10 +1,9 @@
-"""`dynotune demo`: settings compared on an ordinary training script, on this machine."""
+"""`dynotune demo`: an ordinary training script tuned, on this machine."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,24 +13,12 @@ from dynotune.cli.options import environment, runs_folder
 from dynotune.schema.errors import CannotRunHere
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
 
-    from dynotune.schema.comparison import Comparison
-
-# The script decodes its photographs between the steps; the first lets others do it. The second is often
-# advised, and means something to cuBLAS alone.
-ARMS = (
-    ("loader.num_workers=2",),
-    ("env.CUBLAS_WORKSPACE_CONFIG=:4096:8",),
-)
-MAX_PAIRS = 8
-# Of all comparisons together. What it no longer affords is said and left out: the second shows what no effect
-# looks like, and is worth no more than that.
-BUDGET_S = 225.0
-# Runs without which nothing can be told: a pilot of each arm and four pairs.
-FEWEST_RUNS = 10
+# The script decodes its photographs between the steps, which the diagnosis finds by itself. This is tried
+# besides: it is often advised, and means something to cuBLAS alone.
+ALSO = "env.CUBLAS_WORKSPACE_CONFIG=:4096:8"
+BUDGET_S = 270.0
 # Known of this script, so that no pilot has to find it: steady by then, and an epoch of 600 photographs
 # in batches of 16, so that each window starts its loading processes once.
 WARMUP_STEPS, WINDOW_STEPS = 12, 38
@@ -43,38 +30,40 @@ def demo(
     ] = sys.executable,
     run_dir: Annotated[Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.")] = None,
 ) -> None:
-    """Train a small network on 600 photographs and compare settings on it, in 2 to 4 minutes.
+    """Train a small network on 600 photographs and tune it, in less than 5 minutes.
 
     The photographs are made once and kept in the user's cache folder. The training script is an ordinary one
-    that knows nothing of dynotune. What is printed was measured here and now: on a busy machine an
-    `undecided` is the true answer.
+    that knows nothing of dynotune. What is printed was measured here and now: on a busy machine `unproved` is
+    the true answer.
     """
     from rich.console import Console
 
-    from dynotune.cli.compare import show
-    from dynotune.report.terminal import overview
+    from dynotune.cli.tune import show, studied
+    from dynotune.measure.request import Request
+    from dynotune.search.results import RECIPE, REPORT
+    from dynotune.search.tune import TuneRequest
 
     script = example("train_images.py")
     if python == sys.executable:
         _check_packages()
-    told, results = Console(stderr=True, highlight=False), Console(highlight=False)
+    told = Console(stderr=True, highlight=False)
     command = [python, str(script), str(_photographs(told))]
     told.print(f"The training script: {script}", style="dim", soft_wrap=True)
-
-    comparisons: list[Comparison] = []
-    end_s = time.monotonic() + BUDGET_S
-    for number, settings in enumerate(ARMS, start=1):
-        told.print(f"\n{number} of {len(ARMS)}: {' '.join(settings)}", style="bold", soft_wrap=True)
-        run_s = comparisons[-1].run_s if comparisons else None
-        left_s = end_s - time.monotonic()
-        if run_s is not None and left_s < FEWEST_RUNS * run_s:
-            told.print(f"Left out: a run takes {run_s:.0f} s here, and the demo is to end in 4 minutes.")
-            continue
-        comparisons.append(_compare(settings, command, run_dir=run_dir, budget_s=left_s if comparisons else None))
-        show(comparisons[-1], json=None)
-    results.print()
-    results.print(overview(comparisons))
-    told.print("\nOn your own command: dynotune compare SETTING… -- python train.py", style="dim")
+    request = Request(
+        command=command,
+        settings=[],
+        cwd=Path.cwd(),
+        env=environment(),
+        base=runs_folder(run_dir),
+        warmup_steps=WARMUP_STEPS,
+        window_steps=WINDOW_STEPS,
+    )
+    folder, study = studied(TuneRequest(run=request, also=[ALSO]), BUDGET_S)
+    show(study, json=None)
+    for name in (REPORT, RECIPE):
+        if (folder / name).is_file():
+            told.print(f"{name}: {folder / name}", style="dim", soft_wrap=True)
+    told.print("On your own command: dynotune tune -- python train.py", style="dim")
 
 
 def example(name: str) -> Path:
@@ -90,27 +79,6 @@ def example(name: str) -> Path:
     raise CannotRunHere(
         f"The example {name} is not part of this installation.", hint="Install dynotune from its wheel again."
     )
-
-
-def _compare(
-    settings: Sequence[str], command: list[str], *, run_dir: Path | None, budget_s: float | None
-) -> Comparison:
-    """The very call that `dynotune compare` makes, of at most `MAX_PAIRS` pairs."""
-    from dynotune.cli.compare import measure, parse
-    from dynotune.measure.request import Request
-
-    request = Request(
-        command=command,
-        settings=parse(settings),
-        cwd=Path.cwd(),
-        env=environment(),
-        base=runs_folder(run_dir),
-        warmup_steps=WARMUP_STEPS,
-        window_steps=WINDOW_STEPS,
-        max_pairs=MAX_PAIRS,
-        budget_s=budget_s,
-    )
-    return measure(request)
 
 
 def _check_packages() -> None:

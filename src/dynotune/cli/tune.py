@@ -143,14 +143,14 @@ def tune(
         lock=lock,
     )
     words = TuneRequest(run=request, allow=allow or [], also=also or [], excluded=leave_out or [], space=space or [])
-    folder, study = _study(words, seconds(budget, "--budget"), resume=resume)
+    folder, study = studied(words, seconds(budget, "--budget"), resume=resume)
     _hand_over(folder, study, out=out, report=report)
-    _show(study, json)
+    show(study, json)
     if gate and not study.recipe:
         raise typer.Exit(1)
 
 
-def _study(request: TuneRequest, budget_s: float | None, *, resume: str | None) -> tuple[Path, Study]:
+def studied(request: TuneRequest, budget_s: float | None, *, resume: str | None = None) -> tuple[Path, Study]:
     """Make the study, or go on with one, with its progress on stderr.
 
     Raises:
@@ -210,7 +210,8 @@ def _copy(source: Path, target: Path, option: str) -> None:
         ) from error
 
 
-def _show(study: Study, json: str | None) -> None:
+def show(study: Study, json: str | None) -> None:
+    """The study on the terminal, and as JSON where it was asked for."""
     from rich.console import Console
 
     from dynotune.report.study import study_report

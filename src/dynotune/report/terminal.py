@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -17,7 +16,7 @@ from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, Objectiv
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 
-__all__ = ["Progress", "comparison_table", "overview"]
+__all__ = ["Progress", "comparison_table"]
 
 VERDICT_STYLES = {
     "faster": "bold green",
@@ -37,22 +36,6 @@ def comparison_table(comparison: Comparison) -> RenderableType:
         parts.append(Padding(_arms(comparison), (1, 0)))
     parts.append(_notes(comparison))
     return Group(*parts)
-
-
-def overview(comparisons: Sequence[Comparison]) -> RenderableType:
-    """Several comparisons of one command, a row each."""
-    rows = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    for header in ("Settings", "Verdict", "Speed-up", "Interval", "Pairs"):
-        rows.add_column(header, overflow="fold", justify="right" if header == "Pairs" else "left")
-    for comparison in comparisons:
-        rows.add_row(
-            words.settings(comparison.settings),
-            Text(words.verdict(comparison), style=VERDICT_STYLES[comparison.verdict]),
-            words.speedup(comparison),
-            words.interval(comparison.ci),
-            str(comparison.num_pairs),
-        )
-    return rows
 
 
 class Progress:

@@ -34,7 +34,9 @@ from hardware import RESULTS
 from kept import opened, read
 from tuning_parts import KINDS, PEERS, Row, Setup, do, estimate_s, is_done, needs_no_run, run_s
 from tuning_programs import PROGRAMS, Program
-from tuning_tables import BLOCKS, QUARTER, against_best, block_s, empty, num_blocks, record, tune_within
+from tuning_tables import BLOCKS, QUARTER, against_best, block_s, empty, num_blocks, record, took_s, tune_within
+
+from dynotune.schema.errors import DynotuneError
 
 TABLE_KINDS = ("table", "table-tune")
 
@@ -84,7 +86,7 @@ def planned_s(kind: str, program: Program, rows: dict[str, Row], found: Row, set
         table = table_of(program, setup.device, tables)
         whole_s = BLOCKS[setup.device] * block_s(program, table, setup.device)
         if kind == "table-tune":
-            return 0.0 if is_done(found or None) else QUARTER * max(whole_s, table["wall_s"])
+            return 0.0 if is_done(found or None) else QUARTER * max(whole_s, took_s(table))
         return (BLOCKS[setup.device] - num_blocks(table)) * block_s(program, table, setup.device)
     if is_done(rows.get(kind)) or (kind.removesuffix("-pairs") in program.cannot):
         return 0.0
@@ -125,12 +127,15 @@ def work_on_table(
 ) -> None:
     file, blocks = table_file(program, setup.device, tables), BLOCKS[setup.device]
     if "table" in kinds:
-        record(program, setup, file, blocks=blocks, left_s=left_s, say=lambda text: print(text, flush=True))
+        try:
+            record(program, setup, file, blocks=blocks, left_s=left_s, say=lambda text: print(text, flush=True))
+        except DynotuneError as error:
+            print(f"{program.name}: its table is not gone on with: {error.message}", flush=True)
     table = table_of(program, setup.device, tables)
     whole = num_blocks(table) >= blocks
     if "table-tune" not in kinds or not whole or is_done(read(out).get("tables", {}).get(program.name)):
         return
-    if QUARTER * table["wall_s"] + run_s(program, {}, setup.device) > left_s():
+    if QUARTER * took_s(table) + run_s(program, {}, setup.device) > left_s():
         print(f"{program.name}: table-tune is for another time", flush=True)
         return
     row = tune_within(program, setup, table)

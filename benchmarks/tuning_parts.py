@@ -214,6 +214,8 @@ def of_comparison(comparison: Row) -> Row:
     if comparison["failed"] is not None:
         failed = comparison["failed"]
         return {"failed": without_places(f"the {failed['arm']}: " + " | ".join(failed["last_lines"][-4:]))}
+    if comparison["speedup"] is None:
+        return {"failed": comparison["reason"] or "there were too few pairs"}
     kept = ("verdict", "speedup", "ci", "num_pairs", "reason", "warmup_steps", "window_steps", "run_s")
     pairs = [[pair["baseline_s"], pair["candidate_s"]] for pair in comparison["pairs"]]
     return {**{key: comparison[key] for key in kept}, "voided": len(comparison["voided"]), "pairs": pairs}

@@ -111,7 +111,7 @@ PROGRAMS = [
     Program("bert-padded", ("train.py", "bert"), needs=("torch", "transformers"), run_s={"cuda": 9.0, "cpu": 12.0}),
     Program(
         "starved", ("train.py", "starved"), needs=("torch", "PIL"), prepare=photographs,
-        table={"cpu": {"loader.num_workers": (0, 1, 2), "host.num_threads": (2, 1)}},
+        table={"cpu": {"loader.num_workers": (0, 1, 2), "optimizer.fused": (False, True)}},
     ),
     Program("mlp", ("train.py", "mlp"), run_s={"cuda": 7.0, "cpu": 7.0}),
     Program("vit", ("train.py", "vit"), needs=("torch", "transformers"), run_s={"cuda": 10.0, "cpu": 12.0}),

@@ -73,13 +73,17 @@ def empty(table: Mapping[str, Sequence[object]]) -> Row:
         "arms": {one.key: [] for one in arms_of(table)},
         "ends": {},
         "run_s": None,
-        "wall_s": 0.0,
         "blocks": [],
     }
 
 
 def num_blocks(table: Row) -> int:
     return len(table["blocks"])
+
+
+def took_s(table: Row) -> float:
+    """Of the runs that count, without pilots and what was made again."""
+    return float(sum(block["wall_s"] for block in table["blocks"]))
 
 
 def with_block(table: Row, block: Mapping[str, float], ends: Mapping[str, str], walls_s: Sequence[float]) -> Row:
@@ -112,7 +116,11 @@ def record(
     left_s: Callable[[], float],
     say: Callable[[str], None] = print,
 ) -> Row:
-    """Record blocks until there are so many, or the next one would take too long; the file is whole after each."""
+    """Record blocks until there are so many, or the next one would take too long; the file is whole after each.
+
+    Raises:
+        DynotuneError: the program as it is fails, or the machine; the block in which it did is lost.
+    """
     table = json.loads(file.read_text()) if file.is_file() else empty(program.table[setup.device])
     if num_blocks(table) >= blocks or left_s() < block_s(program, table, setup.device):
         return dict(table)
@@ -123,13 +131,9 @@ def record(
             env=program.environment(), base=Path(there), lock=setup.lock,
         )  # fmt: skip
         with alone(request, Quiet()):
-            began_s = time.monotonic()
             bench, table = _bench(request, program, table, setup)
-            table = {**table, "wall_s": table["wall_s"] + time.monotonic() - began_s}
             while num_blocks(table) < blocks and left_s() >= block_s(program, table, setup.device):
-                began_s = time.monotonic()
                 table = with_block(table, *_block(bench, table))
-                table["wall_s"] = round(table["wall_s"] + time.monotonic() - began_s, 1)
                 partial = file.with_name(file.name + ".partial")
                 partial.write_text(json.dumps(table, indent=1) + "\n")
                 partial.replace(file)
@@ -173,7 +177,7 @@ def _bench(request: Request, program: Program, table: Row, setup: Setup) -> tupl
         candidates=study.candidates, warmup_steps=study.warmup_steps, window_steps=study.window_steps,
         run_s=study.run_s or program.run_s[setup.device], unit=study.unit,
     )  # fmt: skip
-    return RealBench(request, request.base / "table", planned, Quiet()), table
+    return RealBench(request, _made(request.base / "table"), planned, Quiet()), table
 
 
 def _block(bench: RealBench, table: Row) -> tuple[dict[str, float], dict[str, str], list[float]]:
@@ -204,15 +208,14 @@ def _block(bench: RealBench, table: Row) -> tuple[dict[str, float], dict[str, st
 
 def tune_within(program: Program, setup: Setup, table: Row) -> Row:
     """`dynotune tune` of what the table holds and nothing else, in a quarter of the table's time."""
-    budget_s = QUARTER * table["wall_s"]
+    budget_s = QUARTER * took_s(table)
     with_values = [setting for one in arms_of(table["knobs"]) for setting in one.settings]
     also = [word for setting in dict.fromkeys(with_values) for word in ("--also", str(setting))]
     rest = [word for knob in knobs.all_knobs() if knob.id not in table["knobs"] for word in ("--not", knob.id)]
     began_s = time.monotonic()
     words = ["tune", "--budget", f"{budget_s:.0f}s", *also, *rest]
     row = tuned(words, program, folder_of(program, setup.work), setup, budget_s + 90.0, f"{program.name}-table")
-    took_s = time.monotonic() - began_s
-    return {**row, "wall_s": round(took_s, 1), "table_s": table["wall_s"]}
+    return {**row, "wall_s": round(time.monotonic() - began_s, 1), "table_s": took_s(table)}
 
 
 def against_best(table: Row, recipe: Sequence[str]) -> Row:
@@ -240,7 +243,3 @@ def _gain(table: Row, key: str) -> float:
     """Blocks are of one machine each, so an arm is compared with the baseline of its own block."""
     blocks = [block["values"] for block in table["blocks"]]
     return statistics.fmean(math.log(row[""] / row[key]) for row in blocks if key in row and "" in row)
-
-
-def settings_of(table: Mapping[str, Any]) -> list[Setting]:
-    return list(dict.fromkeys(setting for one in arms_of(table["knobs"]) for setting in one.settings))

@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from hardware import describe
 from tuning_parts import Row, Setup, tuned
@@ -24,7 +23,6 @@ from tuning_programs import Program, folder_of
 from dynotune import knobs
 from dynotune.measure.machine import alone, facts_of
 from dynotune.measure.request import Request
-from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Study
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.interactions import group_of

@@ -186,7 +186,7 @@ def starved(large: bool) -> Training:
     for _ in range(4 if large else 2):
         layers += [nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
     net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 100))
-    return Training(net, Photographs(Augment(128 if large else 32)), 32 if large else 8, 0, "sgd", 0.01)
+    return Training(net, Photographs(Augment(128 if large else 32)), 16 if large else 8, 0, "sgd", 0.01)
 
 
 def mlp(large: bool) -> Training:

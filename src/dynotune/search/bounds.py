@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from dynotune.schema.diagnosis import Diagnosis, Finding
@@ -67,7 +68,8 @@ def _of_loading(diagnosis: Diagnosis) -> list[tuple[float, str]]:
         limits.append((diagnosis.shares.input, "the wait for the loader"))
     if not isinstance(diagnosis.ceilings, Unknown):
         step_s = {ceiling.part: ceiling.step_s for ceiling in diagnosis.ceilings}
-        if step_s.get("both") and step_s.get("step"):
-            without = min(1.0, 1.0 - step_s["step"] / step_s["both"] + RUNS_DIFFER)
-            limits.append((without, "a step that is given one batch again and again"))
+        ratio = step_s["step"] / step_s["both"] if step_s.get("both") and step_s.get("step") else math.inf
+        # A part cannot take longer than the whole: then something else disturbed one of the two runs.
+        if ratio <= 1 + RUNS_DIFFER:
+            limits.append((min(1.0, 1.0 - ratio + RUNS_DIFFER), "a step that is given one batch again and again"))
     return limits

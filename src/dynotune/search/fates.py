@@ -12,6 +12,7 @@ from dynotune.schema.study import Candidate, Fate, FateKind, Study
 from dynotune.search import words
 from dynotune.search.ablation import Kept, outcome
 from dynotune.search.bench import arm
+from dynotune.search.budget import worth_trying
 from dynotune.search.fit import CONFIDENCE, Gain, counts, value_of
 from dynotune.search.racing import DROP_ERROR, LEAST_DF, fitted, idle
 from dynotune.search.running import Search, fate_of_failure
@@ -79,6 +80,8 @@ def verdict(study: Study, spread: float | None) -> str:
     tried = [one for one in study.candidates if any(trial.arm == one.id for trial in study.trials)]
     if not study.candidates:
         return "There was nothing to try."
+    if not tried and not worth_trying(study):
+        return f"Nothing was tried: by the diagnosis, no setting can gain the margin of {study.margin:.0%}."
     if not tried and not any(estimate.phase == "screen" for estimate in study.estimates):
         return "Nothing was tried: the time was too short."
     if study.winner:

@@ -1,0 +1,117 @@
+"""Of tunes of real programs in which every candidate does nothing, how many end in a recipe?
+
+    python benchmarks/real_nothing.py [--device cuda] [--tunes 20] [--settings 8] [--only NAME]… [--lane I/N]
+        [--tune-s 120] [--budget-s S] [--out FILE] [--work FOLDER] [--no-lock]
+
+The candidates are environment variables that nothing reads; all others are left out. Programs take turns, each tune has
+a seed of its own. A tune in FILE is not made again; nothing is begun that would end after `--budget-s`. At most one
+recipe in 20 may hold any of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hardware import RESULTS
+from kept import opened, read
+from tuning_parts import Row, Setup, is_done, tuned
+from tuning_programs import PROGRAMS, Program, folder_of
+
+from dynotune import knobs
+
+USUAL = ("mlp", "starved", "gpt", "vit")
+SECONDS = {"cuda": 120.0, "cpu": 120.0}
+ALLOWED_SHARE = 1 / 20
+OVERTIME_S = 20.0
+
+
+def words_of(num_settings: int, budget_s: float, seed: int) -> list[str]:
+    """Of `dynotune tune`, with nothing to try but what does nothing."""
+    also = [word for number in range(1, num_settings + 1) for word in ("--also", f"env.DYNOTUNE_NOTHING_{number}=1")]
+    rest = [word for knob in knobs.all_knobs() for word in ("--not", knob.id)]
+    return ["tune", "--budget", f"{budget_s:.0f}s", "--seed", str(seed), *also, *rest]
+
+
+def tunes_of(programs: Sequence[Program], num: int) -> dict[str, tuple[Program, int]]:
+    """By name: the program, and the seed."""
+    return {f"{programs[at % len(programs)].name}-{at + 1:02}": (programs[at % len(programs)], at) for at in range(num)}
+
+
+def summary(tunes: dict[str, Row]) -> Row:
+    done = [row for row in tunes.values() if is_done(row)]
+    fooled = sum(bool(row["recipe"]) for row in done)
+    return {
+        "tunes": len(done),
+        "with_a_recipe": fooled,
+        "trials": sum(row["num_trials"] for row in done),
+        "kept": fooled <= ALLOWED_SHARE * len(done),
+    }
+
+
+def kept(row: Row) -> Row:
+    """Without what says the same in every tune."""
+    if not is_done(row):
+        return row
+    fates = [kind for kind, _ in row["fates"].values()]
+    names = ("recipe", "verdict", "stated", "ci", "num_trials", "noise", "run_s", "budget_s")
+    return {**{name: row[name] for name in names}, "fates": {kind: fates.count(kind) for kind in sorted(set(fates))}}
+
+
+def show(result: dict[str, Any]) -> None:
+    print("\n| tune | recipe | what became of them | trials |\n| --- | --- | --- | --- |")
+    for name, row in sorted(result["tunes"].items()):
+        if not is_done(row):
+            print(f"| {name} | failed | {row['failed'].strip().splitlines()[-1][:80]} | |")
+            continue
+        fates = ", ".join(f"{num} {kind}" for kind, num in row["fates"].items())
+        print(f"| {name} | {' '.join(row['recipe']) or 'none'} | {fates} | {row['num_trials']} |")
+    found = result["summary"]
+    print(f"{found['with_a_recipe']} of {found['tunes']} tunes ended in a recipe; {found['trials']} runs")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--tunes", type=int, default=20)
+    parser.add_argument("--settings", type=int, default=8)
+    parser.add_argument("--only", action="append", metavar="NAME", help=f"programs, in place of {', '.join(USUAL)}")
+    parser.add_argument("--lane", default="0/1", metavar="I/N")
+    parser.add_argument("--tune-s", type=float)
+    parser.add_argument("--budget-s", type=float, default=math.inf)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "dynotune-tuning")
+    parser.add_argument("--no-lock", action="store_true")
+    given = parser.parse_args()
+    until_s = time.monotonic() + given.budget_s
+    out = given.out or RESULTS / f"real_nothing_{given.device}.json"
+    setup = Setup(given.device, given.work.absolute(), lock=not given.no_lock)
+    budget_s = given.tune_s or SECONDS[given.device]
+    lane, lanes = map(int, given.lane.split("/"))
+    programs = [one for one in PROGRAMS if one.name in (given.only or USUAL) and not one.missing()]
+    for name, (program, seed) in list(tunes_of(programs, given.tunes).items())[lane::lanes]:
+        if is_done(read(out).get("tunes", {}).get(name)):
+            continue
+        if time.monotonic() + budget_s + OVERTIME_S > until_s:
+            break
+        words = words_of(given.settings, budget_s, seed)
+        folder = folder_of(program, setup.work)
+        row = kept(tuned(words, program, folder, setup, budget_s + 3 * OVERTIME_S, name))
+        with opened(out) as result:
+            tunes = result.setdefault("tunes", {})
+            tunes[name] = {**row, "seed": seed, "began": datetime.now(UTC).isoformat(timespec="seconds")}
+            result["num_settings"], result["summary"] = given.settings, summary(tunes)
+        print(f"{name}: {row.get('verdict') or row['failed'][-300:]}", flush=True)
+    result = read(out)
+    if "tunes" in result:
+        show(result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""The parts that `tuning.py` is made of: one command each, and what is kept of what it says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hardware import without_places
+from tuning_programs import AS, HERE, INFORMED, Program, folder_of, spelled
+
+Row = dict[str, Any]
+KINDS = ("tune", "verify", "informed", "autotune", "autotune-pairs", "slowai", "slowai-pairs")
+PEERS = ("autotune", "slowai")
+DYNOTUNE = [sys.executable, "-m", "dynotune"]
+PAIRS = {"verify": 8, "informed": 6, "autotune-pairs": 4, "slowai-pairs": 4}
+"""At most: what is clear after the first look, at 4 pairs, takes no more."""
+SLACK = 3.0
+"""Of an estimate, where there is time: the other arm may be slower, or compile."""
+PILOT_RUNS = 3.0
+"""Of both arms of a comparison: first runs are longer, by cold caches and compilation."""
+PEER_S = {"cuda": {"autotune": 120, "slowai": 150}, "cpu": {"autotune": 25, "slowai": 240}}
+GRACE_S = 45.0
+AS_WRITTEN = ""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where and how parts are run. `keep`: folder for what a study leaves behind; None to keep nothing."""
+
+    device: str
+    work: Path
+    keep: Path | None = None
+    lock: bool = True
+    tune_s: float | None = None
+
+
+# What is to be done
+
+
+def estimate_s(kind: str, program: Program, rows: Mapping[str, Row], setup: Setup) -> float:
+    """Most seconds that a part takes: of what it is given, or of the longest runs that it may make."""
+    if kind in PEERS:
+        return float(PEER_S[setup.device][kind]) + (30 if kind == "autotune" else 0)
+    if kind == "tune":
+        return tune_budget_s(program, setup) + 1.5 * run_s(program, rows, setup.device)
+    return (2 * PAIRS[kind] + PILOT_RUNS) * run_s(program, rows, setup.device)
+
+
+def tune_budget_s(program: Program, setup: Setup) -> float:
+    return setup.tune_s or program.tune_s[setup.device]
+
+
+def run_s(program: Program, rows: Mapping[str, Row], device: str) -> float:
+    """Of one run, as it was measured, else as it was guessed."""
+    measured = rows.get("tune", {}).get("run_s")
+    return float(measured) if measured else program.run_s[device]
+
+
+def needs_no_run(kind: str, program: Program, rows: Mapping[str, Row]) -> Row | None:
+    """What a part says without any run; None where it has to run. Raises KeyError where what it needs is missing."""
+    if kind in PEERS and kind in program.cannot:
+        return {"cannot": program.cannot[kind]}
+    if kind == "tune" or kind in PEERS:
+        return None
+    recipe = recipe_of(rows)
+    if kind == "verify":
+        return {"outcome": "nothing to verify"} if not recipe else None
+    against = INFORMED if kind == "informed" else chosen(kind, rows)
+    if against is None:
+        return {"cannot": "it gave no answer"}
+    if against == AS_WRITTEN:
+        return {"as": "written"}
+    for other in ("informed", "autotune-pairs"):
+        if other != kind and rows.get(other, {}).get("words") == against and "pairs" in rows[other]:
+            return {"as": other}
+    return None
+
+
+def chosen(kind: str, rows: Mapping[str, Row]) -> str | None:
+    """What the tool of this part's pairs chose, in words of TUNED_AS; None where it gave no answer."""
+    return rows[kind.removesuffix("-pairs")].get("chosen")
+
+
+def recipe_of(rows: Mapping[str, Row]) -> list[str]:
+    """Raises KeyError where there is no finished tune."""
+    return list(rows["tune"]["recipe"])
+
+
+def is_done(row: Row | None) -> bool:
+    """What failed is tried again."""
+    return row is not None and "failed" not in row
+
+
+# Doing it
+
+
+def do(kind: str, program: Program, rows: Mapping[str, Row], setup: Setup, left_s: float = math.inf) -> Row:
+    """Run a part; what is kept of it, with `failed` where it gave no answer.
+
+    Args:
+        left_s: a comparison may take longer than its estimate, though not longer than this.
+    """
+    began_s = time.monotonic()
+    # The pictures are made in no one's time.
+    folder = folder_of(program, setup.work)
+    planned_s = estimate_s(kind, program, rows, setup)
+    limit_s = (min(SLACK * planned_s, max(planned_s, left_s)) if kind in PAIRS else planned_s) + GRACE_S
+    if kind in PEERS:
+        row = _peer(kind, program, folder, setup, limit_s)
+    elif kind == "tune":
+        row = _tune(program, folder, setup, limit_s)
+    elif kind == "verify":
+        row = _verify(program, folder, rows, setup, limit_s)
+    else:
+        row = _against(kind, program, folder, rows, setup, limit_s)
+    return {**row, "wall_s": round(time.monotonic() - began_s, 1)}
+
+
+def _tune(program: Program, folder: Path, setup: Setup, limit_s: float) -> Row:
+    words = ["tune", "--allow", "numerics", "--budget", f"{tune_budget_s(program, setup):.0f}s"]
+    return tuned(words, program, folder, setup, limit_s)
+
+
+def tuned(words: Sequence[str], program: Program, folder: Path, setup: Setup, limit_s: float, name: str = "") -> Row:
+    """What `dynotune tune` finds; `words` begins with `tune`."""
+    with tempfile.TemporaryDirectory() as there:
+        recipe, study, report = (Path(there) / file for file in ("recipe.toml", "study.json", "report.html"))
+        ours = [*words, "--out", str(recipe), "--json", str(study), "--report", str(report)]
+        ran = _dynotune(ours, program, folder, setup, limit_s)
+        if not study.is_file():
+            return ran
+        if setup.keep is not None:
+            for file in (recipe, study, report):
+                if file.is_file():
+                    kept = setup.keep / f"{name or program.name}-{file.name}"
+                    kept.write_bytes(file.read_bytes())
+        found = json.loads(study.read_text())
+        text = recipe.read_text() if recipe.is_file() else ""
+    command = shlex.join(["dynotune", *words, "--", *spelled(program.command(setup.device))])
+    return {"command": command, **of_study(found), "recipe_toml": text}
+
+
+def of_study(study: Row) -> Row:
+    """What a result keeps of it."""
+    confirmed = study["confirmed"] or {}
+    diagnosis = study["diagnosis"]
+    return {
+        "verdict": study["verdict"],
+        "recipe": [_text(setting) for setting in study["recipe"] or []],
+        "stated": confirmed.get("speedup") if study["recipe"] else None,
+        "ci": confirmed.get("ci") if study["recipe"] else None,
+        "num_pairs": confirmed.get("num_pairs", 0),
+        "budget_s": study["budget_s"],
+        "run_s": study["run_s"],
+        "noise": study["noise"],
+        "bottleneck": diagnosis.get("bottleneck"),
+        "findings": [finding["id"] for finding in diagnosis.get("findings", [])],
+        "fates": {id_: [fate["kind"], fate["reason"]] for id_, fate in study["fates"].items()},
+        "num_trials": len(study["trials"]),
+        "guarded": {row["arm"]: [row["ok"], row["difference"], row["tolerance"]] for row in study["guarded"]},
+        "pays_off": study["pays_off"],
+        "warnings": [without_places(text) for text in study["warnings"]],
+    }
+
+
+def _text(setting: Mapping[str, Any]) -> str:
+    value = setting["value"]
+    return f"{setting['knob']}={str(value).lower() if isinstance(value, bool) else value}"
+
+
+def _verify(program: Program, folder: Path, rows: Mapping[str, Row], setup: Setup, limit_s: float) -> Row:
+    budget_s = limit_s - GRACE_S
+    with tempfile.TemporaryDirectory() as there:
+        recipe, out = Path(there) / "recipe.toml", Path(there) / "verification.json"
+        recipe.write_text(rows["tune"]["recipe_toml"])
+        words = ["recipe", "verify", str(recipe), "--pairs", str(PAIRS["verify"]), "--budget", f"{budget_s:.0f}s"]
+        ran = _dynotune([*words, "--json", str(out)], program, folder, setup, limit_s)
+        if not out.is_file():
+            return ran
+        found = json.loads(out.read_text())
+    told = {key: found[key] for key in ("outcome", "reason", "stated", "stated_ci", "differs")}
+    return {**told, **of_comparison(found["comparison"])}
+
+
+def _against(kind: str, program: Program, folder: Path, rows: Mapping[str, Row], setup: Setup, limit_s: float) -> Row:
+    """The recipe against the program as it is informed, or as a tool chose, in fresh pairs."""
+    words = INFORMED if kind == "informed" else str(chosen(kind, rows))
+    budget_s = limit_s - GRACE_S
+    with tempfile.TemporaryDirectory() as there:
+        out = Path(there) / "comparison.json"
+        ours = ["compare", *recipe_of(rows), "--against", f"{AS}={words}"]
+        ours += ["--pairs", str(PAIRS[kind]), "--budget", f"{budget_s:.0f}s", "--json", str(out)]
+        ran = _dynotune(ours, program, folder, setup, limit_s)
+        if not out.is_file():
+            return ran
+        found = json.loads(out.read_text())
+    return {"words": words, **of_comparison(found)}
+
+
+def of_comparison(comparison: Row) -> Row:
+    """What a result keeps of it."""
+    if comparison["failed"] is not None:
+        failed = comparison["failed"]
+        return {"failed": without_places(f"the {failed['arm']}: " + " | ".join(failed["last_lines"][-4:]))}
+    if comparison["speedup"] is None:
+        return {"failed": comparison["reason"] or "there were too few pairs"}
+    kept = ("verdict", "speedup", "ci", "num_pairs", "reason", "warmup_steps", "window_steps", "run_s")
+    pairs = [[pair["baseline_s"], pair["candidate_s"]] for pair in comparison["pairs"]]
+    return {**{key: comparison[key] for key in kept}, "voided": len(comparison["voided"]), "pairs": pairs}
+
+
+def _peer(tool: str, program: Program, folder: Path, setup: Setup, limit_s: float) -> Row:
+    size = "large" if setup.device == "cuda" else "small"
+    with tempfile.TemporaryDirectory() as there:
+        out = Path(there) / "chosen.json"
+        words = [sys.executable, str(HERE / "peers.py"), tool, program.net, "--size", size, "--device", setup.device]
+        words += ["--budget-s", str(PEER_S[setup.device]["autotune"]), "--out", str(out)]
+        ran = run_within(limit_s, words, folder, program.environment())
+        if not out.is_file():
+            # It had its time: that is its answer, and it is not asked again.
+            return {"chosen": None, "no_answer": ran["failed"]} if ran.get("timed_out") else ran
+        return dict(json.loads(without_places(out.read_text())))
+
+
+def _dynotune(words: Sequence[str], program: Program, folder: Path, setup: Setup, limit_s: float) -> Row:
+    ours = [*DYNOTUNE, *words, "--run-dir", str(setup.work / "records"), *([] if setup.lock else ["--no-lock"])]
+    return run_within(limit_s, [*ours, "--", *program.command(setup.device)], folder, program.environment())
+
+
+def run_within(
+    limit_s: float,
+    words: Sequence[str],
+    folder: Path,
+    env: Mapping[str, str],
+    *,
+    patience_s: float = 20.0,
+    say: Callable[[str], None] = lambda text: None,
+) -> Row:
+    """Run a command for at most so long; `failed` says how it ended where nothing came of it."""
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            words, cwd=folder, env=dict(env), stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        timed_out = False
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+        finally:
+            _end(process, patience_s)
+        said.seek(0)
+        text = said.read().decode(errors="replace")
+    say(text)
+    if timed_out:
+        return {"failed": f"it took longer than {limit_s:.0f} s", "timed_out": True}
+    return {"failed": f"it ended with {process.returncode}: {without_places(text[-1500:])}"}
+
+
+def _end(process: subprocess.Popen[bytes], patience_s: float) -> None:
+    """With its children. First as Ctrl-C does: dynotune then ends what it runs, and leaves nothing behind."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        try:
+            process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            continue

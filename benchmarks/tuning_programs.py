@@ -1,0 +1,134 @@
+"""The programs that `tuning.py` tunes: commands, what they need, and which other tuner can take them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from frameworks_diagnosed import OFFLINE
+from frameworks_diagnosed import photographs as yolo_photographs
+from hardware import without_places
+
+HERE = Path(__file__).resolve().parent / "programs" / "tuned"
+AS = "env.TUNED_AS"
+INFORMED = "informed"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command that reads TUNED_AS (programs/tuned/asked.py).
+
+    Args:
+        needs: packages without which it is skipped.
+        run_s: of one measured run on the device of that name, a guess until a run has told.
+        tune_s: the budget of its tune.
+        cannot: why a tool cannot take it.
+        prepare: makes what it reads in its folder.
+        table: knobs and values of its full factorial table, first what it has as written.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    needs: tuple[str, ...] = ("torch",)
+    run_s: Mapping[str, float] = field(default_factory=lambda: {"cuda": 9.0, "cpu": 8.0})
+    tune_s: Mapping[str, float] = field(default_factory=lambda: {"cuda": 300.0, "cpu": 150.0})
+    cannot: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    prepare: Callable[[Path], None] | None = None
+    table: Mapping[str, Mapping[str, tuple[object, ...]]] = field(default_factory=dict)
+
+    def missing(self) -> list[str]:
+        return [name for name in self.needs if importlib.util.find_spec(name) is None]
+
+    @property
+    def net(self) -> str:
+        """As peers.py names it."""
+        return self.words[1]
+
+    def command(self, device: str) -> list[str]:
+        file, *rest = self.words
+        size = "large" if device == "cuda" else "small"
+        return [sys.executable, str(HERE / file), *rest, "--size", size, "--device", device]
+
+    def environment(self) -> dict[str, str]:
+        """Ours, without what would change how the program runs."""
+        ours = {name: value for name, value in os.environ.items() if name != "TUNED_AS"}
+        return {**ours, "HF_HUB_OFFLINE": "1", **self.env}
+
+
+def photographs(folder: Path) -> None:
+    """JPEG files of 500 by 400 pixels, as ImageNet's are on average."""
+    import numpy as np
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    (folder / "pictures").mkdir(parents=True)
+    for number in range(256):
+        coarse = Image.fromarray(rng.integers(0, 255, (40, 50, 3), dtype=np.uint8))
+        picture = coarse.resize((500, 400), Image.Resampling.BICUBIC)
+        picture.save(folder / "pictures" / f"{number:03}.jpg", quality=90)
+
+
+_NOT_A_STEP = (
+    "it tunes a training step that it makes itself, of a net, a batch and an optimizer; Ultralytics makes its own "
+    "loop, loss and optimizer from a YAML file, and has no place for the step"
+)
+_NOT_INFERENCE = "it tunes training steps only"
+_YOLO_NEEDS = ("torch", "torchvision", "cv2", "ultralytics")
+
+PROGRAMS = [
+    Program(
+        "yolo-train", ("yolo.py", "train"), needs=_YOLO_NEEDS, env=OFFLINE, prepare=yolo_photographs,
+        run_s={"cuda": 14.0, "cpu": 20.0}, tune_s={"cuda": 360.0, "cpu": 240.0}, cannot={"autotune": _NOT_A_STEP},
+    ),
+    Program(
+        "yolo-predict", ("yolo.py", "predict"), needs=_YOLO_NEEDS, env=OFFLINE, prepare=yolo_photographs,
+        run_s={"cuda": 10.0, "cpu": 15.0}, cannot={"autotune": _NOT_INFERENCE},
+    ),
+    Program(
+        "resnet50-jpeg", ("train.py", "resnet50"), needs=("torch", "torchvision", "PIL"), prepare=photographs,
+        run_s={"cuda": 11.0, "cpu": 12.0},
+        table={
+            "cuda": {
+                "loader.num_workers": (4, 8, 16), "precision.autocast": ("off", "bf16"),
+                "layout.channels_last": (False, True),
+            },
+        },
+    ),
+    Program(
+        "gpt", ("train.py", "gpt"), needs=("torch", "transformers"), run_s={"cuda": 9.0, "cpu": 12.0},
+        table={
+            "cuda": {
+                "matmul.fp32_precision": ("highest", "high"), "precision.autocast": ("off", "bf16", "fp16"),
+                "optimizer.fused": (False, True),
+            },
+        },
+    ),
+    Program("bert-padded", ("train.py", "bert"), needs=("torch", "transformers"), run_s={"cuda": 9.0, "cpu": 12.0}),
+    Program(
+        "starved", ("train.py", "starved"), needs=("torch", "PIL"), prepare=photographs,
+        table={"cpu": {"loader.num_workers": (0, 1, 2), "optimizer.fused": (False, True)}},
+    ),
+    Program("mlp", ("train.py", "mlp"), run_s={"cuda": 7.0, "cpu": 7.0}),
+    Program("vit", ("train.py", "vit"), needs=("torch", "transformers"), run_s={"cuda": 10.0, "cpu": 12.0}),
+]  # fmt: skip
+
+
+def folder_of(program: Program, work: Path) -> Path:
+    """Its own folder below `work`, with what it reads in it."""
+    folder = work.absolute() / program.name
+    if not (folder / ".prepared").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        if program.prepare is not None:
+            program.prepare(folder)
+        (folder / ".prepared").touch()
+    return folder
+
+
+def spelled(words: list[str]) -> list[str]:
+    """A command as it stands in a result."""
+    return [without_places(word) if word != sys.executable else "python" for word in words]

@@ -1,0 +1,236 @@
+"""What the benchmark of tune chooses, keeps and counts; its programs are run elsewhere."""
+
+import importlib.util
+import json
+import math
+import sys
+
+import pytest
+import real_nothing
+import search_replay
+import tuning
+import tuning_parts
+import tuning_programs
+import tuning_tables
+from kept import opened, read
+from tuning_parts import Setup, needs_no_run, run_within
+
+BY_NAME = {program.name: program for program in tuning_programs.PROGRAMS}
+TABLE = {"loader.num_workers": (0, 1, 2), "loader.pin_memory": (False, True)}
+
+
+@pytest.fixture(autouse=True)
+def described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kept.describe", lambda: {"command": "as tested"})
+
+
+def module(name: str):
+    spec = importlib.util.spec_from_file_location(name, tuning_programs.HERE / f"{name}.py")
+    found = importlib.util.module_from_spec(spec)
+    sys.modules[name] = found
+    spec.loader.exec_module(found)
+    return found
+
+
+def filled(num_blocks: int, ratio: float = 0.8):
+    """A table in which two workers take `ratio` of the time, and pinning does nothing."""
+    table = tuning_tables.empty(TABLE)
+    for number in range(num_blocks):
+        # Each block on another machine.
+        pace = 1.0 + number
+        block = {key: pace * (ratio if "num_workers=2" in key else 1.0) for key in table["arms"]}
+        table = tuning_tables.with_block(table, block, {}, [3.0] * len(block))
+    return table
+
+
+# Programs
+
+
+def test_words_say_how_a_program_runs():
+    here = module("asked")
+    asked = here.asked
+    assert asked("") == here.Asked()
+    assert asked("tf32,amp=fp16,workers=3").workers == 3
+    assert asked("informed").amp == "bf16"
+    with pytest.raises(ValueError, match="fsat"):
+        asked("tf32,fsat")
+
+
+def test_what_a_tool_chose_is_put_in_those_words():
+    words = module("peers").words_of_autotune(
+        {"precision": "amp_bf16", "compile": "reduce-overhead", "channels_last": True, "fused_opt": False}
+    )
+    how = module("asked").asked(words)
+    assert (how.amp, how.compile, how.channels_last, how.tf32, how.fused) == (
+        "bf16", "reduce-overhead", True, True, False,
+    )  # fmt: skip
+    plain = {"precision": "fp32_default", "compile": "off", "channels_last": False, "fused_opt": False}
+    assert module("peers").words_of_autotune(plain) == ""
+    assert all(module("asked").asked(words) for words in module("peers").SLOWAI.values())
+
+
+def test_every_program_has_all_that_the_benchmark_asks_of_it():
+    peers = module("peers")
+    for program in tuning_programs.PROGRAMS:
+        assert program.net in peers.STEPS
+        assert set(program.cannot) <= set(tuning_parts.PEERS)
+        for device in ("cpu", "cuda"):
+            assert program.run_s[device] > 0
+            assert program.tune_s[device] > 0
+        for table in program.table.values():
+            assert len(tuning_tables.arms_of(table)) <= tuning_tables.MOST_ARMS
+    assert sum("cuda" in program.table for program in tuning_programs.PROGRAMS) == 2
+
+
+# What is left
+
+
+def test_a_part_waits_for_what_it_needs_and_is_not_done_twice():
+    gpt = BY_NAME["gpt"]
+    rows = {}
+    assert [kind for kind in tuning_parts.KINDS if tuning.left(gpt, rows, kind)] == ["tune", "autotune", "slowai"]
+    rows |= {"tune": {"recipe": ["optimizer.fused=true"]}, "autotune": {"failed": "no memory"}}
+    left = [kind for kind in tuning_parts.KINDS if tuning.left(gpt, rows, kind)]
+    assert left == ["verify", "informed", "autotune", "slowai"]
+    rows["autotune"] = {"chosen": "tf32"}
+    assert tuning.left(gpt, rows, "autotune-pairs")
+
+
+def test_nothing_is_run_for_what_is_known_already():
+    gpt, yolo = BY_NAME["gpt"], BY_NAME["yolo-predict"]
+    proved = {"tune": {"recipe": ["optimizer.fused=true"]}}
+    assert "cannot" in needs_no_run("autotune", yolo, proved)
+    assert needs_no_run("verify", gpt, {"tune": {"recipe": []}}) == {"outcome": "nothing to verify"}
+    assert needs_no_run("verify", gpt, proved) is None
+    assert needs_no_run("slowai-pairs", gpt, {**proved, "slowai": {"chosen": ""}}) == {"as": "written"}
+    assert "cannot" in needs_no_run("slowai-pairs", gpt, {**proved, "slowai": {"chosen": None}})
+    both = {**proved, "autotune-pairs": {"words": "tf32", "pairs": [[1, 1]]}, "slowai": {"chosen": "tf32"}}
+    assert needs_no_run("slowai-pairs", gpt, both) == {"as": "autotune-pairs"}
+
+
+def test_a_result_is_added_to_and_gone_on_with(tmp_path):
+    out = tmp_path / "there" / "result.json"
+    for number in range(2):
+        with opened(out) as result:
+            result.setdefault("programs", {})[f"program{number}"] = number
+    assert read(out) == {"command": "as tested", "programs": {"program0": 0, "program1": 1}}
+
+
+def test_nothing_begins_that_would_end_too_late(tmp_path, monkeypatch, capsys):
+    def refused(*_):
+        raise AssertionError("there was no time for it")
+
+    monkeypatch.setattr(tuning, "do", refused)
+    setup, out = Setup("cuda", tmp_path), tmp_path / "result.json"
+    tuning.work_on(BY_NAME["gpt"], ["tune"], setup, out, lambda: 60.0)
+    assert "another time" in capsys.readouterr().out
+    assert not out.exists()
+
+
+def test_the_plan_counts_what_is_left_only(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tuning_programs.Program, "missing", lambda self: [])
+    setup = Setup("cuda", tmp_path)
+    gpt = [BY_NAME["gpt"]]
+    whole_s = tuning.plan(gpt, tuning_parts.KINDS, {}, setup, tmp_path)
+    rows = {"tune": {"recipe": [], "run_s": 2.0}}
+    less_s = tuning.plan(gpt, tuning_parts.KINDS, {"programs": {"gpt": rows}}, setup, tmp_path)
+    assert less_s < whole_s - gpt[0].tune_s["cuda"]
+    assert "tune done" in capsys.readouterr().out
+
+
+# Tables
+
+
+def test_a_table_has_every_combination_once_the_baseline_first():
+    arms = [one.key for one in tuning_tables.arms_of(TABLE)]
+    assert arms[0] == ""
+    assert len(set(arms)) == 6
+    assert "loader.num_workers=2 loader.pin_memory=true" in arms
+    with pytest.raises(ValueError, match="more than 12"):
+        tuning_tables.arms_of({**TABLE, "optimizer.fused": (False, True), "cudnn.benchmark": (False, True)})
+
+
+def test_a_choice_is_judged_by_blocks_of_one_machine_each():
+    table = filled(3)
+    best = tuning_tables.against_best(table, ["loader.num_workers=2"])
+    assert best["speedup"] == pytest.approx(1.25)
+    assert best["reached"]
+    none = tuning_tables.against_best(table, [])
+    assert none["share"] == pytest.approx(0.8)
+    assert not none["reached"]
+    with pytest.raises(KeyError):
+        tuning_tables.against_best(table, ["loader.num_workers=8"])
+
+
+def test_an_arm_that_fails_has_no_value_and_is_not_the_best():
+    table = filled(1)
+    failing = "loader.num_workers=2"
+    block = {key: 1.0 for key in table["arms"] if key != failing}
+    table = tuning_tables.with_block(table, block, {failing: "failed: no memory"}, [3.0] * 5)
+    assert table["arms"][failing] == []
+    assert table["ends"] == {failing: "failed: no memory"}
+    assert tuning_tables.num_blocks(table) == 2
+    assert tuning_tables.against_best(table, [])["best"] != failing
+    assert table["run_s"] == pytest.approx(3.0)
+
+
+def test_a_table_is_what_the_replay_reads(tmp_path):
+    file = tmp_path / "starved_cpu.json"
+    file.write_text(json.dumps(filled(2)))
+    problem = search_replay.recorded(file, seed=0, share=0.25)
+    assert search_replay.best_of(problem) == pytest.approx(-math.log(0.8))
+    assert {one.group for one in problem.candidates} == {"input"}
+    assert problem.budget_s == pytest.approx(0.25 * 2 * 6 * 3.0)
+
+
+def test_a_whole_table_is_not_recorded_again(tmp_path):
+    file = tmp_path / "starved_cpu.json"
+    file.write_text(json.dumps(filled(2)))
+    kept = tuning_tables.record(
+        BY_NAME["starved"], Setup("cpu", tmp_path / "work"), file, blocks=2, left_s=lambda: math.inf
+    )
+    assert tuning_tables.num_blocks(kept) == 2
+    assert not (tmp_path / "work").exists()
+
+
+# What is told
+
+
+def test_the_table_says_what_was_undecided_and_what_has_no_answer():
+    rows = {
+        "verify": {"outcome": "met", "verdict": "faster", "speedup": 1.5, "ci": [1.4, 1.6]},
+        "informed": {"verdict": "undecided", "speedup": 1.01, "ci": [0.9, 1.1]},
+        "autotune-pairs": {"as": "written"},
+        "slowai-pairs": {"cannot": "it gave no answer"},
+    }
+    cells = [tuning.cell(kind, rows) for kind in rows]
+    assert cells == ["1.50× [1.40, 1.60]", "~1.01× [0.90, 1.10]", "1.50× [1.40, 1.60]ᵂ", "cannot"]
+    found = tuning.summary({"programs": {"gpt": rows, "mlp": {"verify": {"outcome": "nothing to verify"}}}})
+    assert (found["met"], found["verified"]) == (1, 1)
+    assert found["verify"]["mean"] == pytest.approx(math.sqrt(1.5))
+    assert found["informed"]["faster"] == 0
+
+
+def test_a_recipe_of_nothing_is_counted_as_one():
+    programs = [BY_NAME["mlp"], BY_NAME["starved"]]
+    tunes = real_nothing.tunes_of(programs, 20)
+    assert len({seed for _, seed in tunes.values()}) == len(tunes) == 20
+    rows = {name: {"recipe": [], "num_trials": 5} for name in tunes}
+    assert real_nothing.summary(rows)["kept"]
+    for name in list(rows)[:2]:
+        rows[name] = {"recipe": ["env.DYNOTUNE_NOTHING_1=1"], "num_trials": 5}
+    assert real_nothing.summary(rows) == {"tunes": 20, "with_a_recipe": 2, "trials": 100, "kept": False}
+
+
+def test_nothing_but_what_does_nothing_is_tried():
+    words = real_nothing.words_of(3, 60.0, seed=7)
+    assert words.count("--also") == 3
+    assert "loader.num_workers" in words
+    assert words.index("loader.num_workers") == words.index("--not", words.index("loader.num_workers") - 1) + 1
+
+
+def test_a_command_that_takes_too_long_is_ended(tmp_path):
+    endless = [sys.executable, "-c", "import threading; threading.Event().wait()"]
+    row = run_within(0.2, endless, tmp_path, {}, patience_s=5.0)
+    assert row["timed_out"]
+    assert "longer" in row["failed"]

@@ -93,7 +93,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """How two arms compare, from the blocks of one phase.
+    """How two arms compare, from the blocks of one phase; of `race` and `join`, from those of both.
 
     Args:
         arm, against: keys as in `Trial`.

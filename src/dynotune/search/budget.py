@@ -53,10 +53,9 @@ def afforded(left_s: float, run_s: float, num_candidates: int) -> Afforded:
     # The baseline: a pilot, and its place in the first blocks.
     spare = num_runs - 2 * num_pairs - (3 if several else 1)
     wanted = min(num_candidates, LEAST_ARMS)
+    runs_a_candidate = RUNS_A_CANDIDATE if several else 1.0
     for num_ablation in _ablations(num_runs) if several else (0,):
-        num_arms = min(
-            num_candidates, max(0, math.floor((spare - num_ablation) / (RUNS_A_CANDIDATE if several else 1)))
-        )
+        num_arms = min(num_candidates, max(0, math.floor((spare - num_ablation) / runs_a_candidate)))
         if num_arms >= wanted:
             break
     to_race = spare - num_ablation

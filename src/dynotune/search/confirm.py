@@ -135,9 +135,12 @@ def _summary(search: Search, comparison: Comparison, name: ArmName, key: str) ->
     starts = [trial.time_to_first_step_s for trial in search.trials("confirm") if trial.arm == key]
     first_steps = [start for start in starts if start is not None]
     start_s = statistics.median(first_steps) if first_steps else None
-    if not values or search.study.objective != "throughput":
+    if not values:
         return ArmSummary(time_to_first_step_s=start_s)
     median = statistics.median(values)
+    summary = ArmSummary(value=median, time_to_first_step_s=start_s)
+    if comparison.objective != "throughput":
+        return summary
     if comparison.unit == "step":
-        return ArmSummary(s_per_step=median, time_to_first_step_s=start_s)
-    return ArmSummary(s_per_sample=median, samples_per_s=1 / median, time_to_first_step_s=start_s)
+        return replace(summary, s_per_step=median)
+    return replace(summary, s_per_sample=median, samples_per_s=1 / median)

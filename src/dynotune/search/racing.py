@@ -73,7 +73,7 @@ def look(search: Search) -> Model:
         gain = model.gain(frozenset(feature.ids))
         if gain.num_blocks:
             key = arm(by_id[id_].setting for id_ in feature.ids).key
-            found.append(estimate_of(key, "", "join", gain))
+            found.append(estimate_of(key, "", "race" if len(feature.ids) == 1 else "join", gain))
     search.estimate(found)
     candidates = taking_part(search)
     if model.df >= LEAST_DF:

@@ -1,0 +1,172 @@
+"""Batches through three threads at once: one reads and uploads, one launches, the caller's takes results.
+
+    source ─▶ [reader: read, copy, upload, letterbox] ─▶ [launcher: forward, NMS] ─▶ [caller: results]
+
+At most `depth` batches are on their way. Order is kept: each thread hands on first in, first out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
+from typing import Any, Generic, Protocol, TypeVar
+
+__all__ = ["Stages", "run"]
+
+Staged = TypeVar("Staged")
+Launched = TypeVar("Launched")
+Result = TypeVar("Result")
+Tag = TypeVar("Tag")
+
+
+class Stages(Protocol[Staged, Launched, Result]):
+    """The work itself. Each is called from one thread at a time."""
+
+    def stage(self, frames: list[Any]) -> Staged: ...
+    def launch(self, staged: Staged) -> Launched: ...
+    def collect(self, launched: Launched) -> Result: ...
+    def abandon(self, staged: Staged) -> None:
+        """Gives back what `stage` took."""
+
+    def discard(self, launched: Launched) -> None:
+        """Gives back what `launch` holds, without a result."""
+
+
+class _End:
+    """No more comes; `error` is why, where it is not the source's end."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+class _Pipeline(Generic[Staged, Launched, Result, Tag]):
+    """Nothing here refers to the iterator that the caller holds, so that dropping it ends the threads."""
+
+    def __init__(
+        self, stages: Stages[Staged, Launched, Result], batches: Iterator[tuple[list[Any], Tag]], depth: int
+    ) -> None:
+        self._stages, self._batches = stages, batches
+        self._room = threading.Semaphore(depth)
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._staged: SimpleQueue[tuple[Staged, Tag] | _End] = SimpleQueue()
+        self._launched: SimpleQueue[tuple[Launched, Tag] | _End] = SimpleQueue()
+        self._ended = False
+        # Daemons: a source that never returns must not keep the interpreter from its exit.
+        for name, work in (("reader", self._read), ("launcher", self._launch)):
+            threading.Thread(target=work, name=f"dynotune-{name}", daemon=True).start()
+
+    def _read(self) -> None:
+        error: BaseException | None = None
+        try:
+            while True:
+                # Before the frames are drawn, so that none lies unprocessed in a batch of its own.
+                self._room.acquire()
+                if self._stopped:
+                    break
+                try:
+                    frames, tag = next(self._batches)
+                except StopIteration:
+                    break
+                staged = self._stage(frames)
+                if staged is None:
+                    break
+                with self._lock:
+                    given_up = self._stopped
+                    if not given_up:
+                        self._staged.put((staged, tag))
+                if given_up:
+                    self._stages.abandon(staged)
+                    break
+        except BaseException as caught:
+            error = caught
+        with self._lock:
+            if not self._stopped:
+                self._staged.put(_End(error))
+
+    def _stage(self, frames: list[Any]) -> Staged | None:
+        """None where the caller has gone meanwhile: then nothing of the detector may be touched any more."""
+        with self._lock:
+            if self._stopped:
+                return None
+            self._staging = threading.Event()
+        try:
+            return self._stages.stage(frames)
+        finally:
+            self._staging.set()
+
+    _staging: threading.Event | None = None
+
+    def _launch(self) -> None:
+        end: _End | None = None
+        while True:
+            item = self._staged.get()
+            if isinstance(item, _End):
+                self._launched.put(end or item)
+                return
+            staged, tag = item
+            try:
+                if end is not None or self._stopped:
+                    self._stages.abandon(staged)
+                    continue
+                self._launched.put((self._stages.launch(staged), tag))
+            except BaseException as error:
+                end = _End(error)
+                self._room.release()
+                with self._lock:
+                    # The reader may wait for a source for long: what failed is told at once.
+                    if not self._stopped:
+                        self._stopped = True
+                        self._staged.put(end)
+
+    def next(self) -> tuple[Result, Tag] | None:
+        """The next batch's result; None at the end. Raises what ended it."""
+        if self._ended:
+            return None
+        item = self._launched.get()
+        if isinstance(item, _End):
+            self._ended = True
+            if item.error is not None:
+                raise item.error
+            return None
+        launched, tag = item
+        try:
+            return self._stages.collect(launched), tag
+        finally:
+            self._room.release()
+
+    def close(self) -> None:
+        """Ends the threads and gives everything back; waits for work in flight, never for the source."""
+        with self._lock:
+            first, self._stopped = not self._stopped, True
+            staging = self._staging
+            if first:
+                self._staged.put(_End())
+        self._room.release()
+        if staging is not None:
+            staging.wait()
+        while not self._ended:
+            item = self._launched.get()
+            if isinstance(item, _End):
+                self._ended = True
+            else:
+                self._stages.discard(item[0])
+
+
+def run(
+    stages: Stages[Staged, Launched, Result], batches: Iterator[tuple[list[Any], Tag]], depth: int
+) -> Iterator[tuple[Result, Tag]]:
+    """Results of `batches` (frames and a tag each) in their order, with the tag.
+
+    Closing or dropping the iterator ends it early: batches in flight are waited for and given back.
+
+    Raises:
+        Whatever a stage or `batches` raised, after the results of the batches before.
+    """
+    pipeline = _Pipeline(stages, batches, depth)
+    try:
+        while (done := pipeline.next()) is not None:
+            yield done
+    finally:
+        pipeline.close()

@@ -15,13 +15,13 @@ from dynotune.runtime.errors import (
     CaptureError,
     ClosedError,
     DeviceError,
+    DynotuneRuntimeError,
     ForkedError,
     InputError,
     NumericsError,
     PoolExhausted,
     SourceError,
     TooLargeError,
-    DynotuneRuntimeError,
 )
 
 if TYPE_CHECKING:

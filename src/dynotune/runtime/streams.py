@@ -38,6 +38,7 @@ class Streams(Protocol):
     device: torch.device
     pins: bool  # whether host memory is worth pinning
 
+    def holds(self, tensor: torch.Tensor) -> bool: ...
     def current(self) -> Stream: ...
     def side(self) -> Stream: ...
     def on(self, stream: Stream) -> AbstractContextManager[Any]: ...
@@ -56,6 +57,9 @@ class _CudaStreams:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        return tensor.device == self.device  # type: ignore[no-any-return]
 
     def current(self) -> Stream:
         return torch.cuda.current_stream(self.device)
@@ -76,7 +80,14 @@ class _CudaStreams:
         stream.wait_event(event)
 
     def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
-        tensor.record_stream(stream)
+        if tensor.layout == torch.strided:
+            tensor.record_stream(stream)
+        elif tensor.layout == torch.sparse_coo:
+            tensor._indices().record_stream(stream)
+            tensor._values().record_stream(stream)
+        else:
+            for part in (tensor.crow_indices(), tensor.col_indices(), tensor.values()):
+                part.record_stream(stream)
 
     def copy(self, into: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
         with torch.cuda.stream(stream):
@@ -111,6 +122,9 @@ class _HostOnly:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        return tensor.device == self.device  # type: ignore[no-any-return]
 
     def current(self) -> Stream:
         return None

@@ -84,36 +84,27 @@ def is_end_to_end(shape: Iterable[int]) -> bool:
     return as_rows
 
 
-def _attribute_tensors(model: nn.Module) -> list[Tensor]:
-    """Tensors that modules hold as plain attributes.
-
-    YOLO heads keep anchors of the last input size so, and put others in their place at the next size. A captured graph
-    goes on reading the old ones: they must not be freed.
-    """
-    return [value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)]
-
-
 @dataclass(eq=False, slots=True)
 class Lane:
     """The buffers of one batch on its way; they belong to it from the upload until its result is taken.
 
     Args:
         images: `[B, 3, H, W]`, what the letterbox fills.
-        raw: the model's output, copied, so that the next batch's forward need not wait for suppression.
-        candidates: of `PostProcess`, on the device.
-        host: its packed detections, in pinned memory.
+        host: the packed detections of `PostProcess`, in pinned memory.
         places: `[B, 5]`, see `PostProcess`.
         ready: recorded behind the letterbox.
         done: recorded behind the copy into `host`.
+        candidates: of `PostProcess`, on the device.
+        held: what other streams than the one that allocated it read until `done`.
     """
 
     images: Tensor
-    raw: Tensor
-    candidates: Tensor
     host: Tensor
     places: Tensor
     ready: Event | None = None
     done: Event | None = None
+    candidates: Tensor | None = None
+    held: tuple[Tensor, ...] = ()
 
 
 class Network:
@@ -140,19 +131,17 @@ class Network:
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         self._post = post
         device = device_streams.device
+        # Outputs are copied, not lent: the next forward need not wait until suppression has read them.
         self.engine = Engine(
-            model, shapes=[shape], dtype=dtype, channels_last=channels_last, graphs=graphs,
-            device=device, borrow=True, **options,
-        )  # fmt: skip
-        self._kept = _attribute_tensors(model)
-        raw = self.engine(self._new_images())
-        self._raw_shape, self._raw_dtype = raw.shape, raw.dtype
-        # On the CPU suppression looks only at what is there, which a graph cannot.
+            model, shapes=[shape], dtype=dtype, channels_last=channels_last, graphs=graphs, device=device, **options
+        )
+        # On the CPU suppression looks only at the candidates there are, which a graph cannot.
         self.suppression: Engine | None = None
         if device_streams.pins:
+            raw = self.engine(self._new_images())
             shapes = [(tuple(raw.shape), (shape[0], 5))]
             self.suppression = Engine(
-                post, shapes=shapes, dtype=torch.float32, graphs=graphs, device=device, borrow=True
+                post, shapes=shapes, dtype=torch.float32, compile=False, graphs=graphs, device=device
             )  # fmt: skip
         self._free: list[Lane] = []
         self.num_lanes = 0
@@ -166,16 +155,11 @@ class Network:
         if self._free:
             return self._free.pop()
         self.num_lanes += 1
-        device = self._streams.device
-        num_rows = min(self._post.top_k, self._raw_shape[2]) if not self._post.end_to_end else self._raw_shape[1]
-        host_shape = (self._shape[0], self._post.max_det + 1, 6)
-        num_host_bytes = 4 * host_shape[0] * host_shape[1] * host_shape[2]
+        batch, num_rows = self._shape[0], self._post.max_det + 1
         return Lane(
             images=self._new_images(),
-            raw=torch.empty(self._raw_shape, dtype=self._raw_dtype, device=device),
-            candidates=torch.empty(self._shape[0], num_rows, 6, device=device),
-            host=self._streams.pinned(num_host_bytes).view(torch.float32).view(host_shape),
-            places=torch.ones(self._shape[0], 5, device=device),
+            host=self._streams.pinned(4 * batch * num_rows * 6).view(torch.float32).view(batch, num_rows, 6),
+            places=torch.ones(batch, 5, device=self._streams.device),
         )
 
     def give_lane(self, lane: Lane) -> None:
@@ -185,16 +169,18 @@ class Network:
     def enqueue(self, lane: Lane, compute: Stream, post: Stream) -> None:
         """Forward on `compute`, then suppression and the copy to the host on `post`; waits for nothing."""
         with self._streams.on(compute):
-            lane.raw.copy_(self.engine(lane.images))
+            raw = self.engine(lane.images)
         self._streams.wait(post, self._streams.record(compute))
         with self._streams.on(post):
-            packed, candidates = (self.suppression or self._post)(lane.raw, lane.places)
-            lane.candidates.copy_(candidates)
+            packed, lane.candidates = (self.suppression or self._post)(raw, lane.places)
             lane.host.copy_(packed, non_blocking=True)
         lane.done = self._streams.record(post)
+        # The lane is used again after the host has seen `done`: until then nothing of this is freed.
+        lane.held = (raw, packed)
 
     def settle(self, lane: Lane, post: Stream) -> None:
         """Suppression to its end for a batch that was not settled; waits for the device."""
+        assert lane.candidates is not None
         with self._streams.on(post):
             packed = self._post.settle(lane.candidates, lane.places, lane.host.to(self._streams.device))
             lane.host.copy_(packed)

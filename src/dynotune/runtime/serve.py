@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from dynotune.runtime import pipeline
-from dynotune.runtime.batches import Batches
+from dynotune.runtime.lanes import Lanes
 from dynotune.runtime.detections import Detections
 from dynotune.runtime.errors import DynotuneRuntimeError, InputError, SourceError
 from dynotune.runtime.frames import Frame
@@ -89,10 +89,10 @@ class _Mux:
     """Reads the sources and forms batches. Refers to nothing that its user holds, so that dropping that ends it."""
 
     def __init__(
-        self, batches: Batches, sources: Mapping[str, Iterable[Frame]], *, max_wait_s: float, max_batch: int, drop: Drop,
+        self, lanes: Lanes, sources: Mapping[str, Iterable[Frame]], *, max_wait_s: float, max_batch: int, drop: Drop,
         queue: int,
     ) -> None:  # fmt: skip
-        self._batches = batches
+        self._lanes = lanes
         self._max_wait_s, self._max_batch, self._drop, self._queue = max_wait_s, max_batch, drop, queue
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
@@ -120,7 +120,7 @@ class _Mux:
         error: DynotuneRuntimeError | None = None
         try:
             for index, frame in enumerate(source.frames):
-                waiting = _Waiting(source, index, frame, self._batches.key(frame), time.monotonic())
+                waiting = _Waiting(source, index, frame, self._lanes.key(frame), time.monotonic())
                 if not self._enqueue(source, waiting):
                     return
         except DynotuneRuntimeError as caught:
@@ -240,7 +240,7 @@ class Server:
     """
 
     def __init__(
-        self, batches: Batches, sources: Mapping[str, Iterable[Frame]] | Sequence[Iterable[Frame]], *,
+        self, lanes: Lanes, sources: Mapping[str, Iterable[Frame]] | Sequence[Iterable[Frame]], *,
         max_wait_s: float, max_batch: int, drop: Drop, queue: int, depth: int,
     ) -> None:  # fmt: skip
         named = sources if isinstance(sources, Mapping) else {str(number): one for number, one in enumerate(sources)}
@@ -250,8 +250,8 @@ class Server:
             raise InputError(f"drop is {drop!r}; it is 'never', 'oldest' or 'newest'.")
         if queue < 1 or depth < 1 or max_wait_s < 0:
             raise InputError(f"queue ({queue}) and depth ({depth}) are at least 1, max_wait_s ({max_wait_s}) at least 0.")
-        self._mux = _Mux(batches, named, max_wait_s=max_wait_s, max_batch=max_batch, drop=drop, queue=queue)
-        self._results = _results(self._mux, pipeline.run(batches, self._mux.batches(), depth))
+        self._mux = _Mux(lanes, named, max_wait_s=max_wait_s, max_batch=max_batch, drop=drop, queue=queue)
+        self._results = _results(self._mux, pipeline.run(lanes, self._mux.batches(), depth))
         self._mux.start()
         # A server that is dropped ends its threads.
         self._end = weakref.finalize(self, self._mux.stop)

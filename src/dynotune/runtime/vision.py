@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from dynotune.runtime import pipeline, serve, streams
-from dynotune.runtime.batches import Batches, Options, UnderWay
 from dynotune.runtime.detections import Detections
 from dynotune.runtime.errors import InputError
 from dynotune.runtime.frames import Frame, consecutive
+from dynotune.runtime.lanes import Lanes, Options, UnderWay
 from dynotune.runtime.lifetime import Lifetime
 from dynotune.runtime.network import checked_model
 
@@ -97,12 +97,12 @@ class Detector:
         )  # fmt: skip
         self._lifetime = Lifetime("Detector")
         device_streams = streams.of(own_device if device is None else device)
-        self._batches = Batches(model, device_streams, options, self._lifetime)
+        self._lanes = Lanes(model, device_streams, options, self._lifetime)
 
     @property
     def device(self) -> torch.device:
         """Where the work is done."""
-        return self._batches.device_streams.device
+        return self._lanes.device_streams.device
 
     def prepare(self, *frame_sizes: tuple[int, int]) -> None:
         """Builds what frames of these sizes (height, width) need, for every batch size; otherwise the first frame does.
@@ -111,7 +111,7 @@ class Detector:
         """
         self._lifetime.check()
         for size in frame_sizes:
-            self._batches.prepare(size)
+            self._lanes.prepare(size)
 
     def predict(self, frames: Frame | Sequence[Frame]) -> list[Detections]:
         """Detections of each frame, in the order given.
@@ -132,15 +132,15 @@ class Detector:
         listed = [frames] if hasattr(frames, "shape") else list(frames)
         alike: dict[tuple[int, int], list[int]] = {}
         for number, frame in enumerate(listed):
-            alike.setdefault(self._batches.key(frame, f"Frame {number}"), []).append(number)
-        largest = self._batches.options.largest
+            alike.setdefault(self._lanes.key(frame, f"Frame {number}"), []).append(number)
+        largest = self._lanes.options.largest
         parts = [group[at : at + largest] for group in alike.values() for at in range(0, len(group), largest)]
         results: dict[int, Detections] = {}
         under_way: deque[tuple[UnderWay, list[int]]] = deque()
         try:
             for part in parts:
-                batch = self._batches.stage([listed[number] for number in part])
-                under_way.append((self._batches.launch(batch), part))
+                batch = self._lanes.stage([listed[number] for number in part])
+                under_way.append((self._lanes.launch(batch), part))
                 # While one is waited for, the device has the next.
                 if len(under_way) > 1:
                     self._take(results, under_way)
@@ -148,12 +148,12 @@ class Detector:
                 self._take(results, under_way)
         finally:
             for batch, _ in under_way:
-                self._batches.discard(batch)
+                self._lanes.discard(batch)
         return [results[number] for number in range(len(listed))]
 
     def _take(self, results: dict[int, Detections], under_way: deque[tuple[UnderWay, list[int]]]) -> None:
         batch, numbers = under_way.popleft()
-        results.update(zip(numbers, self._batches.collect(batch), strict=True))
+        results.update(zip(numbers, self._lanes.collect(batch), strict=True))
 
     def stream(self, source: Iterable[Frame], depth: int = 3) -> Iterator[Detections]:
         """Detections of a source's frames, in order, while the next ones are read, uploaded and computed.
@@ -177,8 +177,8 @@ class Detector:
         return self._stream(source, depth)
 
     def _stream(self, source: Iterable[Frame], depth: int) -> Iterator[Detections]:
-        batches = consecutive(source, self._batches.key, self._batches.options.largest)
-        under_way = pipeline.run(self._batches, batches, depth)
+        batches = consecutive(source, self._lanes.key, self._lanes.options.largest)
+        under_way = pipeline.run(self._lanes, batches, depth)
         try:
             for results, _ in under_way:
                 yield from results
@@ -211,20 +211,20 @@ class Detector:
             InputError: arguments that make no sense. ClosedError, ForkedError.
         """
         self._lifetime.check()
-        largest = self._batches.options.largest
+        largest = self._lanes.options.largest
         if max_batch is not None and not 1 <= max_batch <= largest:
             raise InputError(
                 f"max_batch is {max_batch}; this detector takes 1 to {largest} frames a batch.",
                 hint="Give the detector a larger `batch`, or several: batch=(1, 4, 16).",
             )
         return serve.Server(
-            self._batches, sources, max_wait_s=max_wait_s, max_batch=max_batch or largest, drop=drop, queue=queue,
+            self._lanes, sources, max_wait_s=max_wait_s, max_batch=max_batch or largest, drop=drop, queue=queue,
             depth=depth,
         )  # fmt: skip
 
     def stats(self) -> DetectorStats:
         """What was done so far; also after `close()`."""
-        networks, counts = self._batches.networks, self._batches.counts
+        networks, counts = self._lanes.networks, self._lanes.counts
         return DetectorStats(
             num_frames=counts.frames,
             num_batches=counts.batches,
@@ -233,13 +233,13 @@ class Detector:
             num_unsettled=counts.unsettled,
             num_lanes=sum(network.num_lanes for network in networks.values()),
             engines={name: network.engine.stats() for name, network in networks.items()},
-            stager=self._batches.stager.stats(),
+            stager=self._lanes.stager.stats(),
         )
 
     def close(self) -> None:
         """Waits for work under way and gives graphs, buffers and pinned memory back. Results stay valid."""
         if self._lifetime.close():
-            self._batches.close()
+            self._lanes.close()
 
     def __enter__(self) -> Detector:
         self._lifetime.check()

@@ -41,7 +41,7 @@ class Detections:
         return self.rows[:, 5].long()
 
     def __len__(self) -> int:
-        return self.rows.shape[0]
+        return int(self.rows.shape[0])
 
     def __repr__(self) -> str:
         return f"Detections({len(self)} of {self.num_candidates} candidates)"

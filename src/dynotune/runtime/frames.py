@@ -49,9 +49,7 @@ def size_of(frame: Frame, *, max_size: tuple[int, int], name: str = "The frame")
     return height, width
 
 
-def consecutive(
-    source: Iterable[T], key: Callable[[T], object], max_batch: int
-) -> Iterator[tuple[list[T], list[T]]]:
+def consecutive(source: Iterable[T], key: Callable[[T], object], max_batch: int) -> Iterator[tuple[list[T], list[T]]]:
     """Batches of neighbours with one key, of at most `max_batch`, in order; each stands twice, as frames and as tags.
 
     What was read before the source raised, or gave something that `key` refuses, comes first.
@@ -93,4 +91,3 @@ def consecutive(
         yield batch, batch
     if failed is not None:
         raise failed
-

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,6 +105,8 @@ class Lanes:
         self._before, self._forward, self._after = (self.device_streams.side() for _ in range(3))
         # Two locks, so that one batch is uploaded while another is launched; who needs both takes _staging first.
         self._staging, self._launching = threading.RLock(), threading.RLock()
+        # Of lanes and counts, held for a moment.
+        self._state = threading.Lock()
         chunk = min(CHUNK, self.options.largest)
         frame_bytes = 3 * self.options.max_frame[0] * self.options.max_frame[1]
         self.stager = Stager(chunk * frame_bytes, torch.uint8, self.device_streams.device, self.options.depth)
@@ -139,12 +141,12 @@ class Lanes:
 
     def stage(self, frames: Sequence[Frame]) -> UnderWay:
         """Uploads frames of one key and letterboxes them into a lane; waits only for room in the staging ring."""
-        with self._staging, torch.inference_mode():
+        with self._staging, torch.no_grad():
             self.lifetime.check()
             at = self.placement(frames[0])
             fits = next(size for size in self.options.sizes if size >= len(frames))
             network = self._network(fits, at.height, at.width)
-            with self._launching:
+            with self._state:
                 lane = network.take_lane()
             batch = UnderWay(network, lane, len(frames))
             try:
@@ -161,30 +163,40 @@ class Lanes:
         with self.device_streams.on(self._before):
             start = 0
             while start < len(frames):
-                size = tuple(frames[start].shape[:2])
                 num = _num_alike(frames, start, min(CHUNK, self.options.largest))
-                letterbox, where = self._letterbox(size)
-                into = lane.images[start : start + num]
-                lane.places[start : start + num].copy_(where.expand(num, 5))
-                self._upload(frames[start : start + num], letterbox, into)
+                self._place(lane, frames[start : start + num], start)
                 start += num
         lane.ready = self.device_streams.record(self._before)
 
-    def _upload(self, frames: Sequence[Frame], letterbox: Letterbox, into: Tensor) -> None:
+    def _place(self, lane: Lane, frames: Sequence[Frame], start: int) -> None:
+        """Puts frames of one size into the lane's images from `start` on."""
+        places = slice(start, start + len(frames))
+        size = tuple(frames[0].shape[:2])
+        letterbox, where = self._letterbox(size)
+        # The grey around a picture, and where it lies, are there already where frames of its size came before.
+        pads = any(before != size for before in lane.sizes[places])
+        lane.sizes[places] = [None] * len(frames)
+        if pads:
+            lane.places[places].copy_(where.expand(len(frames), 5))
+        self._upload(frames, lambda uploaded: letterbox(uploaded, lane.images[places], pads=pads))
+        lane.sizes[places] = [size] * len(frames)
+
+    def _upload(self, frames: Sequence[Frame], use: Callable[[Tensor], object]) -> None:
+        """Calls `use` with the frames as one tensor on the device, valid until it returns on this stream."""
         if isinstance(frames[0], Tensor) and frames[0].device.type != "cpu":
             for frame in frames:
                 self.device_streams.keep(frame, self._before)
-            letterbox(torch.stack(list(frames)), into)
+            use(torch.stack(list(frames)))
             return
         lease = self.stager.lend(list(frames), self._uploads)
         try:
-            letterbox(lease.tensor, into)
+            use(lease.tensor)
         finally:
             lease.release(self._before)
 
     def launch(self, batch: UnderWay) -> UnderWay:
         """Forward, suppression and the copy of the results to the host, enqueued; waits for nothing."""
-        with self._launching, torch.inference_mode():
+        with self._launching, torch.no_grad():
             try:
                 self.lifetime.check()
                 assert batch.lane.ready is not None
@@ -205,7 +217,7 @@ class Lanes:
             counts = lane.host[: batch.num_frames, max_det, :4].tolist()
             unsettled = not all(count[SETTLED] for count in counts)
             if unsettled:
-                with self._launching, torch.inference_mode():
+                with torch.no_grad():
                     network.settle(lane, self._after)
                 counts = lane.host[: batch.num_frames, max_det, :4].tolist()
             # A copy, as the lane's memory is used again; one a batch, of which each frame has its part.
@@ -215,35 +227,32 @@ class Lanes:
             raise
         assert lane.candidates is not None
         num_rows = lane.candidates.shape[1]
-        self._release(batch)
-        if not all(count[FINITE] for count in counts):
-            raise NumericsError(
-                "The model's output has values that are not finite.",
-                hint="Its weights may be damaged, or too large for half precision: try dtype=torch.float32.",
-            )
-        results = [
-            Detections(rows[index, : int(count[NUM_KEPT])], num, max(0, num - num_rows))
-            for index, count in enumerate(counts)
-            if (num := int(count[NUM_CANDIDATES])) >= 0
-        ]
-        with self._launching:
+        results = []
+        for found, count in zip(rows, counts, strict=True):
+            num_candidates = int(count[NUM_CANDIDATES])
+            kept = found[: int(count[NUM_KEPT])]
+            results.append(Detections(kept, num_candidates, max(0, num_candidates - num_rows)))
+        with self._state:
+            network.give_lane(lane)
             self.counts.batches += 1
             self.counts.frames += batch.num_frames
             self.counts.unsettled += unsettled
             self.counts.candidates += sum(found.num_candidates for found in results)
             self.counts.cut += sum(found.num_cut for found in results)
+        if not all(count[FINITE] for count in counts):
+            raise NumericsError(
+                "The model's output has values that are not finite.",
+                hint="Its weights may be damaged, or too large for half precision: try dtype=torch.float32.",
+            )
         return results
 
     def abandon(self, batch: UnderWay) -> None:
         """Gives a batch's buffers back without a result, once nothing works on them any more."""
         self._drain()
-        self._release(batch)
+        with self._state:
+            batch.network.give_lane(batch.lane)
 
     discard = abandon
-
-    def _release(self, batch: UnderWay) -> None:
-        with self._launching:
-            batch.network.give_lane(batch.lane)
 
     def _drain(self) -> None:
         for stream in (self._before, self._forward, self._after):
@@ -288,7 +297,7 @@ class Lanes:
             if end_to_end is None:
                 parameter = next(self.model.parameters())
                 blank = torch.zeros(1, 3, height, width, dtype=parameter.dtype, device=parameter.device)
-                with torch.inference_mode():
+                with torch.no_grad():
                     end_to_end = is_end_to_end(self._model(blank).shape)
             self._post = PostProcess(end_to_end=end_to_end, **self.options.post)
         return self._post

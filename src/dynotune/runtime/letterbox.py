@@ -100,12 +100,13 @@ class Letterbox:
         weights = torch.stack([y[:, None] * x for y in by_row for x in by_column])
         self._weights = weights.reshape(4, -1, 1)
 
-    def __call__(self, frames: Tensor, out: Tensor) -> Tensor:
+    def __call__(self, frames: Tensor, out: Tensor, *, pads: bool = True) -> Tensor:
         """Letterbox `frames` into `out`.
 
         Args:
             frames: uint8 `[B, frame_height, frame_width, 3]`, contiguous.
-            out: `[B, 3, height, width]` of a floating dtype and any layout; every element is written, 0 to 1.
+            out: `[B, 3, height, width]` of a floating dtype and any layout; written with 0 to 1.
+            pads: fill what is around the picture too; it may be there from the last frames of this size.
 
         Returns:
             `out`.
@@ -116,7 +117,7 @@ class Letterbox:
         if self._swap:
             mixed = mixed.flip(-1)
         picture = mixed.view(batch, at.resized_height, at.resized_width, 3).permute(0, 3, 1, 2)
-        if (at.resized_height, at.resized_width) != (at.height, at.width):
+        if pads and (at.resized_height, at.resized_width) != (at.height, at.width):
             out.fill_(GREY / 255)
         rows = slice(at.top, at.top + at.resized_height)
         out[:, :, rows, at.left : at.left + at.resized_width].copy_(picture)

@@ -17,7 +17,7 @@ from dynotune.runtime.streams import Event, Stream, Streams
 __all__ = ["Lane", "Network", "OneOutput", "checked_model", "is_end_to_end"]
 
 
-class OneOutput(nn.Module):
+class OneOutput(nn.Module):  # type: ignore[misc]
     """The model with its detections as the only output.
 
     YOLO models return a tuple or list in evaluation, detections first.
@@ -92,6 +92,7 @@ class Lane:
         images: `[B, 3, H, W]`, what the letterbox fills.
         host: the packed detections of `PostProcess`, in pinned memory.
         places: `[B, 5]`, see `PostProcess`.
+        sizes: of the frame (height, width) that each image was last filled from.
         ready: recorded behind the letterbox.
         done: recorded behind the copy into `host`.
         candidates: of `PostProcess`, on the device.
@@ -101,6 +102,7 @@ class Lane:
     images: Tensor
     host: Tensor
     places: Tensor
+    sizes: list[tuple[int, int] | None]
     ready: Event | None = None
     done: Event | None = None
     candidates: Tensor | None = None
@@ -160,6 +162,7 @@ class Network:
             images=self._new_images(),
             host=self._streams.pinned(4 * batch * num_rows * 6).view(torch.float32).view(batch, num_rows, 6),
             places=torch.ones(batch, 5, device=self._streams.device),
+            sizes=[None] * batch,
         )
 
     def give_lane(self, lane: Lane) -> None:

@@ -77,11 +77,11 @@ def nms(boxes: Tensor, scores: Tensor, iou: float, *, classes: Tensor | None = N
     order = torch.sort(scores, descending=True, stable=True).indices
     grouped = None if classes is None else classes[order][None]
     beats = overlaps(boxes[order][None].float(), grouped, iou, torch.float32)
-    kept, _ = suppress(beats, torch.ones_like(beats[:, 0]), None)
+    kept, _ = suppress(beats, beats.new_ones(1, len(order)), None)
     return order[kept[0] > 0]
 
 
-class PostProcess(nn.Module):
+class PostProcess(nn.Module):  # type: ignore[misc]
     """From a YOLO model's output to detections in image coordinates, without waiting for the device.
 
     Args:

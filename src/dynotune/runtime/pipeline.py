@@ -8,7 +8,7 @@ At most `depth` batches are on their way. Order is kept: each thread hands on fi
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -16,7 +16,7 @@ __all__ = ["Stages", "run"]
 
 Staged = TypeVar("Staged")
 Launched = TypeVar("Launched")
-Result = TypeVar("Result")
+Result = TypeVar("Result", covariant=True)
 Tag = TypeVar("Tag")
 
 
@@ -53,6 +53,9 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
         self._staged: SimpleQueue[tuple[Staged, Tag] | _End] = SimpleQueue()
         self._launched: SimpleQueue[tuple[Launched, Tag] | _End] = SimpleQueue()
         self._ended = False
+        # Set while the reader holds nothing that belongs to the stages.
+        self._handed_on = threading.Event()
+        self._handed_on.set()
         # Daemons: a source that never returns must not keep the interpreter from its exit.
         for name, work in (("reader", self._read), ("launcher", self._launch)):
             threading.Thread(target=work, name=f"dynotune-{name}", daemon=True).start()
@@ -69,15 +72,7 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
                     frames, tag = next(self._batches)
                 except StopIteration:
                     break
-                staged = self._stage(frames)
-                if staged is None:
-                    break
-                with self._lock:
-                    given_up = self._stopped
-                    if not given_up:
-                        self._staged.put((staged, tag))
-                if given_up:
-                    self._stages.abandon(staged)
+                if not self._stage(frames, tag):
                     break
         except BaseException as caught:
             error = caught
@@ -85,18 +80,23 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
             if not self._stopped:
                 self._staged.put(_End(error))
 
-    def _stage(self, frames: list[Any]) -> Staged | None:
-        """None where the caller has gone meanwhile: then nothing of the detector may be touched any more."""
+    def _stage(self, frames: list[Any], tag: Tag) -> bool:
+        """False where the caller has gone meanwhile: then nothing of the stages may be touched any more."""
         with self._lock:
             if self._stopped:
-                return None
-            self._staging = threading.Event()
+                return False
+            self._handed_on.clear()
         try:
-            return self._stages.stage(frames)
+            staged = self._stages.stage(frames)
+            with self._lock:
+                wanted = not self._stopped
+                if wanted:
+                    self._staged.put((staged, tag))
+            if not wanted:
+                self._stages.abandon(staged)
+            return wanted
         finally:
-            self._staging.set()
-
-    _staging: threading.Event | None = None
+            self._handed_on.set()
 
     def _launch(self) -> None:
         end: _End | None = None
@@ -140,12 +140,10 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
         """Ends the threads and gives everything back; waits for work in flight, never for the source."""
         with self._lock:
             first, self._stopped = not self._stopped, True
-            staging = self._staging
             if first:
                 self._staged.put(_End())
         self._room.release()
-        if staging is not None:
-            staging.wait()
+        self._handed_on.wait()
         while not self._ended:
             item = self._launched.get()
             if isinstance(item, _End):
@@ -156,7 +154,7 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
 
 def run(
     stages: Stages[Staged, Launched, Result], batches: Iterator[tuple[list[Any], Tag]], depth: int
-) -> Iterator[tuple[Result, Tag]]:
+) -> Generator[tuple[Result, Tag], None, None]:
     """Results of `batches` (frames and a tag each) in their order, with the tag.
 
     Closing or dropping the iterator ends it early: batches in flight are waited for and given back.

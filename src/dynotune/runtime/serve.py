@@ -7,16 +7,16 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Literal
+from typing import Literal
 
 from dynotune.runtime import pipeline
-from dynotune.runtime.lanes import Lanes
 from dynotune.runtime.detections import Detections
 from dynotune.runtime.errors import DynotuneRuntimeError, InputError, SourceError
 from dynotune.runtime.frames import Frame
+from dynotune.runtime.lanes import Lanes
 
 __all__ = ["Drop", "Served", "Server", "SourceStats"]
 
@@ -249,7 +249,9 @@ class Server:
         if drop not in ("never", "oldest", "newest"):
             raise InputError(f"drop is {drop!r}; it is 'never', 'oldest' or 'newest'.")
         if queue < 1 or depth < 1 or max_wait_s < 0:
-            raise InputError(f"queue ({queue}) and depth ({depth}) are at least 1, max_wait_s ({max_wait_s}) at least 0.")
+            raise InputError(
+                f"queue={queue} and depth={depth} are at least 1, max_wait_s={max_wait_s} at least 0."
+            )
         self._mux = _Mux(lanes, named, max_wait_s=max_wait_s, max_batch=max_batch, drop=drop, queue=queue)
         self._results = _results(self._mux, pipeline.run(lanes, self._mux.batches(), depth))
         self._mux.start()
@@ -280,7 +282,9 @@ class Server:
         self.close()
 
 
-def _results(mux: _Mux, under_way: Any) -> Any:
+def _results(
+    mux: _Mux, under_way: Generator[tuple[list[Detections], list[_Waiting]], None, None]
+) -> Generator[Served, None, None]:
     try:
         for results, batch in under_way:
             ready_s = time.monotonic()
@@ -299,7 +303,7 @@ def _results(mux: _Mux, under_way: Any) -> Any:
         under_way.close()
     failed = {source.name: source.error for source in mux.sources if source.error is not None}
     if failed:
-        name, error = next(iter(failed.items()))
+        error = next(iter(failed.values()))
         raise SourceError(
             f"{len(failed)} of {len(mux.sources)} sources ended with an error: {', '.join(map(repr, failed))}. "
             f"The first: {error.message}",

@@ -21,6 +21,7 @@ from dynotune.runtime.network import checked_model
 
 __all__ = ["Detections", "Detector", "DetectorStats"]
 
+
 @dataclass(frozen=True, slots=True)
 class DetectorStats:
     """What a detector has done.
@@ -86,7 +87,7 @@ class Detector:
         max_frame: tuple[int, int] = (1080, 1920), depth: int = 3,
     ) -> None:  # fmt: skip
         own_device, own_dtype = checked_model(model)
-        shape = (imgsz, imgsz) if isinstance(imgsz, int) else tuple(imgsz)
+        shape = (imgsz, imgsz) if isinstance(imgsz, int) else imgsz
         sizes = tuple(sorted({batch} if isinstance(batch, int) else set(batch)))
         _check(shape, stride, conf, iou, max_det, top_k, sizes, max_frame, color)
         options = Options(

@@ -194,9 +194,13 @@ class BufferPool:
 
     def reserve(self, shape: Sequence[int], dtype: torch.dtype, num: int) -> None:
         """Makes sure that `num` buffers exist, so that nothing is allocated later. Raises: as `get`."""
-        leases = [self.get(shape, dtype) for _ in range(num)]
-        for lease in leases:
-            lease.release()
+        leases: list[Lease] = []
+        try:
+            while len(leases) < num:
+                leases.append(self.get(shape, dtype))
+        finally:
+            for lease in leases:
+                lease.release()
 
     def stats(self) -> PoolStats:
         """What is held, and what was done so far."""
@@ -235,8 +239,8 @@ class BufferPool:
     def _check(self, key: _Key, num_bytes: int) -> None:
         self._lifetime.check()
         self._refuse_capture("A buffer is taken from a pool")
-        if num_bytes < 1:
-            raise InputError(f"A buffer of shape {key[0]} would be empty.")
+        if any(size < 1 for size in key[0]):
+            raise InputError(f"A buffer of shape {key[0]} would hold nothing.")
         if num_bytes > self._max_bytes:
             raise TooLargeError(
                 f"A buffer of {key[0]}, {key[1]} has {num_bytes:,} bytes; the pool may hold {self._max_bytes:,}.",
@@ -256,12 +260,14 @@ class BufferPool:
         if self._held_bytes + num_bytes <= self._max_bytes:
             return self._allocated(key, num_bytes, user)
         if idle:
-            buffer = idle.pop(0)
-            for end in buffer.ends:
-                self._streams.wait(user, end)
+            self._ordered(idle[0], user)
             self._counts["ordered"] += 1
-            return buffer
+            return idle.pop(0)
         return self._allocated(key, num_bytes, user) if self._make_room(num_bytes) else None
+
+    def _ordered(self, buffer: _Buffer, user: Stream) -> None:
+        for end in buffer.ends:
+            self._streams.wait(user, end)
 
     def _allocated(self, key: _Key, num_bytes: int, user: Stream) -> _Buffer:
         with self._streams.on(user):

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -44,12 +44,34 @@ class PrefetcherStats(UploadCounts):
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """A batch on its way, or the error in its place; `source` lives until its upload has ended."""
+    """A batch on its way."""
 
-    batch: Any = None
-    uploaded: Event | None = None
-    source: Any = None
-    error: Exception | None = None
+    batch: Any
+    uploaded: Event
+
+
+@dataclass(slots=True)
+class _Iteration:
+    """One way through the loader."""
+
+    loader: Iterator[Any]
+    ring: PinnedRing
+    ahead: deque[_Ahead | Exception] = field(default_factory=deque)
+    # The ends of uploads, and what they read: memory that others pinned is freed without asking about uploads.
+    reading: deque[tuple[Event, Any]] = field(default_factory=deque)
+    # What the caller's stream had to do when each batch was asked for.
+    asked: deque[Event] = field(default_factory=deque)
+    has_ended: bool = False
+
+    def let_go(self) -> None:
+        """Forgets sources whose upload has ended."""
+        while self.reading and self.reading[0][0].query():
+            self.reading.popleft()
+
+    def stop(self) -> None:
+        """Holds the host until no upload reads a source any more."""
+        for uploaded, _ in self.reading:
+            uploaded.synchronize()
 
 
 class Prefetcher(Generic[Batch]):
@@ -124,61 +146,57 @@ class Prefetcher(Generic[Batch]):
         # What the caller prepared so far (the mean that `transform` subtracts) has to be there.
         self._streams.wait(self._side, self._streams.record(self._streams.current()))
         ring = PinnedRing(self._streams, NUM_PINNED_SLOTS, 0, grows=True)
-        loader = iter(self.loader)
-        ahead: deque[_Ahead] = deque()
-        handed: deque[_Ahead] = deque()
-        used: deque[Event] = deque()
-        ended = False
+        run = _Iteration(iter(self.loader), ring)
         try:
             while True:
-                self._throttle(used)
-                while not ended and len(ahead) <= self._depth:
-                    drawn = self._draw(loader, ring)
-                    ended = drawn is None or drawn.error is not None
-                    if drawn is not None:
-                        ahead.append(drawn)
-                if not ahead:
+                self._throttle(run)
+                while not run.has_ended and len(run.ahead) <= self._depth:
+                    self._draw(run)
+                if not run.ahead:
                     return
-                handed.append(ahead.popleft())
-                yield self._hand_out(handed[-1])
-                while handed and _is_uploaded(handed[0]):
-                    handed.popleft()
+                yield self._handed_out(run.ahead.popleft())
+                run.let_go()
         finally:
             if self._lifetime.is_ours:
-                # Memory that was pinned by others is freed without asking whether an upload still reads it.
-                for item in (*handed, *ahead):
-                    if item.uploaded is not None:
-                        item.uploaded.synchronize()
+                run.stop()
 
-    def _throttle(self, used: deque[Event]) -> None:
+    def _throttle(self, run: _Iteration) -> None:
         """Holds the host until the device is done with what was enqueued `depth` batches ago.
 
         Without this a host that never synchronises runs ahead, and each batch in between takes new memory.
         """
-        used.append(self._streams.record(self._streams.current()))
-        if len(used) <= max(self._depth, 1):
+        run.asked.append(self._streams.record(self._streams.current()))
+        if len(run.asked) <= max(self._depth, 1):
             return
         started_s = time.perf_counter()
-        used.popleft().synchronize()
+        run.asked.popleft().synchronize()
         self._stats.throttled_s += time.perf_counter() - started_s
 
-    def _draw(self, loader: Iterator[Batch], ring: PinnedRing) -> _Ahead | None:
-        """The next batch, its upload under way; None at the end."""
+    def _draw(self, run: _Iteration) -> None:
+        """Draws a batch and enqueues its upload; an error takes its place."""
         started_s = time.perf_counter()
         try:
-            source = next(loader)
+            source = next(run.loader)
         except StopIteration:
-            return None
+            run.has_ended = True
+            return
         except Exception as error:
-            return _Ahead(error=error)
+            run.has_ended = True
+            run.ahead.append(error)
+            return
         finally:
             self._stats.loading_s += time.perf_counter() - started_s
         try:
-            return self._uploading(source, ring)
+            batch = self._uploading(source, run.ring)
         except Exception as error:
-            return _Ahead(error=error)
+            run.has_ended = True
+            run.ahead.append(error)
+        else:
+            run.ahead.append(_Ahead(batch, self._streams.record(self._side)))
+        finally:
+            run.reading.append((self._streams.record(self._side), source))
 
-    def _uploading(self, source: Batch, ring: PinnedRing) -> _Ahead:
+    def _uploading(self, source: Any, ring: PinnedRing) -> Any:
         self._order_behind_the_caller(source)
         batch = (
             self._moved_in_line(source) if _shows_nothing(source) else uploaded(source, ring, self._side, self._stats)
@@ -189,7 +207,7 @@ class Prefetcher(Generic[Batch]):
             if self._transform is not None:
                 batch = self._transform(batch)
         self._stats.pinned_bytes = max(self._stats.pinned_bytes, ring.num_bytes)
-        return _Ahead(batch, self._streams.record(self._side), source)
+        return batch
 
     def _order_behind_the_caller(self, source: Any) -> None:
         """What is on the device already was made on the caller's stream, and is read on ours."""
@@ -223,11 +241,10 @@ class Prefetcher(Generic[Batch]):
             return leaf.to(dtype=dtype, memory_format=torch.channels_last)
         return leaf.to(dtype=dtype)
 
-    def _hand_out(self, item: _Ahead) -> Any:
-        if item.error is not None:
-            raise item.error
+    def _handed_out(self, item: _Ahead | Exception) -> Any:
+        if isinstance(item, Exception):
+            raise item
         reader = self._streams.current()
-        assert item.uploaded is not None
         self._streams.wait(reader, item.uploaded)
         for found in readers(item.batch):
             if not isinstance(found, torch.Tensor) or self._is_here(found):
@@ -238,7 +255,3 @@ class Prefetcher(Generic[Batch]):
 
 def _shows_nothing(source: Any) -> bool:
     return has_own_to(source) and next(readers(source), None) is None
-
-
-def _is_uploaded(item: _Ahead) -> bool:
-    return item.uploaded is None or item.uploaded.query()

@@ -109,7 +109,8 @@ def _backward(
         with nullcontext() if index == len(window) - 1 else _unreduced(model):
             part = _checked_loss(loss(model, batch)) * share
             (part if scaler is None else scaler.scale(part)).backward()
-        mean = part.detach().float() if mean is None else mean + part.detach().float()
+        detached = part.detach().float().reshape(())
+        mean = detached if mean is None else mean + detached
     assert mean is not None
     return mean
 

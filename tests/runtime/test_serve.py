@@ -6,8 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from dynotune.runtime import vision
 from dynotune.runtime.errors import InputError, SourceError

@@ -9,8 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from dynotune.runtime import vision
 from dynotune.runtime.errors import (

@@ -249,9 +249,7 @@ class Server:
         if drop not in ("never", "oldest", "newest"):
             raise InputError(f"drop is {drop!r}; it is 'never', 'oldest' or 'newest'.")
         if queue < 1 or depth < 1 or max_wait_s < 0:
-            raise InputError(
-                f"queue={queue} and depth={depth} are at least 1, max_wait_s={max_wait_s} at least 0."
-            )
+            raise InputError(f"queue={queue} and depth={depth} are at least 1, max_wait_s={max_wait_s} at least 0.")
         self._mux = _Mux(lanes, named, max_wait_s=max_wait_s, max_batch=max_batch, drop=drop, queue=queue)
         self._results = _results(self._mux, pipeline.run(lanes, self._mux.batches(), depth))
         self._mux.start()

@@ -142,7 +142,7 @@ class Builder:
             torch.OutOfMemoryError: it does not fit.
         """
         started = time.perf_counter()
-        with _tuned_convolutions(self._tunes), _room_for_compiled(len(self._prepared.expected), self._compiled):
+        with _tuned_convolutions(self._tunes), _no_recompile_limit(self._compiled):
             built = self._fastest(bucket)
         built.build_s = time.perf_counter() - started
         if built.reason:
@@ -245,7 +245,10 @@ class Builder:
 
     def _faster(self, found: list[Built]) -> Built:
         captured = [built.graph for built in found if built.graph is not None]
-        times = graphs.replay_s(captured) if captured else [self._call_s(built) for built in found]
+        if captured and self._capturer is not None:
+            times = self._capturer.replay_s(captured)
+        else:
+            times = [self._call_s(built) for built in found]
         best = found[times.index(min(times))]
         for built in found:
             if built is not best:
@@ -275,14 +278,15 @@ def _tuned_convolutions(wanted: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _room_for_compiled(num_buckets: int, compiled: object) -> Iterator[None]:
-    """Let every bucket be compiled: beyond 8 shapes torch would silently run the rest eagerly."""
+def _no_recompile_limit(compiled: object) -> Iterator[None]:
+    """Let every bucket be compiled. torch counts the versions of one `forward`, those of other engines too, and runs
+    all beyond the eighth eagerly without an error."""
     if compiled is None:
         yield
         return
     from torch._dynamo import config
 
-    # Renamed in torch 2.7; the old name stays as an alias.
+    # Up to torch 2.6 it is called cache_size_limit.
     name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
-    with config.patch({name: max(getattr(config, name), num_buckets + 8)}):
+    with config.patch({name: 1 << 20, f"accumulated_{name}": 1 << 20}):
         yield

@@ -18,7 +18,7 @@ import torch
 
 from dynotune.runtime.errors import CaptureError
 
-__all__ = ["CapturedGraph", "Capturer", "capture", "first_line", "kept_tensors", "replay_s"]
+__all__ = ["CapturedGraph", "Capturer", "capture", "first_line", "kept_tensors"]
 
 # torch allows one capture at a time in a process.
 _CAPTURING = threading.Lock()
@@ -46,6 +46,11 @@ class CapturedGraph:
         self.inputs = inputs
         self.outputs = outputs
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it was not reset."""
+        return bool(self.inputs)
+
     def replay(self) -> None:
         """Enqueue the kernels on the current stream."""
         self._graph.replay()
@@ -68,19 +73,34 @@ class Capturer:
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
         self._pools: list[tuple[int, int]] = []
-        self._pool_is_sound = False
+        self._sharing: list[CapturedGraph] = []  # graphs of the newest pool
 
     def __call__(
         self, forward: Callable[..., Any], inputs: tuple[torch.Tensor, ...], kept: Callable[[], list[torch.Tensor]]
     ) -> CapturedGraph:
         """As `capture`."""
-        if not self._pool_is_sound:
+        # torch refuses a pool whose graphs are all gone; and one that a failed capture used is better left.
+        if not any(graph.is_alive for graph in self._sharing):
             self._pools.append(torch.cuda.graph_pool_handle())
-        # A pool that a failed capture used is not used again.
-        self._pool_is_sound = False
+        sharing, self._sharing = self._sharing, []
         graph = capture(forward, inputs, stream=self._stream, pool=self._pools[-1], kept=kept)
-        self._pool_is_sound = True
+        self._sharing = [*sharing, graph]
         return graph
+
+    def replay_s(self, graphs: list[CapturedGraph], num_rounds: int = 5, num_replays: int = 10) -> list[float]:
+        """Seconds of device time a replay of each takes: medians over rounds in which they take turns."""
+        times: list[list[float]] = [[] for _ in graphs]
+        for _ in range(num_rounds):
+            for graph, taken in zip(graphs, times, strict=True):
+                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                graph.replay()
+                start.record()
+                for _ in range(num_replays):
+                    graph.replay()
+                end.record()
+                end.synchronize()
+                taken.append(start.elapsed_time(end) / 1000 / num_replays)
+        return [sorted(taken)[num_rounds // 2] for taken in times]
 
     def pool_bytes(self) -> int:
         """Device memory reserved for the graphs."""
@@ -148,6 +168,7 @@ def _captured(
             outputs = forward(*inputs)
         except BaseException as error:
             failure = error
+        # Ended in any case: a stream that goes on capturing is lost.
         try:
             graph.capture_end()
         except RuntimeError as error:
@@ -169,7 +190,8 @@ def _recover(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: tuple
     """Undo what a failed capture leaves behind in torch.
 
     Up to 2.11 an invalidated capture leaves the allocator believing that it goes on: nothing that was used on two
-    streams is freed any more, and `empty_cache()` aborts. Its generator also believes so: `torch.rand` raises.
+    streams is freed any more, and `empty_cache()` aborts. The random generator believes so too: `torch.rand` raises.
+    2.12 and 2.13 keep the pool's memory reserved, which cannot be undone from here.
     """
     _ABANDONED.append(graph)
     graph.reset()
@@ -228,19 +250,3 @@ def _collect(value: object, found: list[torch.Tensor], depth: int) -> None:
     elif depth and isinstance(value, list | tuple | set):
         for item in value:
             _collect(item, found, depth - 1)
-
-
-def replay_s(graphs: list[CapturedGraph], num_rounds: int = 5, num_replays: int = 10) -> list[float]:
-    """Seconds of device time a replay of each graph takes: medians over rounds in which they take turns."""
-    times: list[list[float]] = [[] for _ in graphs]
-    for _ in range(num_rounds):
-        for graph, taken in zip(graphs, times, strict=True):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            graph.replay()
-            start.record()
-            for _ in range(num_replays):
-                graph.replay()
-            end.record()
-            end.synchronize()
-            taken.append(start.elapsed_time(end) / 1000 / num_replays)
-    return [sorted(taken)[len(taken) // 2] for taken in times]

@@ -125,14 +125,23 @@ class _Watch(TorchDispatchMode):  # type: ignore[misc]
         result = func(*args, **named)
         # What only reads the host's own tensors waits for nobody.
         if any(leaf.device.type == self._device_type for leaf in [*leaves, result] if isinstance(leaf, torch.Tensor)):
-            name = func._schema.name
-            if name in _COPIES:
-                written = args[0] if name == "aten::copy_" else result
-                if len({leaf.device.type for leaf in [*leaves, written]}) > 1:
-                    (self.waits if written.device.type == "cpu" else self.uploads).append(f"{name} at {_place()}")
-            elif _is_read_by_host(func, args, named):
-                self.waits.append(f"{name} at {_place()}")
+            self._note(func, args, named, leaves, result)
         return result
+
+    def _note(
+        self, func: Any, args: tuple[Any, ...], named: Mapping[str, Any], leaves: list[torch.Tensor], result: Any
+    ) -> None:
+        name = func._schema.name
+        if _is_read_by_host(func, args, named):
+            self.waits.append(f"{name} at {_place()}")
+        elif name in _COPIES:
+            written = args[0] if name == "aten::copy_" else result
+            if len({leaf.device.type for leaf in [*leaves, written]}) > 1:
+                (self.waits if written.device.type == "cpu" else self.uploads).append(f"{name} at {_place()}")
+        elif name in _INDEXING and any(index is not None and index.device.type == "cpu" for index in args[1]):
+            # Indices on the host are copied first. Where all is on the host there is nothing to copy.
+            if self._device_type != "cpu":
+                self.uploads.append(f"{name} at {_place()}")
 
 
 def _is_read_by_host(func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> bool:

@@ -70,8 +70,8 @@ class _Iteration:
 
     def stop(self) -> None:
         """Holds the host until no upload reads a source any more."""
-        for uploaded, _ in self.reading:
-            uploaded.synchronize()
+        for end, _ in self.reading:
+            end.synchronize()
 
 
 class Prefetcher(Generic[Batch]):
@@ -123,6 +123,7 @@ class Prefetcher(Generic[Batch]):
         self._lifetime = Lifetime("Prefetcher")
         self._side = self._streams.side()
         self._stats = PrefetcherStats()
+        self._rings: list[PinnedRing] = []
         self._said_slow = False
 
     def __len__(self) -> int:
@@ -145,8 +146,10 @@ class Prefetcher(Generic[Batch]):
         self._streams.refuse_capture("Prefetcher uploads")
         # What the caller prepared so far (the mean that `transform` subtracts) has to be there.
         self._streams.wait(self._side, self._streams.record(self._streams.current()))
-        ring = PinnedRing(self._streams, NUM_PINNED_SLOTS, 0, grows=True)
-        run = _Iteration(iter(self.loader), ring)
+        loader = iter(self.loader)
+        # Pinned buffers outlive an iteration: two at once have their own, one after the other share.
+        ring = self._rings.pop() if self._rings else PinnedRing(self._streams, NUM_PINNED_SLOTS, 0, grows=True)
+        run = _Iteration(loader, ring)
         try:
             while True:
                 self._throttle(run)
@@ -159,6 +162,7 @@ class Prefetcher(Generic[Batch]):
         finally:
             if self._lifetime.is_ours:
                 run.stop()
+                self._rings.append(ring)
 
     def _throttle(self, run: _Iteration) -> None:
         """Holds the host until the device is done with what was enqueued `depth` batches ago.

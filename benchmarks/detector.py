@@ -10,7 +10,6 @@ random values, its BatchNorms fitted to the frames and its class biases moved un
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import json
 import math
@@ -28,7 +27,6 @@ import numpy as np
 import torch
 from hardware import RESULTS, describe, without_places
 
-from dynotune.runtime import Stager
 from dynotune.runtime.vision import Detector
 
 NUM_CANDIDATES = 300
@@ -95,6 +93,13 @@ class Bench:
             self._detectors[batch, half] = detector
         return self._detectors[batch, half]
 
+    def forget(self) -> None:
+        """Drops what was built."""
+        for detector in self._detectors.values():
+            detector.close()
+        self._detectors.clear()
+        self._yolos.clear()
+
     def ultralytics(self, batch: int, half: bool) -> Callable[[list[np.ndarray]], Any]:
         """`predict` of Ultralytics with the planted weights."""
         if (batch, half) not in self._yolos:
@@ -105,10 +110,10 @@ class Bench:
             yolo.model.eval()
             self._yolos[batch, half] = yolo
         yolo = self._yolos[batch, half]
-        device = 0 if self.cuda else "cpu"
-        return lambda frames: yolo.predict(
-            frames, imgsz=self.sizes["imgsz"], half=half, device=device, batch=batch, verbose=False, save=False
-        )
+        options = {"imgsz": self.sizes["imgsz"], "device": 0 if self.cuda else "cpu", "batch": batch, "verbose": False}
+        if half:
+            options["half"] = True
+        return lambda frames: yolo.predict(frames, **options)
 
 
 def make_frames(num: int, size: tuple[int, int]) -> list[np.ndarray]:
@@ -284,7 +289,10 @@ def latency(bench: Bench) -> dict[str, Any]:
         "p99_over_p50_against_bare": ratio["ours"] / ratio["bare"],
         "memory_before": before,
         "memory_after": after,
-        "syncs_per_result": {"predict": syncs(bench, detector.predict), "stream": syncs_of_stream(bench, detector)},
+        "syncs_per_result": {
+            "predict": syncs(bench, lambda: [detector.predict(frame) for frame in frames[:50]], 50),
+            "stream": syncs(bench, lambda: deque(detector.stream(frames[:50]), maxlen=0), 50),
+        },
     }
 
 
@@ -313,34 +321,18 @@ def rss_bytes() -> int:
 SYNCS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize")
 
 
-@contextlib.contextmanager
-def counted_syncs(bench: Bench, into: dict[str, float], num: int) -> Iterator[None]:
+def syncs(bench: Bench, work: Callable[[], Any], num: int) -> dict[str, float]:
+    """Waits of the host for the device, by call, for each of `num` results that `work` takes."""
     if not bench.cuda:
-        yield
-        return
+        return {}
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profile:
-        yield
-        # The profiler's own wait at its end is outside what is counted.
-        marker = time.perf_counter()
-    del marker
-    events = [event for event in profile.key_averages() if event.key in SYNCS]
-    into |= {event.key: event.count / num for event in events}
-
-
-def syncs(bench: Bench, predict: Callable[[np.ndarray], Any], num: int = 50) -> dict[str, float]:
-    found: dict[str, float] = {}
-    with counted_syncs(bench, found, num):
-        for frame in (bench.frames * num)[:num]:
-            predict(frame)
-    return found
-
-
-def syncs_of_stream(bench: Bench, detector: Detector, num: int = 50) -> dict[str, float]:
-    found: dict[str, float] = {}
-    with counted_syncs(bench, found, num):
-        deque(detector.stream((bench.frames * num)[:num]), maxlen=0)
-    return found
+    waits = []
+    # The profiler waits at its end too: what it does around nothing does not count.
+    for job in (lambda: None, work):
+        with torch.profiler.profile(activities=activities) as profile:
+            job()
+        waits.append({event.key: event.count for event in profile.key_averages() if event.key in SYNCS})
+    return {name: (count - waits[0].get(name, 0)) / num for name, count in waits[1].items()}
 
 
 def serve(bench: Bench) -> dict[str, Any]:
@@ -425,17 +417,20 @@ def soak(bench: Bench) -> dict[str, Any]:
 
 
 def agreement(bench: Bench) -> dict[str, Any]:
-    """Boxes of both sides in float32 on the same frames, and ours in float16: how many have a counterpart."""
+    """Boxes of both sides on the same frames in float32, without TF32: how many have a counterpart.
+
+    Random weights amplify the least difference, so other precisions would say nothing here.
+    """
+    before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
     frames = bench.frames[:16]
-    theirs = [result.boxes.data.cpu() for result in bench.ultralytics(1, False)(frames)]
-    found: dict[str, Any] = {}
-    for half in (False, True) if bench.cuda else (False,):
-        ours = [one.rows for one in bench.detector(1, half).predict(frames)]
-        both = sum(num_matched(a, b) for a, b in zip(theirs, ours, strict=True))
-        found["float16" if half else "float32"] = {
-            "num_ultralytics": sum(map(len, theirs)), "num_ours": sum(map(len, ours)), "num_matched": both,
-        }  # fmt: skip
-    return found
+    try:
+        theirs = [result.boxes.data.cpu() for frame in frames for result in bench.ultralytics(1, False)([frame])]
+        ours = [one.rows for one in bench.detector(1, False).predict(frames)]
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+        bench.forget()
+    both = sum(num_matched(a, b) for a, b in zip(theirs, ours, strict=True))
+    return {"num_ultralytics": sum(map(len, theirs)), "num_ours": sum(map(len, ours)), "num_matched": both}
 
 
 def num_matched(theirs: torch.Tensor, ours: torch.Tensor) -> int:
@@ -488,21 +483,29 @@ def show(kept: dict[str, Any]) -> None:
         print(f"{'':9} suppression unsettled in {one['detector']['unsettled_share']:.1%} of batches")
     if one := kept.get("latency"):
         ours, bare = one["predict"], one["bare_forward"]
-        print(f"latency   p50 {ours['p50_s'] * 1e3:.3f} ms  p99 {ours['p99_s'] * 1e3:.3f} ms over {one['num_frames']} frames")
+        print(
+            f"latency   p50 {ours['p50_s'] * 1e3:.3f} ms  p99 {ours['p99_s'] * 1e3:.3f} ms, {one['num_frames']} frames"
+        )
         print(f"{'':9} bare forward p50 {bare['p50_s'] * 1e3:.3f} ms  p99 {bare['p99_s'] * 1e3:.3f} ms")
         print(f"{'':9} p99/p50 is {one['p99_over_p50_against_bare']:.2f} times the bare forward's")
         grown = {k: one["memory_after"][k] - one["memory_before"][k] for k in one["memory_after"]}
         print(f"{'':9} grown by {grown}\n{'':9} syncs a result {one['syncs_per_result']}")
     if one := kept.get("soak"):
-        print(f"soak      {one['num_frames']} frames, {one['images_per_s']:,.0f}/s, memory grew {one['rss_growth_bytes']:,} bytes")
+        print(
+            f"soak      {one['num_frames']} frames, {one['images_per_s']:,.0f}/s, "
+            f"memory grew {one['rss_growth_bytes']:,} bytes"
+        )
     if one := kept.get("serve"):
         print(
             f"serve     {one['num_sources']} sources at {one['fps']:g}/s for {one['seconds']:g} s: "
-            f"{one['num_lost']} lost, {one['num_out_of_order']} out of order, p99 {one['latency']['p99_s'] * 1e3:.1f} ms"
+            f"{one['num_lost']} lost, {one['num_out_of_order']} out of order, "
+            f"p99 {one['latency']['p99_s'] * 1e3:.1f} ms"
         )
-    for precision, one in kept.get("agreement", {}).items():
-        if precision != "command":
-            print(f"agreement {precision}: {one['num_matched']} of {one['num_ultralytics']} boxes matched, ours {one['num_ours']}")
+    if one := kept.get("agreement"):
+        print(
+            f"agreement {one['num_matched']} of Ultralytics' {one['num_ultralytics']} boxes found in float32, "
+            f"ours {one['num_ours']}"
+        )
 
 
 if __name__ == "__main__":

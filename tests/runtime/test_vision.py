@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -372,3 +375,30 @@ def test_a_detector_that_is_closed_frees_its_model():
     del ours, model
     gc.collect()
     assert seen() is None
+
+
+PROGRAM = """
+import numpy as np
+from dynotune.runtime import vision
+from yolo_like import YoloLike, frames
+
+def endless():
+    while True:
+        yield from frames(2)
+
+detector = vision.Detector(YoloLike(), 64, batch=2, max_frame=(48, 64))
+stream, server = detector.stream(endless()), detector.serve([endless(), endless()])
+print(len([next(stream), next(server)]))
+"""
+
+
+def test_a_program_may_end_with_streams_and_servers_open():
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+    assert done.stderr == ""

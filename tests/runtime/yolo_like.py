@@ -82,7 +82,8 @@ def expected(model, frame, *, imgsz, conf=0.25, iou=0.7, max_det=300, rect=True)
     new_height, new_width = round(height * gain), round(width * gain)
     # A copy, as torch knows no negative strides.
     image = torch.from_numpy(frame[..., ::-1].copy()).permute(2, 0, 1)[None].float()
-    image = functional.interpolate(image, (new_height, new_width), mode="bilinear", align_corners=False).round() / 255
+    image = functional.interpolate(image, (new_height, new_width), mode="bilinear", align_corners=False)
+    image = (image + 0.5).floor() / 255
     pad_y, pad_x = imgsz - new_height, imgsz - new_width
     if rect:
         pad_y, pad_x = pad_y % 32, pad_x % 32

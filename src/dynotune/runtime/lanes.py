@@ -107,11 +107,10 @@ class Lanes:
         self._staging, self._launching = threading.RLock(), threading.RLock()
         # Of lanes and counts, held for a moment.
         self._state = threading.Lock()
-        chunk = min(CHUNK, self.options.largest)
+        chunks, device = self._chunks(), self.device_streams.device
         frame_bytes = 3 * self.options.max_frame[0] * self.options.max_frame[1]
-        self.stager = Stager(chunk * frame_bytes, torch.uint8, self.device_streams.device, self.options.depth)
-        # Three chunks, and of the smaller ones that end a batch.
-        self._uploads = BufferPool(self.device_streams.device, (3 * chunk + 6) * frame_bytes)
+        self.stager = Stager(chunks[0][0] * frame_bytes, torch.uint8, device, self.options.depth)
+        self._uploads = BufferPool(device, frame_bytes * sum(num * num_buffers for num, num_buffers in chunks))
 
     @property
     def networks(self) -> dict[str, Network]:
@@ -134,10 +133,20 @@ class Lanes:
         """Builds all that frames of this size need."""
         blank = torch.zeros((*size, 3), dtype=torch.uint8)
         self.placement(blank)
+        with self.device_streams.on(self._before):
+            for num, num_buffers in self._chunks():
+                self._uploads.reserve((num, *size, 3), torch.uint8, num_buffers)
         for batch in self.options.sizes:
-            # Two at once, as there are in the steady state: what they leave behind is what it needs.
-            for under_way in [self.launch(self.stage([blank] * batch)) for _ in range(2)]:
+            # As many at once as will be: what each leaves behind is what the steady state needs. The last is partial.
+            sizes = [batch] * max(1, self.options.depth - 1) + [max(1, batch - 1)]
+            for under_way in [self.launch(self.stage([blank] * num)) for num in sizes]:
                 self.discard(under_way)
+
+    def _chunks(self) -> list[tuple[int, int]]:
+        """How many frames go into one upload, largest first, and how many buffers there are for such uploads."""
+        largest = min(CHUNK, self.options.largest)
+        smaller = [1 << power for power in reversed(range(largest.bit_length())) if 1 << power < largest]
+        return [(largest, 3), *((num, 2) for num in smaller)]
 
     def stage(self, frames: Sequence[Frame]) -> UnderWay:
         """Uploads frames of one key and letterboxes them into a lane; waits only for room in the staging ring."""
@@ -146,7 +155,8 @@ class Lanes:
             at = self.placement(frames[0])
             fits = next(size for size in self.options.sizes if size >= len(frames))
             network = self._network(fits, at.height, at.width)
-            with self._state:
+            # A new lane is filled with zeros: on the stream that writes into it next.
+            with self._state, self.device_streams.on(self._before):
                 lane = network.take_lane()
             batch = UnderWay(network, lane, len(frames))
             try:
@@ -163,7 +173,7 @@ class Lanes:
         with self.device_streams.on(self._before):
             start = 0
             while start < len(frames):
-                num = _num_alike(frames, start, min(CHUNK, self.options.largest))
+                num = _num_alike(frames, start, self._chunks()[0][0])
                 self._place(lane, frames[start : start + num], start)
                 start += num
         lane.ready = self.device_streams.record(self._before)
@@ -210,7 +220,6 @@ class Lanes:
     def collect(self, batch: UnderWay) -> list[Detections]:
         """Waits for the batch, the only wait of all, and takes its results; its lane goes back."""
         lane, network = batch.lane, batch.network
-        assert lane.done is not None
         try:
             lane.done.synchronize()
             max_det = self.options.post["max_det"]

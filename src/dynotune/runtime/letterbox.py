@@ -113,7 +113,8 @@ class Letterbox:
         """
         at, batch = self.placement, frames.shape[0]
         corners = frames.view(batch, -1, 3).index_select(1, self._pixels).view(batch, 4, -1, 3)
-        mixed = (corners * self._weights).sum(1).round_().mul_(1 / 255)
+        # Halves go up, as in OpenCV.
+        mixed = (corners * self._weights).sum(1).add_(0.5).floor_().mul_(1 / 255)
         if self._swap:
             mixed = mixed.flip(-1)
         picture = mixed.view(batch, at.resized_height, at.resized_width, 3).permute(0, 3, 1, 2)

@@ -92,9 +92,9 @@ class Lane:
         images: `[B, 3, H, W]`, what the letterbox fills.
         host: the packed detections of `PostProcess`, in pinned memory.
         places: `[B, 5]`, see `PostProcess`.
+        done: recorded behind the copy into `host`.
         sizes: of the frame (height, width) that each image was last filled from.
         ready: recorded behind the letterbox.
-        done: recorded behind the copy into `host`.
         candidates: of `PostProcess`, on the device.
         held: what other streams than the one that allocated it read until `done`.
     """
@@ -103,8 +103,8 @@ class Lane:
     host: Tensor
     places: Tensor
     sizes: list[tuple[int, int] | None]
+    done: Event
     ready: Event | None = None
-    done: Event | None = None
     candidates: Tensor | None = None
     held: tuple[Tensor, ...] = ()
 
@@ -146,6 +146,7 @@ class Network:
                 post, shapes=shapes, dtype=torch.float32, compile=False, graphs=graphs, device=device
             )  # fmt: skip
         self._free: list[Lane] = []
+        self._closed = False
         self.num_lanes = 0
 
     def _new_images(self) -> Tensor:
@@ -163,11 +164,14 @@ class Network:
             host=self._streams.pinned(4 * batch * num_rows * 6).view(torch.float32).view(batch, num_rows, 6),
             places=torch.ones(batch, 5, device=self._streams.device),
             sizes=[None] * batch,
+            # Not one that gives the core away: waking up again takes longer than most of the waits.
+            done=torch.cuda.Event() if self._streams.pins else self._streams.record(None),
         )
 
     def give_lane(self, lane: Lane) -> None:
         """Takes a lane back whose work has ended."""
-        self._free.append(lane)
+        if not self._closed:
+            self._free.append(lane)
 
     def enqueue(self, lane: Lane, compute: Stream, post: Stream) -> None:
         """Forward on `compute`, then suppression and the copy to the host on `post`; waits for nothing."""
@@ -177,7 +181,8 @@ class Network:
         with self._streams.on(post):
             packed, lane.candidates = (self.suppression or self._post)(raw, lane.places)
             lane.host.copy_(packed, non_blocking=True)
-        lane.done = self._streams.record(post)
+        if self._streams.pins:
+            lane.done.record(post)
         # The lane is used again after the host has seen `done`: until then nothing of this is freed.
         lane.held = (raw, packed)
 
@@ -190,6 +195,7 @@ class Network:
 
     def close(self) -> None:
         """Gives graphs and buffers back."""
+        self._closed = True
         self._free.clear()
         self.engine.close()
         if self.suppression is not None:

@@ -7,12 +7,15 @@ At most `depth` batches are on their way. Order is kept: each thread hands on fi
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Generator, Iterator
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["Stages", "run"]
+__all__ = ["Stages", "join_at_exit", "run"]
+
+EXIT_S = 1.0  # longer than a camera's frame takes
 
 Staged = TypeVar("Staged")
 Launched = TypeVar("Launched")
@@ -31,6 +34,15 @@ class Stages(Protocol[Staged, Launched, Result]):
 
     def discard(self, launched: Launched) -> None:
         """Gives back what `launch` holds, without a result."""
+
+
+def join_at_exit(threads: list[threading.Thread]) -> None:
+    """Gives threads that may be inside a source a moment to come back from it.
+
+    An interpreter that ends under a thread in C++, such as a decoder's, aborts the process.
+    """
+    for thread in threads:
+        thread.join(EXIT_S)
 
 
 class _End:
@@ -57,8 +69,17 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
         self._handed_on = threading.Event()
         self._handed_on.set()
         # Daemons: a source that never returns must not keep the interpreter from its exit.
-        for name, work in (("reader", self._read), ("launcher", self._launch)):
-            threading.Thread(target=work, name=f"dynotune-{name}", daemon=True).start()
+        jobs = {"reader": self._read, "launcher": self._launch}
+        self._threads = [
+            threading.Thread(target=job, name=f"dynotune-{name}", daemon=True) for name, job in jobs.items()
+        ]
+        atexit.register(self._close_at_exit)
+        for thread in self._threads:
+            thread.start()
+
+    def _close_at_exit(self) -> None:
+        self.close()
+        join_at_exit(self._threads)
 
     def _read(self) -> None:
         error: BaseException | None = None
@@ -138,6 +159,7 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
 
     def close(self) -> None:
         """Ends the threads and gives everything back; waits for work in flight, never for the source."""
+        atexit.unregister(self._close_at_exit)
         with self._lock:
             first, self._stopped = not self._stopped, True
             if first:

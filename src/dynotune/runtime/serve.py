@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 import time
@@ -99,16 +100,25 @@ class _Mux:
         self.sources = [_Source(name, frames, threading.Condition(self._lock)) for name, frames in sources.items()]
         self._turn = 0
         self._stopped = False
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        for source in self.sources:
-            # Daemons: a camera that never answers must not keep the interpreter from its exit.
-            threading.Thread(
-                target=self._read, args=(source,), name=f"dynotune-source-{source.name}", daemon=True
-            ).start()
+        # Daemons: a camera that never answers must not keep the interpreter from its exit.
+        self._threads = [
+            threading.Thread(target=self._read, args=(source,), name=f"dynotune-source-{source.name}", daemon=True)
+            for source in self.sources
+        ]
+        atexit.register(self._stop_at_exit)
+        for thread in self._threads:
+            thread.start()
+
+    def _stop_at_exit(self) -> None:
+        self.stop()
+        pipeline.join_at_exit(self._threads)
 
     def stop(self) -> None:
         """The readers end when their source next gives a frame; nothing is read any more from now on."""
+        atexit.unregister(self._stop_at_exit)
         with self._lock:
             self._stopped = True
             self._arrived.notify_all()
@@ -255,6 +265,7 @@ class Server:
         self._mux.start()
         # A server that is dropped ends its threads.
         self._end = weakref.finalize(self, self._mux.stop)
+        self._end.atexit = False
 
     def __iter__(self) -> Iterator[Served]:
         return self

@@ -71,7 +71,7 @@ class Detector:
         end_to_end: which of the two outputs the model has; None tells them apart by shape.
         color: order of the frames' colours; OpenCV gives "bgr".
         max_frame: (height, width) of the largest frame; pinned memory is made for it.
-        depth: uploads on their way at once.
+        depth: uploads on their way at once, and batches that `prepare` makes room for.
 
     Raises:
         InputError: an argument or the model cannot be used. NumericsError: its weights or results are not finite, or
@@ -161,8 +161,8 @@ class Detector:
 
         Args:
             source: frames as in `predict`. It is read in another thread, and each frame must be an array of its own
-                (as OpenCV's `read()` gives). With `batch` above 1 a result waits until a batch is full, the size
-                changes or the source ends: for live sources use `serve`.
+                (as OpenCV's `read()` gives); one on the device must be complete there. With `batch` above 1 a result
+                waits until a batch is full, the size changes or the source ends: for live sources use `serve`.
             depth: batches on their way at once.
 
         Yields:

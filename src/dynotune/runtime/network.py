@@ -103,7 +103,7 @@ class Lane:
     host: Tensor
     places: Tensor
     sizes: list[tuple[int, int] | None]
-    done: Event
+    done: Any
     ready: Event | None = None
     candidates: Tensor | None = None
     held: tuple[Tensor, ...] = ()

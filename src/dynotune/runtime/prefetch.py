@@ -85,8 +85,8 @@ class Prefetcher(Generic[Batch]):
     There is no thread: the loader runs in the thread that iterates, between its steps, so random numbers are drawn in
     the same order each time, and leaving the loop early leaves nothing behind. An error of the loader or of
     `transform` is raised in its batch's place, after the good ones. The host is held when it is more than `depth`
-    batches ahead of the device, so at most 2 * depth + 1 batches (2 where depth is 0) are on the device at once, besides
-    those that the caller keeps.
+    batches ahead of the device, so at most 2 * depth + 1 batches (2 where depth is 0) are on the device at once,
+    besides those that the caller keeps.
 
     Args:
         loader: a DataLoader, or any iterable of batches; each iteration starts it anew.

@@ -156,6 +156,7 @@ class Prefetcher(Generic[Batch]):
         run = _Iteration(loader, ring)
         try:
             while True:
+                self._streams.refuse_capture("Prefetcher uploads")
                 self._throttle(run)
                 while not run.has_ended and len(run.ahead) <= self._depth:
                     self._draw(run)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from dynotune.runtime import Prefetcher
+from dynotune.runtime import CaptureError, Prefetcher
 from dynotune.runtime.pinned import PinnedRing
 from dynotune.runtime.streams import _CudaStreams
 
@@ -214,3 +214,16 @@ def test_an_error_leaves_the_device_usable(seen):
         got.extend(int(batch["x"][0]) for batch in Prefetcher(loader(), "cuda"))
     assert got == [1, 2, 3]
     check_values(seen, "nothing")
+
+
+def test_a_batch_inside_a_capture_is_refused_and_the_capture_goes_on():
+    prefetcher, static = Prefetcher(batches(3), "cuda"), torch.zeros(4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        with pytest.raises(CaptureError):
+            next(iter(prefetcher))
+        static += 1
+    graph.replay()
+    torch.cuda.synchronize()
+    assert static.tolist() == [1] * 4
+    assert [int(batch["x"][0]) for batch in prefetcher] == [1, 2, 3]

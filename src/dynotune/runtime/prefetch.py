@@ -85,7 +85,8 @@ class Prefetcher(Generic[Batch]):
     There is no thread: the loader runs in the thread that iterates, between its steps, so random numbers are drawn in
     the same order each time, and leaving the loop early leaves nothing behind. An error of the loader or of
     `transform` is raised in its batch's place, after the good ones. The host is held when it is more than `depth`
-    batches ahead of the device, so at most 2 * depth + 1 batches are on the device at once (2 where depth is 0).
+    batches ahead of the device, so at most 2 * depth + 1 batches (2 where depth is 0) are on the device at once,
+    besides those that the caller keeps.
 
     Args:
         loader: a DataLoader, or any iterable of batches; each iteration starts it anew.
@@ -148,10 +149,14 @@ class Prefetcher(Generic[Batch]):
         self._streams.wait(self._side, self._streams.record(self._streams.current()))
         loader = iter(self.loader)
         # Pinned buffers outlive an iteration: two at once have their own, one after the other share.
-        ring = self._rings.pop() if self._rings else PinnedRing(self._streams, NUM_PINNED_SLOTS, 0, grows=True)
+        try:
+            ring = self._rings.pop()
+        except IndexError:
+            ring = PinnedRing(self._streams, NUM_PINNED_SLOTS, 0, grows=True)
         run = _Iteration(loader, ring)
         try:
             while True:
+                self._streams.refuse_capture("Prefetcher uploads")
                 self._throttle(run)
                 while not run.has_ended and len(run.ahead) <= self._depth:
                     self._draw(run)

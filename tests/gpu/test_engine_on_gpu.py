@@ -1,6 +1,5 @@
 """Captured graphs: what only a GPU shows. Needs torch 2.4 or newer with CUDA."""
 
-import copy
 import os
 import threading
 from contextlib import contextmanager
@@ -76,9 +75,11 @@ def test_a_compiled_graph_answers_what_the_eager_model_does():
 
 
 def test_the_faster_of_compiled_and_not_compiled_is_measured_and_kept():
-    with Engine(seeded(Residual()).cuda(), SHAPES, compile="measure") as engine:
+    model = seeded(Residual()).cuda()
+    with Engine(model, SHAPES, compile="measure") as engine, torch.no_grad():
         captured(engine)
-        assert error(engine(images(1)), seeded(Residual()).cuda()(images(1))) >= 0
+        for rows in (1, 4):
+            assert error(engine(images(rows, rows)), model(images(rows, rows))) < 5e-3
 
 
 def test_nested_outputs_and_integer_inputs_are_captured():
@@ -383,12 +384,12 @@ def test_a_forked_child_is_refused_and_leaves_the_parents_graphs_alone():
 def test_an_input_on_another_device_is_refused_and_the_engine_runs_on_its_own():
     if torch.cuda.device_count() < 2:
         pytest.skip("one GPU")
-    with Engine(seeded(Residual()), SHAPES, device="cuda:1", compile=False) as engine:
+    model = seeded(Residual())
+    with Engine(model, SHAPES, device="cuda:1", compile=False) as engine, torch.no_grad():
         captured(engine)
         with pytest.raises(DynotuneRuntimeError):
             engine(images(1))
-        model = copy.deepcopy(seeded(Residual())).to("cuda:1")
         found = engine(images(1).to("cuda:1"))
         assert found.device == torch.device("cuda", 1)
-        assert found.shape == model(images(1).to("cuda:1")).shape
+        assert error(found, model.to("cuda:1")(images(1).to("cuda:1"))) < 5e-3
         assert torch.cuda.current_device() == 0

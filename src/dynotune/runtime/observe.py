@@ -138,10 +138,12 @@ class _Watch(TorchDispatchMode):  # type: ignore[misc]
             written = args[0] if name == "aten::copy_" else result
             if len({leaf.device.type for leaf in [*leaves, written]}) > 1:
                 (self.waits if written.device.type == "cpu" else self.uploads).append(f"{name} at {_place()}")
-        elif name in _INDEXING and any(index is not None and index.device.type == "cpu" for index in args[1]):
-            # Indices on the host are copied first. Where all is on the host there is nothing to copy.
-            if self._device_type != "cpu":
-                self.uploads.append(f"{name} at {_place()}")
+        elif (
+            name in _INDEXING
+            and self._device_type != "cpu"
+            and any(index is not None and index.device.type == "cpu" for index in args[1])
+        ):
+            self.uploads.append(f"{name} at {_place()}")  # of indices that lie on the host
 
 
 def _is_read_by_host(func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> bool:

@@ -11,15 +11,16 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from dynotune.runtime import pipeline, serve, streams
+from dynotune.runtime import pipeline, streams
 from dynotune.runtime.detections import Detections
 from dynotune.runtime.errors import InputError
 from dynotune.runtime.frames import Frame, consecutive
 from dynotune.runtime.lanes import Lanes, Options, UnderWay
 from dynotune.runtime.lifetime import Lifetime
 from dynotune.runtime.network import checked_model
+from dynotune.runtime.serve import Drop, Served, Server, SourceStats
 
-__all__ = ["Detections", "Detector", "DetectorStats"]
+__all__ = ["Detections", "Detector", "DetectorStats", "Served", "Server", "SourceStats"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +189,9 @@ class Detector:
 
     def serve(
         self, sources: Mapping[str, Iterable[Frame]] | Sequence[Iterable[Frame]], max_wait_s: float = 0.01,
-        max_batch: int | None = None, drop: Literal["never", "oldest", "newest"] = "never", *, queue: int = 4,
+        max_batch: int | None = None, drop: Drop = "never", *, queue: int = 4,
         depth: int = 3,
-    ) -> serve.Server:  # fmt: skip
+    ) -> Server:  # fmt: skip
         """Detections of many sources at once, in batches of what is there.
 
         Each source is read in a thread of its own. Order is kept within a source. A source that stalls holds up no
@@ -218,7 +219,7 @@ class Detector:
                 f"max_batch is {max_batch}; this detector takes 1 to {largest} frames a batch.",
                 hint="Give the detector a larger `batch`, or several: batch=(1, 4, 16).",
             )
-        return serve.Server(
+        return Server(
             self._lanes, sources, max_wait_s=max_wait_s, max_batch=max_batch or largest, drop=drop, queue=queue,
             depth=depth,
         )  # fmt: skip

@@ -215,6 +215,38 @@ def test_it_takes_a_prefetcher():
     assert_same(model, large_steps([joined(batches[:2]), joined(batches[2:4]), batches[4]]))
 
 
+def test_micro_batches_are_drawn_one_by_one_a_window_ahead():
+    told = []
+
+    def loader():
+        for index in range(5):
+            told.append(f"draw {index}")
+            yield index, rows(4)
+
+    def loss(model, batch):
+        told.append(f"loss {batch[0]}")
+        return mean_loss(model, batch[1])
+
+    model = model_of()
+    steps = accumulate(model, torch.optim.SGD(model.parameters(), 0.5), loader(), 2, loss=loss)
+    next(steps)
+    assert told == ["draw 0", "draw 1", "loss 0", "draw 2", "loss 1", "draw 3"]
+    next(steps)
+    assert told[6:] == ["loss 2", "draw 4", "loss 3"]
+
+
+def test_an_error_of_the_loader_comes_after_the_windows_before_it_and_no_part_of_its_own():
+    def loader():
+        yield from [rows(4)] * 5
+        raise OSError("disk gone")
+
+    model, steps = model_of(), []
+    with pytest.raises(OSError, match="disk gone"):
+        steps.extend(accumulate(model, torch.optim.SGD(model.parameters(), 0.5), loader(), 2, loss=mean_loss))
+    assert [step.num_micro_batches for step in steps] == [2, 2]
+    assert_same(model, large_steps([rows(4)] * 2))
+
+
 def test_no_micro_batches_make_no_steps():
     model = model_of()
     assert list(accumulate(model, torch.optim.SGD(model.parameters(), 0.5), [], 2, loss=mean_loss)) == []

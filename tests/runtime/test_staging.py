@@ -1,6 +1,9 @@
 """Uploads through the ring: what arrives, in which order, and what is refused."""
 
+import os
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -170,6 +173,29 @@ def test_threads_may_share_a_stager():
         thread.join()
     assert not wrong
     assert stager.stats().num_puts == 200
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+def test_memory_is_flat_over_ten_thousand_frames():
+    frame, pool = np.zeros((128, 256, 3), np.uint8), BufferPool("cpu", 4 * 128 * 256 * 3)
+
+    def frames(num):
+        for index in range(num):
+            frame[0, 0, 0] = index % 256
+            assert stager.put(frame)[0, 0, 0] == index % 256
+            with stager.lend(frame, pool) as lease:
+                assert lease.tensor[0, 0, 0] == index % 256
+
+    with Stager(frame.shape, torch.uint8, "cpu") as stager:
+        frames(500)
+        before = resident_bytes()
+        frames(10_000)
+        assert resident_bytes() - before < 40 * frame.nbytes  # of ten thousand
+    assert pool.stats().num_allocated == 1
 
 
 def check_uploads(world, depth, steps):

@@ -25,6 +25,7 @@ from dynotune.runtime.errors import (
 )
 
 if TYPE_CHECKING:
+    from dynotune.runtime.engine import Engine
     from dynotune.runtime.pool import BufferPool, Lease
     from dynotune.runtime.prefetch import Prefetcher
     from dynotune.runtime.staging import Stager

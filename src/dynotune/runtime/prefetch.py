@@ -70,8 +70,8 @@ class _Iteration:
 
     def stop(self) -> None:
         """Holds the host until no upload reads a source any more."""
-        for uploaded, _ in self.reading:
-            uploaded.synchronize()
+        for end, _ in self.reading:
+            end.synchronize()
 
 
 class Prefetcher(Generic[Batch]):
@@ -85,7 +85,8 @@ class Prefetcher(Generic[Batch]):
     There is no thread: the loader runs in the thread that iterates, between its steps, so random numbers are drawn in
     the same order each time, and leaving the loop early leaves nothing behind. An error of the loader or of
     `transform` is raised in its batch's place, after the good ones. The host is held when it is more than `depth`
-    batches ahead of the device, so at most 2 * depth + 1 batches are on the device at once (2 where depth is 0).
+    batches ahead of the device, so at most 2 * depth + 1 batches (2 where depth is 0) are on the device at once,
+    besides those that the caller keeps.
 
     Args:
         loader: a DataLoader, or any iterable of batches; each iteration starts it anew.
@@ -123,6 +124,7 @@ class Prefetcher(Generic[Batch]):
         self._lifetime = Lifetime("Prefetcher")
         self._side = self._streams.side()
         self._stats = PrefetcherStats()
+        self._rings: list[PinnedRing] = []
         self._said_slow = False
 
     def __len__(self) -> int:
@@ -145,10 +147,16 @@ class Prefetcher(Generic[Batch]):
         self._streams.refuse_capture("Prefetcher uploads")
         # What the caller prepared so far (the mean that `transform` subtracts) has to be there.
         self._streams.wait(self._side, self._streams.record(self._streams.current()))
-        ring = PinnedRing(self._streams, NUM_PINNED_SLOTS, 0, grows=True)
-        run = _Iteration(iter(self.loader), ring)
+        loader = iter(self.loader)
+        # Pinned buffers outlive an iteration: two at once have their own, one after the other share.
+        try:
+            ring = self._rings.pop()
+        except IndexError:
+            ring = PinnedRing(self._streams, NUM_PINNED_SLOTS, 0, grows=True)
+        run = _Iteration(loader, ring)
         try:
             while True:
+                self._streams.refuse_capture("Prefetcher uploads")
                 self._throttle(run)
                 while not run.has_ended and len(run.ahead) <= self._depth:
                     self._draw(run)
@@ -159,6 +167,7 @@ class Prefetcher(Generic[Batch]):
         finally:
             if self._lifetime.is_ours:
                 run.stop()
+                self._rings.append(ring)
 
     def _throttle(self, run: _Iteration) -> None:
         """Holds the host until the device is done with what was enqueued `depth` batches ago.

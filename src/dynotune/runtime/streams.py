@@ -80,8 +80,8 @@ class _CudaStreams:
         stream.wait_event(event)
 
     def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
-        if tensor.layout == torch.strided:
-            tensor.record_stream(stream)
+        if not isinstance(tensor, torch.Tensor) or tensor.layout == torch.strided:
+            tensor.record_stream(stream)  # also objects that know their own tensors
         elif tensor.layout == torch.sparse_coo:
             tensor._indices().record_stream(stream)
             tensor._values().record_stream(stream)

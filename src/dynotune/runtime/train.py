@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -46,8 +46,9 @@ def accumulate(
 
     Each loss is divided by what its window really holds, so a shorter last window is applied and weighs as a batch of
     its size does. Gradients are set to none when a window begins. Under DistributedDataParallel, and fully sharded
-    modules, they are reduced once a window. A window's micro-batches are drawn before its first forward. Nothing
-    synchronises the host, and nothing happens until the result is iterated over.
+    modules, they are reduced once a window. Micro-batches are drawn `num_steps` ahead, one after each backward, since a
+    window's size has to be known at its first. Nothing synchronises the host, and nothing happens until the result is
+    iterated over.
 
     The gradients are those of one large batch except where micro-batches see each other's statistics: BatchNorm
     normalises each by its own (GroupNorm, LayerNorm and frozen BatchNorm do not). Losses that compare samples with
@@ -74,15 +75,15 @@ def accumulate(
     """
     if num_steps < 1:
         raise InputError(f"num_steps is {num_steps}; a step of the optimizer takes at least one micro-batch.")
-    drawn = iter(micro_batches)
-    while window := list(islice(drawn, num_steps)):
+    upcoming = _Upcoming(micro_batches)
+    for _ in range(num_steps):
+        upcoming.draw()
+    while window := upcoming.window():
         weights = [1.0 if weight is None else _checked_weight(weight(batch)) for batch in window]
         total = math.fsum(weights)
         optimizer.zero_grad(set_to_none=True)
         shares = [each / total for each in weights]
-        mean = _backward(model, window, shares, loss, scaler)
-        num_micro_batches = len(window)
-        window.clear()  # the next window is drawn while nobody holds this one
+        mean = _backward(model, window, shares, loss, scaler, upcoming)
         if before_step is not None:
             if scaler is not None:
                 scaler.unscale_(optimizer)
@@ -92,23 +93,55 @@ def accumulate(
         else:
             scaler.step(optimizer)
             scaler.update()
-        yield OptimizerStep(mean, num_micro_batches, total)
+        yield OptimizerStep(mean, len(weights), total)
+
+
+class _Upcoming(Generic[Batch]):
+    """The next window's micro-batches, drawn while the device is busy with this one's."""
+
+    def __init__(self, micro_batches: Iterable[Batch]) -> None:
+        self._source = iter(micro_batches)
+        self._drawn: deque[Batch] = deque()
+        self._error: Exception | None = None
+        self._has_ended = False
+
+    def draw(self) -> None:
+        """Draws one more. An error of the loader is kept until its window is asked for: the one before is whole."""
+        if self._has_ended:
+            return
+        try:
+            self._drawn.append(next(self._source))
+        except StopIteration:
+            self._has_ended = True
+        except Exception as error:
+            self._has_ended, self._error = True, error
+
+    def window(self) -> deque[Batch]:
+        """All that is drawn; empty at the end."""
+        if self._error is not None:
+            raise self._error
+        window, self._drawn = self._drawn, deque()
+        return window
 
 
 def _backward(
     model: torch.nn.Module,
-    window: list[Batch],
+    window: deque[Batch],
     shares: list[float],
     loss: Callable[[Any, Batch], torch.Tensor],
     scaler: Any,
+    upcoming: _Upcoming[Batch],
 ) -> torch.Tensor:
     """The weighted mean loss of the window, its gradients accumulated and reduced over ranks once."""
     mean: torch.Tensor | None = None
-    for index, (batch, share) in enumerate(zip(window, shares, strict=True)):
+    for share in shares:
+        batch = window.popleft()
         # The forward too: DDP decides there whether the backward will reduce.
-        with nullcontext() if index == len(window) - 1 else _unreduced(model):
+        with _unreduced(model) if window else nullcontext():
             part = _checked_loss(loss(model, batch)) * share
             (part if scaler is None else scaler.scale(part)).backward()
+        del batch
+        upcoming.draw()
         detached = part.detach().float().reshape(())
         mean = detached if mean is None else mean + detached
     assert mean is not None

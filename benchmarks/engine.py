@@ -167,6 +167,8 @@ def make_engine(reference: Any, name: str, inputs: list[Any], device: str, borro
         channels_last=spec.channels_last,
         compile=spec.compile,
         borrow=borrow,
+        # Random weights amplify rounding as trained ones do not; the error of every arm is in the result.
+        tolerance=0.1,
     )
 
 

@@ -62,7 +62,7 @@ class Engine:
         device: where it runs; where the model is if None.
         borrow: lend the outputs instead of copying them: they are valid until the next call of the same shape. Such an
             engine belongs to one thread, for as long as that lives.
-        tolerance: the largest error accepted; by dtype if None (float32 1e-4, on a GPU, for TF32, 5e-3; float16 1e-2;
+        tolerance: the largest error accepted; by dtype if None (float32 1e-4, on a GPU, for TF32, 5e-3; float16 2e-2;
             bfloat16 5e-2). `math.inf` accepts every error, and still states it.
         pad: dimensions that smaller inputs may be filled up in, where the model's semantics allow: "batch" (dimension
             0, with zeros; outputs are cut to the caller's rows, and this too is checked at build), or a mapping of

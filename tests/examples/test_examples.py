@@ -86,11 +86,12 @@ def test_yolo_then_transformer_runs_both(tmp_path, monkeypatch):
     assert lines[-1].startswith("step 3  answer ")
 
 
-def test_every_example_has_a_test_and_knows_nothing_of_dynotune():
+def test_every_example_has_a_test_and_those_that_are_tuned_know_nothing_of_dynotune():
     tests = Path(__file__).read_text(encoding="utf-8")
     for example in EXAMPLES.glob("*.py"):
         assert f'run("{example.name}"' in tests, f"{example.name} has no test"
-        assert "dynotune" not in example.read_text(encoding="utf-8")
+        # Those that detect are programs around the library.
+        assert ("dynotune" in example.read_text(encoding="utf-8")) == example.name.startswith("detect_")
 
 
 def test_detect_video_finds_what_moves(tmp_path):

@@ -7,7 +7,7 @@ WORKERS ?= 2
 # pip runs only when what it would install changed.
 STAMP  := .venv/.installed-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-gpu findings install clean
+.PHONY: demo test test-gpu findings runtime-reference install clean
 
 demo: install
 	$(BIN)/dynotune demo
@@ -26,6 +26,10 @@ test-gpu:
 # The page of findings is made from the rules.
 findings: install
 	$(BIN)/python -m dynotune.cli.findings_page > docs/reference/findings.md
+
+# The runtime's reference is made from its docstrings.
+runtime-reference: install
+	$(BIN)/python -m dynotune.cli.runtime_page > docs/reference/runtime.md
 
 install: $(STAMP)
 

@@ -94,8 +94,26 @@ def test_yolo_then_transformer_runs_both(run, tmp_path, monkeypatch):
     assert lines[-1].startswith("step 3  answer ")
 
 
-def test_every_example_has_a_test_and_knows_nothing_of_dynotune():
+def test_every_example_has_a_test_and_those_that_are_tuned_know_nothing_of_dynotune():
     tests = Path(__file__).read_text(encoding="utf-8")
     for example in EXAMPLES.glob("*.py"):
         assert f'run("{example.name}"' in tests, f"{example.name} has no test"
-        assert "dynotune" not in example.read_text(encoding="utf-8")
+        # Those that detect are programs around the library.
+        assert ("dynotune" in example.read_text(encoding="utf-8")) == example.name.startswith("detect_")
+
+
+def test_detect_video_finds_what_moves(tmp_path):
+    options = ("--frames", "6", "--imgsz", "160", "--size", "160", "320", "--log-every", "6", "--batch", "2")
+    lines = run("detect_video.py", *options, cwd=tmp_path)
+    # The sixth square stands at 20, 20 and is 96 wide.
+    assert lines[0].startswith("frame 6")
+    x1, y1, x2, y2 = map(int, lines[0].split("[")[1].rstrip("]").split(","))
+    assert x1 < 68 < x2 and y1 < 68 < y2
+    assert lines[-1].startswith("6 frames")
+
+
+def test_detect_many_serves_every_camera(tmp_path):
+    options = ("--cameras", "3", "--frames", "5", "--fps", "200", "--imgsz", "160", "--size", "160", "320")
+    lines = run("detect_many.py", *options, "--drop", "never", cwd=tmp_path)
+    assert lines[:3] == [f"camera {number}  5 served, 0 dropped" for number in range(3)]
+    assert lines[3].startswith("15 frames")

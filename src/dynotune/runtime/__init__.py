@@ -1,0 +1,70 @@
+"""Parts for programs that have to be fast: staging, prefetching, buffers, captured graphs, a detector.
+
+Here live things that a user's program imports. They need torch and the standard library, and work without a
+GPU. What measures, diagnoses or applies settings lives elsewhere, and nothing here imports it.
+
+`dynotune.runtime.vision` (detection) and `dynotune.runtime.train` (training loops) are modules of their own.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from dynotune.runtime.errors import (
+    CaptureError,
+    ClosedError,
+    DeviceError,
+    DynotuneRuntimeError,
+    ForkedError,
+    InputError,
+    NumericsError,
+    PoolExhausted,
+    SourceError,
+    TooLargeError,
+)
+
+if TYPE_CHECKING:
+    from dynotune.runtime.engine import Engine
+    from dynotune.runtime.pool import BufferPool, Lease
+    from dynotune.runtime.prefetch import Prefetcher
+    from dynotune.runtime.staging import Stager
+
+__all__ = [
+    "BufferPool",
+    "CaptureError",
+    "ClosedError",
+    "DeviceError",
+    "DynotuneRuntimeError",
+    "Engine",
+    "ForkedError",
+    "InputError",
+    "Lease",
+    "NumericsError",
+    "PoolExhausted",
+    "Prefetcher",
+    "SourceError",
+    "Stager",
+    "TooLargeError",
+]
+
+# torch takes seconds to import: only what is used pays for it.
+_MODULES = {
+    "BufferPool": "pool",
+    "Engine": "engine",
+    "Lease": "pool",
+    "Prefetcher": "prefetch",
+    "Stager": "staging",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    if name in ("train", "vision"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "train", "vision"])

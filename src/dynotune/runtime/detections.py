@@ -1,0 +1,47 @@
+"""What a detector found in one frame."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+__all__ = ["Detections"]
+
+
+class Detections:
+    """Boxes of one frame, best first, on the host.
+
+    `len()` is their number.
+
+    Attributes:
+        rows: float32 `[N, 6]`: x1, y1, x2, y2 in pixels of the frame, score, class.
+        num_candidates: boxes that scored above `conf`, before suppression.
+        num_cut: of these, how many stood beyond `top_k` and took no part in suppression.
+    """
+
+    __slots__ = ("num_candidates", "num_cut", "rows")
+
+    def __init__(self, rows: Tensor, num_candidates: int, num_cut: int) -> None:
+        self.rows = rows
+        self.num_candidates = num_candidates
+        self.num_cut = num_cut
+
+    @property
+    def xyxy(self) -> Tensor:
+        """float32 `[N, 4]`: corners in pixels of the frame, inside it."""
+        return self.rows[:, :4]
+
+    @property
+    def conf(self) -> Tensor:
+        """float32 `[N]`: scores."""
+        return self.rows[:, 4]
+
+    @property
+    def cls(self) -> Tensor:
+        """int64 `[N]`: classes."""
+        return self.rows[:, 5].long()
+
+    def __len__(self) -> int:
+        return int(self.rows.shape[0])
+
+    def __repr__(self) -> str:
+        return f"Detections({len(self)} of {self.num_candidates} candidates)"

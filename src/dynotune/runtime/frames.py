@@ -1,0 +1,93 @@
+"""What a frame has to be, and frames put together into batches that one network input can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from dynotune.runtime.errors import InputError, SourceError, TooLargeError
+
+__all__ = ["consecutive", "size_of"]
+
+Frame = Any  # a numpy array or a tensor: uint8 [height, width, 3]
+T = TypeVar("T")
+
+
+def size_of(frame: Frame, *, max_size: tuple[int, int], name: str = "The frame") -> tuple[int, int]:
+    """Height and width of a frame, which is checked.
+
+    Args:
+        frame: numpy array or tensor, uint8, `[height, width, 3]`.
+        max_size: height and width that buffers were made for; only their product counts.
+        name: what an error calls the frame.
+
+    Raises:
+        InputError: not such an array, or empty.
+        TooLargeError: more pixels than the buffers hold.
+    """
+    shape, dtype = getattr(frame, "shape", None), str(getattr(frame, "dtype", ""))
+    if shape is None or not dtype:
+        raise InputError(
+            f"{name} is a {type(frame).__name__}, not an array.",
+            hint="Give numpy arrays or torch tensors: uint8, [height, width, 3].",
+        )
+    if dtype.removeprefix("torch.") != "uint8":
+        raise InputError(f"{name} is of {dtype}; frames are uint8.", hint="Do not scale frames: the detector does.")
+    if len(shape) != 3 or shape[2] != 3:
+        raise InputError(
+            f"{name} has the shape {tuple(shape)}; frames are [height, width, 3].",
+            hint="Repeat a grey channel three times, drop an alpha channel, and give a batch as a list of frames.",
+        )
+    height, width = int(shape[0]), int(shape[1])
+    if height == 0 or width == 0:
+        raise InputError(f"{name} is empty: {height} by {width} pixels.", hint="The reader may have failed: skip it.")
+    if height * width > max_size[0] * max_size[1]:
+        raise TooLargeError(
+            f"{name} has {height} by {width} pixels; the buffers were made for {max_size[0]} by {max_size[1]}.",
+            hint=f"Give max_frame=({height}, {width}) to the detector.",
+        )
+    return height, width
+
+
+def consecutive(source: Iterable[T], key: Callable[[T], object], max_batch: int) -> Iterator[tuple[list[T], list[T]]]:
+    """Batches of neighbours with one key, of at most `max_batch`, in order; each stands twice, as frames and as tags.
+
+    What was read before the source raised, or gave something that `key` refuses, comes first.
+
+    Raises:
+        SourceError: the source raised.
+        What `key` raises.
+    """
+    batch: list[T] = []
+    last: object = None
+    failed: Exception | None = None
+    frames = iter(source)
+    while failed is None:
+        try:
+            frame = next(frames)
+        except StopIteration:
+            break
+        except Exception as error:
+            failed = SourceError(
+                f"The source of frames raised {type(error).__name__}: {error}",
+                hint="Results of earlier frames were delivered; the detector can be used on.",
+            )
+            failed.__cause__ = error
+            break
+        try:
+            own = key(frame)
+        except InputError as error:
+            failed = error
+            break
+        if batch and own != last:
+            yield batch, batch
+            batch = []
+        last = own
+        batch.append(frame)
+        if len(batch) == max_batch:
+            yield batch, batch
+            batch = []
+    if batch:
+        yield batch, batch
+    if failed is not None:
+        raise failed

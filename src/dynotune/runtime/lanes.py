@@ -1,0 +1,338 @@
+"""A detector's work on one batch, in three stages: upload and letterbox, forward and suppression, results.
+
+Each stage has a stream of its own on a GPU; a batch's buffers (its lane) belong to it through all of them, and are used
+again only when the host has seen the end of the last. Nothing else is needed to keep a buffer from being overwritten.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dynotune.runtime.detections import Detections
+from dynotune.runtime.errors import InputError, NumericsError
+from dynotune.runtime.frames import Frame, size_of
+from dynotune.runtime.letterbox import Letterbox, Placement, place
+from dynotune.runtime.lifetime import Lifetime
+from dynotune.runtime.network import Lane, Network, OneOutput, is_end_to_end
+from dynotune.runtime.nms import FINITE, NUM_CANDIDATES, NUM_KEPT, SETTLED, PostProcess
+from dynotune.runtime.pool import BufferPool
+from dynotune.runtime.staging import Stager
+from dynotune.runtime.streams import Streams
+
+__all__ = ["Counts", "Lanes", "Options", "UnderWay"]
+
+_log = logging.getLogger(__name__)
+
+CHUNK = 4  # frames copied and uploaded at once: the next ones are copied while these travel
+MAX_LETTERBOXES = 64  # frame sizes whose tables are kept
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a detector was told; see `Detector`."""
+
+    imgsz: tuple[int, int]
+    sizes: tuple[int, ...]
+    dtype: torch.dtype
+    channels_last: bool
+    graphs: bool
+    rect: bool
+    stride: int
+    swap_channels: bool
+    max_frame: tuple[int, int]
+    depth: int
+    end_to_end: bool | None
+    post: dict[str, Any]
+    engine: dict[str, Any]
+
+    @property
+    def largest(self) -> int:
+        """Frames of the largest batch."""
+        return self.sizes[-1]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was done: frames and batches whose results were taken, candidates and those beyond `top_k`, and batches
+    whose suppression took more rounds than its graph holds."""
+
+    frames: int = 0
+    batches: int = 0
+    candidates: int = 0
+    cut: int = 0
+    unsettled: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class UnderWay:
+    """A batch between two stages."""
+
+    network: Network
+    lane: Lane
+    num_frames: int
+
+
+@dataclass(eq=False)
+class Lanes:
+    """Takes batches through the stages. Thread-safe; a stage of two batches at once takes turns.
+
+    Args:
+        model: checked, see `network.checked_model`.
+        device_streams: of the device to work on.
+        options: see there.
+        lifetime: of the detector.
+    """
+
+    model: nn.Module
+    device_streams: Streams
+    options: Options
+    lifetime: Lifetime
+    counts: Counts = field(default_factory=Counts)
+
+    def __post_init__(self) -> None:
+        self._model = OneOutput(self.model).eval()
+        self._post: PostProcess | None = None
+        self._networks: dict[tuple[int, int, int], Network] = {}
+        self._letterboxes: dict[tuple[int, int], tuple[Letterbox, Tensor]] = {}
+        self._before, self._forward, self._after = (self.device_streams.side() for _ in range(3))
+        # Two locks, so that one batch is uploaded while another is launched; who needs both takes _staging first.
+        self._staging, self._launching = threading.RLock(), threading.RLock()
+        # Of lanes and counts, held for a moment.
+        self._state = threading.Lock()
+        chunks, device = self._chunks(), self.device_streams.device
+        frame_bytes = 3 * self.options.max_frame[0] * self.options.max_frame[1]
+        self.stager = Stager(chunks[0][0] * frame_bytes, torch.uint8, device, self.options.depth)
+        self._uploads = BufferPool(device, frame_bytes * sum(num * num_buffers for num, num_buffers in chunks))
+
+    @property
+    def networks(self) -> dict[str, Network]:
+        """Those that were built, by the shape of their input."""
+        return {"x".join(map(str, shape)): network for shape, network in self._networks.copy().items()}
+
+    def placement(self, frame: Frame, name: str = "The frame") -> Placement:
+        """Where the frame will lie in its input. Raises: InputError, TooLargeError where it cannot be used."""
+        size = size_of(frame, max_size=self.options.max_frame, name=name)
+        if isinstance(frame, Tensor) and frame.device.type != "cpu" and frame.device != self.device_streams.device:
+            raise InputError(f"{name} is on {frame.device}, the detector on {self.device_streams.device}.")
+        return place(size, self.options.imgsz, stride=self.options.stride, rect=self.options.rect)
+
+    def key(self, frame: Frame, name: str = "The frame") -> tuple[int, int]:
+        """Frames with the same key fit into one batch. Raises: as `placement`."""
+        at = self.placement(frame, name)
+        return at.height, at.width
+
+    def prepare(self, size: tuple[int, int]) -> None:
+        """Builds all that frames of this size need."""
+        blank = torch.zeros((*size, 3), dtype=torch.uint8)
+        self.placement(blank)
+        with self.device_streams.on(self._before):
+            for num, num_buffers in self._chunks():
+                self._uploads.reserve((num, *size, 3), torch.uint8, num_buffers)
+        for batch in self.options.sizes:
+            # As many at once as will be: what each leaves behind is what the steady state needs. The last is partial.
+            sizes = [batch] * max(1, self.options.depth - 1) + [max(1, batch - 1)]
+            for under_way in [self.launch(self.stage([blank] * num)) for num in sizes]:
+                self.discard(under_way)
+
+    def _chunks(self) -> list[tuple[int, int]]:
+        """How many frames go into one upload, largest first, and how many buffers there are for such uploads."""
+        largest = min(CHUNK, self.options.largest)
+        smaller = [1 << power for power in reversed(range(largest.bit_length())) if 1 << power < largest]
+        return [(largest, 3), *((num, 2) for num in smaller)]
+
+    def stage(self, frames: Sequence[Frame]) -> UnderWay:
+        """Uploads frames of one key and letterboxes them into a lane; waits only for room in the staging ring."""
+        with self._staging, torch.no_grad():
+            self.lifetime.check()
+            at = self.placement(frames[0])
+            fits = next(size for size in self.options.sizes if size >= len(frames))
+            network = self._network(fits, at.height, at.width)
+            # A new lane is filled with zeros: on the stream that writes into it next.
+            with self._state, self.device_streams.on(self._before):
+                lane = network.take_lane()
+            batch = UnderWay(network, lane, len(frames))
+            try:
+                self._fill(lane, frames)
+            except BaseException:
+                self.abandon(batch)
+                raise
+            return batch
+
+    def _fill(self, lane: Lane, frames: Sequence[Frame]) -> None:
+        callers = self.device_streams.current()
+        if any(isinstance(frame, Tensor) and frame.device.type != "cpu" for frame in frames):
+            self.device_streams.wait(self._before, self.device_streams.record(callers))
+        with self.device_streams.on(self._before):
+            start = 0
+            while start < len(frames):
+                num = _num_alike(frames, start, self._chunks()[0][0])
+                self._place(lane, frames[start : start + num], start)
+                start += num
+        lane.ready = self.device_streams.record(self._before)
+
+    def _place(self, lane: Lane, frames: Sequence[Frame], start: int) -> None:
+        """Puts frames of one size into the lane's images from `start` on."""
+        places = slice(start, start + len(frames))
+        size = tuple(frames[0].shape[:2])
+        letterbox, where = self._letterbox(size)
+        # The grey around a picture, and where it lies, are there already where frames of its size came before.
+        pads = any(before != size for before in lane.sizes[places])
+        lane.sizes[places] = [None] * len(frames)
+        if pads:
+            lane.places[places].copy_(where.expand(len(frames), 5))
+        self._upload(frames, lambda uploaded: letterbox(uploaded, lane.images[places], pads=pads))
+        lane.sizes[places] = [size] * len(frames)
+
+    def _upload(self, frames: Sequence[Frame], use: Callable[[Tensor], object]) -> None:
+        """Calls `use` with the frames as one tensor on the device, valid until it returns on this stream."""
+        if isinstance(frames[0], Tensor) and frames[0].device.type != "cpu":
+            for frame in frames:
+                self.device_streams.keep(frame, self._before)
+            use(torch.stack(list(frames)))
+            return
+        lease = self.stager.lend(list(frames), self._uploads)
+        try:
+            use(lease.tensor)
+        finally:
+            lease.release(self._before)
+
+    def launch(self, batch: UnderWay) -> UnderWay:
+        """Forward, suppression and the copy of the results to the host, enqueued; waits for nothing."""
+        with self._launching, torch.no_grad():
+            try:
+                self.lifetime.check()
+                assert batch.lane.ready is not None
+                self.device_streams.wait(self._forward, batch.lane.ready)
+                batch.network.enqueue(batch.lane, self._forward, self._after)
+            except BaseException:
+                self.abandon(batch)
+                raise
+        return batch
+
+    def collect(self, batch: UnderWay) -> list[Detections]:
+        """Waits for the batch, the only wait of all, and takes its results; its lane goes back."""
+        lane, network = batch.lane, batch.network
+        try:
+            lane.done.synchronize()
+            max_det = self.options.post["max_det"]
+            counts = lane.host[: batch.num_frames, max_det, :4].tolist()
+            unsettled = not all(count[SETTLED] for count in counts)
+            if unsettled:
+                with torch.no_grad():
+                    network.settle(lane, self._after)
+                counts = lane.host[: batch.num_frames, max_det, :4].tolist()
+            # A copy, as the lane's memory is used again; one a batch, of which each frame has its part.
+            rows = lane.host[: batch.num_frames, :max_det].clone()
+        except BaseException:
+            self.abandon(batch)
+            raise
+        assert lane.candidates is not None
+        num_rows = lane.candidates.shape[1]
+        results = []
+        for found, count in zip(rows, counts, strict=True):
+            num_candidates = int(count[NUM_CANDIDATES])
+            kept = found[: int(count[NUM_KEPT])]
+            results.append(Detections(kept, num_candidates, max(0, num_candidates - num_rows)))
+        with self._state:
+            network.give_lane(lane)
+            self.counts.batches += 1
+            self.counts.frames += batch.num_frames
+            self.counts.unsettled += unsettled
+            self.counts.candidates += sum(found.num_candidates for found in results)
+            self.counts.cut += sum(found.num_cut for found in results)
+        if not all(count[FINITE] for count in counts):
+            raise NumericsError(
+                "The model's output has values that are not finite.",
+                hint="Its weights may be damaged, or too large for half precision: try dtype=torch.float32.",
+            )
+        return results
+
+    def abandon(self, batch: UnderWay) -> None:
+        """Gives a batch's buffers back without a result, once nothing works on them any more."""
+        self._drain()
+        with self._state:
+            batch.network.give_lane(batch.lane)
+
+    discard = abandon
+
+    def _drain(self) -> None:
+        for stream in (self._before, self._forward, self._after):
+            self.device_streams.record(stream).synchronize()
+
+    def _letterbox(self, size: tuple[int, int]) -> tuple[Letterbox, Tensor]:
+        found = self._letterboxes.get(size)
+        if found is None:
+            at = place(size, self.options.imgsz, stride=self.options.stride, rect=self.options.rect)
+            device = self.device_streams.device
+            where = [at.left, at.top, at.gain, at.frame_width, at.frame_height]
+            row = torch.tensor([where], dtype=torch.float32, device=device)
+            if len(self._letterboxes) >= MAX_LETTERBOXES:
+                # Made and used on one stream, so its memory is not used again before its last reader is done.
+                self._letterboxes.pop(next(iter(self._letterboxes)))
+            found = Letterbox(at, device, swap_channels=self.options.swap_channels), row
+            self._letterboxes[size] = found
+        return found
+
+    def _network(self, batch: int, height: int, width: int) -> Network:
+        shape = (batch, 3, height, width)
+        found = self._networks.get(shape[:1] + shape[2:])
+        if found is not None:
+            return found
+        with self._staging, self._launching:
+            found = self._networks.get(shape[:1] + shape[2:])
+            if found is None:
+                started_s = time.perf_counter()
+                found = Network(
+                    self._model, shape, post=self._post_process(height, width), device_streams=self.device_streams,
+                    dtype=self.options.dtype, channels_last=self.options.channels_last, graphs=self.options.graphs,
+                    options=self.options.engine,
+                )  # fmt: skip
+                self._networks[shape[:1] + shape[2:]] = found
+                took_s = time.perf_counter() - started_s
+                _log.info("built the network for %d frames of %d by %d in %.1f s", batch, height, width, took_s)
+        return found
+
+    def _post_process(self, height: int, width: int) -> PostProcess:
+        if self._post is None:
+            end_to_end = self.options.end_to_end
+            if end_to_end is None:
+                parameter = next(self.model.parameters())
+                blank = torch.zeros(1, 3, height, width, dtype=parameter.dtype, device=parameter.device)
+                with torch.no_grad():
+                    end_to_end = is_end_to_end(self._model(blank).shape)
+            self._post = PostProcess(end_to_end=end_to_end, **self.options.post)
+        return self._post
+
+    def close(self) -> None:
+        """Waits for work under way and gives everything back."""
+        with self._staging, self._launching:
+            self._drain()
+            for network in self._networks.values():
+                network.close()
+            self._networks.clear()
+            self._letterboxes.clear()
+            self._uploads.close()
+            self.stager.close()
+
+
+def _num_alike(frames: Sequence[Frame], start: int, at_most: int) -> int:
+    """How many frames from `start` on go into one upload: of one size, in one place, a power of two.
+
+    Powers of two, so that few sizes of buffers serve batches of any size.
+    """
+    first, num = frames[start], 1
+    while num < at_most and start + num < len(frames):
+        other = frames[start + num]
+        alike = tuple(other.shape) == tuple(first.shape)
+        if not alike or getattr(other, "device", None) != getattr(first, "device", None):
+            break
+        num += 1
+    return 1 << (num.bit_length() - 1)

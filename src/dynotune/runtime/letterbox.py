@@ -1,0 +1,125 @@
+"""Frames of any size made into a network's input, on the device: resized, padded, in the order of colours, scaled.
+
+The resize is the linear one of OpenCV (half-pixel centres, no smoothing, edges repeated), rounded to whole levels as
+OpenCV rounds, so that a network sees what it was trained on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Letterbox", "Placement", "place"]
+
+GREY = 114  # the level that YOLO models are trained to see around a picture
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a frame lies in the network's input.
+
+    Args:
+        frame_height, frame_width: of the frame, in its own pixels.
+        height, width: of the network's input.
+        top, left: of the resized frame inside the input, in input pixels.
+        resized_height, resized_width: of the resized frame.
+        gain: input pixels for a frame pixel; boxes go back by `(x - left) / gain`.
+    """
+
+    frame_height: int
+    frame_width: int
+    height: int
+    width: int
+    top: int
+    left: int
+    resized_height: int
+    resized_width: int
+    gain: float
+
+
+def place(frame_size: tuple[int, int], imgsz: tuple[int, int], *, stride: int = 32, rect: bool = True) -> Placement:
+    """Where a frame of `frame_size` (height, width) comes to lie in an input of at most `imgsz` (height, width).
+
+    Args:
+        rect: pad each side only to the next multiple of `stride`; otherwise to the whole of `imgsz`.
+    """
+    frame_height, frame_width = frame_size
+    gain = min(imgsz[0] / frame_height, imgsz[1] / frame_width)
+    resized_height = max(1, round(frame_height * gain))
+    resized_width = max(1, round(frame_width * gain))
+    pad_height, pad_width = imgsz[0] - resized_height, imgsz[1] - resized_width
+    if rect:
+        pad_height, pad_width = pad_height % stride, pad_width % stride
+    return Placement(
+        frame_height=frame_height,
+        frame_width=frame_width,
+        height=resized_height + pad_height,
+        width=resized_width + pad_width,
+        # Of an odd number of rows the larger half goes below, and the same for columns.
+        top=round(pad_height / 2 - 0.1),
+        left=round(pad_width / 2 - 0.1),
+        resized_height=resized_height,
+        resized_width=resized_width,
+        gain=gain,
+    )
+
+
+def _taps(size: int, resized: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """For each resized coordinate the two that it is mixed of, and the second one's weight."""
+    # In doubles, as a coordinate of a large frame has few bits left for its fraction in floats.
+    centre = (torch.arange(resized, dtype=torch.float64) + 0.5) * (size / resized) - 0.5
+    centre = centre.clamp(0, size - 1)
+    first = centre.floor()
+    second = (first + 1).clamp(max=size - 1)
+    weight = (centre - first).to(torch.float32)
+    return first.to(device, torch.int64), second.to(device, torch.int64), weight.to(device)
+
+
+class Letterbox:
+    """Writes frames of one size into a network's input.
+
+    Works on the current stream and waits for nothing. What it needs (where to read, with which weights) is made once.
+
+    Args:
+        placement: see `place`.
+        device: of frames and input.
+        swap_channels: frames are BGR, the network wants RGB.
+    """
+
+    def __init__(self, placement: Placement, device: torch.device, *, swap_channels: bool) -> None:
+        self.placement = placement
+        self._swap = swap_channels
+        up, down, weight_y = _taps(placement.frame_height, placement.resized_height, device)
+        left, right, weight_x = _taps(placement.frame_width, placement.resized_width, device)
+        rows, columns, width = (up, up, down, down), (left, right, left, right), placement.frame_width
+        pixels = [(row[:, None] * width + column).reshape(-1) for row, column in zip(rows, columns, strict=True)]
+        self._pixels = torch.cat(pixels).to(torch.int32)
+        by_row, by_column = (1 - weight_y, weight_y), (1 - weight_x, weight_x)
+        weights = torch.stack([y[:, None] * x for y in by_row for x in by_column])
+        self._weights = weights.reshape(4, -1, 1)
+
+    def __call__(self, frames: Tensor, out: Tensor, *, pads: bool = True) -> Tensor:
+        """Letterbox `frames` into `out`.
+
+        Args:
+            frames: uint8 `[B, frame_height, frame_width, 3]`, contiguous.
+            out: `[B, 3, height, width]` of a floating dtype and any layout; written with 0 to 1.
+            pads: fill what is around the picture too; it may be there from the last frames of this size.
+
+        Returns:
+            `out`.
+        """
+        at, batch = self.placement, frames.shape[0]
+        corners = frames.view(batch, -1, 3).index_select(1, self._pixels).view(batch, 4, -1, 3)
+        # Halves go up, as in OpenCV.
+        mixed = (corners * self._weights).sum(1).add_(0.5).floor_().mul_(1 / 255)
+        if self._swap:
+            mixed = mixed.flip(-1)
+        picture = mixed.view(batch, at.resized_height, at.resized_width, 3).permute(0, 3, 1, 2)
+        if pads and (at.resized_height, at.resized_width) != (at.height, at.width):
+            out.fill_(GREY / 255)
+        rows = slice(at.top, at.top + at.resized_height)
+        out[:, :, rows, at.left : at.left + at.resized_width].copy_(picture)
+        return out

@@ -1,0 +1,202 @@
+"""A YOLO-shaped model for one input size, from a filled input to packed detections on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dynotune.runtime.engine import Engine
+from dynotune.runtime.errors import InputError, NumericsError
+from dynotune.runtime.nms import PostProcess
+from dynotune.runtime.streams import Event, Stream, Streams
+
+__all__ = ["Lane", "Network", "OneOutput", "checked_model", "is_end_to_end"]
+
+
+class OneOutput(nn.Module):  # type: ignore[misc]
+    """The model with its detections as the only output.
+
+    YOLO models return a tuple or list in evaluation, detections first.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`images` `[B, 3, H, W]`, RGB, 0 to 1, to the model's own output.
+
+        Raises: InputError where that is no tensor, or not three-dimensional.
+        """
+        out = self.model(images)
+        if isinstance(out, (tuple, list)) and out:
+            out = out[0]
+        if not isinstance(out, Tensor) or out.dim() != 3:
+            what = f"a tensor of {out.dim()} dimensions" if isinstance(out, Tensor) else f"a {type(out).__name__}"
+            raise InputError(
+                f"The model returned {what}; a detector's output is [B, 4 + num_classes, N] or [B, N, 6].",
+                hint="Give the network itself, such as YOLO('yolo11n.pt').model, not the object around it.",
+            )
+        return out
+
+
+def checked_model(model: Any) -> tuple[torch.device, torch.dtype]:
+    """Where the model is and in which precision.
+
+    Raises:
+        InputError: not a module, without parameters, in training mode, or spread over devices.
+        NumericsError: a parameter or buffer is not finite.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"The model is a {type(model).__name__}, not a torch.nn.Module.")
+    if model.training:
+        raise InputError("The model is in training mode.", hint="Call model.eval() first.")
+    parameters = list(model.parameters())
+    if not parameters:
+        raise InputError("The model has no parameters.", hint="Give a network in torch, not an exported file.")
+    devices = {parameter.device for parameter in parameters}
+    if len(devices) > 1:
+        raise InputError(f"The model is spread over {sorted(map(str, devices))}.", hint="Move it to one device.")
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise NumericsError(f"{name} of the model has values that are not finite.", hint="Load the weights again.")
+    dtype = next((parameter.dtype for parameter in parameters if parameter.is_floating_point()), torch.float32)
+    return parameters[0].device, dtype
+
+
+def is_end_to_end(shape: Iterable[int]) -> bool:
+    """Whether an output of this shape is `[B, N, 6]` rather than `[B, 4 + num_classes, N]`.
+
+    Raises: InputError where it can be both or neither.
+    """
+    _, middle, last = shape
+    as_rows, as_channels = last == 6, middle >= 5 and last >= middle
+    if as_rows == as_channels:
+        raise InputError(
+            f"An output of [B, {middle}, {last}] can be read in {'two ways' if as_rows else 'no way'}: "
+            "[B, 4 + num_classes, N], or end-to-end [B, N, 6].",
+            hint="Say end_to_end=True or end_to_end=False.",
+        )
+    return as_rows
+
+
+@dataclass(eq=False, slots=True)
+class Lane:
+    """The buffers of one batch on its way; they belong to it from the upload until its result is taken.
+
+    Args:
+        images: `[B, 3, H, W]`, what the letterbox fills.
+        host: the packed detections of `PostProcess`, in pinned memory.
+        places: `[B, 5]`, see `PostProcess`.
+        done: recorded behind the copy into `host`.
+        sizes: of the frame (height, width) that each image was last filled from.
+        ready: recorded behind the letterbox.
+        candidates: of `PostProcess`, on the device.
+        held: what other streams than the one that allocated it read until `done`.
+    """
+
+    images: Tensor
+    host: Tensor
+    places: Tensor
+    sizes: list[tuple[int, int] | None]
+    done: Any
+    ready: Event | None = None
+    candidates: Tensor | None = None
+    held: tuple[Tensor, ...] = ()
+
+
+class Network:
+    """Forward and suppression for one batch size and input size.
+
+    Args:
+        model: see `OneOutput`.
+        shape: of the input, `(B, 3, H, W)`.
+        post: turns the output into detections.
+        device_streams: of the device.
+        dtype: of the input, as the model is to see it.
+        options: for the model's Engine.
+
+    Raises:
+        What `Engine` raises.
+    """
+
+    def __init__(
+        self, model: OneOutput, shape: tuple[int, int, int, int], *, post: PostProcess, device_streams: Streams,
+        dtype: torch.dtype, channels_last: bool, graphs: bool, options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        self._shape = shape
+        self._streams, self._dtype = device_streams, dtype
+        self._layout = torch.channels_last if channels_last else torch.contiguous_format
+        self._post = post
+        device = device_streams.device
+        # Outputs are copied, not lent: the next forward need not wait until suppression has read them.
+        self.engine = Engine(
+            model, shapes=[shape], dtype=dtype, channels_last=channels_last, graphs=graphs, device=device, **options
+        )
+        # On the CPU suppression looks only at the candidates there are, which a graph cannot.
+        self.suppression: Engine | None = None
+        if device_streams.pins:
+            raw = self.engine(self._new_images())
+            shapes = [(tuple(raw.shape), (shape[0], 5))]
+            self.suppression = Engine(
+                post, shapes=shapes, dtype=torch.float32, compile=False, graphs=graphs, device=device
+            )  # fmt: skip
+        self._free: list[Lane] = []
+        self._closed = False
+        self.num_lanes = 0
+
+    def _new_images(self) -> Tensor:
+        # Zeros: images beyond a partial batch are computed too, and must not be NaN.
+        return torch.zeros(self._shape, dtype=self._dtype, device=self._streams.device).to(memory_format=self._layout)
+
+    def take_lane(self) -> Lane:
+        """A lane that nothing reads any more; a new one only where all are on their way."""
+        if self._free:
+            return self._free.pop()
+        self.num_lanes += 1
+        batch, num_rows = self._shape[0], self._post.max_det + 1
+        return Lane(
+            images=self._new_images(),
+            host=self._streams.pinned(4 * batch * num_rows * 6).view(torch.float32).view(batch, num_rows, 6),
+            places=torch.ones(batch, 5, device=self._streams.device),
+            sizes=[None] * batch,
+            # Not one that gives the core away: waking up again takes longer than most of the waits.
+            done=torch.cuda.Event() if self._streams.pins else self._streams.record(None),
+        )
+
+    def give_lane(self, lane: Lane) -> None:
+        """Takes a lane back whose work has ended."""
+        if not self._closed:
+            self._free.append(lane)
+
+    def enqueue(self, lane: Lane, compute: Stream, post: Stream) -> None:
+        """Forward on `compute`, then suppression and the copy to the host on `post`; waits for nothing."""
+        with self._streams.on(compute):
+            raw = self.engine(lane.images)
+        self._streams.wait(post, self._streams.record(compute))
+        with self._streams.on(post):
+            packed, lane.candidates = (self.suppression or self._post)(raw, lane.places)
+            lane.host.copy_(packed, non_blocking=True)
+        if self._streams.pins:
+            lane.done.record(post)
+        # The lane is used again after the host has seen `done`: until then nothing of this is freed.
+        lane.held = (raw, packed)
+
+    def settle(self, lane: Lane, post: Stream) -> None:
+        """Suppression to its end for a batch that was not settled; waits for the device."""
+        assert lane.candidates is not None
+        with self._streams.on(post):
+            packed = self._post.settle(lane.candidates, lane.places, lane.host.to(self._streams.device))
+            lane.host.copy_(packed)
+
+    def close(self) -> None:
+        """Gives graphs and buffers back."""
+        self._closed = True
+        self._free.clear()
+        self.engine.close()
+        if self.suppression is not None:
+            self.suppression.close()

@@ -1,0 +1,181 @@
+"""Non-maximum suppression without waiting for the device: exact greedy suppression over the best `top_k` boxes.
+
+Greedy suppression keeps a box unless a kept box of its class with a higher score overlaps it. That sentence has one
+solution, and substituting any guess into it settles at least one more box each time. So a fixed number of substitutions
+is recorded in a graph, and the result says whether the last one still changed something; only then is more work done.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["PostProcess", "nms", "suppress"]
+
+NUM_ROUNDS = 16  # deep enough for what detectors emit; beyond it the result says that it is not settled
+
+# Fields of the row that `PostProcess` puts behind the detections of each image.
+NUM_KEPT, NUM_CANDIDATES, SETTLED, FINITE = range(4)
+
+
+def overlaps(boxes: Tensor, classes: Tensor | None, iou: float, dtype: torch.dtype) -> Tensor:
+    """Which box suppresses which, were it kept: `[B, K, K]`, 1 at [i, j] where i stands before j and overlaps it.
+
+    Args:
+        boxes: float32 xyxy `[B, K, 4]`, best first.
+        classes: `[B, K]`; boxes of different classes do not suppress each other. None: all are of one class.
+        iou: intersection over union above which a box is suppressed.
+        dtype: of the result.
+    """
+    x1, y1, x2, y2 = boxes.unbind(-1)
+    area = (x2 - x1) * (y2 - y1)
+    inter = torch.minimum(x2[:, :, None], x2[:, None]).sub_(torch.maximum(x1[:, :, None], x1[:, None])).clamp_(min=0)
+    height = torch.minimum(y2[:, :, None], y2[:, None]).sub_(torch.maximum(y1[:, :, None], y1[:, None])).clamp_(min=0)
+    inter.mul_(height)
+    # The order of operations is that of torchvision, so that ties at the threshold fall the same way.
+    union = (area[:, :, None] + area[:, None]).sub_(inter)
+    beats = inter.div_(union) > iou
+    if classes is not None:
+        beats &= classes[:, :, None] == classes[:, None]
+    return beats.triu_(1).to(dtype)
+
+
+def suppress(beats: Tensor, valid: Tensor, num_rounds: int | None) -> tuple[Tensor, Tensor]:
+    """Greedy suppression: which boxes stay, and for which images the answer is final.
+
+    Args:
+        beats: `[B, K, K]` of `overlaps`.
+        valid: `[B, K]` in the dtype of `beats`: 1 for a box, 0 for a place without one.
+        num_rounds: fixed number of substitutions. None: until nothing changes, which waits for the device each round.
+
+    Returns:
+        kept `[B, K]` (0 or 1), settled `[B]` (bool). Where settled, kept is exactly that of greedy suppression.
+    """
+    start = valid[:, None]
+    kept, rounds = start, 0
+    while True:
+        before = kept
+        # 1 less the number of kept boxes that beat it, and 0 at the least.
+        kept = torch.baddbmm(start, before, beats, beta=1, alpha=-1).clamp_(min=0)
+        rounds += 1
+        if rounds == num_rounds or (num_rounds is None and torch.equal(kept, before)):
+            return kept[:, 0], (kept == before).all(-1)[:, 0]
+
+
+def nms(boxes: Tensor, scores: Tensor, iou: float, *, classes: Tensor | None = None) -> Tensor:
+    """Indices of the boxes that greedy suppression keeps, best first. Waits for the device.
+
+    Args:
+        boxes: xyxy `[N, 4]`.
+        scores: `[N]`; of equal scores the one that stands first goes first.
+        iou: a box is dropped where it overlaps a better one by more than this.
+        classes: `[N]`; with it, only boxes of the same class suppress each other.
+
+    Returns:
+        int64 `[num_kept]`, the same as `torchvision.ops.nms` (`batched_nms` with classes). Memory grows with N squared.
+    """
+    order = torch.sort(scores, descending=True, stable=True).indices
+    grouped = None if classes is None else classes[order][None]
+    beats = overlaps(boxes[order][None].float(), grouped, iou, torch.float32)
+    kept, _ = suppress(beats, beats.new_ones(1, len(order)), None)
+    return order[kept[0] > 0]
+
+
+class PostProcess(nn.Module):  # type: ignore[misc]
+    """From a YOLO model's output to detections in image coordinates, without waiting for the device.
+
+    Args:
+        end_to_end: the output is `[B, N, 6]` (xyxy, score, class) and needs no suppression; otherwise
+            `[B, 4 + num_classes, N]` (centre, size, a score for each class).
+        conf: scores must exceed it.
+        iou: see `nms`.
+        max_det: detections an image at most.
+        top_k: candidates an image that take part in suppression, the best by score; how many there were is told.
+        agnostic: boxes of different classes suppress each other too.
+    """
+
+    def __init__(
+        self, *, end_to_end: bool, conf: float, iou: float, max_det: int, top_k: int, agnostic: bool = False
+    ) -> None:
+        super().__init__()
+        self.end_to_end = end_to_end
+        self.conf, self.iou, self.max_det, self.top_k, self.agnostic = conf, iou, max_det, top_k, agnostic
+
+    def forward(self, raw: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Detections of a batch.
+
+        Args:
+            raw: the model's output.
+            places: float32 `[B, 5]`: left, top, gain, frame width, frame height of each image (`Placement`).
+
+        Returns:
+            packed float32 `[B, max_det + 1, 6]`: detections (xyxy in image coordinates, score, class), best first,
+            then zeros, then a row of counts: kept, candidates, settled, finite.
+            candidates float32 `[B, top_k, 6]`: xyxy in input coordinates, score (0: none), class; for `settle`.
+        """
+        # A NaN or an infinity anywhere in the output shows in its sum.
+        finite = torch.isfinite(raw.sum(dim=(1, 2), dtype=torch.float32))
+        rows, num_candidates = self._end_to_end_rows(raw) if self.end_to_end else self._best_rows(raw)
+        rounds = None if rows.device.type == "cpu" else NUM_ROUNDS
+        kept, settled = self._keep(rows, rounds)
+        return self._pack(rows, kept, places, num_candidates, settled, finite), rows
+
+    def settle(self, rows: Tensor, places: Tensor, packed: Tensor) -> Tensor:
+        """`packed` anew, exact, where `forward` was not settled; `rows` are its candidates. Waits for the device."""
+        kept, settled = self._keep(rows, None)
+        counts = packed[:, self.max_det]
+        return self._pack(rows, kept, places, counts[:, NUM_CANDIDATES], settled, counts[:, FINITE])
+
+    def _best_rows(self, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """The `top_k` best candidates `[B, K, 6]`, best first, and how many there were."""
+        scores, classes = raw[:, 4:].max(1)
+        above = scores > self.conf
+        # Stable, so that equal scores fall in the order of the output.
+        ordered, order = torch.sort(scores.masked_fill(~above, 0), dim=1, descending=True, stable=True)
+        ordered, order = ordered[:, : self.top_k], order[:, : self.top_k]
+        x, y, width, height = raw[:, :4].gather(2, order[:, None].expand(-1, 4, -1)).float().unbind(1)
+        width, height = width / 2, height / 2
+        label = classes.gather(1, order).float()
+        rows = torch.stack([x - width, y - height, x + width, y + height, ordered.float(), label], dim=2)
+        return rows, above.sum(1)
+
+    def _end_to_end_rows(self, raw: Tensor) -> tuple[Tensor, Tensor]:
+        scores = raw[:, :, 4].float()
+        above = scores > self.conf
+        ordered, order = torch.sort(scores.masked_fill(~above, 0), dim=1, descending=True, stable=True)
+        rows = raw.gather(1, order[:, :, None].expand(-1, -1, 6)).float()
+        return torch.cat([rows[:, :, :4], ordered[:, :, None], rows[:, :, 5:]], dim=2), above.sum(1)
+
+    def _keep(self, rows: Tensor, rounds: int | None) -> tuple[Tensor, Tensor]:
+        dtype = torch.float32 if rows.device.type == "cpu" else torch.float16
+        valid = (rows[:, :, 4] > 0).to(dtype)
+        if self.end_to_end:
+            return valid, torch.ones_like(valid[:, 0], dtype=torch.bool)
+        classes = None if self.agnostic else rows[:, :, 5]
+        if rounds is not None:
+            return suppress(overlaps(rows[:, :, :4], classes, self.iou, dtype), valid, rounds)
+        # Waiting is allowed: look only at the places that hold a candidate somewhere.
+        num = int(valid.sum(1).max())
+        found = rows[:, :num]
+        beats = overlaps(found[:, :, :4], None if classes is None else classes[:, :num], self.iou, dtype)
+        kept, settled = suppress(beats, valid[:, :num], None)
+        return torch.cat([kept, torch.zeros_like(valid[:, num:])], dim=1), settled
+
+    def _pack(
+        self, rows: Tensor, kept: Tensor, places: Tensor, num_candidates: Tensor, settled: Tensor, finite: Tensor
+    ) -> Tensor:
+        batch, max_det = rows.shape[0], self.max_det
+        stays = kept > 0
+        place = stays.cumsum(1) - 1
+        # What is dropped is written to the last row, which the counts then take.
+        place = torch.where(stays & (place < max_det), place, max_det)
+        left, top, gain, width, height = places[:, :, None].unbind(1)
+        xs = ((rows[:, :, 0:4:2] - left[:, :, None]) / gain[:, :, None]).clamp(min=0).minimum(width[:, :, None])
+        ys = ((rows[:, :, 1:4:2] - top[:, :, None]) / gain[:, :, None]).clamp(min=0).minimum(height[:, :, None])
+        found = torch.stack([xs[..., 0], ys[..., 0], xs[..., 1], ys[..., 1], rows[:, :, 4], rows[:, :, 5]], dim=2)
+        packed = rows.new_zeros(batch, max_det + 1, 6)
+        packed.scatter_(1, place[:, :, None].expand(-1, -1, 6), found)
+        num_kept = stays.sum(1).clamp(max=max_det)
+        counts = torch.stack([count.float() for count in (num_kept, num_candidates, settled, finite)], dim=1)
+        packed[:, max_det, :4] = counts
+        return packed

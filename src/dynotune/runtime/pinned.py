@@ -1,0 +1,105 @@
+"""A ring of reused pinned buffers: what is written into one is safe until its upload has ended."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from dynotune.runtime.errors import InputError
+from dynotune.runtime.streams import Event, Stream, Streams
+
+__all__ = ["PinnedRing", "Slot", "aligned", "num_bytes_of"]
+
+# Tensors that share a buffer start on multiples of this: vector loads and DMA bursts like it.
+ALIGNMENT_BYTES = 128
+
+
+def num_bytes_of(shape: Sequence[int], dtype: torch.dtype) -> int:
+    """Bytes of a dense tensor."""
+    return int(math.prod(shape) * dtype.itemsize)
+
+
+def aligned(num_bytes: int) -> int:
+    """`num_bytes`, rounded up to where the next tensor may start."""
+    return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+class Slot:
+    """One pinned buffer and the end of its last upload."""
+
+    def __init__(self, buffer: torch.Tensor) -> None:
+        self.buffer = buffer
+        self.uploaded: Event | None = None
+
+    def view(
+        self, offset_bytes: int, shape: Sequence[int], dtype: torch.dtype, strides: Sequence[int] | None = None
+    ) -> torch.Tensor:
+        """A dense tensor in the buffer, row-major unless strides are given."""
+        flat = self.buffer[offset_bytes : offset_bytes + num_bytes_of(shape, dtype)].view(dtype)
+        return flat.view(tuple(shape)) if strides is None else flat.as_strided(tuple(shape), tuple(strides))
+
+
+class PinnedRing:
+    """`depth` pinned buffers, used in turn. Not thread-safe: its owner holds a lock.
+
+    Args:
+        streams: of the device that is uploaded to.
+        depth: number of buffers.
+        slot_bytes: size of each; 0 allocates at the first use.
+        grows: whether a larger need replaces a buffer by a larger one, instead of being the caller's mistake.
+    """
+
+    def __init__(self, streams: Streams, depth: int, slot_bytes: int, *, grows: bool = False) -> None:
+        self.streams = streams
+        if depth < 1:
+            raise InputError(f"depth is {depth}; a ring has at least one buffer.")
+        none = torch.empty(0, dtype=torch.uint8)
+        self._slots = [Slot(streams.pinned(slot_bytes) if slot_bytes else none) for _ in range(depth)]
+        self._grows = grows
+        self._next = 0
+        self.num_waits = 0
+        self.wait_s = 0.0
+
+    @property
+    def num_bytes(self) -> int:
+        """Pinned memory that is held."""
+        return sum(slot.buffer.numel() for slot in self._slots)
+
+    @contextmanager
+    def slot(self, num_bytes: int, stream: Stream) -> Iterator[Slot]:
+        """The next buffer, free to be written; what is enqueued on `stream` inside is its upload.
+
+        Holds the host until the buffer's last upload has ended: this is the back-pressure.
+        """
+        slot = self._slots[self._next]
+        self._wait_for(slot)
+        if self._grows and slot.buffer.numel() < num_bytes:
+            # A power of two is what torch takes anyway; batches that vary then seldom need a new one.
+            slot.buffer = self.streams.pinned(1 << (num_bytes - 1).bit_length())
+        self._next = (self._next + 1) % len(self._slots)
+        try:
+            yield slot
+        finally:
+            # Also after an error: some of the copies may be under way.
+            slot.uploaded = self.streams.record(stream)
+
+    def _wait_for(self, slot: Slot) -> None:
+        if slot.uploaded is None or slot.uploaded.query():
+            return
+        started_s = time.perf_counter()
+        slot.uploaded.synchronize()
+        self.num_waits += 1
+        self.wait_s += time.perf_counter() - started_s
+
+    def drain(self) -> None:
+        """Holds the host until every upload has ended."""
+        for slot in self._slots:
+            self._wait_for(slot)
+
+    def free(self) -> None:
+        """Gives the memory back; the uploads must have ended."""
+        self._slots = []

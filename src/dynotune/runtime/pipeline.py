@@ -1,0 +1,192 @@
+"""Batches through three threads at once: one reads and uploads, one launches, the caller's takes results.
+
+    source ─▶ [reader: read, copy, upload, letterbox] ─▶ [launcher: forward, NMS] ─▶ [caller: results]
+
+At most `depth` batches are on their way. Order is kept: each thread hands on first in, first out.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Generator, Iterator
+from queue import SimpleQueue
+from typing import Any, Generic, Protocol, TypeVar
+
+__all__ = ["Stages", "join_at_exit", "run"]
+
+EXIT_S = 1.0  # longer than a camera's frame takes
+
+Staged = TypeVar("Staged")
+Launched = TypeVar("Launched")
+Result = TypeVar("Result", covariant=True)
+Tag = TypeVar("Tag")
+
+
+class Stages(Protocol[Staged, Launched, Result]):
+    """The work itself. Each is called from one thread at a time."""
+
+    def stage(self, frames: list[Any]) -> Staged: ...
+    def launch(self, staged: Staged) -> Launched: ...
+    def collect(self, launched: Launched) -> Result: ...
+    def abandon(self, staged: Staged) -> None:
+        """Gives back what `stage` took."""
+
+    def discard(self, launched: Launched) -> None:
+        """Gives back what `launch` holds, without a result."""
+
+
+def join_at_exit(threads: list[threading.Thread]) -> None:
+    """Gives threads that may be inside a source a moment to come back from it.
+
+    An interpreter that ends under a thread in C++, such as a decoder's, aborts the process.
+    """
+    for thread in threads:
+        thread.join(EXIT_S)
+
+
+class _End:
+    """No more comes; `error` is why, where it is not the source's end."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+class _Pipeline(Generic[Staged, Launched, Result, Tag]):
+    """Nothing here refers to the iterator that the caller holds, so that dropping it ends the threads."""
+
+    def __init__(
+        self, stages: Stages[Staged, Launched, Result], batches: Iterator[tuple[list[Any], Tag]], depth: int
+    ) -> None:
+        self._stages, self._batches = stages, batches
+        self._room = threading.Semaphore(depth)
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._staged: SimpleQueue[tuple[Staged, Tag] | _End] = SimpleQueue()
+        self._launched: SimpleQueue[tuple[Launched, Tag] | _End] = SimpleQueue()
+        self._ended = False
+        # Set while the reader holds nothing that belongs to the stages.
+        self._handed_on = threading.Event()
+        self._handed_on.set()
+        # Daemons: a source that never returns must not keep the interpreter from its exit.
+        jobs = {"reader": self._read, "launcher": self._launch}
+        self._threads = [
+            threading.Thread(target=job, name=f"dynotune-{name}", daemon=True) for name, job in jobs.items()
+        ]
+        atexit.register(self._close_at_exit)
+        for thread in self._threads:
+            thread.start()
+
+    def _close_at_exit(self) -> None:
+        self.close()
+        join_at_exit(self._threads)
+
+    def _read(self) -> None:
+        error: BaseException | None = None
+        try:
+            while True:
+                # Before the frames are drawn, so that none lies unprocessed in a batch of its own.
+                self._room.acquire()
+                if self._stopped:
+                    break
+                try:
+                    frames, tag = next(self._batches)
+                except StopIteration:
+                    break
+                if not self._stage(frames, tag):
+                    break
+        except BaseException as caught:
+            error = caught
+        with self._lock:
+            if not self._stopped:
+                self._staged.put(_End(error))
+
+    def _stage(self, frames: list[Any], tag: Tag) -> bool:
+        """False where the caller has gone meanwhile: then nothing of the stages may be touched any more."""
+        with self._lock:
+            if self._stopped:
+                return False
+            self._handed_on.clear()
+        try:
+            staged = self._stages.stage(frames)
+            with self._lock:
+                wanted = not self._stopped
+                if wanted:
+                    self._staged.put((staged, tag))
+            if not wanted:
+                self._stages.abandon(staged)
+            return wanted
+        finally:
+            self._handed_on.set()
+
+    def _launch(self) -> None:
+        end: _End | None = None
+        while True:
+            item = self._staged.get()
+            if isinstance(item, _End):
+                self._launched.put(end or item)
+                return
+            staged, tag = item
+            try:
+                if end is not None or self._stopped:
+                    self._stages.abandon(staged)
+                    continue
+                self._launched.put((self._stages.launch(staged), tag))
+            except BaseException as error:
+                end = _End(error)
+                self._room.release()
+                with self._lock:
+                    # The reader may wait for a source for long: what failed is told at once.
+                    if not self._stopped:
+                        self._stopped = True
+                        self._staged.put(end)
+
+    def next(self) -> tuple[Result, Tag] | None:
+        """The next batch's result; None at the end. Raises what ended it."""
+        if self._ended:
+            return None
+        item = self._launched.get()
+        if isinstance(item, _End):
+            self._ended = True
+            if item.error is not None:
+                raise item.error
+            return None
+        launched, tag = item
+        try:
+            return self._stages.collect(launched), tag
+        finally:
+            self._room.release()
+
+    def close(self) -> None:
+        """Ends the threads and gives everything back; waits for work in flight, never for the source."""
+        atexit.unregister(self._close_at_exit)
+        with self._lock:
+            first, self._stopped = not self._stopped, True
+            if first:
+                self._staged.put(_End())
+        self._room.release()
+        self._handed_on.wait()
+        while not self._ended:
+            item = self._launched.get()
+            if isinstance(item, _End):
+                self._ended = True
+            else:
+                self._stages.discard(item[0])
+
+
+def run(
+    stages: Stages[Staged, Launched, Result], batches: Iterator[tuple[list[Any], Tag]], depth: int
+) -> Generator[tuple[Result, Tag], None, None]:
+    """Results of `batches` (frames and a tag each) in their order, with the tag.
+
+    Closing or dropping the iterator ends it early: batches in flight are waited for and given back.
+
+    Raises:
+        Whatever a stage or `batches` raised, after the results of the batches before.
+    """
+    pipeline = _Pipeline(stages, batches, depth)
+    try:
+        while (done := pipeline.next()) is not None:
+            yield done
+    finally:
+        pipeline.close()

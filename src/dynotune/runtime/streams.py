@@ -1,0 +1,192 @@
+"""Streams, events and pinned memory of a device; on the CPU the same calls, and nothing to wait for.
+
+What is said here about the order of work is all that staging, prefetching and the pool rely on:
+
+- an event ends when everything that was enqueued on its stream before it has ended;
+- `wait` orders all later work of a stream after an event, and the host goes on at once;
+- memory belongs to the stream it was allocated on. Another stream that reads it must be told to the
+  allocator (`keep`) before the last reference goes, or the memory is handed out again under the reader.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import torch
+
+from dynotune.runtime.errors import CaptureError, DeviceError, InputError
+
+__all__ = ["Event", "Streams", "of", "resolved"]
+
+Stream = Any
+
+
+class Event(Protocol):
+    """A point on a stream."""
+
+    def query(self) -> bool:
+        """Whether it has been reached."""
+
+    def synchronize(self) -> None:
+        """Holds the host until it has been reached."""
+
+
+class Streams(Protocol):
+    """What a device offers to order its work."""
+
+    device: torch.device
+    pins: bool  # whether host memory is worth pinning
+
+    def holds(self, tensor: torch.Tensor) -> bool: ...
+    def current(self) -> Stream: ...
+    def side(self) -> Stream: ...
+    def on(self, stream: Stream) -> AbstractContextManager[Any]: ...
+    def record(self, stream: Stream) -> Event: ...
+    def wait(self, stream: Stream, event: Event) -> None: ...
+    def keep(self, tensor: torch.Tensor, stream: Stream) -> None: ...
+    def copy(self, into: torch.Tensor, source: torch.Tensor, stream: Stream) -> None: ...
+    def pinned(self, num_bytes: int) -> torch.Tensor: ...
+    def refuse_capture(self, what: str) -> None: ...
+
+
+class _CudaStreams:
+    """One NVIDIA GPU."""
+
+    pins = True
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        return tensor.device == self.device  # type: ignore[no-any-return]
+
+    def current(self) -> Stream:
+        return torch.cuda.current_stream(self.device)
+
+    def side(self) -> Stream:
+        return torch.cuda.Stream(self.device)
+
+    def on(self, stream: Stream) -> AbstractContextManager[Any]:
+        return torch.cuda.stream(stream)  # type: ignore[no-any-return]
+
+    def record(self, stream: Stream) -> Event:
+        # Blocking: a host that waits gives its core away.
+        event = torch.cuda.Event(blocking=True)
+        event.record(stream)
+        return event  # type: ignore[no-any-return]
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        stream.wait_event(event)
+
+    def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
+        if not isinstance(tensor, torch.Tensor) or tensor.layout == torch.strided:
+            tensor.record_stream(stream)  # also objects that know their own tensors
+        elif tensor.layout == torch.sparse_coo:
+            tensor._indices().record_stream(stream)
+            tensor._values().record_stream(stream)
+        else:
+            for part in (tensor.crow_indices(), tensor.col_indices(), tensor.values()):
+                part.record_stream(stream)
+
+    def copy(self, into: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
+        with torch.cuda.stream(stream):
+            into.copy_(source, non_blocking=True)
+
+    def pinned(self, num_bytes: int) -> torch.Tensor:
+        # Pinning goes through the current device's context: without this, GPU 0's would be made as well.
+        with torch.cuda.device(self.device):
+            return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def refuse_capture(self, what: str) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            raise CaptureError(
+                f"{what} inside the capture of a CUDA graph: a replay would not repeat it.",
+                hint="Call it before the capture, and copy into the graph's static inputs.",
+            )
+
+
+class _Reached:
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        return None
+
+
+class _HostOnly:
+    """The CPU: every call has ended when it returns."""
+
+    pins = False
+    _reached = _Reached()
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        return tensor.device == self.device  # type: ignore[no-any-return]
+
+    def current(self) -> Stream:
+        return None
+
+    def side(self) -> Stream:
+        return None
+
+    def on(self, stream: Stream) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def record(self, stream: Stream) -> Event:
+        return self._reached
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        return None
+
+    def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
+        return None
+
+    def copy(self, into: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
+        into.copy_(source)
+
+    def pinned(self, num_bytes: int) -> torch.Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def refuse_capture(self, what: str) -> None:
+        return None
+
+
+def resolved(device: torch.device | str | int | None) -> torch.device:
+    """`device` with its index, checked to be usable.
+
+    Raises:
+        InputError: not given, not a device, or neither an NVIDIA GPU nor the CPU.
+        DeviceError: a GPU that is not here.
+    """
+    if device is None:
+        raise InputError("No device was given.", hint="Name one: device='cuda', 'cuda:1' or 'cpu'.")
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"{device!r} is not a device: {error}") from error
+    if found.type == "cpu":
+        return torch.device("cpu")
+    if found.type != "cuda":
+        raise InputError(f"{found} is not supported.", hint="Use an NVIDIA GPU ('cuda') or the CPU ('cpu').")
+    if not torch.cuda.is_available():
+        why = "torch is built without CUDA" if torch.version.cuda is None else "torch finds no NVIDIA GPU"
+        raise DeviceError(
+            f"{found} cannot be used: {why}.", hint="Use device='cpu', or see `dynotune doctor` for what is missing."
+        )
+    index = torch.cuda.current_device() if found.index is None else found.index
+    if index >= torch.cuda.device_count():
+        raise DeviceError(f"{found} does not exist: there are {torch.cuda.device_count()} GPUs.")
+    return torch.device("cuda", index)
+
+
+def of(device: torch.device | str | int | None) -> Streams:
+    """The streams of `device`.
+
+    Raises:
+        InputError, DeviceError: as `resolved`.
+    """
+    found = resolved(device)
+    return _CudaStreams(found) if found.type == "cuda" else _HostOnly(found)

@@ -1,0 +1,93 @@
+"""How long calls take, without waiting for any of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from typing import Any, Protocol
+
+import torch
+
+__all__ = ["CallTimer", "DeviceTimer", "HostTimer", "percentile"]
+
+_KEPT = 4096  # newest samples, from which percentiles are read
+_PENDING = 256  # pairs of events that wait to be read
+
+
+class CallTimer(Protocol):
+    """Times some of the calls."""
+
+    def begin(self) -> Any: ...
+    def end(self, mark: Any) -> None: ...
+    def samples_s(self) -> list[float]: ...
+
+
+class HostTimer:
+    """Every call, from the clock: for devices that have done the work when a call returns."""
+
+    def __init__(self) -> None:
+        self._samples: deque[float] = deque(maxlen=_KEPT)
+
+    def begin(self) -> float:
+        return time.perf_counter()
+
+    def end(self, mark: float) -> None:
+        self._samples.append(time.perf_counter() - mark)
+
+    def samples_s(self) -> list[float]:
+        return list(self._samples)
+
+
+class DeviceTimer:
+    """Every nth call, by events on the current stream, read once the device has passed them.
+
+    Args:
+        every: times each call of this number: two events a call would cost small models a percent.
+    """
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._num_calls = 0
+        self._samples: deque[float] = deque(maxlen=_KEPT)
+        self._pending: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+        self._free: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def begin(self) -> tuple[torch.cuda.Event, torch.cuda.Event] | None:
+        self._num_calls += 1
+        if self._num_calls % self._every:
+            return None
+        if len(self._pending) >= _PENDING:
+            self._read()
+            if len(self._pending) >= _PENDING:
+                return None  # the device is far behind: this call goes untimed
+        pair = (
+            self._free.pop()
+            if self._free
+            else (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+        )
+        pair[0].record()
+        return pair
+
+    def end(self, mark: tuple[torch.cuda.Event, torch.cuda.Event] | None) -> None:
+        if mark is not None:
+            mark[1].record()
+            self._pending.append(mark)
+
+    def samples_s(self) -> list[float]:
+        self._read()
+        return list(self._samples)
+
+    def _read(self) -> None:
+        while self._pending and self._pending[0][1].query():
+            start, end = self._pending.popleft()
+            self._samples.append(start.elapsed_time(end) / 1000)
+            self._free.append((start, end))
+
+
+def percentile(samples: list[float], share: float) -> float | None:
+    """The smallest sample that at least `share` of them do not exceed; None of no samples."""
+    if not samples:
+        return None
+    ordered = sorted(samples)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -1,0 +1,188 @@
+"""Training loops: gradient accumulation that gives the gradients of the large batch."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from dynotune.runtime.errors import InputError
+
+__all__ = ["OptimizerStep", "accumulate"]
+
+Batch = TypeVar("Batch")
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerStep:
+    """One step of the optimizer.
+
+    `loss` is the mean over the window, weighted as the gradients were: a detached float32 scalar on the loss's
+    device, which nobody has waited for. `weight` is the sum over `num_micro_batches`.
+    """
+
+    loss: torch.Tensor
+    num_micro_batches: int
+    weight: float
+
+
+def accumulate(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    micro_batches: Iterable[Batch],
+    num_steps: int,
+    *,
+    loss: Callable[[Any, Batch], torch.Tensor],
+    weight: Callable[[Batch], float] | None = None,
+    scaler: Any = None,
+    before_step: Callable[[], object] | None = None,
+) -> Iterator[OptimizerStep]:
+    """Steps the optimizer once for every `num_steps` micro-batches, with the gradients of their mean loss.
+
+    Each loss is divided by what its window really holds, so a shorter last window is applied and weighs as a batch of
+    its size does. Gradients are set to none when a window begins. Under DistributedDataParallel, and fully sharded
+    modules, they are reduced once a window. Micro-batches are drawn `num_steps` ahead, one after each backward, since a
+    window's size has to be known at its first. Nothing synchronises the host, and nothing happens until the result is
+    iterated over.
+
+    The gradients are those of one large batch except where micro-batches see each other's statistics: BatchNorm
+    normalises each by its own (GroupNorm, LayerNorm and frozen BatchNorm do not). Losses that compare samples with
+    each other (contrastive ones) see fewer of them.
+
+    Args:
+        model: that `loss` calls; wrapped, if it is wrapped.
+        optimizer: of its parameters.
+        micro_batches: a loader, or a Prefetcher around one.
+        num_steps: micro-batches to one step of the optimizer.
+        loss: `loss(model, micro_batch)`, a scalar with a gradient: the mean over the micro-batch. Autocast belongs
+            inside it.
+        weight: how many samples, tokens or pixels that mean is over, where micro-batches differ; None counts all
+            the same. A number on the host. Across ranks, means are averaged as DDP does.
+        scaler: a `torch.amp.GradScaler`; it steps and updates once a window.
+        before_step: called when the window's gradients are complete and unscaled: the place to clip them.
+
+    Yields:
+        After each step of the optimizer, what it was made of.
+
+    Raises:
+        InputError: `num_steps` below 1, a loss that is not a scalar with a gradient, a weight that is not positive.
+        Whatever the loader, `loss` or `before_step` raise; the optimizer has then not stepped on half a window.
+    """
+    if num_steps < 1:
+        raise InputError(f"num_steps is {num_steps}; a step of the optimizer takes at least one micro-batch.")
+    upcoming = _Upcoming(micro_batches)
+    for _ in range(num_steps):
+        upcoming.draw()
+    while window := upcoming.window():
+        weights = [1.0 if weight is None else _checked_weight(weight(batch)) for batch in window]
+        total = math.fsum(weights)
+        optimizer.zero_grad(set_to_none=True)
+        shares = [each / total for each in weights]
+        mean = _backward(model, window, shares, loss, scaler, upcoming)
+        if before_step is not None:
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            before_step()
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+        yield OptimizerStep(mean, len(weights), total)
+
+
+class _Upcoming(Generic[Batch]):
+    """The next window's micro-batches, drawn while the device is busy with this one's."""
+
+    def __init__(self, micro_batches: Iterable[Batch]) -> None:
+        self._source = iter(micro_batches)
+        self._drawn: deque[Batch] = deque()
+        self._error: Exception | None = None
+        self._has_ended = False
+
+    def draw(self) -> None:
+        """Draws one more. An error of the loader is kept until its window is asked for: the one before is whole."""
+        if self._has_ended:
+            return
+        try:
+            self._drawn.append(next(self._source))
+        except StopIteration:
+            self._has_ended = True
+        except Exception as error:
+            self._has_ended, self._error = True, error
+
+    def window(self) -> deque[Batch]:
+        """All that is drawn; empty at the end."""
+        if self._error is not None:
+            raise self._error
+        window, self._drawn = self._drawn, deque()
+        return window
+
+
+def _backward(
+    model: torch.nn.Module,
+    window: deque[Batch],
+    shares: list[float],
+    loss: Callable[[Any, Batch], torch.Tensor],
+    scaler: Any,
+    upcoming: _Upcoming[Batch],
+) -> torch.Tensor:
+    """The weighted mean loss of the window, its gradients accumulated and reduced over ranks once."""
+    mean: torch.Tensor | None = None
+    for share in shares:
+        batch = window.popleft()
+        # The forward too: DDP decides there whether the backward will reduce.
+        with _unreduced(model) if window else nullcontext():
+            part = _checked_loss(loss(model, batch)) * share
+            (part if scaler is None else scaler.scale(part)).backward()
+        del batch
+        upcoming.draw()
+        detached = part.detach().float().reshape(())
+        mean = detached if mean is None else mean + detached
+    assert mean is not None
+    return mean
+
+
+def _unreduced(model: Any) -> AbstractContextManager[Any]:
+    """Backwards in which gradients stay on their rank; nothing where the model is not distributed."""
+    if callable(getattr(model, "no_sync", None)):
+        return model.no_sync()  # type: ignore[no-any-return]
+    if callable(getattr(model, "set_requires_gradient_sync", None)):
+        return _unreduced_shards(model)
+    return nullcontext()
+
+
+@contextmanager
+def _unreduced_shards(model: Any) -> Iterator[None]:
+    model.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        model.set_requires_gradient_sync(True)
+
+
+def _checked_weight(weight: float) -> float:
+    value = float(weight)
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(
+            f"A micro-batch weighs {value}; the mean of its loss is over a positive number of samples.",
+            hint="Leave empty micro-batches out of the loader.",
+        )
+    return value
+
+
+def _checked_loss(loss: Any) -> torch.Tensor:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise InputError(f"loss() returned {what}; it is a scalar, the mean over the micro-batch.")
+    if not loss.requires_grad:
+        raise InputError(
+            "loss() returned a tensor without a gradient.",
+            hint="Is it detached, computed under no_grad, or are all parameters frozen?",
+        )
+    return loss

@@ -1,0 +1,275 @@
+"""The detector where its streams lag, what it allocates, and how often the host waits."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import pytest
+import torch
+
+from dynotune.runtime import vision
+from dynotune.runtime.errors import NumericsError
+from dynotune.runtime.letterbox import Letterbox, place
+from dynotune.runtime.network import Network
+from dynotune.runtime.streams import _CudaStreams
+
+from ..runtime.yolo_like import EndToEnd, YoloLike, frames
+from .delays import CYCLES, fresh_allocator, lag, num_allocations
+
+pytestmark = pytest.mark.gpu
+
+SIZE = (48, 64)
+LAG = CYCLES // 4
+
+
+def detector(model=None, **options):
+    options = {"imgsz": 64, "max_frame": (96, 128), "conf": 0.5, "iou": 0.5, "compile": False, **options}
+    ours = vision.Detector((model or YoloLike()).cuda(), **options)
+    ours.prepare(SIZE)
+    return ours
+
+
+def same(found, want):
+    return len(found) == len(want) and all(
+        torch.equal(one.rows, other.rows) for one, other in zip(found, want, strict=True)
+    )
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("model", [YoloLike, EndToEnd])
+def test_results_are_those_of_the_cpu(model, batch, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    many = [*frames(6), *frames(3, (96, 40), seed=4)]
+    with vision.Detector(model(), 64, 0.5, 0.5, max_frame=(96, 128)) as cpu, detector(model(), batch=batch) as gpu:
+        for want, found in zip(cpu.predict(many), gpu.predict(many), strict=True):
+            assert found.rows.device.type == "cpu"
+            assert len(found) == len(want) > 0
+            torch.testing.assert_close(found.rows, want.rows, atol=2e-3, rtol=1e-4)
+        for engine in gpu.stats().engines.values():
+            assert [bucket.mode for bucket in engine.buckets] == ["graph"]
+        for network in gpu._lanes.networks.values():
+            assert [bucket.mode for bucket in network.suppression.stats().buckets] == ["graph"]
+
+
+@pytest.mark.parametrize("size", [(48, 64), (1080, 1920), (333, 517)], ids=str)
+def test_the_letterbox_is_that_of_the_cpu(size):
+    at = place(size, (640, 640))
+    batch = torch.from_numpy(np.stack(frames(2, size)))
+    made = []
+    for device in ("cpu", "cuda"):
+        out = torch.empty(2, 3, at.height, at.width, device=device)
+        Letterbox(at, torch.device(device), swap_channels=True)(batch.to(device), out)
+        made.append(out.cpu() * 255)
+    # Where a level lies between two, the last bit decides.
+    assert (made[0] - made[1]).abs().max() <= 1.01
+    assert (made[0] - made[1]).abs().mean() <= 0.01
+
+
+STREAMS = ("_before", "_forward", "_after")
+
+
+def check_lagging(lagging, broken=None):
+    """Several batches at once, with one of the three streams far behind the host and the others."""
+    fresh_allocator()
+    many = frames(6)
+    with detector(depth=6) as ours:
+        want = ours.predict(many)
+        torch.cuda.synchronize()
+        if broken is not None:
+            broken()
+        lanes = ours._lanes
+        under_way = []
+        for frame in many:
+            lag(getattr(lanes, lagging), LAG)
+            under_way.append(lanes.launch(lanes.stage([frame])))
+        found = [result for batch in under_way for result in lanes.collect(batch)]
+        assert same(found, want)
+
+
+@pytest.mark.parametrize("lagging", STREAMS)
+def test_batches_do_not_disturb_each_other(lagging):
+    check_lagging(lagging)
+
+
+def shared_lane(monkeypatch):
+    """Breaks the rule that a lane belongs to one batch until its result is taken."""
+    monkeypatch.setattr(Network, "take_lane", lambda network: network._free[0])
+
+
+def no_waits(monkeypatch):
+    """Breaks the order between streams."""
+    monkeypatch.setattr(_CudaStreams, "wait", lambda *arguments: None)
+
+
+def nothing_held(monkeypatch):
+    """Frees the model's output while another stream still reads it."""
+    enqueue = Network.enqueue
+
+    def forgetful(network, lane, compute, post):
+        enqueue(network, lane, compute, post)
+        lane.held = ()
+
+    monkeypatch.setattr(Network, "enqueue", forgetful)
+
+
+@pytest.mark.parametrize(
+    ("rule", "lagging"),
+    [(shared_lane, "_after"), (no_waits, "_before"), (no_waits, "_forward"), (nothing_held, "_after")],
+    ids=["lane", "wait-for-frames", "wait-for-forward", "held"],
+)
+def test_the_check_fails_without_the_rule(monkeypatch, rule, lagging):
+    with pytest.raises(AssertionError):
+        check_lagging(lagging, lambda: rule(monkeypatch))
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize(("batch", "depth"), [(1, 3), (4, 2)])
+def test_a_stream_gives_what_predict_gives(batch, depth):
+    many = frames(40)
+    with detector(batch=batch) as ours:
+        assert same(list(ours.stream(iter(many), depth=depth)), ours.predict(many))
+
+
+def test_frames_on_the_device_are_read_when_they_are_ready():
+    many = frames(3)
+    with detector() as ours:
+        want = ours.predict(many)
+        late = []
+        for frame in many:
+            source = torch.from_numpy(frame).pin_memory()
+            on_device = torch.zeros(frame.shape, dtype=torch.uint8, device="cuda")
+            torch.cuda.synchronize()
+            lag(cycles=LAG)
+            on_device.copy_(source, non_blocking=True)
+            late += ours.predict(on_device)
+        assert same(late, want)
+
+
+def test_nothing_is_allocated_after_the_warm_up():
+    many = frames(50)
+    with detector(batch=(1, 4), max_frame=SIZE) as ours:
+        for _ in range(2):
+            for frame in many[:8]:
+                ours.predict(frame)
+            ours.predict(many[:6])
+            deque(ours.stream(many[:18]), maxlen=0)
+        torch.cuda.synchronize()
+        before, held, lanes = num_allocations(), torch.cuda.memory_reserved(), ours.stats().num_lanes
+        for _ in range(4):
+            for frame in many:
+                ours.predict(frame)
+            ours.predict(many)
+            deque(ours.stream(many), maxlen=0)
+        assert (num_allocations(), torch.cuda.memory_reserved(), ours.stats().num_lanes) == (before, held, lanes)
+
+
+WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize")
+
+
+def waits_of(work):
+    """Calls that hold the host, beyond those of the profiler itself."""
+    counts = []
+    for job in (lambda: None, work):
+        with torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+        ) as profile:
+            job()
+        counts.append(sum(event.count for event in profile.key_averages() if event.key in WAITS))
+    return counts[1] - counts[0]
+
+
+def test_the_host_waits_once_for_a_result():
+    many = frames(30)
+    with detector() as ours:
+        for frame in many:
+            ours.predict(frame)
+        assert 0 < waits_of(lambda: [ours.predict(frame) for frame in many]) <= len(many)
+    with detector(batch=4) as ours:
+        deque(ours.stream(many), maxlen=0)
+        assert waits_of(lambda: ours.predict(many[:4])) <= 1
+
+
+class Chain(YoloLike):
+    """Sixty boxes of which each overlaps the next: suppression needs more rounds than a graph holds."""
+
+    def forward(self, images):
+        left = torch.arange(60.0, device=images.device) * 20
+        boxes = torch.stack([left + 50, torch.full_like(left, 50), torch.full_like(left, 100), left * 0 + 100])
+        scores = torch.linspace(0.9, 0.6, 60, device=images.device)
+        raw = torch.cat([boxes, scores[None], torch.zeros(2, 60, device=images.device)])
+        return (raw + 0 * self.conv.bias[0]).expand(len(images), -1, -1).contiguous() + 0 * images.mean()
+
+
+def test_suppression_that_needs_more_rounds_is_finished_exactly():
+    with detector(Chain(), iou=0.6, batch=2) as ours:
+        found = ours.predict(frames(2))
+        assert [len(one) for one in found] == [30, 30]
+        torch.testing.assert_close(found[0].conf, torch.linspace(0.9, 0.6, 60)[::2], atol=1e-4, rtol=0)
+        assert ours.stats().num_unsettled == 1
+
+
+class Blinding(YoloLike):
+    def forward(self, images):
+        out, rest = super().forward(images)
+        return out / (images.amin((1, 2, 3)) < 0.99).to(out.dtype)[:, None, None], rest
+
+
+def test_a_result_that_is_not_finite_is_an_error_and_the_next_call_works():
+    good = frames(1, (64, 64))[0]
+    with detector(Blinding()) as ours:
+        with pytest.raises(NumericsError, match="not finite"):
+            ours.predict([good, np.full_like(good, 255), good])
+        assert len(ours.predict([good, good])) == 2
+
+
+class Waits(YoloLike):
+    """Looks at its own result: no graph can hold it."""
+
+    def forward(self, images):
+        out, rest = super().forward(images)
+        return (out * 2 if out.sum().item() > 1e9 else out), rest
+
+
+def test_a_model_that_cannot_be_captured_runs_eagerly_and_says_so(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    with detector(Waits()) as ours, detector() as captured:
+        (stats,) = ours.stats().engines.values()
+        assert stats.buckets[0].mode == "eager"
+        assert stats.buckets[0].reason
+        many = frames(5)
+        for found, want in zip(ours.stream(many), captured.predict(many), strict=True):
+            torch.testing.assert_close(found.rows, want.rows, atol=5e-2, rtol=1e-3)
+
+
+def test_many_sources_are_served_whole_and_in_order():
+    sources = {str(number): frames(30 + number, seed=number) for number in range(8)}
+    with detector(batch=(1, 2, 4, 8)) as ours:
+        seen = {name: [] for name in sources}
+        for served in ours.serve(sources, max_wait_s=0.002):
+            seen[served.source].append(served)
+        for name, many in sources.items():
+            assert [served.index for served in seen[name]] == list(range(len(many)))
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        for _ in range(3):
+            deque(ours.serve(sources, max_wait_s=0.002), maxlen=0)
+        # Uploads may take what their pool allows.
+        assert torch.cuda.memory_allocated() <= before + (1 << 20)
+
+
+def allocated_bytes():
+    # cuBLAS keeps a workspace for each stream it was used on.
+    torch._C._cuda_clearCublasWorkspaces()
+    fresh_allocator()
+    return torch.cuda.memory_allocated()
+
+
+def test_closing_gives_the_memory_back():
+    before = allocated_bytes()
+    model = YoloLike().cuda()
+    ours = detector(model, batch=4)
+    deque(ours.stream(frames(9)), maxlen=0)
+    ours.close()
+    del model, ours
+    assert allocated_bytes() <= before

@@ -134,15 +134,15 @@ def test_without_dropping_a_source_waits_for_room(ours):
 
 
 def test_turns_go_round_whatever_a_source_offers(ours):
-    # All queues are full when the first batch is formed; each batch then holds every source.
+    # All queues are full when the second batch is formed: it and those behind it hold every source.
     gates = [threading.Event() for _ in range(4)]
-    sources = {str(number): gated(4, gates[number], gates[number]) for number in range(4)}
-    with ours.serve(sources, max_batch=4, queue=4, max_wait_s=10.0, depth=1) as server:
+    sources = {str(number): gated(8, gates[number], gates[number]) for number in range(4)}
+    with ours.serve(sources, max_batch=4, queue=8, max_wait_s=10.0, depth=1) as server:
         for gate in gates:
             gate.wait(30)
-        seen = [next(server).source for _ in range(16)]
+        seen = [next(server).source for _ in range(20)]
     later = seen[4:]
-    assert all(len(set(later[at : at + 4])) == 4 for at in range(0, 12, 4))
+    assert all(len(set(later[at : at + 4])) == 4 for at in range(0, 16, 4))
 
 
 def test_a_batch_goes_when_it_is_full_or_its_oldest_frame_has_waited(ours):
@@ -157,6 +157,26 @@ def test_a_batch_goes_when_it_is_full_or_its_oldest_frame_has_waited(ours):
     assert next(server).latency_s >= 0.05
     gate.set()
     assert list(server) == []
+
+
+def test_a_server_may_be_closed_while_another_thread_waits_for_its_next_result(ours):
+    asked, release = threading.Event(), threading.Event()
+
+    def stalls():
+        yield frames(1)[0]
+        asked.set()
+        release.wait(60)
+
+    server = ours.serve([stalls()], max_wait_s=0.0)
+    seen = []
+    waiting = threading.Thread(target=lambda: seen.extend(server))
+    waiting.start()
+    asked.wait(30)
+    server.close()
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert len(seen) <= 1
+    release.set()
 
 
 def test_closing_and_dropping_a_server_end_its_threads(ours):

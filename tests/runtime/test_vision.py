@@ -378,7 +378,8 @@ def test_a_detector_that_is_closed_frees_its_model():
 
 
 PROGRAM = """
-import numpy as np
+import os
+import sys
 from dynotune.runtime import vision
 from yolo_like import YoloLike, frames
 
@@ -388,11 +389,15 @@ def endless():
 
 detector = vision.Detector(YoloLike(), 64, batch=2, max_frame=(48, 64))
 stream, server = detector.stream(endless()), detector.serve([endless(), endless()])
-print(len([next(stream), next(server)]))
+print(len([next(stream), next(server)]), flush=True)
+child = os.fork()
+if not child:
+    sys.exit(3)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 """
 
 
-def test_a_program_may_end_with_streams_and_servers_open():
+def test_a_program_and_its_forked_child_may_end_with_streams_and_servers_open():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},

@@ -133,7 +133,7 @@ class Lanes:
         """Builds all that frames of this size need."""
         blank = torch.zeros((*size, 3), dtype=torch.uint8)
         self.placement(blank)
-        with self.device_streams.on(self._before):
+        with self._staging, self.device_streams.on(self._before):
             for num, num_buffers in self._chunks():
                 self._uploads.reserve((num, *size, 3), torch.uint8, num_buffers)
         for batch in self.options.sizes:

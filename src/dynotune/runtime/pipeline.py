@@ -13,6 +13,8 @@ from collections.abc import Generator, Iterator
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
+from dynotune.runtime.lifetime import Lifetime
+
 __all__ = ["Stages", "join_at_exit", "run"]
 
 EXIT_S = 1.0  # longer than a camera's frame takes
@@ -65,6 +67,7 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
         self._staged: SimpleQueue[tuple[Staged, Tag] | _End] = SimpleQueue()
         self._launched: SimpleQueue[tuple[Launched, Tag] | _End] = SimpleQueue()
         self._ended = False
+        self._lifetime = Lifetime("A stream of results")
         # Set while the reader holds nothing that belongs to the stages.
         self._handed_on = threading.Event()
         self._handed_on.set()
@@ -78,8 +81,9 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
             thread.start()
 
     def _close_at_exit(self) -> None:
-        self.close()
-        join_at_exit(self._threads)
+        if self._lifetime.is_ours:
+            self.close()
+            join_at_exit(self._threads)
 
     def _read(self) -> None:
         error: BaseException | None = None
@@ -143,6 +147,7 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
 
     def next(self) -> tuple[Result, Tag] | None:
         """The next batch's result; None at the end. Raises what ended it."""
+        self._lifetime.check()
         if self._ended:
             return None
         item = self._launched.get()
@@ -158,7 +163,12 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
             self._room.release()
 
     def close(self) -> None:
-        """Ends the threads and gives everything back; waits for work in flight, never for the source."""
+        """Ends the threads and gives everything back; waits for work in flight, never for the source.
+
+        In a forked child there are no threads, and nothing of ours.
+        """
+        if not self._lifetime.is_ours:
+            return
         atexit.unregister(self._close_at_exit)
         with self._lock:
             first, self._stopped = not self._stopped, True

@@ -18,6 +18,7 @@ from dynotune.runtime.detections import Detections
 from dynotune.runtime.errors import DynotuneRuntimeError, InputError, SourceError
 from dynotune.runtime.frames import Frame
 from dynotune.runtime.lanes import Lanes
+from dynotune.runtime.lifetime import Lifetime
 
 __all__ = ["Drop", "Served", "Server", "SourceStats"]
 
@@ -100,6 +101,7 @@ class _Mux:
         self.sources = [_Source(name, frames, threading.Condition(self._lock)) for name, frames in sources.items()]
         self._turn = 0
         self._stopped = False
+        self._lifetime = Lifetime("Server")
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -113,11 +115,14 @@ class _Mux:
             thread.start()
 
     def _stop_at_exit(self) -> None:
-        self.stop()
-        pipeline.join_at_exit(self._threads)
+        if self._lifetime.is_ours:
+            self.stop()
+            pipeline.join_at_exit(self._threads)
 
     def stop(self) -> None:
         """The readers end when their source next gives a frame; nothing is read any more from now on."""
+        if not self._lifetime.is_ours:
+            return
         atexit.unregister(self._stop_at_exit)
         with self._lock:
             self._stopped = True
@@ -262,6 +267,7 @@ class Server:
             raise InputError(f"queue={queue} and depth={depth} are at least 1, max_wait_s={max_wait_s} at least 0.")
         self._mux = _Mux(lanes, named, max_wait_s=max_wait_s, max_batch=max_batch, drop=drop, queue=queue)
         self._results = _results(self._mux, pipeline.run(lanes, self._mux.batches(), depth))
+        self._taking = threading.Lock()
         self._mux.start()
         # A server that is dropped ends its threads.
         self._end = weakref.finalize(self, self._mux.stop)
@@ -271,7 +277,8 @@ class Server:
         return self
 
     def __next__(self) -> Served:
-        return next(self._results)
+        with self._taking:
+            return next(self._results)
 
     def stats(self) -> dict[str, SourceStats]:
         """Each source by name, at any time."""
@@ -280,7 +287,9 @@ class Server:
     def close(self) -> None:
         """Ends reading and gives everything back. Waits for work under way, never for a source."""
         self._end()
-        self._results.close()
+        # Another thread may be waiting for a result: it comes back now that nothing is read any more.
+        with self._taking:
+            self._results.close()
 
     def __enter__(self) -> Server:
         return self

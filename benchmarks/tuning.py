@@ -34,7 +34,7 @@ from hardware import RESULTS
 from kept import opened, read
 from tuning_parts import KINDS, PEERS, Row, Setup, do, estimate_s, is_done, needs_no_run, run_s
 from tuning_programs import PROGRAMS, Program
-from tuning_tables import BLOCKS, QUARTER, against_best, block_s, empty, num_blocks, record, took_s, tune_within
+from tuning_tables import QUARTER, against_best, block_s, blocks_of, empty, num_blocks, record, took_s, tune_within
 
 from dynotune.schema.errors import DynotuneError
 
@@ -84,10 +84,10 @@ def plan(
 def planned_s(kind: str, program: Program, rows: dict[str, Row], found: Row, setup: Setup, tables: Path) -> float:
     if kind in TABLE_KINDS:
         table = table_of(program, setup.device, tables)
-        whole_s = BLOCKS[setup.device] * block_s(program, table, setup.device)
+        whole_s = blocks_of(setup) * block_s(program, table, setup.device)
         if kind == "table-tune":
             return 0.0 if is_done(found or None) else QUARTER * max(whole_s, took_s(table))
-        return (BLOCKS[setup.device] - num_blocks(table)) * block_s(program, table, setup.device)
+        return (blocks_of(setup) - num_blocks(table)) * block_s(program, table, setup.device)
     if is_done(rows.get(kind)) or (kind.removesuffix("-pairs") in program.cannot):
         return 0.0
     return estimate_s(kind, program, rows, setup)
@@ -125,7 +125,7 @@ def work_on(program: Program, kinds: Sequence[str], setup: Setup, out: Path, lef
 def work_on_table(
     program: Program, kinds: Sequence[str], setup: Setup, out: Path, tables: Path, left_s: Callable[[], float]
 ) -> None:
-    file, blocks = table_file(program, setup.device, tables), BLOCKS[setup.device]
+    file, blocks = table_file(program, setup.device, tables), blocks_of(setup)
     if "table" in kinds:
         try:
             record(program, setup, file, blocks=blocks, left_s=left_s, say=lambda text: print(text, flush=True))
@@ -246,6 +246,7 @@ def main() -> None:
     parser.add_argument("--plan", action="store_true")
     parser.add_argument("--budget-s", type=float, default=math.inf)
     parser.add_argument("--tune-s", type=float, help="budget of each tune, in place of the program's")
+    parser.add_argument("--blocks", type=int, help="of each table: runs of an arm")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--tables", type=Path, default=RESULTS / "tuning_tables")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "dynotune-tuning")
@@ -260,7 +261,7 @@ def main() -> None:
     programs = named[lane::lanes]
     if given.keep is not None:
         given.keep.mkdir(parents=True, exist_ok=True)
-    setup = Setup(given.device, given.work.absolute(), given.keep, not given.no_lock, given.tune_s)
+    setup = Setup(given.device, given.work.absolute(), given.keep, not given.no_lock, given.tune_s, given.blocks)
     if given.plan:
         plan(programs, kinds, read(out), setup, given.tables)
         return

@@ -37,13 +37,19 @@ AS_WRITTEN = ""
 
 @dataclass(frozen=True)
 class Setup:
-    """Where and how parts are run. `keep`: folder for what a study leaves behind; None to keep nothing."""
+    """Where and how parts are run.
+
+    Args:
+        keep: folder for what a study leaves behind; None to keep nothing.
+        tune_s, blocks: budget of each tune, runs of each arm of a table, in place of the usual ones.
+    """
 
     device: str
     work: Path
     keep: Path | None = None
     lock: bool = True
     tune_s: float | None = None
+    blocks: int | None = None
 
 
 # What is to be done

@@ -79,6 +79,10 @@ def num_blocks(table: Row) -> int:
     return len(table["blocks"])
 
 
+def blocks_of(setup: Setup) -> int:
+    return setup.blocks or BLOCKS[setup.device]
+
+
 def took_s(table: Row) -> float:
     """Of the runs that count, without pilots and what was made again."""
     return float(sum(block["wall_s"] for block in table["blocks"]))

@@ -64,6 +64,7 @@ class Answer(NamedTuple):
     arm: Arm
     cost_s: float
     stated: float | None = None
+    dropped: frozenset[str] = frozenset()
 
 
 # The methods
@@ -74,7 +75,9 @@ def ours(problem: Problem, budget_s: float) -> Answer:
     asked = study_of(problem.candidates, budget_s=budget_s, seed=problem.seed)
     study = search(asked, bench, lambda study: None, Silent())
     stated = study.confirmed.speedup if study.confirmed is not None and study.recipe else None
-    return Answer(arm(study.recipe or []), bench.clock_s, stated)
+    hopeless = ("no-effect", "slower", "not-needed")
+    dropped = frozenset(id_ for id_, fate in study.fates.items() if fate.kind in hopeless)
+    return Answer(arm(study.recipe or []), bench.clock_s, stated, dropped)
 
 
 def random_search(problem: Problem, budget_s: float, repeats: int = 1) -> Answer:
@@ -275,15 +278,25 @@ def _idle(num: int) -> list[Candidate]:
     return [candidate(f"idle{at:02d}=1", warms=at % 5 == 0) for at in range(num)]
 
 
-def one_helps(job: tuple[float, float, int]) -> tuple[tuple[float, float], bool, int, float | None]:
-    """One that helps among 19 that do nothing: is it found, how many come along, and the speed-up stated."""
+class Found(NamedTuple):
+    """Of one tune: was the one that helps found, or called useless; how many others came; the speed-up stated."""
+
+    good: bool
+    dropped: bool
+    num_others: int
+    stated: float | None
+
+
+def one_helps(job: tuple[float, float, int]) -> tuple[tuple[float, float], Found]:
+    """One that helps among 19 that do nothing."""
     sd, gain, seed = job
     candidates = _idle(19)
     candidates.insert(seed % 20, candidate("good=1", warms=False))
     problem = Problem(Table({"good=1": math.log1p(gain)}), candidates, Noise(sd=sd), 100 * RUN_S, seed)
     answer = ours(problem, problem.budget_s)
-    found = [str(setting) for setting in answer.arm.settings]
-    return (sd, gain), "good=1" in found, len(found) - ("good=1" in found), answer.stated
+    found = {str(setting) for setting in answer.arm.settings}
+    others = len(found - {"good=1"})
+    return (sd, gain), Found("good=1" in found, "good=1" in answer.dropped, others, answer.stated)
 
 
 # Tables of results
@@ -346,23 +359,22 @@ def run_nothing(pool: multiprocessing.pool.Pool, num: int) -> list[dict[str, obj
 
 def run_power(pool: multiprocessing.pool.Pool, num: int) -> list[dict[str, object]]:
     jobs = [(sd, gain, seed) for sd in SDS for gain in (0.03, 0.05, 0.10) for seed in range(num)]
-    counted: dict[tuple[float, float], list[tuple[bool, int, float | None]]] = collections.defaultdict(list)
-    for key, found, others, stated in pool.imap_unordered(one_helps, jobs, chunksize=8):
-        counted[key].append((found, others, stated))
+    counted: dict[tuple[float, float], list[Found]] = collections.defaultdict(list)
+    for key, found in pool.imap_unordered(one_helps, jobs, chunksize=8):
+        counted[key].append(found)
     print("\nOne that helps among 19 that do nothing")
-    print("| sd | gain | tunes | found | recipe contains another | median stated speed-up |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print("| sd | gain | tunes | found | called useless | recipe contains another | median stated speed-up |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     rows: list[dict[str, object]] = []
     for (sd, gain), those in sorted(counted.items()):
-        found = statistics.fmean(one for one, _, _ in those)
-        others = statistics.fmean(number > 0 for _, number, _ in those)
-        stated = [speedup for _, _, speedup in those if speedup is not None]
+        found, dropped = statistics.fmean(one.good for one in those), statistics.fmean(one.dropped for one in those)
+        others = statistics.fmean(one.num_others > 0 for one in those)
+        stated = [one.stated for one in those if one.stated is not None]
         median = statistics.median(stated) if stated else None
         said = f"{median - 1:+.1%}" if median is not None else ""
-        print(f"| {sd:.1%} | {gain:.0%} | {len(those)} | {found:.1%} | {others:.1%} | {said} |")
-        rows.append(
-            {"sd": sd, "gain": gain, "num": len(those), "found": found, "any_other": others, "stated_median": median}
-        )
+        print(f"| {sd:.1%} | {gain:.0%} | {len(those)} | {found:.1%} | {dropped:.1%} | {others:.1%} | {said} |")
+        row = {"sd": sd, "gain": gain, "num": len(those), "found": found, "called_useless": dropped}
+        rows.append({**row, "any_other": others, "stated_median": median})
     return rows
 
 

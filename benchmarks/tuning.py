@@ -193,11 +193,12 @@ def cell(kind: str, rows: dict[str, Row]) -> str:
 def summary(result: dict[str, Any]) -> Row:
     """Counts, and geometric means of what was measured."""
     rows = result.get("programs", {}).values()
-    verified = [row["verify"]["outcome"] for row in rows if row.get("verify", {}).get("outcome") in _OUTCOMES]
+    verified = [row["verify"]["outcome"] for row in rows if is_done(row.get("verify"))]
+    verified = [outcome for outcome in verified if outcome in _OUTCOMES]
     found: Row = {"verified": len(verified), **{outcome: verified.count(outcome) for outcome in _OUTCOMES}}
     for kind in ("verify", "informed", "autotune-pairs", "slowai-pairs"):
         ratios = [value for row in rows if (value := _value(kind, row)) is not None]
-        verdicts = [row[kind].get("verdict") for row in rows if kind in row]
+        verdicts = [row[kind].get("verdict") for row in rows if is_done(row.get(kind))]
         found[kind] = {
             "num": len(ratios),
             "mean": math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None,
@@ -229,7 +230,9 @@ def show(programs: Sequence[Program], result: dict[str, Any]) -> None:
         tune = rows.get("tune", {})
         recipe = " ".join(tune.get("recipe", [])) or ("none" if is_done(tune or None) else "")
         cells = [cell(kind, rows) for kind in ("verify", "informed", "autotune-pairs", "slowai-pairs")]
-        print(f"| {program.name} | {recipe} | {' | '.join(cells)} | {rows.get('verify', {}).get('outcome', '')} |")
+        verify = rows.get("verify", {})
+        outcome = verify.get("outcome", "") if is_done(verify) else ""
+        print(f"| {program.name} | {recipe} | {' | '.join(cells)} | {outcome} |")
     print("~ undecided, = same, ᵂ chose the program as written")
     for name, row in result.get("tables", {}).items():
         print(f"table of {name}: {told('table-tune', row)}; chose {row.get('chosen') or '-'}, best {row.get('best')}")

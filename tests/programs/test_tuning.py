@@ -234,3 +234,12 @@ def test_a_command_that_takes_too_long_is_ended(tmp_path):
     row = run_within(0.2, endless, tmp_path, {}, patience_s=5.0)
     assert row["timed_out"]
     assert "longer" in row["failed"]
+
+
+def test_what_is_kept_of_a_comparison_can_be_told():
+    measured = json.loads((tuning_parts.HERE.parents[1] / "results" / "cublas_small_matrices.json").read_text())
+    row = tuning_parts.of_comparison(measured["comparison"])
+    assert len(row["pairs"]) == row["num_pairs"]
+    assert tuning.cell("informed", {"informed": row}) == "0.31× [0.14, 0.69]"
+    empty = {**measured["comparison"], "speedup": None, "reason": "all pairs were void"}
+    assert tuning_parts.of_comparison(empty) == {"failed": "all pairs were void"}

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import collections
 import functools
-import itertools
 import json
 import math
 import multiprocessing
@@ -33,31 +32,15 @@ from typing import NamedTuple
 
 import numpy as np
 from hardware import RESULTS, describe
+from search_problems import NOTHING, RUN_S, Problem, best_of, by_knob, false_wins, recorded, synthetic
+from tests.search.simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from tests.search.simulated import Noise, Recorded, Silent, SimulatedBench, Table, candidate, study_of  # noqa: E402
-
-from dynotune.schema.setting import Setting  # noqa: E402
-from dynotune.schema.study import Candidate, Ended  # noqa: E402
-from dynotune.search.bench import BASELINE, Arm, arm  # noqa: E402
-from dynotune.search.study import search  # noqa: E402
+from dynotune.schema.study import Candidate
+from dynotune.search.bench import BASELINE, Arm, arm
+from dynotune.search.study import search
 
 SDS = (0.005, 0.02, 0.05)
 BUDGETS_RUNS = (60, 100, 160, 240)
-NOTHING = 1e-9
-RUN_S = 10.0
-
-
-class Problem(NamedTuple):
-    """A table, what may be tried, and for how long."""
-
-    table: Table | Recorded
-    candidates: list[Candidate]
-    noise: Noise
-    budget_s: float
-    seed: int
 
 
 class Answer(NamedTuple):
@@ -85,7 +68,7 @@ def random_search(problem: Problem, budget_s: float, repeats: int = 1) -> Answer
     bench = SimulatedBench(problem.table, budget_s=budget_s, noise=problem.noise, seed=problem.seed)
     draw = np.random.default_rng([7, problem.seed])
     means = {BASELINE: _mean(bench, BASELINE, repeats)}
-    values = _by_knob(problem.candidates)
+    values = by_knob(problem.candidates)
     while bench.left_s() > repeats * bench.run_s(BASELINE):
         drawn = [settings[at - 1] for settings in values if (at := int(draw.integers(len(settings) + 1)))]
         one = arm(drawn)
@@ -102,7 +85,7 @@ def one_at_a_time(problem: Problem, budget_s: float) -> Answer:
     affordable = budget_s / bench.run_s(BASELINE)
     repeats = max(1, int(affordable / (len(problem.candidates) + 1)))
     best, best_mean = BASELINE, _mean(bench, BASELINE, repeats)
-    for settings in _by_knob(problem.candidates):
+    for settings in by_knob(problem.candidates):
         start = best
         for setting in settings:
             if bench.left_s() < repeats * bench.run_s(BASELINE):
@@ -130,114 +113,6 @@ def _mean(bench: SimulatedBench, one: Arm, repeats: int) -> float:
             return math.inf
         values.append(trial.value)
     return statistics.fmean(values)
-
-
-def _by_knob(candidates: Sequence[Candidate]) -> list[list[Setting]]:
-    knobs: dict[str, list[Setting]] = {}
-    for one in candidates:
-        knobs.setdefault(one.setting.knob, []).append(one.setting)
-    return list(knobs.values())
-
-
-# The truth
-
-
-def best_of(problem: Problem) -> float:
-    """The gain of the best arm: by all arms of each group, as only those of a group interact; of a record, by all."""
-    if isinstance(problem.table, Recorded):
-        arms = (_arm_of(key, problem.candidates) for key, values in problem.table.values.items() if values)
-        return max(problem.table.gain(one) for one in arms)
-    groups: dict[str, list[Candidate]] = {}
-    for one in problem.candidates:
-        groups.setdefault(one.group or one.setting.knob, []).append(one)
-    total = 0.0
-    for those in groups.values():
-        choices = itertools.product(*([None, *settings] for settings in _by_knob(those)))
-        arms = [arm(setting for setting in chosen if setting is not None) for chosen in choices]
-        total += max(problem.table.gain(one) for one in arms if problem.table.end(one) == "measured")
-    return total
-
-
-def false_wins(problem: Problem, one: Arm) -> int:
-    gain = problem.table.gain(one)
-    return sum(problem.table.gain(one.without(setting.knob)) >= gain - NOTHING for setting in one.settings)
-
-
-def _arm_of(key: str, candidates: Sequence[Candidate]) -> Arm:
-    by_id = {one.id: one.setting for one in candidates}
-    return arm(by_id[id_] for id_ in key.split())
-
-
-# Synthetic tables
-
-
-def synthetic(seed: int, sd: float, num_runs: int) -> Problem:
-    """4 to 14 knobs of 1 to 3 values: most do nothing, some help or hurt; two groups interact; some arms fail."""
-    rng = np.random.default_rng([11, seed])
-    num_knobs = int(rng.integers(4, 15))
-    candidates, gains = [], {}
-    group_of = {knob: f"group{knob // 3}" for knob in range(min(6, num_knobs)) if rng.random() < 0.8}
-    for knob in range(num_knobs):
-        helps = rng.random()
-        at_best = 0.0
-        if helps < 0.30:
-            at_best = float(rng.choice([0.02, 0.05, 0.10, 0.25])) * float(rng.uniform(0.7, 1.3))
-        elif helps < 0.45:
-            at_best = -float(rng.choice([0.02, 0.05, 0.2])) * float(rng.uniform(0.7, 1.3))
-        for value in range(int(rng.choice([1, 1, 1, 2, 3]))):
-            one = candidate(f"knob{knob:02d}={value}", group=group_of.get(knob, ""), warms=rng.random() < 0.2)
-            candidates.append(one)
-            gains[one.id] = at_best * float(rng.uniform(0.5, 1.0)) if value else at_best
-    table = Table(gains, _planted(rng, candidates), _failing(rng, candidates))
-    # Which knob is named first says nothing of which one is good.
-    order = rng.permutation(len(candidates))
-    noise = Noise(sd=sd)
-    return Problem(table, [candidates[at] for at in order], noise, num_runs * RUN_S, seed)
-
-
-def _planted(rng: np.random.Generator, candidates: Sequence[Candidate]) -> dict[frozenset[str], float]:
-    """Of each group: a pair that helps only together, one that hurts together, or neither."""
-    planted = {}
-    for name in sorted({one.group for one in candidates if one.group}):
-        those = [one for one in candidates if one.group == name]
-        across = [pair for pair in itertools.combinations(those, 2) if pair[0].setting.knob != pair[1].setting.knob]
-        if across:
-            first, second = across[int(rng.integers(len(across)))]
-            size = float(rng.choice([0.0, 0.10, 0.15, -0.10, -0.15]))
-            planted[frozenset({first.id, second.id})] = size
-    return planted
-
-
-def _failing(rng: np.random.Generator, candidates: Sequence[Candidate]) -> dict[frozenset[str], Ended]:
-    ends: dict[frozenset[str], Ended] = {}
-    for one in candidates:
-        if rng.random() < 0.05:
-            ends[frozenset({one.id})] = "out-of-memory" if rng.random() < 0.5 else "failed"
-    return ends
-
-
-# Recorded tables
-
-
-def recorded(path: Path, seed: int, share: float) -> Problem:
-    """A budget of `share` of what the whole table took once."""
-    raw = json.loads(path.read_text())
-    # The baseline's own values stand in no arm's key.
-    tried = {id_ for key in raw["arms"] for id_ in key.split()}
-    groups = raw.get("groups", {})
-    candidates = [
-        candidate(f"{knob}={_spelled(value)}", group=groups.get(knob, "recorded"), warms=knob == "compile.mode")
-        for knob, values in raw["knobs"].items()
-        for value in values
-        if f"{knob}={_spelled(value)}" in tried
-    ]
-    table = Recorded(raw["arms"], raw["run_s"])
-    num_runs = sum(map(len, raw["arms"].values()))
-    return Problem(table, candidates, Noise(sd=0.0), share * num_runs * raw["run_s"], seed)
-
-
-def _spelled(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # One comparison of all methods

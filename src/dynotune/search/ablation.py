@@ -58,22 +58,46 @@ def ablate(search: Search, settings: list[Setting], reserve_s: float) -> list[Se
     Raises:
         OutOfTime: what was measured is kept, and nothing is proved.
     """
-    if not search.study.ablations:
-        settings = _that_run_together(search, settings)
-        first = _lay_out(search, settings)
-        if first is None:
-            return settings[:1]
-        search.update(ablations=[first])
-        together = f"Each of {words.names(first.left_out)} is left out in turn"
-        search.watcher.say(f"{together}, in {first.num_blocks} blocks.")
-    first = search.study.ablations[0]
-    _run(search, first)
+    first = next((one for one in reversed(search.study.ablations) if _leaves_out_all(one)), None)
+    if first is None:
+        first = _begin(search, settings)
+    while first is not None:
+        _run(search, first)
+        failed = search.failure(arm(first.whole).key)
+        if failed is None:
+            break
+        settings = first.whole[:-1]
+        search.warn(
+            f"{arm(first.whole).key} fail together ({failed.detail or failed.ended}): tried without the weakest."
+        )
+        first = _begin(search, settings)
+    if first is None:
+        return settings[:1]
     found = outcome(search, first)
     kept = [setting for setting in first.whole if found.stays(str(setting))]
     dropped = [setting for setting in first.whole if setting not in kept]
     if len(dropped) < 2 or not (found.given_up or _hides_something(search, found, kept)):
         return kept
-    return _one_more(search, kept, dropped, reserve_s)
+    return _one_more(search, first, kept, dropped, reserve_s)
+
+
+def _leaves_out_all(ablation: Ablation) -> bool:
+    return len(ablation.left_out) == len(ablation.whole)
+
+
+def _begin(search: Search, settings: list[Setting]) -> Ablation | None:
+    """Lay out a round and write it down; None where one setting is all that is worth proving."""
+    adds = [gain for setting, gain in contributions(search) if setting in settings]
+    found = layout.best(adds, fitted(search).sd, runs_left(search, arm(settings)), new_arms(search, settings))
+    if found is None or not found[1].num_blocks:
+        return None
+    whole = settings[: found[1].num_settings]
+    first_block = 1 + max([0, *(trial.block for trial in search.trials("ablate"))])
+    ablation = Ablation(whole, list(map(str, whole)), first_block, found[1].num_blocks)
+    search.update(ablations=[*search.study.ablations, ablation])
+    together = f"Each of {words.names(ablation.left_out)} is left out in turn"
+    search.watcher.say(f"{together}, in {ablation.num_blocks} blocks.")
+    return ablation
 
 
 def outcome(search: Search, ablation: Ablation) -> Kept:
@@ -96,24 +120,6 @@ def outcome(search: Search, ablation: Ablation) -> Kept:
     return Kept(gains, dict(zip(gains, corrected, strict=True)), needed, over_baseline, given_up)
 
 
-def _that_run_together(search: Search, settings: list[Setting]) -> list[Setting]:
-    """Without the weakest, until the whole gives a measurement."""
-    while len(settings) > 1 and (failed := search.pilot(arm(settings))):
-        search.warn(f"Together, {arm(settings).key} fail ({failed.detail or failed.ended}); tried without the weakest.")
-        settings = settings[:-1]
-    return settings
-
-
-def _lay_out(search: Search, settings: list[Setting]) -> Ablation | None:
-    """Fixed before the first run; None where one setting is all that is worth proving."""
-    adds = [gain for setting, gain in contributions(search) if setting in settings]
-    found = layout.best(adds, fitted(search).sd, runs_left(search, arm(settings)), new_arms(search, settings))
-    if found is None or not found[1].num_blocks:
-        return None
-    whole = settings[: found[1].num_settings]
-    return Ablation(whole, list(map(str, whole)), 1, found[1].num_blocks)
-
-
 def _run(search: Search, ablation: Ablation) -> None:
     whole = arm(ablation.whole)
     arms = [whole, *_without(ablation).values()]
@@ -126,7 +132,7 @@ def _run(search: Search, ablation: Ablation) -> None:
     for number in range(1, ablation.num_blocks + 1):
         search.run_block(arms, "ablate", ablation.first_block + number - 1)
         _write_down(search, ablation)
-        if number >= first_look and outcome(search, ablation).given_up:
+        if search.failure(whole.key) or (number >= first_look and outcome(search, ablation).given_up):
             return
 
 
@@ -163,22 +169,23 @@ def _hides_something(search: Search, found: Kept, kept: list[Setting]) -> bool:
     return found.whole.log - explained > max(search.margin, HIDDEN_SE * found.whole.se)
 
 
-def _one_more(search: Search, kept: list[Setting], dropped: list[Setting], reserve_s: float) -> list[Setting]:
+def _one_more(
+    search: Search, first: Ablation, kept: list[Setting], dropped: list[Setting], reserve_s: float
+) -> list[Setting]:
     """Beside what stays, the strongest of those dropped; where nothing stays, its confirmation is its proof."""
     model = fitted(search)
     gains = {setting: model.gain(frozenset([str(setting)])) for setting in dropped}
     strongest = max(gains, key=lambda setting: gains[setting].log)
     if not kept:
         return [strongest] if gains[strongest].p < ENTER_P else []
-    if len(search.study.ablations) < 2:
-        first = search.study.ablations[0]
+    second = search.study.ablations[-1]
+    if _leaves_out_all(second):
         run_s = search.bench.run_s(arm(kept))
         affordable = int((search.bench.left_s() - reserve_s - 2 * run_s) / (3 * run_s)) if run_s > 0 else LEAST_BLOCKS
         if affordable < LEAST_BLOCKS:
             return kept
         num_blocks = min(affordable, first.num_blocks + 2)
-        further = Ablation([*kept, strongest], [str(strongest)], first.first_block + first.num_blocks, num_blocks)
-        search.update(ablations=[first, further])
-    second = search.study.ablations[1]
+        second = Ablation([*kept, strongest], [str(strongest)], first.first_block + first.num_blocks, num_blocks)
+        search.update(ablations=[*search.study.ablations, second])
     _run(search, second)
     return list(second.whole) if outcome(search, second).stays(second.left_out[0]) else kept

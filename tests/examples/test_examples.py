@@ -102,7 +102,7 @@ def test_every_example_has_a_test_and_those_that_are_tuned_know_nothing_of_dynot
         assert ("dynotune" in example.read_text(encoding="utf-8")) == example.name.startswith("detect_")
 
 
-def test_detect_video_finds_what_moves(tmp_path):
+def test_detect_video_finds_what_moves(run, tmp_path):
     options = ("--frames", "6", "--imgsz", "160", "--size", "160", "320", "--log-every", "6", "--batch", "2")
     lines = run("detect_video.py", *options, cwd=tmp_path)
     # The sixth square stands at 20, 20 and is 96 wide.
@@ -112,7 +112,7 @@ def test_detect_video_finds_what_moves(tmp_path):
     assert lines[-1].startswith("6 frames")
 
 
-def test_detect_many_serves_every_camera(tmp_path):
+def test_detect_many_serves_every_camera(run, tmp_path):
     options = ("--cameras", "3", "--frames", "5", "--fps", "200", "--imgsz", "160", "--size", "160", "320")
     lines = run("detect_many.py", *options, "--drop", "never", cwd=tmp_path)
     assert lines[:3] == [f"camera {number}  5 served, 0 dropped" for number in range(3)]

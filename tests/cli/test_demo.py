@@ -10,6 +10,7 @@ import pytest
 from dynotune import cli
 from dynotune.cli import demo, photographs, tune
 from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study
 
 image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
@@ -31,7 +32,14 @@ def test_the_demo_tunes_the_example_script_and_says_where_recipe_and_report_are(
         folder.mkdir()
         for name in ("recipe.toml", "report.html"):
             (folder / name).write_text("", encoding="utf-8")
-        return folder, Study(id="study", command=request.run.command, cwd="/", budget_s=budget_s, verdict="So it is.")
+        return folder, Study(
+            id="study",
+            command=request.run.command,
+            cwd="/",
+            budget_s=budget_s,
+            verdict="So it is.",
+            recipe=[Setting("loader.num_workers", 1)],
+        )
 
     monkeypatch.setattr(tune, "studied", studied)
     monkeypatch.setattr(demo, "_check_packages", lambda: None)
@@ -48,6 +56,8 @@ def test_the_demo_tunes_the_example_script_and_says_where_recipe_and_report_are(
     assert len(list(Path(folder).glob("*/*.jpg"))) == 6
     out, err = capsys.readouterr()
     assert "So it is." in out
+    # The command to be pasted names the recipe where it is.
+    assert f"--recipe {tmp_path / 'study' / 'recipe.toml'}" in "".join(out.split("\\\n")).replace("\n", "")
     assert str(tmp_path / "study" / "recipe.toml") in err
     assert str(tmp_path / "study" / "report.html") in err
 

@@ -59,7 +59,7 @@ def demo(
         window_steps=WINDOW_STEPS,
     )
     folder, study = studied(TuneRequest(run=request, also=[ALSO]), BUDGET_S)
-    show(study, json=None)
+    show(study, json=None, recipe=folder / RECIPE)
     for name in (REPORT, RECIPE):
         if (folder / name).is_file():
             told.print(f"{name}: {folder / name}", style="dim", soft_wrap=True)

@@ -144,8 +144,8 @@ def tune(
     )
     words = TuneRequest(run=request, allow=allow or [], also=also or [], excluded=leave_out or [], space=space or [])
     folder, study = studied(words, seconds(budget, "--budget"), resume=resume)
-    _hand_over(folder, study, out=out, report=report)
-    show(study, json)
+    recipe = _hand_over(folder, study, out=out, report=report)
+    show(study, json, recipe=recipe)
     if gate and not study.recipe:
         raise typer.Exit(1)
 
@@ -177,8 +177,12 @@ def studied(request: TuneRequest, budget_s: float | None, *, resume: str | None 
             raise
 
 
-def _hand_over(folder: Path, study: Study, *, out: Path | None, report: Path | None) -> None:
-    """Put the recipe and the report where they were asked for; a recipe of other origin is not replaced unasked."""
+def _hand_over(folder: Path, study: Study, *, out: Path | None, report: Path | None) -> Path:
+    """Put the recipe and the report where they were asked for; a recipe of other origin is not replaced unasked.
+
+    Returns:
+        Where the recipe is, if there is one.
+    """
     from dynotune.search.results import RECIPE as KEPT
     from dynotune.search.results import REPORT
 
@@ -187,11 +191,12 @@ def _hand_over(folder: Path, study: Study, *, out: Path | None, report: Path | N
     def say(text: str) -> None:
         console.print(text, style="dim", soft_wrap=True, markup=False)
 
+    target = out or Path(RECIPE)
     if study.recipe and (folder / KEPT).exists():
-        target = out or Path(RECIPE)
         if out is None and target.exists() and target.read_bytes() != (folder / KEPT).read_bytes():
             say(f"{target} was here before and is left as it is; --out {target} replaces it.")
-            say(f"Recipe: {folder / KEPT}")
+            target = folder / KEPT
+            say(f"Recipe: {target}")
         else:
             say(f"Recipe: {target}{', in place of the one that was there' if target.exists() else ''}")
             _copy(folder / KEPT, target, "--out")
@@ -199,6 +204,7 @@ def _hand_over(folder: Path, study: Study, *, out: Path | None, report: Path | N
         if report is not None:
             _copy(folder / REPORT, report, "--report")
         say(f"Report: {report or folder / REPORT}")
+    return target
 
 
 def _copy(source: Path, target: Path, option: str) -> None:
@@ -210,8 +216,8 @@ def _copy(source: Path, target: Path, option: str) -> None:
         ) from error
 
 
-def show(study: Study, json: str | None) -> None:
-    """The study on the terminal, and as JSON where it was asked for."""
+def show(study: Study, json: str | None, *, recipe: Path) -> None:
+    """The study on the terminal, and as JSON where it was asked for. `recipe`: where it is, if there is one."""
     from rich.console import Console
 
     from dynotune.report.study import study_report
@@ -219,7 +225,7 @@ def show(study: Study, json: str | None) -> None:
     if json != "-":
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")
-        Console(highlight=False).print(study_report(study))
+        Console(highlight=False).print(study_report(study, recipe=str(recipe)))
     if json is not None:
         write_json(study, json)
 

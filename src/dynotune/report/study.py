@@ -14,7 +14,7 @@ from rich.text import Text
 from dynotune.report import words
 from dynotune.report.pasted import Pasted
 from dynotune.report.step_parts import PARTS, Bar, glyph
-from dynotune.report.study_commands import repeats, shell
+from dynotune.report.study_commands import RECIPE, repeats, shell
 from dynotune.report.study_rows import KINDS, Kind, Tried, interval_of, tried, within
 from dynotune.report.study_story import headline, machine, pays_off, stats
 from dynotune.report.trace_parts import prose, title
@@ -48,15 +48,19 @@ STYLES: dict[Kind, str] = {
 LONGEST_REASON = 160
 
 
-def study_report(study: Study) -> RenderableType:
-    """The whole answer, as `report.html` has it, in one screen."""
+def study_report(study: Study, *, recipe: str = RECIPE) -> RenderableType:
+    """The whole answer, as `report.html` has it, in one screen.
+
+    Args:
+        recipe: where the recipe is, for the commands that use it.
+    """
     parts: list[RenderableType] = [
         _head(study),
         *_recipe(study),
         *_steps(study.diagnosis, study.after),
         *_settings(study),
         *_warnings(study.warnings),
-        _next(study),
+        _next(study, recipe),
     ]
     return Group(*(piece for at, part in enumerate(parts) for piece in ((Text(), part) if at else (part,))))
 
@@ -274,9 +278,9 @@ def _warnings(warnings: Sequence[str]) -> list[RenderableType]:
     return [Text("\n").join(lines)] if lines else []
 
 
-def _next(study: Study) -> RenderableType:
+def _next(study: Study, recipe: str) -> RenderableType:
     """The first commands that follow, to be pasted."""
-    commands = [one for one in repeats(study) if one.what.startswith(("Go on", "Run", "Prove"))]
+    commands = [one for one in repeats(study, recipe=recipe) if one.what.startswith(("Go on", "Run", "Prove"))]
     if not commands:
         return Text("report.html has every run, bound and fact; dynotune diagnose says what else costs.", style="dim")
     lines = [piece for one in commands for piece in (Text(f"{one.what}:", style="dim"), Pasted(one.words, indent=2))]

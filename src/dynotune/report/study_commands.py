@@ -11,7 +11,7 @@ from dynotune.report.study_rows import tried
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study
 
-__all__ = ["Command", "compares", "repeats", "shell"]
+__all__ = ["RECIPE", "Command", "compares", "repeats", "shell"]
 
 RECIPE = "recipe.toml"
 

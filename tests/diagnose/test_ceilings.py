@@ -42,14 +42,12 @@ def steps(batches):
             x.div_(255)
         time.sleep(0.01)
         net(x).sum().backward()
-        if optimizer is not net:
-            optimizer.step()
+        optimizer.step()
         optimizer.zero_grad()
 
 if __name__ == "__main__":
-    net = optimizer = torch.nn.Linear(8, 8)
-    if "optimizer" in sys.argv:  # torch imports its compiler for the first one
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    net = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     dataset = Stream() if "stream" in sys.argv else Slow()
     loader = DataLoader(dataset, batch_size=2, **eval(sys.argv[1]))
     while True:
@@ -59,6 +57,7 @@ IN_A_THREAD = """
 import queue, threading, time, torch
 from torch.utils.data import DataLoader
 net = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 batches = queue.Queue(4)
 def draw():
     while True:
@@ -68,13 +67,15 @@ threading.Thread(target=draw, daemon=True).start()
 while True:
     net(batches.get()).sum().backward()
     time.sleep(0.002)
+    optimizer.step()
 """
 WITHOUT = """
-import time, torch
+import torch
 net = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 while True:
     net(torch.ones(4, 8)).sum().backward()
-    time.sleep(0.002)
+    optimizer.step()
 """
 LIGHTNING = """
 import lightning
@@ -95,12 +96,6 @@ while True:
     for batch in loader:
         net(batch).sum().backward()
         optimizer.step()
-"""
-# For programs that wait for nothing, where the durations are not the subject: they need the cores all along.
-BRIEFLY = """
-import sys
-sys.modules["_dynotune_agent.drain"].DRAIN_S = 0.3
-sys.modules["_dynotune_agent.ceilings"].LEAST_WINDOW_S = 0.2
 """
 OBSERVED = Observation(processes=[ProcessState(pid=1, timing=timing(step_s=0.05))])
 
@@ -140,7 +135,7 @@ def reached(tmp_path):
     ],
 )
 def test_a_loader_alone_takes_what_its_items_take_and_a_step_without_it_does_not(arguments, told, reached):
-    found = reached(LOADS, arguments, "optimizer")
+    found = reached(LOADS, arguments)
     assert set(found) == {"loader", "step", "both"}
     loader, step = found["loader"], found["step"]
     # What sleeps takes as long at least; without workers nothing can be made beside anything else.
@@ -150,7 +145,6 @@ def test_a_loader_alone_takes_what_its_items_take_and_a_step_without_it_does_not
     assert step.samples_per_s == pytest.approx(2 / step.step_s)
     assert (loader.page_cache, loader.notes[0].split(",")[1:]) == ("warm", told.split(",")[1:])
     assert found["both"].step_s == 0.05
-    assert step.notes == []
 
 
 def test_an_iterable_data_set_is_drained_to_its_end_and_replayed_beyond(reached):
@@ -161,6 +155,7 @@ def test_an_iterable_data_set_is_drained_to_its_end_and_replayed_beyond(reached)
 
 def test_a_batch_that_is_changed_in_place_is_noted(reached):
     assert "in place" in reached(LOADS, {}, "in-place")["step"].notes[0]
+    assert reached(LOADS, {})["step"].notes == []
 
 
 def test_a_cold_page_cache_is_declared_or_it_is_said_why_not(reached):
@@ -187,20 +182,20 @@ def test_a_command_that_fails_is_no_failure_of_the_diagnosis(reached):
 
 @pytest.mark.parametrize("name", ["hf_trainer.py", "gan.py", "accumulation.py", "draws_ahead.py"])
 def test_programs_of_others_are_drained_and_replayed(name, reached):
-    found = reached(BRIEFLY + (PROGRAMS / name).read_text(), warmup_steps=8, num_steps=6)
+    found = reached((PROGRAMS / name).read_text(), warmup_steps=8, num_steps=6)
     assert found["loader"].step_s > 0
     assert found["step"].num_steps >= 6
 
 
 def test_lightning_is_drained_and_replayed(reached):
-    found = reached(BRIEFLY + LIGHTNING)
+    found = reached(LIGHTNING)
     assert found["step"].num_steps >= 10
     assert found["loader"].samples_per_s > 0
 
 
 def test_ranks_drain_and_replay_side_by_side(reached):
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    found = reached(BRIEFLY + RANKS, python=launcher)
+    found = reached(RANKS, python=launcher)
     assert found["step"].num_steps >= 10
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,6 @@ from .fault import Fault
 from .manifest import CLEAN, FAULTS, PAIRS
 
 PROGRAMS = Path(__file__).parent / "programs"
-RANKS = Path(__file__).with_name("ranks.py")
 STEPS = 4
 # Programs that take too long for every run of the tests, with the reason.
 SLOW: dict[str, str] = {}
@@ -23,23 +23,24 @@ EVERY = (*FAULTS, *PAIRS, *CLEAN)
 ON_CPU = [found for found in EVERY if "cpu" in found.devices]
 
 
-@pytest.fixture
-def forked(interpreters: dict[str, Forked]) -> Forked:
-    return interpreters["compiler"]
+@pytest.fixture(scope="module")
+def forked() -> Iterator[Forked]:
+    # The compiler, too: torch imports it for the first optimizer.
+    forked = Forked("torch", "torch._dynamo")
+    yield forked
+    forked.end()
 
 
 def run(fault: Fault, dose: int, forked: Forked, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The program on the CPU for a few steps; started anew where it has an environment of its own."""
+    """The program on the CPU for a few steps; started anew where it has a launcher or an environment of its own."""
     words = [str(PROGRAMS / fault.program), *fault.args, "--dose", str(dose), "--steps", str(STEPS)]
     env = fault.env if dose else {}
-    if fault.launcher:
-        words = [str(RANKS), fault.launcher[-1].removeprefix("--nproc-per-node="), *words]
-        return forked.run(words, cwd=folder, folder=folder, env={**os.environ, **env})
-    if not env:
+    if not env and not fault.launcher:
         return forked.run(words, cwd=folder, folder=folder)
-    return subprocess.run(
-        [sys.executable, *words], env={**os.environ, **env}, capture_output=True, text=True, timeout=200
-    )
+    launcher = fault.launcher or (sys.executable,)
+    if launcher[0] == "torchrun":
+        launcher = (sys.executable, "-m", "torch.distributed.run", *launcher[1:])
+    return subprocess.run([*launcher, *words], env={**os.environ, **env}, capture_output=True, text=True, timeout=200)
 
 
 @pytest.mark.parametrize("fault", ON_CPU, ids=lambda fault: fault.program.removesuffix(".py"))

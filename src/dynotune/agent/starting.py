@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
+import time
 from threading import get_ident
 from time import perf_counter
 
@@ -50,7 +52,15 @@ class Starting:
         hooks.call("torch._dynamo.callback", self._watch_compilations)
         hooks.call("safetensors.torch", lambda module: self._cover(module, "load_file", "weights"))
         hooks.call("transformers.modeling_utils", self._cover_from_pretrained)
+        self._guard("process", self._tell_process)
         self._record("agent", self._begun_s, perf_counter())
+
+    def _tell_process(self) -> None:
+        """When the kernel started this process: counted in ticks since the machine was booted."""
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME) - perf_counter()
+        self._event({"event": "starting_process", "started_s": ticks / os.sysconf("SC_CLK_TCK") - since_boot_s})
 
     def torch_is_here(self, torch: Any) -> None:
         """`import torch` has just finished."""

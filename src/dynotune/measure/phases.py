@@ -138,7 +138,9 @@ def _first_step(record: Record, end_s: float) -> list[Span]:
     step = str((record.last("cycle") or {}).get("step", ""))
     if step.startswith("call"):
         # A call is told when it has ended, and so is the begin of a step that begins with one.
-        roots = [float(event["at_s"]) for event in record.events.get("root", []) if event.get("at_s", begin_s) < begin_s]
+        roots = [
+            float(event["at_s"]) for event in record.events.get("root", []) if event.get("at_s", begin_s) < begin_s
+        ]
         begin_s = max(roots, default=begin_s)
     return [Span("first_step", begin_s, end_s)] if begin_s < end_s else []
 

@@ -6,8 +6,8 @@ from typing import Literal, get_args
 
 import msgspec
 
-from dynotune.schema.caches import Cache, Growth
-from dynotune.schema.comparison import FailedArm, Verdict
+from dynotune.schema.caches import Cache, CacheName, Growth
+from dynotune.schema.comparison import Verdict
 from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.facts import Facts, Unknown
 
@@ -62,7 +62,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
         run: its id.
         value_s: from the launch to the end of the first step, or to the line of output that was waited for.
         phases: seconds; the known ones sum to `value_s`. What could not be known lies in `other`.
-        added: what it left in the caches.
+        added: what it left in the caches; `held`: the size of each after it, bytes.
         imports: the longest of them, with what they import in their turn; seconds.
         compiled: None where torch.compile compiled nothing.
         until_steady_s: from the end of the first step until steps were steady; None where that was not watched for.
@@ -75,6 +75,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     value_s: float
     phases: dict[Phase, float | Unknown] | Unknown
     added: list[Growth] = []
+    held: dict[CacheName, int] = {}
     imports: list[tuple[str, float]] = []
     compiled: Compiled | None = None
     until_steady_s: float | Unknown | None = None
@@ -132,7 +133,6 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
         said: what follows, a sentence each.
         to_set: variables, with the reason each.
         warm_caches: folder in which the warm caches are.
-        failed: the command failed; then there is no answer.
     """
 
     schema: str = "dynotune.startup/1"
@@ -160,6 +160,5 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     unknown: list[NotKnown] = []
     warm_caches: str = ""
     warnings: list[str] = []
-    failed: FailedArm | None = None
     finished: bool = False
     facts: Facts = {}

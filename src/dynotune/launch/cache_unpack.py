@@ -26,7 +26,15 @@ from dynotune.launch.cache_pack import member_name
 from dynotune.launch.cache_places import Place
 from dynotune.probe import mounts
 from dynotune.schema import document
-from dynotune.schema.cache_pack import MANIFEST_NAME, MOST_MANIFEST_BYTES, LeftOut, Manifest, Unpacked, check
+from dynotune.schema.cache_pack import (
+    MANIFEST_NAME,
+    MOST_MANIFEST_BYTES,
+    Difference,
+    LeftOut,
+    Manifest,
+    Unpacked,
+    check,
+)
 from dynotune.schema.caches import CacheName
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 
@@ -93,12 +101,15 @@ def unpack(
     places: Sequence[Place],
     *,
     most_bytes: int = MOST_BYTES,
+    below: str = "",
     variables: Mapping[str, str] | None = None,
+    differences: Sequence[Difference] = (),
 ) -> Unpacked:
     """Put the files of the pack into these caches. Those that are there already stay as they are.
 
     Args:
-        variables: that lead the command to these caches, for the answer.
+        below, variables, differences: for the answer: the folder of `--caches`, what leads the command to the caches,
+            and what was found to be other here.
 
     Raises:
         RecordError: the pack is damaged or hostile; nothing of it was put in place.
@@ -123,9 +134,11 @@ def unpack(
     return Unpacked(
         file=name,
         folders={cache: str(folder) for cache, folder in folders.items()},
+        below=below,
         num_new=merged.num_new,
         num_kept=merged.num_kept,
         new_bytes=merged.new_bytes,
+        differences=list(differences),
         left_out=[*left_out, *merged.left_out],
         variables={**(variables or {}), **manifest.variables},
         notes=merged.notes,
@@ -259,10 +272,10 @@ def _exactly(stream: gzip.GzipFile, num_bytes: int, name: str) -> bytes:
 def _refuse_more(stream: gzip.GzipFile, name: str) -> None:
     """Nothing but the zeros that end a tar may follow."""
     try:
-        rest = stream.read(tarfile.RECORDSIZE + 1)
+        rest = stream.read(2 * tarfile.RECORDSIZE + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _hostile(name, "its end is damaged") from error
-    if len(rest) > tarfile.RECORDSIZE or rest.strip(b"\0"):
+    if len(rest) > 2 * tarfile.RECORDSIZE or rest.strip(b"\0"):
         raise _hostile(name, "it holds more than its manifest lists")
 
 

@@ -16,7 +16,7 @@ from dynotune.schema.facts import Facts, Unknown
 __all__ = ["differences", "here", "instruction_sets", "of"]
 
 COMPILER_TIMEOUT_S = 20.0
-# Flags of /proc/cpuinfo that name instructions a compiler may use; the rest are of the kernel, of bugs, of the hypervisor.
+# Flags of /proc/cpuinfo that name instructions a compiler may use; the rest are the kernel's and the hypervisor's.
 _X86_INSTRUCTIONS = re.compile(
     r"mmx|mmxext|sse\d?|sse4_[12]|sse4a|ssse3|pni|avx.*|amx.*|fma4?|f16c|bmi[12]|abm|adx|aes|pclmulqdq|vaes|vpclmulqdq"
     r"|gfni|sha_ni|sha512|sm[34]|popcnt|movbe|rdrand|rdseed|rdpid|fsgsbase|xsave|xsaveopt|xsavec|xsaves|clflushopt|clwb"
@@ -38,9 +38,7 @@ def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions
     )
 
 
-def of(
-    facts: Facts, *, gpus: list[str] | None, driver: str | None, cpuinfo: str, compiler: str | None
-) -> Conditions:
+def of(facts: Facts, *, gpus: list[str] | None, driver: str | None, cpuinfo: str, compiler: str | None) -> Conditions:
     """The conditions in facts of an interpreter (`python.*`, `torch.*`, `package.triton`) and the rest."""
     version = _text(facts, "python.version")
     cuda = facts.get("torch.cuda")

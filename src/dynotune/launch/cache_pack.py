@@ -88,9 +88,7 @@ def pack(
                 command=list(command),
                 conditions=conditions,
                 folders={place.name: str(place.path) for place in kept if any(f.cache == place.name for f in files)},
-                variables={
-                    name: value for name, value in sorted(env.items()) if _decides(name, value, places)
-                },
+                variables={name: value for name, value in sorted(env.items()) if _decides(name, value, places)},
                 files=files,
             )
             digest = _join(manifest, body, whole)
@@ -148,7 +146,7 @@ def _write_files(
                 problem = path_problem(path) if path.isprintable() else "has characters that are not printable"
                 if not problem and len(files) >= MOST_FILES:
                     problem = f"is beyond the {MOST_FILES:,} files that a pack may have"
-                with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES, dir=folder) as spool:
+                with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES, dir=str(folder)) as spool:
                     found = problem or _copy(place.path / path, spool)
                     if isinstance(found, str):
                         left_out.append(LeftOut(cache=place.name, path=path, reason=found))
@@ -175,7 +173,7 @@ def _copy(path: Path, spool: IO[bytes]) -> tuple[int, str] | str:
             return "it was gone when it was read"
         except OSError as error:
             return f"it cannot be read: {error.strerror}"
-        with open(descriptor, "rb", buffering=0) as file:
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
             found = _copied(file, spool)
         if not isinstance(found, str):
             spool.seek(0)
@@ -243,7 +241,9 @@ def _refuse_target(target: Path, places: Sequence[Place]) -> None:
         raise UsageError(f"There is no folder {target.absolute().parent}.", hint="Name a file in a folder that exists.")
     for place in places:
         if isinstance(place.path, Path) and target.resolve().is_relative_to(place.path.resolve()):
-            raise UsageError(f"{target} lies in the cache {place.path} that is to be packed.", hint="Write it elsewhere.")
+            raise UsageError(
+                f"{target} lies in the cache {place.path} that is to be packed.", hint="Write it elsewhere."
+            )
 
 
 def _nothing(kept: Sequence[Place], left_out: Sequence[LeftOut]) -> UsageError:
@@ -266,4 +266,3 @@ def _notes(manifest: Manifest) -> list[str]:
             "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS=0, set for warm and for every start, does without them."
         )
     return notes
-

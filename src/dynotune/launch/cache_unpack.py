@@ -17,6 +17,7 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
@@ -25,7 +26,15 @@ from dynotune.launch.cache_pack import member_name
 from dynotune.launch.cache_places import Place
 from dynotune.probe import mounts
 from dynotune.schema import document
-from dynotune.schema.cache_pack import MANIFEST_NAME, MOST_MANIFEST_BYTES, LeftOut, Manifest, Unpacked, check
+from dynotune.schema.cache_pack import (
+    MANIFEST_NAME,
+    MOST_MANIFEST_BYTES,
+    Difference,
+    LeftOut,
+    Manifest,
+    Unpacked,
+    check,
+)
 from dynotune.schema.caches import CacheName
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 
@@ -40,7 +49,7 @@ _EXECUTE = "compile caches are code that the command will run"
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
+def opened(path: Path) -> Iterator[BufferedReader]:
     """The pack, as one open file: what is checked is what is read.
 
     Raises:
@@ -50,13 +59,13 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise RecordError(f"Cannot read {path}: {error.strerror}.") from error
-    with open(descriptor, "rb") as file:
+    with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise RecordError(f"{path} is no ordinary file.", hint="Give the file that dynotune startup pack wrote.")
         yield file
 
 
-def refuse_digest(file: IO[bytes], expected: str, name: str) -> None:
+def refuse_digest(file: BufferedReader, expected: str, name: str) -> None:
     """Refuse the whole file where its SHA-256 is another, before anything in it is looked at.
 
     Raises:
@@ -75,29 +84,32 @@ def refuse_digest(file: IO[bytes], expected: str, name: str) -> None:
         )
 
 
-def read_manifest(file: IO[bytes], name: str) -> Manifest:
+def read_manifest(file: BufferedReader, name: str) -> Manifest:
     """The manifest, which comes first; nothing else is read.
 
     Raises:
         RecordError: it is no pack, is damaged, or says what no pack says.
     """
     file.seek(0)
-    with _decompressed(file, name) as stream:
+    with _decompressed(file) as stream:
         return _read_manifest(stream, name)
 
 
 def unpack(
-    file: IO[bytes],
+    file: BufferedReader,
     name: str,
     places: Sequence[Place],
     *,
     most_bytes: int = MOST_BYTES,
+    below: str = "",
     variables: Mapping[str, str] | None = None,
+    differences: Sequence[Difference] = (),
 ) -> Unpacked:
     """Put the files of the pack into these caches. Those that are there already stay as they are.
 
     Args:
-        variables: that lead the command to these caches, for the answer.
+        below, variables, differences: for the answer: the folder of `--caches`, what leads the command to the caches,
+            and what was found to be other here.
 
     Raises:
         RecordError: the pack is damaged or hostile; nothing of it was put in place.
@@ -105,7 +117,7 @@ def unpack(
     """
     file.seek(0)
     with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(_decompressed(file, name))
+        stream = stack.enter_context(_decompressed(file))
         manifest = _read_manifest(stream, name)
         folders, left_out = _folders(manifest, places)
         _refuse_size(manifest, folders, name, most_bytes)
@@ -122,16 +134,18 @@ def unpack(
     return Unpacked(
         file=name,
         folders={cache: str(folder) for cache, folder in folders.items()},
+        below=below,
         num_new=merged.num_new,
         num_kept=merged.num_kept,
         new_bytes=merged.new_bytes,
+        differences=list(differences),
         left_out=[*left_out, *merged.left_out],
         variables={**(variables or {}), **manifest.variables},
         notes=merged.notes,
     )
 
 
-def _read_manifest(stream: IO[bytes], name: str) -> Manifest:
+def _read_manifest(stream: gzip.GzipFile, name: str) -> Manifest:
     size_bytes = _header(stream, MANIFEST_NAME, name)
     if size_bytes > MOST_MANIFEST_BYTES:
         raise _hostile(name, f"its manifest claims {size_bytes:,} bytes")
@@ -195,7 +209,7 @@ def _staging(folder: Path) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _extract(stream: IO[bytes], manifest: Manifest, staged: Mapping[CacheName, Path], name: str) -> None:
+def _extract(stream: gzip.GzipFile, manifest: Manifest, staged: Mapping[CacheName, Path], name: str) -> None:
     """Every file into its staging folder, its digest checked; exactly those that the manifest lists."""
     for number, listed in enumerate(manifest.files):
         size_bytes = _header(stream, member_name(number), name)
@@ -218,7 +232,7 @@ def _extract(stream: IO[bytes], manifest: Manifest, staged: Mapping[CacheName, P
     _refuse_more(stream, name)
 
 
-def _header(stream: IO[bytes], expected: str, name: str) -> int:
+def _header(stream: gzip.GzipFile, expected: str, name: str) -> int:
     """The size of the next member, which must be an ordinary file of that name."""
     block = _exactly(stream, tarfile.BLOCKSIZE, name)
     try:
@@ -230,7 +244,7 @@ def _header(stream: IO[bytes], expected: str, name: str) -> int:
     return member.size
 
 
-def _content(stream: IO[bytes], size_bytes: int, name: str) -> Iterator[bytes]:
+def _content(stream: gzip.GzipFile, size_bytes: int, name: str) -> Iterator[bytes]:
     left = size_bytes
     while left:
         chunk = _exactly(stream, min(left, CHUNK_BYTES), name)
@@ -239,7 +253,7 @@ def _content(stream: IO[bytes], size_bytes: int, name: str) -> Iterator[bytes]:
     _exactly(stream, -size_bytes % tarfile.BLOCKSIZE, name)
 
 
-def _exactly(stream: IO[bytes], num_bytes: int, name: str) -> bytes:
+def _exactly(stream: gzip.GzipFile, num_bytes: int, name: str) -> bytes:
     found = b""
     try:
         while len(found) < num_bytes:
@@ -255,20 +269,18 @@ def _exactly(stream: IO[bytes], num_bytes: int, name: str) -> bytes:
     return found
 
 
-def _refuse_more(stream: IO[bytes], name: str) -> None:
+def _refuse_more(stream: gzip.GzipFile, name: str) -> None:
     """Nothing but the zeros that end a tar may follow."""
     try:
-        rest = stream.read(tarfile.RECORDSIZE + 1)
+        rest = stream.read(2 * tarfile.RECORDSIZE + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _hostile(name, "its end is damaged") from error
-    if len(rest) > tarfile.RECORDSIZE or rest.strip(b"\0"):
+    if len(rest) > 2 * tarfile.RECORDSIZE or rest.strip(b"\0"):
         raise _hostile(name, "it holds more than its manifest lists")
 
 
-@contextlib.contextmanager
-def _decompressed(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
-    with gzip.GzipFile(fileobj=file, mode="rb") as stream:
-        yield stream
+def _decompressed(file: BufferedReader) -> gzip.GzipFile:
+    return gzip.GzipFile(fileobj=file, mode="rb")
 
 
 def _hostile(name: str, why: str) -> RecordError:
@@ -283,4 +295,3 @@ def _no_room(error: OSError, what: str) -> CannotRunHere:
         f"Cannot write {what}: {error.strerror or error}. Nothing of them was put in place.",
         hint="Free some space there, or name another folder with --caches.",
     )
-

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dynotune.launch.cache_places import Place, cuda_limit_bytes, places
+from dynotune.launch.cache_places import HEADERS, Place, cuda_limit_bytes, places
 from dynotune.probe import mounts
+from dynotune.schema.cache_pack import is_compilers
 from dynotune.schema.caches import Cache, CacheName, Growth
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
@@ -22,9 +24,13 @@ __all__ = [
     "entries",
     "environment",
     "growth",
+    "own_environment",
     "places",
+    "read_variables",
     "sizes",
     "snapshot",
+    "variables",
+    "write_variables",
 ]
 
 _VARIABLES = {
@@ -36,8 +42,9 @@ _VARIABLES = {
 # Locks, and files that are renamed once they are whole: of inductor (.PID.THREAD.tmp), Triton (tmp.pid_…), filelock,
 # the jiterator (KEY_tmp_PID), torch's own (.tmp).
 _PASSING = re.compile(r".*\.lock|lock|.*\.tmp|.*\.partial|tmp\.pid_.*|\.nfs.*|.*_tmp_\d+|\.dynotune-.*")
-_PASSING_FOLDERS = re.compile(r"locks|tmp\.pid_.*|\.dynotune-.*|tmp[a-z0-9_]{8}")
+_PASSING_FOLDERS = re.compile(r"locks|tmp\.pid_.*|\.dynotune-.*|tmp[a-z0-9_]{8}|tmp\.[0-9a-f-]{36}")
 NUM_KINDS = 3
+VARIABLES_FILE = "environment.sh"
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -54,7 +61,53 @@ def environment(folder: Path) -> dict[str, str]:
             f"Cannot make the caches in {folder}: {error.strerror}.",
             hint="Free some space there, or name another folder with --run-dir.",
         ) from error
+    return variables(folder)
+
+
+def variables(folder: Path) -> dict[str, str]:
+    """As `environment`; nothing is made."""
     return {variable: str(folder / name) for variable, name in _VARIABLES.items()}
+
+
+def own_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """Variables that put every cache of a command below `folder`, for good: no file elsewhere.
+
+    What an earlier answer left in the folder holds. In a new one, inductor's precompiled headers are not made, unless
+    `env` decides otherwise: they know no other place than the folder for temporary files.
+
+    Raises:
+        CannotRunHere: as `environment`.
+    """
+    before = read_variables(folder)
+    is_new = before is None and next(entries(folder), None) is None
+    headers = {HEADERS: "0"} if is_new and HEADERS not in env else {}
+    return {**headers, **(before or {}), **environment(folder)}
+
+
+def read_variables(folder: Path) -> dict[str, str] | None:
+    """What `write_variables` wrote there, as far as it is about caches; None where it did not."""
+    try:
+        words = shlex.split((folder / VARIABLES_FILE).read_text(encoding="utf-8"), comments=True)
+    except (OSError, ValueError):
+        return None
+    found = dict(word.split("=", 1) for word in words if "=" in word)
+    return {name: value for name, value in found.items() if is_compilers(name) or name in _VARIABLES}
+
+
+def write_variables(folder: Path, chosen: Mapping[str, str]) -> None:
+    """Leave the variables in the folder, for a shell to read.
+
+    Raises:
+        CannotRunHere: it cannot be written.
+    """
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in chosen.items()]
+    text = "# By dynotune startup: the compile caches in this folder are found with these variables.\n"
+    try:
+        (folder / VARIABLES_FILE).write_text(text + "\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CannotRunHere(
+            f"Cannot write in {folder}: {error.strerror}.", hint="Name another folder with --caches."
+        ) from error
 
 
 def clear(folder: Path) -> None:

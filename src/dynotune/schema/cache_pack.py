@@ -150,6 +150,7 @@ class Unpacked(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         folders: where each cache is now.
+        below: the folder of `--caches`; empty where each is where the environment has it.
         num_new, num_kept: files that were put there; that were there already and stayed as they were.
         variables: that the command needs to find and use them.
     """
@@ -157,6 +158,7 @@ class Unpacked(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = "dynotune.unpacked/1"
     file: str
     folders: dict[CacheName, str]
+    below: str = ""
     num_new: int
     num_kept: int
     new_bytes: int

@@ -130,7 +130,7 @@ class Starting:
 
     def _cover_imports(self) -> None:
         """Python calls this function of importlib's, by its name, for each module that is not there yet."""
-        bootstrap: Any = importlib._bootstrap  # type: ignore[attr-defined]
+        bootstrap: Any = importlib._bootstrap
         original = bootstrap._find_and_load
 
         def _find_and_load(name: str, import_: Any) -> Any:

@@ -25,7 +25,9 @@ def time(
         str | None,
         typer.Option(metavar="REGEX", help="A line of its output that ends the start, where no step can be seen."),
     ] = None,
-    pairs: Annotated[int, typer.Option(help="Most blocks to measure: one start of each, cold, warm, off.", min=2, max=12)] = 12,
+    pairs: Annotated[
+        int, typer.Option(help="Most blocks to measure: one start of each, cold, warm, off.", min=2, max=12)
+    ] = 12,
     margin: Annotated[float, typer.Option(help="Ratios within this of 1 count as the same.")] = MARGIN,
     budget: Annotated[str | None, typer.Option(metavar="TIME", help="Most time for all of it: 90s, 15m, 1h.")] = None,
     step_on: Annotated[
@@ -92,8 +94,8 @@ def _timed(request: Request, resume: str | None) -> Startup:
     from dynotune.report.startup import StartProgress
 
     console = Console(stderr=True, highlight=False)
-    with StartProgress(console) as progress:
-        watcher: starting.StartWatcher = progress
+    watcher = StartProgress(console)
+    with watcher:
         try:
             if resume is None:
                 return starting.time_starts(request, watcher)
@@ -101,9 +103,7 @@ def _timed(request: Request, resume: str | None) -> Startup:
         except Interrupted as stopped:
             usual = stopped.folder.parent == runs_folder(None)
             which = stopped.folder.name if usual else shlex.join([str(stopped.folder)])
-            console.print(
-                f"Stopped. Finished blocks are kept: dynotune startup time --resume {which}", soft_wrap=True
-            )
+            console.print(f"Stopped. Finished blocks are kept: dynotune startup time --resume {which}", soft_wrap=True)
             raise
 
 

@@ -48,7 +48,7 @@ def split(spans: Iterable[Span], begin_s: float, end_s: float) -> dict[Phase, fl
     return found
 
 
-def phases(record: Record, launched_s: float, end_s: float) -> dict[Phase, float | Unknown] | Unknown:
+def phases(record: Record, launched_s: float, end_s: float) -> dict[Phase, float | Unknown]:
     """Of the process that made the first step, or that was waited for, from the launch to `end_s`.
 
     Returns:
@@ -57,12 +57,17 @@ def phases(record: Record, launched_s: float, end_s: float) -> dict[Phase, float
     """
     begun_s = _agent_begun_s(record)
     if begun_s is None:
-        return Unknown("this process was not watched from its start")
+        return unknown("this process was not watched from its start")
     spans = _spans(record)
     shared = split([*spans, *_before(record, launched_s, begun_s), *_first_step(record, end_s)], launched_s, end_s)
     _take_first_batch(record, shared)
-    unknown = _not_seen(record)
-    return {phase: shared[phase] if phase in shared else unknown.get(phase, 0.0) for phase in PHASES}
+    not_seen = _not_seen(record)
+    return {phase: shared[phase] if phase in shared else not_seen.get(phase, 0.0) for phase in PHASES}
+
+
+def unknown(reason: str) -> dict[Phase, float | Unknown]:
+    """All phases, of a start that nothing recorded."""
+    return dict.fromkeys(PHASES, Unknown(reason))
 
 
 def imports(record: Record) -> list[tuple[str, float]]:

@@ -40,9 +40,9 @@ def facts(startup: Startup) -> Facts:
 
 
 def starts(startup: Startup, arm: Arm) -> list[Start]:
-    """Those that count; without any, the pilots."""
-    counted = [block.of(arm) for block in startup.blocks]
-    return counted or [pilot for pilot in startup.pilots if pilot.arm == arm]
+    """Those that count; without any, those of void blocks, and the pilots before there are any."""
+    blocks = startup.blocks or [voided.values for voided in startup.voided]
+    return [block.of(arm) for block in blocks] or [pilot for pilot in startup.pilots if pilot.arm == arm]
 
 
 def added(start: Start, *names: CacheName) -> int:
@@ -54,7 +54,7 @@ def phase_s(of: Iterable[Start], phase: Phase) -> float | Unknown:
     """The median over these starts; Unknown where one of them does not know it."""
     values = []
     for start in of:
-        value = start.phases if isinstance(start.phases, Unknown) else start.phases.get(phase, Unknown("not recorded"))
+        value = start.phases.get(phase, Unknown("not recorded"))
         if isinstance(value, Unknown):
             return value
         values.append(value)
@@ -80,7 +80,7 @@ def _saved_s(startup: Startup) -> Value | Unknown:
 
 
 def _num_graphs(cold: Iterable[Start]) -> int | Unknown:
-    known = [start for start in cold if not isinstance(start.phases, Unknown)]
+    known = [start for start in cold if not isinstance(start.phases.get("other"), Unknown)]
     if not known:
         return Unknown("no Python of this command recorded it")
     return max((start.compiled.num_missed + start.compiled.num_found for start in known if start.compiled), default=0)

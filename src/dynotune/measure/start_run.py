@@ -168,12 +168,13 @@ def _refuse_unready(outcome: Outcome, job: Job, limit_s: float) -> None:
 def _start(arm: Arm, outcome: Outcome, added: list[Growth], held: dict[CacheName, int], *, watched_on: bool) -> Start:
     value_s = objective.value(outcome, "time-to-first-step", "step")
     record = _main(outcome)
-    no_record = Unknown("no Python of this command recorded it")
     return Start(
         arm=arm,
         run=outcome.run.id,
         value_s=value_s,
-        phases=no_record if record is None else phases.phases(record, outcome.launched_s, outcome.launched_s + value_s),
+        phases=phases.unknown("no Python of this command recorded them")
+        if record is None
+        else phases.phases(record, outcome.launched_s, outcome.launched_s + value_s),
         added=added,
         held=held,
         imports=phases.imports(record) if record is not None else [],

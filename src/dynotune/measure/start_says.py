@@ -34,7 +34,7 @@ ON_A_VOLUME = "/path/on/a/volume/that/stays"
 LARGE_PART = 0.05
 """Of a warm start: smaller phases are not named."""
 IN_WORDS: dict[Phase, str] = {
-    "launcher": "launching it",
+    "launcher": "launching",
     "interpreter": "starting Python",
     "imports_before_torch": "imports before torch",
     "torch_import": "importing torch",
@@ -216,5 +216,6 @@ def to_set(startup: Startup, env: Mapping[str, str]) -> dict[str, str]:
     if compiles and inductor is not None and (inductor.writable is not True or inductor.lasts is not True):
         why = f"what torch.compile made is kept: {inductor.storage}"
         found[f"TORCHINDUCTOR_CACHE_DIR={ON_A_VOLUME}/inductor"] = why
-        found[f"TRITON_CACHE_DIR={ON_A_VOLUME}/triton"] = "so are Triton's kernels"
+        if any(added(start, "triton") for start in cold):
+            found[f"TRITON_CACHE_DIR={ON_A_VOLUME}/triton"] = "so are Triton's kernels"
     return found

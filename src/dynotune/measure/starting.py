@@ -86,7 +86,7 @@ def ratio(blocks: Sequence[Block], arm: Arm, judgement: Judgement) -> Ratio:
         ratio=judgement.speedup,
         ci=judgement.ci,
         num_blocks=judgement.num_pairs,
-        reason=judgement.reason,
+        reason=judgement.reason.replace("pair", "block"),
         median_s=median_s,
         warm_median_s=warm_s,
         saved_s=saved(judgement.speedup) if judgement.speedup else None,

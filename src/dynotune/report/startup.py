@@ -21,7 +21,7 @@ from dynotune.schema.startup import ARMS, PHASES, Arm, Block, Phase, Ratio, Star
 __all__ = ["StartProgress", "startup_report"]
 
 LABELS: dict[Phase, str] = {
-    "launcher": "launching it",
+    "launcher": "launching",
     "interpreter": "interpreter and site",
     "agent": "dynotune's agent",
     "imports_before_torch": "imports before torch",
@@ -64,7 +64,9 @@ def startup_report(startup: Startup) -> RenderableType:
     parts += [Text(words.plain(text)) for text in startup.said]
     if startup.to_set:
         parts.append(Text("to set", style="bold"))
-        parts += [Text.assemble("  ", (setting, "bold"), (f"   {why}", "dim")) for setting, why in startup.to_set.items()]
+        parts += [
+            Text.assemble("  ", (setting, "bold"), (f"   {why}", "dim")) for setting, why in startup.to_set.items()
+        ]
     for finding in startup.findings:
         parts.append(Padding(finding_lines(finding), (1, 0, 0, 0)))
     parts.append(_notes(startup))
@@ -123,7 +125,7 @@ def _phases(startup: Startup) -> RenderableType:
 def _phase(starts: Sequence[Start], phase: Phase) -> float | Unknown | None:
     values = []
     for start in starts:
-        value = start.phases if isinstance(start.phases, Unknown) else start.phases.get(phase)
+        value = start.phases.get(phase)
         if isinstance(value, Unknown):
             return value
         if value is not None:
@@ -174,9 +176,11 @@ def _lasts(cache: Cache) -> str:
 
 
 def _added(starts: Sequence[Start], name: CacheName) -> float:
-    return statistics.median(
-        sum(growth.size_bytes for growth in start.added if growth.name == name) for start in starts
-    ) if starts else 0.0
+    return (
+        statistics.median(sum(growth.size_bytes for growth in start.added if growth.name == name) for start in starts)
+        if starts
+        else 0.0
+    )
 
 
 def _held(starts: Sequence[Start], name: CacheName) -> int:
@@ -184,8 +188,9 @@ def _held(starts: Sequence[Start], name: CacheName) -> int:
 
 
 def _of_arm(startup: Startup, arm: Arm) -> list[Start]:
-    counted = [block.of(arm) for block in startup.blocks]
-    return counted or [pilot for pilot in startup.pilots if pilot.arm == arm]
+    """Those that count; without any, those of void blocks, which is said beside it, or the pilots."""
+    blocks = startup.blocks or [voided.values for voided in startup.voided]
+    return [block.of(arm) for block in blocks] or [pilot for pilot in startup.pilots if pilot.arm == arm]
 
 
 def _median(values: Sequence[float]) -> str:

@@ -61,7 +61,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         run: its id.
         value_s: from the launch to the end of the first step, or to the line of output that was waited for.
-        phases: seconds; the known ones sum to `value_s`. What could not be known lies in `other`.
+        phases: seconds; they sum to `value_s`, and `other` holds those that are Unknown. All are where no Python of the
+            command recorded them.
         added: what it left in the caches; `held`: the size of each after it, bytes.
         imports: the longest of them, with what they import in their turn; seconds.
         compiled: None where torch.compile compiled nothing.
@@ -73,7 +74,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     arm: Arm
     run: str
     value_s: float
-    phases: dict[Phase, float | Unknown] | Unknown
+    phases: dict[Phase, float | Unknown]
     added: list[Growth] = []
     held: dict[CacheName, int] = {}
     imports: list[tuple[str, float]] = []

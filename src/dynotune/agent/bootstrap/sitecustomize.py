@@ -23,7 +23,7 @@ def _load_agent(here: str) -> None:
     spec = importlib.machinery.ModuleSpec("_dynotune_agent", loader, origin=loader.path, is_package=True)
     path = spec.submodule_search_locations = [folder]
     spec.has_location = True
-    agent = type(sys)("_dynotune_agent")
+    agent: Any = type(sys)("_dynotune_agent")
     agent.__spec__, agent.__loader__, agent.__file__ = spec, loader, loader.path
     agent.__path__, agent.__package__ = path, "_dynotune_agent"
     agent.begun_s = begun_s

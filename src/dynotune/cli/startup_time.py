@@ -35,7 +35,7 @@ def time(
     ] = None,
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Most time for one start.")] = None,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**32 - 1, help="Of the starts' random numbers and of their order.")
+        int, typer.Option(min=0, max=2**32 - 1, help="Of the order of starts.")
     ] = 0,
     sandbox: Annotated[
         bool, typer.Option("--sandbox/--no-sandbox", help="Work on a copy-on-write view of this folder.")

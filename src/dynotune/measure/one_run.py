@@ -178,7 +178,7 @@ def run_settings(
             guard=guard,
         ),
         sandbox=request.sandbox,
-        keep=[cache_folder],
+        keep=[cache_folder, *caches.named(settings, request.cwd).values()],
         finish=request.finish and purpose != "guard",
         memory=request.objective == "memory" and purpose == "measured",
     )

@@ -92,6 +92,8 @@ def run_start(
 ) -> tuple[Outcome, Start]:
     """Start the command in `folder`, which exists, and end it after its first step (`enough`) or its line.
 
+    It has the program's own random numbers and hashes: where they are part of what is compiled, no start is warm.
+
     Args:
         places: of the caches to use, those of another arm too.
         clear: empty them before.
@@ -103,7 +105,6 @@ def run_start(
     if clear:
         places.clear()
     base_env = {**request.env, **places.environment(arm)}
-    base_env.setdefault("PYTHONHASHSEED", str(request.seed % 2**32))
     env, _ = environment.build([], base_env, run_dir=folder, agent_dir=environment.AGENT, facts=facts)
     found = caches.places(env, request.cwd)
     before = caches.snapshot(found)
@@ -117,7 +118,6 @@ def run_start(
         settings=[],
         plan=Plan(
             step_on=request.step_on,
-            seed=request.seed,
             pilot=purpose == "pilot",
             sync_steps=True,
             starting=True,

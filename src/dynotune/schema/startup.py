@@ -68,7 +68,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
         compiled: None where torch.compile compiled nothing.
         until_steady_s: from the end of the first step until steps were steady; None where that was not watched for.
         late_s: of these, what steps took beyond the steady ones in which nothing was compiled.
-        at_exit: the line came only when the command ended.
+        at_exit: the command ended with the line that was waited for.
     """
 
     arm: Arm

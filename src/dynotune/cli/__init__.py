@@ -30,6 +30,7 @@ COMMANDS = {
     "trace": "Say where the time of a command, or of a recorded trace, went.",
     "report": "Show again what tune, compare, diagnose or trace found.",
     "doctor": "What this machine and environment cost, without running anything.",
+    "startup": "What is compiled when a program starts: which GPU code is there, for which GPUs.",
     "explain": "What a finding means, or what is so of a popular remedy.",
     "knobs": "What can be set, and what it may change.",
     "demo": "Watch a comparison of settings on a real training script, on this machine.",

@@ -31,6 +31,7 @@ COMMANDS = {
     "report": "Show again what tune, compare, diagnose or trace found.",
     "startup": "What a start compiles and waits for: JIT and compile caches.",
     "doctor": "What this machine and environment cost, without running anything.",
+    "startup": "What is compiled when a program starts: which GPU code is there, for which GPUs.",
     "explain": "What a finding means, or what is so of a popular remedy.",
     "knobs": "What can be set, and what it may change.",
     "demo": "Watch a comparison of settings on a real training script, on this machine.",

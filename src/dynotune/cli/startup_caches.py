@@ -201,7 +201,8 @@ def unpack(
             )
     if caches is not None:
         places.write_variables(caches.expanduser().absolute(), unpacked.variables)
-    _show(unpacked_report(unpacked), unpacked, json)
+    trusted_by = "--trust" if sha256 is None else f"--sha256 {sha256}"
+    _show(unpacked_report(unpacked, trusted_by=trusted_by), unpacked, json)
 
 
 def _refuse(differences: list[Difference], name: str, force: bool) -> None:

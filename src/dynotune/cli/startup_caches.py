@@ -132,8 +132,8 @@ def pack(
         env |= {**(places.read_variables(folder) or {}), **places.variables(folder)}
     conditions = cache_conditions.here(env, interpreter_asked(python, command, env), Path.cwd())
     found = places.places(env, Path.cwd())
-    # A cache that the program does not use may hold what another one left there.
-    left |= {place.name for place in found if place.name == "headers" and place.off}
+    # Precompiled headers are never below --caches, and where they are not used another program left them.
+    left |= {place.name for place in found if place.name == "headers" and (place.off or caches is not None)}
     with _busy("Packing"):
         packed = cache_pack.pack(file, found, conditions, command=command, env=env, without=left)
     variables = {**places.variables(Path(cache_lines.FOLDER)), **packed.manifest.variables}

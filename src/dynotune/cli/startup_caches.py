@@ -132,8 +132,8 @@ def pack(
         env |= {**(places.read_variables(folder) or {}), **places.variables(folder)}
     conditions = cache_conditions.here(env, interpreter_asked(python, command, env), Path.cwd())
     found = places.places(env, Path.cwd())
-    # A cache that the program does not use may hold what another one left there.
-    left |= {place.name for place in found if place.name == "headers" and place.off}
+    # Precompiled headers are never below --caches, and where they are not used another program left them.
+    left |= {place.name for place in found if place.name == "headers" and (place.off or caches is not None)}
     with _busy("Packing"):
         packed = cache_pack.pack(file, found, conditions, command=command, env=env, without=left)
     variables = {**places.variables(Path(cache_lines.FOLDER)), **packed.manifest.variables}
@@ -201,7 +201,8 @@ def unpack(
             )
     if caches is not None:
         places.write_variables(caches.expanduser().absolute(), unpacked.variables)
-    _show(unpacked_report(unpacked), unpacked, json)
+    trusted_by = "--trust" if sha256 is None else f"--sha256 {sha256}"
+    _show(unpacked_report(unpacked, trusted_by=trusted_by), unpacked, json)
 
 
 def _refuse(differences: list[Difference], name: str, force: bool) -> None:

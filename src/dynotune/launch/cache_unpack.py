@@ -59,9 +59,10 @@ def opened(path: Path) -> Iterator[BufferedReader]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise RecordError(f"Cannot read {path}: {error.strerror}.") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise RecordError(f"{path} is no ordinary file.", hint="Give the file that dynotune startup pack wrote.")
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise RecordError(f"{path} is no ordinary file.", hint="Give the file that dynotune startup pack wrote.")
         yield file
 
 

@@ -20,7 +20,6 @@ from dynotune.measure.ready_on import ReadyOn, pattern
 from dynotune.measure.request import Request, Watcher
 from dynotune.schema.caches import TITLES, Cache, Growth, Warmed, WarmRun
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Plan
 
 __all__ = ["MAX_RUNS", "WarmRequest", "warm"]
@@ -74,7 +73,8 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
     _make_kept(found, request.cwd)
     with alone(request, watcher):
         before = caches.snapshot(found)
-        empty = not any(before.files.values())
+        # Precompiled headers are left by any program, and say nothing of this one.
+        empty = not any(files for name, files in before.files.items() if name != "headers")
         while len(runs) < request.max_runs:
             watcher.running(f"the command, run {len(runs) + 1}")
             run_folder = fresh_folder(folder / f"run-{len(runs) + 1}")
@@ -231,12 +231,14 @@ def _notes(states: Sequence[Cache], outcome: Outcome) -> list[str]:
     notes = []
     for state in states:
         title = TITLES[state.name]
-        if state.off and state.name != "headers" and (state.is_set or state.size_bytes or "HOME" not in state.off):
-            notes.append(f"{title} keeps nothing: {state.off}. What it would hold is compiled at every start.")
+        if state.off:
+            # That headers are not made is how it is meant; a cache without a home is seldom one of this program's.
+            if state.name != "headers" and "HOME" not in state.off:
+                notes.append(f"{title} keeps nothing: {state.off}. What it would hold is compiled at every start.")
             continue
-        if state.writable is False and not state.off:
+        if state.writable is False:
             notes.append(f"{title} cannot be written: {state.path}. What it would hold is compiled at every start.")
-        if state.lasts is not True and state.num_files and not isinstance(state.num_files, Unknown):
+        if state.lasts is not True and isinstance(state.num_files, int) and state.num_files:
             notes.append(f"{title} may not last: {state.storage}.")
     inside = [path for path in outcome.run.changed_files if re.search(r"fxgraph/|/triton/|ComputeCache|\.cubin$", path)]
     if inside and outcome.run.sandbox == "overlay":

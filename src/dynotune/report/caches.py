@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
@@ -52,12 +53,14 @@ def caches_table(caches: Sequence[Cache]) -> RenderableType:
     for header in ("cache", "size", "files", "lasts", "folder"):
         table.add_column(header, style="dim" if header == "folder" else "", overflow="fold")
     for cache in caches:
-        lasts = {True: "yes", False: "no"}.get(cache.lasts, "?") if isinstance(cache.lasts, bool) else "?"
+        lasts = "?" if isinstance(cache.lasts, Unknown) else "yes" if cache.lasts else "no"
+        if cache.off:
+            table.add_row(TITLES[cache.name], "–", "–", "–", words.plain(f"not used: {cache.off}"))
+            continue
         size = words.UNKNOWN if isinstance(cache.size_bytes, Unknown) else words.num_bytes(cache.size_bytes)
         num = words.UNKNOWN if isinstance(cache.num_files, Unknown) else f"{cache.num_files:,}"
         where = cache.path.reason if isinstance(cache.path, Unknown) else cache.path
-        notes = [cache.off or "", "" if cache.writable is not False else "not writable"]
-        shown = "; ".join([where, *filter(None, notes)])
+        shown = where if cache.writable is not False else f"{where}; not writable"
         table.add_row(TITLES[cache.name], size, num, lasts, words.plain(shown))
     return table
 
@@ -88,8 +91,12 @@ def packed_report(packed: Packed, variables: dict[str, str]) -> RenderableType:
     return Group(*parts)
 
 
-def unpacked_report(unpacked: Unpacked) -> RenderableType:
-    """What was put where, what was different here, and the lines for an image and a volume."""
+def unpacked_report(unpacked: Unpacked, *, trusted_by: str) -> RenderableType:
+    """What was put where, what was different here, and the lines for an image and a volume.
+
+    Args:
+        trusted_by: the option that took it, for a line that takes it again.
+    """
     kept = f", {unpacked.num_kept:,} were there already" if unpacked.num_kept else ""
     parts: list[RenderableType] = [
         Text.assemble(
@@ -107,9 +114,8 @@ def unpacked_report(unpacked: Unpacked) -> RenderableType:
     if unpacked.variables:
         parts += _lines("Set these for every start:", cache_lines.shell(unpacked.variables))
     parts += _lines("In a Dockerfile:", cache_lines.docker_copy(unpacked))
-    fill = f"dynotune startup unpack {words.plain(unpacked.file)}" + (
-        f" --caches {unpacked.below}" if unpacked.below else ""
-    )
+    below = f" --caches {shlex.quote(unpacked.below)}" if unpacked.below else ""
+    fill = f"dynotune startup unpack {shlex.quote(words.plain(unpacked.file))} {trusted_by}{below}"
     parts += _lines(
         "On a Kubernetes volume:",
         cache_lines.kubernetes(cache_lines.mounts(unpacked), unpacked.variables, fill),
@@ -186,14 +192,11 @@ def _left_out(left_out: Sequence[LeftOut]) -> list[Text]:
 
 
 def _lines(title: str, lines: Sequence[str]) -> list[RenderableType]:
-    """To be copied: never wrapped."""
-    shown = Text("\n".join(lines), no_wrap=True, overflow="ignore")
-    return [Text(""), Text(title, style="bold"), Padding(shown, (0, 0, 0, 2))]
+    """To be copied: the console that prints them must not wrap (`soft_wrap`)."""
+    return [Text(""), Text(title, style="bold"), *(Text(f"  {line}") for line in lines)]
 
 
 def _pack_line(warmed: Warmed) -> str:
-    import shlex
-
     below = next((value for name, value in warmed.variables.items() if name == "TORCHINDUCTOR_CACHE_DIR"), "")
     caches = f" --caches {shlex.quote(below.rpartition('/')[0])}" if below else ""
     return f"dynotune startup pack caches.pack{caches} -- {words.plain(shlex.join(warmed.command))}"

@@ -34,9 +34,7 @@ def time(
         str | None, typer.Option(metavar="MODULE:FUNCTION", help="What ends a step, where it is not found by itself.")
     ] = None,
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Most time for one start.")] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**32 - 1, help="Of the order of starts.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the order of starts.")] = 0,
     sandbox: Annotated[
         bool, typer.Option("--sandbox/--no-sandbox", help="Work on a copy-on-write view of this folder.")
     ] = True,

@@ -211,5 +211,7 @@ MUCH_OF_START_S = 10.0
 """That a warm cache saves: of a service that scales with its load, requests fail meanwhile."""
 LATE_STEPS_S = 0.05
 """Of the steps after the first, together: what one request of a service may take beyond the others unnoticed."""
+SURELY_KEPT_BYTES = 256 << 20
+"""Of kernels that the driver compiled: the smallest limit that drivers have had by themselves."""
 COMPILING_PART = 0.2
 """Of a cold start: below it, other numbers of processes that compile change it by less than starts differ."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dynotune.doctor import Seen, examine
+from dynotune.doctor.policy import LARGEST_JIT_CACHE_BYTES, SURELY_KEPT_BYTES
 from dynotune.measure.start_facts import COMPILED, added, facts, of_arm, phase_s, starts
 from dynotune.report.words import duration, num_bytes
 from dynotune.schema.caches import TITLES, Cache, CacheName
@@ -27,9 +28,6 @@ ABOUT_STARTS = (
     "jiterator-cache",
 )
 """Findings that timing starts can judge."""
-LARGEST_LIMIT_BYTES = 4 << 30
-SURELY_KEPT_BYTES = 256 << 20
-"""The smallest limit that drivers have had by themselves."""
 ON_A_VOLUME = "/path/on/a/volume/that/stays"
 LARGE_PART = 0.05
 """Of a warm start: smaller phases are not named."""
@@ -152,8 +150,7 @@ def _limits(startup: Startup) -> list[str]:
     if needed:
         return [f"The limit of {limit} is too small for {num_bytes(needed)} of compiled kernels and those of others."]
     if cache.limit_bytes < SURELY_KEPT_BYTES:
-        why = f"CUDA_CACHE_MAXSIZE is {limit} and the driver kept nothing: a binary that is larger is never kept."
-        return [f"{why} Whether it compiles anything, `dynotune startup scan` tells."]
+        return [f"CUDA_CACHE_MAXSIZE is {limit}, and the driver kept nothing: a binary that is larger is never kept."]
     return []
 
 
@@ -209,9 +206,9 @@ def to_set(startup: Startup, env: Mapping[str, str]) -> dict[str, str]:
             found[f"CUDA_CACHE_PATH={ON_A_VOLUME}"] = f"kernels that the driver compiled are kept: {cuda.storage}"
         limit = SURELY_KEPT_BYTES if isinstance(cuda.limit_bytes, Unknown | None) else cuda.limit_bytes
         if needed > limit / 2:
-            found[f"CUDA_CACHE_MAXSIZE={LARGEST_LIMIT_BYTES}"] = f"{num_bytes(needed)} of compiled kernels fit"
+            found[f"CUDA_CACHE_MAXSIZE={LARGEST_JIT_CACHE_BYTES}"] = f"{num_bytes(needed)} of compiled kernels fit"
     elif cuda is not None and isinstance(cuda.limit_bytes, int) and cuda.limit_bytes < SURELY_KEPT_BYTES:
-        found[f"CUDA_CACHE_MAXSIZE={LARGEST_LIMIT_BYTES}"] = "compiled kernels fit, if there are any"
+        found[f"CUDA_CACHE_MAXSIZE={LARGEST_JIT_CACHE_BYTES}"] = "compiled kernels fit, if there are any"
     compiles = any(added(start, *COMPILED) for start in cold)
     if compiles and inductor is not None and (inductor.writable is not True or inductor.lasts is not True):
         why = f"what torch.compile made is kept: {inductor.storage}"

@@ -16,7 +16,7 @@ from dynotune import probe
 from dynotune.launch import caches, new_run_folder
 from dynotune.launch.record import Record
 from dynotune.launch.run_folder import fresh_folder
-from dynotune.measure import ready, start_says, summary
+from dynotune.measure import ready, start_code, start_says, summary
 from dynotune.measure.machine import alone, facts_of, refuse_another_machine
 from dynotune.measure.one_run import Outcome
 from dynotune.measure.pilot import FirstStep, Steadiness, limit_s
@@ -121,7 +121,7 @@ def time_starts(request: Request, watcher: StartWatcher) -> Startup:
         timeout_s=request.timeout_s,
         sandbox="auto" if request.sandbox else "none",
         own=own,
-        facts={**facts, **probe.environment.facts(request.env)},
+        facts={**facts, **probe.environment.facts(request.env), **start_code.facts(request)},
     )
     document.write(folder / FILE, startup)
     return _sit(request, folder, watcher)

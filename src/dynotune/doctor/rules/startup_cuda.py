@@ -22,7 +22,13 @@ from dynotune.doctor.machine import (
 )
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen
-from dynotune.doctor.start import severity_of_start, what_it_saves
+from dynotune.doctor.start import (
+    compiles_unseen,
+    left_by_driver,
+    severity_of_start,
+    what_it_saves,
+    without_machine_code,
+)
 from dynotune.report import words
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.setting import Setting
@@ -59,9 +65,12 @@ def ptx_jit_active(seen: Seen) -> Iterator[Finding]:
             remedy="Take it away.",
         )
         return
-    if left_by_driver(seen) and known(seen, "torch.runs_natively") is not False:
+    natively = known(seen, "torch.runs_natively")
+    if natively is not False and (left_by_driver(seen) or (natively is None and compiles_unseen(seen))):
         yield _compiled_at_start(seen)
         return
+    if natively is None and known_number(seen, "start.cuda_added_bytes") is not None:
+        return  # no torch, and a start that compiled nothing
     if seen.truth("torch.runs_natively"):
         return
     capability = version(seen.text("gpu.compute_capability"))
@@ -83,21 +92,17 @@ def ptx_jit_active(seen: Seen) -> Iterator[Finding]:
 def _compiled_at_start(seen: Seen) -> Finding:
     """Not of torch's own: of another library or extension, or of a program that is not torch at all."""
     left = left_by_driver(seen)
+    kept = f"a cold start leaves {words.num_bytes(left)} in the driver's cache" if left else "nothing of it is kept"
     return Finding(
         id="ptx-jit-active",
         severity=severity_of_start(seen),
         kind="start",
         claim="The driver compiles kernels that have no machine code for this GPU.",
         share=0.0,
-        evidence=[f"a cold start leaves {words.num_bytes(left)} in the driver's cache", *what_it_saves(seen)],
+        evidence=[kept, *without_machine_code(seen), *what_it_saves(seen)],
         remedy="Build what carries them for this GPU (TORCH_CUDA_ARCH_LIST, nvcc -gencode); `dynotune startup scan` "
         "names the libraries. Until then keep the driver's cache.",
     )
-
-
-def left_by_driver(seen: Seen) -> float:
-    """Bytes that a cold start leaves in the driver's cache; 0 where none was timed too."""
-    return known_number(seen, "start.cuda_added_bytes") or 0.0
 
 
 def _capability(arch: str) -> tuple[int, ...]:
@@ -108,9 +113,9 @@ def _capability(arch: str) -> tuple[int, ...]:
 
 def _compiles_ptx(seen: Seen) -> bool | None:
     """The driver compiles kernels here; None where that is not known."""
-    if left_by_driver(seen):
-        return True
     natively = known(seen, "torch.runs_natively")
+    if left_by_driver(seen) or (natively is None and compiles_unseen(seen)):
+        return True
     return None if natively is None else not natively
 
 
@@ -156,11 +161,19 @@ def jit_cache_too_small(seen: Seen) -> Iterator[Finding]:
         kind="start",
         claim=f"CUDA_CACHE_MAXSIZE is {size / 2**20:,.4g} MiB; the default is 1 GiB, the most is 4 GiB.",
         share=0.0,
-        evidence=told(seen, "CUDA_CACHE_MAXSIZE"),
+        evidence=[*told(seen, "CUDA_CACHE_MAXSIZE"), *_what_was_kept(seen)],
         where=place_of(seen, "CUDA_CACHE_MAXSIZE"),
         candidates=unset("CUDA_CACHE_MAXSIZE"),
         remedy="Take it away, or set CUDA_CACHE_MAXSIZE=4294967296.",
     )
+
+
+def _what_was_kept(seen: Seen) -> list[str]:
+    kept = known_number(seen, "start.cuda_kept_bytes")
+    if kept is None or not _compiles_ptx(seen):
+        return []
+    what = f"the cache holds {words.num_bytes(kept)}" if kept else "nothing is kept: a binary larger than that never is"
+    return [f"after starts with it, {what}", *without_machine_code(seen)]
 
 
 @rule("machine")
@@ -219,7 +232,7 @@ def jit_cache_disabled(seen: Seen) -> Iterator[Finding]:
         evidence=[
             *told(seen, "CUDA_CACHE_DISABLE"),
             seen.mentions("torch.runs_natively"),
-            *what_it_saves(seen),
+            *without_machine_code(seen),
         ],
         where=place_of(seen, "CUDA_CACHE_DISABLE"),
         candidates=unset("CUDA_CACHE_DISABLE"),
@@ -240,6 +253,8 @@ def lazy_first_call_jitter(seen: Seen) -> Iterator[Finding]:
     """
     if no_gpu(seen) or (seen.variable("CUDA_MODULE_LOADING") or "").upper() == "EAGER":
         return
+    if known(seen, "start.cuda_start_s") is None:
+        raise Missing("a start that was timed", "dynotune startup time -- COMMAND times it and says what it is made of")
     if seen.number("start.cuda_start_s") <= 0:
         return
     late_s = seen.number("start.late_s")

@@ -45,6 +45,7 @@ class Starting:
         self._unknown: dict[str, str] = {}
         self._building: Any = None
         self._compiling_since: float | None = None
+        self._uncover_construction: Callable[[], object] = lambda: None
 
     def install(self, hooks: AfterImport) -> None:
         """Watch imports from here on, and the rest when it is there; the agent's own part of the start is over."""
@@ -155,7 +156,8 @@ class Starting:
     def _cover_cuda(self, torch: Any) -> None:
         """Covers go once CUDA has started: its functions are looked up by name, by C++ too."""
         owners = [(torch.cuda, "_lazy_init"), (torch._C, "_cuda_getDeviceCount")]
-        covered = [(owner, name, getattr(owner, name)) for owner, name in owners if hasattr(owner, name)]
+        originals = [(owner, name, getattr(owner, name)) for owner, name in owners if hasattr(owner, name)]
+        covers = []
 
         def cover(owner: Any, name: str, original: Any) -> None:
             @functools.wraps(original)
@@ -167,12 +169,14 @@ class Starting:
                         uncover()
 
             setattr(owner, name, starts)
+            covers.append((owner, name, original, starts))
 
         def uncover() -> None:
-            for owner, name, original in covered:
-                setattr(owner, name, original)
+            for owner, name, original, starts in covers:
+                if getattr(owner, name) is starts:  # nobody has covered ours
+                    setattr(owner, name, original)
 
-        for each in covered:
+        for each in originals:
             cover(*each)
 
     def _cover_weights(self, torch: Any) -> None:
@@ -211,11 +215,26 @@ class Starting:
         @functools.wraps(original)
         def __init__(self_: Any, *args: Any, **kwargs: Any) -> None:
             original(self_, *args, **kwargs)
-            if "model_build" not in self._open or self._building is None:
-                self._constructor_begins(type(self_), sys._getframe(1))
+            if get_ident() == self._thread:
+                try:
+                    self._constructing(type(self_), sys._getframe(1))
+                except Exception as error:
+                    self._log("starting: model_build", error)
+
+        def uncover() -> None:
+            if module.__init__ is __init__:  # nobody has covered ours
+                module.__init__ = original
 
         module.__init__ = __init__
-        self._uncover_construction: Callable[[], object] = lambda: setattr(module, "__init__", original)
+        self._uncover_construction = uncover
+
+    def _constructing(self, made: type, frame: Any) -> None:
+        if self._building is not None and not _is_inside(frame, self._building[0]):
+            # It raised: then it never returns.
+            self._building = None
+            self._open.remove("model_build")
+        if self._building is None:
+            self._constructor_begins(made, frame)
 
     def _constructor_begins(self, made: type, frame: Any) -> None:
         codes = {getattr(vars(each).get("__init__"), "__code__", None) for each in made.__mro__}
@@ -260,10 +279,7 @@ class Starting:
         if self._compiling_since is None:
             self._compiling_since = perf_counter()
             self._open.append("compile")
-            uncover = getattr(self, "_uncover_construction", None)
-            if uncover is not None:
-                self._uncover_construction = lambda: None
-                uncover()
+            self._uncover_construction()
 
     def _compilation_ends(self, *args: Any) -> None:
         begin_s, self._compiling_since = self._compiling_since, None
@@ -274,6 +290,14 @@ class Starting:
             self._event({"event": "compiled", **_compiler_counts()})
         except Exception as error:
             self._log("starting: compiled", error)
+
+
+def _is_inside(frame: Any, outer: Any) -> bool:
+    while frame is not None:
+        if frame is outer:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _phase_of(module: str) -> str:

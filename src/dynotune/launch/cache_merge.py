@@ -70,6 +70,9 @@ def merge(cache: CacheName, staged: Path, target: Path) -> Merged:
     """
     try:
         _refuse_foreign(target)
+        if cache == "headers":
+            # In a folder that anybody could have made first, of a name that anybody knows.
+            _refuse_foreign(target.parent)
         if cache == "cuda" and (kept := _index_kept(staged, target)) is not None:
             return kept
         return _merge(staged, target)

@@ -29,10 +29,11 @@ class Net(nn.Module):
     def forward(self, x):
         return self.body(x)
 net = Net().cuda()
-lazy = torch.cuda._lazy_init.__module__, torch._C._cuda_getDeviceCount.__name__
+as_before = "agent" not in torch.cuda._lazy_init.__code__.co_filename
+as_before = as_before and type(torch._C._cuda_getDeviceCount).__name__ == "builtin_function_or_method"
 for _ in range(40):
     net(torch.ones(8, 2048, device="cuda"))
-print("AS BEFORE", lazy)
+print("AS BEFORE", as_before)
 """
 
 
@@ -57,7 +58,7 @@ def started(tmp_path, *settings, **env):
 def test_the_start_of_cuda_and_the_building_of_the_model_are_phases_and_all_sum_to_the_start(tmp_path):
     record, launched_s, printed = started(tmp_path)
     # Covers are gone once CUDA has started.
-    assert "AS BEFORE ('torch.cuda', '_cuda_getDeviceCount')" in printed
+    assert "AS BEFORE True" in printed
     end_s = record.steps[0].end_s
     found = phases.phases(record, launched_s, end_s)
     known = [value for value in found.values() if not isinstance(value, Unknown)]

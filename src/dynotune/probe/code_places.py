@@ -12,12 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dynotune.probe import elf_code
-from dynotune.probe.interpreter import interpreter, program
+from dynotune.probe.interpreter import ENVIRONMENT_TOOLS, SHELLS, interpreter, program
 from dynotune.schema.device_code import Problem
 from dynotune.schema.facts import Unknown
 
 CARRIERS = re.compile(r".*\.(so(\.[\w.-]+)?|cubin|fatbin|ptx)")
 """Names of files that may hold GPU code; programs, whose names say nothing, are known by their mode."""
+
+OTHERS_DECIDE = SHELLS | ENVIRONMENT_TOOLS | {"uv"}
+"""Programs that start another one, of which nothing is known before they run."""
 
 LIBRARY_FOLDERS = ("/lib", "/usr/lib", "/lib64", "/usr/lib64")
 LINKER_CONFIGURATION = Path("/etc/ld.so.conf")
@@ -164,7 +167,7 @@ def of_command(command: Sequence[str], places: Places, env: Mapping[str, str], c
         of_interpreter(python, places, env, cwd)
         return python
     path = program(command, env, cwd)
-    if path is None or not _is_elf(path):
+    if path is None or path.name in OTHERS_DECIDE or not _is_elf(path):
         return python
     places.add(path)
     _add_libraries(path, places, env)

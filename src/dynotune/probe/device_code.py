@@ -63,6 +63,11 @@ class FileCode(msgspec.Struct, frozen=True):
     link_input: list[Container]
     problems: list[str]
 
+    def tell(self, what: str) -> None:
+        """Note a problem, of a damaged file only the first ones."""
+        if len(self.problems) <= MOST_PROBLEMS_OF_A_FILE:
+            self.problems.append(what if len(self.problems) < MOST_PROBLEMS_OF_A_FILE else "and more of the kind")
+
 
 def in_file(path: Path, *, asked: bool = True) -> FileCode:
     """The GPU code of one file: ELF (a library, a program, a cubin), `.fatbin` or `.ptx`. Never raises.
@@ -79,7 +84,7 @@ def in_file(path: Path, *, asked: bool = True) -> FileCode:
                 _in_elf(elf_code.Elf(file), descriptor, found)
             elif head == fatbin.MAGIC_BYTES:
                 size = os.fstat(descriptor).st_size
-                found.containers.extend(fatbin.containers(_reader(descriptor), 0, size, found.problems.append))
+                found.containers.extend(fatbin.containers(_reader(descriptor), 0, size, found.tell))
             elif path.suffix == ".ptx":
                 _in_ptx(os.pread(descriptor, MOST_PTX_HEAD_BYTES, 0), os.fstat(descriptor).st_size, found)
             elif asked or path.suffix in (".cubin", ".fatbin"):
@@ -88,9 +93,6 @@ def in_file(path: Path, *, asked: bool = True) -> FileCode:
         found.problems.append(f"it cannot be read: {error.strerror}")
     except elf_code.Unreadable as error:
         found.problems.append(str(error))
-    left = len(found.problems) - MOST_PROBLEMS_OF_A_FILE
-    if left > 0:
-        found.problems[MOST_PROBLEMS_OF_A_FILE:] = [f"and {left} more of this file"]
     return found
 
 
@@ -100,7 +102,7 @@ def _in_elf(elf: elf_code.Elf, descriptor: int, found: FileCode) -> None:
         return
     for section in elf.sections():
         where = found.link_input if section.link_input else found.containers
-        where.extend(fatbin.containers(_reader(descriptor), section.begin, section.end, found.problems.append))
+        where.extend(fatbin.containers(_reader(descriptor), section.begin, section.end, found.tell))
 
 
 def _reader(descriptor: int) -> fatbin.Read:

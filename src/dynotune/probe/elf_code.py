@@ -145,7 +145,8 @@ class Elf:
         names: list[str] = []
         folders: dict[str, list[str]] = {"DT_RPATH": [], "DT_RUNPATH": []}
         for segment in self._elf.iter_segments("PT_DYNAMIC"):
-            for tag in segment.iter_tags():
+            dynamic: Any = segment
+            for tag in dynamic.iter_tags():
                 if tag.entry.d_tag == "DT_NEEDED":
                     names.append(str(tag.needed))
                 elif tag.entry.d_tag in folders:

@@ -50,40 +50,46 @@ def containers(read: Read, begin: int, end: int, problem: Tell) -> Iterator[Cont
     at, num_entries = begin, 0
     while at + _HEADER.size <= end:
         head = read(at, _HEADER.size)
+        if len(head) < _HEADER.size:
+            break
         if not head.startswith(MAGIC_BYTES):
             found = _next(read, at, end)
-            if any(head) or (found is None and at == begin):
+            if any(head[:ALIGNMENT]) or (found is None and at == begin):
                 problem(f"at byte {at} there is no fat binary where one should be")
             if found is None:
                 return
             at = found
             continue
-        if len(head) < _HEADER.size:
-            problem(f"the file ends within the fat binary at byte {at}")
-            return
         _, version, header_bytes, body_bytes = _HEADER.unpack(head)
         body = at + max(header_bytes, _HEADER.size)
         after = body + body_bytes
-        if header_bytes < _HEADER.size or after > end:
+        is_cut = header_bytes < _HEADER.size or after > end
+        if is_cut:
             problem(f"the fat binary at byte {at} is longer than what holds it")
             after = end
         if version != VERSION:
             problem(f"the fat binary at byte {at} is of version {version}, which is not known: it is left out")
         else:
-            codes, stopped = _entries(read, body, after, problem)
+            codes, after = _entries(read, body, after, problem, is_cut=is_cut)
             if codes:
                 yield Container(at, tuple(codes))
             num_entries += len(codes)
-            after = stopped if after == end else after
+        num_entries += 1
         if num_entries > MOST_ENTRIES:
             problem(f"more than {MOST_ENTRIES} entries: what stands behind byte {after} is left out")
             return
         # Aligned within the section, wherever that stands in the file.
         at = begin + -(-(after - begin) // ALIGNMENT) * ALIGNMENT
+    if at < end and any(read(at, min(end - at, _HEADER.size))):
+        problem(f"the file ends within the fat binary at byte {at}")
 
 
-def _entries(read: Read, begin: int, end: int, problem: Tell) -> tuple[list[Code], int]:
-    """The entries of one container, and where the last one ends."""
+def _entries(read: Read, begin: int, end: int, problem: Tell, *, is_cut: bool) -> tuple[list[Code], int]:
+    """The entries of one container, and where to look for the next one.
+
+    Args:
+        is_cut: `end` is not where the container says it ends; the next one may begin before.
+    """
     at = begin
     codes: list[Code] = []
     while at + SMALLEST_ENTRY_BYTES <= end and len(codes) <= MOST_ENTRIES:
@@ -99,13 +105,13 @@ def _entries(read: Read, begin: int, end: int, problem: Tell) -> tuple[list[Code
         after = at + header_bytes + stored_bytes
         if header_bytes < SMALLEST_ENTRY_BYTES or after > end:
             problem(f"the entry at byte {at} is longer than its fat binary: it is left out with what stands behind it")
-            return codes, at + SMALLEST_ENTRY_BYTES
+            return codes, at + SMALLEST_ENTRY_BYTES if is_cut else end
         if version != ENTRY_VERSION:
             problem(f"the entry at byte {at} is of version {version:#x}, which is not known: what it holds is not told")
             kind = UNKNOWN_KIND
         codes.append(_code(kind, stored_bytes, fields))
         at = after
-    return codes, at
+    return codes, at if is_cut else end
 
 
 def _code(kind: int, stored_bytes: int, fields: tuple[int, ...]) -> Code:

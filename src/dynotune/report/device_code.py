@@ -79,10 +79,10 @@ def _summary(summary: Summary) -> Text:
     """Worst first; a GPU's name where it is known."""
     said = [
         (summary.num_cannot, "cannot run", STYLES["cannot"]),
-        (summary.num_jit, f"compiled at load, up to {words.num_bytes(summary.ptx_bytes)} of PTX", STYLES["jit"]),
+        (summary.num_jit, f"compiled at load (up to {words.num_bytes(summary.ptx_bytes)} of PTX)", STYLES["jit"]),
         (summary.num_unknown, "not known", STYLES["unknown"]),
-        (summary.num_partial, f"run {OF_OTHERS}", ""),
-        (summary.num_native, "run natively", STYLES["native"]),
+        (summary.num_partial, f"native {OF_OTHERS}", ""),
+        (summary.num_native, "native", STYLES["native"]),
     ]
     text = Text()
     for num, what, style in said:
@@ -145,13 +145,16 @@ def _size(architectures: Sequence[Architecture]) -> int:
 
 def _verdict(verdict: Verdict) -> Text:
     num = verdict.num_native + verdict.num_jit + verdict.num_cannot + verdict.num_unknown
-    of = "" if num == 1 else f" of {words.count(num)}"
+
+    def of(part: int) -> str:
+        return "" if num == 1 else f"{words.count(part)} of {words.count(num)}"
+
     said = {
         "native": "native",
-        "partial": f"native {OF_OTHERS}: {words.count(verdict.num_native)}{of}",
-        "jit": f"compiled: {words.num_bytes(verdict.ptx_bytes)} of PTX, {words.count(verdict.num_jit)}{of}",
+        "partial": f"native {OF_OTHERS}: {of(verdict.num_native)}",
+        "jit": ", ".join(filter(None, [f"compiled: {words.num_bytes(verdict.ptx_bytes)} of PTX", of(verdict.num_jit)])),
         "cannot": "cannot run",
-        "unknown": f"not known: {words.count(verdict.num_unknown)}{of}",
+        "unknown": ": ".join(filter(None, ["not known", of(verdict.num_unknown)])),
         "empty": "no function",
     }[verdict.verdict]
     text = Text(said, style=STYLES[verdict.verdict])

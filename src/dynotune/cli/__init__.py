@@ -19,7 +19,7 @@ import typer
 
 from dynotune.schema.errors import CommandFailed, DynotuneError, UsageError
 
-__all__ = ["command_of", "main"]
+__all__ = ["command_of", "main", "with_command"]
 
 COMMANDS = {
     "diagnose": "Say why your command is slow.",
@@ -29,8 +29,8 @@ COMMANDS = {
     "recipe": "Show a recipe, prove it again, or write it for a shell, Docker, Kubernetes, an administrator.",
     "trace": "Say where the time of a command, or of a recorded trace, went.",
     "report": "Show again what tune, compare, diagnose or trace found.",
+    "startup": "What a start compiles and waits for: JIT and compile caches.",
     "doctor": "What this machine and environment cost, without running anything.",
-    "startup": "What is compiled when a program starts: which GPU code is there, for which GPUs.",
     "explain": "What a finding means, or what is so of a popular remedy.",
     "knobs": "What can be set, and what it may change.",
     "demo": "Watch a comparison of settings on a real training script, on this machine.",
@@ -95,11 +95,11 @@ def _parser(ours: Sequence[str]) -> Any:
             if isinstance(function, typer.Typer):
                 app.add_typer(function, name=name, short_help=summary)
                 continue
-        app.command(name, short_help=summary, cls=_with_command() if name in WITH_COMMAND else None)(function)
+        app.command(name, short_help=summary, cls=with_command() if name in WITH_COMMAND else None)(function)
     return typer.main.get_command(app)
 
 
-def _with_command() -> type[Any]:
+def with_command() -> type[Any]:
     """The class of subcommands that take the user's command: their usage line shows it."""
     from typer.core import TyperCommand
 

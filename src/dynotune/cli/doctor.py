@@ -105,7 +105,7 @@ def _facts(python: str | None, command: list[str] | None) -> Facts:
     from dynotune import probe
 
     env = environment()
-    asked = _interpreter(python, command, env)
+    asked = interpreter_asked(python, command, env)
     gather = getattr(probe, "machine", None)
     if gather is not None:
         found: Facts = gather(env, python=asked, cwd=Path.cwd(), deadline_s=DEADLINE_S)
@@ -118,7 +118,7 @@ def _facts(python: str | None, command: list[str] | None) -> Facts:
     }
 
 
-def _interpreter(python: str | None, command: list[str] | None, env: Mapping[str, str]) -> str | Unknown:
+def interpreter_asked(python: str | None, command: list[str] | None, env: Mapping[str, str]) -> str | Unknown:
     """`--python`, that of the command, or the one that the shell would start.
 
     Raises:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import typer
 
+from dynotune.cli import with_command
+from dynotune.cli.startup_caches import pack, unpack, warm
 from dynotune.cli.startup_scan import scan
 
 startup = typer.Typer(
-    no_args_is_help=True, help="What is compiled when a program starts, what that costs, and how to keep it."
+    no_args_is_help=True, help="What a start compiles: which GPU code is there, fill the caches, take them along."
 )
-startup.command()(scan)
+
+startup.command(cls=with_command())(scan)
+startup.command(cls=with_command())(warm)
+startup.command(cls=with_command())(pack)
+startup.command(cls=with_command())(unpack)

@@ -76,7 +76,7 @@ LEFT_OUT = re.compile(
     r"gpu\d*\.(uuid|index|nvml_indices|processes|temperature_c|power_w|utilisation_percent|memory_used_bytes|clock_reasons"
     r"|sm_clock_mhz|memory_clock_mhz|pcie_generation|pcie_width|pcie_replays|pids_comparable|cpu_affinity)"
     r"|gpu\.nvml_indices|host\.(load_1min|memory_available_bytes|shm_free_bytes|swap_used_bytes|kernel_version)"
-    r"|python\.executable|env_from\..*|window\d*\..*|live\..*"
+    r"|python\.(executable|include)|torch\.folder|env_from\..*|window\d*\..*|live\..*"
     r"|env\.(PYTHONPATH|.*_CACHE_DIR|.*_PATH|.*_DIR|MASTER_ADDR|MASTER_PORT|.*RUN_ID|.*JOB_ID)"
 )
 NEARLY = 0.02

@@ -21,6 +21,8 @@ NAMES = (
     "python.version",
     "python.implementation",
     "python.executable",
+    "python.include",
+    "torch.folder",
     "torch.version",
     "torch.cuda",
     "torch.cudnn",
@@ -80,13 +82,14 @@ def reply():
 _QUESTION = (
     _START
     + """
-import ast, mmap, os, platform, re
+import ast, mmap, os, platform, re, sysconfig
 from importlib import machinery, metadata
 from pathlib import Path
 
 facts["python.version"] = platform.python_version()
 facts["python.implementation"] = platform.python_implementation()
 facts["python.executable"] = sys.executable
+facts["python.include"] = sysconfig.get_path("include")
 
 def literals(path):
     found = {}
@@ -137,12 +140,13 @@ def archs(folder):
     return found.pop().decode().split() if len(found) == 1 else None
 
 def ask_torch():
-    names = ("torch.version", "torch.cuda", "torch.cudnn", "torch.nccl", "torch.arch_list")
+    names = ("torch.folder", "torch.version", "torch.cuda", "torch.cudnn", "torch.nccl", "torch.arch_list")
     spec = machinery.PathFinder.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         unknown.update(dict.fromkeys(names, "torch is not installed for " + sys.executable))
         return
     folder = list(spec.submodule_search_locations)[0]
+    facts["torch.folder"] = folder
     version_file = Path(folder) / "version.py"
     try:
         build = literals(version_file)
@@ -150,7 +154,7 @@ def ask_torch():
         facts["torch.cuda"] = build["cuda"]
     except (OSError, SyntaxError, KeyError) as error:
         why = "%s does not name this build of torch: %r" % (version_file, error)
-        unknown.update(dict.fromkeys(names, why))
+        unknown.update(dict.fromkeys(names[1:], why))
         return
     for name, prefix, title in (
         ("torch.cudnn", "nvidia-cudnn-cu", "cuDNN"),

@@ -12,7 +12,7 @@ from dynotune.report import words
 from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.toml_text import commented, quoted
 
-__all__ = ["Parts", "docker", "kubernetes", "shell", "sysctl"]
+__all__ = ["Parts", "docker", "docker_quoted", "kubernetes", "kubernetes_quoted", "shell", "sysctl"]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SYSCTL = re.compile(r"sudo sysctl (?:-w )?([a-z][a-z0-9_.]*)=([^\s#;&|]+(?: [^\s#;&|]+)*)")
@@ -67,9 +67,9 @@ def docker(parts: Parts) -> str:
     """Lines for a Dockerfile."""
     lines = [*commented(_introduction(parts)), ""]
     good, bad = _by_name(parts)
-    lines += [f"ENV {name}={_docker_quoted(value)}" for name, value in good.items()]
+    lines += [f"ENV {name}={docker_quoted(value)}" for name, value in good.items()]
     if parts.preload:
-        lines.append(f"ENV LD_PRELOAD={_docker_quoted(':'.join(parts.preload))}")
+        lines.append(f"ENV LD_PRELOAD={docker_quoted(':'.join(parts.preload))}")
     lines += _nothing(parts)
     notes = _set_by_program(parts)
     if removed := [name for name in parts.unset if _NAME.fullmatch(name)]:
@@ -100,12 +100,12 @@ def kubernetes(parts: Parts) -> str:
         if good:
             lines.append("      env:")
             for name, value in good.items():
-                lines += [f"        - name: {quoted(name)}", f"          value: {_kubernetes_quoted(value)}"]
+                lines += [f"        - name: {quoted(name)}", f"          value: {kubernetes_quoted(value)}"]
         if removed:
             lines += commented(["A pod cannot take a variable of its image away; the command can."])
             taken = [word for name in removed for word in ("-u", name)]
             command = ["env", *taken, *(parts.command or ["COMMAND"])]
-            lines += ["      command:", *(f"        - {_kubernetes_quoted(word)}" for word in command)]
+            lines += ["      command:", *(f"        - {kubernetes_quoted(word)}" for word in command)]
         if parts.shm_size:
             lines += ["      volumeMounts:", "        - name: shm", f"          mountPath: {SHM}"]
             lines += ["  volumes:", "    - name: shm", "      emptyDir:", "        medium: Memory"]
@@ -191,7 +191,8 @@ def _by_name(parts: Parts) -> tuple[dict[str, str], list[str]]:
     return good, ["", note] if bad else []
 
 
-def _docker_quoted(value: str) -> str:
+def docker_quoted(value: str) -> str:
+    """As a value of ENV: a `$` stays one."""
     return '"' + re.sub(r'(["\\$])', r"\\\1", value) + '"'
 
 
@@ -199,7 +200,7 @@ def _docker_size(size: str) -> str:
     return size.removesuffix("i").lower()
 
 
-def _kubernetes_quoted(value: str) -> str:
+def kubernetes_quoted(value: str) -> str:
     """`$(NAME)` would be replaced by Kubernetes; `$$` is a `$`."""
     return quoted(value.replace("$", "$$"))
 

@@ -56,12 +56,12 @@ def decode(raw: bytes, type_: type[T], *, name: str) -> T:
     expected = str(msgspec.structs.fields(type_)[0].default)
     try:
         found = msgspec.json.decode(raw, type=_Head).schema
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise RecordError(f"{name} is not a complete JSON document: {error}.") from error
     check_schema(found, expected, name=name)
     try:
         return msgspec.json.decode(raw, type=type_)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise RecordError(f"{name} is not a valid {expected}: {error}.") from error
 
 

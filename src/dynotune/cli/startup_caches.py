@@ -1,0 +1,269 @@
+"""`dynotune startup warm`, `pack` and `unpack`: compile caches filled, taken along, and put in place."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dynotune.cli import command_of
+from dynotune.cli.doctor import interpreter_asked
+from dynotune.cli.options import check_json, environment, num_bytes, runs_folder, seconds, write_json
+from dynotune.schema.caches import TITLES, CacheName
+from dynotune.schema.errors import CannotRunHere, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from dynotune.schema.cache_pack import Difference
+
+Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write it as JSON; - is stdout.")]
+Python = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="The interpreter to ask; that of the command, or `python`, without."),
+]
+Caches = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="All caches below this folder, in place of those the environment names."),
+]
+
+
+def warm(
+    context: typer.Context,
+    caches: Caches = None,
+    ready_on: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="A run is over when a line it prints matches; for programs without steps."),
+    ] = None,
+    finish: Annotated[bool, typer.Option("--finish", help="Let each run go on to its own end.")] = False,
+    max_runs: Annotated[int, typer.Option(help="Most runs; the last one has to add nothing.", min=1)] = 5,
+    step_on: Annotated[
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="What ends a step, where it is not found by itself.")
+    ] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Most time for one run.")] = None,
+    sandbox: Annotated[
+        bool, typer.Option("--sandbox/--no-sandbox", help="Work on a copy-on-write view of this folder.")
+    ] = True,
+    lock: Annotated[
+        bool, typer.Option("--lock/--no-lock", help="Wait for another dynotune that measures on the same cores or GPU.")
+    ] = True,
+    json: Json = None,
+    run_dir: Annotated[Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.")] = None,
+) -> None:
+    """Run a command until it compiles nothing more.
+
+    It writes into the caches that the command's own environment names, or below --caches DIR.
+    Exit code 1 where every run added something; the reason is said. For example:
+
+    dynotune startup warm -- python train.py
+
+    dynotune startup warm --caches /data/caches --ready-on 'listening on' -- ./serve
+    """
+    from rich.console import Console
+
+    from dynotune.launch import caches as places
+    from dynotune.measure.warm import WarmRequest
+    from dynotune.measure.warm import warm as run
+    from dynotune.report.caches import warmed_report
+    from dynotune.report.terminal import Progress
+
+    check_json(json)
+    command = command_of(context)
+    env = environment()
+    folder = None if caches is None else caches.expanduser().absolute()
+    variables = {} if folder is None else places.own_environment(folder, env)
+    request = WarmRequest(
+        command=command,
+        cwd=Path.cwd(),
+        env={**env, **variables},
+        base=runs_folder(run_dir),
+        ready_on=ready_on,
+        finish=finish,
+        max_runs=max_runs,
+        step_on=step_on,
+        timeout_s=seconds(timeout, "--timeout"),
+        sandbox=sandbox,
+        lock=lock,
+        variables=variables,
+    )
+    if folder is not None:
+        places.write_variables(folder, variables)
+    with Progress(Console(stderr=True, highlight=False)) as progress:
+        warmed = run(request, progress)
+    _show(warmed_report(warmed), warmed, json)
+    if warmed.end == "not-warm":
+        raise typer.Exit(1)
+
+
+def pack(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The pack to write.")],
+    caches: Caches = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CACHE", help=f"Leave a cache out: {', '.join(TITLES)}; repeat for more."),
+    ] = None,
+    python: Python = None,
+    json: Json = None,
+) -> None:
+    """Write the compile caches into one file, with what they depend on.
+
+    The command after -- says whose caches: it is not run. For example:
+
+    dynotune startup pack caches.pack -- python train.py
+
+    dynotune startup pack caches.pack --caches /data/caches --python venv/bin/python
+    """
+    from dynotune.launch import cache_conditions, cache_pack
+    from dynotune.launch import caches as places
+    from dynotune.report import cache_lines
+    from dynotune.report.caches import packed_report
+
+    check_json(json)
+    env = environment()
+    left = _names(without)
+    command = context.find_root().obj or []
+    if caches is not None:
+        folder = _existing(caches)
+        env |= {**(places.read_variables(folder) or {}), **places.variables(folder)}
+    conditions = cache_conditions.here(env, interpreter_asked(python, command, env), Path.cwd())
+    found = places.places(env, Path.cwd())
+    # Precompiled headers are never below --caches, and where they are not used another program left them.
+    left |= {place.name for place in found if place.name == "headers" and (place.off or caches is not None)}
+    with _busy("Packing"):
+        packed = cache_pack.pack(file, found, conditions, command=command, env=env, without=left)
+    variables = {**places.variables(Path(cache_lines.FOLDER)), **packed.manifest.variables}
+    _show(packed_report(packed, variables), packed, json)
+
+
+def unpack(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A pack that `dynotune startup pack` wrote.")],
+    sha256: Annotated[
+        str | None, typer.Option("--sha256", metavar="HEX", help="Take it only if this is its digest.")
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Take it as it is: you know where it is from, and run its code.")
+    ] = False,
+    caches: Caches = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Take what would be useless here, or cannot be compared; never what harms.")
+    ] = False,
+    max_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="Most bytes that its files may take: 500M, 64G.")
+    ] = "64G",
+    python: Python = None,
+    json: Json = None,
+) -> None:
+    """Put packed compile caches in place, where they fit this machine.
+
+    They are code that your command will run: nothing is taken without --trust or the
+    digest that pack printed. Another GPU, driver, torch, Triton, Python or processor is
+    refused with the reason. Files that are there already stay. For example:
+
+    dynotune startup unpack caches.pack --sha256 59b2… -- python train.py
+    """
+    from dynotune.launch import cache_conditions, cache_unpack
+    from dynotune.launch import caches as places
+    from dynotune.report.caches import DANGER, unpacked_report
+
+    check_json(json)
+    if sha256 is None and not trust:
+        raise UsageError(
+            f"Nothing says that {file} is to be trusted. {DANGER}",
+            hint="Give the digest that pack printed with --sha256, or --trust if you made it or know who did.",
+        )
+    most_bytes = num_bytes(max_size, "--max-size")
+    env = environment()
+    with cache_unpack.opened(file) as stream:
+        if sha256 is not None:
+            cache_unpack.refuse_digest(stream, sha256, str(file))
+        manifest = cache_unpack.read_manifest(stream, str(file))
+        now = cache_conditions.here(env, interpreter_asked(python, context.find_root().obj, env), Path.cwd())
+        differences = cache_conditions.differences(manifest, now)
+        _refuse(differences, str(file), force)
+        variables: dict[str, str] = {}
+        if caches is not None:
+            variables = places.environment(caches.expanduser().absolute())
+        with _busy("Unpacking"):
+            unpacked = cache_unpack.unpack(
+                stream,
+                str(file),
+                places.places({**env, **variables}, Path.cwd()),
+                most_bytes=most_bytes or cache_unpack.MOST_BYTES,
+                below="" if caches is None else str(caches.expanduser().absolute()),
+                variables=variables,
+                differences=differences,
+            )
+    if caches is not None:
+        places.write_variables(caches.expanduser().absolute(), unpacked.variables)
+    trusted_by = "--trust" if sha256 is None else f"--sha256 {sha256}"
+    _show(unpacked_report(unpacked, trusted_by=trusted_by), unpacked, json)
+
+
+def _refuse(differences: list[Difference], name: str, force: bool) -> None:
+    """Refuse what would crash here; and, unless forced, what would be of no use.
+
+    Raises:
+        CannotRunHere: with every reason.
+    """
+    dangerous = [each for each in differences if each.severity == "dangerous"]
+    others = [each for each in differences if each.severity in ("useless", "unknown")]
+    refused = dangerous or ([] if force else others)
+    if not refused:
+        return
+    reasons = "; ".join(f"{each.what}: packed with {each.packed}, here {each.here} ({each.why})" for each in refused)
+    if dangerous:
+        hint = "Pack them on a processor like this one; or pack there without inductor's C++ kernels."
+    elif all(each.severity == "unknown" for each in refused):
+        hint = "Where they are to be used, it can be compared. --force takes them all the same."
+    else:
+        hint = "Fill them here with dynotune startup warm. --force takes them all the same; they are compiled anew."
+    raise CannotRunHere(f"{name} was made for another machine. {reasons}.", hint=hint)
+
+
+def _existing(caches: Path) -> Path:
+    folder = caches.expanduser().absolute()
+    if not folder.is_dir():
+        raise UsageError(
+            f"There is no folder {folder}.", hint=f"dynotune startup warm --caches {caches} -- COMMAND fills it."
+        )
+    return folder
+
+
+def _names(without: list[str] | None) -> set[CacheName]:
+    names: set[CacheName] = set()
+    for text in without or []:
+        known = [name for name in TITLES if name == text]
+        if not known:
+            raise UsageError(f"There is no cache {text}.", hint=f"--without takes {', '.join(TITLES)}.")
+        names.update(known)
+    return names
+
+
+@contextmanager
+def _busy(what: str) -> Iterator[None]:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(f"{what} …"):
+        yield
+
+
+def _show(report: RenderableType, document: object, json: str | None) -> None:
+    if json != "-":
+        from rich.console import Console
+
+        # Names and values may hold what the terminal's encoding does not.
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="replace")
+        Console(highlight=False, soft_wrap=True).print(report)
+    if json is not None:
+        write_json(document, json)

@@ -1,0 +1,234 @@
+"""What compiled code depends on: asked of this machine and interpreter, and compared with what a pack says."""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from dynotune import probe
+from dynotune.schema.cache_pack import Conditions, Difference, Manifest, Severity
+from dynotune.schema.caches import TITLES, CacheName
+from dynotune.schema.facts import Facts, Unknown
+
+__all__ = ["differences", "here", "instruction_sets", "of"]
+
+COMPILER_TIMEOUT_S = 20.0
+# Flags of /proc/cpuinfo that name instructions a compiler may use; the rest are the kernel's and the hypervisor's.
+_X86_INSTRUCTIONS = re.compile(
+    r"mmx|mmxext|sse\d?|sse4_[12]|sse4a|ssse3|pni|avx.*|amx.*|fma4?|f16c|bmi[12]|abm|adx|aes|pclmulqdq|vaes|vpclmulqdq"
+    r"|gfni|sha_ni|sha512|sm[34]|popcnt|movbe|rdrand|rdseed|rdpid|fsgsbase|xsave|xsaveopt|xsavec|xsaves|clflushopt|clwb"
+    r"|cldemote|movdiri|movdir64b|enqcmd|waitpkg|serialize|lahf_lm|cx16|cmov|fxsr|tbm|xop|lwp|3dnow.*|clzero|mwaitx|wbnoinvd"
+    r"|prefetchi|rtm|hle|ptwrite|pku|cmpccxadd|kl|widekl|tsxldtrk"
+)
+_GPU_CACHES: tuple[CacheName, ...] = ("cuda", "inductor", "triton", "jiterator")
+
+
+def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions:
+    """Of this machine, and of the interpreter that is asked in a child."""
+    facts = probe.torch_build.ask(python, cwd, env)
+    return of(
+        facts,
+        gpus=_gpus(env),
+        driver=_driver(env),
+        cpuinfo=_read(Path("/proc/cpuinfo")),
+        compiler=_compiler(env, cwd),
+    )
+
+
+def of(facts: Facts, *, gpus: list[str] | None, driver: str | None, cpuinfo: str, compiler: str | None) -> Conditions:
+    """The conditions in facts of an interpreter (`python.*`, `torch.*`, `package.triton`) and the rest."""
+    version = _text(facts, "python.version")
+    cuda = facts.get("torch.cuda")
+    return Conditions(
+        gpus=gpus,
+        driver=driver,
+        cuda="" if cuda is None and "torch.cuda" in facts else _text(facts, "torch.cuda"),
+        torch=_text(facts, "torch.version"),
+        triton="" if "package.triton" not in facts and version is not None else _text(facts, "package.triton"),
+        python=".".join(version.split(".")[:2]) if version else None,
+        platform=f"{platform.system()} {platform.machine()}",
+        cpu=_cpu(cpuinfo),
+        cpu_flags=instruction_sets(cpuinfo),
+        compiler=compiler,
+        torch_folder=_text(facts, "torch.folder"),
+        python_include=_text(facts, "python.include"),
+    )
+
+
+def differences(manifest: Manifest, now: Conditions) -> list[Difference]:
+    """What of the manifest's conditions does not hold here, the gravest first."""
+    then, caches = manifest.conditions, manifest.caches
+    libraries = any(file.cache == "inductor" and file.path.endswith(".so") for file in manifest.files)
+    # Of a graph for the GPU they check what the processor can do, no more: Triton's own launchers are plain C.
+    found = [
+        _gpu(then, now, caches),
+        _plain("driver", then.driver, now.driver, "cuda" in caches, "the driver's own cache is found by its version"),
+        _plain("CUDA of torch", then.cuda, now.cuda, _any(caches, "inductor", "jiterator"), _keyed(caches)),
+        _plain("torch", then.torch, now.torch, _any(caches, "inductor", "headers", "jiterator"), _keyed(caches)),
+        _plain("Triton", then.triton, now.triton, _any(caches, "triton", "inductor"), _keyed(caches)),
+        _plain("Python", then.python, now.python, _any(caches, "triton", "inductor"), "modules are built for it"),
+        _plain("platform", then.platform, now.platform, True, "machine code is of one platform"),
+        _cpu_flags(then, now, libraries or "headers" in caches),
+        _plain("compiler", then.compiler, now.compiler, libraries or "headers" in caches, "it is part of their keys"),
+        _plain(
+            "folder of torch",
+            then.torch_folder,
+            now.torch_folder,
+            libraries or "headers" in caches,
+            "it stands in the command line that C++ kernels are keyed by",
+        ),
+        _plain(
+            "Python's headers",
+            then.python_include,
+            now.python_include,
+            libraries or "headers" in caches,
+            "they stand in the command line that C++ kernels are keyed by",
+        ),
+    ]
+    order: tuple[Severity, ...] = ("dangerous", "useless", "unknown", "harmless")
+    return sorted((each for each in found if each is not None), key=lambda each: order.index(each.severity))
+
+
+def instruction_sets(cpuinfo: str) -> list[str] | None:
+    """Instruction sets of the processors in a text of /proc/cpuinfo that all of them have, sorted; None: not told."""
+    lines = re.findall(r"^(flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
+    if not lines:
+        return None
+    common = set.intersection(*(set(words.split()) for _, words in lines))
+    if lines[0][0] == "flags":
+        common = {flag for flag in common if _X86_INSTRUCTIONS.fullmatch(flag)}
+    return sorted(common)
+
+
+def _plain(what: str, then: str | None, now: str | None, depends: bool, why: str) -> Difference | None:
+    if then == now and then is not None:
+        return None
+    severity: Severity = "harmless" if not depends else "unknown" if then is None or now is None else "useless"
+    return Difference(what=what, packed=_shown(then), here=_shown(now), severity=severity, why=why)
+
+
+def _gpu(then: Conditions, now: Conditions, caches: Collection[CacheName]) -> Difference | None:
+    if then.gpus is not None and now.gpus is not None:
+        # Every GPU here must be one of those the code was made for; that there were others does no harm.
+        fits = set(now.gpus) <= set(then.gpus) and bool(now.gpus) == bool(then.gpus)
+        if fits:
+            return None
+    packed, found = (None if gpus is None else ", ".join(gpus) for gpus in (then.gpus, now.gpus))
+    given = _plain("GPU", packed, found, _any(caches, *_GPU_CACHES), "code is made for one GPU, and found by its name")
+    return given or Difference(
+        what="GPU", packed=_shown(packed), here=_shown(found), severity="unknown", why="neither is known"
+    )
+
+
+def _cpu_flags(then: Conditions, now: Conditions, depends: bool) -> Difference | None:
+    if then.cpu_flags is None or now.cpu_flags is None:
+        return _plain("processor", None, None, depends, "C++ kernels use what the processor had that built them")
+    missing = sorted(set(then.cpu_flags) - set(now.cpu_flags))
+    packed = then.cpu or "a processor"
+    if missing:
+        return Difference(
+            what="processor",
+            packed=f"{packed}, with {', '.join(missing)}",
+            here=f"{now.cpu or 'a processor'}, without",
+            severity="dangerous" if depends else "harmless",
+            why="C++ kernels were built with -march=native, and their keys do not tell one processor from another: "
+            "they would be found here, and end with an illegal instruction",
+        )
+    if _vectors(then.cpu_flags) != _vectors(now.cpu_flags):
+        return Difference(
+            what="vector instructions",
+            packed=_vectors(then.cpu_flags),
+            here=_vectors(now.cpu_flags),
+            severity="useless" if depends else "harmless",
+            why="inductor writes its kernels for the widest vectors, and they are part of the keys",
+        )
+    return None
+
+
+def _vectors(flags: Collection[str]) -> str:
+    """The widest vectors that inductor writes kernels for, by the flags of a processor.
+
+    Source: torch/_inductor/cpu_vec_isa.py.
+    """
+    if "avx512f" in flags:
+        parts = ["avx512", *(each for each in ("avx512_bf16", "amx_tile", "amx_fp16") if each in flags)]
+        return " ".join(parts)
+    return next((name for name in ("avx2", "sve2", "sve", "asimd") if name in flags), "none")
+
+
+def _keyed(caches: Collection[CacheName]) -> str:
+    return f"{' and '.join(TITLES[name] for name in caches) or 'nothing'}: found by it, or built for it"
+
+
+def _any(caches: Collection[CacheName], *names: CacheName) -> bool:
+    return any(name in caches for name in names)
+
+
+def _shown(value: str | None) -> str:
+    return "unknown" if value is None else value or "none"
+
+
+def _text(facts: Facts, name: str) -> str | None:
+    value = facts.get(name)
+    return value if isinstance(value, str) else None
+
+
+def _gpus(env: Mapping[str, str]) -> list[str] | None:
+    indices = probe.nvml.visible_gpus(env)
+    if isinstance(indices, Unknown):
+        return None
+    names = set()
+    try:
+        if not indices:
+            return []
+        with probe.nvml.session() as library:
+            for index in indices:
+                known = probe.nvml.identity(library, index)
+                name, capability = known["gpu.name"], known["gpu.compute_capability"]
+                if isinstance(name, Unknown) or isinstance(capability, Unknown):
+                    return None
+                names.add(f"{name} ({capability})")
+    except probe.nvml.NvmlUnavailable:
+        return None
+    return sorted(names)
+
+
+def _driver(env: Mapping[str, str]) -> str | None:
+    facts = probe.nvml.facts(env)
+    if facts.get("gpu.count") == 0:
+        return ""
+    return _text(facts, "gpu.driver")
+
+
+def _cpu(cpuinfo: str) -> str | None:
+    match = re.search(r"^model name\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    return match[1].strip() if match else None
+
+
+def _compiler(env: Mapping[str, str], cwd: Path) -> str | None:
+    """First line of the C++ compiler's version, as inductor finds it; empty where there is none."""
+    try:
+        ended = subprocess.run(
+            [env.get("CXX") or "g++", "--version"],
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=COMPILER_TIMEOUT_S,
+            check=False,
+        )
+    except OSError:
+        return ""
+    except subprocess.TimeoutExpired:
+        return None
+    return next(iter(ended.stdout.decode(errors="replace").splitlines()), "") if ended.returncode == 0 else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,229 @@
+"""A pack of compile caches: its manifest, and what became of it when it was unpacked."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+from dynotune.schema.caches import CacheName
+from dynotune.schema.errors import RecordError
+
+__all__ = [
+    "MANIFEST_NAME",
+    "MOST_FILES",
+    "MOST_MANIFEST_BYTES",
+    "Conditions",
+    "Difference",
+    "LeftOut",
+    "Manifest",
+    "Packed",
+    "PackedFile",
+    "Unpacked",
+    "check",
+]
+
+MANIFEST_NAME = "manifest.json"
+MOST_MANIFEST_BYTES = 64 << 20
+MOST_FILES = 500_000
+LONGEST_PATH = 1024
+LONGEST_PART = 255
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_VARIABLE = re.compile(r"(TORCHINDUCTOR|TORCH_COMPILE|TORCHDYNAMO|TRITON|ATEN)_[A-Z0-9_]+")
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """What compiled code and the keys it is found by depend on. None: not known.
+
+    Args:
+        gpus: `NAME (compute capability)` of every GPU the command sees, each once, sorted; empty without one.
+        driver: of the GPU; empty without one.
+        cuda: that torch was built with; empty for a build without.
+        python: `3.12`; the minor version decides the file names and the ABI of extensions.
+        platform: `Linux x86_64`.
+        cpu_flags: instruction sets that a compiler may use under -march=native, sorted.
+        compiler: first line of `g++ --version`; empty where there is none.
+        torch_folder, python_include: they stand in the command line that inductor's C++ kernels are keyed by.
+    """
+
+    gpus: list[str] | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    torch: str | None = None
+    triton: str | None = None
+    python: str | None = None
+    platform: str | None = None
+    cpu: str | None = None
+    cpu_flags: list[str] | None = None
+    compiler: str | None = None
+    torch_folder: str | None = None
+    python_include: str | None = None
+
+
+class PackedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a cache: `path` below the cache's folder, with `/`; `sha256` of its bytes."""
+
+    cache: CacheName
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that was not packed, or not taken, and why."""
+
+    cache: CacheName
+    path: str
+    reason: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """First in a pack; the files follow in the order of `files`.
+
+    Args:
+        created: UTC, ISO 8601.
+        command: whose environment named the caches; may be empty.
+        folders: where each cache was.
+        variables: that decide what is compiled, as they were set; not those that name folders.
+    """
+
+    schema: str = "dynotune.cache-pack/1"
+    created: str
+    dynotune: str
+    command: list[str] = []
+    conditions: Conditions
+    folders: dict[CacheName, str] = {}
+    variables: dict[str, str] = {}
+    files: list[PackedFile] = []
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def caches(self) -> list[CacheName]:
+        """Those that it holds files of, in the order of their first file."""
+        return list(dict.fromkeys(file.cache for file in self.files))
+
+
+class Packed(msgspec.Struct, frozen=True, kw_only=True):
+    """What `pack` wrote.
+
+    Args:
+        sha256: of the whole file, for `unpack --sha256`.
+        left_out: files that changed while they were read, and others that were not taken.
+    """
+
+    schema: str = "dynotune.packed/1"
+    file: str
+    size_bytes: int
+    sha256: str
+    manifest: Manifest
+    left_out: list[LeftOut] = []
+    notes: list[str] = []
+
+
+Severity = Literal["dangerous", "useless", "unknown", "harmless"]
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """A condition that does not hold here.
+
+    Args:
+        what: `driver`, `GPU`, …
+        packed, here: both values, in words.
+        severity: `dangerous`: the code could crash here, nothing overrides it; `useless`: it would not be found, or
+            compiled anew; `unknown`: one of both is not known; `harmless`: nothing in the pack depends on it.
+        why: what depends on it.
+    """
+
+    what: str
+    packed: str
+    here: str
+    severity: Severity
+    why: str
+
+
+class Unpacked(msgspec.Struct, frozen=True, kw_only=True):
+    """What `unpack` did.
+
+    Args:
+        folders: where each cache is now.
+        below: the folder of `--caches`; empty where each is where the environment has it.
+        num_new, num_kept: files that were put there; that were there already and stayed as they were.
+        variables: that the command needs to find and use them.
+    """
+
+    schema: str = "dynotune.unpacked/1"
+    file: str
+    folders: dict[CacheName, str]
+    below: str = ""
+    num_new: int
+    num_kept: int
+    new_bytes: int
+    differences: list[Difference] = []
+    left_out: list[LeftOut] = []
+    variables: dict[str, str] = {}
+    notes: list[str] = []
+
+
+def check(manifest: Manifest, name: str) -> None:
+    """Refuse a manifest that no dynotune wrote, before anything is done with it.
+
+    Raises:
+        RecordError: a path that leads elsewhere or that a file system would not keep apart from another, a negative
+            size, no digest, or a variable that is none of a compiler's.
+    """
+    if len(manifest.files) > MOST_FILES:
+        raise _bad(name, f"it lists {len(manifest.files):,} files")
+    files: set[tuple[str, str]] = set()
+    folders: set[tuple[str, str]] = set()
+    for file in manifest.files:
+        _check_path(file.path, name)
+        if file.size_bytes < 0 or _DIGEST.fullmatch(file.sha256) is None:
+            raise _bad(name, f"{file.path!r} has no proper size or digest")
+        key = (file.cache, file.path)
+        if key in files:
+            raise _bad(name, f"{file.path!r} is listed twice")
+        files.add(key)
+        parts = file.path.split("/")
+        folders.update((file.cache, "/".join(parts[:depth])) for depth in range(1, len(parts)))
+    if both := files & folders:
+        raise _bad(name, f"{sorted(both)[0][1]!r} is both a file and a folder")
+    for variable, value in manifest.variables.items():
+        if _VARIABLE.fullmatch(variable) is None or not value.isprintable():
+            raise _bad(name, f"{variable!r} is no variable of a compiler")
+
+
+def is_compilers(variable: str) -> bool:
+    """Whether a variable decides what a compiler makes, so that it belongs into a manifest."""
+    return _VARIABLE.fullmatch(variable) is not None
+
+
+def path_problem(path: str) -> str:
+    """Why `path` cannot stand in a pack, in words; empty where it can."""
+    parts = path.split("/")
+    if not path or path.startswith("/") or any(part in ("", ".", "..") for part in parts):
+        return "leads out of its folder"
+    if not path.isprintable() or "\\" in path:
+        return "has characters that are not printable"
+    if len(path) > LONGEST_PATH or any(len(part.encode()) > LONGEST_PART for part in parts):
+        return "is too long"
+    return ""
+
+
+def _check_path(path: str, name: str) -> None:
+    try:
+        problem = path_problem(path)
+    except UnicodeEncodeError:
+        problem = "is no text"
+    if problem:
+        raise _bad(name, f"the path {path[:200]!r} {problem}")
+
+
+def _bad(name: str, why: str) -> RecordError:
+    return RecordError(
+        f"{name} is not a pack that dynotune wrote: {why}. Nothing of it was used.",
+        hint="Make a new one with dynotune startup pack, and get it from where you trust.",
+    )

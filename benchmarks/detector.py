@@ -2,9 +2,8 @@
 
     python benchmarks/detector.py --device cuda [--only throughput latency serve soak agreement] [--again]
 
-Needs ultralytics (from the registry; AGPL-3.0, which is why only benchmarks name it). Weights are YOLO11n's shape with
-random values, its BatchNorms fitted to the frames and its class biases moved until about 300 boxes a frame score above
-0.25: so suppression has work, and both sides have the same. Sections that stand in the result are not run again.
+Needs ultralytics (from the registry; AGPL-3.0, which is why only benchmarks name it). Sections that stand in the result
+are not run again.
 """
 
 from __future__ import annotations
@@ -12,24 +11,21 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import math
 import random
-import resource
 import statistics
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from detector_bench import Bench, groups, memory, per_second, quantiles, stats_of
+from detector_streams import serve, soak
 from hardware import RESULTS, describe, without_places
 
 from dynotune.runtime.vision import Detector
 
-NUM_CANDIDATES = 300
 SIZES = {
     "cuda": {
         "imgsz": 640, "frame": (1080, 1920), "num_frames": 256, "batches": (1, 16), "rounds": 5, "latency": 5000,
@@ -66,103 +62,6 @@ def main() -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(without_places(text) + "\n")
     show(kept)
-
-
-class Bench:
-    """Frames, the planted model, and what runs it, each built once."""
-
-    def __init__(self, device: str, sizes: dict[str, Any]) -> None:
-        self.device, self.sizes = device, sizes
-        self.cuda = device == "cuda"
-        torch.manual_seed(0)
-        self.frames = make_frames(sizes["num_frames"], sizes["frame"])
-        self.model = planted(self.frames[:8], sizes["imgsz"], device)
-        self._detectors: dict[Any, Detector] = {}
-        self._yolos: dict[Any, Any] = {}
-
-    def detector(self, batch: int | tuple[int, ...], half: bool | None = None) -> Detector:
-        half = self.cuda if half is None else half
-        if (batch, half) not in self._detectors:
-            started_s = time.perf_counter()
-            detector = Detector(
-                self.model, self.sizes["imgsz"], batch=batch, dtype=torch.float16 if half else torch.float32,
-                channels_last=half, max_frame=self.sizes["frame"],
-            )  # fmt: skip
-            detector.prepare(self.sizes["frame"])
-            print(f"  built for {batch} in {time.perf_counter() - started_s:.0f} s", flush=True)
-            self._detectors[batch, half] = detector
-        return self._detectors[batch, half]
-
-    def forget(self) -> None:
-        """Drops what was built."""
-        for detector in self._detectors.values():
-            detector.close()
-        self._detectors.clear()
-        self._yolos.clear()
-
-    def ultralytics(self, batch: int, half: bool) -> Callable[[list[np.ndarray]], Any]:
-        """`predict` of Ultralytics with the planted weights."""
-        if (batch, half) not in self._yolos:
-            from ultralytics import YOLO
-
-            yolo = YOLO("yolo11n.yaml", verbose=False)
-            yolo.model.load_state_dict(self.model.state_dict())
-            yolo.model.eval()
-            self._yolos[batch, half] = yolo
-        yolo = self._yolos[batch, half]
-        options = {"imgsz": self.sizes["imgsz"], "device": 0 if self.cuda else "cpu", "batch": batch, "verbose": False}
-        if half:
-            options["half"] = True
-        return lambda frames: yolo.predict(frames, **options)
-
-
-def make_frames(num: int, size: tuple[int, int]) -> list[np.ndarray]:
-    """Distinct frames, each its own memory: blocks of colour under noise."""
-    rng = np.random.default_rng(0)
-    block = max(8, size[1] // 60)
-    made = []
-    for _ in range(num):
-        coarse = rng.integers(0, 224, (-(-size[0] // block), -(-size[1] // block), 3), dtype=np.uint8)
-        frame = coarse.repeat(block, 0).repeat(block, 1)[: size[0], : size[1]]
-        made.append(frame + rng.integers(0, 32, frame.shape, dtype=np.uint8))
-    return made
-
-
-@torch.no_grad()
-def planted(frames: list[np.ndarray], imgsz: int, device: str) -> torch.nn.Module:
-    """YOLO11n with random weights that finds about `NUM_CANDIDATES` boxes in a frame."""
-    from ultralytics import YOLO
-
-    from dynotune.runtime.letterbox import Letterbox, place
-
-    model = YOLO("yolo11n.yaml", verbose=False).model.to(device)
-    at = place(frames[0].shape[:2], (imgsz, imgsz))
-    images = torch.empty(len(frames), 3, at.height, at.width, device=device)
-    Letterbox(at, torch.device(device), swap_channels=True)(torch.from_numpy(np.stack(frames)).to(device), images)
-    for module in model.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            module.reset_running_stats()
-            module.momentum = None
-    model.train()
-    for _ in range(2):
-        model(images)
-    model.eval().requires_grad_(False)
-    scores = model(images)[0][:, 4:].double().clamp(1e-12, 1 - 1e-12)
-    best = scores.logit().amax(1)
-    wanted = best.sort(dim=1, descending=True).values[:, min(NUM_CANDIDATES, best.shape[1] // 4)].mean()
-    for branch in model.model[-1].cv3:
-        branch[-1].bias += math.log(0.25 / 0.75) - wanted.item()
-    return model
-
-
-def per_second(work: Callable[[], int]) -> float:
-    started_s = time.perf_counter()
-    num = work()
-    return num / (time.perf_counter() - started_s)
-
-
-def groups(frames: list[np.ndarray], batch: int) -> Iterator[list[np.ndarray]]:
-    return (frames[at : at + batch] for at in range(0, len(frames) - batch + 1, batch))
 
 
 def throughput(bench: Bench) -> dict[str, Any]:
@@ -248,13 +147,6 @@ def limits(bench: Bench, batch: int) -> dict[str, float]:
     return found
 
 
-def quantiles(seconds: list[float]) -> dict[str, float]:
-    ordered = sorted(seconds)
-    return {
-        f"p{share:g}_s": ordered[min(len(ordered) - 1, int(share / 100 * len(ordered)))] for share in (50, 99, 99.9)
-    }
-
-
 def latency(bench: Bench) -> dict[str, Any]:
     """Each frame's time at batch 1 beside that of the bare forward, in alternating blocks; what it allocates."""
     detector, num = bench.detector(1), bench.sizes["latency"]
@@ -296,28 +188,6 @@ def latency(bench: Bench) -> dict[str, Any]:
     }
 
 
-def memory(bench: Bench) -> dict[str, int]:
-    """What grows where something leaks."""
-    found = {"rss_bytes": rss_bytes()}
-    if bench.cuda:
-        stats = torch.cuda.memory_stats()
-        found |= {
-            "cuda_mallocs": stats["num_device_alloc"],
-            "allocated_bytes": stats["allocated_bytes.all.current"],
-            "reserved_bytes": stats["reserved_bytes.all.current"],
-        }
-        if hasattr(torch.cuda, "host_memory_stats"):
-            found["pinned_allocs"] = torch.cuda.host_memory_stats().get("num_host_alloc", 0)
-    return found
-
-
-def rss_bytes() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 SYNCS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize")
 
 
@@ -333,87 +203,6 @@ def syncs(bench: Bench, work: Callable[[], Any], num: int) -> dict[str, float]:
             job()
         waits.append({event.key: event.count for event in profile.key_averages() if event.key in SYNCS})
     return {name: (count - waits[0].get(name, 0)) / num for name, count in waits[1].items()}
-
-
-def serve(bench: Bench) -> dict[str, Any]:
-    """Cameras at a steady rate, one that stalls in the middle and one that dies; what is lost, late, out of order."""
-    sizes = bench.sizes
-    powers = tuple(2**power for power in range(int(math.log2(sizes["max_batch"])) + 1))
-    detector = bench.detector(powers if bench.cuda else sizes["max_batch"])
-    num = int(sizes["serve_s"] * sizes["fps"])
-    start_s = time.monotonic() + 0.5
-    stop = threading.Event()
-
-    def camera(number: int, frames: int) -> Iterator[np.ndarray]:
-        # Cameras are not in step.
-        offset_s = number / sizes["sources"] / sizes["fps"]
-        for index in range(frames):
-            time.sleep(max(0.0, start_s + offset_s + index / sizes["fps"] - time.monotonic()))
-            yield bench.frames[(number * 7 + index) % len(bench.frames)]
-
-    def stalls() -> Iterator[np.ndarray]:
-        yield from camera(1, num // 4)
-        stop.wait()
-
-    def dies() -> Iterator[np.ndarray]:
-        yield from camera(2, num // 4)
-        raise OSError("unplugged, on purpose")
-
-    sources = {f"camera {number}": camera(number, num) for number in range(sizes["sources"])}
-    seen = dict.fromkeys(sources, 0)
-    disordered, late, memories = 0, [], []
-    server = detector.serve({**sources, "stalls": stalls(), "dies": dies()}, max_wait_s=0.005, queue=8)
-    memory_every = max(1, num * sizes["sources"] // 8)
-    for served in server:
-        if served.source in seen:
-            disordered += served.index != seen[served.source]
-            seen[served.source] += 1
-            late.append(served.latency_s)
-            if len(late) % memory_every == 0:
-                memories.append(memory(bench))
-            if len(late) == num * sizes["sources"]:
-                break
-    stats = server.stats()
-    stop.set()
-    server.close()
-    return {
-        "num_sources": sizes["sources"],
-        "fps": sizes["fps"],
-        "seconds": sizes["serve_s"],
-        "num_expected": num * sizes["sources"],
-        "num_served": sum(seen.values()),
-        "num_lost": num * sizes["sources"] - sum(seen.values()),
-        "num_dropped": sum(one.num_dropped for one in stats.values()),
-        "num_out_of_order": disordered,
-        "latency": quantiles(late),
-        "stalled_source": stats["stalls"].num_served,
-        "dead_source": str(stats["dies"].error),
-        "memory": memories,
-        "detector": stats_of(detector),
-    }
-
-
-def soak(bench: Bench) -> dict[str, Any]:
-    """Many frames through `stream`, and what memory does meanwhile."""
-    detector, num = bench.detector(bench.sizes["batches"][-1]), bench.sizes["soak"]
-
-    def source() -> Iterator[np.ndarray]:
-        for at in range(num):
-            yield bench.frames[at % len(bench.frames)]
-
-    started_s, memories = time.perf_counter(), []
-    for count, _ in enumerate(detector.stream(source()), 1):
-        if count % max(1, num // 10) == 0:
-            memories.append(memory(bench))
-    # The first tenth fills caches.
-    growth = memories[-1]["rss_bytes"] - memories[0]["rss_bytes"]
-    return {
-        "num_frames": num,
-        "images_per_s": num / (time.perf_counter() - started_s),
-        "rss_growth_bytes": growth,
-        "memory": memories,
-        "detector": stats_of(detector),
-    }
 
 
 def agreement(bench: Bench) -> dict[str, Any]:
@@ -441,24 +230,6 @@ def num_matched(theirs: torch.Tensor, ours: torch.Tensor) -> int:
     near &= (theirs[:, None, 4] - ours[None, :, 4]).abs() < 0.02
     near &= theirs[:, None, 5] == ours[None, :, 5]
     return int(near.any(1).sum())
-
-
-def stats_of(detector: Detector) -> dict[str, Any]:
-    stats = detector.stats()
-    engines = {
-        name: {"mode": [bucket.mode for bucket in one.buckets], "compiled": [b.compiled for b in one.buckets],
-               "error": [b.error for b in one.buckets], "build_s": [b.build_s for b in one.buckets],
-               "fallbacks": one.fallbacks, "p50_s": one.p50_s, "p99_s": one.p99_s}
-        for name, one in stats.engines.items()
-    }  # fmt: skip
-    return {
-        "num_frames": stats.num_frames,
-        "candidates_per_frame": stats.num_candidates / max(1, stats.num_frames),
-        "num_cut": stats.num_cut,
-        "unsettled_share": stats.num_unsettled / max(1, stats.num_batches),
-        "num_lanes": stats.num_lanes,
-        "engines": engines,
-    }
 
 
 SECTIONS: dict[str, Callable[[Bench], dict[str, Any]]] = {

@@ -22,7 +22,7 @@ GATES = ("partial", "jit", "cannot")
 
 def scan(
     context: typer.Context,
-    paths: Annotated[list[Path] | None, typer.Argument(metavar="[PATHS]", help="Files and folders.")] = None,
+    paths: Annotated[list[Path] | None, typer.Argument(metavar="PATHS", help="Files and folders.")] = None,
     python: Annotated[str | None, typer.Option(metavar="PATH", help="An interpreter: all that it can import.")] = None,
     compute_capability: Annotated[
         list[str] | None,

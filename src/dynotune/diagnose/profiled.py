@@ -19,22 +19,35 @@ from dynotune.trace.timeline import Timeline
 OWN_PROFILER = "torch's profiler itself"
 
 
+MOST_SLOWED = 2.0
+"""Without a device, a trace whose steps are longer than this many plain ones tells little: its operators are slower
+too, as they find the processor's caches full of what the recorder wrote."""
+
+
 class Profiled(NamedTuple):
     """What was recorded: a timeline of each rank, and what they say."""
 
     timelines: list[Timeline]
     summary: TraceSummary
 
+    def noting(self, note: str) -> Profiled:
+        """The same, with a note before the others."""
+        notes = [note, *self.summary.notes]
+        return Profiled(self.timelines, msgspec.structs.replace(self.summary, notes=notes))
+
 
 def profiled(request: DiagnoseRequest, watcher: Watcher) -> Profiled | Unknown:
     """Record a few steps with stacks, else without; Unknown where neither can be had.
 
-    The summary's notes begin with what to be wary of in the recorded run.
+    Where stacks alone slow a program on the CPU down, it is recorded once more without, and only its places are taken
+    from the first. The summary's notes begin with what to be wary of in the recorded run.
     """
     failed = ""
     for stacks in (True, False):
         try:
-            return _summary(record(request.recording(stacks=stacks), watcher), failed)
+            recording = record(request.recording(stacks=stacks), watcher)
+            found = _summary(recording, failed)
+            return _less_slowed(found, recording.slowed, request, watcher) if stacks else found
         except DynotuneError as error:
             reason = in_words(error)
         except MemoryError:
@@ -51,9 +64,30 @@ def _summary(recording: Recording, failed: str) -> Profiled:
     timelines = reading.read(recording.traces)
     summary = summarise(timelines)
     notes = [*(f"Profiled run: {note}" for note in recording.notes if OVERSTATED not in note), *summary.notes]
-    if failed:
-        notes.insert(0, f"Recorded without stacks, as recording with them failed: {failed}")
-    return Profiled(timelines, msgspec.structs.replace(summary, notes=notes))
+    found = Profiled(timelines, msgspec.structs.replace(summary, notes=notes))
+    return found.noting(f"Recorded without stacks, as recording with them failed: {failed}") if failed else found
+
+
+def _less_slowed(found: Profiled, slowed: float | None, request: DiagnoseRequest, watcher: Watcher) -> Profiled:
+    """What is told without stacks, where they made steps on the CPU far longer, and could be done without."""
+    if found.summary.devices or slowed is None or slowed < MOST_SLOWED:
+        return found
+    watcher.say(f"Recording stacks made steps {slowed:.1f} times as long. They are recorded once more without.")
+    try:
+        again = _summary(record(request.recording(stacks=False), watcher), "")
+    except (DynotuneError, MemoryError) as error:
+        reason = in_words(error) if isinstance(error, DynotuneError) else "the trace was too large"
+        return found.noting(f"Steps were {slowed:.1f} times as long while stacks were recorded; without them: {reason}")
+    # The largest of a kind comes first, and stays.
+    places = {cause.id: cause.where for cause in reversed(found.summary.causes)}
+    causes = [
+        cause if cause.where.function else msgspec.structs.replace(cause, where=places.get(cause.id, cause.where))
+        for cause in again.summary.causes
+    ]
+    placed = Profiled(again.timelines, msgspec.structs.replace(again.summary, causes=causes))
+    return placed.noting(
+        f"Recorded without stacks, which made steps {slowed:.1f} times as long; places are of the run with them."
+    )
 
 
 def in_words(error: DynotuneError) -> str:

@@ -34,12 +34,14 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         folder: the run's.
         traces: files in it, one a rank, in the order of ranks.
         notes: what to be wary of when they are read.
+        slowed: a recorded step over one before it, of the rank that was slowed least; None where it is not known.
     """
 
     folder: Path
     traces: list[Path]
     run: Run
     notes: list[str]
+    slowed: float | None = None
 
 
 def record(request: RecordRequest, watcher: Watcher) -> Recording:
@@ -80,6 +82,7 @@ def record(request: RecordRequest, watcher: Watcher) -> Recording:
         traces=[run.outcome.folder / name for name in run.traces],
         run=run.outcome.run,
         notes=_notes(run),
+        slowed=min(filter(None, map(_slowed, run.stepping)), default=None),
     )
 
 
@@ -198,14 +201,21 @@ def _notes_on(process: Process) -> list[str]:
     if trace.stopped_by in ("time", "memory"):
         limit = "they took a minute" if trace.stopped_by == "time" else "they filled too much memory"
         found.append(f"{who}Only {trace.num_steps} steps were recorded: {limit}.")
-    if trace.median_step_s and trace.median_before_s:
-        times = trace.median_step_s / trace.median_before_s
-        if abs(times - 1) > NOTABLE_DIFFERENCE:
-            found.append(
-                f"{who}A recorded step took {_ms(trace.median_step_s)}, those before it {_ms(trace.median_before_s)} "
-                f"({times:.2f} times): " + (f"{OVERSTATED}." if times > 1 else "they are not alike.")
-            )
+    times = _slowed(process)
+    if times is not None and abs(times - 1) > NOTABLE_DIFFERENCE and trace.median_step_s and trace.median_before_s:
+        found.append(
+            f"{who}A recorded step took {_ms(trace.median_step_s)}, those before it {_ms(trace.median_before_s)} "
+            f"({times:.2f} times): " + (f"{OVERSTATED}." if times > 1 else "they are not alike.")
+        )
     return found
+
+
+def _slowed(process: Process) -> float | None:
+    """A recorded step over one before it."""
+    trace = process.trace
+    if trace is None or not trace.median_step_s or not trace.median_before_s:
+        return None
+    return trace.median_step_s / trace.median_before_s
 
 
 def _epoch_note(record: Record, trace: RecordedTrace) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import IO, Any, TypeVar
@@ -174,9 +175,12 @@ def _safely(question: Callable[[], T]) -> T:
     """Asks a library that trusts files to be well-formed, which these need not be."""
     try:
         return question()
-    except (Unreadable, OSError):
+    except Unreadable:
         raise
     except Exception as error:
+        # To seek to a place that no file has is refused by the kernel; any other refusal is the disk's own.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
         text = ""
         with suppress(Exception):
             text = " ".join(str(error).split())[:200]

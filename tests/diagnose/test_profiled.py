@@ -1,0 +1,93 @@
+"""What the profiled run tells where recording itself gets in the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dynotune.diagnose import profiled as module
+from dynotune.diagnose.profiled import Profiled, profiled
+from dynotune.diagnose.request import DiagnoseRequest
+from dynotune.measure.recording import Recording
+from dynotune.measure.request import RecordRequest, Watcher
+from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.facts import Unknown
+from dynotune.schema.run import Run
+from dynotune.schema.trace_summary import Cause, DeviceTime, Place, TraceSummary
+from dynotune.trace.timeline import Timeline
+
+from ..fakes import Watcher as Silent
+from ..report.summaries import device, summary
+
+LOOP = Place(function="train.py(31): tally")
+REQUEST = DiagnoseRequest(command=["python", "train.py"], cwd=Path(), env={}, base=Path())
+
+
+class Recorder:
+    """Records nothing; a trace with stacks slows the command down by so much, and only that one has places."""
+
+    def __init__(self, slowed: float | None, devices: list[DeviceTime], *, fails_without: bool = False) -> None:
+        self.asked: list[bool] = []
+        self._slowed, self._devices, self._fails_without = slowed, devices, fails_without
+
+    def record(self, request: RecordRequest, watcher: Watcher) -> Recording:
+        self.asked.append(request.stacks)
+        if self._fails_without and not request.stacks:
+            raise CannotRunHere("the disk is full", hint="")
+        name = "with" if request.stacks else "without"
+        run: Run = None  # type: ignore[assignment]
+        return Recording(folder=Path(), traces=[Path(name)], run=run, notes=[], slowed=self._slowed)
+
+    def summarise(self, traces: list[Path]) -> TraceSummary:
+        where = LOOP if traces == [Path("with")] else Place()
+        share = 0.9 if traces == [Path("with")] else 0.3
+        cause = Cause(id="host-bound", lost_s=share, share=share, claim="", where=where)
+        return summary(causes=[cause], devices=self._devices)
+
+
+def told(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> Profiled:
+    def read(traces: list[Path]) -> list[Timeline]:
+        return traces  # type: ignore[return-value]
+
+    monkeypatch.setattr(module, "record", recorder.record)
+    monkeypatch.setattr(module.reading, "read", read)
+    monkeypatch.setattr(module, "summarise", recorder.summarise)
+    found = profiled(REQUEST, Silent())
+    assert not isinstance(found, Unknown)
+    return found
+
+
+def test_stacks_that_slow_a_program_on_the_cpu_down_are_left_out_and_their_places_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorder = Recorder(slowed=5.0, devices=[])
+    found = told(monkeypatch, recorder)
+    assert recorder.asked == [True, False]
+    assert [(cause.share, cause.where) for cause in found.summary.causes] == [(0.3, LOOP)]
+    assert found.timelines == [Path("without")]
+    assert "5.0 times as long; places are of the run with them" in found.summary.notes[0]
+
+
+@pytest.mark.parametrize("slowed", [None, 1.3])
+def test_stacks_that_cost_little_or_an_unknown_time_are_recorded_once(
+    monkeypatch: pytest.MonkeyPatch, slowed: float | None
+) -> None:
+    recorder = Recorder(slowed=slowed, devices=[])
+    assert told(monkeypatch, recorder).summary.causes[0].share == 0.9
+    assert recorder.asked == [True]
+
+
+def test_a_device_is_as_fast_as_it_is_however_slow_the_host_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(slowed=5.0, devices=[device()])
+    told(monkeypatch, recorder)
+    assert recorder.asked == [True]
+
+
+def test_what_was_recorded_with_stacks_stands_where_it_cannot_be_recorded_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorder = Recorder(slowed=5.0, devices=[], fails_without=True)
+    found = told(monkeypatch, recorder)
+    assert found.summary.causes[0].where == LOOP
+    assert "5.0 times as long while stacks were recorded; without them: the disk is full" in found.summary.notes[0]

@@ -6,6 +6,8 @@
 run; of its samples, `over` gives the facts of a window and `judge` says what came from outside the arm's own
 processes. Every fact is listed in docs/reference/facts.md.
 
+Imported by those who need them: `device_code` reads which GPU code the files of `code_places` hold.
+
 Nothing here concludes what is wrong with a program, changes a setting, starts the user's command or makes a
 CUDA context. `samples.jsonl` is the one file written, where the caller says.
 """

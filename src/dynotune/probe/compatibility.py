@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from dynotune.probe import targets
 from dynotune.schema.facts import Facts, Unknown, Value
 
 NAMES = ("torch.driver_ok", "torch.runs_natively")
@@ -59,14 +60,9 @@ def covers(archs: Sequence[str], capability: str) -> bool:
 
     `sm_90a` runs on exactly 9.0; `sm_100f` on its family, as plain machine code does. `compute_90` is no machine code.
     """
-    major, minor = _version(capability)[:2]
-    for arch in archs:
-        found = re.fullmatch(r"sm_(\d+)(\d)([af]?)", arch)
-        if found is None or int(found[1]) != major:
-            continue
-        if int(found[2]) == minor or (int(found[2]) < minor and found[3] != "a"):
-            return True
-    return False
+    sm = targets.sm_of(capability)
+    codes = [code for arch in archs if (code := targets.named(arch)) is not None]
+    return any(code.form == "machine" and targets.runs(code, sm) for code in codes)
 
 
 def _text(known: Facts, name: str) -> str | Unknown:

@@ -70,6 +70,21 @@ def interpreter(
     return _resolve(list(command), env, Path(cwd or "").absolute(), MAX_INDIRECTIONS)
 
 
+def program(command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLike[str] | None = None) -> Path | None:
+    """The file that `command` starts, behind wrappers such as `nice`; None where it is not found."""
+    place = Path(cwd or "").absolute()
+    left = list(command)
+    while left:
+        found = _which(left[0], env, place)
+        if found is None or found.name not in WRAPPERS:
+            return found
+        at = next(
+            (at for at, word in enumerate(left) if at and not word.startswith("-") and _which(word, env, place)), None
+        )
+        left = left[at:] if at else []
+    return None
+
+
 def _resolve(command: list[str], env: Mapping[str, str], cwd: Path, left: int) -> str | Unknown:
     if not command:
         return Unknown("the command is empty")

@@ -1,0 +1,136 @@
+"""`dynotune startup scan`: which GPU code is there, and what a GPU does with it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from dynotune.cli.options import check_json, environment, seconds, write_json
+from dynotune.schema.errors import CannotRunHere, UsageError
+
+if TYPE_CHECKING:
+    from dynotune.probe.code_places import Places
+    from dynotune.schema.device_code import DeviceCode, Gpu
+    from dynotune.schema.facts import Unknown
+
+GATES = ("partial", "jit", "cannot")
+"""From the mildest on: each holds for what is worse, too."""
+
+
+def scan(
+    context: typer.Context,
+    paths: Annotated[list[Path] | None, typer.Argument(metavar="PATHS", help="Files and folders.")] = None,
+    python: Annotated[str | None, typer.Option(metavar="PATH", help="An interpreter: all that it can import.")] = None,
+    compute_capability: Annotated[
+        list[str] | None,
+        typer.Option(metavar="X.Y", help="Judge for this GPU, here or not; repeat for more. This machine's, without."),
+    ] = None,
+    fail_on: Annotated[
+        str | None,
+        typer.Option(metavar="|".join(GATES), help="Exit with 1 where a library is as bad for a GPU, or worse."),
+    ] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Most time for all of it; 60s without.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show every library and every problem.")] = False,
+    json: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON; - is stdout.")
+    ] = None,
+) -> None:
+    """Which GPU code libraries hold, and whether a GPU runs it, compiles it first, or cannot run it.
+
+    Without PATHS: of the interpreter that the command after -- would start, or of
+    `python`; of another program, its own code and that of its libraries. Nothing of
+    yours is run and no GPU is needed. For example:
+
+    dynotune startup scan --compute-capability 12.0
+
+    dynotune startup scan build/my_extension.so
+
+    dynotune startup scan -- python train.py
+    """
+    check_json(json)
+    if fail_on is not None and fail_on not in GATES:
+        raise UsageError(f"--fail-on {fail_on} does not exist.", hint=f"Give one of {', '.join(GATES)}.")
+    gpus = _gpus(compute_capability or [])
+    if fail_on is not None and not isinstance(gpus, list):
+        raise CannotRunHere(
+            f"--fail-on {fail_on} needs to know a GPU: {gpus.reason}.",
+            hint="Name one: --compute-capability 9.0",
+        )
+    found = _scan(_places(paths or [], python, context.find_root().obj), gpus, seconds(timeout, "--timeout"))
+    if json != "-":
+        from rich.console import Console
+
+        from dynotune.report.device_code import device_code_report
+
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="replace")
+        Console(highlight=False).print(device_code_report(found, every=every))
+    if json is not None:
+        write_json(found, json)
+    if fail_on is not None and _fails(found, fail_on):
+        raise typer.Exit(1)
+
+
+def _gpus(capabilities: list[str]) -> list[Gpu] | Unknown:
+    """Those asked for, or those of this machine, each kind once."""
+    from dynotune.probe import device_code, targets
+    from dynotune.schema.device_code import Gpu
+
+    if not capabilities:
+        return device_code.gpus_here(environment())
+    names = dict.fromkeys(targets.sm_of(text) for text in capabilities)
+    return [Gpu(compute_capability=f"{sm // 10}.{sm % 10}") for sm in names]
+
+
+def _places(paths: list[Path], python: str | None, command: list[str] | None) -> Places:
+    """Raises:
+    UsageError: a path is not there, or `--python` is no interpreter.
+    CannotRunHere: only a run would tell what the command loads.
+    """
+    from dynotune.probe import code_places, interpreter
+
+    env, cwd = environment(), Path.cwd()
+    places = code_places.Places()
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"There is no {path}.", hint="Name a file or a folder.")
+        places.add(path)
+    if python is not None:
+        asked = interpreter([python], env, cwd)
+        if not isinstance(asked, str):
+            raise UsageError(f"--python {python} cannot be used: {asked.reason}.", hint="Name an interpreter.")
+        code_places.of_interpreter(asked, places, env, cwd)
+    if command:
+        found = code_places.of_command(command, places, env, cwd)
+        if not isinstance(found, str):
+            raise CannotRunHere(
+                f"It cannot be told what {command[0]} loads: {found.reason}.",
+                hint="Name the interpreter with --python, or files and folders.",
+            )
+    elif not paths and python is None:
+        here = interpreter(["python"], env, cwd)
+        here = here if isinstance(here, str) else interpreter(["python3"], env, cwd)
+        code_places.of_interpreter(here if isinstance(here, str) else sys.executable, places, env, cwd)
+    return places
+
+
+def _scan(places: Places, gpus: list[Gpu] | Unknown, deadline_s: float | None) -> DeviceCode:
+    from rich.console import Console
+
+    from dynotune.probe import device_code
+
+    with Console(stderr=True).status("Reading …") as status:
+        return device_code.scan(
+            places,
+            gpus,
+            deadline_s=device_code.DEADLINE_S if deadline_s is None else deadline_s,
+            tell=lambda num: status.update(f"Reading … {num:,} files") if num % 100 == 0 else None,
+        )
+
+
+def _fails(found: DeviceCode, gate: Literal["partial", "jit", "cannot"] | str) -> bool:
+    bad = GATES[GATES.index(gate) :]
+    return any(verdict.verdict in bad for library in found.libraries for verdict in library.verdicts)

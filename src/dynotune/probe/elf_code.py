@@ -1,0 +1,187 @@
+"""ELF files: where their fat binaries stand, for which GPU a cubin is, and which libraries they need."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import IO, Any, TypeVar
+
+import msgspec
+
+from dynotune.schema.device_code import Code, Suffix
+
+T = TypeVar("T")
+
+MAGIC = b"\x7fELF"
+LOADED, LINK_INPUT = ".nv_fatbin", "__nv_relfatbin"
+"""Fat binaries that are registered when the library is loaded, and those that the linker was given."""
+
+EM_CUDA = 190
+LARGEST_NAMES_BYTES, MOST_SECTIONS = 16 << 20, 1 << 17
+
+# e_flags of cubins, by the version of their ABI. https://llvm.org/doxygen/BinaryFormat_2ELF_8h_source.html
+ABI_OF_CUDA_13 = 8
+SPECIFIC_OF_CUDA_12, SPECIFIC_OF_CUDA_13 = 0x800, 0x8
+# In .nv.compat: an attribute of one byte that is 1 for `a` code. ptxas of CUDA 13.5 no longer sets the flag.
+COMPATIBILITY, ARCHITECTURE_SPECIFIC = ".nv.compat", 9
+BYTE, SHORT, SIZED = 2, 3, 4
+
+
+class Unreadable(Exception):
+    """The file is no whole ELF file; the message says how."""
+
+
+class Section(msgspec.Struct, frozen=True):
+    """A section of fat binaries.
+
+    Args:
+        link_input: of `__nv_relfatbin`.
+    """
+
+    link_input: bool
+    begin: int
+    end: int
+
+
+class Needed(msgspec.Struct, frozen=True):
+    """What the dynamic linker is told.
+
+    Args:
+        names: of libraries.
+        rpath, runpath: folders, as written: before and after `LD_LIBRARY_PATH`.
+    """
+
+    names: list[str]
+    rpath: list[str]
+    runpath: list[str]
+
+
+class Elf:
+    """One ELF file.
+
+    Raises:
+        Unreadable: it cannot be read.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        from elftools.elf.elffile import ELFFile
+
+        self._file = file
+        self._elf = _safely(lambda: ELFFile(file))
+        self.is_cubin = self._elf.header["e_machine"] in ("EM_CUDA", EM_CUDA)
+
+    def sections(self) -> list[Section]:
+        """Sections of fat binaries.
+
+        Raises:
+            Unreadable: the table of sections is damaged.
+        """
+        return _safely(lambda: [*self._fat_sections()])
+
+    def cubin(self) -> Code:
+        """The code of a cubin.
+
+        Raises:
+            Unreadable: it is damaged.
+        """
+        return _safely(self._cubin)
+
+    def needed(self) -> Needed:
+        """The libraries it is linked to.
+
+        Raises:
+            Unreadable: it is damaged.
+        """
+        return _safely(self._needed)
+
+    def _fat_sections(self) -> Iterator[Section]:
+        names = self._names()
+        if LOADED.encode() not in names and LINK_INPUT.encode() not in names:
+            return
+        for section in self._some_sections():
+            if section.name not in (LOADED, LINK_INPUT) or section.header["sh_type"] == "SHT_NOBITS":
+                continue
+            begin, size = section.header["sh_offset"], section.header["sh_size"]
+            if begin + size > self._elf.stream_len:
+                raise Unreadable(f"it is cut short: its section {section.name} ends at byte {begin + size}")
+            yield Section(section.name == LINK_INPUT, begin, begin + size)
+
+    def _names(self) -> bytes:
+        """The names of all sections, read at once: most files have none of ours."""
+        if not self._elf.num_sections():
+            raise Unreadable("it has no table of sections: GPU code in it cannot be found")
+        header = self._elf.get_section(self._elf.get_shstrndx()).header
+        begin, size = header["sh_offset"], header["sh_size"]
+        if size > LARGEST_NAMES_BYTES or begin + size > self._elf.stream_len:
+            raise Unreadable("it is cut short or damaged: the names of its sections lie outside of it")
+        self._file.seek(begin)
+        return self._file.read(size)
+
+    def _some_sections(self) -> Iterator[Any]:
+        num = self._elf.num_sections()
+        if num > MOST_SECTIONS:
+            raise Unreadable(f"it is damaged: it names {num} sections")
+        return (self._elf.get_section(at) for at in range(num))
+
+    def _cubin(self) -> Code:
+        header = self._elf.header
+        flags = int(header["e_flags"])
+        if int(header["e_ident"]["EI_ABIVERSION"]) >= ABI_OF_CUDA_13:
+            sm, specific = flags >> 8 & 0xFF, bool(flags & SPECIFIC_OF_CUDA_13) or self._is_architecture_specific()
+        else:
+            sm, specific = flags & 0xFF, bool(flags & SPECIFIC_OF_CUDA_12)
+        # `f` leaves no mark, and needs none: such machine code runs where plain one does.
+        suffix: Suffix = "a" if specific else ""
+        return Code("machine", sm, suffix, self._elf.stream_len, self._elf.stream_len, kind=2)
+
+    def _is_architecture_specific(self) -> bool:
+        for section in self._some_sections():
+            if section.name == COMPATIBILITY and section.header["sh_size"] <= LARGEST_NAMES_BYTES:
+                self._file.seek(section.header["sh_offset"])
+                return _attribute(self._file.read(section.header["sh_size"]), ARCHITECTURE_SPECIFIC) == 1
+        return False
+
+    def _needed(self) -> Needed:
+        names: list[str] = []
+        folders: dict[str, list[str]] = {"DT_RPATH": [], "DT_RUNPATH": []}
+        for segment in self._elf.iter_segments("PT_DYNAMIC"):
+            dynamic: Any = segment
+            for tag in dynamic.iter_tags():
+                if tag.entry.d_tag == "DT_NEEDED":
+                    names.append(str(tag.needed))
+                elif tag.entry.d_tag in folders:
+                    text = str(tag.rpath if tag.entry.d_tag == "DT_RPATH" else tag.runpath)
+                    folders[tag.entry.d_tag] += [folder for folder in text.split(":") if folder]
+        return Needed(names, [] if folders["DT_RUNPATH"] else folders["DT_RPATH"], folders["DT_RUNPATH"])
+
+
+def _attribute(content: bytes, wanted: int) -> int | None:
+    """The value of an attribute of one byte, among attributes of one byte, of two, and of a size that is told."""
+    at = 0
+    while at + 4 <= len(content):
+        form, attribute = content[at], content[at + 1]
+        if form == BYTE and attribute == wanted:
+            return content[at + 2]
+        if form == SIZED:
+            at += int.from_bytes(content[at + 2 : at + 4], "little")
+        elif form not in (BYTE, SHORT):
+            return None
+        at += 4
+    return None
+
+
+def _safely(question: Callable[[], T]) -> T:
+    """Asks a library that trusts files to be well-formed, which these need not be."""
+    try:
+        return question()
+    except Unreadable:
+        raise
+    except Exception as error:
+        # To seek to a place that no file has is refused by the kernel; any other refusal is the disk's own.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
+        text = ""
+        with suppress(Exception):
+            text = " ".join(str(error).split())[:200]
+        raise Unreadable(f"it is no whole ELF file: {text or type(error).__name__}") from error

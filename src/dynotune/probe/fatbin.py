@@ -1,0 +1,147 @@
+"""Fat binaries: containers of the same GPU code for several architectures. Only headers are read.
+
+A container is a header of 16 bytes (magic, version, size of the header, size of what follows) and entries, each a
+header of 64 bytes or more and its code, compressed or not. Containers stand one after another, zeros between them.
+Layout checked against cuobjdump of CUDA 13.5 on libraries of CUDA 11.8 to 13.5.
+
+Source: fatbinary_section.h of the CUDA toolkit; https://github.com/n-eiling/cuda-fatbin-decompression
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+
+from dynotune.schema.device_code import Code, Container, Form, Suffix
+
+MAGIC = 0xBA55ED50
+MAGIC_BYTES = struct.pack("<I", MAGIC)
+VERSION, ENTRY_VERSION = 1, 0x101
+
+UNKNOWN_KIND = 0
+KINDS: dict[int, Form] = {1: "ptx", 2: "machine", 8: "lto"}
+ARCHITECTURE_SPECIFIC, FAMILY_SPECIFIC = 0x100000, 0x200000
+COMPRESSED = 0x1000 | 0x2000 | 0x8000
+"""By LZ4 or zstd, as the toolkit of its time did it."""
+
+ALIGNMENT = 8
+SMALLEST_ENTRY_BYTES = 64
+BLOCK_BYTES = 1 << 16
+"""What is looked through at once for the next container."""
+MOST_SEARCHED_BYTES, MOST_ENTRIES = 64 << 20, 1 << 20
+"""Bounds for damaged files; the largest of NVIDIA's libraries has 6000 entries and 8 bytes between containers."""
+
+_HEADER = struct.Struct("<IHHQ")
+# kind, version, size of the header, size of what follows; compressed size, 4 unknown bytes, minor and major version
+# of the language, architecture; place and length of the file's name, flags, 8 unknown bytes, size once unpacked.
+_ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
+
+Read = Callable[[int, int], bytes]
+"""Bytes of a file, by offset and number; fewer where it ends."""
+Tell = Callable[[str], None]
+
+
+def containers(read: Read, begin: int, end: int, problem: Tell) -> Iterator[Container]:
+    """The containers between two offsets of a file; those without entries are left out.
+
+    Args:
+        problem: told of what is damaged or not known; what stands behind it is still looked for.
+    """
+    at, num_entries = begin, 0
+    while at + _HEADER.size <= end:
+        head = read(at, _HEADER.size)
+        if len(head) < _HEADER.size:
+            break
+        if not head.startswith(MAGIC_BYTES):
+            found = _next(read, at, end)
+            if any(head[:ALIGNMENT]) or (found is None and at == begin):
+                problem(f"at byte {at} there is no fat binary where one should be")
+            if found is None:
+                return
+            at = found
+            continue
+        _, version, header_bytes, body_bytes = _HEADER.unpack(head)
+        body = at + max(header_bytes, _HEADER.size)
+        after = body + body_bytes
+        is_cut = header_bytes < _HEADER.size or after > end
+        if is_cut:
+            problem(f"the fat binary at byte {at} is longer than what holds it")
+            after = end
+        if version != VERSION:
+            problem(f"the fat binary at byte {at} is of version {version}, which is not known: it is left out")
+        else:
+            codes, after = _entries(read, body, after, problem, is_cut=is_cut)
+            if codes:
+                yield Container(at, tuple(codes))
+            num_entries += len(codes)
+        num_entries += 1
+        if num_entries > MOST_ENTRIES:
+            problem(f"more than {MOST_ENTRIES} entries: what stands behind byte {after} is left out")
+            return
+        # Aligned within the section, wherever that stands in the file.
+        at = begin + -(-(after - begin) // ALIGNMENT) * ALIGNMENT
+    if at < end and any(read(at, min(end - at, _HEADER.size))):
+        problem(f"the file ends within the fat binary at byte {at}")
+
+
+def _entries(read: Read, begin: int, end: int, problem: Tell, *, is_cut: bool) -> tuple[list[Code], int]:
+    """The entries of one container, and where to look for the next one.
+
+    Args:
+        is_cut: `end` is not where the container says it ends; the next one may begin before.
+    """
+    at = begin
+    codes: list[Code] = []
+    while at + SMALLEST_ENTRY_BYTES <= end and len(codes) <= MOST_ENTRIES:
+        head = read(at, SMALLEST_ENTRY_BYTES)
+        if len(head) < SMALLEST_ENTRY_BYTES:
+            problem(f"the file ends within the entry at byte {at}")
+            return codes, end
+        if head.startswith(MAGIC_BYTES):
+            # The container's own size was wrong.
+            return codes, at
+        fields = _ENTRY.unpack(head)
+        kind, version, header_bytes, stored_bytes = fields[:4]
+        after = at + header_bytes + stored_bytes
+        if header_bytes < SMALLEST_ENTRY_BYTES or after > end:
+            problem(f"the entry at byte {at} is longer than its fat binary: it is left out with what stands behind it")
+            return codes, at + SMALLEST_ENTRY_BYTES if is_cut else end
+        if version != ENTRY_VERSION:
+            problem(f"the entry at byte {at} is of version {version:#x}, which is not known: what it holds is not told")
+            kind = UNKNOWN_KIND
+        codes.append(_code(kind, stored_bytes, fields))
+        at = after
+    return codes, at if is_cut else end
+
+
+def _code(kind: int, stored_bytes: int, fields: tuple[int, ...]) -> Code:
+    minor, major, sm, flags, unpacked_bytes = fields[6], fields[7], fields[8], fields[11], fields[13]
+    suffix: Suffix = "a" if flags & ARCHITECTURE_SPECIFIC else "f" if flags & FAMILY_SPECIFIC else ""
+    form = KINDS.get(kind, "other")
+    packed = bool(flags & COMPRESSED) and unpacked_bytes > 0
+    return Code(
+        form=form,
+        sm=sm,
+        suffix=suffix,
+        stored_bytes=stored_bytes,
+        code_bytes=unpacked_bytes if packed else stored_bytes,
+        ptx_version=(major, minor) if form == "ptx" else None,
+        kind=kind,
+    )
+
+
+def _next(read: Read, begin: int, end: int) -> int | None:
+    """Where the next container begins; None where none is found."""
+    at = begin
+    while at < min(end, begin + MOST_SEARCHED_BYTES):
+        wanted = min(BLOCK_BYTES, end - at)
+        block = read(at, wanted)
+        place = block.find(MAGIC_BYTES)
+        while place >= 0 and place % ALIGNMENT:
+            place = block.find(MAGIC_BYTES, place + 1)
+        if place >= 0:
+            return at + place
+        if len(block) < wanted:
+            return None
+        at += wanted
+    return None

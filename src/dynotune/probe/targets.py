@@ -1,0 +1,146 @@
+"""Which GPU runs which code: arithmetic on architectures, after NVIDIA's rules of compatibility.
+
+- Machine code runs on its own compute capability and on later minor versions of its major one.
+- PTX is compiled by the driver for its own capability and every later one.
+- `a` code is for exactly its capability, `f` code for later minor versions of the same major one, in both forms.
+- Integrated GPUs (Jetson) and others do not run each other's machine code.
+
+Sources: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility,
+https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/#gpu-feature-list, torch.cuda.DEVICE_REQUIREMENT
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from dynotune.schema.device_code import Code, Container, ContainerVerdict, Gpu, LibraryVerdict, Suffix, Verdict
+from dynotune.schema.errors import UsageError
+
+INTEGRATED = frozenset({53, 62, 72, 87, 101})
+"""Architectures of Jetson up to Orin; Thor was 101 before CUDA 13 named it 110."""
+RENAMED = {101: 110}
+
+LARGEST_EMPTY_PTX_BYTES = 72
+"""PTX of this size has its three directives and no function: NVIDIA's libraries hold such of 56 and 68 bytes, and
+nvcc makes 94 of `__global__ void k(){}`."""
+
+# The minor version of PTX is that of CUDA, but not in CUDA 12.
+# https://docs.nvidia.com/cuda/parallel-thread-execution/#release-notes
+_PTX_MAJOR = {11: 7, 12: 8, 13: 9}
+_PTX_MINOR_OF_CUDA_12 = (0, 1, 2, 3, 4, 5, 5, 6, 7, 8)
+
+
+def sm_of(compute_capability: str) -> int:
+    """`9.0` as 90, `12.1` as 121.
+
+    Raises:
+        UsageError: it is not a compute capability.
+    """
+    found = re.fullmatch(r"(?:sm_|compute_)?(\d{1,2})\.?(\d)", compute_capability.strip())
+    if found is None or int(found[1]) == 0:
+        raise UsageError(
+            f"{compute_capability} is not a compute capability.",
+            hint="For example 9.0 (H200) or 12.0 (RTX 5090); https://developer.nvidia.com/cuda-gpus lists them.",
+        )
+    return int(found[1]) * 10 + int(found[2])
+
+
+def named(arch: str) -> Code | None:
+    """Code called `sm_90a` or `compute_120`, of no size; None for another name."""
+    found = re.fullmatch(r"(sm|compute)_(\d{2,3})([af]?)", arch)
+    if found is None:
+        return None
+    suffix: Suffix = "a" if found[3] == "a" else "f" if found[3] == "f" else ""
+    return Code("machine" if found[1] == "sm" else "ptx", int(found[2]), suffix, 0, 0)
+
+
+def runs(code: Code, sm: int) -> bool:
+    """A GPU of architecture `sm` runs this code, after compiling it where it is PTX."""
+    if code.form == "machine":
+        return _machine_code_runs(code, sm)
+    if code.form != "ptx":
+        return False
+    if code.suffix == "a":
+        return _same(code.sm, sm)
+    return code.sm <= sm and (code.suffix != "f" or code.sm // 10 == sm // 10 or _same(code.sm, sm))
+
+
+def _machine_code_runs(code: Code, sm: int) -> bool:
+    if code.suffix == "a" or code.sm in INTEGRATED or sm in INTEGRATED:
+        return _same(code.sm, sm)
+    return code.sm // 10 == sm // 10 and code.sm <= sm
+
+
+def _same(one: int, other: int) -> bool:
+    return RENAMED.get(one, one) == RENAMED.get(other, other)
+
+
+def newest_ptx(cuda: str) -> tuple[int, int] | None:
+    """The newest PTX that a driver for CUDA `cuda` (`13.0`) compiles; None for CUDA that is not known here."""
+    major, minor = (int(part) for part in (*cuda.split("."), "0")[:2])
+    if major == 12:
+        minor = _PTX_MINOR_OF_CUDA_12[min(minor, len(_PTX_MINOR_OF_CUDA_12) - 1)]
+    return (_PTX_MAJOR[major], minor) if major in _PTX_MAJOR else None
+
+
+def container_verdict(container: Container, sm: int) -> tuple[ContainerVerdict, Code | None]:
+    """What a GPU does with one container, and the code it takes; None where it takes none.
+
+    The driver takes machine code where some runs, else the newest PTX that it may compile.
+    """
+    fitting = [code for code in container.codes if runs(code, sm)]
+    machine = [code for code in fitting if code.form == "machine"]
+    if machine:
+        return "native", max(machine, key=_precedence)
+    if fitting:
+        chosen = max(fitting, key=_precedence)
+        return ("empty" if chosen.code_bytes <= LARGEST_EMPTY_PTX_BYTES else "jit"), chosen
+    if not any(code.form in ("machine", "ptx") for code in container.codes):
+        return ("unknown" if any(code.form == "other" for code in container.codes) else "empty"), None
+    # A kind that is not known here may be one that this GPU runs.
+    return ("unknown" if any(code.form == "other" for code in container.codes) else "cannot"), None
+
+
+def _precedence(code: Code) -> tuple[int, str]:
+    return code.sm, code.suffix
+
+
+def verdict(containers: Iterable[Container], gpu: Gpu) -> Verdict:
+    """What a GPU does with the containers of one library."""
+    sm = sm_of(gpu.compute_capability)
+    newest = None if gpu.cuda_driver is None else newest_ptx(gpu.cuda_driver)
+    num: dict[ContainerVerdict, int] = dict.fromkeys(("native", "jit", "cannot", "unknown", "empty"), 0)
+    ptx_bytes = num_too_new = 0
+    for container in containers:
+        found, code = container_verdict(container, sm)
+        if found == "jit" and code is not None:
+            if newest is not None and code.ptx_version is not None and code.ptx_version > newest:
+                found = "cannot"
+                num_too_new += 1
+            else:
+                ptx_bytes += code.code_bytes
+        num[found] += 1
+    return Verdict(
+        compute_capability=gpu.compute_capability,
+        verdict=_of_library(num),
+        num_native=num["native"],
+        num_jit=num["jit"],
+        num_cannot=num["cannot"],
+        num_unknown=num["unknown"],
+        num_empty=num["empty"],
+        num_too_new=num_too_new,
+        ptx_bytes=ptx_bytes,
+    )
+
+
+def _of_library(num: dict[ContainerVerdict, int]) -> LibraryVerdict:
+    """NVIDIA's libraries keep kernels for one GPU in containers of their own, beside those for others: what cannot
+    run there is never called there, and does not make a library useless. So it is said apart."""
+    if num["jit"]:
+        return "jit"
+    if num["unknown"]:
+        return "unknown"
+    if num["native"]:
+        return "partial" if num["cannot"] else "native"
+    return "cannot" if num["cannot"] else "empty"

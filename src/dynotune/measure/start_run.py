@@ -130,7 +130,9 @@ def run_start(
     _refuse_unready(outcome, job, limit_s)
     after = caches.snapshot(found)
     held = {name: sum(files.values()) for name, files in after.files.items()}
-    return outcome, _start(arm, outcome, caches.growth(before, after), held, watched_on=purpose == "pilot")
+    return outcome, _start(
+        arm, outcome, caches.growth(before, after), held, watched_on=purpose == "pilot" and arm != "off"
+    )
 
 
 def _refuse_unready(outcome: Outcome, job: Job, limit_s: float) -> None:

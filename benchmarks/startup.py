@@ -170,7 +170,8 @@ def explained(env: dict[str, str], verdicts: list[str], found: dict[str, Any]) -
     rightly = wanted <= ids and ("ptx-jit-active" in ids) == compiles
     # Where nothing is kept, or nothing compiled, a warm cache saves nothing.
     rightly = rightly and (verdict == "faster" if keeps else verdict in ("same", "undecided"))
-    return {"wanted_findings": sorted(wanted), "explained": rightly}
+    # Where every block was void there is no answer that could be right.
+    return {"wanted_findings": sorted(wanted), "explained": rightly if found["num_blocks"] else None}
 
 
 def of_compiled(command: list[str], work: Path, pairs: int) -> dict[str, Any]:
@@ -287,7 +288,8 @@ def table(found: dict[str, Any]) -> str:
         times = "".join(seconds(case["median_s"][arm]) for arm in ("cold", "warm", "off"))
         ratio = case["ratios"]["cold"]
         shown = f"{ratio['ratio']:.2f}× {ratio['verdict']}" if ratio["ratio"] else f"{ratio['verdict']}"
-        said = f"{case['scan']}; {'rightly' if case['explained'] else 'NOT'}" if "scan" in case else ""
+        words = {True: "rightly", False: "NOT", None: "not judged"}
+        said = f"{case['scan']}; {words[case['explained']]}" if "scan" in case else ""
         findings = ", ".join(case["findings"]) or "no findings"
         lines.append(f"{name:<26}{times}  {shown:<18}  {said}  {findings}")
     return "\n".join(lines)

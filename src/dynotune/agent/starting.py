@@ -272,8 +272,8 @@ class Starting:
         type(handler).clear = clear
 
     def _register(self, handler: Any) -> None:
-        handler.register_start_callback(self._compilation_begins)
         handler.register_end_callback(self._compilation_ends)
+        handler.register_start_callback(self._compilation_begins)
 
     def _compilation_begins(self, *args: Any) -> None:
         if self._compiling_since is None:

@@ -321,8 +321,8 @@ class _Sitting:
             ratios.append(ratio(self._startup.blocks, arm, judgement))
         warnings = list(dict.fromkeys([*self._startup.warnings, *self._warnings]))
         warm = self._places.of("warm").caches
-        self._update(ratios=ratios, warnings=warnings, warm_caches=str(warm), finished=True)
-        self._update(**start_says.conclusions(self._startup, self._request.env))
+        self._update(ratios=ratios, warnings=warnings, warm_caches=str(warm))
+        self._update(**start_says.conclusions(self._startup, self._request.env), finished=True)
 
     def _update(self, **changes: object) -> None:
         self._startup = msgspec.structs.replace(self._startup, **changes)

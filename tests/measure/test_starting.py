@@ -273,7 +273,7 @@ def concluded(own=CUDA, env=None, facts=FACTS_OF_GPU, **added):
             for arm in ("cold", "off")
         ],
     )
-    return replace(startup, **start_says.conclusions(startup, env or {}))
+    return replace(startup, **start_says.conclusions(startup))
 
 
 def fair(blocks):

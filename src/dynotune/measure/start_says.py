@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from dynotune.doctor import Seen, examine
@@ -49,12 +48,12 @@ IN_WORDS: dict[Phase, str] = {
 }
 
 
-def conclusions(startup: Startup, env: Mapping[str, str]) -> dict[str, Any]:
+def conclusions(startup: Startup) -> dict[str, Any]:
     """Fields of `Startup` that follow from its starts."""
     found, unknown = findings(startup)
     return {
         "said": [*_saved(startup), *_compiled(startup), *_limits(startup), *_own(startup), *_left(startup)],
-        "to_set": to_set(startup, env),
+        "to_set": to_set(startup),
         "findings": found,
         "unknown": unknown,
     }
@@ -195,7 +194,7 @@ def _left(startup: Startup) -> list[str]:
     ]
 
 
-def to_set(startup: Startup, env: Mapping[str, str]) -> dict[str, str]:
+def to_set(startup: Startup) -> dict[str, str]:
     """Variables worth setting, and why; a value that stands for a folder of the user's begins with `/path`."""
     found: dict[str, str] = {}
     cold = starts(startup, "cold")

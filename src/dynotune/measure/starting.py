@@ -322,7 +322,7 @@ class _Sitting:
         warnings = list(dict.fromkeys([*self._startup.warnings, *self._warnings]))
         warm = self._places.of("warm").caches
         self._update(ratios=ratios, warnings=warnings, warm_caches=str(warm))
-        self._update(**start_says.conclusions(self._startup, self._request.env), finished=True)
+        self._update(**start_says.conclusions(self._startup), finished=True)
 
     def _update(self, **changes: object) -> None:
         self._startup = msgspec.structs.replace(self._startup, **changes)

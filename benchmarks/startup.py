@@ -27,6 +27,8 @@ from typing import Any
 import kept
 from hardware import RESULTS, without_places
 
+from dynotune.launch import caches
+
 NETS = Path(__file__).parent / "programs" / "compiled_nets.py"
 NUM_KERNELS = 150
 READY = "kernels ran"
@@ -264,14 +266,15 @@ def of_unpacked(net: str, command: list[str], work: Path, pairs: int) -> dict[st
         }
 
 
-def variables(caches: Path) -> dict[str, str]:
+def variables(folder: Path) -> dict[str, str]:
     """Those that lead a command to these caches, as `warm` and `unpack` write them down."""
-    words = shlex.split((caches / "environment.sh").read_text(), comments=True)
+    words = shlex.split((folder / "environment.sh").read_text(), comments=True)
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def num_files(folder: Path) -> int:
-    return sum(path.is_file() for path in folder.rglob("*"))
+    """Of what counts: no locks, nothing temporary."""
+    return sum(1 for _ in caches.entries(folder))
 
 
 def table(found: dict[str, Any]) -> str:

@@ -79,6 +79,16 @@ def test_a_picture_is_as_wide_as_it_should_be_whatever_the_ratio(speedup):
     assert picture.count("●") == 1
 
 
+def test_a_picture_says_where_an_interval_goes_on():
+    wide, other = (
+        Estimate(arm=arm, against="", phase="race", speedup=1.0, ci=ci, num_blocks=1)
+        for arm, ci in (("a", (1e-9, 3e9)), ("b", (0.9, 1.1)))
+    )
+    scale = _Scale.of([wide, other])
+    assert scale.picture(wide, "").plain.startswith("‹") and scale.picture(wide, "").plain.endswith("›")
+    assert not set("‹›") & set(scale.picture(other, "").plain)
+
+
 def test_where_the_step_is_not_known_there_is_no_bar():
     text = text_of(studies.rich(diagnosis=Unknown("the profiler could not start"), after=Unknown("not yet made")))
     assert "A step" not in text

@@ -191,16 +191,11 @@ def _bounds(study: Study) -> Table:
     ]
     rows = []
     for row in saved(study):
-        ends = " to ".join(map(_signed, row.ci)) if row.ci else words.UNKNOWN
-        gain = words.UNKNOWN if row.gain is None else _signed(row.gain)
+        gain, ends = words.saved(row.speedup), words.saved_interval(row.speedup_ci)
         rows.append(
             [row.candidate.id, words.fine_share(row.bound), gain, ends, row.word, row.candidate.bound_by or NOTHING]
         )
     return Table("Shares of the time as written", columns, rows)
-
-
-def _signed(share: float) -> str:
-    return f"{100 * share:.1f}%".replace("-", "−")
 
 
 def _pairs(study: Study) -> Table:

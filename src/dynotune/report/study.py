@@ -262,10 +262,15 @@ class _Scale:
         return round((PICTURE - 1) * math.log(clipped / self.low) / math.log(self.high / self.low))
 
     def picture(self, estimate: Estimate, style: str) -> Text:
-        """`│` at 1, the interval as a line, the estimate as a point."""
+        """`│` at 1, the interval as a line, the estimate as a point; `‹` and `›` where the interval goes on."""
         cells = [" "] * PICTURE
-        low, high = (self.column(end) for end in interval_of(estimate) or (estimate.speedup, estimate.speedup))
+        ends = interval_of(estimate) or (estimate.speedup, estimate.speedup)
+        low, high = map(self.column, ends)
         cells[low : high + 1] = "─" * (high + 1 - low)
+        if ends[0] < self.low:
+            cells[0] = "‹"
+        if ends[1] > self.high:
+            cells[-1] = "›"
         cells[self.column(1.0)] = "│"
         cells[self.column(estimate.speedup)] = "●"
         return Text("".join(cells), style=style)

@@ -109,13 +109,24 @@ class Joint:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A bound beside what was measured, both shares of the baseline's time."""
+    """A bound, a share of the baseline's time, beside what was measured."""
 
     candidate: Candidate
     bound: float
-    gain: float | None
-    ci: tuple[float, float] | None
+    speedup: float
+    speedup_ci: tuple[float, float] | None
     word: str
+
+    @property
+    def gain(self) -> float:
+        """The share of the baseline's time that was saved."""
+        return 1 - 1 / self.speedup
+
+    @property
+    def ci(self) -> tuple[float, float]:
+        """Of `gain`; itself alone where there is no interval."""
+        low, high = self.speedup_ci or (self.speedup, self.speedup)
+        return 1 - 1 / low, 1 - 1 / high
 
 
 def tried(study: Study) -> list[Tried]:
@@ -176,12 +187,11 @@ def saved(study: Study) -> list[Saved]:
         bound = row.candidate.bound
         if isinstance(bound, Unknown) or row.alone is None:
             continue
-        gain, ci = 1 - 1 / row.alone.speedup, None
-        if (ends := interval_of(row.alone)) is not None:
-            ci = (1 - 1 / ends[0], 1 - 1 / ends[1])
-        above = ci is not None and ci[0] > bound
-        rows.append(Saved(row.candidate, bound, gain, ci, "more than the bound" if above else "within the bound"))
-    return sorted(rows, key=lambda row: (-row.bound, -(row.gain or 0.0)))
+        ends = interval_of(row.alone)
+        above = ends is not None and 1 - 1 / ends[0] > bound
+        word = "more than the bound" if above else "within the bound"
+        rows.append(Saved(row.candidate, bound, row.alone.speedup, ends, word))
+    return sorted(rows, key=lambda row: (-row.bound, -row.gain))
 
 
 def medians(study: Study) -> tuple[float, float] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 
 import msgspec
 import pytest
@@ -108,6 +109,24 @@ def test_what_makes_it_slower_is_said_to() -> None:
     assert fates(study)["bad=1"] == "slower"
     assert "slower" in study.fates["bad=1"].reason
     assert study.confirmed is None or study.confirmed.verdict != "faster"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_cannot_gain_the_margin_is_said_so_with_an_interval_below_it(seed: int) -> None:
+    noise = Noise(sd=0.01, stalls=0.0)
+    study = tuned(Table({"good=1": 0.1}), [*IDLE, candidate("good=1")], seed=seed, noise=noise, budget_s=3000.0)
+    said = [fate.reason for fate in study.fates.values() if fate.reason.startswith("It cannot gain more than 1%")]
+    for reason in said:
+        high = re.search(r"to ([+−][\d.]+)%", reason)
+        assert high is not None and float(high[1].replace("−", "-")) <= 1.0, reason
+    assert seed or said
+
+
+def test_before_the_noise_is_known_nothing_is_called_useless() -> None:
+    wild = Noise(sd=0.05, stalls=0.0)
+    for seed in range(8):
+        study = tuned(Table({"good=1": 0.05}), [*IDLE, candidate("good=1")], seed=seed, noise=wild, budget_s=300.0)
+        assert not {"no-effect", "slower"} & set(fates(study).values())
 
 
 def test_where_nothing_helps_the_recipe_is_empty() -> None:

@@ -9,7 +9,7 @@ from dynotune.search import layout
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.fit import Gain
 from dynotune.search.joining import ARMS_A_BLOCK
-from dynotune.search.model import Model
+from dynotune.search.model import USUAL_RUNS, Model
 from dynotune.search.racing import added, fitted, taking_part
 from dynotune.search.running import Search
 
@@ -78,5 +78,7 @@ def _worth_knowing(gain: Gain) -> float:
 
 
 def _adds(model: Model, id_: str, chosen: dict[str, Setting]) -> Gain:
+    """To be given a chance, the usual noise is proof enough that there is no more; to be dropped it is not."""
     whole = frozenset(chosen)
-    return model.gain(whole, whole - {id_})
+    gain = model.gain(whole, whole - {id_})
+    return gain._replace(df=max(gain.df, min(model.df + int(USUAL_RUNS), gain.num_blocks + 1)))

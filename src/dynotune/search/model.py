@@ -94,7 +94,7 @@ class Model:
         holding = (self._rows[:, changed] > 0).any(axis=1)
         num_blocks = int((self._in_block @ holding > 0).sum())
         # Of what ran in one block, no other run can tell a stall from what it costs.
-        df = min(self.df + int(USUAL_RUNS), num_blocks + 1)
+        df = max(1, min(self.df, num_blocks + 1))
         return Gain(float(contrast @ self.mean), math.sqrt(max(0.0, variance)), df, num_blocks)
 
     def draw(self, rng: np.random.Generator) -> Array:

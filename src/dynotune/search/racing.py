@@ -18,9 +18,9 @@ from dynotune.search.fit import Fit, Gain
 from dynotune.search.model import Model
 from dynotune.search.running import Search, alone, estimate_of, fate_of_failure
 
-DROP_ERROR = 0.05
-# On fewer degrees of freedom a look drops nothing.
-LEAST_DF = 3
+DROP_ERROR = 0.025
+# On fewer degrees of freedom the noise is not known well enough for a look to drop anything.
+LEAST_DF = 8
 TOO_LATE = "The time was needed to prove what others gain."
 
 

@@ -141,7 +141,8 @@ def _from(estimate: Estimate | None) -> str:
     if estimate is None:
         return NOTHING
     unit = "switches" if estimate.phase == "screen" else "blocks" if estimate.num_blocks != 1 else "block"
-    return f"{PHASES[estimate.phase]}, {estimate.num_blocks} {unit}"
+    beside = f", beside {estimate.against}" if estimate.against else ""
+    return f"{PHASES[estimate.phase]}, {estimate.num_blocks} {unit}{beside}"
 
 
 def _worth(study: Study) -> Table:

@@ -117,9 +117,9 @@ def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
             kind = row.kind
             lines.append({"y": len(lines), "text": KINDS[kind], "head": True})
         at = len(lines)
-        line: dict[str, Any] = {"y": at, "text": words.plain(row.candidate.id, longest=LONGEST_LABEL)}
+        line: dict[str, Any] = {"y": at, "text": words.plain(row.name, longest=LONGEST_LABEL)}
         if row.shown is not None:
-            points.setdefault(kind, []).append((at, row.candidate.id, row.shown))
+            points.setdefault(kind, []).append((at, row.name, row.shown))
         else:
             line["note"] = "not measured" if kind in ("not-tried", "open") else "×  no measurement"
         lines.append(line)

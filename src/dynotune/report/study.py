@@ -226,7 +226,7 @@ def _cells(row: Tried) -> list[Text]:
     ci = interval_of(estimate) if estimate else None
     return [
         Text(KINDS[row.kind], style=STYLES[row.kind]),
-        Text(words.plain(row.candidate.id)),
+        Text(words.plain(row.name)),
         Text(words.times(estimate.speedup, digits=words.digits(ci)) if estimate else ""),
         Text(words.interval(ci) if estimate else "", style="dim"),
     ]

@@ -10,7 +10,7 @@ from typing import Literal
 
 from dynotune.report import words
 from dynotune.schema.facts import Unknown
-from dynotune.schema.study import Candidate, Estimate, FateKind, Objective, Phase, Study, Trial
+from dynotune.schema.study import Candidate, Estimate, FateKind, Objective, Phase, Study, Trial, without
 
 __all__ = [
     "BETTER",
@@ -76,7 +76,8 @@ class Tried:
     """A candidate with what became of it.
 
     Args:
-        alone: it alone against the baseline; None where no phase gave an estimate.
+        alone: it alone against the baseline, or where it needs another, beside that and against it; None where no
+            phase gave an estimate.
         worth: the whole against the whole without it.
     """
 
@@ -85,6 +86,12 @@ class Tried:
     reason: str
     alone: Estimate | None
     worth: Estimate | None
+
+    @property
+    def name(self) -> str:
+        """The setting, with that beside which it was tried where it means nothing alone."""
+        beside = self.alone.against if self.alone is not None else ""
+        return f"{self.candidate.id} beside {beside}" if beside else self.candidate.id
 
     @property
     def shown(self) -> Estimate | None:
@@ -237,13 +244,16 @@ def _tried(study: Study, candidate: Candidate) -> Tried:
         candidate=candidate,
         kind=fate.kind if fate else "open",
         reason=fate.reason if fate else "",
-        alone=_alone(study.estimates, candidate.id),
+        alone=_alone(study.estimates, candidate),
         worth=_worth(study, candidate),
     )
 
 
-def _alone(estimates: Sequence[Estimate], arm: str) -> Estimate | None:
-    own = [one for one in estimates if one.arm == arm and one.against == "" and sound(one)]
+def _alone(estimates: Sequence[Estimate], candidate: Candidate) -> Estimate | None:
+    if candidate.needs:
+        pairs = [one for one in estimates if one.phase == "join" and one.against in candidate.needs and sound(one)]
+        return next((one for one in reversed(pairs) if without(one.arm, candidate.id, ()) == one.against), None)
+    own = [one for one in estimates if one.arm == candidate.id and one.against == "" and sound(one)]
     for phase in PREFERRED:
         if of_phase := [one for one in own if one.phase == phase]:
             return of_phase[-1]
@@ -254,14 +264,15 @@ def _worth(study: Study, candidate: Candidate) -> Estimate | None:
     """Of ablation, the last whole against itself without this setting."""
     found = None
     for one in study.estimates:
-        if one.phase == "ablate" and one.against and sound(one) and _without(one.arm, candidate.id) == one.against:
+        if one.phase == "ablate" and sound(one) and _is_of(one, study, candidate):
             found = one
     return found
 
 
-def _without(key: str, setting: str) -> str:
-    """A key without one of its settings; the key itself where it is not one."""
-    return f" {key} ".replace(f" {setting} ", " ", 1).strip()
+def _is_of(estimate: Estimate, study: Study, candidate: Candidate) -> bool:
+    """Whether its arms differ by the candidate and what needs that."""
+    rest = without(estimate.arm, candidate.id, study.candidates)
+    return rest == estimate.against and (bool(rest) or estimate.arm != candidate.id)
 
 
 def _joint(together: list[str], estimate: Estimate, parts: Sequence[Estimate | None]) -> Joint:

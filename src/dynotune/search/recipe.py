@@ -18,6 +18,7 @@ from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Scalar
 from dynotune.schema.recipe import SCHEMA, Header, Proof, Recipe, proof_of
 from dynotune.schema.setting import Setting
+from dynotune.schema.study import without
 
 if TYPE_CHECKING:
     from dynotune.schema.comparison import Comparison
@@ -150,17 +151,11 @@ def _ablated(study: Study, setting: Setting) -> tuple[float, tuple[float, float]
         if estimate.phase != "ablate" or estimate.ci is None:
             continue
         low, high = estimate.ci
-        if _without(estimate.arm, setting) == estimate.against:
+        if without(estimate.arm, str(setting), study.candidates) == estimate.against:
             return estimate.speedup, (low, high), estimate.num_blocks
-        if _without(estimate.against, setting) == estimate.arm:
+        if without(estimate.against, str(setting), study.candidates) == estimate.arm:
             return 1 / estimate.speedup, (1 / high, 1 / low), estimate.num_blocks
     return None
-
-
-def _without(key: str, setting: Setting) -> str | None:
-    """The key of an arm without one of its settings; None where it has not got it. A value may hold spaces."""
-    before, found, after = f" {key} ".partition(f" {setting} ")
-    return f"{before} {after}".strip() if found else None
 
 
 # To settings

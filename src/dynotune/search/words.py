@@ -27,5 +27,9 @@ def interval(ci: tuple[float, float] | None) -> str:
     return f"95% interval {percent_interval(ci)}" if ci else "too few runs for an interval"
 
 
+def either(ids: list[str]) -> str:
+    return ids[0] if len(ids) == 1 else f"{', '.join(ids[:-1])} or {ids[-1]}"
+
+
 def names(ids: list[str]) -> str:
     return ", ".join(ids) if len(ids) < 3 else f"{', '.join(ids[:-1])} and {ids[-1]}"

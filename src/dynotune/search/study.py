@@ -24,8 +24,9 @@ from dynotune.search.running import OutOfTime, Search, Watcher, alone
 
 # Of the time left, what screening inside one process may take.
 SCREEN_SHARE = 0.1
-# Two settings left out in turn in two blocks, and four pairs; whether to leave more, the joint race decides itself.
-JOIN_LEAVES_RUNS = 18
+# Three settings left out in turn in three blocks, some pilots, and four pairs; whether to leave more, the joint race
+# decides itself. With less, short tunes find more than they can prove.
+JOIN_LEAVES_RUNS = 26
 
 
 def search(study: Study, bench: Bench, save: Callable[[Study], None], watcher: Watcher) -> Study:

@@ -143,7 +143,19 @@ def test_a_unit_that_both_sides_have_is_said_once():
     assert arrow("84.0 ms", "950 µs") == "84.0 ms → 950 µs"
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (85.4, "85 s"), (840, "14 min"), (7500, "2 h 5 min")])
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (85.4, "85 s"),
+        (150, "2.5 min"),
+        (300, "5 min"),
+        (590, "9.8 min"),
+        (599, "10 min"),
+        (840, "14 min"),
+        (7500, "2 h 5 min"),
+    ],
+)
 def test_long_times_are_said_in_minutes_and_hours(seconds, text):
     assert long_time(seconds) == text
 

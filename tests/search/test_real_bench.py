@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from dynotune.measure.request import Request
@@ -164,6 +165,20 @@ def test_a_small_budget_shortens_the_window_but_not_below_what_tells_something(r
     steps = [window for _, _, window, _, _ in runs.launched if window]
     assert steps[1] <= steps[0]
     assert steps[1] * 0.2 >= 1.0
+
+
+def test_a_plan_is_made_of_runs_as_short_as_the_time_left_asks_for(runs, tmp_path, monkeypatch):
+    bench = bench_in(tmp_path, budget_s=120.0)
+    bench.run(BASELINE, "pilot", 0)
+    long_s = bench.run_s(BASELINE)
+    planned = real_bench.study_window
+
+    def short(request, baseline, others, left_s, *, num_ahead):
+        assert left_s <= 120.0 and others == []
+        return msgspec.structs.replace(planned(request, baseline, others, left_s, num_ahead=num_ahead), num_steps=10)
+
+    monkeypatch.setattr(real_bench, "study_window", short)
+    assert bench.run_s(BASELINE) < long_s - 0.5
 
 
 def test_the_window_begins_when_the_batches_that_lay_ready_are_used_up(runs, tmp_path):

@@ -291,7 +291,9 @@ def test_what_a_budget_affords_grows_with_it() -> None:
     found = [affords(study, SimulatedBench(Table(), budget_s=60.0 * minutes)) for minutes in range(0, 60, 3)]
     for less, more in itertools.pairwise(found):
         assert less.num_runs <= more.num_runs and less.num_arms <= more.num_arms
-    assert found[0].num_arms == 0 and "too few" in found[0].text
+    assert found[0].num_arms == 0 and "too few" in found[0].text and "A longer --budget" in found[0].text
+    first = next(one for one in found if one.num_arms)
+    assert first.num_runs >= 8 + 3 + 2
     assert found[-1].num_arms == 12 and "all 12 settings" in found[-1].text
     for one in found:
         assert 2 * one.num_pairs + one.num_ablation_runs + one.num_arms <= max(one.num_runs, 0)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from dynotune.measure.protocol import Interrupted
 from dynotune.measure.request import Request
+from dynotune.report.study_story import spent_s
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis, Finding
@@ -236,8 +237,8 @@ def test_the_time_of_sittings_counts_and_the_pauses_do_not():
         Sitting("2026-01-02T10:00:00+00:00", "2026-01-02T10:00:30+00:00", ""),
         Sitting("2026-01-03T10:00:00+00:00"),
     ]
-    assert studies.elapsed_s(Study(**usual, sittings=sittings)) == 90.0
-    assert studies.elapsed_s(Study(**usual, sittings=sittings[:1], trials=[replace(TRIAL, began_s=100.0)])) == 105.0
+    assert spent_s(Study(**usual, sittings=sittings)) == 90.0
+    assert spent_s(Study(**usual, sittings=sittings[:1], trials=[replace(TRIAL, began_s=100.0)])) == 105.0
 
 
 def test_a_report_that_cannot_be_written_is_a_warning_and_the_recipe_stays(world, tmp_path):

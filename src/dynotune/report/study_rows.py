@@ -230,9 +230,11 @@ def level(study: Study, value: float) -> str:
 
 
 def long_time(seconds: float) -> str:
-    """Of a budget or a search: `45 s`, `14 min`, `2 h 5 min`."""
+    """Of a budget or a search: `45 s`, `2.5 min`, `14 min`, `2 h 5 min`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
+    if seconds < 595:
+        return f"{seconds / 60:.2g} min"
     minutes = round(seconds / 60)
     hours, rest = divmod(minutes, 60)
     return f"{minutes} min" if minutes < 100 else f"{hours} h" + (f" {rest} min" if rest else "")

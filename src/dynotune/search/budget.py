@@ -62,6 +62,9 @@ def afforded(left_s: float, run_s: float, num_candidates: int, num_beside: int =
     num_blocks = max(0, int((to_race - RUNS_A_CANDIDATE * num_arms) / RUNS_A_BLOCK)) if several else 0
     num_asked = num_arms, num_candidates, num_beside if num_arms else 0
     text = _in_words(num_runs, run_s, num_asked, num_blocks, num_ablation, num_pairs)
+    if num_arms == 0:
+        least = 2 * num_pairs + (3 if several else 1) + math.ceil(runs_a_candidate)
+        text = f"{text[:-1]}, which takes {least}. A longer --budget does it."
     return Afforded(
         num_runs=num_runs,
         num_arms=num_arms,

@@ -109,7 +109,8 @@ class RealBench:
             if key in self._planned_s:
                 return self._planned_s[key]
         if BASELINE.key in self._pilots:
-            return self._alone(self._pilots[BASELINE.key]).run_s
+            # As short as the time left asks for: a plan must not give up what a shorter window affords.
+            return self._window().run_s
         return self._study.run_s or self._guess_s
 
     def left_s(self) -> float:
@@ -275,9 +276,7 @@ class RealBench:
             return
         pilots = dict(self._pilots)
         baseline = pilots.pop(BASELINE.key)
-        window = study_window(
-            self._request, baseline, list(pilots.values()), self.left_s(), num_ahead=num_ahead(self._study.candidates)
-        )
+        window = self._window()
         cautions = summary.window_cautions(self._request, window)
         cautions += objective.cautions(self._study.objective, window.num_steps)
         for text in cautions:
@@ -301,6 +300,12 @@ class RealBench:
             if window.num_steps
             else f"Each run ends with its first steps; about {run_s:.0f} s."
         )
+
+    def _window(self) -> Window:
+        """Of all runs, by the pilots so far and the time left."""
+        others = [outcome for key, outcome in self._pilots.items() if key != BASELINE.key]
+        ahead = num_ahead(self._study.candidates)
+        return study_window(self._request, self._pilots[BASELINE.key], others, self.left_s(), num_ahead=ahead)
 
     def _alone(self, outcome: Outcome) -> Window:
         """The window of one arm; its length as it was fixed, where it was."""

@@ -108,6 +108,8 @@ def _choose(work: Search, plan: Afforded) -> None:
     in_turn = [one for one in taking_turns(work) if not one.needs]
     order = sorted(in_turn, key=lambda one: -screened.get(one.id, 1 + work.study.margin))
     reason = f"The budget affords {plan.num_arms} settings, and others may gain more."
+    if not plan.num_arms:
+        reason = "The budget affords too few runs to try it and prove it."
     work.settle({one.id: Fate("not-tried", reason) for one in order[plan.num_arms :]})
     settle_orphans(work)
 

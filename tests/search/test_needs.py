@@ -86,7 +86,7 @@ def test_where_what_it_needs_fails_it_is_in_no_run() -> None:
     assert kept(study) == set()
     assert study.fates[PREFETCH].kind == "not-tried"
     assert study.fates[PREFETCH].reason == (
-        "It means something only beside loader.num_workers=2 or loader.num_workers=4, out of the race."
+        "It means something only beside loader.num_workers=2 or 4, out of the race."
     )
 
 

@@ -16,7 +16,7 @@ from dynotune.search.bench import Arm, arm
 from dynotune.search.budget import affords
 from dynotune.search.study import search
 
-from .simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of
+from .simulated import OTHERS, Noise, Silent, SimulatedBench, Table, candidate, study_of
 
 # Without stalls: whether a proof succeeds among them is the benchmark's question.
 SOME_NOISE = Noise(sd=0.003, stalls=0.0)
@@ -230,6 +230,10 @@ def test_disturbed_runs_count_for_nothing_and_are_repeated() -> None:
 def test_a_machine_that_is_never_quiet_proves_nothing() -> None:
     study = tuned(Table({"good=1": 0.10}), [*IDLE[:3], candidate("good=1")], voids=0.9)
     assert study.recipe == [] and study.finished
+    assert re.search(r"Nothing is proved: .*\d+ of \d+ runs were disturbed from outside", study.verdict)
+    never = tuned(Table({"good=1": 0.10}), [*IDLE[:3], candidate("good=1", warms=False)], voids=1.1)
+    assert "disturbed from outside" in never.verdict
+    assert {fate.reason for fate in never.fates.values()} == {f"None of its runs counted: {OTHERS}."}
 
 
 # The budget

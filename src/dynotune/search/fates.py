@@ -22,6 +22,8 @@ from dynotune.search.running import Search, fate_of_failure
 LATE = "The time was up before it could be decided"
 # Of a gain worth having, to say how many pairs the noise asks for.
 WORTH_HAVING = 1.05
+# Of the runs; beyond, the verdict is that the machine was not quiet.
+MOST_VOID = 0.5
 _POWER_Z = 0.8416  # of 80%
 
 
@@ -87,15 +89,27 @@ def verdict(study: Study, spread: float | None) -> str:
     if not tried and not any(estimate.phase == "screen" for estimate in study.estimates):
         return "Nothing was tried: the time was too short."
     if study.winner:
-        return f"Nothing is proved: {words.names([str(one) for one in study.winner])} looked best. {LATE}."
+        why = _disturbed(study) or f"{LATE[0].lower()}{LATE[1:]}"
+        return f"Nothing is proved: {words.names([str(one) for one in study.winner])} looked best, but {why}."
     kinds = [study.fates[one.id].kind for one in study.candidates]
     number = f"{len(study.candidates)} settings" if len(study.candidates) > 1 else "one setting"
     if all(kind in ("failed", "out-of-memory", "rejected", "wrong-results") for kind in kinds):
         return f"Nothing is proved: none of the {number} could be measured."
+    if "unproved" in kinds and (disturbed := _disturbed(study)):
+        return f"Nothing is proved: {disturbed}."
     if "unproved" in kinds:
         doubt = f"; runs differ by {spread:.1%}" if spread is not None else ""
         return f"Nothing is proved: of {number}, {kinds.count('unproved')} could not be decided in the time{doubt}."
     return f"Nothing helps: none of the {number} makes a difference worth having."
+
+
+def _disturbed(study: Study) -> str:
+    """Said where most runs do not count; else empty."""
+    timed = [trial for trial in study.trials if trial.ended == "measured" and trial.block > 0]
+    num_void = sum(bool(trial.void) for trial in timed)
+    if num_void <= MOST_VOID * len(timed):
+        return ""
+    return f"{num_void} of {len(timed)} runs were disturbed from outside and do not count"
 
 
 def _fate(search: Search, one: Candidate, proved: list[Setting], rounds: list[Kept]) -> Fate:
@@ -117,6 +131,9 @@ def _fate(search: Search, one: Candidate, proved: list[Setting], rounds: list[Ke
     beside, gain = by_itself(model, one)
     if not gain.num_blocks and one.needs:
         return Fate("not-tried", f"It means something only beside {words.either(one.needs)}; it was in no run.")
+    if not gain.num_blocks and (void := [trial.void for trial in study.trials if trial.arm == one.id and trial.void]):
+        none = "None of its runs counted" if len(void) > 1 else "Its run did not count"
+        return Fate("unproved", f"{none}: {void[-1]}.")
     if not gain.num_blocks:
         return Fate("unproved", f"{LATE}: it was run once, unmeasured.")
     fate = _by_gain(search, gain if model.df >= LEAST_DF else gain._replace(df=0))

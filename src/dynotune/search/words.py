@@ -28,6 +28,10 @@ def interval(ci: tuple[float, float] | None) -> str:
 
 
 def either(ids: list[str]) -> str:
+    """`loader.num_workers=1 or 2`: a knob that all have is said once."""
+    knob = ids[0].partition("=")[0]
+    if all(id_.startswith(f"{knob}=") for id_ in ids):
+        ids = [ids[0], *(id_.removeprefix(f"{knob}=") for id_ in ids[1:])]
     return ids[0] if len(ids) == 1 else f"{', '.join(ids[:-1])} or {ids[-1]}"
 
 

@@ -101,6 +101,14 @@ def test_it_is_never_anywhere_without_what_it_needs_whatever_the_budget(seed: in
         assert complete(arm, ALL) == list(arm)
 
 
+def test_what_was_in_disturbed_runs_alone_is_not_said_to_be_in_none() -> None:
+    study = tuned(gains(workers=0.1, prefetch=0.1), voids=1.1)
+    ran = {str(setting) for joint in study.joint or [] for setting in joint}
+    assert PREFETCH in ran or PERSISTENT in ran
+    for id_ in (PREFETCH, PERSISTENT):
+        assert study.fates[id_].reason.startswith("None of its runs counted" if id_ in ran else "It was in no run")
+
+
 def test_alone_with_its_workers_it_is_raced_too() -> None:
     study = tuned(gains(workers=0.1, prefetch=0.1), [WORKERS[1], *BESIDE[:1]])
     assert "loader.num_workers=4" in kept(study)

@@ -250,3 +250,10 @@ def test_a_report_that_cannot_be_written_is_a_warning_and_the_recipe_stays(world
     results.write_results(folder, study, watcher)
     assert "could not be written" in watcher.warned[0]
     assert (folder / results.RECIPE).exists()
+
+
+def test_runs_that_do_not_count_are_counted_over_all_sittings():
+    trials = [replace(TRIAL, void=void) for void in ("", "swap", "", "another process")]
+    study = Study(id="s", command=["train"], cwd="/", budget_s=1.0, trials=trials)
+    assert studies.void_caution(study) == ["2 of 4 runs did not count, the last one as another process."]
+    assert studies.void_caution(replace(study, trials=trials[:1])) == []

@@ -16,7 +16,7 @@ from dynotune.search.ablation import Kept, outcome
 from dynotune.search.bench import arm
 from dynotune.search.budget import worth_trying
 from dynotune.search.fit import CONFIDENCE, Gain, counts, value_of
-from dynotune.search.racing import DROP_ERROR, LEAST_DF, by_itself, fitted, idle
+from dynotune.search.racing import DROP_ERROR, LEAST_DF, by_itself, fitted, idle, was_in_a_run
 from dynotune.search.running import Search, fate_of_failure
 
 LATE = "The time was up before it could be decided"
@@ -130,7 +130,10 @@ def _fate(search: Search, one: Candidate, proved: list[Setting], rounds: list[Ke
     model = fitted(search)
     beside, gain = by_itself(model, one)
     if not gain.num_blocks and one.needs:
-        return Fate("not-tried", f"It means something only beside {words.either(one.needs)}; it was in no run.")
+        only = f"it means something only beside {words.either(one.needs)}"
+        if was_in_a_run(search, one):
+            return Fate("unproved", f"None of its runs counted: {only}.")
+        return Fate("not-tried", f"It was in no run: {only}.")
     if not gain.num_blocks and (void := [trial.void for trial in study.trials if trial.arm == one.id and trial.void]):
         none = "None of its runs counted" if len(void) > 1 else "Its run did not count"
         return Fate("unproved", f"{none}: {void[-1]}.")

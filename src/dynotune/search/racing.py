@@ -117,12 +117,12 @@ def settle_orphans(search: Search) -> None:
     fates: dict[str, Fate] = {}
     for one in search.alive():
         if not has_company(one, alive):
-            kind: FateKind = "unproved" if _was_in_a_run(search, one) else "not-tried"
+            kind: FateKind = "unproved" if was_in_a_run(search, one) else "not-tried"
             fates[one.id] = Fate(kind, f"It means something only beside {words.either(one.needs)}, out of the race.")
     search.settle(fates)
 
 
-def _was_in_a_run(search: Search, one: Candidate) -> bool:
+def was_in_a_run(search: Search, one: Candidate) -> bool:
     return any(one.setting in joint and search.piloted(arm(joint).key) for joint in search.study.joint or [])
 
 

@@ -63,7 +63,6 @@ class RealBench:
         self._walls_s: dict[str, list[float]] = {}
         self._outcomes: list[Outcome] = []
         self._first_steps: dict[str, FirstStep] = {}
-        self._voids: list[str] = []
         for trial in study.trials:
             if _counts(trial):
                 self._walls_s.setdefault(trial.arm, []).append(trial.wall_s)
@@ -141,11 +140,7 @@ class RealBench:
 
     def cautions(self) -> list[str]:
         """What this sitting's runs give reason to be wary of."""
-        found = summary.warnings(self._outcomes) + objective.notes(self._study.objective, self._outcomes)
-        if self._voids:
-            num = len(self._outcomes)
-            found.append(f"{len(self._voids)} of {num} runs did not count, the last one as {self._voids[-1]}.")
-        return found
+        return summary.warnings(self._outcomes) + objective.notes(self._study.objective, self._outcomes)
 
     # One run
 
@@ -187,7 +182,6 @@ class RealBench:
         if not void and phase != "pilot":
             self._walls_s.setdefault(arm.key, []).append(self.elapsed_s() - began_s)
         if void:
-            self._voids.append(void)
             self._watcher.say(f"{_in_place(phase, block)}: {arm.key or 'the command as it is'} does not count: {void}")
         return trial("measured", value=value, void=void, time_to_first_step_s=_first_step_s(outcome))
 

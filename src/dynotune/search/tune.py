@@ -289,7 +289,7 @@ class _Sitting:
             guess_s=_guess_s(self.study),
         )
         found = search(self.study, self._bench, self._save, self._watcher)
-        warnings = [*found.warnings, *self._bench.cautions()]
+        warnings = [*found.warnings, *self._bench.cautions(), *void_caution(found)]
         self._save(msgspec.structs.replace(found, warnings=list(dict.fromkeys(warnings))))
 
     # Time and disk
@@ -307,6 +307,12 @@ class _Sitting:
         sitting = Sitting(_iso(self._began), _iso(now), by)
         self.study = msgspec.structs.replace(study, sittings=[*self._sittings, sitting])
         document.write(self._folder / FILE, self.study)
+
+
+def void_caution(study: Study) -> list[str]:
+    """How many runs of all sittings did not count, and why the last one of them."""
+    voids = [trial.void for trial in study.trials if trial.void]
+    return [f"{len(voids)} of {len(study.trials)} runs did not count, the last one as {voids[-1]}."] if voids else []
 
 
 def nothing_to_try(study: Study) -> str:

@@ -88,6 +88,7 @@ def _in_words(
     if num_arms == 0:
         return f"{runs}: too few to try a setting and prove it."
     tried = f"all {num_candidates}" if num_arms == num_candidates else f"{num_arms} of {num_candidates}"
+    tried = "both" if num_arms == num_candidates == 2 else tried
     parts = [f"{tried} settings tried" if num_candidates > 1 else "the one setting tried"]
     if num_beside:
         parts[0] += f" alone, {num_beside} only beside others"

@@ -125,7 +125,7 @@ def test_what_it_gains_is_told_beside_what_it_needs() -> None:
 def test_a_report_tells_it_beside_what_it_needs_and_gives_a_command_that_can_be_run() -> None:
     study = tuned(gains(workers=0.2, prefetch=0.1))
     row = next(row for row in tried(study) if row.candidate.id == PREFETCH)
-    assert row.name.startswith(f"{PREFETCH} beside loader.num_workers=")
+    assert row.name.startswith(f"{PREFETCH} beside num_workers=")
     assert row.alone is not None and row.worth is not None
     made = {command.what: command.line for command in compares(study)}
     (line,) = [line for what, line in made.items() if what.startswith(f"{PREFETCH} beside")]

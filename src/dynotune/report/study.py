@@ -188,15 +188,19 @@ class _Rows:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         pictured = options.max_width >= WIDTH_OF_PICTURES and not options.ascii_only
         widest = max(len(KINDS[row.kind]) for row in self.rows)
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-        table.add_column(no_wrap=True, min_width=widest)
-        table.add_column(overflow="ellipsis", no_wrap=True, ratio=1 if pictured else None)
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(no_wrap=True)
-        if pictured:
-            table.add_column(no_wrap=True, width=PICTURE)
         measured = [row for row in self.rows if row.shown is not None]
         shown = _chosen(measured)
+        # Names give way to figures.
+        figures = [[len(cell) for cell in _cells(row)[2:]] for row in shown]
+        ratio, ends = (max((row[at] for row in figures), default=0) for at in (0, 1))
+        room = options.max_width - (widest + ratio + ends + 8) - (PICTURE + 2 if pictured else 0)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+        table.add_column(no_wrap=True, min_width=widest)
+        table.add_column(overflow="ellipsis", no_wrap=True, ratio=1 if pictured else None, max_width=max(8, room))
+        table.add_column(justify="right", no_wrap=True, min_width=ratio)
+        table.add_column(no_wrap=True, min_width=ends)
+        if pictured:
+            table.add_column(no_wrap=True, width=PICTURE)
         scale = _Scale.of([row.shown for row in shown if row.shown is not None])
         for row in shown:
             table.add_row(

@@ -91,7 +91,8 @@ class Tried:
     def name(self) -> str:
         """The setting, with that beside which it was tried where it means nothing alone."""
         beside = self.alone.against if self.alone is not None else ""
-        return f"{self.candidate.id} beside {beside}" if beside else self.candidate.id
+        family = self.candidate.id.partition(".")[0] + "."
+        return f"{self.candidate.id} beside {beside.removeprefix(family)}" if beside else self.candidate.id
 
     @property
     def shown(self) -> Estimate | None:

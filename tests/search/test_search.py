@@ -279,6 +279,17 @@ def test_a_candidate_that_cannot_gain_the_margin_is_not_tried_unless_asked_for()
     assert fates(study)["asked=1"] != "not-tried"
 
 
+def test_the_time_set_aside_for_many_proofs_is_not_left_over_where_none_is_worth_one() -> None:
+    # Too noisy for anything to stand out after the race, and too short to join with all that the proofs want set aside.
+    candidates = [candidate("good=1", warms=False), candidate("idle=1", warms=False)]
+    for seed in range(6):
+        noise = Noise(sd=0.1, stalls=0.0)
+        study, bench, _ = run(
+            study_of(candidates, budget_s=300.0, seed=seed), Table({"good=1": 0.05}), budget_s=300.0, noise=noise
+        )
+        assert study.winner or bench.left_s() < 160.0, (seed, bench.left_s())
+
+
 def test_what_the_budget_does_not_afford_is_what_may_gain_least() -> None:
     candidates = [candidate(f"knob{at}=1", bound=0.02 + 0.02 * at) for at in range(12)]
     study, _, watcher = run(study_of(candidates), Table(), budget_s=300.0, noise=SOME_NOISE)

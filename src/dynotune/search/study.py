@@ -27,6 +27,8 @@ SCREEN_SHARE = 0.1
 # Three settings left out in turn in three blocks, some pilots, and four pairs; whether to leave more, the joint race
 # decides itself. With less, short tunes find more than they can prove.
 JOIN_LEAVES_RUNS = 26
+# A pilot and four pairs.
+ONE_PROOF_RUNS = 9
 
 
 def search(study: Study, bench: Bench, save: Callable[[Study], None], watcher: Watcher) -> Study:
@@ -84,7 +86,13 @@ def _winner(work: Search, reserve_s: float) -> list[Setting]:
         return [raced[0].setting] if work.pilot(alone(raced[0])) is None else []
     if work.study.joint is None:
         race(work, reserve_s)
-    join(work, min(reserve_s, JOIN_LEAVES_RUNS * work.bench.run_s(BASELINE)), more_pays)
+    run_s = work.bench.run_s(BASELINE)
+    join(work, min(reserve_s, JOIN_LEAVES_RUNS * run_s), more_pays)
+    look(work)
+    if found := whole(work):
+        return found
+    # Nothing is sure enough to be proved: what was left for proofs of several is better spent on knowing more.
+    join(work, min(reserve_s, ONE_PROOF_RUNS * run_s), more_pays)
     look(work)
     return whole(work)
 

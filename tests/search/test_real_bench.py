@@ -106,6 +106,18 @@ def test_a_later_arm_does_not_move_the_window(bench, runs):
     assert runs.launched[-1][1:3] == runs.launched[2][1:3]
 
 
+def test_runs_that_end_with_their_first_step_are_planned_once(runs, tmp_path):
+    request = Request(
+        command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path, objective="time-to-first-step"
+    )
+    bench = bench_in(tmp_path, request, objective="time-to-first-step")
+    pilots(bench, FAST)
+    trials = [bench.run(one, "confirm", block) for block in (1, 2) for one in (BASELINE, FAST)]
+    assert [trial.ended for trial in trials] == ["measured"] * 4
+    again = bench_in(tmp_path, request, objective="time-to-first-step", run_s=2.0, trials=trials)
+    assert again.run(BASELINE, "confirm", 3).ended == "measured"
+
+
 def test_each_arm_has_caches_of_its_own(bench, runs):
     pilots(bench, FAST, SLOW)
     bench.run(FAST, "race", 1)

@@ -19,7 +19,7 @@ from dynotune.search.fit import CONFIDENCE, Gain, counts, value_of
 from dynotune.search.racing import DROP_ERROR, LEAST_DF, by_itself, fitted, idle, was_in_a_run
 from dynotune.search.running import Search, fate_of_failure
 
-LATE = "The time was up before it could be decided"
+LATE = "The time was too short to decide it"
 # Of a gain worth having, to say how many pairs the noise asks for.
 WORTH_HAVING = 1.05
 # Of the runs; beyond, the verdict is that the machine was not quiet.

@@ -262,11 +262,7 @@ class RealBench:
 
     def _plan(self) -> None:
         """Fix the window of all runs, from the pilots so far; what was fixed holds."""
-        if (
-            self._study.window_steps is not None
-            and self._study.warmup_steps is not None
-            and self._study.run_s is not None
-        ):
+        if self._is_planned:
             return
         pilots = dict(self._pilots)
         baseline = pilots.pop(BASELINE.key)

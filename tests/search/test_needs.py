@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dynotune.report.study_commands import compares
 from dynotune.report.study_rows import tried
+from dynotune.schema.recipe import read, text, write
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study, without
 from dynotune.search import recipe as recipes
@@ -55,7 +56,7 @@ def gains(workers: float = 0.0, prefetch: float = 0.0) -> Table:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_it_is_found_beside_what_it_needs_and_proved_apart_from_it(seed: int) -> None:
+def test_it_is_found_beside_what_it_needs_and_proved_apart_from_it(seed: int, tmp_path) -> None:
     study = tuned(gains(workers=0.2, prefetch=0.1), seed=seed)
     assert kept(study) == {"loader.num_workers=4", PREFETCH}
     reason = study.fates["loader.num_workers=4"].reason
@@ -66,6 +67,14 @@ def test_it_is_found_beside_what_it_needs_and_proved_apart_from_it(seed: int) ->
     proofs = {proof.knob: proof.speedup for proof in made.proof}
     assert proofs["loader.prefetch_factor"] == pytest.approx(math.exp(0.1), rel=0.03)
     assert proofs["loader.num_workers"] == pytest.approx(math.exp(0.3), rel=0.04)
+    assert {proof.knob: proof.left_out_too for proof in made.proof} == {
+        "loader.num_workers": ["loader.prefetch_factor"],
+        "loader.prefetch_factor": [],
+    }
+    words = " ".join(text(made).replace("\n#", "").split())
+    assert "compared with all the other settings without it and loader.prefetch_factor, in" in words
+    write(tmp_path / "recipe.toml", made)
+    assert read(tmp_path / "recipe.toml").proof == made.proof
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -136,8 +136,10 @@ def _proof(study: Study, setting: Setting, confirmed: Comparison) -> Proof:
     effect = effect or knobs.get(setting.knob).effect
     found = _ablated(study, setting)
     if found is not None:
-        speedup, ci, num_blocks = found
-        return Proof(setting.knob, speedup, ci, num_blocks, effect, by="ablation", value=setting.value)
+        speedup, ci, num_blocks, too = found
+        return Proof(
+            setting.knob, speedup, ci, num_blocks, effect, by="ablation", value=setting.value, left_out_too=too
+        )  # fmt: skip
     assert confirmed.speedup is not None and confirmed.ci is not None
     return Proof(
         setting.knob, confirmed.speedup, confirmed.ci, confirmed.num_pairs, effect, by="confirmation",
@@ -145,16 +147,22 @@ def _proof(study: Study, setting: Setting, confirmed: Comparison) -> Proof:
     )  # fmt: skip
 
 
-def _ablated(study: Study, setting: Setting) -> tuple[float, tuple[float, float], int] | None:
-    """What the whole is worth over all but this setting, from the last ablation that tells."""
+def _ablated(study: Study, setting: Setting) -> tuple[float, tuple[float, float], int, list[str]] | None:
+    """What the whole is worth over all but this setting, from the last ablation that tells.
+
+    Last, the knobs that were left out with it.
+    """
+    needing = [one for one in study.candidates if str(setting) in one.needs]
     for estimate in reversed(study.estimates):
         if estimate.phase != "ablate" or estimate.ci is None:
             continue
         low, high = estimate.ci
         if without(estimate.arm, str(setting), study.candidates) == estimate.against:
-            return estimate.speedup, (low, high), estimate.num_blocks
+            too = [one.setting.knob for one in needing if without(estimate.arm, one.id, ()) is not None]
+            return estimate.speedup, (low, high), estimate.num_blocks, too
         if without(estimate.against, str(setting), study.candidates) == estimate.arm:
-            return 1 / estimate.speedup, (1 / high, 1 / low), estimate.num_blocks
+            too = [one.setting.knob for one in needing if without(estimate.against, one.id, ()) is not None]
+            return 1 / estimate.speedup, (1 / high, 1 / low), estimate.num_blocks, too
     return None
 
 

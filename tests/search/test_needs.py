@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.report.study_commands import compares
-from dynotune.report.study_rows import tried
+from dynotune.report.study_rows import saved, tried
 from dynotune.schema.recipe import read, text, write
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study, without
@@ -137,6 +137,7 @@ def test_a_report_tells_it_beside_what_it_needs_and_gives_a_command_that_can_be_
     assert row.name.startswith(f"{PREFETCH} beside num_workers=")
     assert row.alone is not None and row.worth is not None
     made = {command.what: command.line for command in compares(study)}
+    assert not any(one.candidate.needs for one in saved(study))
     (line,) = [line for what, line in made.items() if what.startswith(f"{PREFETCH} beside")]
     assert " loader.prefetch_factor=4 loader.num_workers=" in line and " --against loader.num_workers=" in line
     with_all = made["The recipe with and without loader.num_workers=4"]

@@ -193,7 +193,8 @@ def saved(study: Study) -> list[Saved]:
     rows = []
     for row in tried(study):
         bound = row.candidate.bound
-        if isinstance(bound, Unknown) or row.alone is None:
+        # Of what was measured beside another setting, the gain is no share of the baseline's time.
+        if isinstance(bound, Unknown) or row.alone is None or row.alone.against:
             continue
         ends = interval_of(row.alone)
         above = ends is not None and 1 - 1 / ends[0] > bound

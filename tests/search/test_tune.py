@@ -257,3 +257,16 @@ def test_runs_that_do_not_count_are_counted_over_all_sittings():
     study = Study(id="s", command=["train"], cwd="/", budget_s=1.0, trials=trials)
     assert studies.void_caution(study) == ["2 of 4 runs did not count, the last one as another process."]
     assert studies.void_caution(replace(study, trials=trials[:1])) == []
+
+
+def test_a_budget_that_the_diagnosis_alone_uses_up_is_what_the_error_names(world, tmp_path, monkeypatch):
+    def slow(request, watcher):
+        raise CannotRunHere("The plain run took longer than 0 s.", hint="Give more with --timeout.")
+
+    monkeypatch.setattr(studies, "gather", slow)
+    with pytest.raises(CannotRunHere) as caught:
+        begin(tmp_path, budget_s=0.0)
+    assert "--budget of 0 s is too short" in caught.value.hint
+    with pytest.raises(CannotRunHere) as caught:
+        begin(tmp_path, budget_s=600.0)
+    assert caught.value.hint == "Give more with --timeout."

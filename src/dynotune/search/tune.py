@@ -220,7 +220,12 @@ class _Sitting:
         self._watcher.say(f"The budget is {in_words(budget_s)}. First, what holds the command up.")
         began_s = time.monotonic()
         request = self._diagnosis_request([])
-        observation, _ = gather(request, self._watcher)
+        try:
+            observation, _ = gather(request, self._watcher)
+        except CannotRunHere as error:
+            if time.monotonic() - began_s >= budget_s:
+                error.hint = f"A --budget of {in_words(budget_s)} is too short for the diagnosis alone: give it more."
+            raise
         bounds: list[Ceiling] | Unknown = NOT_ASKED
         is_cheap = time.monotonic() - began_s <= MOST_OF_DIAGNOSIS * budget_s
         if is_cheap and _waits(observation) >= LEAST_WAIT:

@@ -124,6 +124,15 @@ def test_alone_with_its_workers_it_is_raced_too() -> None:
     assert all(kind.kind != "not-tried" for kind in study.fates.values())
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_of_workers_that_only_cost_it_is_decided_with_what_needs_them_while_there_is_time(seed: int) -> None:
+    costs = Table({"loader.num_workers=4": -0.4, PREFETCH: 0.02})
+    study = tuned(costs, [WORKERS[1], *BESIDE[:1]], seed=seed, budget_s=400.0)
+    assert kept(study) == set()
+    assert study.fates["loader.num_workers=4"].kind == "slower"
+    assert any(trial.phase == "join" for trial in study.trials)
+
+
 def test_what_it_gains_is_told_beside_what_it_needs() -> None:
     study = tuned(gains(workers=0.2, prefetch=0.1))
     (one,) = [one for one in study.estimates if one.against in NEEDED and PREFETCH in one.arm and one.phase == "join"]

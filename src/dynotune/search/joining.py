@@ -52,9 +52,8 @@ def join(search: Search, reserve_s: float, more_pays: Callable[[Search, Model, i
         if model.num_runs and (_settled(search, model, candidates) or not more_pays(search, model, block)):
             return
         block += 1
-        arms = _affordable(
-            search, _drawn(search, model, candidates, block), reserve_s, min(LEAST_ARMS, len(candidates))
-        )
+        drawn = _drawn(search, model, candidates, block)
+        arms = _affordable(search, drawn, reserve_s, min(LEAST_ARMS, len(candidates)))
         if not arms:
             return
         known = list(search.study.joint or [])
@@ -95,8 +94,10 @@ def _drawn(search: Search, model: Model, candidates: Sequence[Candidate], block:
     for candidate in sorted(candidates, key=lambda one: _num_runs(search, one)):
         if len(arms) >= LEAST_ARMS:
             break
-        if not candidate.needs:
-            arms.setdefault(candidate.id, arm([candidate.setting]))
+        beside = [one.setting for one in candidates if one.id in candidate.needs][:1]
+        one = arm([candidate.setting, *beside])
+        if search.failure(one.key) is None:
+            arms.setdefault(one.key, one)
     return list(arms.values())
 
 

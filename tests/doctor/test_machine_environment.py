@@ -207,12 +207,13 @@ def test_candidates_are_settings_that_exist(id_, case):
 def test_every_rule_on_machines_has_a_case_in_which_it_fires_is_silent_and_cannot_tell():
     from . import test_machine_gpu as gpu
     from . import test_machine_host as host
+    from . import test_startup_rules as startup
 
     ids = {each.id for each in all_rules().values() if each.scope == "machine"}
     for tables in (
-        (FIRES, gpu.FIRES, host.FIRES),
-        (SILENT, gpu.SILENT, host.SILENT),
-        (UNKNOWN, gpu.UNKNOWN, host.UNKNOWN),
+        (FIRES, gpu.FIRES, host.FIRES, startup.FIRES),
+        (SILENT, gpu.SILENT, host.SILENT, startup.SILENT),
+        (UNKNOWN, gpu.UNKNOWN, host.UNKNOWN, startup.UNKNOWN),
     ):
         assert {id_ for table in tables for id_ in table} == ids
 

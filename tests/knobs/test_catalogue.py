@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dynotune import knobs
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.knob import AllocConf, Constructor, Method
+from dynotune.schema.knob import AllocConf, Constructor, Env, Method
 from dynotune.schema.setting import Setting
 
 GPU = {
@@ -120,11 +120,34 @@ def test_any_text_is_a_setting_or_a_usage_error(text):
 
 
 @given(st.sampled_from([knob for knob in knobs.all_knobs() if knob.type == "int"]), st.integers())
-def test_a_whole_number_is_taken_exactly_when_it_is_not_below_the_minimum(knob, number):
+def test_a_whole_number_is_taken_exactly_when_it_lies_within_the_bounds(knob, number):
     try:
-        assert knobs.parse(f"{knob.id}={number}").value == number
+        # A variable's value stays text.
+        assert knobs.parse(f"{knob.id}={number}").value == (str(number) if isinstance(knob.site, Env) else number)
     except UsageError:
-        assert number < knob.minimum
+        assert number < knob.minimum or (knob.maximum is not None and number > knob.maximum)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("env.CUDA_CACHE_MAXSIZE=4294967297", "from 0 to 4294967296, or @unset"),
+        ("env.CUDA_CACHE_MAXSIZE=4G", "a whole number"),
+        ("env.CUDA_CACHE_MAXSIZE=", "a whole number"),
+        ("env.CUDA_CACHE_DISABLE=yes", "one of 0, 1"),
+        ("env.CUDA_MODULE_LOADING=EAGR", "one of LAZY, EAGER, DEFAULT"),
+        ("env.TORCHINDUCTOR_COMPILE_THREADS=0", "1 or more"),
+    ],
+)
+def test_a_variable_that_is_known_takes_what_its_reader_understands(text, hint):
+    with pytest.raises(UsageError) as error:
+        knobs.parse(text)
+    assert hint in error.value.hint
+
+
+@pytest.mark.parametrize("name", ["CUDA_CACHE_MAXSIZE", "TORCHINDUCTOR_COMPILE_THREADS", "CUDA_CACHE_DISABLE"])
+def test_a_variable_that_is_known_can_be_taken_away(name):
+    assert knobs.parse(f"env.{name}=@unset").value == "@unset"
 
 
 @pytest.mark.parametrize(

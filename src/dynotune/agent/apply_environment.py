@@ -14,6 +14,7 @@ import os
 import sys
 
 from .apply_site import Site, answer
+from .witness import seen_effect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,6 +128,9 @@ class EnvironmentSite(Site):
     def _read(self, setting: Planned, name: str) -> Answer:
         found = c_getenv(name)
         asked = None if setting["value"] == _UNSET else str(setting["value"])
+        effect = seen_effect(name, asked) if asked is not None and found == asked else None
+        if effect is not None:
+            return answer(setting, effect[0], effect[1], effect[0] == asked, _what_the_program_wrote(name))
         return answer(
             setting,
             _UNSET if found is None else found,

@@ -74,6 +74,7 @@ class Agent:
             log=self.log,
         )
         self._results = self._planned_results() if plan.get("guard") else None
+        self._starting = planned.starting(plan, self._event, self.log)
         self._recorder = profile or self._ceilings or self._screen or self._results
         self._steps = self._window.steps = Steps(
             grad_enabled=self._grad_enabled,
@@ -120,6 +121,8 @@ class Agent:
         atexit.register(self._finish)
         self._cover_exit()
         os.register_at_fork(after_in_child=self._forked)
+        if self._starting is not None:
+            self._starting.install(hooks)
 
     def _watch_fetching(self, hooks: AfterImport) -> None:
         from .state_workers import Fetching
@@ -184,6 +187,8 @@ class Agent:
         if self._plan.get("step_on"):
             self._guard("--step-on", marker.torch_is_here, torch, self.mark_step)
         self._guard("graphs", sources.cover_graph_replay, torch, self._replayed, self.log)
+        if self._starting is not None:
+            self._starting.torch_is_here(torch)
 
     def _cover_loaders(self, torch: Any) -> None:
         around = self._ceilings.around if self._ceilings is not None else None
@@ -227,6 +232,8 @@ class Agent:
         type(handler).clear = clear
 
     def _root_met(self, module: Any) -> None:
+        if self._starting is not None:
+            self._starting.root_met()
         if self._state is not None:
             self._guard("model", self._state.models.met, module)
         self._settings.on_root(module)
@@ -374,6 +381,8 @@ class Agent:
         It has a window if it is what does the work: when its parent has done nothing yet.
         """
         self._writer.reset_after_fork()
+        if self._starting is not None:
+            self._starting.forked()
         self._steps.reset_after_fork()
         if self._roots is not None:
             self._roots.reset_after_fork()

@@ -1,6 +1,9 @@
-"""What is done in place of a timed window, where the plan asks for it: a trace, ceilings, or screening."""
+"""What the plan asks for beside a timed window, or in its place: a trace, ceilings, screening, phases of the start."""
 
 from __future__ import annotations
+
+import sys
+from time import perf_counter
 
 from . import observe
 from .told import Told
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from .hooks import Log
     from .profile import Profile
     from .screen import Screen
+    from .starting import Starting
 
     Recorders = tuple[Optional[Profile], Optional[Ceilings], Optional[Screen]]
 
@@ -73,6 +77,16 @@ def recorders(
         )
         return None, None, screen
     return None, None, None
+
+
+def starting(plan: dict[str, Any], event: Event, log: Log) -> Optional[Starting]:
+    """Where it is asked what the start is made of. The bootstrap knows when this process came to its first line."""
+    if not plan.get("starting"):
+        return None
+    from .starting import Starting
+
+    package = sys.modules.get(__name__.rpartition(".")[0])
+    return Starting(getattr(package, "begun_s", perf_counter()), event, log)
 
 
 def _named(name: str, complete: Event) -> Event:

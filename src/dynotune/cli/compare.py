@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dynotune.cli import command_of
-from dynotune.cli.options import OBJECTIVES, check_json, environment, objective_called, runs_folder, seconds, write_json
+from dynotune.cli.options import (
+    OBJECTIVES,
+    check_json,
+    environment,
+    found_folder,
+    objective_called,
+    runs_folder,
+    seconds,
+    write_json,
+)
 from dynotune.schema.errors import CommandFailed, UsageError
 
 if TYPE_CHECKING:
@@ -142,7 +150,7 @@ def measure(request: Request, *, resume: str | None = None, quiet: bool = False)
         try:
             if resume is None:
                 return protocol.compare(request, watcher)
-            return protocol.resume(_folder_of(resume, request.base), request, watcher)
+            return protocol.resume(found_folder(resume, request.base, protocol.FILE), request, watcher)
         except protocol.Interrupted as stopped:
             usual = stopped.folder.parent == runs_folder(None)
             which = stopped.folder.name if usual else shlex.join([str(stopped.folder)])
@@ -172,14 +180,3 @@ def show(comparison: Comparison, json: str | None) -> None:
             command_exit_code=failed.exit_code,
             last_lines=tuple(failed.last_lines) if json == "-" else (),
         )
-
-
-def _folder_of(resume: str, base: Path) -> Path:
-    folder = Path(resume).absolute() if os.sep in resume else base / resume
-    if not folder.is_dir():
-        known = sorted(path.parent.name for path in base.glob("*/comparison.json"))[-3:]
-        raise UsageError(
-            f"There is no comparison {resume} in {base}.",
-            hint=f"The last ones are: {', '.join(known)}." if known else "Was it made with another --run-dir?",
-        )
-    return folder

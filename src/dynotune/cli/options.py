@@ -24,6 +24,25 @@ def runs_folder(run_dir: Path | None) -> Path:
     return user_state_path("dynotune") / "runs"
 
 
+def found_folder(resume: str, base: Path, file: str) -> Path:
+    """The folder of `--resume ID`: below `base`, or wherever a path says.
+
+    Args:
+        file: that tells such folders from others, `comparison.json`.
+
+    Raises:
+        UsageError: there is none.
+    """
+    folder = Path(resume).absolute() if os.sep in resume else base / resume
+    if not folder.is_dir():
+        known = sorted(path.parent.name for path in base.glob(f"*/{file}"))[-3:]
+        raise UsageError(
+            f"There is no {file.removesuffix('.json')} {resume} in {base}.",
+            hint=f"The last ones are: {', '.join(known)}." if known else "Was it made with another --run-dir?",
+        )
+    return folder
+
+
 def seconds(text: str | None, option: str) -> float | None:
     """`90`, `90s`, `15m` or `1.5h` in seconds.
 

@@ -25,7 +25,7 @@ Told = tuple[msgspec.Struct, Callable[[], "RenderableType"]]
 """The document, and what makes its report."""
 
 # What a folder may hold, the first that is there.
-IN_A_FOLDER = ("study.json", "comparison.json", "observation.json")
+IN_A_FOLDER = ("study.json", "comparison.json", "observation.json", "startup.json")
 RECIPE, PAGE = "recipe.toml", "report.html"
 LONGEST_RECIPE_BYTES = 1 << 20
 
@@ -175,6 +175,14 @@ def _examination(file: Path) -> Told:
     return found, lambda: examination_report(found, costs=costs)
 
 
+def _startup(file: Path) -> Told:
+    from dynotune.report.startup import startup_report
+    from dynotune.schema.startup import Startup
+
+    found = read(file, Startup)
+    return found, lambda: startup_report(found)
+
+
 READERS: dict[str, Callable[[Path], Told]] = {
     "study": _study,
     "comparison": _comparison,
@@ -184,6 +192,7 @@ READERS: dict[str, Callable[[Path], Told]] = {
     "trace_difference": _trace_difference,
     "memory_snapshot": _memory_snapshot,
     "examination": _examination,
+    "startup": _startup,
 }
 
 

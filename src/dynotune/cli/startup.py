@@ -7,12 +7,12 @@ import typer
 from dynotune.cli import with_command
 from dynotune.cli.startup_caches import pack, unpack, warm
 from dynotune.cli.startup_scan import scan
+from dynotune.cli.startup_time import time
 
-startup = typer.Typer(
-    no_args_is_help=True, help="What a start compiles: which GPU code is there, fill the caches, take them along."
-)
+startup = typer.Typer(no_args_is_help=True, help="JIT and compile caches, and the time to the first step.")
 
-startup.command(cls=with_command())(scan)
+startup.command()(scan)
+startup.command(cls=with_command())(time)
 startup.command(cls=with_command())(warm)
 startup.command(cls=with_command())(pack)
 startup.command(cls=with_command())(unpack)

@@ -202,3 +202,16 @@ LONG_START_S = 20.0
 """Until the first step: what compiling adds to it is then most of it."""
 RANKS_DIFFER = 0.05
 """Of a step, by which one rank waits for another."""
+
+# start
+
+SOME_OF_START_S = 1.0
+"""That a warm cache saves: below it nobody waits for a start."""
+MUCH_OF_START_S = 10.0
+"""That a warm cache saves: of a service that scales with its load, requests fail meanwhile."""
+LATE_STEPS_S = 0.05
+"""Of the steps after the first, together: what one request of a service may take beyond the others unnoticed."""
+SURELY_KEPT_BYTES = 256 << 20
+"""Of kernels that the driver compiled: the smallest limit that drivers have had by themselves."""
+COMPILING_PART = 0.2
+"""Of a cold start: below it, other numbers of processes that compile change it by less than starts differ."""

@@ -8,6 +8,7 @@ import re
 
 from dynotune.knobs import (
     allocator,
+    caches,
     compile,
     environment,
     host,
@@ -26,6 +27,7 @@ __all__ = ["all_knobs", "caution", "check_applies", "get", "parse"]
 
 _FAMILIES = (
     environment.KNOBS,
+    caches.KNOBS,
     loader.KNOBS,
     transfer.KNOBS,
     precision.KNOBS,
@@ -97,8 +99,24 @@ def parse(text: str) -> Setting:
         # An environment variable's value is taken as it stands, spaces and all.
         if "\0" in value:
             raise UsageError(f"The value of {knob_id} holds a NUL character, which no variable can.")
+        _refuse_unreadable(knob, value)
         return Setting(knob_id, value)
     return Setting(knob_id, _typed(knob, value.strip()))
+
+
+def _refuse_unreadable(knob: Knob, text: str) -> None:
+    """Refuse a value that whoever reads a known variable would take for another, or for none."""
+    if text == UNSET or (knob.type == "str" and not knob.values):
+        return
+    value = _converted(knob.type, text)
+    if value is None or _is_beyond(knob, value) or (knob.values and value not in knob.values):
+        raise UsageError(f"{knob.id} cannot be {text!r}.", hint=f"It takes {_allowed(knob)}.")
+
+
+def _is_beyond(knob: Knob, value: Scalar) -> bool:
+    if not isinstance(value, int | float):
+        return False
+    return (knob.minimum is not None and value < knob.minimum) or (knob.maximum is not None and value > knob.maximum)
 
 
 def _typed(knob: Knob, text: str) -> Scalar:
@@ -112,8 +130,7 @@ def _typed(knob: Knob, text: str) -> Scalar:
         value = next((known for known in knob.values if str(known).lower() == value.lower()), None)
     if isinstance(knob.site, AllocConf) and isinstance(value, str) and not _is_one_value(value):
         value = None
-    below = knob.minimum is not None and isinstance(value, int | float) and value < knob.minimum
-    if value is None or below or (knob.values and value not in knob.values):
+    if value is None or _is_beyond(knob, value) or (knob.values and value not in knob.values):
         raise UsageError(f"{knob.id} cannot be {text!r}.", hint=f"It takes {_allowed(knob)}.")
     return value
 
@@ -135,12 +152,15 @@ def _is_one_value(text: str) -> bool:
 
 
 def _allowed(knob: Knob) -> str:
+    unset = f", or {UNSET} to take the variable away" if isinstance(knob.site, Env) else ""
     if knob.values:
-        return "one of " + ", ".join(str(value) for value in knob.values)
+        return "one of " + ", ".join(str(value) for value in knob.values) + unset
     words = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text"}[knob.type]
-    if isinstance(knob.site, Env):
-        return f"any text, or {UNSET} to take the variable away"
-    return words if knob.minimum is None else f"{words}, {knob.minimum:g} or more"
+    if isinstance(knob.site, Env) and knob.type == "str":
+        return f"any text{unset}"
+    if knob.minimum is not None and knob.maximum is not None:
+        return f"{words} from {knob.minimum:.0f} to {knob.maximum:.0f}{unset}"
+    return f"{words}{unset}" if knob.minimum is None else f"{words}, {knob.minimum:g} or more{unset}"
 
 
 def check_applies(setting: Setting, facts: Facts) -> None:

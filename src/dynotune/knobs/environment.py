@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from dynotune.knobs import caches
 from dynotune.schema.knob import Env, Knob
 from dynotune.schema.setting import Setting
 
@@ -27,7 +28,8 @@ def loads_code(setting: Setting) -> bool:
 
 def for_variable(name: str) -> Knob:
     """The knob `env.NAME`."""
-    return Knob(
+    known = next((knob for knob in caches.KNOBS if knob.id == f"env.{name}"), None)
+    return known or Knob(
         id=f"env.{name}",
         site=Env(name),
         type="str",

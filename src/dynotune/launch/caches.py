@@ -16,14 +16,17 @@ from dynotune.schema.cache_pack import is_compilers
 from dynotune.schema.caches import Cache, CacheName, Growth
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
+from dynotune.schema.setting import UNSET, Setting
 
 __all__ = [
+    "VARIABLES",
     "Snapshot",
     "clear",
     "counts",
     "entries",
     "environment",
     "growth",
+    "named",
     "own_environment",
     "places",
     "read_variables",
@@ -33,7 +36,7 @@ __all__ = [
     "write_variables",
 ]
 
-_VARIABLES = {
+VARIABLES: dict[str, CacheName] = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "TRITON_CACHE_DIR": "triton",
     "CUDA_CACHE_PATH": "cuda",
@@ -54,7 +57,7 @@ def environment(folder: Path) -> dict[str, str]:
         CannotRunHere: it cannot be made.
     """
     try:
-        for name in _VARIABLES.values():
+        for name in VARIABLES.values():
             (folder / name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CannotRunHere(
@@ -66,7 +69,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def variables(folder: Path) -> dict[str, str]:
     """As `environment`; nothing is made."""
-    return {variable: str(folder / name) for variable, name in _VARIABLES.items()}
+    return {variable: str(folder / name) for variable, name in VARIABLES.items()}
 
 
 def own_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
@@ -91,7 +94,7 @@ def read_variables(folder: Path) -> dict[str, str] | None:
     except (OSError, ValueError):
         return None
     found = dict(word.split("=", 1) for word in words if "=" in word)
-    return {name: value for name, value in found.items() if is_compilers(name) or name in _VARIABLES}
+    return {name: value for name, value in found.items() if is_compilers(name) or name in VARIABLES}
 
 
 def write_variables(folder: Path, chosen: Mapping[str, str]) -> None:
@@ -108,6 +111,16 @@ def write_variables(folder: Path, chosen: Mapping[str, str]) -> None:
         raise CannotRunHere(
             f"Cannot write in {folder}: {error.strerror}.", hint="Name another folder with --caches."
         ) from error
+
+
+def named(settings: Sequence[Setting], cwd: Path) -> dict[str, Path]:
+    """Folders that settings give to caches, by their variables: these take the place of an arm's own."""
+    folders = {}
+    for setting in settings:
+        variable = setting.knob.removeprefix("env.")
+        if variable in VARIABLES and setting.value != UNSET:
+            folders[variable] = Path(os.path.normpath(cwd.absolute() / str(setting.value)))
+    return folders
 
 
 def clear(folder: Path) -> None:

@@ -41,8 +41,12 @@ def outside(sampler: probe.Sampler, run: Run) -> probe.Judgement | None:
         if process.trace is not None and process.trace.begin_s is not None and process.trace.end_s is not None
     ]
     if not spans and run.purpose == "measured" and run.launched_s is not None and sampler.samples:
-        # Up to the first step: sampling begins just after the launch.
-        firsts = [process.time_to_first_step_s for process in run.processes if process.time_to_first_step_s is not None]
+        # Up to the first step, or to the line that was waited for: sampling begins just after the launch.
+        firsts = (
+            [run.ready_s]
+            if run.ready_s is not None
+            else [process.time_to_first_step_s for process in run.processes if process.time_to_first_step_s is not None]
+        )
         begin_s = max(run.launched_s, sampler.samples[0].time_s)
         spans = [(begin_s, run.launched_s + first_s) for first_s in firsts if run.launched_s + first_s > begin_s]
     if not spans:

@@ -26,7 +26,8 @@ def value(outcome: Outcome, objective: Objective, unit: summary.Unit) -> float:
 
     - `throughput`: wall time of the window a sample, or a step.
     - `latency-p99`: 99th percentile of the window's single steps, each synchronised, of the slowest rank; seconds.
-    - `time-to-first-step`: from the launch to the end of the first step, of the slowest rank; seconds.
+    - `time-to-first-step`: from the launch to the end of the first step, of the slowest rank, or to the line of output
+      that was waited for; seconds.
     - `memory`: the allocators' peaks over all devices of all ranks; without a device, the peak of the whole tree.
     - `energy`: of the GPUs that it used, in the window, a sample, or a step.
 
@@ -145,6 +146,8 @@ def _rank(num: int) -> int:
 
 
 def _time_to_first_step_s(outcome: Outcome) -> float:
+    if outcome.run.ready_s is not None:
+        return outcome.run.ready_s
     firsts = [record.steps[0].end_s for record in outcome.records if record.steps]
     if not firsts:
         raise StatisticsError(f"{outcome.run.id} made no step.")

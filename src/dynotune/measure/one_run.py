@@ -13,7 +13,7 @@ from dynotune.launch import caches, environment
 from dynotune.launch.launcher import Exit, Launched, start
 from dynotune.launch.record import Record, Records, read_back, summarise
 from dynotune.launch.run_folder import has_room, last_lines
-from dynotune.measure import beside
+from dynotune.measure import beside, ready
 from dynotune.measure.request import Request
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName
@@ -39,6 +39,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         keep: folders that stay writable for real, such as caches.
         finish: let the command run to its own end.
         memory: watch how much memory the tree has.
+        ready_on: a line of its output that ends the run; None where steps do.
     """
 
     id: str
@@ -53,6 +54,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     keep: list[Path] = []
     finish: bool = False
     memory: bool = False
+    ready_on: str | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +64,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         records: of the processes that made steps, each rank once; `all_records`: of the others too.
         warmup_steps: asked for; None for a pilot.
         outside: what the sampler says of the window; None where there was none.
+        ready_at_exit: the line that was waited for came when the command ended.
     """
 
     run: Run
@@ -71,6 +74,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     all_records: list[Record] = []
     warmup_steps: int | None = None
     outside: probe.Judgement | None = None
+    ready_at_exit: bool = False
 
     @property
     def windows(self) -> list[Window]:
@@ -174,7 +178,7 @@ def run_settings(
             guard=guard,
         ),
         sandbox=request.sandbox,
-        keep=[cache_folder],
+        keep=[cache_folder, *caches.named(settings, request.cwd).values()],
         finish=request.finish and purpose != "guard",
         memory=request.objective == "memory" and purpose == "measured",
     )
@@ -204,7 +208,11 @@ def launch(job: Job, *, folder: Path, limit_s: float, enough: Callable[[list[Rec
             memory=job.memory,
         )
         with sampler:
-            ended_by, exit_ = _watch(launched, sampler, folder, job.plan.window_steps, limit_s, job.finish, enough)
+            if job.ready_on is None:
+                ended_by, exit_ = _watch(launched, sampler, folder, job.plan.window_steps, limit_s, job.finish, enough)
+                waited = ready.Waited(ended_by, exit_, None)
+            else:
+                waited = ready.watch(launched, sampler, folder, ready.expression(job.ready_on), limit_s)
     records = Records(folder).update()
     processes = [summarise(record, launched_s) for record in records]
     energy = beside.energy(sampler.samples, processes)
@@ -216,8 +224,8 @@ def launch(job: Job, *, folder: Path, limit_s: float, enough: Callable[[list[Rec
         settings=job.settings,
         started_s=started_s,
         wall_s=time.perf_counter() - launched_s,
-        exit_code=exit_.status,
-        ended_by=ended_by,
+        exit_code=waited.exit.status,
+        ended_by=waited.ended_by,
         sandbox=launched.sandbox,
         changed_files=launched.changed_files,
         processes=processes,
@@ -226,6 +234,7 @@ def launch(job: Job, *, folder: Path, limit_s: float, enough: Callable[[list[Rec
         energy_j=energy if isinstance(energy, Unknown) else energy.joules,
         energy_from="" if isinstance(energy, Unknown) else energy.source,
         peak_tree_bytes=beside.peak_tree_bytes(sampler.samples),
+        ready_s=None if waited.ready_s is None else waited.ready_s - launched_s,
     )
     document.write(folder / "run.json", run)
     return Outcome(
@@ -236,6 +245,7 @@ def launch(job: Job, *, folder: Path, limit_s: float, enough: Callable[[list[Rec
         records=stepping(records),
         warmup_steps=job.plan.warmup_steps,
         outside=beside.outside(sampler, run),
+        ready_at_exit=waited.at_exit,
     )
 
 

@@ -68,6 +68,10 @@ def compare(request: Request, watcher: Watcher) -> Comparison:
         finish=request.finish,
         facts={**facts, **probe.environment.facts(request.env)},
     )
+    cautions = summary.cache_cautions(request)
+    for caution in cautions:
+        watcher.warn(caution)
+    comparison = msgspec.structs.replace(comparison, warnings=cautions)
     document.write(folder / FILE, comparison)
     return _sit(request, folder, watcher)
 

@@ -24,6 +24,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         timeout_s: for each run; None for a limit from what the pilots took.
         budget_s: for the whole comparison; None for no limit.
         objective: what is compared; lower is better of all of them.
+        ready_on: a line of the command's output that ends its start, where no step can be seen.
     """
 
     command: list[str]
@@ -45,6 +46,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     lock: bool = True
     finish: bool = False
     objective: Objective = "throughput"
+    ready_on: str | None = None
 
     def arm(self, name: ArmName) -> list[Setting]:
         return self.settings if name == "candidate" else self.against

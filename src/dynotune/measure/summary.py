@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from dynotune.launch import caches
 from dynotune.measure.one_run import Outcome
 from dynotune.measure.pilot import SHORT_WINDOW_S
 from dynotune.measure.pilot import Window as PlannedWindow
@@ -191,6 +192,23 @@ def window_cautions(request: Request, window: PlannedWindow) -> list[str]:
             f"The window is {1000 * window.window_s:.0f} ms long: little noise is too much. Lengthen it with --steps, "
             "or let the command run longer."
         )
+    return found
+
+
+def cache_cautions(request: Request) -> list[str]:
+    """What holds of caches that settings put elsewhere: there no arm has its own, and nothing is emptied."""
+    of_arm = {arm: caches.named(request.arm(arm), request.cwd) for arm in ("baseline", "candidate")}
+    found = []
+    shared = set(of_arm["baseline"].values()) & set(of_arm["candidate"].values())
+    for folder in sorted(shared):
+        found.append(f"Both arms keep their caches in {folder}: what the first compiles, the other finds.")
+    for arm, folders in of_arm.items():
+        for variable, folder in folders.items():
+            what = f"The {arm} keeps what it compiles in {folder}, as env.{variable} says"
+            if request.caches == "cold":
+                found.append(f"{what}: that is yours and never emptied, so its runs are not cold.")
+            elif folder not in shared and folder.is_dir() and any(folder.iterdir()):
+                found.append(f"{what}, and finds there what is there already.")
     return found
 
 

@@ -126,4 +126,4 @@ def _example(knob: Knob) -> str:
         return "true"
     if knob.type == "str":
         return "VALUE"
-    return f"{max(2, knob.minimum or 0):g}"
+    return f"{max(2, knob.minimum or 0):g}" if knob.maximum is None else f"{knob.maximum:.0f}"

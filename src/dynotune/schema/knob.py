@@ -76,7 +76,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
         site: where it is set and read back.
         type: what a value is parsed as.
         values: the values that exist; empty when any value of the type does.
-        minimum: smallest number allowed.
+        minimum, maximum: smallest and largest number allowed.
         default: what holds when nobody sets it, in words.
         when: latest moment at which setting it still works.
         effect: what it may change besides speed.
@@ -93,6 +93,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     type: Literal["bool", "int", "float", "str"]
     values: tuple[Scalar, ...] = ()
     minimum: float | None = None
+    maximum: float | None = None
     default: str
     when: When
     effect: Effect

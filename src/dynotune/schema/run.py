@@ -100,6 +100,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         observe: say at the window's end what the process is like (event `state`), and note what happened in each step.
         sync_steps: wait for the device at the end of each step, for the time of single ones.
         guard: note losses or outputs (event `guard`), in place of a timed window.
+        starting: note what the start is made of (events `span`).
     """
 
     schema: str = "dynotune.plan/1"
@@ -116,6 +117,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     sync_steps: bool = False
     guard: GuardPlan | None = None
     screen: ScreenPlan | None = None
+    starting: bool = False
 
 
 class Readback(msgspec.Struct, frozen=True):
@@ -252,6 +254,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         energy_j: of the GPUs that it used, in the window; `energy_from`: NVML's counter of energy, or power that was
             sampled and summed up.
         peak_tree_bytes: memory of all its processes together, pages that they share counted once; sampled.
+        ready_s: from the launch to the line of output that was waited for; None where none was.
     """
 
     schema: str = "dynotune.run/1"
@@ -272,3 +275,4 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     energy_j: float | Unknown = Unknown("there was no window, or it was not asked for")
     energy_from: Literal["", "counter", "power"] = ""
     peak_tree_bytes: int | Unknown = Unknown("it was not asked for")
+    ready_s: float | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.machinery
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,14 +17,16 @@ if TYPE_CHECKING:
 
 
 def _load_agent(here: str) -> None:
+    begun_s = time.perf_counter()
     folder = os.path.dirname(here)
     loader = importlib.machinery.SourceFileLoader("_dynotune_agent", os.path.join(folder, "__init__.py"))
     spec = importlib.machinery.ModuleSpec("_dynotune_agent", loader, origin=loader.path, is_package=True)
     path = spec.submodule_search_locations = [folder]
     spec.has_location = True
-    agent = type(sys)("_dynotune_agent")
+    agent: Any = type(sys)("_dynotune_agent")
     agent.__spec__, agent.__loader__, agent.__file__ = spec, loader, loader.path
     agent.__path__, agent.__package__ = path, "_dynotune_agent"
+    agent.begun_s = begun_s
     sys.modules["_dynotune_agent"] = agent
     loader.exec_module(agent)
     agent.start()

@@ -17,7 +17,6 @@ from dynotune.doctor.bounds import (
     severity_of,
     waits_for_host,
 )
-from dynotune.doctor.machine import known
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding
@@ -209,43 +208,6 @@ def cudagraph_rerecord(seen: Seen) -> Iterator[Finding]:
         evidence=[f"modes: {', '.join(compilation.modes)}"],
         where=place_of([], main_model(seen)),
         remedy="Pad inputs to a few shapes, or set torch._inductor.config.triton.cudagraph_skip_dynamic_graphs.",
-    )
-
-
-@rule("program")
-def compile_cold_cache(seen: Seen) -> Iterator[Finding]:
-    """Each start in a container compiles anew.
-
-    Sees: a compiled program that took long to its first step, in a container, with the compiler's cache in a folder
-    that goes with it.
-
-    Costs: the time that compiling takes, at each start of a new container.
-
-    Wrong when: the folder is on a volume that stays.
-    """
-    compilation = _compiled(seen)
-    if compilation is None or not compilation.num_graphs:
-        return
-    if known(seen, "host.container") is None:
-        return
-    started_s = seen.timing.time_to_first_step_s
-    if started_s is None or started_s < policy.LONG_START_S:
-        return
-    folder = seen.variable("TORCHINDUCTOR_CACHE_DIR")
-    if folder is not None and not folder.startswith("/tmp"):
-        return
-    yield Finding(
-        id="compile-cold-cache",
-        severity="low",
-        kind="start",
-        claim="What torch.compile makes is kept in a folder of the container, and goes with it.",
-        share=Unknown("it costs time before the first step"),
-        evidence=[
-            f"{started_s:.0f} s to the first step, {compilation.num_graphs} graphs",
-            f"TORCHINDUCTOR_CACHE_DIR: {folder or 'not set: a folder in /tmp'}",
-            seen.mentions("host.container"),
-        ],
-        remedy="Set TORCHINDUCTOR_CACHE_DIR (and TRITON_CACHE_DIR) to a folder on a volume that stays.",
     )
 
 

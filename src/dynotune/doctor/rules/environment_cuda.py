@@ -1,4 +1,4 @@
-"""What the build of torch, the driver and CUDA's libraries do together: start-up, kernels for this GPU, workspaces."""
+"""What the build of torch, the driver and CUDA's libraries do together, and workspaces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dynotune.doctor import policy
 from dynotune.doctor.machine import (
     NOT_MEASURED,
     gpus,
-    is_on,
     known,
     no_gpu,
     place_of,
@@ -18,11 +17,10 @@ from dynotune.doctor.machine import (
     unset,
     version,
     weighed,
-    whole_number,
 )
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen
-from dynotune.schema.diagnosis import Finding, Severity
+from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 
 REGEX_FROM, REGEX_UNTIL = (2, 0), (2, 13)
@@ -31,7 +29,6 @@ PRODUCTS = frozenset(
     f"aten::{name}"
     for name in ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "_addmm_activation", "_scaled_mm", "_int_mm")
 )
-FORCED_JIT = ("CUDA_FORCE_PTX_JIT", "CUDA_FORCE_JIT")
 
 
 @rule("machine")
@@ -81,146 +78,6 @@ def torch_without_cuda(seen: Seen) -> Iterator[Finding]:
             evidence=[seen.mentions(name) for name in ("gpu.name", "torch.version", "python.executable")],
             remedy="Install a CUDA build: https://pytorch.org/get-started/locally/ names it for your driver.",
         )
-
-
-@rule("machine")
-def ptx_jit_active(seen: Seen) -> Iterator[Finding]:
-    """torch has no machine code for this GPU.
-
-    Sees: the architectures that torch was built for against the GPU's compute capability; or a variable that makes the
-    driver compile all kernels.
-
-    Costs: the driver compiles each kernel at its first use, seconds to many minutes, kept in a cache. Kernels for an
-    older architecture may also be slower.
-
-    Wrong when: nothing but kernels compiled at run time, as by Triton, is used.
-    """
-    if no_gpu(seen) or ("torch.cuda" in seen.observation.facts and seen.observation.facts["torch.cuda"] is None):
-        return
-    forced = [name for name in FORCED_JIT if is_on(seen.variable(name))]
-    if forced:
-        yield Finding(
-            id="ptx-jit-active",
-            severity="medium",
-            kind="start",
-            claim=f"{forced[0]} makes the driver compile every kernel, though torch has machine code.",
-            share=0.0,
-            evidence=told(seen, *forced),
-            where=place_of(seen, forced[0]),
-            candidates=unset(*forced),
-            remedy="Take it away.",
-        )
-        return
-    if seen.truth("torch.runs_natively"):
-        return
-    capability = version(seen.text("gpu.compute_capability"))
-    compilable = any(_capability(name) <= capability for name in seen.words("torch.arch_list") if "compute_" in name)
-    yield Finding(
-        id="ptx-jit-active",
-        severity="high",
-        kind="start" if compilable else "correctness",
-        claim="torch has no machine code for this GPU: the driver compiles each kernel at its first use."
-        if compilable
-        else "torch has no kernels that run on this GPU.",
-        share=0.0 if compilable else NOT_MEASURED,
-        evidence=[seen.mentions(name) for name in ("gpu.compute_capability", "torch.arch_list", "torch.version")],
-        remedy="Install a torch whose list of architectures holds this GPU's, and build extensions for it "
-        "(TORCH_CUDA_ARCH_LIST).",
-    )
-
-
-def _capability(arch: str) -> tuple[int, ...]:
-    """`compute_90` is (9, 0), `sm_120a` is (12, 0)."""
-    digits = re.search(r"_(\d+)(\d)", arch)
-    return (int(digits[1]), int(digits[2])) if digits else (99,)
-
-
-def _compiles_ptx(seen: Seen) -> bool | None:
-    """The driver compiles kernels here; None where that is not known."""
-    natively = known(seen, "torch.runs_natively")
-    return None if natively is None else not natively
-
-
-@rule("machine")
-def jit_cache_too_small(seen: Seen) -> Iterator[Finding]:
-    """The cache of kernels that the driver compiled is smaller than usual, or asked to be larger than it can be.
-
-    Sees: CUDA_CACHE_MAXSIZE below 1 GiB, the default, or above 4 GiB, the most there is.
-
-    Costs: kernels that do not fit are compiled again at the next start. Only where kernels are compiled by the driver.
-
-    Wrong when: torch has machine code for this GPU, and so do all extensions.
-    """
-    value = seen.variable("CUDA_CACHE_MAXSIZE")
-    size = whole_number(value)
-    if size is None or policy.DEFAULT_JIT_CACHE_BYTES <= size <= policy.LARGEST_JIT_CACHE_BYTES:
-        return
-    small = size < policy.DEFAULT_JIT_CACHE_BYTES
-    severity: Severity = "medium" if small and _compiles_ptx(seen) else "low"
-    yield Finding(
-        id="jit-cache-too-small",
-        severity=weighed(seen, severity),
-        kind="start",
-        claim=f"CUDA_CACHE_MAXSIZE is {size / 2**20:,.4g} MiB; the default is 1 GiB, the most is 4 GiB.",
-        share=0.0,
-        evidence=told(seen, "CUDA_CACHE_MAXSIZE"),
-        where=place_of(seen, "CUDA_CACHE_MAXSIZE"),
-        candidates=unset("CUDA_CACHE_MAXSIZE"),
-        remedy="Take it away, or set CUDA_CACHE_MAXSIZE=4294967296.",
-    )
-
-
-@rule("machine")
-def jit_cache_disabled(seen: Seen) -> Iterator[Finding]:
-    """The driver forgets the kernels that it compiled.
-
-    Sees: CUDA_CACHE_DISABLE is on.
-
-    Costs: each start compiles them again, seconds to many minutes, where torch or an extension has no machine code for
-    this GPU; nothing elsewhere.
-
-    Wrong when: the start is being measured without a cache.
-    """
-    if not is_on(seen.variable("CUDA_CACHE_DISABLE")):
-        return
-    compiles = _compiles_ptx(seen)
-    severity: Severity = "low" if compiles is False else "high" if compiles else "medium"
-    yield Finding(
-        id="jit-cache-disabled",
-        severity=weighed(seen, severity),
-        kind="start",
-        claim="CUDA_CACHE_DISABLE makes the driver compile kernels again at each start.",
-        share=0.0,
-        evidence=[*told(seen, "CUDA_CACHE_DISABLE"), seen.mentions("torch.runs_natively")],
-        where=place_of(seen, "CUDA_CACHE_DISABLE"),
-        candidates=unset("CUDA_CACHE_DISABLE"),
-        remedy="Take it away; CUDA_CACHE_PATH puts the cache where it lasts.",
-    )
-
-
-@rule("machine")
-def module_loading_eager(seen: Seen) -> Iterator[Finding]:
-    """All kernels are loaded at the start.
-
-    Sees: CUDA_MODULE_LOADING=EAGER.
-
-    Costs: seconds at the start and hundreds of MiB of GPU memory, for kernels that are never called. No step.
-
-    Wrong when: a service must not pay at the first call of a kernel.
-    """
-    if (seen.variable("CUDA_MODULE_LOADING") or "").upper() != "EAGER":
-        return
-    yield Finding(
-        id="module-loading-eager",
-        severity=weighed(seen, "medium"),
-        kind="start",
-        claim="CUDA_MODULE_LOADING=EAGER loads every kernel at the start, used or not.",
-        share=0.0,
-        evidence=told(seen, "CUDA_MODULE_LOADING"),
-        where=place_of(seen, "CUDA_MODULE_LOADING"),
-        candidates=unset("CUDA_MODULE_LOADING"),
-        remedy="Take it away: kernels are then loaded when they are first called.",
-    )
 
 
 @rule("machine", explains=["launch-bound", "host-bound"])

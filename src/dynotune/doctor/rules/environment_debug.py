@@ -20,6 +20,7 @@ from dynotune.doctor.machine import (
 )
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen
+from dynotune.doctor.start import what_it_saves
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation
@@ -206,13 +207,14 @@ def caches_disabled(seen: Seen) -> Iterator[Finding]:
     if not names and not live:
         return
     unused = not isinstance(seen.observation.processes, Unknown) and not _compiles(seen)
+    unused = unused or known_number(seen, "start.num_graphs") == 0
     yield Finding(
         id="caches-disabled",
         severity="low" if unused else "medium",
         kind="start",
         claim="The caches of torch.compile are off: each start compiles everything again.",
         share=0.0,
-        evidence=[*told(seen, *names), *live],
+        evidence=[*told(seen, *names), *live, *what_it_saves(seen)],
         where=place_of(seen, *names),
         candidates=unset(*names),
         remedy="Leave the caches on; TORCHINDUCTOR_CACHE_DIR puts them where they last.",

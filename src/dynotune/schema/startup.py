@@ -1,0 +1,165 @@
+"""How long a command takes to its first step with caches cold, warm and off, and what that time is made of."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import msgspec
+
+from dynotune.schema.caches import Cache, CacheName, Growth
+from dynotune.schema.comparison import Verdict
+from dynotune.schema.diagnosis import Finding, NotKnown
+from dynotune.schema.facts import Facts, Unknown
+
+Arm = Literal["cold", "warm", "off"]
+ARMS: tuple[Arm, ...] = get_args(Arm)
+Phase = Literal[
+    "launcher",
+    "interpreter",
+    "agent",
+    "imports_before_torch",
+    "torch_import",
+    "imports",
+    "compiler_import",
+    "cuda_start",
+    "model_build",
+    "weights",
+    "to_device",
+    "compile",
+    "first_batch",
+    "first_step",
+    "other",
+]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A stretch of the start, on CLOCK_MONOTONIC; spans may lie inside one another."""
+
+    phase: Phase
+    begin_s: float
+    end_s: float
+    name: str = ""
+
+
+class Compiled(msgspec.Struct, frozen=True, kw_only=True):
+    """What torch.compile counted up to the end of the start.
+
+    Args:
+        num_found, num_missed: graphs that its cache gave, and those that were compiled.
+        num_threads: processes that compile; None where they cannot be known.
+    """
+
+    num_found: int
+    num_missed: int
+    num_threads: int | None = None
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """One start of the command.
+
+    Args:
+        run: its id.
+        value_s: from the launch to the end of the first step, or to the line of output that was waited for.
+        phases: seconds; they sum to `value_s`, and `other` holds those that are Unknown. All are where no Python of the
+            command recorded them.
+        added: what it left in the caches; `held`: the size of each after it, bytes.
+        imports: the longest of them, with what they import in their turn; seconds.
+        compiled: None where torch.compile compiled nothing.
+        until_steady_s: from the end of the first step until steps were steady; None where that was not watched for.
+        late_s: of these, what steps took beyond the steady ones in which nothing was compiled.
+        at_exit: the command ended with the line that was waited for.
+    """
+
+    arm: Arm
+    run: str
+    value_s: float
+    phases: dict[Phase, float | Unknown]
+    added: list[Growth] = []
+    held: dict[CacheName, int] = {}
+    imports: list[tuple[str, float]] = []
+    compiled: Compiled | None = None
+    until_steady_s: float | Unknown | None = None
+    late_s: float | None = None
+    at_exit: bool = False
+
+
+class Block(msgspec.Struct, frozen=True):
+    """One start of each arm, in the order in which they ran."""
+
+    starts: list[Start]
+
+    def of(self, arm: Arm) -> Start:
+        return next(start for start in self.starts if start.arm == arm)
+
+
+class VoidBlock(msgspec.Struct, frozen=True):
+    """A block that does not count, for a cause outside the command's own processes. `block`: from 1."""
+
+    block: int
+    reason: str
+    values: Block
+
+
+class Ratio(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm over the warm one.
+
+    Args:
+        verdict: `faster`: with a warm cache it starts faster.
+        ratio: geometric mean; None before there are two blocks.
+        saved_s: what a warm cache saves of the arm's median start; `saved_ci`: by the interval of the ratio.
+    """
+
+    arm: Arm
+    verdict: Verdict | None = None
+    ratio: float | None = None
+    ci: tuple[float, float] | None = None
+    num_blocks: int = 0
+    reason: str = ""
+    median_s: float | None = None
+    warm_median_s: float | None = None
+    saved_s: float | None = None
+    saved_ci: tuple[float, float] | None = None
+    num_blocks_to_settle: int | None = None
+
+
+class Startup(msgspec.Struct, frozen=True, kw_only=True):
+    """`startup.json`.
+
+    Args:
+        ready_on: the expression that was waited for; None where the first step was.
+        pilots: one start of each arm that does not count, in order: of `cold`, of `warm`, of `off`.
+        ratios: of cold and of off over warm.
+        own: the caches that the command uses outside of this, as they are now.
+        said: what follows, a sentence each.
+        to_set: variables, with the reason each.
+        warm_caches: folder in which the warm caches are.
+    """
+
+    schema: str = "dynotune.startup/1"
+    id: str
+    command: list[str]
+    cwd: str = ""
+    ready_on: str | None = None
+    step_on: str | None = None
+    step: str = ""
+    seed: int = 0
+    margin: float = 0.05
+    max_blocks: int = 12
+    timeout_s: float | None = None
+    sandbox: Literal["auto", "none"] = "auto"
+    confidence: float = 0.95
+    block_s: float | None = None
+    pilots: list[Start] = []
+    blocks: list[Block] = []
+    voided: list[VoidBlock] = []
+    ratios: list[Ratio] = []
+    own: list[Cache] = []
+    said: list[str] = []
+    to_set: dict[str, str] = {}
+    findings: list[Finding] = []
+    unknown: list[NotKnown] = []
+    warm_caches: str = ""
+    warnings: list[str] = []
+    finished: bool = False
+    facts: Facts = {}

@@ -1,0 +1,101 @@
+"""`dynotune startup time`, as a user types it."""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+import pytest
+
+from .conftest import CALL
+
+# What it keeps makes its next start another one, and no file of the user's is a cache of it.
+KEEPS = """
+import os, pathlib, signal, sys
+cache = pathlib.Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / "fxgraph"
+off = os.environ.get("TORCHINDUCTOR_FORCE_DISABLE_CACHES")
+found = cache.exists()
+if not off:
+    cache.mkdir(exist_ok=True)
+    (cache / "graph").write_bytes(bytes(1000))
+print("SAW", found, off, os.environ["TMPDIR"])
+print("listening on 80", flush=True)
+signal.pause()
+"""
+
+
+def times(user, *words: str, **more):
+    return user.types("startup", "time", "--run-dir", str(user.runs), "--no-lock", "--pairs", "2", *words, **more)
+
+
+@pytest.fixture
+def startup(user):
+    def read() -> dict:
+        (found,) = user.runs.glob("*/startup.json")
+        return msgspec.json.decode(found.read_bytes())
+
+    return read
+
+
+def test_a_program_without_steps_is_timed_to_its_line_with_caches_of_its_own(user, startup):
+    user.write("serve.py", KEEPS)
+    mine = user.runs.parent / "mine"
+    mine.mkdir()
+    user.env |= {"TORCHINDUCTOR_CACHE_DIR": str(mine), "TMPDIR": str(user.runs.parent)}
+    done = times(user, "--ready-on", r"listening on \d+", "--", sys.executable, "serve.py")
+    assert done.returncode == 0, done.stderr
+    assert "to the line" in done.stdout
+    found = startup()
+    assert [pilot["arm"] for pilot in found["pilots"]] == ["cold", "warm", "off"]
+    # On a busy machine blocks are void; what they were is kept all the same.
+    blocks = found["blocks"] or [voided["values"] for voided in found["voided"]]
+    folder = next(user.runs.glob("*/startup.json")).parent
+    seen = {path.parent.name: path.read_text().split() for path in folder.glob("0*/stdout")}
+    assert len(seen) == 3 * (len(found["blocks"]) + len(found["voided"]))
+    for name, words in seen.items():
+        arm = name.partition("-")[2]
+        assert words[1:3] == {"cold": ["False", "None"], "warm": ["True", "None"], "off": ["False", "1"]}[arm]
+    for block in blocks:
+        added = {start["arm"]: [growth["size_bytes"] for growth in start["added"]] for start in block["starts"]}
+        assert added == {"cold": [1000], "warm": [], "off": []}
+        assert all(0.01 < start["value_s"] < 120 for start in block["starts"])
+    # Nothing of the user's was used or changed, and temporary folders are gone.
+    assert list(mine.iterdir()) == []
+    assert not list(user.runs.parent.glob("dt-*"))
+    assert (folder / "caches" / "warm" / "inductor" / "fxgraph" / "graph").exists()
+    assert not (folder / "caches" / "cold").exists()
+
+
+def test_a_torch_program_is_timed_to_its_first_step_and_its_phases_sum_to_it(user, startup):
+    user.write("train.py", CALL)
+    done = times(user, "--json", "found.json", "--", sys.executable, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "torch import" in done.stdout
+    found = startup()
+    assert msgspec.json.decode((user.cwd / "found.json").read_bytes()) == found
+    for pilot in found["pilots"]:
+        known = [value for value in pilot["phases"].values() if isinstance(value, float)]
+        assert sum(known) == pytest.approx(pilot["value_s"])
+        assert pilot["phases"]["torch_import"] > 0.05
+    assert found["pilots"][0]["until_steady_s"] is not None
+    assert found["finished"]
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "said"),
+    [
+        (["--", "sh", "-c", "echo started; exit 0"], 3, "--ready-on REGEX"),
+        (["--ready-on", "never", "--", "sh", "-c", "echo started; exit 0"], 4, "│ started"),
+        (["--ready-on", "never", "--", "sh", "-c", "echo broken >&2; exit 7"], 4, "with exit code 7"),
+        (["--ready-on", "never", "--timeout", "1s", "--", "sleep", "100"], 3, "held back"),
+        (["--ready-on", "(", "--", "true"], 2, "no regular expression"),
+        (["--ready-on", "", "--", "true"], 2, "empty line"),
+        (["--resume", "it", "--", "true"], 2, "takes no command"),
+        (["--resume", "it"], 2, "There is no startup it"),
+        ([], 2, "There is no command to run"),
+    ],
+)
+def test_what_cannot_be_timed_is_refused_with_the_reason(user, words, exit_code, said):
+    done = times(user, *words)
+    assert done.returncode == exit_code, done.stderr
+    assert said in done.stderr

@@ -82,12 +82,15 @@ def random_search(problem: Problem, budget_s: float, repeats: int = 1) -> Answer
 def one_at_a_time(problem: Problem, budget_s: float) -> Answer:
     """Knob by knob, the best mean is kept before the next one is tried; as many repeats as the budget affords."""
     bench = SimulatedBench(problem.table, budget_s=budget_s, noise=problem.noise, seed=problem.seed)
-    affordable = budget_s / bench.run_s(BASELINE)
-    repeats = max(1, int(affordable / (len(problem.candidates) + 1)))
-    best, best_mean = BASELINE, _mean(bench, BASELINE, repeats)
+    affordable = int(budget_s / bench.run_s(BASELINE))
+    repeats, more = divmod(affordable, len(problem.candidates) + 1)
+    # The whole budget is spent: the first arms run once more than the others.
+    in_turn = iter([max(1, repeats + (at < more)) for at in range(len(problem.candidates) + 1)])
+    best, best_mean = BASELINE, _mean(bench, BASELINE, next(in_turn))
     for settings in by_knob(problem.candidates):
         start = best
         for setting in settings:
+            repeats = next(in_turn)
             if bench.left_s() < repeats * bench.run_s(BASELINE):
                 return Answer(best, bench.clock_s)
             one = start | arm([setting])

@@ -53,6 +53,12 @@ def test_the_answer_its_interval_and_what_follows_are_shown():
     assert "TORCHINDUCTOR_CACHE_DIR=/path" in text
 
 
+def test_what_was_not_measured_has_no_ratio_and_no_interval():
+    void = Ratio(arm="cold", verdict="undecided", num_blocks=0, reason="2 of 2 blocks were void.")
+    text = shown(replace(FOUND, ratios=[void]))
+    assert "cold over warm undecided, 0 blocks  2 of 2 blocks were void." in text
+
+
 def test_a_row_is_shown_for_each_phase_that_took_time_in_any_arm():
     rows = {line.strip().partition("  ")[0]: line.split() for line in shown(FOUND).splitlines()}
     assert rows["to the first step"][-6:] == ["20", "s", "5", "s", "21", "s"]

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from dynotune.report.study import PICTURE, _Scale, study_report
 from dynotune.schema.facts import Unknown
-from dynotune.schema.study import Estimate, Study
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Candidate, Estimate, Study
 
 from . import studies
 from .test_html import hostile
@@ -77,6 +78,24 @@ def test_a_picture_is_as_wide_as_it_should_be_whatever_the_ratio(speedup):
     picture = _Scale.of([one]).picture(one, "").plain
     assert len(picture) == PICTURE
     assert picture.count("●") == 1
+
+
+@pytest.mark.parametrize("width", [80, 110])
+def test_long_names_give_way_to_figures(width):
+    setting = Setting("env.A_LONG_NAME_OF_A_VARIABLE_THAT_IS_SET", "a long value, " * 9)
+    one = Estimate(arm=str(setting), against="", phase="race", speedup=1.234, ci=(1.1, 1.4), num_blocks=6)
+    text = text_of(studies.empty(candidates=[Candidate(setting=setting, effect="exact")], estimates=[one]), width=width)
+    assert "1.23×" in text and "1.10× to 1.40×" in text
+
+
+def test_a_picture_says_where_an_interval_goes_on():
+    wide, other = (
+        Estimate(arm=arm, against="", phase="race", speedup=1.0, ci=ci, num_blocks=1)
+        for arm, ci in (("a", (1e-9, 3e9)), ("b", (0.9, 1.1)))
+    )
+    scale = _Scale.of([wide, other])
+    assert scale.picture(wide, "").plain.startswith("‹") and scale.picture(wide, "").plain.endswith("›")
+    assert not set("‹›") & set(scale.picture(other, "").plain)
 
 
 def test_where_the_step_is_not_known_there_is_no_bar():

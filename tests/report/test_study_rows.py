@@ -103,6 +103,20 @@ def test_a_gain_beyond_its_bound_is_said_to_be_so():
     assert row.word == "within the bound"
 
 
+def test_arrows_stand_in_the_forest_where_an_interval_goes_on_and_nowhere_else():
+    study = of(estimate("knob.a=1", 1.0, half=25.0), estimate("knob.b=1", 1.1))
+    figure = plots.forest(tried(study), margin=0.01)
+    assert figure is not None
+    arrows = figure["data"][-1]
+    assert arrows["marker"]["symbol"] == ["triangle-left", "triangle-right"]
+    assert [round(math.log10(edge), 9) for edge in arrows["x"]] == [
+        round(end, 9) for end in figure["layout"]["xaxis"]["range"]
+    ]
+    assert "too wide to tell anything" in arrows["hover"][0][0]
+    narrow = plots.forest(tried(of(estimate("knob.b=1", 1.1))), margin=0.01)
+    assert narrow is not None and "triangle" not in str(narrow)
+
+
 def test_levels_are_those_of_the_confirmation():
     sides = medians(studies.rich())
     assert sides is not None
@@ -129,7 +143,19 @@ def test_a_unit_that_both_sides_have_is_said_once():
     assert arrow("84.0 ms", "950 µs") == "84.0 ms → 950 µs"
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (85.4, "85 s"), (840, "14 min"), (7500, "2 h 5 min")])
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (85.4, "85 s"),
+        (150, "2.5 min"),
+        (300, "5 min"),
+        (590, "9.8 min"),
+        (599, "10 min"),
+        (840, "14 min"),
+        (7500, "2 h 5 min"),
+    ],
+)
 def test_long_times_are_said_in_minutes_and_hours(seconds, text):
     assert long_time(seconds) == text
 

@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from dynotune.report import words
+
+RATIOS = st.floats(min_value=0, exclude_min=True, allow_infinity=True)
+SAID = [words.interval, words.percent_interval, words.saved_interval]
 
 
 def test_a_verdict_is_said_as_a_person_would_say_it(comparison):
@@ -107,9 +114,45 @@ def test_an_arm_without_settings_is_the_command_as_it_is():
 
 
 def test_a_ratio_beyond_reason_shows_no_digits(comparison):
-    assert words.interval((1e-59, 2e59)) == "< 0.01× to > 100×"
+    assert words.interval((1e-59, 2e-3)) == "< 0.01× to < 0.01×"
+    assert words.interval((0.5, 2e59)) == "0.50× to > 100×"
     assert words.verdict(comparison(verdict="slower", speedup=1e-9)) == "> 100× slower"
     assert words.times(100.0) == "100.00×"
+
+
+def test_an_interval_that_leaves_all_open_is_called_so_in_words():
+    for ci in [(1e-12, 3e10), (0.05, 11.0), (5e-324, float("inf"))]:
+        assert {said(ci) for said in SAID} == {words.TOO_WIDE}
+    assert words.interval((0.2, 20.0)) == "0.20× to 20.00×"
+
+
+def test_an_interval_in_percent_has_its_signs_and_is_cut_where_digits_say_nothing():
+    assert words.percent_interval((1.004, 1.059)) == "+0.4% to +5.9%"
+    assert words.percent_interval((0.979, 3e12)) == "−2.1% to > +900%"
+    assert words.percent_interval((1e-9, 1.05)) == "< −90% to +5.0%"
+    assert words.saved_interval((0.5, 2.0)) == "−100.0% to 50.0%"
+    assert words.saved_interval((1e-9, 2.0)) == "< −900% to 50.0%"
+    assert words.saved(1e-9) == "< −900%"
+    assert words.saved(None) == words.saved(float("nan")) == "unknown"
+
+
+@pytest.mark.parametrize("said", SAID, ids=lambda function: function.__name__)
+@given(RATIOS, RATIOS)
+@example(5e-324, 5e-324)
+@example(float("inf"), float("inf"))
+def test_no_interval_shows_more_digits_than_a_person_reads(said, one, other):
+    text = said((min(one, other), max(one, other)))
+    assert len(text) <= 30
+    assert "e+" not in text and "nan" not in text and "inf" not in text
+    assert max(map(len, re.findall(r"[\d,]+", text)), default=0) <= 4
+    if text != words.TOO_WIDE:
+        assert text.count(" to ") == 1
+
+
+@pytest.mark.parametrize("said", SAID, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("ci", [(float("nan"), 1.0), (0.0, 1.0), (-1.0, 1.0)])
+def test_an_interval_that_is_none_is_unknown(said, ci):
+    assert said(ci) == "unknown"
 
 
 def test_what_is_not_time_is_used_less_or_more(comparison):

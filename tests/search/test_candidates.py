@@ -50,6 +50,11 @@ def names(found):
     return {candidate.id for candidate in found}
 
 
+def alone(found):
+    """Names of those that mean something by themselves."""
+    return {candidate.id for candidate in found if not candidate.needs}
+
+
 WORKERS = Setting("loader.num_workers", 4)
 STARVED = finding("num-workers-zero", WORKERS, Setting("loader.num_workers", 8), share=0.6)
 TF32 = finding("fp32-matmul-no-tf32", Setting("matmul.fp32_precision", "high"))
@@ -61,7 +66,8 @@ BLOCKING = finding("h2d-blocking", Setting("transfer.non_blocking", True))
 
 def test_an_input_bound_program_is_offered_workers_and_no_tf32():
     found, not_offered = offer(STARVED, words={"allow": ["numerics", "semantics"]}, has={"loader.num_workers": 0})
-    assert {candidate.setting.knob for candidate in found} == {"loader.num_workers"}
+    assert {candidate.setting.knob for candidate in found if not candidate.needs} == {"loader.num_workers"}
+    assert all(candidate.setting.knob.startswith("loader.") for candidate in found)
     assert not_offered == []
 
 
@@ -125,12 +131,48 @@ def test_what_cannot_work_on_this_machine_is_not_offered_and_says_why():
     assert not_offered[0].reason == "it is set twice"
 
 
-def test_what_needs_workers_is_not_offered_to_a_loader_without():
+def test_what_needs_workers_is_not_offered_to_a_loader_that_gets_none():
     settings = Setting("loader.persistent_workers", True), Setting("loader.prefetch_factor", 4)
     found, not_offered = offer(finding("persistent-workers", *settings), has={"loader.num_workers": 0})
     assert found == [] and len(not_offered) == 2
+    assert all("--also loader.num_workers" in row.reason for row in not_offered)
     found, _ = offer(finding("persistent-workers", *settings), has={"loader.num_workers": 2})
-    assert len(found) == 2
+    assert len(found) == 2 and not any(candidate.needs for candidate in found)
+
+
+def test_a_loader_without_workers_is_offered_what_means_something_only_beside_them():
+    found, _ = offer(STARVED, has={"loader.num_workers": 0})
+    workers = [candidate.id for candidate in found if candidate.setting.knob == "loader.num_workers"]
+    beside = {candidate.id: candidate for candidate in found if candidate.needs}
+    assert set(beside) == {"loader.prefetch_factor=4", "loader.persistent_workers=true"}
+    for candidate in beside.values():
+        assert sorted(candidate.needs) == sorted(workers)
+        assert candidate.why == ["num-workers-zero"] and candidate.bound == pytest.approx(0.4)
+        assert candidate.group == "input"
+
+
+@pytest.mark.parametrize("excluded", ["loader.prefetch_factor", "loader.num_workers"])
+def test_what_is_left_out_by_name_is_not_offered_beside_workers_and_nothing_beside_workers_left_out(excluded):
+    found, not_offered = offer(STARVED, has={"loader.num_workers": 0}, words={"excluded": [excluded]})
+    knobs = {candidate.setting.knob for candidate in found}
+    assert excluded not in knobs
+    assert ("loader.persistent_workers" in knobs) == (excluded != "loader.num_workers")
+    assert excluded in {row.setting.knob for row in not_offered}
+
+
+def test_a_prefetch_factor_of_the_users_own_is_tried_beside_workers_only():
+    space = ["loader.prefetch_factor=3,8", "loader.num_workers=2"]
+    words = {"space": space, "also": ["loader.persistent_workers=false"]}
+    found, _ = offer(has={"loader.num_workers": 0}, words=words)
+    needs = {candidate.id: candidate.needs for candidate in found}
+    assert needs == {
+        "loader.num_workers=2": [],
+        "loader.persistent_workers=false": [],
+        "loader.prefetch_factor=3": ["loader.num_workers=2"],
+        "loader.prefetch_factor=8": ["loader.num_workers=2"],
+    }
+    found, not_offered = offer(has={"loader.num_workers": 0}, words={"also": ["loader.prefetch_factor=3"]})
+    assert found == [] and "it needs loading processes" in not_offered[0].reason
 
 
 def test_two_findings_of_one_setting_make_one_candidate_with_both_reasons():
@@ -156,7 +198,7 @@ def test_no_value_goes_beyond_the_cores_of_a_rank(cores, ranks, now, named):
         finding("loader-bound", *(Setting("loader.num_workers", num) for num in named)),
         facts=facts, has={"loader.num_workers": now}, num_ranks=ranks,
     )  # fmt: skip
-    workers = [candidate.setting.value for candidate in found]
+    workers = [candidate.setting.value for candidate in found if not candidate.needs]
     assert all(num <= max(1, cores // ranks) and num != now for num in workers)
     assert len(workers) == len(set(workers)) <= values.MOST_VALUES
     assert {num for num in named if num <= max(1, cores // ranks) and num != now} <= set(workers)
@@ -164,9 +206,9 @@ def test_no_value_goes_beyond_the_cores_of_a_rank(cores, ranks, now, named):
 
 def test_workers_are_tried_around_what_the_finding_names():
     found, _ = offer(STARVED, has={"loader.num_workers": 0})
-    assert names(found) == {f"loader.num_workers={num}" for num in (2, 4, 8, 16)}
+    assert alone(found) == {f"loader.num_workers={num}" for num in (2, 4, 8, 16)}
     found, _ = offer(STARVED, facts=GPU | {"host.num_cores": 6}, has={"loader.num_workers": 0})
-    assert names(found) == {f"loader.num_workers={num}" for num in (2, 4, 6)}
+    assert alone(found) == {f"loader.num_workers={num}" for num in (2, 4, 6)}
 
 
 def test_fewer_workers_are_tried_as_the_finding_names_them():
@@ -178,7 +220,7 @@ def test_fewer_workers_are_tried_as_the_finding_names_them():
 def test_without_known_cores_the_findings_values_stand():
     facts = {"host.num_cores": Unknown("no quota can be read")}
     found, _ = offer(STARVED, facts=facts, has={"loader.num_workers": 0})
-    assert names(found) == {"loader.num_workers=4", "loader.num_workers=8"}
+    assert alone(found) == {"loader.num_workers=4", "loader.num_workers=8"}
 
 
 @pytest.mark.parametrize(
@@ -290,6 +332,7 @@ def test_a_finding_that_nothing_bounds_leaves_the_bound_unknown_whatever_others_
 def test_those_that_may_gain_most_come_first():
     small = finding("alloc-retries", Setting("alloc.expandable_segments", True), share=0.02)
     found, _ = offer(small, STARVED, words={"also": ["env.A=1"]}, has={"loader.num_workers": 0})
+    found = [candidate for candidate in found if not candidate.needs]
     knobs = [knob for knob, _ in itertools.groupby(found, key=lambda candidate: candidate.setting.knob)]
     assert knobs == ["env.A", "loader.num_workers", "alloc.expandable_segments"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from dynotune.measure.request import Request
@@ -105,6 +106,18 @@ def test_a_later_arm_does_not_move_the_window(bench, runs):
     assert runs.launched[-1][1:3] == runs.launched[2][1:3]
 
 
+def test_runs_that_end_with_their_first_step_are_planned_once(runs, tmp_path):
+    request = Request(
+        command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path, objective="time-to-first-step"
+    )
+    bench = bench_in(tmp_path, request, objective="time-to-first-step")
+    pilots(bench, FAST)
+    trials = [bench.run(one, "confirm", block) for block in (1, 2) for one in (BASELINE, FAST)]
+    assert [trial.ended for trial in trials] == ["measured"] * 4
+    again = bench_in(tmp_path, request, objective="time-to-first-step", run_s=2.0, trials=trials)
+    assert again.run(BASELINE, "confirm", 3).ended == "measured"
+
+
 def test_each_arm_has_caches_of_its_own(bench, runs):
     pilots(bench, FAST, SLOW)
     bench.run(FAST, "race", 1)
@@ -164,6 +177,20 @@ def test_a_small_budget_shortens_the_window_but_not_below_what_tells_something(r
     steps = [window for _, _, window, _, _ in runs.launched if window]
     assert steps[1] <= steps[0]
     assert steps[1] * 0.2 >= 1.0
+
+
+def test_a_plan_is_made_of_runs_as_short_as_the_time_left_asks_for(runs, tmp_path, monkeypatch):
+    bench = bench_in(tmp_path, budget_s=120.0)
+    bench.run(BASELINE, "pilot", 0)
+    long_s = bench.run_s(BASELINE)
+    planned = real_bench.study_window
+
+    def short(request, baseline, others, left_s, *, num_ahead):
+        assert left_s <= 120.0 and others == []
+        return msgspec.structs.replace(planned(request, baseline, others, left_s, num_ahead=num_ahead), num_steps=10)
+
+    monkeypatch.setattr(real_bench, "study_window", short)
+    assert bench.run_s(BASELINE) < long_s - 0.5
 
 
 def test_the_window_begins_when_the_batches_that_lay_ready_are_used_up(runs, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from dynotune.search.bench import Arm, arm
 from dynotune.search.budget import affords
 from dynotune.search.study import search
 
-from .simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of
+from .simulated import OTHERS, Noise, Silent, SimulatedBench, Table, candidate, study_of
 
 # Without stalls: whether a proof succeeds among them is the benchmark's question.
 SOME_NOISE = Noise(sd=0.003, stalls=0.0)
@@ -108,6 +109,24 @@ def test_what_makes_it_slower_is_said_to() -> None:
     assert fates(study)["bad=1"] == "slower"
     assert "slower" in study.fates["bad=1"].reason
     assert study.confirmed is None or study.confirmed.verdict != "faster"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_cannot_gain_the_margin_is_said_so_with_an_interval_below_it(seed: int) -> None:
+    noise = Noise(sd=0.01, stalls=0.0)
+    study = tuned(Table({"good=1": 0.1}), [*IDLE, candidate("good=1")], seed=seed, noise=noise, budget_s=3000.0)
+    said = [fate.reason for fate in study.fates.values() if fate.reason.startswith("It cannot gain more than 1%")]
+    for reason in said:
+        high = re.search(r"to ([+−][\d.]+)%", reason)
+        assert high is not None and float(high[1].replace("−", "-")) <= 1.0, reason
+    assert seed or said
+
+
+def test_before_the_noise_is_known_nothing_is_called_useless() -> None:
+    wild = Noise(sd=0.05, stalls=0.0)
+    for seed in range(8):
+        study = tuned(Table({"good=1": 0.05}), [*IDLE, candidate("good=1")], seed=seed, noise=wild, budget_s=300.0)
+        assert not {"no-effect", "slower"} & set(fates(study).values())
 
 
 def test_where_nothing_helps_the_recipe_is_empty() -> None:
@@ -211,6 +230,10 @@ def test_disturbed_runs_count_for_nothing_and_are_repeated() -> None:
 def test_a_machine_that_is_never_quiet_proves_nothing() -> None:
     study = tuned(Table({"good=1": 0.10}), [*IDLE[:3], candidate("good=1")], voids=0.9)
     assert study.recipe == [] and study.finished
+    assert re.search(r"Nothing is proved: .*\d+ of \d+ runs were disturbed from outside", study.verdict)
+    never = tuned(Table({"good=1": 0.10}), [*IDLE[:3], candidate("good=1", warms=False)], voids=1.1)
+    assert "disturbed from outside" in never.verdict
+    assert {fate.reason for fate in never.fates.values()} == {f"None of its runs counted: {OTHERS}."}
 
 
 # The budget
@@ -256,6 +279,17 @@ def test_a_candidate_that_cannot_gain_the_margin_is_not_tried_unless_asked_for()
     assert fates(study)["asked=1"] != "not-tried"
 
 
+def test_the_time_set_aside_for_many_proofs_is_not_left_over_where_none_is_worth_one() -> None:
+    # Too noisy for anything to stand out after the race, and too short to join with all that the proofs want set aside.
+    candidates = [candidate("good=1", warms=False), candidate("idle=1", warms=False)]
+    for seed in range(6):
+        noise = Noise(sd=0.1, stalls=0.0)
+        study, bench, _ = run(
+            study_of(candidates, budget_s=300.0, seed=seed), Table({"good=1": 0.05}), budget_s=300.0, noise=noise
+        )
+        assert study.winner or bench.left_s() < 160.0, (seed, bench.left_s())
+
+
 def test_what_the_budget_does_not_afford_is_what_may_gain_least() -> None:
     candidates = [candidate(f"knob{at}=1", bound=0.02 + 0.02 * at) for at in range(12)]
     study, _, watcher = run(study_of(candidates), Table(), budget_s=300.0, noise=SOME_NOISE)
@@ -272,7 +306,9 @@ def test_what_a_budget_affords_grows_with_it() -> None:
     found = [affords(study, SimulatedBench(Table(), budget_s=60.0 * minutes)) for minutes in range(0, 60, 3)]
     for less, more in itertools.pairwise(found):
         assert less.num_runs <= more.num_runs and less.num_arms <= more.num_arms
-    assert found[0].num_arms == 0 and "too few" in found[0].text
+    assert found[0].num_arms == 0 and "too few" in found[0].text and "A longer --budget" in found[0].text
+    first = next(one for one in found if one.num_arms)
+    assert first.num_runs >= 8 + 3 + 2
     assert found[-1].num_arms == 12 and "all 12 settings" in found[-1].text
     for one in found:
         assert 2 * one.num_pairs + one.num_ablation_runs + one.num_arms <= max(one.num_runs, 0)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from dynotune.measure.protocol import Interrupted
 from dynotune.measure.request import Request
+from dynotune.report.study_story import spent_s
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis, Finding
@@ -236,8 +237,8 @@ def test_the_time_of_sittings_counts_and_the_pauses_do_not():
         Sitting("2026-01-02T10:00:00+00:00", "2026-01-02T10:00:30+00:00", ""),
         Sitting("2026-01-03T10:00:00+00:00"),
     ]
-    assert studies.elapsed_s(Study(**usual, sittings=sittings)) == 90.0
-    assert studies.elapsed_s(Study(**usual, sittings=sittings[:1], trials=[replace(TRIAL, began_s=100.0)])) == 105.0
+    assert spent_s(Study(**usual, sittings=sittings)) == 90.0
+    assert spent_s(Study(**usual, sittings=sittings[:1], trials=[replace(TRIAL, began_s=100.0)])) == 105.0
 
 
 def test_a_report_that_cannot_be_written_is_a_warning_and_the_recipe_stays(world, tmp_path):
@@ -249,3 +250,23 @@ def test_a_report_that_cannot_be_written_is_a_warning_and_the_recipe_stays(world
     results.write_results(folder, study, watcher)
     assert "could not be written" in watcher.warned[0]
     assert (folder / results.RECIPE).exists()
+
+
+def test_runs_that_do_not_count_are_counted_over_all_sittings():
+    trials = [replace(TRIAL, void=void) for void in ("", "swap", "", "another process")]
+    study = Study(id="s", command=["train"], cwd="/", budget_s=1.0, trials=trials)
+    assert studies.void_caution(study) == ["2 of 4 runs did not count, the last one as another process."]
+    assert studies.void_caution(replace(study, trials=trials[:1])) == []
+
+
+def test_a_budget_that_the_diagnosis_alone_uses_up_is_what_the_error_names(world, tmp_path, monkeypatch):
+    def slow(request, watcher):
+        raise CannotRunHere("The plain run took longer than 0 s.", hint="Give more with --timeout.")
+
+    monkeypatch.setattr(studies, "gather", slow)
+    with pytest.raises(CannotRunHere) as caught:
+        begin(tmp_path, budget_s=0.0)
+    assert "--budget of 0 s is too short" in caught.value.hint
+    with pytest.raises(CannotRunHere) as caught:
+        begin(tmp_path, budget_s=600.0)
+    assert caught.value.hint == "Give more with --timeout."

@@ -141,7 +141,8 @@ def _from(estimate: Estimate | None) -> str:
     if estimate is None:
         return NOTHING
     unit = "switches" if estimate.phase == "screen" else "blocks" if estimate.num_blocks != 1 else "block"
-    return f"{PHASES[estimate.phase]}, {estimate.num_blocks} {unit}"
+    beside = f", beside {estimate.against}" if estimate.against else ""
+    return f"{PHASES[estimate.phase]}, {estimate.num_blocks} {unit}{beside}"
 
 
 def _worth(study: Study) -> Table:
@@ -191,16 +192,11 @@ def _bounds(study: Study) -> Table:
     ]
     rows = []
     for row in saved(study):
-        ends = " to ".join(map(_signed, row.ci)) if row.ci else words.UNKNOWN
-        gain = words.UNKNOWN if row.gain is None else _signed(row.gain)
+        gain, ends = words.saved(row.speedup), words.saved_interval(row.speedup_ci)
         rows.append(
             [row.candidate.id, words.fine_share(row.bound), gain, ends, row.word, row.candidate.bound_by or NOTHING]
         )
     return Table("Shares of the time as written", columns, rows)
-
-
-def _signed(share: float) -> str:
-    return f"{100 * share:.1f}%".replace("-", "−")
 
 
 def _pairs(study: Study) -> Table:

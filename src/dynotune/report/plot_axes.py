@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dynotune.report import words
 from dynotune.report.study_rows import interval_of
 from dynotune.schema.study import Estimate
 
-__all__ = ["band", "margin_band", "ratio_axis", "rule", "shown", "whiskers"]
+__all__ = ["band", "beyond", "margin_band", "ratio_axis", "rule", "shown", "whiskers"]
 
 # Ticks that are candidates for a logarithmic axis of ratios, the coarse ones first.
 RATIOS = (1.0, 2.0, 0.5, 5.0, 0.2, 1.5, 0.7, 3.0, 10.0, 0.1, 20.0, 50.0, 100.0, 0.05, 0.02, 0.01)
@@ -51,6 +52,24 @@ def ratio_axis(estimates: Sequence[Estimate], margin: float, *, also: Sequence[f
             "tickvals": ticks,
             "ticktext": [f"{tick:g}×" for tick in ticks],
         }
+    }
+
+
+def beyond(points: Sequence[tuple[int, Estimate]], axis: dict[str, Any]) -> dict[str, Any] | None:
+    """Arrows at the edges, where intervals go on beyond a `ratio_axis`; None where none does."""
+    low, high = (10**end for end in axis["xaxis"]["range"])
+    ends = [(at, ci) for at, one in points if (ci := interval_of(one)) is not None]
+    arrows = [(at, low, "triangle-left", words.interval(ci)) for at, ci in ends if ci[0] < low]
+    arrows += [(at, high, "triangle-right", words.interval(ci)) for at, ci in ends if ci[1] > high]
+    if not arrows:
+        return None
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [edge for _, edge, _, _ in arrows],
+        "y": [at for at, _, _, _ in arrows],
+        "marker": {"symbol": [symbol for _, _, symbol, _ in arrows], "size": 8, "color": {"css": "muted"}},
+        "hover": [[f"the interval goes on: {told}"] for _, _, _, told in arrows],
     }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynotune.report import words
-from dynotune.report.plot_axes import band, margin_band, ratio_axis, rule, shown, whiskers
+from dynotune.report.plot_axes import band, beyond, margin_band, ratio_axis, rule, shown, whiskers
 from dynotune.report.step_parts import PARTS
 from dynotune.report.study_rows import (
     KINDS,
@@ -117,9 +117,9 @@ def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
             kind = row.kind
             lines.append({"y": len(lines), "text": KINDS[kind], "head": True})
         at = len(lines)
-        line: dict[str, Any] = {"y": at, "text": words.plain(row.candidate.id, longest=LONGEST_LABEL)}
+        line: dict[str, Any] = {"y": at, "text": words.plain(row.name, longest=LONGEST_LABEL)}
         if row.shown is not None:
-            points.setdefault(kind, []).append((at, row.candidate.id, row.shown))
+            points.setdefault(kind, []).append((at, row.name, row.shown))
         else:
             line["note"] = "not measured" if kind in ("not-tried", "open") else "×  no measurement"
         lines.append(line)
@@ -131,6 +131,7 @@ def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
     if len(lines) > MOST_ROWS_OVER_AN_AXIS:
         layout["xaxis"]["side"] = "top"
     traces = [_points(group, *SYMBOLS.get(kind, OTHER_SYMBOL)) for kind, group in points.items()]
+    traces += _beyond(drawn, layout)
     return {
         "label": "Speed-up of each setting alone, with its interval",
         "data": traces,
@@ -151,7 +152,7 @@ def worths(rows: Sequence[Tried], *, margin: float) -> Figure | None:
     layout["shapes"] = margin_band(margin)
     return {
         "label": "What each setting is worth within the whole, with its interval",
-        "data": [_points(kept, "circle", "accent"), _points(dropped, "square-open", "muted")],
+        "data": [_points(kept, "circle", "accent"), _points(dropped, "square-open", "muted"), *_beyond(points, layout)],
         "layout": layout,
         "rows": [{"y": at, "text": words.plain(id, longest=LONGEST_LABEL)} for at, id, _ in points],
     }
@@ -178,7 +179,7 @@ def joint(rows: Sequence[Joint], *, margin: float) -> Figure | None:
     }
     return {
         "label": "Settings together, beside the product of their parts",
-        "data": [parts, _points(together, "circle", "accent")],
+        "data": [parts, _points(together, "circle", "accent"), *_beyond(together, layout)],
         "layout": layout,
         "rows": [
             {
@@ -209,7 +210,7 @@ def bounds(rows: Sequence[Saved]) -> Figure | None:
             for id, row in zip(ids, rows, strict=True)
         ],
     }
-    gains = [(at, row.gain, row.ci or (row.gain, row.gain)) for at, row in enumerate(rows) if row.gain is not None]
+    gains = [(at, row.gain, row.ci) for at, row in enumerate(rows)]
     measured = {
         "type": "scatter",
         "mode": "markers",
@@ -220,7 +221,8 @@ def bounds(rows: Sequence[Saved]) -> Figure | None:
         ),
         "marker": {"symbol": "circle", "size": 10, "color": {"css": "accent"}},
         "hover": [
-            [ids[at], f"saved {words.fine_share(gain) if gain >= 0 else f'{gain:.1%}'}"] for at, gain, _ in gains
+            [id, f"saved {words.saved(row.speedup)} ({words.saved_interval(row.speedup_ci)})"]
+            for id, row in zip(ids, rows, strict=True)
         ],
     }
     ends = [end for _, gain, ci in gains for end in (gain, *ci)]
@@ -348,6 +350,11 @@ def _points(points: Sequence[tuple[int, str, Estimate]], symbol: str, colour: st
         },
         "hover": [[words.plain(name, longest=LONGEST_HOVER), *_figures(one)] for _, name, one in points],
     }
+
+
+def _beyond(points: Sequence[tuple[int, str, Estimate]], layout: dict[str, Any]) -> list[dict[str, Any]]:
+    arrows = beyond([(at, one) for at, _, one in points], layout)
+    return [arrows] if arrows else []
 
 
 def _figures(estimate: Estimate) -> list[str]:

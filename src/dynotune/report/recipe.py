@@ -97,7 +97,12 @@ def _settings(recipe: Recipe, problems: Mapping[str, str]) -> RenderableType:
             how = f"{HOW[proof.by][0]}, {proof.num_pairs} pairs"
             rows.add_row(setting, *numbers, how, Text(proof.effect, style=EFFECT_STYLES[proof.effect]))
             meanings |= dict([HOW[proof.by]]) | {proof.effect: EFFECTS[proof.effect]}
-    legend = [Text(f"{word:<12}{meaning}", style="dim") for word, meaning in meanings.items()]
+    meanings |= {
+        proof.knob: f"left out with {' and '.join(map(words.plain, proof.left_out_too))}, which needs it"
+        for proof in recipe.proof
+        if proof.left_out_too and proof_of(recipe, proof.knob) is proof
+    }
+    legend = [Text(f"{word:<10}  {meaning}", style="dim") for word, meaning in meanings.items()]
     others = [
         Text.assemble(("no proof: ", "yellow"), words.plain(f"{proof.knob} was proved at another value, {proof.value}"))
         for proof in recipe.proof

@@ -88,10 +88,11 @@ def _ratio(ratio: Ratio) -> Text:
     verdict = {"faster": "warm is faster", "slower": "warm is slower", None: "no verdict"}.get(
         ratio.verdict, str(ratio.verdict)
     )
+    measured = ratio.ratio is not None
     return Text.assemble(
         (f"{what:<14} ", "dim"),
-        (f"{words.times(ratio.ratio)} ", "bold"),
-        f"({words.interval(ratio.ci)}) ",
+        (f"{words.times(ratio.ratio)} " if measured else "", "bold"),
+        f"({words.interval(ratio.ci)}) " if measured else "",
         (verdict, VERDICT_STYLES[ratio.verdict]),
         f", {ratio.num_blocks} blocks",
         (f"  {ratio.reason}" if ratio.reason else "", "dim"),

@@ -188,15 +188,19 @@ class _Rows:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         pictured = options.max_width >= WIDTH_OF_PICTURES and not options.ascii_only
         widest = max(len(KINDS[row.kind]) for row in self.rows)
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-        table.add_column(no_wrap=True, min_width=widest)
-        table.add_column(overflow="ellipsis", no_wrap=True, ratio=1 if pictured else None)
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(no_wrap=True)
-        if pictured:
-            table.add_column(no_wrap=True, width=PICTURE)
         measured = [row for row in self.rows if row.shown is not None]
         shown = _chosen(measured)
+        # Names give way to figures.
+        figures = [[len(cell) for cell in _cells(row)[2:]] for row in shown]
+        ratio, ends = (max((row[at] for row in figures), default=0) for at in (0, 1))
+        room = options.max_width - (widest + ratio + ends + 8) - (PICTURE + 2 if pictured else 0)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+        table.add_column(no_wrap=True, min_width=widest)
+        table.add_column(overflow="ellipsis", no_wrap=True, ratio=1 if pictured else None, max_width=max(8, room))
+        table.add_column(justify="right", no_wrap=True, min_width=ratio)
+        table.add_column(no_wrap=True, min_width=ends)
+        if pictured:
+            table.add_column(no_wrap=True, width=PICTURE)
         scale = _Scale.of([row.shown for row in shown if row.shown is not None])
         for row in shown:
             table.add_row(
@@ -226,7 +230,7 @@ def _cells(row: Tried) -> list[Text]:
     ci = interval_of(estimate) if estimate else None
     return [
         Text(KINDS[row.kind], style=STYLES[row.kind]),
-        Text(words.plain(row.candidate.id)),
+        Text(words.plain(row.name)),
         Text(words.times(estimate.speedup, digits=words.digits(ci)) if estimate else ""),
         Text(words.interval(ci) if estimate else "", style="dim"),
     ]
@@ -262,10 +266,15 @@ class _Scale:
         return round((PICTURE - 1) * math.log(clipped / self.low) / math.log(self.high / self.low))
 
     def picture(self, estimate: Estimate, style: str) -> Text:
-        """`│` at 1, the interval as a line, the estimate as a point."""
+        """`│` at 1, the interval as a line, the estimate as a point; `‹` and `›` where the interval goes on."""
         cells = [" "] * PICTURE
-        low, high = (self.column(end) for end in interval_of(estimate) or (estimate.speedup, estimate.speedup))
+        ends = interval_of(estimate) or (estimate.speedup, estimate.speedup)
+        low, high = map(self.column, ends)
         cells[low : high + 1] = "─" * (high + 1 - low)
+        if ends[0] < self.low:
+            cells[0] = "‹"
+        if ends[1] > self.high:
+            cells[-1] = "›"
         cells[self.column(1.0)] = "│"
         cells[self.column(estimate.speedup)] = "●"
         return Text("".join(cells), style=style)

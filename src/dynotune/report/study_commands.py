@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dynotune.report.study_rows import tried
+from dynotune.report.study_rows import Tried, tried
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study
 
@@ -50,10 +50,22 @@ def compares(study: Study) -> list[Command]:
     found = []
     if len(recipe) > 1:
         for setting in recipe:
-            rest = [other for other in recipe if other != setting]
+            needing = {one.setting for one in study.candidates if str(setting) in one.needs}
+            rest = [other for other in recipe if other != setting and other not in needing]
             found.append(Command(f"The recipe with and without {setting}", _compare(study, recipe, rest)))
-    alone = (row.candidate.setting for row in tried(study) if row.kind not in ("not-tried", "open"))
-    return found + [Command(f"{setting} alone", _compare(study, [setting], [])) for setting in alone]
+    rows = [row for row in tried(study) if row.kind not in ("not-tried", "open")]
+    return found + [_alone(study, row) for row in rows]
+
+
+def _alone(study: Study, row: Tried) -> Command:
+    """Of one that needs another: with that, against that."""
+    setting = row.candidate.setting
+    needed = [one.setting for one in study.candidates if one.id in row.candidate.needs]
+    told = row.alone.against if row.alone is not None else ""
+    beside = [one for one in needed if str(one) == told] or needed[:1]
+    if not beside:
+        return Command(f"{setting} alone", _compare(study, [setting], []))
+    return Command(f"{setting} beside {beside[0]}", _compare(study, [setting, *beside], beside))
 
 
 def shell(arguments: Iterable[str]) -> list[str]:

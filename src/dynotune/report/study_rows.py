@@ -10,7 +10,7 @@ from typing import Literal
 
 from dynotune.report import words
 from dynotune.schema.facts import Unknown
-from dynotune.schema.study import Candidate, Estimate, FateKind, Objective, Phase, Study, Trial
+from dynotune.schema.study import Candidate, Estimate, FateKind, Objective, Phase, Study, Trial, without
 
 __all__ = [
     "BETTER",
@@ -76,7 +76,8 @@ class Tried:
     """A candidate with what became of it.
 
     Args:
-        alone: it alone against the baseline; None where no phase gave an estimate.
+        alone: it alone against the baseline, or where it needs another, beside that and against it; None where no
+            phase gave an estimate.
         worth: the whole against the whole without it.
     """
 
@@ -85,6 +86,13 @@ class Tried:
     reason: str
     alone: Estimate | None
     worth: Estimate | None
+
+    @property
+    def name(self) -> str:
+        """The setting, with that beside which it was tried where it means nothing alone."""
+        beside = self.alone.against if self.alone is not None else ""
+        family = self.candidate.id.partition(".")[0] + "."
+        return f"{self.candidate.id} beside {beside.removeprefix(family)}" if beside else self.candidate.id
 
     @property
     def shown(self) -> Estimate | None:
@@ -109,13 +117,24 @@ class Joint:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A bound beside what was measured, both shares of the baseline's time."""
+    """A bound, a share of the baseline's time, beside what was measured."""
 
     candidate: Candidate
     bound: float
-    gain: float | None
-    ci: tuple[float, float] | None
+    speedup: float
+    speedup_ci: tuple[float, float] | None
     word: str
+
+    @property
+    def gain(self) -> float:
+        """The share of the baseline's time that was saved."""
+        return 1 - 1 / self.speedup
+
+    @property
+    def ci(self) -> tuple[float, float]:
+        """Of `gain`; itself alone where there is no interval."""
+        low, high = self.speedup_ci or (self.speedup, self.speedup)
+        return 1 - 1 / low, 1 - 1 / high
 
 
 def tried(study: Study) -> list[Tried]:
@@ -174,14 +193,14 @@ def saved(study: Study) -> list[Saved]:
     rows = []
     for row in tried(study):
         bound = row.candidate.bound
-        if isinstance(bound, Unknown) or row.alone is None:
+        # Of what was measured beside another setting, the gain is no share of the baseline's time.
+        if isinstance(bound, Unknown) or row.alone is None or row.alone.against:
             continue
-        gain, ci = 1 - 1 / row.alone.speedup, None
-        if (ends := interval_of(row.alone)) is not None:
-            ci = (1 - 1 / ends[0], 1 - 1 / ends[1])
-        above = ci is not None and ci[0] > bound
-        rows.append(Saved(row.candidate, bound, gain, ci, "more than the bound" if above else "within the bound"))
-    return sorted(rows, key=lambda row: (-row.bound, -(row.gain or 0.0)))
+        ends = interval_of(row.alone)
+        above = ends is not None and 1 - 1 / ends[0] > bound
+        word = "more than the bound" if above else "within the bound"
+        rows.append(Saved(row.candidate, bound, row.alone.speedup, ends, word))
+    return sorted(rows, key=lambda row: (-row.bound, -row.gain))
 
 
 def medians(study: Study) -> tuple[float, float] | None:
@@ -213,9 +232,11 @@ def level(study: Study, value: float) -> str:
 
 
 def long_time(seconds: float) -> str:
-    """Of a budget or a search: `45 s`, `14 min`, `2 h 5 min`."""
+    """Of a budget or a search: `45 s`, `2.5 min`, `14 min`, `2 h 5 min`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
+    if seconds < 595:
+        return f"{seconds / 60:.2g} min"
     minutes = round(seconds / 60)
     hours, rest = divmod(minutes, 60)
     return f"{minutes} min" if minutes < 100 else f"{hours} h" + (f" {rest} min" if rest else "")
@@ -227,13 +248,16 @@ def _tried(study: Study, candidate: Candidate) -> Tried:
         candidate=candidate,
         kind=fate.kind if fate else "open",
         reason=fate.reason if fate else "",
-        alone=_alone(study.estimates, candidate.id),
+        alone=_alone(study.estimates, candidate),
         worth=_worth(study, candidate),
     )
 
 
-def _alone(estimates: Sequence[Estimate], arm: str) -> Estimate | None:
-    own = [one for one in estimates if one.arm == arm and one.against == "" and sound(one)]
+def _alone(estimates: Sequence[Estimate], candidate: Candidate) -> Estimate | None:
+    if candidate.needs:
+        pairs = [one for one in estimates if one.phase == "join" and one.against in candidate.needs and sound(one)]
+        return next((one for one in reversed(pairs) if without(one.arm, candidate.id, ()) == one.against), None)
+    own = [one for one in estimates if one.arm == candidate.id and one.against == "" and sound(one)]
     for phase in PREFERRED:
         if of_phase := [one for one in own if one.phase == phase]:
             return of_phase[-1]
@@ -244,14 +268,15 @@ def _worth(study: Study, candidate: Candidate) -> Estimate | None:
     """Of ablation, the last whole against itself without this setting."""
     found = None
     for one in study.estimates:
-        if one.phase == "ablate" and one.against and sound(one) and _without(one.arm, candidate.id) == one.against:
+        if one.phase == "ablate" and sound(one) and _is_of(one, study, candidate):
             found = one
     return found
 
 
-def _without(key: str, setting: str) -> str:
-    """A key without one of its settings; the key itself where it is not one."""
-    return f" {key} ".replace(f" {setting} ", " ", 1).strip()
+def _is_of(estimate: Estimate, study: Study, candidate: Candidate) -> bool:
+    """Whether its arms differ by the candidate and what needs that."""
+    rest = without(estimate.arm, candidate.id, study.candidates)
+    return rest == estimate.against and (bool(rest) or estimate.arm != candidate.id)
 
 
 def _joint(together: list[str], estimate: Estimate, parts: Sequence[Estimate | None]) -> Joint:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 
 from dynotune.report import words
 from dynotune.report.study_rows import BETTER, level, long_time, medians
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import Timing
-from dynotune.schema.study import Study
+from dynotune.schema.study import Sitting, Study
 
 __all__ = ["Headline", "headline", "machine", "pays_off", "spent_s", "stats"]
 
@@ -75,8 +77,18 @@ def arrow(before: str, after: str) -> str:
 
 
 def spent_s(study: Study) -> float:
-    """From the beginning to the end of the last run, pauses left out."""
-    return max((trial.began_s + trial.wall_s for trial in study.trials), default=0.0)
+    """Of the sittings so far, without the pauses between them."""
+    sat_s = math.fsum(_sat_s(sitting) for sitting in study.sittings)
+    return max([sat_s, *(trial.began_s + trial.wall_s for trial in study.trials)])
+
+
+def _sat_s(sitting: Sitting) -> float:
+    """0 where it does not say."""
+    try:
+        ended, began = map(datetime.fromisoformat, (sitting.ended, sitting.began))
+        return (ended - began).total_seconds()
+    except (ValueError, TypeError):
+        return 0.0
 
 
 def pays_off(study: Study) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dynotune.schema.comparison import Comparison, Objective
 from dynotune.schema.setting import Setting
@@ -16,8 +16,12 @@ __all__ = [
     "fine_share",
     "interval",
     "num_bytes",
+    "percent_interval",
     "plain",
     "rate",
+    "saved",
+    "saved_interval",
+    "says_nothing",
     "settings",
     "share",
     "speedup",
@@ -31,6 +35,9 @@ UNKNOWN = "unknown"
 LARGE_RATIO = 1.1
 # Beyond these a ratio says only that it is not known, or that something else went wrong: no digits are shown.
 LARGEST_RATIO, SMALLEST_RATIO = 100.0, 0.01
+# An interval from below the one to above the other leaves all open: none of its digits is worth reading.
+OPEN_BELOW, OPEN_ABOVE = 0.1, 10.0
+TOO_WIDE = "too wide to tell anything"
 # What is less or more where the better arm is not the faster one; and in what else it is faster.
 _USED: dict[Objective, str] = {"memory": "memory", "energy": "energy"}
 _IN_WHAT: dict[Objective, str] = {
@@ -95,10 +102,30 @@ def speedup(comparison: Comparison) -> str:
 
 
 def interval(ci: tuple[float, float] | None) -> str:
-    """`1.38× to 1.47×`, with as many digits as its width deserves."""
-    if ci is None:
+    """`1.38× to 1.47×`, with as many digits as its width deserves; an end beyond reason as `times` says it."""
+    return _interval(ci, lambda end: times(end, digits=digits(ci)))
+
+
+def percent_interval(ci: tuple[float, float] | None) -> str:
+    """An interval of ratios as `+0.4% to +5.9%`; an end that is ten times off as `< −90%` or `> +900%`."""
+    return _interval(ci, lambda end: _percent(end - 1, least=OPEN_BELOW - 1, most=OPEN_ABOVE - 1, sign="+"))
+
+
+def saved_interval(ci: tuple[float, float] | None) -> str:
+    """An interval of ratios as the share of the time that is saved: `−2.1% to 33.5%`; `< −900%` beyond."""
+    return _interval(ci, saved)
+
+
+def saved(ratio: float | None) -> str:
+    """What a ratio of times saves, as a share of the time: `12.3%`, `−4.0%` where it costs."""
+    if ratio is None or not ratio > 0:
         return UNKNOWN
-    return " to ".join(times(end, digits=digits(ci)) for end in ci)
+    return _percent(1 - 1 / ratio, least=1 - 1 / OPEN_BELOW, most=1.0)
+
+
+def says_nothing(ci: tuple[float, float]) -> bool:
+    """Whether an interval is so wide that it leaves open whether a thing is ten times better or worse."""
+    return ci[0] < OPEN_BELOW and ci[1] > OPEN_ABOVE
 
 
 def rate(per_s: float | None) -> str:
@@ -201,6 +228,20 @@ def _threedigits(number: float, *, zeros: bool = False) -> str:
 def digits(ci: tuple[float, float] | None) -> int:
     """After the point, of a ratio whose interval this is."""
     return 3 if ci is not None and ci[1] - ci[0] < 0.05 else 2
+
+
+def _interval(ci: tuple[float, float] | None, said: Callable[[float], str]) -> str:
+    if ci is None or not all(end > 0 for end in ci):
+        return UNKNOWN
+    if says_nothing(ci):
+        return TOO_WIDE
+    return " to ".join(map(said, ci))
+
+
+def _percent(share: float, *, least: float, most: float, sign: str = "") -> str:
+    beyond = "< " if share < least else "> " if share > most else ""
+    share = min(max(share, least), most)
+    return beyond + f"{share:{sign}{',.0%' if beyond else ',.1%'}}".replace("-", "−")
 
 
 def _more(ratio: float) -> str:

@@ -67,6 +67,7 @@ class Proof(msgspec.Struct, frozen=True):
         num_pairs: of runs, one of each; a block of an ablation holds one such pair.
         by: "ablation": all settings against all but this one; "confirmation": all settings against none.
         value: that was proved; None in files that do not say it.
+        left_out_too: knobs that were left out with it, since they mean nothing without it.
     """
 
     knob: str
@@ -76,6 +77,7 @@ class Proof(msgspec.Struct, frozen=True):
     effect: Effect
     by: Literal["ablation", "confirmation"] = "confirmation"
     value: Scalar | None = None
+    left_out_too: list[str] = []
 
 
 class Recipe(msgspec.Struct, frozen=True):
@@ -226,7 +228,7 @@ def text(recipe: Recipe) -> str:
     for proof in recipe.proof:
         lines += ["", "[[proof]]"]
         fields = msgspec.structs.asdict(proof)
-        lines += [f"{key} = {value(entry)}" for key, entry in fields.items() if entry is not None]
+        lines += [f"{key} = {value(entry)}" for key, entry in fields.items() if entry not in (None, [])]
     lines += ["", *commented(["What held where it was proved; what was not known there is left out."]), "[facts]"]
     lines += [f"{_key(name)} = {value(fact)}" for name, fact in recipe.facts.items()]
     return "\n".join(lines) + "\n"
@@ -267,8 +269,10 @@ def _comment(recipe: Recipe, knob: str) -> list[str]:
     found = proof_of(recipe, knob)
     if found is None:
         return [*lines, "No proof belongs to this value."]
+    # From a file that anyone may have edited.
+    too = " and ".join(knob if knob.isprintable() else repr(knob) for knob in ["it", *found.left_out_too])
     against = {
-        "ablation": "compared with all the other settings without it",
+        "ablation": f"compared with all the other settings without {too}",
         "confirmation": "all settings together, compared with none",
     }[found.by]
     gain = _gain(recipe.recipe.objective, found.speedup, found.ci)

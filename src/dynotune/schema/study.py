@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -38,6 +39,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         bound: of the baseline's time, the largest share that it can save (0 to 1); Unknown where nothing bounds it.
         bound_by: what bounds it, in words: a finding's share, a ceiling.
         group: knobs that interact are raced jointly; "" for none.
+        needs: ids of candidates of its group, of which any arm with it holds one; empty where it stands alone.
         in_process: it can change at any step, so that one process can try it.
         warms: its first run leaves something behind that later ones find, such as compiled code; so every arm that
             holds it first runs once unmeasured. False where only a first run of the setting alone is asked for.
@@ -49,12 +51,29 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     bound: float | Unknown = Unknown("nothing bounds it")
     bound_by: str = ""
     group: str = ""
+    needs: list[str] = []
     in_process: bool = False
     warms: bool = True
 
     @property
     def id(self) -> str:
         return str(self.setting)
+
+
+def without(key: str, id_: str, candidates: Iterable[Candidate]) -> str | None:
+    """The key of an arm without one of its settings and what needs that; None where it has not got it.
+
+    A value may hold spaces.
+    """
+    before, found, after = f" {key} ".partition(f" {id_} ")
+    if not found:
+        return None
+    rest = f"{before} {after}".strip()
+    for one in candidates:
+        if id_ in one.needs:
+            shorter = without(rest, one.id, ())
+            rest = rest if shorter is None else shorter
+    return rest
 
 
 class NotOffered(msgspec.Struct, frozen=True):

@@ -6,6 +6,9 @@ stays if the whole without it is worse, one-sided, after Holm's correction over 
 Of two settings that do the same, either may be left out, and both would go. So where what stays explains less than the
 whole gains, the strongest of those dropped gets a second round, beside what stays: on its own blocks, and only then, so
 that the chance of keeping an idle one hardly rises.
+
+What needs a setting is left out with it. So that setting is worth what both are, and of those that stay none stands
+alone that cannot: where what needed it goes, it must also be worth its place without that.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.choosing import ENTER_P, contributions, new_arms, runs_left
 from dynotune.search.fit import Fit, Gain, holm
 from dynotune.search.joining import warms
-from dynotune.search.racing import fitted
+from dynotune.search.needs import complete, dependants
+from dynotune.search.racing import by_itself, fitted
 from dynotune.search.running import Search, estimate_of
 
 # The whole surely helps, and more by this many standard errors than what stays explains.
@@ -36,6 +40,7 @@ class Kept(NamedTuple):
 
     Args:
         gains: of the whole over the whole without it; absent where that gave no value.
+        over: keys of the two arms that each gain is of.
         ps: the same, after Holm's correction.
         needed: without it the rest does not run.
         whole: of the whole over the baseline.
@@ -43,6 +48,7 @@ class Kept(NamedTuple):
     """
 
     gains: dict[str, Gain]
+    over: dict[str, tuple[str, str]]
     ps: dict[str, float]
     needed: set[str]
     whole: Gain | None
@@ -66,7 +72,7 @@ def ablate(search: Search, settings: list[Setting], reserve_s: float) -> list[Se
         failed = search.failure(arm(first.whole).key)
         if failed is None:
             break
-        settings = first.whole[:-1]
+        settings = complete(first.whole[:-1], search.study.candidates)
         search.warn(
             f"{arm(first.whole).key} fail together ({failed.detail or failed.ended}): tried without the weakest."
         )
@@ -74,7 +80,7 @@ def ablate(search: Search, settings: list[Setting], reserve_s: float) -> list[Se
     if first is None:
         return settings[:1]
     found = outcome(search, first)
-    kept = [setting for setting in first.whole if found.stays(str(setting))]
+    kept = complete([setting for setting in first.whole if found.stays(str(setting))], search.study.candidates)
     dropped = [setting for setting in first.whole if setting not in kept]
     if len(dropped) < 2 or not (found.given_up or _hides_something(search, found, kept)):
         return kept
@@ -107,22 +113,41 @@ def outcome(search: Search, ablation: Ablation) -> Kept:
     fit = Fit(trials)
     whole = arm(ablation.whole)
     gains, needed = {}, set()
-    for id_, rest in _without(ablation).items():
+    over = {}
+    for id_, rest in _without(search, ablation).items():
         if search.failure(rest.key):
             needed.add(id_)
         elif (gain := fit.gain(whole.key, rest.key)) is not None:
-            gains[id_] = gain
+            gains[id_], over[id_] = gain, (whole.key, rest.key)
+    _without_dependants(search, ablation, fit, gains, over)
     corrected = holm([gain.p for gain in gains.values()])
     over_baseline = fit.gain(whole.key)
     last = max((trial.block for trial in trials), default=0)
     complete = last == ablation.first_block + ablation.num_blocks - 1
     given_up = search.failure(whole.key) is not None or (not complete and _is_futile(search, over_baseline))
-    return Kept(gains, dict(zip(gains, corrected, strict=True)), needed, over_baseline, given_up)
+    return Kept(gains, over, dict(zip(gains, corrected, strict=True)), needed, over_baseline, given_up)
+
+
+def _without_dependants(
+    search: Search, ablation: Ablation, fit: Fit, gains: dict[str, Gain], over: dict[str, tuple[str, str]]
+) -> None:
+    """Of what loses its dependants: what it is worth beside none of those that are not surely worth their place."""
+    surely = layout.ERROR / max(1, len(gains))
+    for setting in ablation.whole:
+        id_ = str(setting)
+        gone = [str(one) for one in dependants(id_, ablation.whole, search.study.candidates)]
+        for other in gone:
+            if id_ not in gains or other not in gains or gains[other].p <= surely:
+                continue
+            arms = over[other][1], over[id_][1]
+            alone = fit.gain(*arms)
+            if alone is not None and alone.p > gains[id_].p:
+                gains[id_], over[id_] = alone, arms
 
 
 def _run(search: Search, ablation: Ablation) -> None:
     whole = arm(ablation.whole)
-    arms = [whole, *_without(ablation).values()]
+    arms = list(dict.fromkeys([whole, *_without(search, ablation).values()]))
     for one in arms:
         if warms(search, one):
             search.pilot(one)
@@ -140,9 +165,14 @@ def _is_futile(search: Search, gain: Gain | None) -> bool:
     return gain is not None and gain.log < search.margin
 
 
-def _without(ablation: Ablation) -> dict[str, Arm]:
-    whole = arm(ablation.whole)
-    return {str(one): whole.without(one.knob) for one in ablation.whole if str(one) in ablation.left_out}
+def _without(search: Search, ablation: Ablation) -> dict[str, Arm]:
+    """The whole without each setting, and without what means nothing then."""
+    found = {}
+    for one in ablation.whole:
+        if str(one) in ablation.left_out:
+            gone = [one, *dependants(str(one), ablation.whole, search.study.candidates)]
+            found[str(one)] = arm(setting for setting in ablation.whole if setting not in gone)
+    return found
 
 
 def _write_down(search: Search, ablation: Ablation) -> None:
@@ -150,7 +180,7 @@ def _write_down(search: Search, ablation: Ablation) -> None:
     whole = arm(ablation.whole).key
     estimates = [
         replace(
-            estimate_of(whole, _without(ablation)[id_].key, "ablate", gain),
+            estimate_of(*found.over[id_], "ablate", gain),
             p=found.ps[id_],
             corrected_over=len(found.ps),
         )
@@ -165,7 +195,9 @@ def _hides_something(search: Search, found: Kept, kept: list[Setting]) -> bool:
     """The whole gains more than what stays explains."""
     if found.whole is None or found.whole.p > HELPS_P:
         return False
-    explained = sum(found.gains[str(one)].log for one in kept if str(one) in found.gains)
+    # What needs another is left out with it, and so is in the other's gain already.
+    needing = {one.id for one in search.study.candidates if one.needs}
+    explained = sum(found.gains[str(one)].log for one in kept if str(one) in found.gains.keys() - needing)
     return found.whole.log - explained > max(search.margin, HIDDEN_SE * found.whole.se)
 
 
@@ -174,7 +206,11 @@ def _one_more(
 ) -> list[Setting]:
     """Beside what stays, the strongest of those dropped; where nothing stays, its confirmation is its proof."""
     model = fitted(search)
-    gains = {setting: model.gain(frozenset([str(setting)])) for setting in dropped}
+    by_id = {one.id: one for one in search.study.candidates}
+    beside = [setting for setting in dropped if setting in complete([*kept, setting], search.study.candidates)]
+    gains = {setting: by_itself(model, by_id[str(setting)])[1] for setting in beside}
+    if not gains:
+        return kept
     strongest = max(gains, key=lambda setting: gains[setting].log)
     if not kept:
         return [strongest] if gains[strongest].p < ENTER_P else []

@@ -43,13 +43,13 @@ class Afforded(msgspec.Struct, frozen=True, kw_only=True):
 
 def affords(study: Study, bench: Bench) -> Afforded:
     """What the rest of the budget affords to `study.candidates`, before anything is raced."""
-    return afforded(bench.left_s(), bench.run_s(BASELINE), len(worth_trying(study)))
+    return afforded(bench.left_s(), bench.run_s(BASELINE), *num_to_try(study))
 
 
-def afforded(left_s: float, run_s: float, num_candidates: int) -> Afforded:
+def afforded(left_s: float, run_s: float, num_candidates: int, num_beside: int = 0) -> Afforded:
     num_runs = max(0, int(left_s / run_s)) if run_s > 0 else 0
     num_pairs = next(pairs for pairs, least in PAIRS_FROM_RUNS if num_runs >= least)
-    several = num_candidates > 1
+    several = num_candidates + num_beside > 1
     # The baseline: a pilot, and its place in the first blocks.
     spare = num_runs - 2 * num_pairs - (3 if several else 1)
     wanted = min(num_candidates, LEAST_ARMS)
@@ -60,7 +60,11 @@ def afforded(left_s: float, run_s: float, num_candidates: int) -> Afforded:
             break
     to_race = spare - num_ablation
     num_blocks = max(0, int((to_race - RUNS_A_CANDIDATE * num_arms) / RUNS_A_BLOCK)) if several else 0
-    text = _in_words(num_runs, run_s, num_candidates, num_arms, num_blocks, num_ablation, num_pairs)
+    num_asked = num_arms, num_candidates, num_beside if num_arms else 0
+    text = _in_words(num_runs, run_s, num_asked, num_blocks, num_ablation, num_pairs)
+    if num_arms == 0:
+        least = 2 * num_pairs + (3 if several else 1) + math.ceil(runs_a_candidate)
+        text = f"{text[:-1]}, which takes {least}. A longer --budget does it."
     return Afforded(
         num_runs=num_runs,
         num_arms=num_arms,
@@ -77,13 +81,17 @@ def _ablations(num_runs: int) -> tuple[int, ...]:
 
 
 def _in_words(
-    num_runs: int, run_s: float, num_candidates: int, num_arms: int, num_blocks: int, num_ablation: int, num_pairs: int
+    num_runs: int, run_s: float, num_asked: tuple[int, int, int], num_blocks: int, num_ablation: int, num_pairs: int
 ) -> str:
+    num_arms, num_candidates, num_beside = num_asked
     runs = f"The budget affords about {num_runs} runs of {run_s:.3g} s"
     if num_arms == 0:
         return f"{runs}: too few to try a setting and prove it."
     tried = f"all {num_candidates}" if num_arms == num_candidates else f"{num_arms} of {num_candidates}"
+    tried = "both" if num_arms == num_candidates == 2 else tried
     parts = [f"{tried} settings tried" if num_candidates > 1 else "the one setting tried"]
+    if num_beside:
+        parts[0] += f" alone, {num_beside} only beside others"
     if num_blocks:
         parts.append(f"then several together in up to {num_blocks} {'block' if num_blocks == 1 else 'blocks'}")
     if num_ablation:
@@ -96,6 +104,13 @@ def worth_trying(study: Study) -> list[Candidate]:
     """Candidates that may gain more than the margin, or that the user asked for; those that may gain most first."""
     may_gain = [one for one in study.candidates if not one.why or bound_log(one) > math.log1p(study.margin)]
     return sorted(may_gain, key=lambda one: (bool(one.why), -bound_log(one)))
+
+
+def num_to_try(study: Study) -> tuple[int, int]:
+    """Of those worth trying, how many alone, and how many only beside others: these cost no runs of their own."""
+    worth = worth_trying(study)
+    num_beside = sum(bool(one.needs) for one in worth)
+    return len(worth) - num_beside, num_beside
 
 
 def bound_log(candidate: Candidate) -> float:

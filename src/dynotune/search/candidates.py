@@ -14,7 +14,7 @@ from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Effect
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, NotOffered, Objective
-from dynotune.search import values
+from dynotune.search import needs, values
 from dynotune.search.asked import Asked
 from dynotune.search.bounds import bound
 from dynotune.search.interactions import group_of
@@ -28,7 +28,7 @@ KINDS: dict[Objective, tuple[Kind, ...]] = {
     "memory": ("memory",),
 }
 """Findings whose candidates can serve an objective."""
-_NEED_WORKERS = ("loader.prefetch_factor", "loader.persistent_workers", "loader.multiprocessing_context")
+_NO_WORKERS = "it needs loading processes, and the loader has none; --also loader.num_workers tries some"
 _NOT_ALLOWED: dict[Effect, str] = {
     "numerics": "it may change results in their last digits; --allow numerics tries it",
     "semantics": "it may change what the program does; --allow semantics tries it",
@@ -70,7 +70,8 @@ def candidates(
     offered: dict[Setting, list[Finding]] = {}
     refused: dict[Setting, NotOffered] = {}
     for finding in diagnosis.findings:
-        for setting in values.around(finding.candidates, machine.present, machine.num_cores):
+        named = values.around(finding.candidates, machine.present, machine.num_cores)
+        for setting in [*named, *values.beside_workers(named, machine.present)]:
             reason = _why_not(setting, finding, machine, asked, objective)
             if not reason:
                 offered.setdefault(setting, []).append(finding)
@@ -82,7 +83,11 @@ def candidates(
             refused[setting] = NotOffered(setting, "the program has it already")
         else:
             offered.setdefault(setting, [])
-    found = [_candidate(setting, why, diagnosis, machine, objective) for setting, why in offered.items()]
+    makers = [str(setting) for setting in offered if setting.knob == "loader.num_workers" and setting.value != 0]
+    if machine.present.get("loader.num_workers") == 0 and not makers:
+        for setting in [setting for setting in offered if needs.workers(setting)]:
+            refused[setting] = NotOffered(setting, _NO_WORKERS, _unique(one.id for one in offered.pop(setting)))
+    found = [_candidate(setting, why, diagnosis, machine, objective, makers) for setting, why in offered.items()]
     return sorted(found, key=_order), [row for setting, row in refused.items() if setting not in offered]
 
 
@@ -127,8 +132,6 @@ def _why_not(setting: Setting, finding: Finding, machine: Machine, asked: Asked,
         return _NOT_ALLOWED[effect]
     if values.beyond_cores(setting, machine.num_cores) and setting not in asked.settings:
         return f"a process may use {machine.num_cores} of the cores here"
-    if setting.knob in _NEED_WORKERS and machine.present.get("loader.num_workers") == 0 and setting.value is not False:
-        return "it needs loading processes, and the loader has none"
     try:
         knobs.check_applies(setting, machine.facts)
     except DynotuneError as error:
@@ -147,8 +150,17 @@ _ABOUT: dict[Kind, str] = {
 
 
 def _candidate(
-    setting: Setting, why: Sequence[Finding], diagnosis: Diagnosis, machine: Machine, objective: Objective
+    setting: Setting,
+    why: Sequence[Finding],
+    diagnosis: Diagnosis,
+    machine: Machine,
+    objective: Objective,
+    makers: list[str],
 ) -> Candidate:
+    """
+    Args:
+        makers: ids of candidates that give a loader workers.
+    """
     knob = knobs.get(setting.knob)
     share, by = bound(setting, why, diagnosis, machine.present, objective)
     return Candidate(
@@ -158,6 +170,7 @@ def _candidate(
         bound=share,
         bound_by=by,
         group=group_of(setting.knob),
+        needs=makers if needs.workers(setting) and machine.present.get("loader.num_workers") == 0 else [],
         warms=machine.compiles or setting.knob == "compile.mode",
         in_process=objective == "throughput" and not why_not_in_process(setting),
     )

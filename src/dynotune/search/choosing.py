@@ -9,7 +9,8 @@ from dynotune.search import layout
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.fit import Gain
 from dynotune.search.joining import ARMS_A_BLOCK
-from dynotune.search.model import Model
+from dynotune.search.model import USUAL_RUNS, Model
+from dynotune.search.needs import complete, dependants, needed_first
 from dynotune.search.racing import added, fitted, taking_part
 from dynotune.search.running import Search
 
@@ -33,12 +34,15 @@ def contributions(search: Search, model: Model | None = None) -> list[tuple[Sett
         return []
     chosen = {one.id: one.setting for one in model.best(taking_part(search), model.mean)}
     while chosen:
-        gains = {id_: _adds(model, id_, chosen) for id_ in chosen}
+        gains = {id_: _adds(search, model, id_, chosen) for id_ in chosen}
         weakest = min(gains, key=lambda id_: gains[id_].log / max(gains[id_].se, 1e-9))
         enters = gains[weakest].log > search.margin / 2 and gains[weakest].p < ENTER_P
         if enters and len(chosen) <= MOST_SETTINGS:
-            return sorted(((chosen[id_], gains[id_]) for id_ in chosen), key=lambda pair: -pair[1].log)
+            by_gain = sorted(chosen, key=lambda id_: -gains[id_].log)
+            adds = {chosen[id_]: gains[id_] for id_ in by_gain}
+            return [(one, adds[one]) for one in needed_first(list(adds), search.study.candidates)]
         del chosen[weakest]
+        chosen = {str(one): one for one in complete(list(chosen.values()), search.study.candidates)}
     return []
 
 
@@ -77,6 +81,9 @@ def _worth_knowing(gain: Gain) -> float:
     return expected - max(0.0, gain.log)
 
 
-def _adds(model: Model, id_: str, chosen: dict[str, Setting]) -> Gain:
+def _adds(search: Search, model: Model, id_: str, chosen: dict[str, Setting]) -> Gain:
+    """To be given a chance, the usual noise is proof enough that there is no more; to be dropped it is not."""
     whole = frozenset(chosen)
-    return model.gain(whole, whole - {id_})
+    gone = dependants(id_, chosen.values(), search.study.candidates)
+    gain = model.gain(whole, whole - {id_, *map(str, gone)})
+    return gain._replace(df=max(gain.df, min(model.df + int(USUAL_RUNS), gain.num_blocks + 1)))

@@ -11,12 +11,12 @@ from dynotune.report.export import Parts, about
 from dynotune.schema.knob import AllocConf, Attr, Call, Constructor, Env, Knob, Method, Module, Preload, Scalar
 from dynotune.schema.recipe import Recipe
 from dynotune.schema.setting import UNSET, Setting
+from dynotune.search.needs import ON_WORKERS
 
 __all__ = ["parts"]
 
 LARGEST_SHM_BYTES = 16 << 30
 """What the doctor advises for a container; more has to be asked for."""
-_NEED_WORKERS = ("loader.prefetch_factor", "loader.persistent_workers", "loader.multiprocessing_context")
 _ROOT_MODULE: dict[str, dict[Scalar, str]] = {
     "layout.channels_last": {
         True: "model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)",
@@ -116,7 +116,7 @@ def _beside(setting: Setting, knob: Knob) -> str:
 def _shm(recipe: Recipe, settings: Sequence[Setting], given: str | None) -> tuple[str, str]:
     """Size of the shared memory for loader workers, and where it is from; "" where nothing says that there are any."""
     workers = next((setting.value for setting in settings if setting.knob == "loader.num_workers"), None)
-    if workers == 0 or (workers is None and not any(setting.knob in _NEED_WORKERS for setting in settings)):
+    if workers == 0 or (workers is None and not any(setting.knob in ON_WORKERS for setting in settings)):
         return "", ""
     if given is not None:
         return given, "as given"

@@ -5,21 +5,25 @@ from __future__ import annotations
 import itertools
 import math
 
+import msgspec
+
 from dynotune.measure.schedule import MAX_PAIRS
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Candidate, Fate, FateKind, Study
+from dynotune.schema.study import Candidate, Fate, FateKind, Study, without
 from dynotune.search import words
 from dynotune.search.ablation import Kept, outcome
 from dynotune.search.bench import arm
 from dynotune.search.budget import worth_trying
 from dynotune.search.fit import CONFIDENCE, Gain, counts, value_of
-from dynotune.search.racing import DROP_ERROR, LEAST_DF, fitted, idle
+from dynotune.search.racing import DROP_ERROR, LEAST_DF, by_itself, fitted, idle, was_in_a_run
 from dynotune.search.running import Search, fate_of_failure
 
-LATE = "The time was up before it could be decided"
+LATE = "The time was too short to decide it"
 # Of a gain worth having, to say how many pairs the noise asks for.
 WORTH_HAVING = 1.05
+# Of the runs; beyond, the verdict is that the machine was not quiet.
+MOST_VOID = 0.5
 _POWER_Z = 0.8416  # of 80%
 
 
@@ -85,15 +89,27 @@ def verdict(study: Study, spread: float | None) -> str:
     if not tried and not any(estimate.phase == "screen" for estimate in study.estimates):
         return "Nothing was tried: the time was too short."
     if study.winner:
-        return f"Nothing is proved: {words.names([str(one) for one in study.winner])} looked best. {LATE}."
+        why = _disturbed(study) or f"{LATE[0].lower()}{LATE[1:]}"
+        return f"Nothing is proved: {words.names([str(one) for one in study.winner])} looked best, but {why}."
     kinds = [study.fates[one.id].kind for one in study.candidates]
     number = f"{len(study.candidates)} settings" if len(study.candidates) > 1 else "one setting"
     if all(kind in ("failed", "out-of-memory", "rejected", "wrong-results") for kind in kinds):
         return f"Nothing is proved: none of the {number} could be measured."
+    if "unproved" in kinds and (disturbed := _disturbed(study)):
+        return f"Nothing is proved: {disturbed}."
     if "unproved" in kinds:
         doubt = f"; runs differ by {spread:.1%}" if spread is not None else ""
         return f"Nothing is proved: of {number}, {kinds.count('unproved')} could not be decided in the time{doubt}."
     return f"Nothing helps: none of the {number} makes a difference worth having."
+
+
+def _disturbed(study: Study) -> str:
+    """Said where most runs do not count; else empty."""
+    timed = [trial for trial in study.trials if trial.ended == "measured" and trial.block > 0]
+    num_void = sum(bool(trial.void) for trial in timed)
+    if num_void <= MOST_VOID * len(timed):
+        return ""
+    return f"{num_void} of {len(timed)} runs were disturbed from outside and do not count"
 
 
 def _fate(search: Search, one: Candidate, proved: list[Setting], rounds: list[Kept]) -> Fate:
@@ -109,13 +125,22 @@ def _fate(search: Search, one: Candidate, proved: list[Setting], rounds: list[Ke
         return fate
     if failed := search.failure(one.id):
         return fate_of_failure(failed)
-    if not search.piloted(one.id):
+    if not one.needs and not search.piloted(one.id):
         return Fate("not-tried", "The time was up before its turn.")
     model = fitted(search)
-    gain = model.gain(frozenset([one.id]))
+    beside, gain = by_itself(model, one)
+    if not gain.num_blocks and one.needs:
+        only = f"it means something only beside {words.either(one.needs)}"
+        if was_in_a_run(search, one):
+            return Fate("unproved", f"None of its runs counted: {only}.")
+        return Fate("not-tried", f"It was in no run: {only}.")
+    if not gain.num_blocks and (void := [trial.void for trial in study.trials if trial.arm == one.id and trial.void]):
+        none = "None of its runs counted" if len(void) > 1 else "Its run did not count"
+        return Fate("unproved", f"{none}: {void[-1]}.")
     if not gain.num_blocks:
         return Fate("unproved", f"{LATE}: it was run once, unmeasured.")
-    return _by_gain(search, gain if model.df >= LEAST_DF else gain._replace(df=0))
+    fate = _by_gain(search, gain if model.df >= LEAST_DF else gain._replace(df=0))
+    return fate if beside is None else msgspec.structs.replace(fate, reason=f"Beside {beside}: {_lower(fate.reason)}")
 
 
 def _proof(study: Study, one: Candidate, rounds: list[Kept]) -> str:
@@ -123,8 +148,9 @@ def _proof(study: Study, one: Candidate, rounds: list[Kept]) -> str:
         if one.id in found.needed:
             return "Without it, the rest of the recipe does not run."
         if one.id in found.gains and found.stays(one.id):
-            gain = found.gains[one.id]
-            return f"With it the whole is {words.gain(study, gain)}; p = {found.ps[one.id]:.2g}, over all settings."
+            gain, with_it = found.gains[one.id], _with_it(study, one, found)
+            proof = f"{words.gain(study, gain)}; p = {found.ps[one.id]:.2g}, over all settings."
+            return f"{with_it[0].upper()}{with_it[1:]} is {proof}"
     confirmed = study.confirmed
     assert confirmed is not None and confirmed.speedup is not None
     seen = f"{words.size(study, confirmed.speedup)} ({words.interval(confirmed.ci)}, {confirmed.num_pairs} pairs)"
@@ -140,20 +166,42 @@ def _dropped(search: Search, one: Candidate, rounds: list[Kept]) -> Fate | None:
     if found.given_up and found.whole is not None:
         whole = words.gain(study, found.whole)
         return Fate("unproved", f"With the others it was not better than the baseline: together {whole}.")
+    if not found.given_up and found.stays(one.id) and one.needs and not set(one.needs) & _left(rounds, study):
+        return Fate("unproved", f"It means something only beside {words.either(one.needs)}, which did not stay.")
     if found.given_up or found.stays(one.id):
         return None
     gain = found.gains[one.id]
-    adds = f"with it the whole is {words.gain(study, gain)}; p = {found.ps[one.id]:.2g}"
-    alone = fitted(search).gain(frozenset([one.id]))
+    adds = f"{_with_it(study, one, found)} is {words.gain(study, gain)}; p = {found.ps[one.id]:.2g}"
+    beside, alone = by_itself(fitted(search), one)
+    helps = "It helps alone" if beside is None else f"It helps beside {beside}"
     if gain.ci is not None and gain.ci[1] < 1:
         return Fate("slower", f"It costs beside the others: {adds}.")
     if gain.upper(DROP_ERROR) <= search.margin:
         if alone.lower(DROP_ERROR) > 0:
-            return Fate("not-needed", f"It helps alone ({words.size(study, alone.speedup)}), but not here: {adds}.")
+            return Fate("not-needed", f"{helps} ({words.size(study, alone.speedup)}), but not here: {adds}.")
         return Fate("no-effect", f"It adds nothing that shows: {adds}.")
     if alone.lower(DROP_ERROR) > 0 and gain.log < alone.log / 2:
-        return Fate("not-needed", f"It helps alone ({words.size(study, alone.speedup)}), not shown here: {adds}.")
+        return Fate("not-needed", f"{helps} ({words.size(study, alone.speedup)}), not shown here: {adds}.")
     return Fate("unproved", f"What it adds was not proved: {adds}.")
+
+
+def _left(rounds: list[Kept], study: Study) -> set[str]:
+    """Ids of what the ablation let stay."""
+    return {id_ for found in rounds for id_ in {*found.gains, *found.needed} if found.stays(id_)}
+
+
+def _with_it(study: Study, one: Candidate, found: Kept) -> str:
+    """What an ablation's gain is of, at the begin of a clause."""
+    top, rest = found.over[one.id]
+    gone = [each.id for each in study.candidates if one.id in each.needs and without(top, each.id, ()) is not None]
+    kept = [id_ for id_ in gone if without(rest, id_, ()) is None]
+    if not kept:
+        return "with it the whole"
+    return f"with it and {words.names(kept)}, which {'needs' if len(kept) == 1 else 'need'} it, the whole"
+
+
+def _lower(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]
 
 
 def _unconfirmed(study: Study, confirmed: Comparison) -> Fate:

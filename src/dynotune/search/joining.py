@@ -47,12 +47,13 @@ def join(search: Search, reserve_s: float, more_pays: Callable[[Search, Model, i
     while block < MOST_BLOCKS:
         model = look(search)
         candidates = taking_part(search)
-        if len(candidates) < 2:
+        if not candidates:
             return
         if model.num_runs and (_settled(search, model, candidates) or not more_pays(search, model, block)):
             return
         block += 1
-        arms = _affordable(search, _drawn(search, model, candidates, block), reserve_s)
+        drawn = _drawn(search, model, candidates, block)
+        arms = _affordable(search, drawn, reserve_s, min(LEAST_ARMS, len(candidates)))
         if not arms:
             return
         known = list(search.study.joint or [])
@@ -63,8 +64,8 @@ def join(search: Search, reserve_s: float, more_pays: Callable[[Search, Model, i
         search.run_block([BASELINE, *(one for one in arms if search.failure(one.key) is None)], "join", block)
 
 
-def _affordable(search: Search, arms: Sequence[Arm], reserve_s: float) -> list[Arm]:
-    """Those at the front that leave the time set aside, with their pilots and the baseline; none where it is one."""
+def _affordable(search: Search, arms: Sequence[Arm], reserve_s: float, least: int) -> list[Arm]:
+    """Those at the front that leave the time set aside, with their pilots and the baseline; none, or so many."""
     left_s = search.bench.left_s() - reserve_s - search.bench.run_s(BASELINE)
     found: list[Arm] = []
     for one in arms:
@@ -72,7 +73,7 @@ def _affordable(search: Search, arms: Sequence[Arm], reserve_s: float) -> list[A
         if left_s < 0:
             break
         found.append(one)
-    return found if len(found) >= LEAST_ARMS else []
+    return found if len(found) >= least else []
 
 
 def _drawn(search: Search, model: Model, candidates: Sequence[Candidate], block: int) -> list[Arm]:
@@ -89,7 +90,19 @@ def _drawn(search: Search, model: Model, candidates: Sequence[Candidate], block:
             arms.setdefault(one.key, one)
         if len(arms) == ARMS_A_BLOCK:
             break
+    # Where most draws are of the baseline and not all is settled, what ran least runs by itself.
+    for candidate in sorted(candidates, key=lambda one: _num_runs(search, one)):
+        if len(arms) >= LEAST_ARMS:
+            break
+        beside = [one.setting for one in candidates if one.id in candidate.needs][:1]
+        one = arm([candidate.setting, *beside])
+        if search.failure(one.key) is None:
+            arms.setdefault(one.key, one)
     return list(arms.values())
+
+
+def _num_runs(search: Search, one: Candidate) -> int:
+    return sum(trial.arm == one.id for trial in search.trials("race", "join"))
 
 
 def _avoided(search: Search) -> list[set[str]]:

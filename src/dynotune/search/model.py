@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from dynotune.schema.study import Candidate, Trial
 from dynotune.search.fit import Gain, counts, value_of
+from dynotune.search.needs import has_company, together
 
 Array = npt.NDArray[np.float64]
 
@@ -94,7 +95,7 @@ class Model:
         holding = (self._rows[:, changed] > 0).any(axis=1)
         num_blocks = int((self._in_block @ holding > 0).sum())
         # Of what ran in one block, no other run can tell a stall from what it costs.
-        df = min(self.df + int(USUAL_RUNS), num_blocks + 1)
+        df = max(1, min(self.df, num_blocks + 1))
         return Gain(float(contrast @ self.mean), math.sqrt(max(0.0, variance)), df, num_blocks)
 
     def draw(self, rng: np.random.Generator) -> Array:
@@ -107,7 +108,8 @@ class Model:
         groups: dict[str, list[Candidate]] = {}
         for one in candidates:
             groups.setdefault(f"group {one.group}" if one.group else one.setting.knob, []).append(one)
-        return [one for those in groups.values() for one in _best_of_group(those, worth)]
+        found = [one for those in groups.values() for one in _best_of_group(those, worth)]
+        return together(found)
 
 
 def features(candidates: Sequence[Candidate]) -> list[Feature]:
@@ -132,6 +134,7 @@ def _best_of_group(those: Sequence[Candidate], worth: Mapping[tuple[str, ...], f
     # Pairs as a start of their own: of two that help only together, neither is added first.
     pairs = sorted((ids for ids in worth if len(ids) == 2 and _inside(ids, those)), key=lambda ids: -worth[ids])[:2]
     by_id = {one.id: one for one in those}
+    gains = _adds_with_dependants if any(one.needs for one in those) else _added
     best: list[Candidate] = []
     best_worth = 0.0
     for start in [(), *pairs]:
@@ -139,12 +142,12 @@ def _best_of_group(those: Sequence[Candidate], worth: Mapping[tuple[str, ...], f
         for _ in range(2):
             for knob, values in knobs.items():
                 rest = [one for other, one in chosen.items() if other != knob]
-                adds = {one.id: _added(one, rest, worth) for one in values}
+                adds = {one.id: gains(one, rest, worth) for one in values}
                 top = max(values, key=lambda one: adds[one.id])
                 chosen.pop(knob, None)
                 if adds[top.id] > 0:
                     chosen[knob] = top
-        found = list(chosen.values())
+        found = together(list(chosen.values()))
         total = sum(_added(one, found[:at], worth) for at, one in enumerate(found))
         if total > best_worth:
             best, best_worth = found, total
@@ -153,6 +156,15 @@ def _best_of_group(those: Sequence[Candidate], worth: Mapping[tuple[str, ...], f
 
 def _inside(ids: tuple[str, ...], those: Sequence[Candidate]) -> bool:
     return {*ids} <= {one.id for one in those}
+
+
+def _adds_with_dependants(one: Candidate, rest: Sequence[Candidate], worth: Mapping[tuple[str, ...], float]) -> float:
+    """What `one` adds, with those of `rest` that mean nothing without it; nothing without what it needs itself."""
+    if not has_company(one, [other.id for other in rest]):
+        return -math.inf
+    alone, held = together(rest), together([*rest, one])
+    total = [sum(_added(other, those[:at], worth) for at, other in enumerate(those)) for those in (held, alone)]
+    return total[0] - total[1]
 
 
 def _added(one: Candidate, rest: Sequence[Candidate], worth: Mapping[tuple[str, ...], float]) -> float:

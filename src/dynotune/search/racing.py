@@ -8,7 +8,7 @@ is ever dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dynotune.schema.study import Candidate, Estimate, Fate, FateKind
 from dynotune.search import words
@@ -16,11 +16,12 @@ from dynotune.search.bench import BASELINE, arm
 from dynotune.search.budget import bound_log, worth_trying
 from dynotune.search.fit import Fit, Gain
 from dynotune.search.model import Model
+from dynotune.search.needs import has_company, together
 from dynotune.search.running import Search, alone, estimate_of, fate_of_failure
 
-DROP_ERROR = 0.05
-# On fewer degrees of freedom a look drops nothing.
-LEAST_DF = 3
+DROP_ERROR = 0.025
+# On fewer degrees of freedom the noise is not known well enough for a look to drop anything.
+LEAST_DF = 8
 TOO_LATE = "The time was needed to prove what others gain."
 
 
@@ -34,6 +35,8 @@ def race(search: Search, reserve_s: float) -> None:
     left_s = search.bench.left_s() - reserve_s - search.bench.run_s(BASELINE)
     runners = []
     for one in taking_turns(search):
+        if one.needs:
+            continue
         left_s -= 0.0 if one.id in done else search.bench.run_s(alone(one))
         if left_s < 0:
             search.settle({one.id: Fate("not-tried", TOO_LATE)})
@@ -52,16 +55,21 @@ def failures(search: Search) -> dict[str, Fate]:
 
 
 def taking_part(search: Search) -> list[Candidate]:
-    """Candidates that ran, and may still be in the recipe."""
-    return [one for one in search.alive() if search.failure(one.id) is None and search.piloted(one.id)]
+    """Candidates that ran, or mean something beside one that did, and may still be in the recipe."""
+    return together([one for one in search.alive() if one.needs or ran(search, one)])
+
+
+def ran(search: Search, one: Candidate) -> bool:
+    """It ran alone, and gave a measurement."""
+    return search.failure(one.id) is None and search.piloted(one.id)
 
 
 def fitted(search: Search) -> Model:
     """Of all runs so far that only screened."""
-    ran = [one for one in search.study.candidates if search.failure(one.id) is None and search.piloted(one.id)]
-    arms = {one.id: frozenset([one.id]) for one in ran} | {"": frozenset()}
+    known = together([one for one in search.study.candidates if one.needs or ran(search, one)])
+    arms = {one.id: frozenset([one.id]) for one in known if not one.needs} | {"": frozenset()}
     arms |= {arm(joint).key: frozenset(map(str, joint)) for joint in search.study.joint or []}
-    return Model(ran, arms, search.trials("race", "join"))
+    return Model(known, arms, search.trials("race", "join"))
 
 
 def look(search: Search) -> Model:
@@ -70,11 +78,20 @@ def look(search: Search) -> Model:
     by_id = {one.id: one for one in search.study.candidates}
     found: list[Estimate] = []
     for feature in model.features:
+        those = [by_id[id_] for id_ in feature.ids]
+        if together(those) != those:
+            continue
         gain = model.gain(frozenset(feature.ids))
         if gain.num_blocks:
-            key = arm(by_id[id_].setting for id_ in feature.ids).key
-            found.append(estimate_of(key, "", "race" if len(feature.ids) == 1 else "join", gain))
+            key = arm(one.setting for one in those).key
+            found.append(estimate_of(key, "", "race" if len(those) == 1 else "join", gain))
+    for one in search.study.candidates:
+        company, gain = by_itself(model, one)
+        if company is not None and gain.num_blocks:
+            both = arm([one.setting, by_id[company].setting]).key
+            found.append(estimate_of(both, company, "join", gain))
     search.estimate(found)
+    settle_orphans(search)
     candidates = taking_part(search)
     if model.df >= LEAST_DF:
         best = [one.id for one in model.best(candidates, model.mean)]
@@ -85,11 +102,41 @@ def look(search: Search) -> Model:
     return model
 
 
+def by_itself(model: Model, one: Candidate) -> tuple[str | None, Gain]:
+    """What it gains over the baseline; of one that needs another, the id of that which is known best, and over that."""
+    if not one.needs:
+        return None, model.gain(frozenset([one.id]))
+    gains = {id_: model.gain(frozenset([one.id, id_]), frozenset([id_])) for id_ in one.needs}
+    best = max(gains, key=lambda id_: (gains[id_].num_blocks, -gains[id_].se))
+    return best, gains[best]
+
+
+def settle_orphans(search: Search) -> None:
+    """Give a fate to those of which all that they need has one."""
+    alive = {one.id for one in search.alive()}
+    fates: dict[str, Fate] = {}
+    for one in search.alive():
+        if not has_company(one, alive):
+            kind: FateKind = "unproved" if was_in_a_run(search, one) else "not-tried"
+            fates[one.id] = Fate(kind, f"It means something only beside {words.either(one.needs)}, out of the race.")
+    search.settle(fates)
+
+
+def was_in_a_run(search: Search, one: Candidate) -> bool:
+    return any(one.setting in joint and search.piloted(arm(joint).key) for joint in search.study.joint or [])
+
+
 def added(model: Model, candidate: Candidate, best: Sequence[Candidate]) -> Gain:
     """What a setting adds beside the others of the best arm, in the place of another value of its knob."""
-    held = frozenset(one.id for one in best if one.id != candidate.id)
-    rest = frozenset(one.id for one in best if one.setting.knob != candidate.setting.knob)
-    return bounded(candidate, model.gain(rest | {candidate.id}, held))
+    held = together([one for one in best if one.id != candidate.id])
+    whole = [*(one for one in best if one.setting.knob != candidate.setting.knob), candidate]
+    if not has_company(candidate, [one.id for one in whole]):
+        return bounded(candidate, by_itself(model, candidate)[1])
+    return bounded(candidate, model.gain(_ids(together(whole)), _ids(held)))
+
+
+def _ids(those: Iterable[Candidate]) -> frozenset[str]:
+    return frozenset(one.id for one in those)
 
 
 def bounded(candidate: Candidate, gain: Gain) -> Gain:
@@ -106,7 +153,7 @@ def _hopeless(
         min(model.gain(company | {candidate.id}, company).upper(DROP_ERROR), bound_log(candidate))
         for company in _companies(candidate, candidates, best)
     )
-    gain = model.gain(frozenset([candidate.id]))
+    gain = by_itself(model, candidate)[1]
     if most > search.margin:
         return _outrun(search, model, candidate, candidates, best)
     return idle(search, gain)
@@ -131,24 +178,24 @@ def _outrun(
         if model.gain(company | {candidate.id}, company | {rival.id}).upper(DROP_ERROR) > 0:
             return None
     gain = model.gain(frozenset([candidate.id]), frozenset([rival.id]))
-    kind: FateKind = "not-needed" if model.gain(frozenset([candidate.id])).log > search.margin else "no-effect"
+    kind: FateKind = "not-needed" if by_itself(model, candidate)[1].log > search.margin else "no-effect"
     return Fate(kind, f"Another value of the knob is better: it is {words.gain(search.study, gain)}, than {rival.id}.")
 
 
 def _companies(candidate: Candidate, candidates: Sequence[Candidate], best: Sequence[str]) -> Iterator[frozenset[str]]:
-    """Alone, beside the best arm, and beside each other setting of its group."""
+    """Alone, beside the best arm, and beside each other setting of its group: those in which all mean something."""
     knob = candidate.setting.knob
-    yield frozenset()
-    yield frozenset(one.id for one in candidates if one.id in best and one.setting.knob != knob)
-    for one in candidates:
-        if candidate.group and one.group == candidate.group and one.setting.knob != knob:
-            yield frozenset([one.id])
+    others = [one for one in candidates if one.setting.knob != knob]
+    of_group = [one for one in others if candidate.group and one.group == candidate.group]
+    for company in ([], [one for one in others if one.id in best], *([one] for one in of_group)):
+        if together([*company, candidate]) == [*company, candidate]:
+            yield _ids(company)
 
 
 def pilots(search: Search, reserve_s: float) -> None:
     """One unmeasured run of each setting that leaves something behind for later runs."""
     for one in taking_turns(search):
-        if not one.warms or search.piloted(one.id):
+        if not one.warms or one.needs or search.piloted(one.id):
             continue
         if search.bench.left_s() - reserve_s < 2 * search.bench.run_s(alone(one)):
             search.settle({one.id: Fate("not-tried", TOO_LATE)})

@@ -63,7 +63,6 @@ class RealBench:
         self._walls_s: dict[str, list[float]] = {}
         self._outcomes: list[Outcome] = []
         self._first_steps: dict[str, FirstStep] = {}
-        self._voids: list[str] = []
         for trial in study.trials:
             if _counts(trial):
                 self._walls_s.setdefault(trial.arm, []).append(trial.wall_s)
@@ -109,7 +108,8 @@ class RealBench:
             if key in self._planned_s:
                 return self._planned_s[key]
         if BASELINE.key in self._pilots:
-            return self._alone(self._pilots[BASELINE.key]).run_s
+            # As short as the time left asks for: a plan must not give up what a shorter window affords.
+            return self._window().run_s
         return self._study.run_s or self._guess_s
 
     def left_s(self) -> float:
@@ -140,11 +140,7 @@ class RealBench:
 
     def cautions(self) -> list[str]:
         """What this sitting's runs give reason to be wary of."""
-        found = summary.warnings(self._outcomes) + objective.notes(self._study.objective, self._outcomes)
-        if self._voids:
-            num = len(self._outcomes)
-            found.append(f"{len(self._voids)} of {num} runs did not count, the last one as {self._voids[-1]}.")
-        return found
+        return summary.warnings(self._outcomes) + objective.notes(self._study.objective, self._outcomes)
 
     # One run
 
@@ -186,7 +182,6 @@ class RealBench:
         if not void and phase != "pilot":
             self._walls_s.setdefault(arm.key, []).append(self.elapsed_s() - began_s)
         if void:
-            self._voids.append(void)
             self._watcher.say(f"{_in_place(phase, block)}: {arm.key or 'the command as it is'} does not count: {void}")
         return trial("measured", value=value, void=void, time_to_first_step_s=_first_step_s(outcome))
 
@@ -267,17 +262,11 @@ class RealBench:
 
     def _plan(self) -> None:
         """Fix the window of all runs, from the pilots so far; what was fixed holds."""
-        if (
-            self._study.window_steps is not None
-            and self._study.warmup_steps is not None
-            and self._study.run_s is not None
-        ):
+        if self._is_planned:
             return
         pilots = dict(self._pilots)
         baseline = pilots.pop(BASELINE.key)
-        window = study_window(
-            self._request, baseline, list(pilots.values()), self.left_s(), num_ahead=num_ahead(self._study.candidates)
-        )
+        window = self._window()
         cautions = summary.window_cautions(self._request, window)
         cautions += objective.cautions(self._study.objective, window.num_steps)
         for text in cautions:
@@ -301,6 +290,12 @@ class RealBench:
             if window.num_steps
             else f"Each run ends with its first steps; about {run_s:.0f} s."
         )
+
+    def _window(self) -> Window:
+        """Of all runs, by the pilots so far and the time left."""
+        others = [outcome for key, outcome in self._pilots.items() if key != BASELINE.key]
+        ahead = num_ahead(self._study.candidates)
+        return study_window(self._request, self._pilots[BASELINE.key], others, self.left_s(), num_ahead=ahead)
 
     def _alone(self, outcome: Outcome) -> Window:
         """The window of one arm; its length as it was fixed, where it was."""

@@ -18,6 +18,7 @@ from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Scalar
 from dynotune.schema.recipe import SCHEMA, Header, Proof, Recipe, proof_of
 from dynotune.schema.setting import Setting
+from dynotune.schema.study import without
 
 if TYPE_CHECKING:
     from dynotune.schema.comparison import Comparison
@@ -135,8 +136,10 @@ def _proof(study: Study, setting: Setting, confirmed: Comparison) -> Proof:
     effect = effect or knobs.get(setting.knob).effect
     found = _ablated(study, setting)
     if found is not None:
-        speedup, ci, num_blocks = found
-        return Proof(setting.knob, speedup, ci, num_blocks, effect, by="ablation", value=setting.value)
+        speedup, ci, num_blocks, too = found
+        return Proof(
+            setting.knob, speedup, ci, num_blocks, effect, by="ablation", value=setting.value, left_out_too=too
+        )  # fmt: skip
     assert confirmed.speedup is not None and confirmed.ci is not None
     return Proof(
         setting.knob, confirmed.speedup, confirmed.ci, confirmed.num_pairs, effect, by="confirmation",
@@ -144,23 +147,23 @@ def _proof(study: Study, setting: Setting, confirmed: Comparison) -> Proof:
     )  # fmt: skip
 
 
-def _ablated(study: Study, setting: Setting) -> tuple[float, tuple[float, float], int] | None:
-    """What the whole is worth over all but this setting, from the last ablation that tells."""
+def _ablated(study: Study, setting: Setting) -> tuple[float, tuple[float, float], int, list[str]] | None:
+    """What the whole is worth over all but this setting, from the last ablation that tells.
+
+    Last, the knobs that were left out with it.
+    """
+    needing = [one for one in study.candidates if str(setting) in one.needs]
     for estimate in reversed(study.estimates):
         if estimate.phase != "ablate" or estimate.ci is None:
             continue
         low, high = estimate.ci
-        if _without(estimate.arm, setting) == estimate.against:
-            return estimate.speedup, (low, high), estimate.num_blocks
-        if _without(estimate.against, setting) == estimate.arm:
-            return 1 / estimate.speedup, (1 / high, 1 / low), estimate.num_blocks
+        if without(estimate.arm, str(setting), study.candidates) == estimate.against:
+            too = [one.setting.knob for one in needing if without(estimate.arm, one.id, ()) is not None]
+            return estimate.speedup, (low, high), estimate.num_blocks, too
+        if without(estimate.against, str(setting), study.candidates) == estimate.arm:
+            too = [one.setting.knob for one in needing if without(estimate.against, one.id, ()) is not None]
+            return 1 / estimate.speedup, (1 / high, 1 / low), estimate.num_blocks, too
     return None
-
-
-def _without(key: str, setting: Setting) -> str | None:
-    """The key of an arm without one of its settings; None where it has not got it. A value may hold spaces."""
-    before, found, after = f" {key} ".partition(f" {setting} ")
-    return f"{before} {after}".strip() if found else None
 
 
 # To settings

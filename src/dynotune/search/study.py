@@ -14,18 +14,21 @@ from dynotune.schema.study import Candidate, Estimate, Fate, FateKind, Study
 from dynotune.search import words
 from dynotune.search.ablation import ablate
 from dynotune.search.bench import BASELINE, Bench
-from dynotune.search.budget import Afforded, afforded, bound_log, worth_trying
+from dynotune.search.budget import Afforded, afforded, bound_log, num_to_try, worth_trying
 from dynotune.search.choosing import more_pays, whole
 from dynotune.search.confirm import confirm
 from dynotune.search.fates import conclude
 from dynotune.search.joining import join
-from dynotune.search.racing import look, pilots, race, taking_turns
+from dynotune.search.racing import look, pilots, race, settle_orphans, taking_turns
 from dynotune.search.running import OutOfTime, Search, Watcher, alone
 
 # Of the time left, what screening inside one process may take.
 SCREEN_SHARE = 0.1
-# Two settings left out in turn in two blocks, and four pairs; whether to leave more, the joint race decides itself.
-JOIN_LEAVES_RUNS = 18
+# Three settings left out in turn in three blocks, some pilots, and four pairs; whether to leave more, the joint race
+# decides itself. With less, short tunes find more than they can prove.
+JOIN_LEAVES_RUNS = 26
+# A pilot and four pairs.
+ONE_PROOF_RUNS = 9
 
 
 def search(study: Study, bench: Bench, save: Callable[[Study], None], watcher: Watcher) -> Study:
@@ -83,7 +86,13 @@ def _winner(work: Search, reserve_s: float) -> list[Setting]:
         return [raced[0].setting] if work.pilot(alone(raced[0])) is None else []
     if work.study.joint is None:
         race(work, reserve_s)
-    join(work, min(reserve_s, JOIN_LEAVES_RUNS * work.bench.run_s(BASELINE)), more_pays)
+    run_s = work.bench.run_s(BASELINE)
+    join(work, min(reserve_s, JOIN_LEAVES_RUNS * run_s), more_pays)
+    look(work)
+    if found := whole(work):
+        return found
+    # Nothing is sure enough to be proved: what was left for proofs of several is better spent on knowing more.
+    join(work, min(reserve_s, ONE_PROOF_RUNS * run_s), more_pays)
     look(work)
     return whole(work)
 
@@ -91,7 +100,7 @@ def _winner(work: Search, reserve_s: float) -> list[Setting]:
 def _plan(work: Search) -> Afforded:
     """The same at every sitting: of the time left and the time spent since the first pilot."""
     spent_s = math.fsum(trial.wall_s for trial in work.study.trials[1:])
-    return afforded(work.bench.left_s() + spent_s, work.bench.run_s(BASELINE), len(worth_trying(work.study)))
+    return afforded(work.bench.left_s() + spent_s, work.bench.run_s(BASELINE), *num_to_try(work.study))
 
 
 def _refuse_hopeless(work: Search) -> None:
@@ -104,9 +113,13 @@ def _choose(work: Search, plan: Afforded) -> None:
     if work.trials("race", "join", "ablate", "confirm"):
         return
     screened = {one.arm: one.speedup for one in work.study.estimates if one.phase == "screen"}
-    order = sorted(taking_turns(work), key=lambda one: -screened.get(one.id, 1 + work.study.margin))
+    in_turn = [one for one in taking_turns(work) if not one.needs]
+    order = sorted(in_turn, key=lambda one: -screened.get(one.id, 1 + work.study.margin))
     reason = f"The budget affords {plan.num_arms} settings, and others may gain more."
+    if not plan.num_arms:
+        reason = "The budget affords too few runs to try it and prove it."
     work.settle({one.id: Fate("not-tried", reason) for one in order[plan.num_arms :]})
+    settle_orphans(work)
 
 
 def _bounded(work: Search, one: Candidate) -> Fate:

@@ -23,6 +23,7 @@ from dynotune.measure.machine import alone, facts_of, refuse_another_machine
 from dynotune.measure.one_run import refuse_impossible
 from dynotune.measure.protocol import Interrupted
 from dynotune.measure.request import Request, Watcher
+from dynotune.report.study_story import spent_s
 from dynotune.schema import document
 from dynotune.schema.diagnosis import Ceiling
 from dynotune.schema.errors import CannotRunHere, DynotuneError
@@ -185,7 +186,7 @@ class _Sitting:
 
     def __init__(self, request: TuneRequest, folder: Path, study: Study, watcher: Watcher) -> None:
         self._request, self._folder, self._watcher = request, folder, watcher
-        self._earlier_s = elapsed_s(study)
+        self._earlier_s = spent_s(study)
         self._began, self._began_s = datetime.now(UTC), time.monotonic()
         self._sittings, self._diagnosis_s = study.sittings, 0.0
         self._bench: RealBench | None = None
@@ -219,7 +220,12 @@ class _Sitting:
         self._watcher.say(f"The budget is {in_words(budget_s)}. First, what holds the command up.")
         began_s = time.monotonic()
         request = self._diagnosis_request([])
-        observation, _ = gather(request, self._watcher)
+        try:
+            observation, _ = gather(request, self._watcher)
+        except CannotRunHere as error:
+            if time.monotonic() - began_s >= budget_s:
+                error.hint = f"A --budget of {in_words(budget_s)} is too short for the diagnosis alone: give it more."
+            raise
         bounds: list[Ceiling] | Unknown = NOT_ASKED
         is_cheap = time.monotonic() - began_s <= MOST_OF_DIAGNOSIS * budget_s
         if is_cheap and _waits(observation) >= LEAST_WAIT:
@@ -288,7 +294,7 @@ class _Sitting:
             guess_s=_guess_s(self.study),
         )
         found = search(self.study, self._bench, self._save, self._watcher)
-        warnings = [*found.warnings, *self._bench.cautions()]
+        warnings = [*found.warnings, *self._bench.cautions(), *void_caution(found)]
         self._save(msgspec.structs.replace(found, warnings=list(dict.fromkeys(warnings))))
 
     # Time and disk
@@ -308,14 +314,10 @@ class _Sitting:
         document.write(self._folder / FILE, self.study)
 
 
-def elapsed_s(study: Study) -> float:
-    """Of the sittings so far, without the pauses between them."""
-    sat_s = sum(
-        (datetime.fromisoformat(sitting.ended) - datetime.fromisoformat(sitting.began)).total_seconds()
-        for sitting in study.sittings
-        if sitting.ended
-    )
-    return max([sat_s, *(trial.began_s + trial.wall_s for trial in study.trials)])
+def void_caution(study: Study) -> list[str]:
+    """How many runs of all sittings did not count, and why the last one of them."""
+    voids = [trial.void for trial in study.trials if trial.void]
+    return [f"{len(voids)} of {len(study.trials)} runs did not count, the last one as {voids[-1]}."] if voids else []
 
 
 def nothing_to_try(study: Study) -> str:
@@ -324,7 +326,10 @@ def nothing_to_try(study: Study) -> str:
     if not study.not_offered:
         return "Nothing to try: no finding names a setting. --also KNOB tries one all the same."
     held = f"Nothing to try: {len(study.not_offered)} settings that findings name are not offered here"
-    return f"{held}; {' '.join(f'--allow {word}' for word in waiting)} widens that." if waiting else f"{held}."
+    if waiting:
+        return f"{held}; {' '.join(f'--allow {word}' for word in waiting)} widens that."
+    reasons = {row.reason for row in study.not_offered}
+    return f"{held}: {reasons.pop()}." if len(reasons) == 1 else f"{held}; the report says why."
 
 
 def _offered(study: Study) -> str:

@@ -50,6 +50,14 @@ def around(settings: Sequence[Setting], present: Present, cores: int | None) -> 
     return [*(Setting("loader.num_workers", num) for num in more if num in keep), *rest]
 
 
+def beside_workers(settings: Sequence[Setting], present: Present) -> list[Setting]:
+    """What is worth a try beside workers, where `settings` give some to a loader that has none."""
+    given = any(setting.knob == "loader.num_workers" and setting.value != 0 for setting in settings)
+    if not given or present.get("loader.num_workers") != 0:
+        return []
+    return [Setting("loader.prefetch_factor", 4), Setting("loader.persistent_workers", True)]
+
+
 def some(knob_id: str, present: Present, cores: int | None) -> list[Setting]:
     """Values of a knob that the user names without one; not the one that the program has.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dynotune.report.words import LARGEST_RATIO, percent_interval
 from dynotune.schema.study import Study
 from dynotune.search.fit import Gain
 
@@ -16,12 +17,22 @@ def gain(study: Study, gain: Gain) -> str:
 
 def size(study: Study, speedup: float) -> str:
     better, worse = ("faster", "slower") if study.objective in _SAVES_TIME else ("better", "worse")
-    percent = f"{abs(speedup - 1):.1%}"
+    if not 1 / LARGEST_RATIO <= speedup <= LARGEST_RATIO:
+        return f"more than {LARGEST_RATIO:g} times {better if speedup > 1 else worse}"
+    percent = f"{abs(speedup - 1):,.1%}"
     return f"{percent} {better if speedup >= 1 else worse}" if percent != "0.0%" else "as good as equal"
 
 
 def interval(ci: tuple[float, float] | None) -> str:
-    return f"95% interval {ci[0] - 1:+.1%} to {ci[1] - 1:+.1%}" if ci else "too few runs for an interval"
+    return f"95% interval {percent_interval(ci)}" if ci else "too few runs for an interval"
+
+
+def either(ids: list[str]) -> str:
+    """`loader.num_workers=1 or 2`: a knob that all have is said once."""
+    knob = ids[0].partition("=")[0]
+    if all(id_.startswith(f"{knob}=") for id_ in ids):
+        ids = [ids[0], *(id_.removeprefix(f"{knob}=") for id_ in ids[1:])]
+    return ids[0] if len(ids) == 1 else f"{', '.join(ids[:-1])} or {ids[-1]}"
 
 
 def names(ids: list[str]) -> str:

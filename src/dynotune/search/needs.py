@@ -1,0 +1,61 @@
+"""Settings that mean something only beside others: an arm holds both, or only the one that can stand alone.
+
+A DataLoader without workers has nothing to prefetch, so a setting of `loader.prefetch_factor` names the candidates of
+`loader.num_workers` of which an arm with it must hold one. What is needed needs nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Candidate
+
+ON_WORKERS = ("loader.prefetch_factor", "loader.persistent_workers", "loader.multiprocessing_context")
+"""Knobs that mean nothing to a loader without workers."""
+
+
+def workers(setting: Setting) -> bool:
+    """Whether it means something only to a loader with workers. Not to have persistent ones is true of none."""
+    return setting.knob in ON_WORKERS and setting.value is not False
+
+
+def has_company(candidate: Candidate, ids: Iterable[str]) -> bool:
+    """Whether the settings `ids` hold what it needs."""
+    return not candidate.needs or not set(candidate.needs).isdisjoint(ids)
+
+
+def together(chosen: Sequence[Candidate]) -> list[Candidate]:
+    """Of these, those that mean something beside the others."""
+    ids = {one.id for one in chosen}
+    return [one for one in chosen if has_company(one, ids)]
+
+
+def complete(settings: Sequence[Setting], candidates: Iterable[Candidate]) -> list[Setting]:
+    """The same of settings, in their order; of one that is no candidate nothing is known to be needed."""
+    known = {one.id: one for one in candidates}
+    ids = set(map(str, settings))
+    return [one for one in settings if str(one) not in known or has_company(known[str(one)], ids)]
+
+
+def needed_first(settings: Sequence[Setting], candidates: Iterable[Candidate]) -> list[Setting]:
+    """The same settings in their order, but each behind what it needs: the first of them mean something alone."""
+    needs = {one.id: set(one.needs) for one in candidates}
+    ordered: list[Setting] = []
+    waiting: list[Setting] = []
+    for setting in settings:
+        wanted = needs.get(str(setting), set())
+        if wanted and wanted.isdisjoint(map(str, ordered)):
+            waiting.append(setting)
+            continue
+        ordered.append(setting)
+        freed = [one for one in waiting if str(setting) in needs[str(one)]]
+        ordered += freed
+        waiting = [one for one in waiting if one not in freed]
+    return ordered + waiting
+
+
+def dependants(id_: str, settings: Iterable[Setting], candidates: Iterable[Candidate]) -> list[Setting]:
+    """Of these settings, those that mean nothing once `id_` is left out."""
+    needing = {one.id for one in candidates if id_ in one.needs}
+    return [setting for setting in settings if str(setting) in needing]

@@ -1,0 +1,179 @@
+"""Settings that mean something only beside others: never in an arm without them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynotune.report.study_commands import compares
+from dynotune.report.study_rows import saved, tried
+from dynotune.schema.recipe import read, text, write
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Study, without
+from dynotune.search import recipe as recipes
+from dynotune.search.bench import Arm
+from dynotune.search.needs import complete, dependants, needed_first, together
+from dynotune.search.study import search
+
+from .simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of
+
+NOISE = Noise(sd=0.003, stalls=0.0)
+BUDGET_S = 1800.0
+WORKERS = [candidate(f"loader.num_workers={num}", group="input", warms=False) for num in (2, 4)]
+NEEDED = [one.id for one in WORKERS]
+BESIDE = [
+    candidate("loader.prefetch_factor=4", group="input", warms=False, needs=NEEDED),
+    candidate("loader.persistent_workers=true", group="input", warms=True, needs=NEEDED),
+]
+OTHERS = [candidate(f"idle{at}=1", warms=False) for at in range(4)]
+ALL = [*WORKERS, *BESIDE, *OTHERS]
+PREFETCH, PERSISTENT = (one.id for one in BESIDE)
+
+
+class Strict(SimulatedBench):
+    """A command that cannot be run with what means nothing there."""
+
+    def run(self, arm: Arm, phase, block):
+        ids = [str(setting) for setting in arm.settings]
+        assert not {PREFETCH, PERSISTENT} & set(ids) or set(NEEDED) & set(ids), arm.key
+        return super().run(arm, phase, block)
+
+
+def tuned(table: Table, candidates=ALL, *, seed: int = 0, budget_s: float = BUDGET_S, **bench) -> Study:
+    made = Strict(table, budget_s=budget_s, noise=NOISE, seed=seed, **bench)
+    return search(study_of(candidates, budget_s=budget_s, seed=seed), made, lambda study: None, Silent())
+
+
+def kept(study: Study) -> set[str]:
+    return {str(setting) for setting in study.recipe or []}
+
+
+def gains(workers: float = 0.0, prefetch: float = 0.0) -> Table:
+    return Table({"loader.num_workers=4": workers, "loader.num_workers=2": workers / 2, PREFETCH: prefetch})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_found_beside_what_it_needs_and_proved_apart_from_it(seed: int, tmp_path) -> None:
+    study = tuned(gains(workers=0.2, prefetch=0.1), seed=seed)
+    assert kept(study) == {"loader.num_workers=4", PREFETCH}
+    reason = study.fates["loader.num_workers=4"].reason
+    assert f"With it and {PREFETCH}, which needs it, the whole is " in reason
+    worth = {one.against: one.speedup for one in study.estimates if one.phase == "ablate"}
+    assert worth["loader.num_workers=4"] == pytest.approx(math.exp(0.1), rel=0.03)
+    made = recipes.of(study)
+    proofs = {proof.knob: proof.speedup for proof in made.proof}
+    assert proofs["loader.prefetch_factor"] == pytest.approx(math.exp(0.1), rel=0.03)
+    assert proofs["loader.num_workers"] == pytest.approx(math.exp(0.3), rel=0.04)
+    assert {proof.knob: proof.left_out_too for proof in made.proof} == {
+        "loader.num_workers": ["loader.prefetch_factor"],
+        "loader.prefetch_factor": [],
+    }
+    words = " ".join(text(made).replace("\n#", "").split())
+    assert "compared with all the other settings without it and loader.prefetch_factor, in" in words
+    write(tmp_path / "recipe.toml", made)
+    assert read(tmp_path / "recipe.toml").proof == made.proof
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_workers_that_do_nothing_by_themselves_stay_for_what_needs_them(seed: int) -> None:
+    assert PREFETCH in kept(tuned(gains(prefetch=0.2), seed=seed))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_does_nothing_beside_workers_is_left_out_and_they_stay(seed: int) -> None:
+    study = tuned(gains(workers=0.2), seed=seed)
+    assert kept(study) == {"loader.num_workers=4"}
+    assert study.fates[PREFETCH].kind in ("no-effect", "unproved", "not-needed")
+
+
+def test_where_what_it_needs_fails_it_is_in_no_run() -> None:
+    table = Table({PREFETCH: 0.2}, ends={frozenset({one.id}): "failed" for one in WORKERS})
+    study = tuned(table)
+    assert kept(study) == set()
+    assert study.fates[PREFETCH].kind == "not-tried"
+    assert study.fates[PREFETCH].reason == (
+        "It means something only beside loader.num_workers=2 or 4, out of the race."
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("budget_s", [80.0, 200.0, 500.0, 1000.0])
+def test_it_is_never_anywhere_without_what_it_needs_whatever_the_budget(seed: int, budget_s: float) -> None:
+    ends = {frozenset({"loader.num_workers=4", "idle0=1"}): "failed"} if seed % 2 else {}
+    worth = {"loader.num_workers=4": 0.03 * seed, PREFETCH: 0.2 - 0.03 * seed, PERSISTENT: 0.05, "idle0=1": 0.05}
+    study = tuned(Table(worth, ends=ends), seed=seed, budget_s=budget_s, voids=0.05)
+    assert set(study.fates) == {one.id for one in ALL}
+    for arm in (study.recipe or [], study.winner or [], *(one.whole for one in study.ablations), *(study.joint or [])):
+        assert complete(arm, ALL) == list(arm)
+
+
+def test_what_was_in_disturbed_runs_alone_is_not_said_to_be_in_none() -> None:
+    study = tuned(gains(workers=0.1, prefetch=0.1), voids=1.1)
+    ran = {str(setting) for joint in study.joint or [] for setting in joint}
+    assert PREFETCH in ran or PERSISTENT in ran
+    for id_ in (PREFETCH, PERSISTENT):
+        assert study.fates[id_].reason.startswith("None of its runs counted" if id_ in ran else "It was in no run")
+
+
+def test_alone_with_its_workers_it_is_raced_too() -> None:
+    study = tuned(gains(workers=0.1, prefetch=0.1), [WORKERS[1], *BESIDE[:1]])
+    assert "loader.num_workers=4" in kept(study)
+    assert all(kind.kind != "not-tried" for kind in study.fates.values())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_workers_that_only_cost_it_is_decided_with_what_needs_them_while_there_is_time(seed: int) -> None:
+    costs = Table({"loader.num_workers=4": -0.4, PREFETCH: 0.02})
+    study = tuned(costs, [WORKERS[1], *BESIDE[:1]], seed=seed, budget_s=400.0)
+    assert kept(study) == set()
+    assert study.fates["loader.num_workers=4"].kind == "slower"
+    assert any(trial.phase == "join" for trial in study.trials)
+
+
+def test_what_it_gains_is_told_beside_what_it_needs() -> None:
+    study = tuned(gains(workers=0.2, prefetch=0.1))
+    (one,) = [one for one in study.estimates if one.against in NEEDED and PREFETCH in one.arm and one.phase == "join"]
+    assert one.speedup == pytest.approx(math.exp(0.1), rel=0.05)
+    assert not any(one.arm == PREFETCH for one in study.estimates)
+
+
+def test_a_report_tells_it_beside_what_it_needs_and_gives_a_command_that_can_be_run() -> None:
+    study = tuned(gains(workers=0.2, prefetch=0.1))
+    row = next(row for row in tried(study) if row.candidate.id == PREFETCH)
+    assert row.name.startswith(f"{PREFETCH} beside num_workers=")
+    assert row.alone is not None and row.worth is not None
+    made = {command.what: command.line for command in compares(study)}
+    assert not any(one.candidate.needs for one in saved(study))
+    (line,) = [line for what, line in made.items() if what.startswith(f"{PREFETCH} beside")]
+    assert " loader.prefetch_factor=4 loader.num_workers=" in line and " --against loader.num_workers=" in line
+    with_all = made["The recipe with and without loader.num_workers=4"]
+    assert "--against loader.prefetch_factor" not in with_all
+
+
+# What belongs together
+
+
+@given(st.permutations(ALL), st.integers(0, len(ALL)))
+def test_of_any_choice_what_is_left_means_something(order, num: int) -> None:
+    chosen = order[:num]
+    left = together(chosen)
+    assert together(left) == left
+    assert all(one in left for one in chosen if not one.needs)
+    settings = [one.setting for one in chosen]
+    assert complete(settings, ALL) == [one.setting for one in left]
+    ordered = needed_first(complete(settings, ALL), ALL)
+    assert sorted(map(str, ordered)) == sorted(one.id for one in left)
+    assert all(complete(ordered[:at], ALL) == ordered[:at] for at in range(len(ordered) + 1))
+
+
+def test_a_key_loses_a_setting_with_what_needs_it() -> None:
+    key = "a=1 b= with spaces loader.num_workers=4 loader.prefetch_factor=4"
+    assert without(key, "loader.num_workers=4", ALL) == "a=1 b= with spaces"
+    assert without(key, PREFETCH, ALL) == "a=1 b= with spaces loader.num_workers=4"
+    assert without(key, "loader.num_workers=2", ALL) is None
+    whole = [Setting("loader.num_workers", 4), Setting("loader.prefetch_factor", 4)]
+    assert dependants("loader.num_workers=4", whole, ALL) == whole[1:]
+    assert dependants(PREFETCH, whole, ALL) == []

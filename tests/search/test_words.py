@@ -1,0 +1,33 @@
+"""Figures of a search, in words."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynotune.search import words
+from dynotune.search.fit import Gain
+
+from .simulated import study_of
+
+STUDY = study_of([])
+
+
+@given(st.floats(-30, 30), st.floats(0, 30), st.integers(1, 60), st.integers(1, 20))
+def test_a_gain_can_be_read_however_little_is_known(log: float, se: float, df: int, num: int) -> None:
+    said = words.gain(STUDY, Gain(log, se, df, num))
+    assert "e+" not in said and "nan" not in said and "inf" not in said
+    assert max(len(digits) for digits in re.findall(r"[\d,]+", said)) <= 5
+
+
+def test_an_interval_that_leaves_all_open_is_not_given_in_figures() -> None:
+    assert words.gain(STUDY, Gain(-0.003, 3.0, 1, 1)) == "0.3% slower (95% interval too wide to tell anything, 1 block)"
+    assert words.interval((0.5, 3e12)) == "95% interval −50.0% to > +900%"
+
+
+def test_a_ratio_beyond_reason_is_cut() -> None:
+    assert words.size(STUDY, math.exp(20)) == "more than 100 times faster"
+    assert words.size(STUDY, math.exp(-20)) == "more than 100 times slower"

@@ -80,7 +80,7 @@ def _of_ratio(ratio: Ratio, what: str) -> str:
         within = ""
         if ratio.saved_ci is not None:
             within = f" ({duration(ratio.saved_ci[0])} to {duration(ratio.saved_ci[1])})"
-        return f"{what} saves {duration(ratio.saved_s)}{within} of {start}'s {duration(ratio.median_s)}."
+        return f"{what} saves {duration(ratio.saved_s)}{within} of the {duration(ratio.median_s)} of {start}."
     if ratio.verdict == "same":
         return f"{what} saves nothing of {start}: both take the same."
     if ratio.verdict == "slower":

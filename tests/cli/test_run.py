@@ -79,8 +79,8 @@ def test_a_hostile_recipe_is_refused_before_the_command_starts(user, run, settin
 
 
 def test_variables_that_only_tune_are_a_recipes_to_set(user, run):
-    tuning = ["OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "PYTHONHASHSEED", "NCCL_ALGO", "CUDA_MODULE_LOADING"]
-    lines = "".join(f'"env.{name}" = "1"\n' for name in tuning)
+    tuning = ["OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "PYTHONHASHSEED", "NCCL_ALGO"]
+    lines = "".join(f'"env.{name}" = "1"\n' for name in tuning) + '"env.CUDA_MODULE_LOADING" = "LAZY"\n'
     said(run("--recipe", recipe(user, f"{RECIPE}[settings]\n{lines}")), 0)
 
 

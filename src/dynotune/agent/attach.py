@@ -12,6 +12,7 @@ from time import perf_counter
 from . import marker, observe, own_frames, planned, sources
 from .apply import Settings
 from .hooks import AfterImport
+from .mistakes import Mistakes
 from .roots import Roots
 from .steps import Steps
 from .told import Told
@@ -48,8 +49,8 @@ class Agent:
         self._plan = plan
         self._torch: Any = None
         self._roots: Roots | None = None
+        self.log = Mistakes(self._event)
         self._hooks = AfterImport(self.log)
-        self._num_errors = 0
         self._compiled: list[bool] = []
         self._needed: set[type] = set()
         self._settings = Settings(plan["settings"], self._event, self.log)
@@ -139,17 +140,6 @@ class Agent:
             return original(*args, **kwargs)
 
         os._exit = _exit
-
-    def log(self, where: str, error: Exception) -> None:
-        """Write down a mistake of the agent's own."""
-        self._num_errors += 1
-        if self._num_errors > 20:
-            return
-        try:
-            words = str(error)
-        except Exception:  # an exception of the program's own may not like to be printed
-            words = ""
-        self._event({"event": "error", "where": where, "error": "%s: %s" % (type(error).__name__, words)})
 
     def mark_step(self) -> None:
         try:

@@ -1,0 +1,61 @@
+"""The agent's own mistakes: written down, and never the program's concern."""
+
+from __future__ import annotations
+
+import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+    from typing import Any
+
+MOST = 20
+"""What fails at each step would fill the record."""
+
+
+class Mistakes:
+    """Called where something of the agent's raised.
+
+    Args:
+        event: writes an event of the record.
+    """
+
+    def __init__(self, event: Callable[[dict[str, Any]], None]) -> None:
+        self._event = event
+        self._num = 0
+
+    def __call__(self, where: str, error: Exception) -> None:
+        """Write it down. What a handler of a signal raised is no mistake: it is the program's, and raised again."""
+        if by_a_signal(error):
+            raise error
+        self._num += 1
+        if self._num > MOST:
+            return
+        try:
+            words = str(error)
+        except Exception:  # an exception of the program's own may not like to be printed
+            words = ""
+        self._event({"event": "error", "where": where, "error": "%s: %s" % (type(error).__name__, words)})
+
+
+def by_a_signal(error: Exception) -> bool:
+    """Whether the program's handler of a signal raised it, which may come while any line of ours runs."""
+    handlers = set(filter(None, map(_code_of_handler, signal.valid_signals())))
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code in handlers:
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+def _code_of_handler(number: int) -> CodeType | None:
+    """Of the Python function that handles it, also where that is a method, bound to arguments, or an object's."""
+    handler: Any = signal.getsignal(number)
+    while hasattr(handler, "func"):  # functools.partial
+        handler = handler.func
+    if not hasattr(handler, "__code__"):
+        # Not by getattr: an enum, as SIG_DFL is, would give its metaclass's.
+        handler = next((vars(kind)["__call__"] for kind in type(handler).__mro__ if "__call__" in vars(kind)), None)
+    return getattr(handler, "__code__", None)

@@ -337,6 +337,12 @@ def test_a_limit_that_is_too_small_is_said_also_where_nothing_was_kept():
     assert any("large enough" in text for text in concluded(replace(CUDA, limit_bytes=1 << 30)).said)
 
 
+def test_nothing_is_said_of_the_drivers_limit_where_there_is_no_gpu():
+    found = concluded(replace(CUDA, limit_bytes=1000), {"CUDA_CACHE_MAXSIZE": "1000"}, {"gpu.count": 0}, cold={})
+    assert not any("driver" in text for text in found.said)
+    assert found.to_set == {}
+
+
 def test_a_warm_start_that_compiles_again_has_too_small_a_cache():
     found = concluded(cold=ADDED, warm=ADDED)
     assert any("a warm one adds 3 MiB again" in text for text in found.said)

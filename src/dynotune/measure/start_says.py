@@ -147,7 +147,7 @@ def _limits(startup: Startup) -> list[str]:
         return [f"The limit of {limit} is large enough for {num_bytes(needed)} of compiled kernels."]
     if needed:
         return [f"The limit of {limit} is too small for {num_bytes(needed)} of compiled kernels and those of others."]
-    if cache.limit_bytes < SURELY_KEPT_BYTES:
+    if cache.limit_bytes < SURELY_KEPT_BYTES and not _has_no_gpu(startup):
         return [f"CUDA_CACHE_MAXSIZE is {limit}, and the driver kept nothing: a binary that is larger is never kept."]
     return []
 
@@ -193,6 +193,11 @@ def _left(startup: Startup) -> list[str]:
     ]
 
 
+def _has_no_gpu(startup: Startup) -> bool:
+    """For certain: then no driver compiles or keeps anything."""
+    return startup.facts.get("gpu.count") == 0
+
+
 def _why(cache: Cache) -> str:
     """Why nothing stays where it is now."""
     if cache.writable is False:
@@ -212,7 +217,12 @@ def to_set(startup: Startup) -> dict[str, str]:
         limit = SURELY_KEPT_BYTES if isinstance(cuda.limit_bytes, Unknown | None) else cuda.limit_bytes
         if needed > limit / 2:
             found[f"CUDA_CACHE_MAXSIZE={LARGEST_JIT_CACHE_BYTES}"] = f"{num_bytes(needed)} of compiled kernels fit"
-    elif cuda is not None and isinstance(cuda.limit_bytes, int) and cuda.limit_bytes < SURELY_KEPT_BYTES:
+    elif (
+        cuda is not None
+        and isinstance(cuda.limit_bytes, int)
+        and cuda.limit_bytes < SURELY_KEPT_BYTES
+        and not _has_no_gpu(startup)
+    ):
         found[f"CUDA_CACHE_MAXSIZE={LARGEST_JIT_CACHE_BYTES}"] = "compiled kernels fit, if there are any"
     compiles = any(added(start, *COMPILED) for start in cold)
     if compiles and inductor is not None and (inductor.writable is not True or inductor.lasts is not True):

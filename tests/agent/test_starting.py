@@ -77,6 +77,52 @@ def test_compilations_are_spans_and_break_no_graph(script, fork_under_agent):
     assert record.events["compiled"]
 
 
+MOVES = """
+import torch
+class Moves(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(8, 8)
+    def forward(self, batch):
+        self.inner.to(torch.float32)
+        return self.inner(batch)
+net = torch.compile(Moves(), backend="eager", fullgraph=True)
+for _ in range(40):
+    net(torch.ones(4, 8))
+print("DONE")
+"""
+
+
+def test_a_model_that_is_moved_inside_of_a_graph_breaks_none(script, fork_under_agent):
+    ran = fork_under_agent([script(MOVES)], compiler=False, starting=True)
+    assert "DONE" in ran.stdout, ran.stderr
+
+
+COVERS_LATER = """
+import sys, types
+package = types.ModuleType("agent")
+package.__path__ = [sys.argv[1]]
+sys.modules["agent"] = package
+from agent.starting import Starting
+events, waiting = [], {}
+class Hooks:
+    def call(self, name, callback): waiting[name] = callback
+starting = Starting(0.0, events.append, lambda where, error: None)
+starting.install(Hooks())
+for callback in waiting.values():
+    callback(types.ModuleType("of another version"))
+told = [event for event in events if event["event"] == "starting"]
+print("TOLD", sorted(told[-1]["unknown"]))
+"""
+
+
+def test_what_cannot_be_covered_once_torch_is_there_is_told_too():
+    done = subprocess.run(
+        [sys.executable, "-c", COVERS_LATER, str(SOURCE / "agent")], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines() == ["TOLD ['compile', 'weights']"], done.stderr
+
+
 def test_a_program_that_is_not_asked_for_its_start_records_no_spans(script, fork_under_agent):
     ran = fork_under_agent(
         [script("import torch\nnet = torch.nn.Linear(8, 8)\nfor _ in range(20): net(torch.ones(1, 8))")]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dynotune.measure import ready
+from dynotune.measure import ready_on
 from dynotune.measure.one_run import Job, launch
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import Plan
@@ -53,6 +53,6 @@ def test_a_command_that_is_never_ready_is_ended_when_its_time_is_up(tmp_path):
 
 def test_only_a_line_of_the_program_can_be_waited_for():
     with pytest.raises(UsageError, match="no regular expression"):
-        ready.expression("(")
+        ready_on.pattern("(")
     with pytest.raises(UsageError, match="matches an empty line"):
-        ready.expression("x*")
+        ready_on.pattern("x*")

@@ -298,6 +298,30 @@ def test_a_cache_that_goes_with_the_container_is_to_be_put_elsewhere():
     assert setting.startswith("CUDA_CACHE_PATH=/path/on/a/volume")
 
 
+def test_of_a_cache_without_a_place_or_that_cannot_be_written_it_is_said_why_another_is_to_be_set():
+    nowhere = replace(CUDA, path=Unknown("HOME is not set"), lasts=Unknown("HOME is not set"))
+    (why,) = concluded(nowhere).to_set.values()
+    assert why.endswith(": HOME is not set")
+    (why,) = concluded(replace(CUDA, writable=False, lasts=True, storage="it lies on a disk")).to_set.values()
+    assert why.endswith(": /root/.nv/ComputeCache cannot be written")
+
+
+def test_headers_that_are_compiled_first_do_not_come_along_with_the_cache_of_inductor():
+    inductor = replace(CUDA, name="inductor", path="/tmp/i", lasts=False, storage="it lies in /tmp")
+    left = [Growth(name=name, num_files=2, size_bytes=9, num_removed=0) for name in ("inductor", "headers")]
+    found = concluded(inductor, cold={"added": left}).to_set
+    assert [name.partition("=")[0] for name in found] == [
+        "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
+    ]  # fmt: skip
+    assert len(concluded(inductor, cold={"added": left[:1]}).to_set) == 1
+
+
+def test_that_no_start_left_anything_in_a_cache_is_said():
+    said = "No start left anything in these caches: a cold one is like a warm one."
+    assert said in concluded(cold={}).said
+    assert said not in concluded().said
+
+
 def test_a_limit_that_is_too_small_is_said_also_where_nothing_was_kept():
     small = replace(CUDA, limit_bytes=1000)
     carries = FACTS_OF_GPU | {
@@ -311,6 +335,12 @@ def test_a_limit_that_is_too_small_is_said_also_where_nothing_was_kept():
     nearly_full = concluded(replace(CUDA, limit_bytes=5 << 20))
     assert any("too small for 3 MiB" in text for text in nearly_full.said)
     assert any("large enough" in text for text in concluded(replace(CUDA, limit_bytes=1 << 30)).said)
+
+
+def test_nothing_is_said_of_the_drivers_limit_where_there_is_no_gpu():
+    found = concluded(replace(CUDA, limit_bytes=1000), {"CUDA_CACHE_MAXSIZE": "1000"}, {"gpu.count": 0}, cold={})
+    assert not any("driver" in text for text in found.said)
+    assert found.to_set == {}
 
 
 def test_a_warm_start_that_compiles_again_has_too_small_a_cache():

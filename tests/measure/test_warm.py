@@ -85,6 +85,11 @@ def test_a_line_without_an_end_is_a_line_too(tmp_path):
     assert warmed(tmp_path, "printf 'all is ready'", ready_on="ready").runs[0].time_to_first_step_s is not None
 
 
+def test_a_line_that_is_never_ended_is_named_as_the_reason(tmp_path):
+    with pytest.raises(CannotRunHere, match="did not end the line"):
+        warmed(tmp_path, "printf 'all is ready'; exec sleep 1000", ready_on="ready", timeout_s=1.0)
+
+
 def test_a_program_that_ends_without_its_line_was_never_ready(tmp_path):
     with pytest.raises(CannotRunHere, match="without printing a line"):
         warmed(tmp_path, "echo other", ready_on="ready")
@@ -108,6 +113,8 @@ def test_a_command_that_fails_is_an_error_with_its_last_lines(tmp_path):
 def test_a_pattern_that_is_none_is_refused_before_anything_runs(tmp_path):
     with pytest.raises(UsageError, match="no regular expression"):
         warmed(tmp_path, "true", ready_on="(")
+    with pytest.raises(UsageError, match="matches an empty line"):
+        warmed(tmp_path, "true", ready_on=".*")
     assert not (tmp_path / "runs").exists()
 
 

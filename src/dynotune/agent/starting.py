@@ -50,9 +50,9 @@ class Starting:
     def install(self, hooks: AfterImport) -> None:
         """Watch imports from here on, and the rest when it is there; the agent's own part of the start is over."""
         self._guard("imports", self._cover_imports)
-        hooks.call("torch._dynamo.callback", self._watch_compilations)
-        hooks.call("safetensors.torch", lambda module: self._cover(module, "load_file", "weights"))
-        hooks.call("transformers.modeling_utils", self._cover_from_pretrained)
+        hooks.call("torch._dynamo.callback", lambda module: self._later("compile", self._watch_compilations, module))
+        hooks.call("safetensors.torch", lambda module: self._later("weights", self._cover_load_file, module))
+        hooks.call("transformers.modeling_utils", lambda module: self._later("weights", self._cover_pretrained, module))
         self._guard("process", self._tell_process)
         self._record("agent", self._begun_s, perf_counter())
 
@@ -118,11 +118,22 @@ class Starting:
             self._unknown[phase] = "%s: %s" % (type(error).__name__, error)
             self._log("starting: " + phase, error)
 
+    def _later(self, phase: str, function: Callable[..., object], module: Any) -> None:
+        """As `_guard`, of what may be imported after torch has been told."""
+        before = dict(self._unknown)
+        self._guard(phase, function, module)
+        if self._unknown != before:
+            self._event({"event": "starting", "unknown": self._unknown})
+
     def _cover(self, owner: Any, name: str, phase: str) -> None:
         original = getattr(owner, name)
+        is_compiling: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
 
         @functools.wraps(original)
         def covered(*args: Any, **kwargs: Any) -> Any:
+            # A model may be moved inside of what is compiled: to the compiler this is a constant.
+            if is_compiling():
+                return original(*args, **kwargs)
             return self._within(phase, original, *args, **kwargs)
 
         setattr(owner, name, covered)
@@ -187,7 +198,10 @@ class Starting:
         for name in ("to", "cuda"):
             self._cover(module, name, "to_device")
 
-    def _cover_from_pretrained(self, module: Any) -> None:
+    def _cover_load_file(self, module: Any) -> None:
+        self._cover(module, "load_file", "weights")
+
+    def _cover_pretrained(self, module: Any) -> None:
         model = module.PreTrainedModel
         original = model.__dict__["from_pretrained"].__func__
 

@@ -88,7 +88,9 @@ def pack(
                 command=list(command),
                 conditions=conditions,
                 folders={place.name: str(place.path) for place in kept if any(f.cache == place.name for f in files)},
-                variables={name: value for name, value in sorted(env.items()) if _decides(name, value, places)},
+                variables={
+                    name: value for name, value in sorted(env.items()) if is_compilers(name) and value.isprintable()
+                },
                 files=files,
             )
             digest = _join(manifest, body, whole)
@@ -229,11 +231,6 @@ def _member(name: str, size_bytes: int) -> tarfile.TarInfo:
     member.size = size_bytes
     member.mode = 0o600
     return member
-
-
-def _decides(name: str, value: str, places: Sequence[Place]) -> bool:
-    moves = {place.variable for place in places} | {"TRITON_HOME"}
-    return is_compilers(name) and name not in moves and value.isprintable()
 
 
 def _refuse_target(target: Path, places: Sequence[Place]) -> None:

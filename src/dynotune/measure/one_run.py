@@ -13,7 +13,7 @@ from dynotune.launch import caches, environment
 from dynotune.launch.launcher import Exit, Launched, start
 from dynotune.launch.record import Record, Records, read_back, summarise
 from dynotune.launch.run_folder import has_room, last_lines
-from dynotune.measure import beside, ready
+from dynotune.measure import beside, ready, ready_on
 from dynotune.measure.request import Request
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName
@@ -212,7 +212,7 @@ def launch(job: Job, *, folder: Path, limit_s: float, enough: Callable[[list[Rec
                 ended_by, exit_ = _watch(launched, sampler, folder, job.plan.window_steps, limit_s, job.finish, enough)
                 waited = ready.Waited(ended_by, exit_, None)
             else:
-                waited = ready.watch(launched, sampler, folder, ready.expression(job.ready_on), limit_s)
+                waited = ready.watch(launched, sampler, folder, ready_on.pattern(job.ready_on), limit_s)
     records = Records(folder).update()
     processes = [summarise(record, launched_s) for record in records]
     energy = beside.energy(sampler.samples, processes)

@@ -17,6 +17,7 @@ COVERED: dict[str, tuple[Phase, ...]] = {
     "cuda": ("cuda_start",),
     "weights": ("weights", "to_device"),
     "model_build": ("model_build",),
+    "compile": ("compile",),
 }
 """What the agent names as not to be seen, and the phases that are unknown then."""
 LEAST_LAUNCHER_S = 0.02

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from dynotune import probe
 from dynotune.launch.launcher import Exit, Launched
-from dynotune.measure.ready_on import ReadyOn, pattern
-from dynotune.schema.errors import UsageError
+from dynotune.measure.ready_on import ReadyOn
 from dynotune.schema.run import EndedBy
 
 POLL_S = 0.002
@@ -32,18 +31,6 @@ class Waited(NamedTuple):
     exit: Exit
     ready_s: float | None
     at_exit: bool = False
-
-
-def expression(text: str) -> re.Pattern[str]:
-    """`--ready-on REGEX`.
-
-    Raises:
-        UsageError: it is no regular expression, or any line would do.
-    """
-    wanted = pattern(text)
-    if wanted.search(""):
-        raise UsageError(f"--ready-on {text!r} matches an empty line.", hint="Say more of the line to wait for.")
-    return wanted
 
 
 def watch(launched: Launched, sampler: probe.Sampler, folder: Path, wanted: re.Pattern[str], limit_s: float) -> Waited:

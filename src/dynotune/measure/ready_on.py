@@ -19,14 +19,17 @@ def pattern(text: str) -> re.Pattern[str]:
     """`--ready-on TEXT`.
 
     Raises:
-        UsageError: it is no regular expression.
+        UsageError: it is no regular expression, or any line would do.
     """
     try:
-        return re.compile(text)
+        wanted = re.compile(text)
     except re.error as error:
         raise UsageError(
             f"--ready-on {text} is no regular expression: {error}.", hint="For example --ready-on 'Server started'."
         ) from error
+    if wanted.search(""):
+        raise UsageError(f"--ready-on {text!r} matches an empty line.", hint="Say more of the line to wait for.")
+    return wanted
 
 
 class ReadyOn:

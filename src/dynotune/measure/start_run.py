@@ -14,6 +14,7 @@ from dynotune.launch.run_folder import last_lines
 from dynotune.measure import objective, phases
 from dynotune.measure.one_run import NUM_LAST_LINES, Job, Outcome, launch, refuse_failed
 from dynotune.measure.pilot import steady_steps
+from dynotune.measure.ready_on import pattern
 from dynotune.measure.request import Request
 from dynotune.schema.caches import CacheName, Growth
 from dynotune.schema.errors import CannotRunHere, CommandFailed
@@ -159,6 +160,11 @@ def _refuse_unready(outcome: Outcome, job: Job, limit_s: float) -> None:
             hint=f"All that it printed is in {outcome.folder}.",
             command_exit_code=run.exit_code or 0,
             last_lines=lines,
+        )
+    if lines and pattern(job.ready_on).search(lines[-1]):
+        raise CannotRunHere(
+            f"What matches {job.ready_on!r} was printed, but in {limit_s:.0f} s the line was not ended: {lines[-1]}",
+            hint="A line counts when it is whole: print its end too; or wait for the line before it.",
         )
     seen = f" It printed last: {lines[-1]}" if lines else " It printed nothing: output to a file may be held back."
     raise CannotRunHere(

@@ -12,7 +12,7 @@ from dynotune.schema.caches import TITLES, Cache, CacheName
 from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation
-from dynotune.schema.startup import Phase, Ratio, Startup
+from dynotune.schema.startup import Arm, Phase, Ratio, Startup
 
 ABOUT_STARTS = (
     "ptx-jit-active",
@@ -66,15 +66,12 @@ def findings(startup: Startup) -> tuple[list[Finding], list[NotKnown]]:
 
 
 def _saved(startup: Startup) -> list[str]:
-    said = []
-    for arm, what in (("cold", "A warm cache"), ("off", "Having caches at all")):
-        ratio = of_arm(startup, "cold" if arm == "cold" else "off")
-        if ratio is not None:
-            said.append(_of_ratio(ratio, what))
-    return said
+    whats: dict[Arm, str] = {"cold": "A warm cache", "off": "Having caches at all"}
+    ratios = ((of_arm(startup, arm), what) for arm, what in whats.items())
+    return [_of_ratio(ratio, what, startup.margin) for ratio, what in ratios if ratio is not None]
 
 
-def _of_ratio(ratio: Ratio, what: str) -> str:
+def _of_ratio(ratio: Ratio, what: str, margin: float) -> str:
     start = {"cold": "a cold start", "off": "a start without caches", "warm": "a warm start"}[ratio.arm]
     if ratio.verdict == "faster" and ratio.saved_s is not None and ratio.median_s is not None:
         within = ""
@@ -82,7 +79,7 @@ def _of_ratio(ratio: Ratio, what: str) -> str:
             within = f" ({duration(ratio.saved_ci[0])} to {duration(ratio.saved_ci[1])})"
         return f"{what} saves {duration(ratio.saved_s)}{within} of the {duration(ratio.median_s)} of {start}."
     if ratio.verdict == "same":
-        return f"{what} saves nothing of {start}: both take the same."
+        return f"{what} saves nothing of {start}: both take the same, within {margin:.0%}."
     if ratio.verdict == "slower":
         return (
             f"{what} makes a start slower: {start} takes {duration(ratio.median_s)}, a warm one "
@@ -100,6 +97,8 @@ def _compiled(startup: Startup) -> list[str]:
             again = max((added(start, name) for start in starts(startup, "warm")), default=0)
             warm = f"; a warm one adds {num_bytes(again)} again" if again else "; a warm one adds nothing"
             said.append(f"A cold start leaves {num_bytes(size)} in {TITLES[name]}{warm}.")
+    if cold and not any(start.added for start in (*cold, *starts(startup, "warm"))):
+        said.append("No start left anything in these caches: a cold one is like a warm one.")
     by_driver = by_difference_s(startup)
     if by_driver is not None:
         said.append(
@@ -148,7 +147,7 @@ def _limits(startup: Startup) -> list[str]:
         return [f"The limit of {limit} is large enough for {num_bytes(needed)} of compiled kernels."]
     if needed:
         return [f"The limit of {limit} is too small for {num_bytes(needed)} of compiled kernels and those of others."]
-    if cache.limit_bytes < SURELY_KEPT_BYTES:
+    if cache.limit_bytes < SURELY_KEPT_BYTES and not _has_no_gpu(startup):
         return [f"CUDA_CACHE_MAXSIZE is {limit}, and the driver kept nothing: a binary that is larger is never kept."]
     return []
 
@@ -194,6 +193,18 @@ def _left(startup: Startup) -> list[str]:
     ]
 
 
+def _has_no_gpu(startup: Startup) -> bool:
+    """For certain: then no driver compiles or keeps anything."""
+    return startup.facts.get("gpu.count") == 0
+
+
+def _why(cache: Cache) -> str:
+    """Why nothing stays where it is now."""
+    if cache.writable is False:
+        return f"{cache.path} cannot be written"
+    return cache.path.reason if isinstance(cache.path, Unknown) else cache.storage
+
+
 def to_set(startup: Startup) -> dict[str, str]:
     """Variables worth setting, and why; a value that stands for a folder of the user's begins with `/path`."""
     found: dict[str, str] = {}
@@ -202,16 +213,25 @@ def to_set(startup: Startup) -> dict[str, str]:
     needed = needed_bytes(startup)
     if needed and cuda is not None:
         if cuda.writable is not True or cuda.lasts is not True:
-            found[f"CUDA_CACHE_PATH={ON_A_VOLUME}"] = f"kernels that the driver compiled are kept: {cuda.storage}"
+            found[f"CUDA_CACHE_PATH={ON_A_VOLUME}"] = f"kernels that the driver compiled are kept: {_why(cuda)}"
         limit = SURELY_KEPT_BYTES if isinstance(cuda.limit_bytes, Unknown | None) else cuda.limit_bytes
         if needed > limit / 2:
             found[f"CUDA_CACHE_MAXSIZE={LARGEST_JIT_CACHE_BYTES}"] = f"{num_bytes(needed)} of compiled kernels fit"
-    elif cuda is not None and isinstance(cuda.limit_bytes, int) and cuda.limit_bytes < SURELY_KEPT_BYTES:
+    elif (
+        cuda is not None
+        and isinstance(cuda.limit_bytes, int)
+        and cuda.limit_bytes < SURELY_KEPT_BYTES
+        and not _has_no_gpu(startup)
+    ):
         found[f"CUDA_CACHE_MAXSIZE={LARGEST_JIT_CACHE_BYTES}"] = "compiled kernels fit, if there are any"
     compiles = any(added(start, *COMPILED) for start in cold)
     if compiles and inductor is not None and (inductor.writable is not True or inductor.lasts is not True):
-        why = f"what torch.compile made is kept: {inductor.storage}"
+        why = f"what torch.compile made is kept: {_why(inductor)}"
         found[f"TORCHINDUCTOR_CACHE_DIR={ON_A_VOLUME}/inductor"] = why
+        if any(added(start, "headers") for start in cold):
+            found["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS=0"] = (
+                "C++ headers, which no variable but TMPDIR moves, are not compiled first in each new container"
+            )
         if any(added(start, "triton") for start in cold):
             found[f"TRITON_CACHE_DIR={ON_A_VOLUME}/triton"] = "so are Triton's kernels"
     return found

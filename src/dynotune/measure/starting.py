@@ -16,7 +16,7 @@ from dynotune import probe
 from dynotune.launch import caches, new_run_folder
 from dynotune.launch.record import Record
 from dynotune.launch.run_folder import fresh_folder
-from dynotune.measure import ready, start_code, start_says, summary
+from dynotune.measure import ready_on, start_code, start_says, summary
 from dynotune.measure.machine import alone, facts_of, refuse_another_machine
 from dynotune.measure.one_run import Outcome
 from dynotune.measure.pilot import FirstStep, Steadiness, limit_s
@@ -105,7 +105,7 @@ def time_starts(request: Request, watcher: StartWatcher) -> Startup:
     """
     judge([], margin=request.margin, max_pairs=request.max_pairs)  # refuses what is out of range
     if request.ready_on is not None:
-        ready.expression(request.ready_on)
+        ready_on.pattern(request.ready_on)
     facts = facts_of(request)
     own = caches.sizes(request.env, request.cwd)
     folder = new_run_folder(request.base)

@@ -155,6 +155,8 @@ def _refuse(outcome: Outcome, job: Job, limit_s: float, request: WarmRequest, *,
         return
     if run.ended_by == "timeout" and (request.finish or request.ready_on is not None):
         waited = "to end" if request.finish else f"to print a line that matches {request.ready_on}"
+        if is_ready and not request.finish:
+            waited = f"beyond what matches {request.ready_on}: it did not end the line"
         raise CannotRunHere(
             f"{job.what.capitalize()} did not get {waited} in {limit_s:.0f} s.",
             hint=f"All that it printed is in {outcome.folder}. Give more time with --timeout.",

@@ -31,6 +31,8 @@ LONGEST_PATH = 1024
 LONGEST_PART = 255
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _VARIABLE = re.compile(r"(TORCHINDUCTOR|TORCH_COMPILE|TORCHDYNAMO|TRITON|ATEN)_[A-Z0-9_]+")
+_FOLDERS = {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_HOME"}
+"""Of those, the ones that say where a cache is: here, whoever unpacks says so."""
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,13 +194,13 @@ def check(manifest: Manifest, name: str) -> None:
     if both := files & folders:
         raise _bad(name, f"{sorted(both)[0][1]!r} is both a file and a folder")
     for variable, value in manifest.variables.items():
-        if _VARIABLE.fullmatch(variable) is None or not value.isprintable():
-            raise _bad(name, f"{variable!r} is no variable of a compiler")
+        if not is_compilers(variable) or not value.isprintable():
+            raise _bad(name, f"{variable!r} is no variable that a pack may set")
 
 
 def is_compilers(variable: str) -> bool:
-    """Whether a variable decides what a compiler makes, so that it belongs into a manifest."""
-    return _VARIABLE.fullmatch(variable) is not None
+    """Whether a variable decides what a compiler makes, so that it belongs into a manifest; not where it is kept."""
+    return _VARIABLE.fullmatch(variable) is not None and variable not in _FOLDERS
 
 
 def path_problem(path: str) -> str:

@@ -159,7 +159,7 @@ def jit_cache_too_small(seen: Seen) -> Iterator[Finding]:
         id="jit-cache-too-small",
         severity=weighed(seen, severity),
         kind="start",
-        claim=f"CUDA_CACHE_MAXSIZE is {size / 2**20:,.4g} MiB; the default is 1 GiB, the most is 4 GiB.",
+        claim=f"CUDA_CACHE_MAXSIZE is {words.num_bytes(size)}; the default is 1 GiB, the most is 4 GiB.",
         share=0.0,
         evidence=[*told(seen, "CUDA_CACHE_MAXSIZE"), *_what_was_kept(seen)],
         where=place_of(seen, "CUDA_CACHE_MAXSIZE"),

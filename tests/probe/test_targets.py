@@ -44,6 +44,8 @@ def named(*names: str) -> Container:
         ("compute_90a", "10.0", False),
         ("compute_100f", "10.3", True),
         ("compute_100f", "12.0", False),
+        ("compute_100f", "10.1", False),
+        ("compute_101f", "11.0", True),
         # Jetson and other GPUs do not run each other's machine code; their PTX is the same.
         ("sm_80", "8.7", False),
         ("sm_87", "8.9", False),

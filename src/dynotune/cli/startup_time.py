@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from dynotune.measure.request import Request
     from dynotune.schema.startup import Startup
 
-MARGIN = 0.05
-
 
 def time(
     context: typer.Context,
@@ -28,7 +26,7 @@ def time(
     pairs: Annotated[
         int, typer.Option(help="Most blocks to measure: one start of each, cold, warm, off.", min=2, max=12)
     ] = 12,
-    margin: Annotated[float, typer.Option(help="Ratios within this of 1 count as the same.")] = MARGIN,
+    margin: Annotated[float, typer.Option(help="Ratios within this of 1 count as the same.")] = 0.05,
     budget: Annotated[str | None, typer.Option(metavar="TIME", help="Most time for all of it: 90s, 15m, 1h.")] = None,
     step_on: Annotated[
         str | None, typer.Option(metavar="MODULE:FUNCTION", help="What ends a step, where it is not found by itself.")

@@ -30,11 +30,9 @@ from dynotune.schema.comparison import ArmName, Pair
 from dynotune.schema.errors import CommandFailed, UsageError
 from dynotune.schema.startup import ARMS, Arm, Block, Ratio, Start, Startup, VoidBlock
 
-__all__ = ["FILE", "MARGIN", "StartWatcher", "orders", "pairs_of", "ratio", "resume", "time_starts"]
+__all__ = ["FILE", "StartWatcher", "orders", "pairs_of", "ratio", "resume", "time_starts"]
 
 FILE = "startup.json"
-MARGIN = 0.05
-"""Starts that differ by less are the same: nobody keeps a cache for that."""
 COMPARED: tuple[Arm, ...] = ("cold", "off")
 MOST_FILLS = 3
 

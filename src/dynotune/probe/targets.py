@@ -2,7 +2,8 @@
 
 - Machine code runs on its own compute capability and on later minor versions of its major one.
 - PTX is compiled by the driver for its own capability and every later one.
-- `a` code is for exactly its capability, `f` code for later minor versions of the same major one, in both forms.
+- `a` code is for exactly its capability, `f` code for its family, in both forms: later minor versions that would run
+  its machine code.
 - Integrated GPUs (Jetson) and others do not run each other's machine code.
 
 Sources: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility,
@@ -63,7 +64,7 @@ def runs(code: Code, sm: int) -> bool:
         return False
     if code.suffix == "a":
         return _same(code.sm, sm)
-    return code.sm <= sm and (code.suffix != "f" or code.sm // 10 == sm // 10 or _same(code.sm, sm))
+    return code.sm <= sm and (code.suffix != "f" or _machine_code_runs(code, sm))
 
 
 def _machine_code_runs(code: Code, sm: int) -> bool:

@@ -131,7 +131,7 @@ def test_a_program_that_is_not_asked_for_its_start_records_no_spans(script, fork
 
 
 BUILDS = """
-import sys, types
+import sys, types, weakref
 package = types.ModuleType("agent")
 package.__path__ = [sys.argv[1]]
 sys.modules["agent"] = package
@@ -165,8 +165,11 @@ Net()
 Of()
 try:
     Net(fails=True)
-except ValueError:
-    pass
+except ValueError as error:
+    frame = error.__traceback__.tb_next.tb_frame
+    half_made = weakref.ref(frame.f_locals["self"])
+    del frame
+print("KEPT", half_made() is not None)
 Net()
 spans = [event for event in events if event["phase"] == "model_build"]
 print("LONG", [span["end_s"] - span["begin_s"] >= 0.015 for span in spans], errors)
@@ -194,4 +197,4 @@ def test_a_model_is_built_from_its_outermost_constructors_first_word_to_its_retu
         [python, "-c", BUILDS, str(SOURCE / "agent")], capture_output=True, text=True, timeout=60, cwd=tmp_path
     )
     # One that raised never returned; the one after it is seen again.
-    assert done.stdout.splitlines() == ["LONG [True, True, True] []", "UNCOVERED True"], done.stderr
+    assert done.stdout.splitlines() == ["KEPT False", "LONG [True, True, True] []", "UNCOVERED True"], done.stderr

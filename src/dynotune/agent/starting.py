@@ -12,6 +12,7 @@ import importlib
 import os
 import sys
 import time
+import weakref
 from threading import get_ident
 from time import perf_counter
 
@@ -231,7 +232,7 @@ class Starting:
             original(self_, *args, **kwargs)
             if get_ident() == self._thread:
                 try:
-                    self._constructing(type(self_), sys._getframe(1))
+                    self._constructing(self_, sys._getframe(1))
                 except Exception as error:
                     self._log("starting: model_build", error)
 
@@ -242,16 +243,16 @@ class Starting:
         module.__init__ = __init__
         self._uncover_construction = uncover
 
-    def _constructing(self, made: type, frame: Any) -> None:
-        if self._building is not None and not _is_inside(frame, self._building[0]):
+    def _constructing(self, made: Any, frame: Any) -> None:
+        if self._building is not None and not self._building.holds(frame):
             # It raised: then it never returns.
             self._building = None
             self._open.remove("model_build")
         if self._building is None:
             self._constructor_begins(made, frame)
 
-    def _constructor_begins(self, made: type, frame: Any) -> None:
-        codes = {getattr(vars(each).get("__init__"), "__code__", None) for each in made.__mro__}
+    def _constructor_begins(self, made: Any, frame: Any) -> None:
+        codes = {getattr(vars(each).get("__init__"), "__code__", None) for each in type(made).__mro__}
         outermost = None
         for _ in range(10):
             if frame is None:
@@ -260,16 +261,16 @@ class Starting:
                 outermost = frame
             frame = frame.f_back
         if outermost is not None and self._begin("model_build"):
-            self._building = outermost, perf_counter()
+            self._building = _Building(made, outermost)
             self._monitoring.set_local_events(self._tool, outermost.f_code, self._monitoring.events.PY_RETURN)
 
     def _constructor_returned(self, code: Any, offset: int, value: object) -> None:
         building = self._building
-        if building is None or building[0].f_code is not code or sys._getframe(1) is not building[0]:
+        if building is None or building.frame_id != id(sys._getframe(1)):
             return
         self._building = None
         self._monitoring.set_local_events(self._tool, code, 0)
-        self._end("model_build", building[1])
+        self._end("model_build", building.begin_s)
 
     # Compilation
 
@@ -306,12 +307,26 @@ class Starting:
             self._log("starting: compiled", error)
 
 
-def _is_inside(frame: Any, outer: Any) -> bool:
-    while frame is not None:
-        if frame is outer:
-            return True
-        frame = frame.f_back
-    return False
+class _Building:
+    """A constructor that is under way. Its frame would keep all that it made, should it raise: so its number is kept.
+
+    Args:
+        made: what it makes.
+        frame: its own.
+    """
+
+    def __init__(self, made: Any, frame: Any) -> None:
+        self._made = weakref.ref(made)
+        self.frame_id = id(frame)
+        self.begin_s = perf_counter()
+
+    def holds(self, frame: Any) -> bool:
+        """Whether this frame is inside; once what was made is gone, the number may be another frame's."""
+        while frame is not None and self._made() is not None:
+            if id(frame) == self.frame_id:
+                return True
+            frame = frame.f_back
+        return False
 
 
 def _phase_of(module: str) -> str:

@@ -10,7 +10,7 @@ from .apply_site import Site, answer, resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from .apply_site import Answer, Event, Planned
@@ -58,6 +58,7 @@ class OptimizerSite(Site):
             # None, not False: False would also switch off foreach, which torch uses by default on a GPU.
             if arguments.get("fused"):
                 arguments["fused"] = None
+            arguments["params"] = _as_the_optimizer(arguments["params"], lambda group: group.get("fused"))
             return ""
         if hasattr(arguments["params"], "__next__"):
             arguments["params"] = list(arguments["params"])
@@ -66,6 +67,7 @@ class OptimizerSite(Site):
             arguments["fused"] = True
             if arguments.get("foreach"):
                 arguments["foreach"] = None
+            arguments["params"] = _as_the_optimizer(arguments["params"], lambda group: True)
         return reason
 
     def _why_not(self, arguments: dict[str, Any]) -> str:
@@ -125,8 +127,20 @@ class OptimizerSite(Site):
         ok = found == {self._fused}
         detail = "; ".join(self._reasons)
         if not ok and not detail:
-            detail = "a parameter group sets it for itself"
+            detail = "a parameter group that came later sets it for itself"
         return [answer(self._setting, (found & {not self._fused} or found).pop(), witness, ok, detail)]
+
+
+def _as_the_optimizer(params: Any, is_changed: Callable[[dict[str, Any]], Any]) -> Any:
+    """The groups without a choice of their own between implementations; the program's own dicts stay as they are."""
+    if not isinstance(params, (list, tuple)):
+        return params
+    return [
+        {name: value for name, value in group.items() if name not in ("fused", "foreach")}
+        if isinstance(group, dict) and is_changed(group)
+        else group
+        for group in params
+    ]
 
 
 def _parameters(params: Any) -> Iterator[Any]:

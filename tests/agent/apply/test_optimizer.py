@@ -34,6 +34,28 @@ out["params"] = [len(optimizer.param_groups[0]["params"]) for optimizer in made]
     assert done.readback["optimizer.fused"]["ok"] is True
 
 
+def test_it_holds_for_parameter_groups_that_choose_for_themselves(child):
+    program = (
+        TRAIN
+        + """
+groups = [
+    {"params": [model.weight], "fused": False, "foreach": False, "lr": 0.1},
+    {"params": [model.bias], "foreach": True},
+]
+optimizer = torch.optim.Adam(groups, lr=1e-3)
+step(optimizer)
+out["fused"] = [group["fused"] for group in optimizer.param_groups]
+out["lr"] = [group["lr"] for group in optimizer.param_groups]
+out["own"] = groups[0]["fused"]
+"""
+    )
+    done = child(program, "optimizer.fused=true")
+    assert done.out == {"fused": [True, True], "lr": [0.1, 1e-3], "own": False}
+    assert done.readback["optimizer.fused"]["ok"] is True
+    fused = program.replace('"fused": False, "foreach": False', '"fused": True').replace('"own"]', '"was"]')
+    assert child(fused, "optimizer.fused=false").out["fused"] == [None, None]
+
+
 def test_false_gives_back_torchs_own_choice_and_not_its_slowest_loop(child):
     done = child(
         TRAIN

@@ -318,7 +318,7 @@ def main() -> None:
         how = {"lanes": given.lanes, "gpus": given.gpus, "shared_gpu": shared, "replayed": bool(given.replay)}
         document = {**describe_once, **how, "summary": summary(ordered), "programs": ordered}
         partial = out.with_name(out.name + ".partial")
-        partial.write_text(json.dumps(document, indent=1) + "\n")
+        partial.write_text(without_places(json.dumps(document, indent=1)) + "\n")
         partial.replace(out)
 
     describe_once = describe()

@@ -246,7 +246,7 @@ def test_devices_are_told_apart(read):
         (stack("??(0): at::empty", TORCH, "train.py(31): step"), "train.py(31): step"),
         (stack("/usr/lib/python3.11/threading.py(982): run", TORCH), "/usr/lib/python3.11/threading.py(982): run"),
         (stack("<frozen runpy>(88): _run_code", "<stdin>(1): <module>"), "<stdin>(1): <module>"),
-        (stack("/tmp/torchinductor_me/ab/cab.py(5): call", "/work/m.py(2): forward"), "/work/m.py(2): forward"),
+        (stack("/tmp/torchinductor_me/ab/cab.py(5): call", "/home/me/m.py(2): forward"), "/home/me/m.py(2): forward"),
         (stack("torch/nn/modules/module.py(1): _call_impl"), "torch/nn/modules/module.py(1): _call_impl"),
         (stack("/src/kernel.cu(3): launch"), ""),
         ([], ""),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 
 from .apply_site import Site, answer
+from .mistakes import by_a_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,8 +45,10 @@ class TransferSite(Site):
                 return getattr(tensor, name)(*args, **kwargs)
             try:
                 args, kwargs = place(tensor, args, kwargs)
-            except Exception:
-                pass  # not a call that torch accepts, or not a plain tensor: torch answers
+            except Exception as error:
+                # Not a call that torch accepts, or not a plain tensor: torch answers.
+                if by_a_signal(error):
+                    raise
             return original(tensor, *args, **kwargs)
 
         return method

@@ -14,6 +14,7 @@ import shutil
 import sys
 from time import perf_counter
 
+from .mistakes import by_a_signal
 from .session import ProgramsProfiler, Session, open_optimizer_annotation
 from .told import Told
 from .window import NEVER, is_capturing, synchronise
@@ -234,6 +235,8 @@ class Profile:
             self._give_up(_own_words(self._program.place))
 
     def _failed(self, error: Exception) -> None:
+        if by_a_signal(error):
+            raise error
         if isinstance(error, OSError):
             self._give_up("it could not be written: %s" % (error.strerror or error))
         else:

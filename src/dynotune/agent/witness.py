@@ -19,7 +19,7 @@ def seen_effect(name: str, asked: str) -> Seen:
         if name == "TORCHINDUCTOR_COMPILE_THREADS":
             return _compile_threads()
         return _module_loading() if name == "CUDA_MODULE_LOADING" and asked in _LOADING_MODES.values() else None
-    except Exception:  # of another version: then the variable itself is what is known
+    except (AttributeError, OSError):  # of another version: then the variable itself is what is known
         return None
 
 

@@ -63,3 +63,26 @@ def test_torchscript_and_tensor_subclasses_still_work(child):
         "transfer.non_blocking=true",
     )
     assert done.out == {"types": ["torch.float64", "Own"]}
+
+
+def test_what_a_signal_handler_raises_meanwhile_reaches_the_program(child):
+    done = child(
+        """
+        import os, signal, torch
+        class Stopped(Exception):
+            pass
+        def stop(number, frame):
+            raise Stopped
+        signal.signal(signal.SIGUSR2, stop)
+        class Target:
+            def __getattr__(self, name):
+                os.kill(os.getpid(), signal.SIGUSR2)
+                raise AttributeError(name)
+        try:
+            torch.ones(1).to(Target())
+        except Exception as error:
+            out["raised"] = type(error).__name__
+        """,
+        "transfer.non_blocking=true",
+    )
+    assert done.out == {"raised": "Stopped"}

@@ -40,6 +40,8 @@ class Bench:
             detector = Detector(
                 self.model, self.sizes["imgsz"], batch=batch, dtype=torch.float16 if half else torch.float32,
                 channels_last=half, max_frame=self.sizes["frame"],
+                # Random weights amplify rounding as trained ones do not; the error is in the result.
+                tolerance=0.1,
             )  # fmt: skip
             detector.prepare(self.sizes["frame"])
             print(f"  built for {batch} in {time.perf_counter() - started_s:.0f} s", flush=True)

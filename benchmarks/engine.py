@@ -209,7 +209,7 @@ def measure(name: str, batch: int, args: argparse.Namespace, only_compile: bool 
             **prepare(engines[arm], inputs, expected, args.device),
             "start_s": time.perf_counter() - started,
             "mode": built.mode,
-            "compiled": built.compiled,
+            "way": built.way,
             "reason": built.reason,
             "num_folded": engines[arm].stats().num_folded,
         }

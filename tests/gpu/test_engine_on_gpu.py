@@ -1,5 +1,6 @@
 """Captured graphs: what only a GPU shows. Needs torch 2.4 or newer with CUDA."""
 
+import math
 import os
 import threading
 from contextlib import contextmanager
@@ -64,6 +65,24 @@ def test_a_graph_answers_what_the_eager_model_does(dtype, channels_last):
             for rows in (1, 4, 2, 3, 4, 1):
                 assert error(engine(images(rows, rows)), model(images(rows, rows))) < stats.tolerance
         assert engine.stats().num_fallbacks == 0
+
+
+def test_folding_is_judged_without_tf32_which_deep_networks_amplify():
+    layers = [part for _ in range(40) for part in (torch.nn.Conv2d(32, 32, 3, padding=1), torch.nn.BatchNorm2d(32))]
+    model = seeded(torch.nn.Sequential(torch.nn.Conv2d(3, 32, 1), *layers)).cuda()
+    before = torch.backends.cudnn.allow_tf32
+    with Engine(model, (1, 3, 32, 32), compile=False, tolerance=math.inf) as engine:
+        assert engine.stats().num_folded == 40
+    assert torch.backends.cudnn.allow_tf32 == before
+
+
+def test_of_several_ways_to_compile_the_fastest_is_kept():
+    model = seeded(Residual()).cuda()
+    ways = [True, "max-autotune-no-cudagraphs", False]
+    with Engine(model, (4, 3, 32, 32), compile=ways) as engine, torch.no_grad():
+        (bucket,) = captured(engine).buckets
+        assert bucket.way.startswith("captured ")
+        assert error(engine(images(4)), model(images(4))) < engine.stats().tolerance
 
 
 def test_a_compiled_graph_answers_what_the_eager_model_does():

@@ -113,6 +113,20 @@ def test_sizes_leave_out_locks_temporary_files_links_and_other_caches_inside(tmp
     assert (found["cuda"].num_files, found["cuda"].size_bytes, found["cuda"].writable) == (0, 0, True)
 
 
+def test_the_index_of_the_drivers_cache_is_no_kernel(tmp_path):
+    """It is written also where the limit lets nothing be kept."""
+    env = {"HOME": "/nowhere", "CUDA_CACHE_PATH": str(tmp_path)}
+    (tmp_path / "index").write_bytes(b"16 bytes of index")
+    found = places(env, tmp_path)
+    assert next(cache for cache in caches.sizes(env, tmp_path) if cache.name == "cuda").num_files == 0
+    empty = caches.snapshot(found)
+    (tmp_path / "index").write_bytes(b"17 bytes of index and more")
+    assert caches.growth(empty, caches.snapshot(found)) == []
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "index").write_bytes(b"code")
+    assert [growth.size_bytes for growth in caches.growth(empty, caches.snapshot(found))] == [4]
+
+
 def test_a_file_that_is_gone_when_it_is_looked_at_does_not_count(tmp_path, monkeypatch):
     (tmp_path / "a").write_bytes(b"1")
     (tmp_path / "b").write_bytes(b"22")

@@ -308,6 +308,35 @@ def test_the_faster_of_compiled_and_not_compiled_is_kept(monkeypatch):
             assert [graph.is_alive for graph in capturer.graphs] == [compiled, not compiled]
 
 
+@pytest.mark.parametrize("fastest", range(3))
+def test_of_several_ways_to_compile_the_fastest_is_kept_and_named(monkeypatch, fastest):
+    seconds = tuple(1.0 if index == fastest else 2.0 for index in range(3))
+    capturer = install_capturer(monkeypatch, EagerCapturer(seconds=seconds))
+    seen = []
+    monkeypatch.setattr(torch, "compile", lambda model, **arguments: seen.append(arguments) or model)
+    with Engine(Doubled(), (2,), compile=[True, "max-autotune-no-cudagraphs", False]) as engine:
+        ways = ["captured compiled", "captured compiled (max-autotune-no-cudagraphs)", "captured eager"]
+        assert engine.stats().buckets[0].way == ways[fastest]
+        assert engine.stats().buckets[0].reason == ""
+    assert seen == [{"dynamic": False}, {"dynamic": False, "mode": "max-autotune-no-cudagraphs"}]
+    assert len(capturer.graphs) == 3
+
+
+def test_a_list_of_compiled_ways_stands_on_the_eager_model_where_none_works(monkeypatch):
+    def fails(model, **arguments):
+        def call(*inputs):
+            raise ValueError("planted")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", fails)
+    with Engine(Doubled(), (2,), compile=[True, "max-autotune-no-cudagraphs"]) as engine:
+        assert engine(torch.ones(2)).tolist() == [2, 2]
+        built = engine.stats().buckets[0]
+    assert (built.mode, built.way) == ("eager", "eager")
+    assert built.reason == ("compiled: ValueError: planted; compiled (max-autotune-no-cudagraphs): ValueError: planted")
+
+
 def test_every_bucket_is_compiled_once_however_many_there_are():
     compiled = []
 
@@ -335,7 +364,7 @@ def test_where_compiling_fails_the_bucket_runs_uncompiled_and_says_why():
     assert stats.buckets[0].reason.startswith("compiled: BackendCompilerFailed")
 
 
-@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "no such mode"])
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "no such mode", [], [True, "max-autotune"]])
 def test_compile_modes_with_graphs_of_their_own_and_unknown_ones_are_refused(mode):
     with pytest.raises(InputError):
         Engine(Doubled(), (2,), compile=mode)

@@ -125,6 +125,12 @@ def test_boxes_come_back_into_the_frame_and_are_cut_at_its_edges():
     assert packed[0, 1, :4].tolist() == [0, 0, 100, 60]
 
 
+def test_the_row_of_counts_holds_nothing_of_what_was_dropped():
+    packed, _ = post()(raw_of(chain(1).repeat(9, 1), [0.9] * 9, [0] * 9), PLACES)
+    assert packed[0, 50, NUM_KEPT] < packed[0, 50, NUM_CANDIDATES] == 9
+    assert packed[0, 50, FINITE + 1 :].tolist() == [0, 0]
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_an_output_that_is_not_finite_is_told(value):
     raw = raw_of(torch.tensor([[0.0, 0, 10, 10]]), [0.9], [0]).repeat(2, 1, 1)

@@ -211,6 +211,9 @@ MUCH_OF_START_S = 10.0
 """That a warm cache saves: of a service that scales with its load, requests fail meanwhile."""
 LATE_STEPS_S = 0.05
 """Of the steps after the first, together: what one request of a service may take beyond the others unnoticed."""
+LEAST_JIT_BYTES_PER_S = 20_000
+"""Of machine code that the driver makes of PTX; 900,000 were measured of 150 small kernels. What took longer than its
+bytes at this rate was something else."""
 SURELY_KEPT_BYTES = 256 << 20
 """Of kernels that the driver compiled: the smallest limit that drivers have had by themselves."""
 COMPILING_PART = 0.2

@@ -11,7 +11,18 @@ from dynotune.schema.diagnosis import Severity
 
 def severity_of_start(seen: Seen) -> Severity:
     """By what a warm cache saves of a start that was timed."""
-    saved_s = known_number(seen, "start.saved_s")
+    return _severity(known_number(seen, "start.saved_s"))
+
+
+def severity_of_driver(seen: Seen) -> Severity:
+    """As `severity_of_start`, by no more than the driver's compiling can have taken of it."""
+    saved_s, left = known_number(seen, "start.saved_s"), left_by_driver(seen)
+    if saved_s is not None and left:
+        saved_s = min(saved_s, left / policy.LEAST_JIT_BYTES_PER_S)
+    return _severity(saved_s)
+
+
+def _severity(saved_s: float | None) -> Severity:
     if saved_s is None:
         return "medium"
     return "high" if saved_s >= policy.MUCH_OF_START_S else "medium" if saved_s >= policy.SOME_OF_START_S else "low"

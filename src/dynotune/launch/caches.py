@@ -46,6 +46,8 @@ VARIABLES: dict[str, CacheName] = {
 # the jiterator (KEY_tmp_PID), torch's own (.tmp).
 _PASSING = re.compile(r".*\.lock|lock|.*\.tmp|.*\.partial|tmp\.pid_.*|\.nfs.*|.*_tmp_\d+|\.dynotune-.*")
 _PASSING_FOLDERS = re.compile(r"locks|tmp\.pid_.*|\.dynotune-.*|tmp[a-z0-9_]{8}|tmp\.[0-9a-f-]{36}")
+# Written also where nothing is kept: it says nothing of what was compiled.
+_BOOKS: dict[CacheName, Collection[str]] = {"cuda": {"index"}}
 NUM_KINDS = 3
 VARIABLES_FILE = "environment.sh"
 
@@ -155,10 +157,10 @@ def sizes(env: Mapping[str, str], cwd: Path | None = None) -> list[Cache]:
 
 
 def snapshot(found: Sequence[Place]) -> Snapshot:
-    """What is in these caches now."""
+    """What is in these caches now, but for their indexes."""
     return Snapshot(
         {
-            place.name: {name: status.st_size for name, status in entries(place.path, inner(place, found))}
+            place.name: {name: status.st_size for name, status in _compiled(place, found)}
             for place in found
             if isinstance(place.path, Path)
         }
@@ -231,6 +233,12 @@ def entries(folder: Path, without: Collection[Path] = ()) -> Iterator[tuple[str,
         left += reversed(folders)
 
 
+def _compiled(place: Place, found: Sequence[Place]) -> Iterator[tuple[str, os.stat_result]]:
+    assert isinstance(place.path, Path)
+    books = _BOOKS.get(place.name, ())
+    return ((path, status) for path, status in entries(place.path, inner(place, found)) if path not in books)
+
+
 def counts(name: str) -> bool:
     """Whether a file of that name is part of a cache: no lock, nothing that passes."""
     return _PASSING.fullmatch(name) is None
@@ -252,7 +260,7 @@ def _measured(place: Place, found: Sequence[Place], env: Mapping[str, str]) -> C
             limit_bytes=limit,
         )
     lies = mounts.storage(place.path)
-    size, num = _size(place.path, inner(place, found))
+    size, num = _size(place, found)
     there = mounts.nearest(place.path)
     writable = there.is_dir() and os.access(there, os.W_OK | os.X_OK) and not lies.read_only
     off = place.off
@@ -274,12 +282,13 @@ def _measured(place: Place, found: Sequence[Place], env: Mapping[str, str]) -> C
     )
 
 
-def _size(folder: Path, without: Collection[Path]) -> tuple[int | Unknown, int | Unknown]:
-    if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
-        unknown = Unknown(f"{folder} cannot be read")
+def _size(place: Place, found: Sequence[Place]) -> tuple[int | Unknown, int | Unknown]:
+    assert isinstance(place.path, Path)
+    if place.path.is_dir() and not os.access(place.path, os.R_OK | os.X_OK):
+        unknown = Unknown(f"{place.path} cannot be read")
         return unknown, unknown
     size = num = 0
-    for _, status in entries(folder, without):
+    for _, status in _compiled(place, found):
         size += status.st_size
         num += 1
     return size, num

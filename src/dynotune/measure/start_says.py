@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from dynotune.doctor import Seen, examine
-from dynotune.doctor.policy import LARGEST_JIT_CACHE_BYTES, SURELY_KEPT_BYTES
+from dynotune.doctor.policy import LARGEST_JIT_CACHE_BYTES, LEAST_JIT_BYTES_PER_S, SURELY_KEPT_BYTES
 from dynotune.measure.start_facts import COMPILED, added, facts, of_arm, phase_s, starts
 from dynotune.report.words import duration, num_bytes
 from dynotune.schema.caches import TITLES, Cache, CacheName
 from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation
-from dynotune.schema.startup import Arm, Phase, Ratio, Startup
+from dynotune.schema.startup import Arm, Phase, Ratio, Start, Startup
 
 ABOUT_STARTS = (
     "ptx-jit-active",
@@ -112,8 +112,16 @@ def _compiled(startup: Startup) -> list[str]:
 def by_difference_s(startup: Startup) -> float | None:
     """What the driver's compiling costs a cold start; None where it compiled nothing, or that cannot be told."""
     cold, warm = starts(startup, "cold"), starts(startup, "warm")
-    if not any(added(start, "cuda") for start in cold):
+    left = max((added(start, "cuda") for start in cold), default=0)
+    if not left:
         return None
+    took_s = _outside_of_compile_s(startup, cold, warm)
+    # So few bytes do not take so long: it is something else that a warm start is spared.
+    return None if took_s is None or took_s > left / LEAST_JIT_BYTES_PER_S else took_s
+
+
+def _outside_of_compile_s(startup: Startup, cold: list[Start], warm: list[Start]) -> float | None:
+    """What a cold start takes beyond a warm one, torch.compile aside; None where that is not known."""
     ratio = of_arm(startup, "cold")
     if ratio is None or ratio.verdict != "faster" or ratio.saved_s is None:
         return None

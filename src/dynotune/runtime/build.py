@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -21,7 +21,8 @@ __all__ = ["Builder", "Built", "Compile", "Mode", "prepared_input"]
 
 log = logging.getLogger("dynotune.runtime")
 
-Compile = bool | str | Mapping[str, Any] | None
+OneCompile = bool | str | Mapping[str, Any]
+Compile = OneCompile | Sequence[OneCompile] | None
 Mode = Literal["graph", "compiled", "eager"]
 
 # What a replay can return as it stood at the capture.
@@ -30,14 +31,27 @@ _CONSTANTS = (type(None), bool, int, float, str)
 _MODES_WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 
 
+class _Forward(NamedTuple):
+    """The model, as it is or compiled.
+
+    Args:
+        wanted: it was asked for; else it stands in where nothing else works.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    compiled: bool
+    wanted: bool = True
+
+
 class _Way(NamedTuple):
     """One way to run a bucket."""
 
     graph: bool
-    compiled: bool
+    forward: _Forward
 
     def __str__(self) -> str:
-        return ("captured " if self.graph else "") + ("compiled" if self.compiled else "eager")
+        return ("captured " if self.graph else "") + self.forward.name
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +61,7 @@ class Built:
     Args:
         bucket: what it is for.
         mode: captured, compiled without a graph, or eager.
+        way: how in words, as "captured compiled".
         compiled: whether torch.compile made what runs.
         forward: what runs where `graph` is None.
         graph: the captured pass.
@@ -57,6 +72,7 @@ class Built:
 
     bucket: Bucket
     mode: Mode
+    way: str
     compiled: bool
     forward: Callable[..., Any]
     graph: graphs.CapturedGraph | None = None
@@ -79,30 +95,48 @@ def prepared_input(tensor: torch.Tensor, dtype: torch.dtype, device: torch.devic
     return tensor.to(device, dtype)
 
 
-def compile_arguments(compile: Compile, device: torch.device) -> dict[str, Any] | None:
-    """Arguments of `torch.compile`, or None for not compiling.
+def _forwards(model: torch.nn.Module, compile: Compile, device: torch.device) -> list[_Forward]:
+    """What may run, in the order of trying; the model as it is always among them.
 
     Raises:
-        InputError: a mode that captures graphs of its own.
+        InputError: an argument that torch.compile does not take, or a mode that captures graphs of its own.
     """
     if compile is None:
         compile = device.type == "cuda"
+    elif compile == "measure":
+        compile = (True, False)
+    wanted = compile if isinstance(compile, Sequence) and not isinstance(compile, str) else [compile]
+    if not wanted:
+        raise InputError("compile is an empty list.", hint="Name what to try, such as [True, False].")
+    found: list[_Forward] = []
+    for one in wanted:
+        arguments = _arguments(one)
+        name = "eager" if arguments is None else "compiled"
+        if arguments and len(wanted) > 1:
+            name += f" ({', '.join(str(value) for value in arguments.values())})"
+        call = model if arguments is None else _compiled(model, arguments)
+        found.append(_Forward(name, call, compiled=arguments is not None))
+    if all(forward.compiled for forward in found):
+        found.append(_Forward("eager", model, compiled=False, wanted=False))
+    return found
+
+
+def _arguments(compile: OneCompile) -> dict[str, Any] | None:
+    """Those of `torch.compile` that were named; None for not compiling."""
     if isinstance(compile, bool):
-        return {"dynamic": False} if compile else None
-    arguments = dict(compile) if isinstance(compile, Mapping) else {} if compile == "measure" else {"mode": compile}
+        return {} if compile else None
+    arguments = dict(compile) if isinstance(compile, Mapping) else {"mode": compile}
     if arguments.get("mode") in _MODES_WITH_GRAPHS:
         raise InputError(
             f"compile mode {arguments['mode']!r} captures graphs of its own, which the engine does too.",
             hint='Use compile=True or "max-autotune-no-cudagraphs"; the engine captures either.',
         )
-    return {"dynamic": False, **arguments}
+    return arguments
 
 
-def _compiled(model: torch.nn.Module, arguments: dict[str, Any] | None) -> Callable[..., Any] | None:
-    if arguments is None:
-        return None
+def _compiled(model: torch.nn.Module, arguments: dict[str, Any]) -> Callable[..., Any]:
     try:
-        return torch.compile(model, **arguments)  # type: ignore[no-any-return]
+        return torch.compile(model, **{"dynamic": False, **arguments})  # type: ignore[no-any-return]
     except (RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"torch.compile does not take {arguments}: {error}", hint="See its documentation.") from error
 
@@ -129,10 +163,10 @@ class Builder:
     ) -> None:
         self._prepared = prepared
         self._run = run
-        self._measures = compile == "measure"
         self._capturer = capturer
         self._tunes = tune_convolutions and prepared.device.type == "cuda"
-        self._compiled = _compiled(prepared.model, compile_arguments(compile, prepared.device))
+        self._forwards = _forwards(prepared.model, compile, prepared.device)
+        self._compiles = any(forward.compiled for forward in self._forwards)
 
     def build(self, bucket: Bucket) -> Built:
         """The bucket, checked.
@@ -142,7 +176,7 @@ class Builder:
             torch.OutOfMemoryError: it does not fit.
         """
         started = time.perf_counter()
-        with _tuned_convolutions(self._tunes), _no_recompile_limit(self._compiled):
+        with _tuned_convolutions(self._tunes), _no_recompile_limit(self._compiles):
             built = self._fastest(bucket)
         built.build_s = time.perf_counter() - started
         if built.reason:
@@ -150,27 +184,24 @@ class Builder:
         return built
 
     def _ways(self) -> Iterator[_Way]:
-        if self._capturer is not None and not self._prepared.observation.waits:
-            if self._compiled is not None:
-                yield _Way(graph=True, compiled=True)
-            if not self._prepared.observation.uploads:
-                yield _Way(graph=True, compiled=False)
-        if self._compiled is not None:
-            yield _Way(graph=False, compiled=True)
-        yield _Way(graph=False, compiled=False)
+        seen = self._prepared.observation
+        if self._capturer is not None and not seen.waits:
+            # What copies from the host can be captured only where compiling takes the copy away.
+            yield from (_Way(True, forward) for forward in self._forwards if forward.compiled or not seen.uploads)
+        yield from (_Way(False, forward) for forward in self._forwards)
 
     def _fastest(self, bucket: Bucket) -> Built:
-        """The first way that works; with "measure" the faster of compiled and not compiled."""
+        """The fastest of the ways that were asked for, or the first other one that works."""
         reasons = []
         seen = self._prepared.observation
         if self._capturer is not None and seen.waits:
             reasons.append(f"no graph, because the host waits for the GPU: {seen.waits[0]}")
-        elif self._capturer is not None and seen.uploads and self._compiled is None:
+        elif self._capturer is not None and seen.uploads and not self._compiles:
             reasons.append(f"no graph, because it copies from the host: {seen.uploads[0]}")
         found: list[Built] = []
         ways = list(self._ways())
         for way in ways:
-            if found and (not self._measures or way.graph != (found[0].graph is not None)):
+            if found and (way.graph != (found[0].graph is not None) or not way.forward.wanted):
                 break
             built, why = self._attempt(bucket, way, is_last=way is ways[-1])
             if built is not None:
@@ -201,7 +232,7 @@ class Builder:
             why = error.message
         except Exception as error:
             # The eager model ran on these inputs: it is compiling that fails, in whatever way it likes.
-            if not way.compiled:
+            if not way.forward.compiled:
                 raise
             why = f"{type(error).__name__}: {graphs.first_line(error)}"
         if built is not None:
@@ -223,16 +254,15 @@ class Builder:
 
     def _make(self, bucket: Bucket, way: _Way) -> Built:
         prepared = self._prepared
-        forward = self._compiled if way.compiled else prepared.model
-        assert forward is not None
+        call, compiled = way.forward.call, way.forward.compiled
         if not way.graph:
-            return Built(bucket, "compiled" if way.compiled else "eager", way.compiled, forward)
+            return Built(bucket, "compiled" if compiled else "eager", str(way), compiled, call)
         inputs = tuple(
             prepared_input(tensor, dtype, prepared.device, prepared.channels_last).clone()
             for tensor, dtype in zip(prepared.expected[bucket][0].inputs, bucket.dtypes, strict=True)
         )
-        graph = self._captured(forward, inputs)
-        return Built(bucket, "graph", way.compiled, forward, graph)
+        graph = self._captured(call, inputs)
+        return Built(bucket, "graph", str(way), compiled, call, graph)
 
     def _captured(self, forward: Callable[..., Any], inputs: Inputs) -> graphs.CapturedGraph:
         assert self._capturer is not None
@@ -278,10 +308,10 @@ def _tuned_convolutions(wanted: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _no_recompile_limit(compiled: object) -> Iterator[None]:
+def _no_recompile_limit(compiles: bool) -> Iterator[None]:
     """Let every bucket be compiled. torch counts the versions of one `forward`, those of other engines too, and runs
     all beyond the eighth eagerly without an error."""
-    if compiled is None:
+    if not compiles:
         yield
         return
     from torch._dynamo import config

@@ -56,8 +56,9 @@ class Engine:
             Models that take integers need examples.
         dtype: of weights and floating inputs; the model's own if None.
         channels_last: whether four-dimensional weights and inputs are laid out so.
-        compile: None compiles on a GPU and not on the CPU; True or False says so; "measure" keeps the faster of
-            compiled and not compiled; another string is a mode, and a mapping the arguments, of `torch.compile`.
+        compile: None compiles on a GPU and not on the CPU; True or False says so; a string is a mode, and a mapping
+            the arguments, of `torch.compile`. Of a list of these the fastest is kept, as measured on each bucket;
+            "measure" is [True, False].
         graphs: whether to capture, on a GPU.
         device: where it runs; where the model is if None.
         borrow: lend the outputs instead of copying them: they are valid until the next call of the same shape. Such an
@@ -346,6 +347,7 @@ class Engine:
                 BucketStats(
                     one.bucket.shapes,
                     one.mode,
+                    one.way,
                     one.compiled,
                     one.reason,
                     one.error,

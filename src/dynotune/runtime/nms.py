@@ -110,7 +110,7 @@ class PostProcess(nn.Module):  # type: ignore[misc]
 
         Returns:
             packed float32 `[B, max_det + 1, 6]`: detections (xyxy in image coordinates, score, class), best first,
-            then zeros, then a row of counts: kept, candidates, settled, finite.
+            then zeros, then a row of counts: kept, candidates, settled, finite, 0, 0.
             candidates float32 `[B, top_k, 6]`: xyxy in input coordinates, score (0: none), class; for `settle`.
         """
         # A NaN or an infinity anywhere in the output shows in its sum.
@@ -177,5 +177,6 @@ class PostProcess(nn.Module):  # type: ignore[misc]
         packed.scatter_(1, place[:, :, None].expand(-1, -1, 6), found)
         num_kept = stays.sum(1).clamp(max=max_det)
         counts = torch.stack([count.float() for count in (num_kept, num_candidates, settled, finite)], dim=1)
-        packed[:, max_det, :4] = counts
+        # The whole row: which of the dropped ones is written there last differs from run to run on a GPU.
+        packed[:, max_det] = nn.functional.pad(counts, (0, 2))
         return packed

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,7 +140,7 @@ def prepare(
     # A reference that is our own copy already may be changed.
     prepared.model = _copied(reference) if reference is model else reference
     if pairs:
-        _fold(prepared, pairs, check, min(limit, default_tolerance(own, device)))
+        _fold(prepared, pairs, check.inputs, min(limit, default_tolerance(own, torch.device("cpu"))))
     prepared.model.to(dtype)
     if channels_last:
         prepared.model.to(memory_format=torch.channels_last)
@@ -210,19 +212,48 @@ def _to_host(leaf: Any) -> Any:
     return leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _fold(prepared: Prepared, pairs: list[tuple[str, str]], check: Expected, limit: float) -> None:
-    """Fold, and undo it where it is not exact enough."""
-    folding = fold(prepared.model, pairs)
-    try:
-        with torch.no_grad():
-            error = compare(check, prepared.model(*(tensor.clone() for tensor in check.inputs)), prepared.measure)
-        why = f"the outputs would differ by {error:.2g}, more than {limit:.2g}" if error > limit else ""
-    except AttributeError as error:
-        why = f"the model looks into it: {error}"
+def _fold(prepared: Prepared, pairs: list[tuple[str, str]], inputs: Inputs, limit: float) -> None:
+    """Fold, and undo it where it is not exact enough.
+
+    Both are run without TF32, which would blur the comparison by more than folding changes; deep networks amplify it.
+    """
+    with torch.no_grad(), _full_float32():
+        unfolded = Expected(inputs, prepared.model(*(tensor.clone() for tensor in inputs)))
+        folding = fold(prepared.model, pairs)
+        try:
+            error = compare(unfolded, prepared.model(*(tensor.clone() for tensor in inputs)), prepared.measure)
+            why = f"the outputs would differ by {error:.2g}, more than {limit:.2g}" if error > limit else ""
+        except AttributeError as missing:
+            why = f"the model looks into it: {missing}"
     if why:
         log.warning("BatchNorm is not folded into convolutions: %s", why)
         folding.undo()
     prepared.folded = folding.names
+
+
+@contextmanager
+def _full_float32() -> Iterator[None]:
+    """No TF32 in convolutions, where it is on as torch comes."""
+    cudnn = torch.backends.cudnn
+    # torch 2.9 added a name for each operation. The older one raises where they were set one by one.
+    ops: list[Any] = [getattr(cudnn, name) for name in ("conv", "rnn") if hasattr(cudnn, name)]
+    each = [op.fp32_precision for op in ops]
+    try:
+        together: bool | None = cudnn.allow_tf32
+    except RuntimeError:
+        together = None
+    if together is not None:
+        cudnn.allow_tf32 = False
+    else:
+        for op in ops:
+            op.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        if together is not None:
+            cudnn.allow_tf32 = together
+        for op, value in zip(ops, each, strict=True):
+            op.fp32_precision = value
 
 
 def compare(expected: Expected, found: Any, measure: ErrorMeasure) -> float:

@@ -17,6 +17,7 @@ class BucketStats:
     Args:
         shapes: of its inputs.
         mode: "graph" (captured), "compiled" (without a graph) or "eager".
+        way: the same in more words, such as "captured compiled (max-autotune-no-cudagraphs)".
         compiled: whether torch.compile made what runs, or what was captured.
         reason: why it does not run as asked; empty when it does.
         error: largest error against the eager model that was found at build.
@@ -26,6 +27,7 @@ class BucketStats:
 
     shapes: tuple[tuple[int, ...], ...]
     mode: Mode
+    way: str
     compiled: bool
     reason: str
     error: float

@@ -25,7 +25,7 @@ from dynotune.doctor.seen import Seen
 from dynotune.doctor.start import (
     compiles_unseen,
     left_by_driver,
-    severity_of_start,
+    severity_of_driver,
     what_it_saves,
     without_machine_code,
 )
@@ -95,7 +95,7 @@ def _compiled_at_start(seen: Seen) -> Finding:
     kept = f"a cold start leaves {words.num_bytes(left)} in the driver's cache" if left else "nothing of it is kept"
     return Finding(
         id="ptx-jit-active",
-        severity=severity_of_start(seen),
+        severity=severity_of_driver(seen),
         kind="start",
         claim="The driver compiles kernels that have no machine code for this GPU.",
         share=0.0,
@@ -137,7 +137,7 @@ def jit_cache_too_small(seen: Seen) -> Iterator[Finding]:
     if again and left_by_driver(seen):
         yield Finding(
             id="jit-cache-too-small",
-            severity=at_least(severity_of_start(seen), "medium"),
+            severity=at_least(severity_of_driver(seen), "medium"),
             kind="start",
             claim="The driver compiles again what it had compiled before: its cache does not hold all of it.",
             share=0.0,
@@ -196,7 +196,7 @@ def jit_cache_not_persistent(seen: Seen) -> Iterator[Finding]:
         return
     yield Finding(
         id="jit-cache-not-persistent",
-        severity=at_least(severity_of_start(seen), "medium") if left_by_driver(seen) else "medium",
+        severity=at_least(severity_of_driver(seen), "medium") if left_by_driver(seen) else "medium",
         kind="start",
         claim="Kernels that the driver compiles are kept in a folder that does not last."
         if writable

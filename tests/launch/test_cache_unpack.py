@@ -194,7 +194,16 @@ def test_no_change_of_a_byte_gets_other_content_in_place(tmp_path_factory, data)
     assert {each.name for each in base.iterdir()} == {"whole", "from", "p", "home"}
 
 
-@pytest.mark.parametrize("content", [b"", b"not gzip", gzip.compress(b"not tar"), gzip.compress(bytes(20480))])
+NO_PACKS = {
+    "nothing": b"",
+    "not gzip": b"not gzip",
+    "not tar": gzip.compress(b"not tar"),
+    "zeros": gzip.compress(bytes(20480)),
+}
+
+
+# Named, as gzip writes the time into what it packs: each of pytest's workers would have names of its own.
+@pytest.mark.parametrize("content", NO_PACKS.values(), ids=NO_PACKS)
 def test_what_is_no_pack_at_all_is_said_to_be_none(tmp_path, content):
     (tmp_path / "p").write_bytes(content)
     assert refused(tmp_path / "p", tmp_path)

@@ -292,13 +292,20 @@ def test_what_the_driver_compiles_is_told_by_difference_and_its_cache_is_judged(
 
 
 def test_seconds_are_not_laid_to_the_driver_for_a_few_bytes():
-    few = {"added": [replace(ADDED["added"][0], size_bytes=4000)]}
-    found = concluded(cold=few, warm={"held": {"cuda": 4000}})
+    few = {"added": [replace(ADDED["added"][0], size_bytes=17_000)]}
+    found = concluded(cold=few, warm={"held": {"cuda": 17_000}})
     text = "\n".join(found.said)
-    assert "leaves 3.91 KiB in CUDA ComputeCache" in text
+    assert "leaves 16.6 KiB in CUDA ComputeCache" in text
     assert "compiling and loading" not in text
     (jit,) = (finding for finding in found.findings if finding.id == "ptx-jit-active")
     assert jit.severity == "low"
+
+
+def test_the_empty_kernel_of_cudnn_is_no_finding():
+    few = {"added": [replace(ADDED["added"][0], size_bytes=3956)]}
+    found = concluded(cold=few, warm={"held": {"cuda": 3956}})
+    assert "leaves 3.86 KiB in CUDA ComputeCache" in "\n".join(found.said)
+    assert "ptx-jit-active" not in {finding.id for finding in found.findings}
 
 
 def test_a_cache_that_goes_with_the_container_is_to_be_put_elsewhere():

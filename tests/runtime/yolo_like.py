@@ -35,7 +35,7 @@ class YoloLike(nn.Module):
 class EndToEnd(nn.Module):
     """The same boxes as `[B, N, 6]`, not suppressed."""
 
-    def __init__(self, num_boxes: int = 40) -> None:
+    def __init__(self, num_boxes: int = 30) -> None:
         super().__init__()
         self.inner, self.num_boxes = YoloLike(), num_boxes
         self.eval()

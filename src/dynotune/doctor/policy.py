@@ -211,6 +211,9 @@ MUCH_OF_START_S = 10.0
 """That a warm cache saves: of a service that scales with its load, requests fail meanwhile."""
 LATE_STEPS_S = 0.05
 """Of the steps after the first, together: what one request of a service may take beyond the others unnoticed."""
+FEW_JIT_BYTES = 16 << 10
+"""Left in the driver's cache by every program with cuDNN, which has an empty kernel compiled to see what the GPU is: 4
+KB."""
 LEAST_JIT_BYTES_PER_S = 20_000
 """Of machine code that the driver makes of PTX; 900,000 were measured of 150 small kernels. What took longer than its
 bytes at this rate was something else."""

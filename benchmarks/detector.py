@@ -119,13 +119,11 @@ def limits(bench: Bench, batch: int) -> dict[str, float]:
 
     copy()
     found = {"staging": max(per_second(copy) for _ in range(3))}
-    network = next(n for name, n in bench.detector(batch)._lanes.networks.items() if name.startswith(f"{batch}x"))
-    images = network._new_images()
-    num = 200 if bench.cuda else 10
+    num, alone = 200 if bench.cuda else 10, bench.forward(batch)
 
     def forward() -> int:
         for _ in range(num):
-            network.engine(images)
+            alone()
         if bench.cuda:
             torch.cuda.synchronize()
         return num * batch
@@ -149,13 +147,11 @@ def limits(bench: Bench, batch: int) -> dict[str, float]:
 
 def latency(bench: Bench) -> dict[str, Any]:
     """Each frame's time at batch 1 beside that of the bare forward, in alternating blocks; what it allocates."""
-    detector, num = bench.detector(1), bench.sizes["latency"]
-    network = next(iter(detector._lanes.networks.values()))
-    images = network._new_images()
+    detector, num, forward = bench.detector(1), bench.sizes["latency"], bench.forward(1)
     frames = [bench.frames[at % len(bench.frames)] for at in range(num)]
 
     def bare() -> None:
-        network.engine(images)
+        forward()
         if bench.cuda:
             torch.cuda.current_stream().synchronize()
 

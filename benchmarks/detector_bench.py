@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from dynotune.runtime import Engine
+from dynotune.runtime.letterbox import Letterbox, place
+from dynotune.runtime.network import OneOutput
 from dynotune.runtime.vision import Detector
 
 NUM_CANDIDATES = 300
@@ -32,6 +35,7 @@ class Bench:
         self.model = planted(self.frames[:8], sizes["imgsz"], device)
         self._detectors: dict[Any, Detector] = {}
         self._yolos: dict[Any, Any] = {}
+        self._forwards: dict[int, Callable[[], Any]] = {}
 
     def detector(self, batch: int | tuple[int, ...], half: bool | None = None) -> Detector:
         half = self.cuda if half is None else half
@@ -48,11 +52,26 @@ class Bench:
             self._detectors[batch, half] = detector
         return self._detectors[batch, half]
 
+    def forward(self, batch: int) -> Callable[[], Any]:
+        """One captured forward alone of the same model, shape and precision as the detector's, its output lent."""
+        if batch not in self._forwards:
+            at = place(self.sizes["frame"], (self.sizes["imgsz"], self.sizes["imgsz"]))
+            engine = Engine(
+                OneOutput(self.model).eval(), [(batch, 3, at.height, at.width)], channels_last=self.cuda,
+                dtype=torch.float16 if self.cuda else torch.float32, borrow=True, tolerance=0.1,
+            )  # fmt: skip
+            images = torch.rand(batch, 3, at.height, at.width, device=self.device).to(engine.dtype)
+            if self.cuda:
+                images = images.to(memory_format=torch.channels_last)
+            self._forwards[batch] = lambda: engine(images)
+        return self._forwards[batch]
+
     def forget(self) -> None:
         """Drops what was built."""
         for detector in self._detectors.values():
             detector.close()
         self._detectors.clear()
+        self._forwards.clear()
         self._yolos.clear()
 
     def ultralytics(self, batch: int, half: bool) -> Callable[[list[np.ndarray]], Any]:
@@ -87,8 +106,6 @@ def make_frames(num: int, size: tuple[int, int]) -> list[np.ndarray]:
 def planted(frames: list[np.ndarray], imgsz: int, device: str) -> torch.nn.Module:
     """YOLO11n with random weights that finds about `NUM_CANDIDATES` boxes in a frame."""
     from ultralytics import YOLO
-
-    from dynotune.runtime.letterbox import Letterbox, place
 
     model = YOLO("yolo11n.yaml", verbose=False).model.to(device)
     at = place(frames[0].shape[:2], (imgsz, imgsz))
@@ -152,7 +169,7 @@ def rss_bytes() -> int:
 def stats_of(detector: Detector) -> dict[str, Any]:
     stats = detector.stats()
     engines = {
-        name: {"mode": [bucket.mode for bucket in one.buckets], "compiled": [b.compiled for b in one.buckets],
+        name: {"mode": [bucket.mode for bucket in one.buckets], "way": [b.way for b in one.buckets],
                "error": [b.error for b in one.buckets], "build_s": [b.build_s for b in one.buckets],
                "fallbacks": one.fallbacks, "p50_s": one.p50_s, "p99_s": one.p99_s}
         for name, one in stats.engines.items()

@@ -10,6 +10,7 @@ import torch
 
 from dynotune.runtime import vision
 from dynotune.runtime.errors import NumericsError
+from dynotune.runtime.frame_ring import FrameRing
 from dynotune.runtime.letterbox import Letterbox, place
 from dynotune.runtime.network import Network
 from dynotune.runtime.streams import _CudaStreams
@@ -48,8 +49,7 @@ def test_results_are_those_of_the_cpu(model, batch, monkeypatch):
             torch.testing.assert_close(found.rows, want.rows, atol=2e-3, rtol=1e-4)
         for engine in gpu.stats().engines.values():
             assert [bucket.mode for bucket in engine.buckets] == ["graph"]
-        for network in gpu._lanes.networks.values():
-            assert [bucket.mode for bucket in network.suppression.stats().buckets] == ["graph"]
+        assert all(chunk.graphs for chunk in gpu._lanes.ring._chunks)
 
 
 @pytest.mark.parametrize("size", [(48, 64), (1080, 1920), (333, 517)], ids=str)
@@ -66,13 +66,13 @@ def test_the_letterbox_is_that_of_the_cpu(size):
     assert (made[0] - made[1]).abs().mean() <= 0.01
 
 
-STREAMS = ("_before", "_forward", "_after")
+STREAMS = ("_before", "_forward")
 
 
-def check_lagging(lagging, broken=None):
-    """Several batches at once, with one of the three streams far behind the host and the others."""
+def check_lagging(lagging, broken=None, num=6):
+    """Several batches at once, with one of the two streams far behind the host and the other."""
     fresh_allocator()
-    many = frames(6)
+    many = frames(num)
     with detector(depth=6) as ours:
         want = ours.predict(many)
         torch.cuda.synchronize()
@@ -102,26 +102,30 @@ def no_waits(monkeypatch):
     monkeypatch.setattr(_CudaStreams, "wait", lambda *arguments: None)
 
 
-def nothing_held(monkeypatch):
-    """Frees the model's output while another stream still reads it."""
-    enqueue = Network.enqueue
-
-    def forgetful(network, lane, compute, post):
-        enqueue(network, lane, compute, post)
-        lane.held = ()
-
-    monkeypatch.setattr(Network, "enqueue", forgetful)
+def hasty_ring(monkeypatch):
+    """Writes frames where earlier ones wait for their upload."""
+    monkeypatch.setattr(FrameRing, "_wait_for", lambda ring, chunk: None)
 
 
 @pytest.mark.parametrize(
     ("rule", "lagging"),
-    [(shared_lane, "_after"), (no_waits, "_before"), (no_waits, "_forward"), (nothing_held, "_after")],
-    ids=["lane", "wait-for-frames", "wait-for-forward", "held"],
+    [(shared_lane, "_forward"), (no_waits, "_before"), (hasty_ring, "_before")],
+    ids=["lane", "wait-for-frames", "wait-for-upload"],
 )
 def test_the_check_fails_without_the_rule(monkeypatch, rule, lagging):
     with pytest.raises(AssertionError):
-        check_lagging(lagging, lambda: rule(monkeypatch))
+        check_lagging(lagging, lambda: rule(monkeypatch), num=12)
     torch.cuda.synchronize()
+
+
+def test_frames_of_a_size_without_graphs_are_resized_all_the_same(monkeypatch):
+    many = [*frames(3), *frames(2, (40, 64), seed=1)]
+    with detector(batch=4) as ours:
+        want = ours.predict(many)
+    monkeypatch.setattr("dynotune.runtime.frame_ring.MAX_PREPARED", 0)
+    with detector(batch=4) as ours:
+        assert not any(chunk.graphs for chunk in ours._lanes.ring._chunks)
+        assert same(ours.predict(many), want)
 
 
 @pytest.mark.parametrize(("batch", "depth"), [(1, 3), (4, 2)])

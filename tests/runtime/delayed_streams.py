@@ -24,6 +24,10 @@ class DelayedEvent:
     def synchronize(self):
         self._world.run_until(lambda: self.reached)
 
+    def record(self, stream):
+        self.reached = False
+        stream.work.append((None, lambda: setattr(self, "reached", True)))
+
 
 class DelayedStream:
     def __init__(self):
@@ -62,9 +66,12 @@ class DelayedStreams:
         finally:
             self._current = before
 
+    def event(self):
+        return DelayedEvent(self)
+
     def record(self, stream):
-        event = DelayedEvent(self)
-        stream.work.append((None, lambda: setattr(event, "reached", True)))
+        event = self.event()
+        event.record(stream)
         return event
 
     def wait(self, stream, event):

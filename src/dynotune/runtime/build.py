@@ -241,7 +241,7 @@ class Builder:
 
     def _error(self, built: Built) -> float:
         cases = self._prepared.expected[built.bucket]
-        return max(compare(case, self._run(built, case.inputs), self._prepared.measure) for case in cases)
+        return max(compare(case, self._prepared, self._run(built, case.inputs)) for case in cases)
 
     def _refuse(self, built: Built) -> None:
         dtype = str(self._prepared.dtype).removeprefix("torch.")

@@ -21,7 +21,7 @@ from dynotune.runtime.graphs import Capturer, first_line
 from dynotune.runtime.lifetime import Lifetime
 from dynotune.runtime.numerics import ErrorMeasure, relative_error
 from dynotune.runtime.outputs import cloned, cut, num_bytes, tensors_of
-from dynotune.runtime.prepare import Inputs, Prepared, check_arguments, device_of, own_dtype, prepare
+from dynotune.runtime.prepare import Checked, Inputs, Prepared, check_arguments, device_of, own_dtype, prepare
 from dynotune.runtime.stats import BucketStats, EngineStats
 from dynotune.runtime.timing import CallTimer, DeviceTimer, HostTimer, percentile
 
@@ -70,6 +70,8 @@ class Engine:
             dimensions to fill values. Outputs are cut in dimension 0 only.
         fold: fold BatchNorm into the convolution before it, where exact enough.
         error: measures the error of one output tensor; by default ‖found - expected‖ / ‖expected‖.
+        checked: takes the outputs and returns those whose error is measured; by default all. For outputs that rightly
+            jump where others move a little, as sorted rows do.
         tune_convolutions: let cuDNN try its algorithms on each bucket, while it is built.
         time_every: on a GPU, time each call of this number.
 
@@ -95,6 +97,7 @@ class Engine:
         *,
         fold: bool = True,
         error: ErrorMeasure = relative_error,
+        checked: Checked | None = None,
         tune_convolutions: bool = True,
         time_every: int = 16,
     ) -> None:
@@ -127,6 +130,7 @@ class Engine:
                 channels_last=channels_last,
                 tolerance=tolerance,
                 measure=error,
+                checked=checked or _all,
                 folds=fold,
                 padding=self._padding,
             )
@@ -388,6 +392,10 @@ class _After:
 
 def _capturer(device: torch.device) -> Capturer | None:
     return Capturer(device) if device.type == "cuda" else None
+
+
+def _all(outputs: Any) -> Any:
+    return outputs
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -1,7 +1,8 @@
 """A detector's work on one batch, in three stages: upload and letterbox, forward and suppression, results.
 
-Each stage has a stream of its own on a GPU; a batch's buffers (its lane) belong to it through all of them, and are used
-again only when the host has seen the end of the last. Nothing else is needed to keep a buffer from being overwritten.
+On a GPU the first stage and the second have a stream each; a batch's buffers (its lane) belong to it through all of
+them, and are used again only when the host has seen the end of the last. Nothing else is needed to keep a buffer from
+being overwritten.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,20 +19,19 @@ from torch import Tensor, nn
 
 from dynotune.runtime.detections import Detections
 from dynotune.runtime.errors import InputError, NumericsError
+from dynotune.runtime.frame_ring import FrameRing
 from dynotune.runtime.frames import Frame, size_of
 from dynotune.runtime.letterbox import Letterbox, Placement, place
 from dynotune.runtime.lifetime import Lifetime
 from dynotune.runtime.network import Lane, Network, OneOutput, is_end_to_end
 from dynotune.runtime.nms import FINITE, NUM_CANDIDATES, NUM_KEPT, SETTLED, PostProcess
-from dynotune.runtime.pool import BufferPool
-from dynotune.runtime.staging import Stager
 from dynotune.runtime.streams import Streams
 
 __all__ = ["Counts", "Lanes", "Options", "UnderWay"]
 
 _log = logging.getLogger(__name__)
 
-CHUNK = 4  # frames copied and uploaded at once: the next ones are copied while these travel
+CHUNK = 4  # frames copied and uploaded at once, a power of two: the next ones are copied while these travel
 MAX_LETTERBOXES = 64  # frame sizes whose tables are kept
 
 
@@ -102,15 +102,16 @@ class Lanes:
         self._post: PostProcess | None = None
         self._networks: dict[tuple[int, int, int], Network] = {}
         self._letterboxes: dict[tuple[int, int], tuple[Letterbox, Tensor]] = {}
-        self._before, self._forward, self._after = (self.device_streams.side() for _ in range(3))
+        self._before, self._forward = (self.device_streams.side() for _ in range(2))
         # Two locks, so that one batch is uploaded while another is launched; who needs both takes _staging first.
         self._staging, self._launching = threading.RLock(), threading.RLock()
         # Of lanes and counts, held for a moment.
         self._state = threading.Lock()
-        chunks, device = self._chunks(), self.device_streams.device
-        frame_bytes = 3 * self.options.max_frame[0] * self.options.max_frame[1]
-        self.stager = Stager(chunks[0][0] * frame_bytes, torch.uint8, device, self.options.depth)
-        self._uploads = BufferPool(device, frame_bytes * sum(num * num_buffers for num, num_buffers in chunks))
+        self.ring = FrameRing(
+            self.device_streams, num_frames=_power_of_two(min(CHUNK, self.options.largest)),
+            frame_bytes=3 * self.options.max_frame[0] * self.options.max_frame[1], depth=self.options.depth,
+            graphs=self.options.graphs,
+        )  # fmt: skip
 
     @property
     def networks(self) -> dict[str, Network]:
@@ -133,20 +134,11 @@ class Lanes:
         """Builds all that frames of this size need."""
         blank = torch.zeros((*size, 3), dtype=torch.uint8)
         self.placement(blank)
-        with self._staging, self.device_streams.on(self._before):
-            for num, num_buffers in self._chunks():
-                self._uploads.reserve((num, *size, 3), torch.uint8, num_buffers)
         for batch in self.options.sizes:
             # As many at once as will be: what each leaves behind is what the steady state needs. The last is partial.
             sizes = [batch] * max(1, self.options.depth - 1) + [max(1, batch - 1)]
             for under_way in [self.launch(self.stage([blank] * num)) for num in sizes]:
                 self.discard(under_way)
-
-    def _chunks(self) -> list[tuple[int, int]]:
-        """How many frames go into one upload, largest first, and how many buffers there are for such uploads."""
-        largest = min(CHUNK, self.options.largest)
-        smaller = [1 << power for power in reversed(range(largest.bit_length())) if 1 << power < largest]
-        return [(largest, 3), *((num, 2) for num in smaller)]
 
     def stage(self, frames: Sequence[Frame]) -> UnderWay:
         """Uploads frames of one key and letterboxes them into a lane; waits only for room in the staging ring."""
@@ -173,10 +165,10 @@ class Lanes:
         with self.device_streams.on(self._before):
             start = 0
             while start < len(frames):
-                num = _num_alike(frames, start, self._chunks()[0][0])
+                num = _num_alike(frames, start, self.ring.num_frames)
                 self._place(lane, frames[start : start + num], start)
                 start += num
-        lane.ready = self.device_streams.record(self._before)
+        lane.ready.record(self._before)
 
     def _place(self, lane: Lane, frames: Sequence[Frame], start: int) -> None:
         """Puts frames of one size into the lane's images from `start` on."""
@@ -188,30 +180,21 @@ class Lanes:
         lane.sizes[places] = [None] * len(frames)
         if pads:
             lane.places[places].copy_(where.expand(len(frames), 5))
-        self._upload(frames, lambda uploaded: letterbox(uploaded, lane.images[places], pads=pads))
-        lane.sizes[places] = [size] * len(frames)
-
-    def _upload(self, frames: Sequence[Frame], use: Callable[[Tensor], object]) -> None:
-        """Calls `use` with the frames as one tensor on the device, valid until it returns on this stream."""
         if isinstance(frames[0], Tensor) and frames[0].device.type != "cpu":
             for frame in frames:
                 self.device_streams.keep(frame, self._before)
-            use(torch.stack(list(frames)))
-            return
-        lease = self.stager.lend(list(frames), self._uploads)
-        try:
-            use(lease.tensor)
-        finally:
-            lease.release(self._before)
+            letterbox(torch.stack(list(frames)), lane.images[places], pads=pads)
+        else:
+            self.ring.put(frames, letterbox, lane.images[places], pads=pads, stream=self._before)
+        lane.sizes[places] = [size] * len(frames)
 
     def launch(self, batch: UnderWay) -> UnderWay:
         """Forward, suppression and the copy of the results to the host, enqueued; waits for nothing."""
         with self._launching, torch.no_grad():
             try:
                 self.lifetime.check()
-                assert batch.lane.ready is not None
                 self.device_streams.wait(self._forward, batch.lane.ready)
-                batch.network.enqueue(batch.lane, self._forward, self._after)
+                batch.network.enqueue(batch.lane, self._forward)
             except BaseException:
                 self.abandon(batch)
                 raise
@@ -227,7 +210,7 @@ class Lanes:
             unsettled = not all(count[SETTLED] for count in counts)
             if unsettled:
                 with torch.no_grad():
-                    network.settle(lane, self._after)
+                    network.settle(lane, self._forward)
                 counts = lane.host[: batch.num_frames, max_det, :4].tolist()
             # A copy, as the lane's memory is used again; one a batch, of which each frame has its part.
             rows = lane.host[: batch.num_frames, :max_det].clone()
@@ -264,7 +247,7 @@ class Lanes:
     discard = abandon
 
     def _drain(self) -> None:
-        for stream in (self._before, self._forward, self._after):
+        for stream in (self._before, self._forward):
             self.device_streams.record(stream).synchronize()
 
     def _letterbox(self, size: tuple[int, int]) -> tuple[Letterbox, Tensor]:
@@ -279,6 +262,7 @@ class Lanes:
                 self._letterboxes.pop(next(iter(self._letterboxes)))
             found = Letterbox(at, device, swap_channels=self.options.swap_channels), row
             self._letterboxes[size] = found
+            self.ring.prepare(found[0])
         return found
 
     def _network(self, batch: int, height: int, width: int) -> Network:
@@ -319,8 +303,7 @@ class Lanes:
                 network.close()
             self._networks.clear()
             self._letterboxes.clear()
-            self._uploads.close()
-            self.stager.close()
+            self.ring.close()
 
 
 def _num_alike(frames: Sequence[Frame], start: int, at_most: int) -> int:
@@ -335,4 +318,9 @@ def _num_alike(frames: Sequence[Frame], start: int, at_most: int) -> int:
         if not alike or getattr(other, "device", None) != getattr(first, "device", None):
             break
         num += 1
+    return _power_of_two(num)
+
+
+def _power_of_two(num: int) -> int:
+    """The largest that is no larger."""
     return 1 << (num.bit_length() - 1)

@@ -100,16 +100,23 @@ class Letterbox:
         weights = torch.stack([y[:, None] * x for y in by_row for x in by_column])
         self._weights = weights.reshape(4, -1, 1)
 
+    @property
+    def tables(self) -> list[Tensor]:
+        """What `picture` reads besides frames."""
+        return [self._pixels, self._weights]
+
     def __call__(self, frames: Tensor, out: Tensor, *, pads: bool = True) -> Tensor:
-        """Letterbox `frames` into `out`.
+        """Letterbox `frames` into `out`: `picture`, then `place`."""
+        return self.place(self.picture(frames), out, pads=pads)
+
+    def picture(self, frames: Tensor) -> Tensor:
+        """Frames, resized.
 
         Args:
             frames: uint8 `[B, frame_height, frame_width, 3]`, contiguous.
-            out: `[B, 3, height, width]` of a floating dtype and any layout; written with 0 to 1.
-            pads: fill what is around the picture too; it may be there from the last frames of this size.
 
         Returns:
-            `out`.
+            float32 `[B, 3, resized_height, resized_width]`, 0 to 1, in the network's order of colours.
         """
         at, batch = self.placement, frames.shape[0]
         corners = frames.view(batch, -1, 3).index_select(1, self._pixels).view(batch, 4, -1, 3)
@@ -117,7 +124,20 @@ class Letterbox:
         mixed = (corners * self._weights).sum(1).add_(0.5).floor_().mul_(1 / 255)
         if self._swap:
             mixed = mixed.flip(-1)
-        picture = mixed.view(batch, at.resized_height, at.resized_width, 3).permute(0, 3, 1, 2)
+        return mixed.view(batch, at.resized_height, at.resized_width, 3).permute(0, 3, 1, 2)
+
+    def place(self, picture: Tensor, out: Tensor, *, pads: bool = True) -> Tensor:
+        """Put what `picture` made into `out`.
+
+        Args:
+            picture: see there.
+            out: `[B, 3, height, width]` of a floating dtype and any layout.
+            pads: fill what is around the picture too; it may be there from the last frames of this size.
+
+        Returns:
+            `out`.
+        """
+        at = self.placement
         if pads and (at.resized_height, at.resized_width) != (at.height, at.width):
             out.fill_(GREY / 255)
         rows = slice(at.top, at.top + at.resized_height)

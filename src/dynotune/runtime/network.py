@@ -84,6 +84,35 @@ def is_end_to_end(shape: Iterable[int]) -> bool:
     return as_rows
 
 
+class Detecting(nn.Module):  # type: ignore[misc]
+    """A detector and what turns its output into detections, to be captured as one graph.
+
+    Args:
+        model: the network.
+        post: what comes behind it.
+        compiles: the network is compiled. What comes behind stays as it is: fused differently, boxes that overlap by
+            just the threshold would fall differently.
+    """
+
+    def __init__(self, model: OneOutput, post: PostProcess, *, compiles: bool) -> None:
+        super().__init__()
+        self.model = model
+        self._post = torch.compiler.disable(post.forward) if compiles else post.forward
+
+    def forward(self, images: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """
+        Args:
+            images: as `OneOutput`.
+            places: those of `PostProcess`, seen as int32: an Engine converts what floats to its own dtype.
+
+        Returns:
+            what `PostProcess` does, and the network's own output.
+        """
+        raw = self.model(images)
+        packed, rows = self._post(raw.float(), places.view(torch.float32))
+        return packed, rows, raw
+
+
 @dataclass(eq=False, slots=True)
 class Lane:
     """The buffers of one batch on its way; they belong to it from the upload until its result is taken.
@@ -96,7 +125,6 @@ class Lane:
         sizes: of the frame (height, width) that each image was last filled from.
         ready: recorded behind the letterbox.
         candidates: of `PostProcess`, on the device.
-        held: what other streams than the one that allocated it read until `done`.
     """
 
     images: Tensor
@@ -104,9 +132,8 @@ class Lane:
     places: Tensor
     sizes: list[tuple[int, int] | None]
     done: Any
-    ready: Event | None = None
+    ready: Event
     candidates: Tensor | None = None
-    held: tuple[Tensor, ...] = ()
 
 
 class Network:
@@ -133,18 +160,15 @@ class Network:
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         self._post = post
         device = device_streams.device
-        # Outputs are copied, not lent: the next forward need not wait until suppression has read them.
+        compiles = options.get("compile") is not False and device_streams.pins
+        generator = torch.Generator(device).manual_seed(0)
+        # One image, seen many times: the example is kept. It is also checked with all its values in another order.
+        images = torch.rand(1, *shape[1:], generator=generator, device=device).expand(shape)
+        # Of which boxes are kept nothing is compared: the least difference in a score reorders them.
         self.engine = Engine(
-            model, shapes=[shape], dtype=dtype, channels_last=channels_last, graphs=graphs, device=device, **options
-        )
-        # On the CPU suppression looks only at the candidates there are, which a graph cannot.
-        self.suppression: Engine | None = None
-        if device_streams.pins:
-            raw = self.engine(self._new_images())
-            shapes = [(tuple(raw.shape), (shape[0], 5))]
-            self.suppression = Engine(
-                post, shapes=shapes, dtype=torch.float32, compile=False, graphs=graphs, device=device
-            )  # fmt: skip
+            Detecting(model, post, compiles=compiles).eval(), shapes=[(images, _bits(self._new_places()))], dtype=dtype,
+            channels_last=channels_last, graphs=graphs, device=device, checked=lambda outputs: outputs[2], **options,
+        )  # fmt: skip
         self._free: list[Lane] = []
         self._closed = False
         self.num_lanes = 0
@@ -152,6 +176,9 @@ class Network:
     def _new_images(self) -> Tensor:
         # Zeros: images beyond a partial batch are computed too, and must not be NaN.
         return torch.zeros(self._shape, dtype=self._dtype, device=self._streams.device).to(memory_format=self._layout)
+
+    def _new_places(self) -> Tensor:
+        return torch.ones(self._shape[0], 5, device=self._streams.device)
 
     def take_lane(self) -> Lane:
         """A lane that nothing reads any more; a new one only where all are on their way."""
@@ -162,10 +189,11 @@ class Network:
         return Lane(
             images=self._new_images(),
             host=self._streams.pinned(4 * batch * num_rows * 6).view(torch.float32).view(batch, num_rows, 6),
-            places=torch.ones(batch, 5, device=self._streams.device),
+            places=self._new_places(),
             sizes=[None] * batch,
             # Not one that gives the core away: waking up again takes longer than most of the waits.
-            done=torch.cuda.Event() if self._streams.pins else self._streams.record(None),
+            done=torch.cuda.Event() if self._streams.pins else self._streams.event(),
+            ready=self._streams.event(),
         )
 
     def give_lane(self, lane: Lane) -> None:
@@ -173,23 +201,17 @@ class Network:
         if not self._closed:
             self._free.append(lane)
 
-    def enqueue(self, lane: Lane, compute: Stream, post: Stream) -> None:
-        """Forward on `compute`, then suppression and the copy to the host on `post`; waits for nothing."""
-        with self._streams.on(compute):
-            raw = self.engine(lane.images)
-        self._streams.wait(post, self._streams.record(compute))
-        with self._streams.on(post):
-            packed, lane.candidates = (self.suppression or self._post)(raw, lane.places)
+    def enqueue(self, lane: Lane, stream: Stream) -> None:
+        """Forward, suppression and the copy to the host on `stream`; waits for nothing."""
+        with self._streams.on(stream):
+            packed, lane.candidates, _ = self.engine(lane.images, _bits(lane.places))
             lane.host.copy_(packed, non_blocking=True)
-        if self._streams.pins:
-            lane.done.record(post)
-        # The lane is used again after the host has seen `done`: until then nothing of this is freed.
-        lane.held = (raw, packed)
+        lane.done.record(stream)
 
-    def settle(self, lane: Lane, post: Stream) -> None:
+    def settle(self, lane: Lane, stream: Stream) -> None:
         """Suppression to its end for a batch that was not settled; waits for the device."""
         assert lane.candidates is not None
-        with self._streams.on(post):
+        with self._streams.on(stream):
             packed = self._post.settle(lane.candidates, lane.places, lane.host.to(self._streams.device))
             lane.host.copy_(packed)
 
@@ -198,5 +220,7 @@ class Network:
         self._closed = True
         self._free.clear()
         self.engine.close()
-        if self.suppression is not None:
-            self.suppression.close()
+
+
+def _bits(places: Tensor) -> Tensor:
+    return places.view(torch.int32)

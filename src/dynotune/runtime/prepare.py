@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +24,8 @@ __all__ = ["Expected", "Inputs", "Prepared", "check_arguments", "compare", "devi
 log = logging.getLogger("dynotune.runtime")
 
 Inputs = tuple[torch.Tensor, ...]
+Checked = Callable[[Any], Any]
+"""From a model's outputs to those that are compared with the eager model's."""
 
 
 @dataclass(slots=True)
@@ -32,7 +34,7 @@ class Expected:
 
     Args:
         inputs: on the device, in the model's own dtype.
-        outputs: nested, on the host.
+        outputs: those that are compared, nested, on the host.
     """
 
     inputs: Inputs
@@ -58,6 +60,7 @@ class Prepared:
     channels_last: bool
     tolerance: float
     measure: ErrorMeasure
+    checked: Checked
     expected: dict[Bucket, list[Expected]] = field(default_factory=dict)
     left_out: dict[Bucket, str] = field(default_factory=dict)
     observation: Observation = field(default_factory=Observation)
@@ -109,6 +112,7 @@ def prepare(
     channels_last: bool,
     tolerance: float | None,
     measure: ErrorMeasure,
+    checked: Checked,
     folds: bool,
     padding: Padding,
 ) -> Prepared:
@@ -123,10 +127,10 @@ def prepare(
     own = own_dtype(model)
     reference = model if _is_ready(model, device) else _copied(model).to(device).eval()
     limit = default_tolerance(dtype, device) if tolerance is None else tolerance
-    prepared = Prepared(reference, device, dtype, channels_last, limit, measure)
+    prepared = Prepared(reference, device, dtype, channels_last, limit, measure, checked)
     for bucket in buckets:
         try:
-            prepared.expected[bucket] = _expected(reference, bucket, device, own, padding)
+            prepared.expected[bucket] = _expected(reference, bucket, device, own, padding, checked)
         except torch.cuda.OutOfMemoryError as error:
             prepared.left_out[bucket] = f"out of memory in the eager model: {first_line(error)}"
     if not prepared.expected:
@@ -163,7 +167,12 @@ def _copied(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _expected(
-    model: torch.nn.Module, bucket: Bucket, device: torch.device, dtype: torch.dtype, padding: Padding
+    model: torch.nn.Module,
+    bucket: Bucket,
+    device: torch.device,
+    dtype: torch.dtype,
+    padding: Padding,
+    checked: Checked,
 ) -> list[Expected]:
     cases = [_as_own(bucket.samples(device, seed), dtype) for seed in (0, 1)]
     if 0 in padding.fills and (bucket.batch or 0) > 1:
@@ -172,7 +181,7 @@ def _expected(
     for number, inputs in enumerate(cases):
         try:
             with torch.no_grad():
-                outputs = model(*(tensor.clone() for tensor in inputs))
+                outputs = checked(model(*(tensor.clone() for tensor in inputs)))
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:
@@ -218,10 +227,10 @@ def _fold(prepared: Prepared, pairs: list[tuple[str, str]], inputs: Inputs, limi
     Both are run without TF32, which would blur the comparison by more than folding changes; deep networks amplify it.
     """
     with torch.no_grad(), _full_float32():
-        unfolded = Expected(inputs, prepared.model(*(tensor.clone() for tensor in inputs)))
+        unfolded = Expected(inputs, prepared.checked(prepared.model(*(tensor.clone() for tensor in inputs))))
         folding = fold(prepared.model, pairs)
         try:
-            error = compare(unfolded, prepared.model(*(tensor.clone() for tensor in inputs)), prepared.measure)
+            error = compare(unfolded, prepared, prepared.model(*(tensor.clone() for tensor in inputs)))
             why = f"the outputs would differ by {error:.2g}, more than {limit:.2g}" if error > limit else ""
         except AttributeError as missing:
             why = f"the model looks into it: {missing}"
@@ -256,12 +265,13 @@ def _full_float32() -> Iterator[None]:
             op.fp32_precision = value
 
 
-def compare(expected: Expected, found: Any, measure: ErrorMeasure) -> float:
-    """The largest error of `found`, measured where it lies.
+def compare(expected: Expected, prepared: Prepared, outputs: Any) -> float:
+    """The largest error of `outputs`, measured where they lie.
 
     Raises:
-        NumericsError: `found` has another structure or other shapes.
+        NumericsError: they have another structure or other shapes.
     """
+    found = prepared.checked(outputs)
     device = next((leaf.device for leaf in pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)), None)
     wanted = pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, expected.outputs)
-    return outputs_error(wanted, found, measure)
+    return outputs_error(wanted, found, prepared.measure)

@@ -31,6 +31,9 @@ class Event(Protocol):
     def synchronize(self) -> None:
         """Holds the host until it has been reached."""
 
+    def record(self, stream: Stream) -> None:
+        """Moves it to where the stream is now; only its owner does that."""
+
 
 class Streams(Protocol):
     """What a device offers to order its work."""
@@ -42,6 +45,7 @@ class Streams(Protocol):
     def current(self) -> Stream: ...
     def side(self) -> Stream: ...
     def on(self, stream: Stream) -> AbstractContextManager[Any]: ...
+    def event(self) -> Event: ...
     def record(self, stream: Stream) -> Event: ...
     def wait(self, stream: Stream, event: Event) -> None: ...
     def keep(self, tensor: torch.Tensor, stream: Stream) -> None: ...
@@ -70,11 +74,14 @@ class _CudaStreams:
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
         return torch.cuda.stream(stream)  # type: ignore[no-any-return]
 
-    def record(self, stream: Stream) -> Event:
+    def event(self) -> Event:
         # Blocking: a host that waits gives its core away.
-        event = torch.cuda.Event(blocking=True)
+        return torch.cuda.Event(blocking=True)  # type: ignore[no-any-return]
+
+    def record(self, stream: Stream) -> Event:
+        event = self.event()
         event.record(stream)
-        return event  # type: ignore[no-any-return]
+        return event
 
     def wait(self, stream: Stream, event: Event) -> None:
         stream.wait_event(event)
@@ -113,6 +120,9 @@ class _Reached:
     def synchronize(self) -> None:
         return None
 
+    def record(self, stream: Stream) -> None:
+        return None
+
 
 class _HostOnly:
     """The CPU: every call has ended when it returns."""
@@ -134,6 +144,9 @@ class _HostOnly:
 
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
         return nullcontext()
+
+    def event(self) -> Event:
+        return self._reached
 
     def record(self, stream: Stream) -> Event:
         return self._reached

@@ -50,9 +50,10 @@ class Detector:
     """Finds objects in frames with a YOLO model, whose output is `[B, 4 + num_classes, N]` (v8, 11) or
     end-to-end `[B, N, 6]` (26).
 
-    On a GPU three streams work side by side: frames are uploaded and letterboxed on one, the forward runs on the
-    second, suppression and the copy of the results on the third. The host waits once, for the results. Each input size
-    is built (checked, compiled, captured) when it is first needed, or ahead of time by `prepare`. Thread-safe.
+    On a GPU two streams work side by side: frames are uploaded and letterboxed on one; forward, suppression and the
+    copy of the results run on the other. Each is a captured graph, so that the host launches a handful of things a
+    batch, and waits once, for the results. Each input size is built (checked, compiled, captured) when it is first
+    needed, or ahead of time by `prepare`. Thread-safe.
 
     Args:
         model: in evaluation mode; takes RGB `[B, 3, H, W]`, 0 to 1.
@@ -235,7 +236,7 @@ class Detector:
             num_unsettled=counts.unsettled,
             num_lanes=sum(network.num_lanes for network in networks.values()),
             engines={name: network.engine.stats() for name, network in networks.items()},
-            stager=self._lanes.stager.stats(),
+            stager=self._lanes.ring.stats(),
         )
 
     def close(self) -> None:

@@ -1,0 +1,157 @@
+"""Frames of the host on their way into a network's input: copied into pinned memory, uploaded, resized.
+
+A few frames travel as one chunk, which owns its pinned memory, its memory on the device and, for the sizes that were
+prepared, a captured graph of upload and resize: one launch instead of a dozen. Chunks are used in turn; a chunk is
+written again only when what was enqueued for it has ended, which the host waits for. All chunks work on one stream.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dynotune.runtime.errors import CaptureError
+from dynotune.runtime.graphs import CapturedGraph, Capturer
+from dynotune.runtime.host_arrays import host_array
+from dynotune.runtime.letterbox import Letterbox
+from dynotune.runtime.pinned import num_bytes_of
+from dynotune.runtime.staging import StagerStats
+from dynotune.runtime.streams import Stream, Streams
+
+__all__ = ["FrameRing"]
+
+_log = logging.getLogger(__name__)
+
+MAX_PREPARED = 4  # frame sizes with graphs, which hold memory; others are resized launch by launch
+
+
+class _Chunk:
+    """Room for a few frames.
+
+    Args:
+        device_streams: of the device.
+        num_bytes: of the largest frames together.
+    """
+
+    def __init__(self, device_streams: Streams, num_bytes: int) -> None:
+        self._host = device_streams.pinned(num_bytes)
+        # On the CPU frames are resized from where they were copied to.
+        self._there = (
+            torch.empty(num_bytes, dtype=torch.uint8, device=device_streams.device)
+            if device_streams.pins
+            else self._host
+        )
+        self.free = device_streams.event()
+        self.is_used = False
+        self.graphs: dict[tuple[int, ...], CapturedGraph] = {}
+
+    def views(self, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """`[num, height, width, 3]` on the host and on the device."""
+        num_bytes = num_bytes_of(shape, torch.uint8)
+        return self._host[:num_bytes].view(tuple(shape)), self._there[:num_bytes].view(tuple(shape))
+
+
+class FrameRing:
+    """Puts frames into network inputs, through `depth` chunks in turn. Not thread-safe: its owner holds a lock.
+
+    Args:
+        device_streams: of the device.
+        num_frames: of a chunk, at most; a power of two.
+        frame_bytes: of the largest frame.
+        depth: chunks.
+        graphs: whether to capture, on a GPU.
+    """
+
+    def __init__(self, device_streams: Streams, *, num_frames: int, frame_bytes: int, depth: int, graphs: bool) -> None:
+        self.num_frames = num_frames
+        self._streams = device_streams
+        self._chunks = [_Chunk(device_streams, num_frames * frame_bytes) for _ in range(depth)]
+        self._depth, self._pinned_bytes = depth, depth * num_frames * frame_bytes
+        self._next = 0
+        self._capturer = Capturer(device_streams.device) if graphs and device_streams.pins else None
+        self._num_prepared = 0
+        self._num_puts = self._num_bytes = self._num_waits = 0
+        self._wait_s = 0.0
+
+    def prepare(self, letterbox: Letterbox) -> None:
+        """Capture upload and resize of frames of this size, if there is room for more graphs."""
+        if self._capturer is None or self._num_prepared >= MAX_PREPARED:
+            return
+        self._num_prepared += 1
+        at = letterbox.placement
+        nums = [1 << power for power in range(self.num_frames.bit_length())]
+        try:
+            for chunk in self._chunks:
+                for num in reversed(nums):
+                    shape = (num, at.frame_height, at.frame_width, 3)
+                    chunk.graphs[shape] = self._captured(self._capturer, chunk, shape, letterbox)
+        except (CaptureError, torch.cuda.OutOfMemoryError) as error:
+            # Without graphs the same is done launch by launch.
+            _log.warning("upload and resize of %d by %d are not captured: %s", at.frame_height, at.frame_width, error)
+
+    @staticmethod
+    def _captured(capturer: Capturer, chunk: _Chunk, shape: tuple[int, ...], letterbox: Letterbox) -> CapturedGraph:
+        host, there = chunk.views(shape)
+
+        def upload(there: Tensor) -> Tensor:
+            return letterbox.picture(there.copy_(host, non_blocking=True))
+
+        return capturer(upload, (there,), lambda: [host, *letterbox.tables])
+
+    def put(self, frames: Sequence[Any], letterbox: Letterbox, out: Tensor, *, pads: bool, stream: Stream) -> None:
+        """Letterboxes frames into `out`; waits only for room.
+
+        Args:
+            frames: numpy arrays or CPU tensors, uint8, of the letterbox's size; a power of two of them, `num_frames`
+                at most. They may be changed again at once.
+            letterbox: see there.
+            out, pads: as in `Letterbox.place`.
+            stream: the current one, always the same.
+        """
+        source = host_array(list(frames), torch.uint8)
+        chunk = self._chunks[self._next]
+        self._wait_for(chunk)
+        self._next = (self._next + 1) % len(self._chunks)
+        host, there = chunk.views(source.shape)
+        source.write(host)
+        chunk.is_used = True
+        try:
+            graph = chunk.graphs.get(source.shape)
+            if graph is not None:
+                graph.replay()
+                picture = graph.outputs
+            else:
+                picture = letterbox.picture(there.copy_(host, non_blocking=True) if self._streams.pins else host)
+            letterbox.place(picture, out, pads=pads)
+        finally:
+            # Also after an error: some of it may be under way.
+            chunk.free.record(stream)
+        self._num_puts += 1
+        self._num_bytes += source.num_bytes
+
+    def _wait_for(self, chunk: _Chunk) -> None:
+        if not chunk.is_used or chunk.free.query():
+            return
+        started_s = time.perf_counter()
+        chunk.free.synchronize()
+        self._num_waits += 1
+        self._wait_s += time.perf_counter() - started_s
+
+    def stats(self) -> StagerStats:
+        """What has been done so far."""
+        return StagerStats(
+            self._num_puts, self._num_bytes, self._num_waits, self._wait_s, self._depth, self._pinned_bytes
+        )
+
+    def close(self) -> None:
+        """Waits for what is under way and gives graphs and memory back."""
+        for chunk in self._chunks:
+            self._wait_for(chunk)
+            for graph in chunk.graphs.values():
+                graph.reset()
+        self._chunks = []

@@ -66,11 +66,15 @@ def test_the_letterbox_is_that_of_the_cpu(size):
     assert (made[0] - made[1]).abs().mean() <= 0.01
 
 
-STREAMS = ("_before", "_forward")
+STREAMS = {
+    "uploads": lambda lanes: [chunk.stream for chunk in lanes.ring._chunks],
+    "before": lambda lanes: [lanes._before],
+    "forward": lambda lanes: [lanes._forward],
+}
 
 
 def check_lagging(lagging, broken=None, num=6):
-    """Several batches at once, with one of the two streams far behind the host and the other."""
+    """Several batches at once, with some streams far behind the host and the others."""
     fresh_allocator()
     many = frames(num)
     with detector(depth=6) as ours:
@@ -81,7 +85,8 @@ def check_lagging(lagging, broken=None, num=6):
         lanes = ours._lanes
         under_way = []
         for frame in many:
-            lag(getattr(lanes, lagging), LAG)
+            for stream in STREAMS[lagging](lanes):
+                lag(stream, LAG)
             under_way.append(lanes.launch(lanes.stage([frame])))
         found = [result for batch in under_way for result in lanes.collect(batch)]
         assert same(found, want)
@@ -109,8 +114,8 @@ def hasty_ring(monkeypatch):
 
 @pytest.mark.parametrize(
     ("rule", "lagging"),
-    [(shared_lane, "_forward"), (no_waits, "_before"), (hasty_ring, "_before")],
-    ids=["lane", "wait-for-frames", "wait-for-upload"],
+    [(shared_lane, "forward"), (no_waits, "before"), (no_waits, "uploads"), (hasty_ring, "before")],
+    ids=["lane", "wait-for-frames", "wait-for-upload", "ring"],
 )
 def test_the_check_fails_without_the_rule(monkeypatch, rule, lagging):
     with pytest.raises(AssertionError):

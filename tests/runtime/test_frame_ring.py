@@ -13,7 +13,7 @@ AT = place((48, 64), (32, 32))
 
 
 def ring_of(device_streams, depth=2):
-    return FrameRing(device_streams, max_frames=5, frame_bytes=3 * 48 * 64, depth=depth, graphs=True)
+    return FrameRing(device_streams, num_frames=4, frame_bytes=3 * 48 * 64, depth=depth, graphs=True)
 
 
 def letterbox():
@@ -35,7 +35,7 @@ def test_frames_arrive_as_the_letterbox_alone_makes_them_in_chunks_of_any_number
 
 def test_a_chunk_is_written_again_only_when_what_was_enqueued_for_it_has_ended(world):
     """In turn, so that the host waits for the oldest alone."""
-    world_ring = FrameRing(world, max_frames=1, frame_bytes=3 * 48 * 64, depth=2, graphs=False)
+    world_ring = FrameRing(world, num_frames=1, frame_bytes=3 * 48 * 64, depth=2, graphs=False)
     out = torch.empty(1, 3, AT.height, AT.width)
     for number, frame in enumerate(frames(5)):
         world_ring.put([frame], letterbox(), out, pads=True, stream=world.main)

@@ -1,9 +1,8 @@
 """Frames of the host on their way into a network's input: copied into pinned memory, uploaded, resized.
 
 A few frames travel as one chunk, which owns its pinned memory, its memory on the device and, for the sizes that were
-prepared, a captured graph of upload and resize, on a stream of its own: one launch instead of a dozen, and one chunk is
-uploaded while another is resized. Chunks are used in turn; a chunk is written again only when what was enqueued for it
-has ended, which the host waits for.
+prepared, a captured graph of upload and resize: one launch instead of a dozen. Chunks are used in turn; a chunk is
+written again only when what was enqueued for it has ended, which the host waits for. All chunks work on one stream.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ __all__ = ["FrameRing"]
 _log = logging.getLogger(__name__)
 
 MAX_PREPARED = 4  # frame sizes with graphs, which hold memory; others are resized launch by launch
-# So little is still in the processor's cache when it is uploaded, and when it is written again.
-CHUNK_BYTES = 8 << 20
 
 
 class _Chunk:
@@ -49,8 +46,7 @@ class _Chunk:
             if device_streams.pins
             else self._host
         )
-        self.stream = device_streams.side()
-        self.is_resized, self.is_free = device_streams.event(), device_streams.event()
+        self.free = device_streams.event()
         self.is_used = False
         self.graphs: dict[tuple[int, ...], CapturedGraph] = {}
 
@@ -65,37 +61,35 @@ class FrameRing:
 
     Args:
         device_streams: of the device.
-        max_frames: of a chunk.
+        num_frames: of a chunk, at most; a power of two.
         frame_bytes: of the largest frame.
         depth: chunks.
         graphs: whether to capture, on a GPU.
     """
 
-    def __init__(self, device_streams: Streams, *, max_frames: int, frame_bytes: int, depth: int, graphs: bool) -> None:
-        most = max(1, min(max_frames, CHUNK_BYTES // frame_bytes))
-        self.num_frames = 1 << (most.bit_length() - 1)  # powers of two: few graphs serve batches of any size
+    def __init__(self, device_streams: Streams, *, num_frames: int, frame_bytes: int, depth: int, graphs: bool) -> None:
+        self.num_frames = num_frames
         self._streams = device_streams
-        self._chunks = [_Chunk(device_streams, self.num_frames * frame_bytes) for _ in range(depth)]
-        self._depth, self._pinned_bytes = depth, depth * self.num_frames * frame_bytes
+        self._chunks = [_Chunk(device_streams, num_frames * frame_bytes) for _ in range(depth)]
+        self._depth, self._pinned_bytes = depth, depth * num_frames * frame_bytes
         self._next = 0
-        self._captures = graphs and device_streams.pins
+        self._capturer = Capturer(device_streams.device) if graphs and device_streams.pins else None
         self._num_prepared = 0
         self._num_puts = self._num_bytes = self._num_waits = 0
         self._wait_s = 0.0
 
     def prepare(self, letterbox: Letterbox) -> None:
         """Capture upload and resize of frames of this size, if there is room for more graphs."""
-        if not self._captures or self._num_prepared >= MAX_PREPARED:
+        if self._capturer is None or self._num_prepared >= MAX_PREPARED:
             return
         self._num_prepared += 1
         at = letterbox.placement
         nums = [1 << power for power in range(self.num_frames.bit_length())]
         try:
             for chunk in self._chunks:
-                capturer = Capturer(self._streams.device)  # its graphs share memory, as they run on one stream
                 for num in reversed(nums):
                     shape = (num, at.frame_height, at.frame_width, 3)
-                    chunk.graphs[shape] = self._captured(capturer, chunk, shape, letterbox)
+                    chunk.graphs[shape] = self._captured(self._capturer, chunk, shape, letterbox)
         except (CaptureError, torch.cuda.OutOfMemoryError) as error:
             # Without graphs the same is done launch by launch.
             _log.warning("upload and resize of %d by %d are not captured: %s", at.frame_height, at.frame_width, error)
@@ -129,25 +123,22 @@ class FrameRing:
         try:
             graph = chunk.graphs.get(source.shape)
             if graph is not None:
-                with self._streams.on(chunk.stream):
-                    graph.replay()
-                chunk.is_resized.record(chunk.stream)
-                self._streams.wait(stream, chunk.is_resized)
+                graph.replay()
                 picture = graph.outputs
             else:
                 picture = letterbox.picture(there.copy_(host, non_blocking=True) if self._streams.pins else host)
             letterbox.place(picture, out, pads=pads)
         finally:
             # Also after an error: some of it may be under way.
-            chunk.is_free.record(stream)
+            chunk.free.record(stream)
         self._num_puts += 1
         self._num_bytes += source.num_bytes
 
     def _wait_for(self, chunk: _Chunk) -> None:
-        if not chunk.is_used or chunk.is_free.query():
+        if not chunk.is_used or chunk.free.query():
             return
         started_s = time.perf_counter()
-        chunk.is_free.synchronize()
+        chunk.free.synchronize()
         self._num_waits += 1
         self._wait_s += time.perf_counter() - started_s
 

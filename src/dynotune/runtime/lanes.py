@@ -31,7 +31,7 @@ __all__ = ["Counts", "Lanes", "Options", "UnderWay"]
 
 _log = logging.getLogger(__name__)
 
-MIN_CHUNKS = 4  # of the ring: with few the host waits for uploads, with many they leave the processor's cache
+CHUNK = 4  # frames copied and uploaded at once, a power of two: the next ones are copied while these travel
 MAX_LETTERBOXES = 64  # frame sizes whose tables are kept
 
 
@@ -108,9 +108,9 @@ class Lanes:
         # Of lanes and counts, held for a moment.
         self._state = threading.Lock()
         self.ring = FrameRing(
-            self.device_streams, max_frames=self.options.largest,
-            frame_bytes=3 * self.options.max_frame[0] * self.options.max_frame[1],
-            depth=max(MIN_CHUNKS, self.options.depth), graphs=self.options.graphs,
+            self.device_streams, num_frames=_power_of_two(min(CHUNK, self.options.largest)),
+            frame_bytes=3 * self.options.max_frame[0] * self.options.max_frame[1], depth=self.options.depth,
+            graphs=self.options.graphs,
         )  # fmt: skip
 
     @property
@@ -307,7 +307,10 @@ class Lanes:
 
 
 def _num_alike(frames: Sequence[Frame], start: int, at_most: int) -> int:
-    """How many frames from `start` on go into one upload: of one size, in one place, a power of two."""
+    """How many frames from `start` on go into one upload: of one size, in one place, a power of two.
+
+    Powers of two, so that few sizes of buffers serve batches of any size.
+    """
     first, num = frames[start], 1
     while num < at_most and start + num < len(frames):
         other = frames[start + num]
@@ -315,4 +318,9 @@ def _num_alike(frames: Sequence[Frame], start: int, at_most: int) -> int:
         if not alike or getattr(other, "device", None) != getattr(first, "device", None):
             break
         num += 1
+    return _power_of_two(num)
+
+
+def _power_of_two(num: int) -> int:
+    """The largest that is no larger."""
     return 1 << (num.bit_length() - 1)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dynotune.agent.state_threads import Threads
 from dynotune.launch.observed import failures, state
 from dynotune.launch.record import GARBAGE
+from dynotune.schema.facts import Unknown
 
 TRAINS = """
 import torch
@@ -192,3 +194,41 @@ def test_nothing_is_covered_or_said_where_nobody_observes(fork_under_agent, scri
     ran = fork_under_agent([script(text)], pilot=True)
     assert all("state" not in record.events for record in ran.records)
     assert "_dynotune_agent" not in ran.stdout
+
+
+CROWDED = """
+import os, torch
+cores = len(os.sched_getaffinity(0))
+torch.set_num_threads(8 * cores)
+net = torch.nn.Linear(512, 512)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for number in range(40):
+    net(torch.randn(2048, 512)).relu().sum().backward()
+    optimizer.step()
+"""
+
+
+def test_threads_that_wait_for_a_core_are_told_as_the_kernel_counts_them(observed):
+    waited = observed(CROWDED)[2].live["live.core_wait_s_per_s"]
+    assert isinstance(waited, Unknown) or waited > 1.0
+
+
+def test_waits_of_threads_are_those_between_the_windows_ends(tmp_path):
+    def waited(**threads):
+        for thread, (waited_s, num_turns) in threads.items():
+            folder = tmp_path / "task" / thread.removeprefix("t")
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "schedstat").write_text(f"5000 {round(waited_s * 1e9)} {num_turns}\n")
+
+    threads = Threads(str(tmp_path))
+    assert threads.facts()["core_wait_s_per_s"]["type"] == "unknown"
+    waited(t1=(1.0, 3), t2=(100.0, 3))
+    threads.begin()
+    # One more began meanwhile, another waited no longer.
+    waited(t1=(3000.0, 9), t3=(2000.0, 3))
+    first = threads.facts()["core_wait_s_per_s"]
+    waited(t1=(1.0, 9))
+    assert 0 < threads.facts()["core_wait_s_per_s"] < first
+    for thread in ("t1", "t2", "t3"):
+        waited(**{thread: (0.0, 0)})
+    assert threads.facts()["core_wait_s_per_s"]["type"] == "unknown"

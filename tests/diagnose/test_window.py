@@ -28,6 +28,13 @@ def test_a_window_is_as_long_as_it_must_be_and_no_longer_than_one_can_wait(step_
     assert window_steps(record([step_s] * 60)) == pytest.approx(num_steps, abs=1)
 
 
+def test_a_slow_start_makes_no_short_window():
+    started = record([6.0, *[0.02] * 80])
+    assert window_steps(started) == pytest.approx(100, abs=1)
+    # Where it cannot be told from the rest, all that was made counts.
+    assert window_steps(record([6.0, *[0.02] * 10])) < 30
+
+
 @given(st.floats(1e-4, 5.0), st.integers(2, 300), st.integers(1, 4))
 def test_short_epochs_are_whole_and_the_time_is_kept(step_s, epoch, num_epochs):
     num = window_steps(record([step_s] * (epoch * num_epochs + 2), epoch=epoch))

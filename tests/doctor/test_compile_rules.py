@@ -10,7 +10,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation
 from dynotune.schema.trace_summary import Called, Place
 
-from .devices import CALLED, found, lacks, lost, model, on_cpu, on_gpu, operator, settings
+from .devices import CALLED, found, kernels, lacks, lost, model, on_cpu, on_gpu, operator, settings
 from .observations import NOT_ASKED, observed, timing
 
 COMPILED = [model(compiled=True)]
@@ -77,6 +77,25 @@ def test_pieces_could_be_one():
     observation = compiled(on_cpu, num_graph_breaks=1, breaks=[], shares={"host": 0.0}, operators=rows)
     # Four pieces a step, of which three are too many.
     assert found(observation)["graph-breaks"].share == pytest.approx(0.75 * 0.8 * 0.75)
+
+
+def test_each_cut_keeps_two_generated_kernels_of_a_device_apart():
+    def in_pieces(num_pieces: int, num_graph_breaks: int = 1) -> Any:
+        # A step has 20 generated kernels, which take 40% of it.
+        traced = {
+            "kernels": [kernels(num=200, matmul=0.6, inductor=0.4)],
+            "operators": [operator("## Call CompiledFxGraph f3", 10 * num_pieces, 0.1)],
+        }
+        told = Compilation(
+            num_graphs=1, num_graph_breaks=num_graph_breaks, num_recompilations=0, num_compilations_in_window=0
+        )
+        return found(on_gpu(traced=traced, compilation=told, models=COMPILED))
+
+    assert in_pieces(6)["graph-breaks"].share == pytest.approx(0.75 * 0.4 * 5 / 20)
+    assert in_pieces(60)["graph-breaks"].share == pytest.approx(0.75 * 0.4)
+    assert in_pieces(1)["graph-breaks"].share == 0.0
+    # Without a break, a model that is compiled part by part.
+    assert "graph-breaks" not in in_pieces(6, num_graph_breaks=0)
 
 
 def test_a_model_of_which_no_graph_was_made_runs_uncompiled():

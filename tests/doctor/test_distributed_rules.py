@@ -158,6 +158,18 @@ def waiting_ranks(*waits_s: float) -> Any:
     return two_ranks(on_cpu(losses, shares={"communication": 0.5}, traced=traced))
 
 
+@pytest.mark.parametrize(("exchanging_s", "severity"), [((0.5, 0.49), "low"), ((0.3, 0.5), "high")])
+def test_ranks_that_work_as_long_wait_for_no_slow_one(exchanging_s, severity):
+    rows = [
+        HostTime(rank=rank, window_s=1.0, loader_s=0.0, operator_s=0.4, communication_s=exchanged)
+        for rank, exchanged in enumerate(exchanging_s)
+    ]
+    traced = ranks(0.01, 0.2) | {"hosts": rows, "window_s": 1.0}
+    observation = two_ranks(on_cpu(lost("rank-imbalance", 0.2), shares={"communication": 0.5}, traced=traced))
+    finding = found(observation)["rank-imbalance"]
+    assert (finding.share, finding.severity) == (0.2, severity)
+
+
 def test_an_exchange_that_is_all_waiting_is_the_slow_ranks():
     finding = found(waiting_ranks(0.0, 0.5))
     assert "communication-exposed" not in finding

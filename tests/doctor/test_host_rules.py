@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader
 from dynotune.schema.trace_summary import Called, HostTime, Place
 
@@ -184,6 +185,16 @@ def test_threads_that_do_not_wait_for_one_another(threads, cores_used):
 def test_cores_that_others_keep_busy_are_waited_for_too():
     facts: Any = {"window.tree_cpu_s_per_s": 3.0, "window.others_cpu_s_per_s": 4.0}
     assert "cpu-oversubscribed" in found(on_cpu(live={"live.num_threads": 32}, facts=facts))
+
+
+@pytest.mark.parametrize(("waited", "is_found"), [(9.0, True), (0.1, False), (Unknown("not counted"), False)])
+def test_threads_that_wait_for_a_core_leave_others_idle(waited, is_found):
+    facts: Any = {"window.tree_cpu_s_per_s": 4.0}
+    live: Any = {"live.num_threads": 64, "live.core_wait_s_per_s": waited}
+    assert ("cpu-oversubscribed" in found(on_cpu(live=live, facts=facts))) == is_found
+    # As many threads as cores wait for others' work, not for one another.
+    few = on_cpu(live=live | {"live.num_threads": 8}, facts=facts)
+    assert "cpu-oversubscribed" not in found(few)
 
 
 def test_threads_of_opencv_in_workers():

@@ -110,6 +110,25 @@ def test_a_loader_that_shares_all_cores_with_the_operators_is_of_low_severity():
     assert found(waits(0.2, loader(2), facts=with_room))["loader-bound"].severity == "high"
 
 
+def test_batches_that_are_always_ready_are_waited_for_as_they_are_handed_over():
+    resting = loader(2, loading=loading(fetch_s=0.006, longest_s=0.008, busy_share=0.03))
+    handed_over = found(waits(0.08, resting))["loader-bound"]
+    # The process would take 6 of 8 ms to make a batch itself.
+    assert (handed_over.share, handed_over.severity) == (0.08, "low")
+    assert found(waits(0.12, resting))["loader-bound"].severity == "medium"
+    late = loader(2, loading=loading(fetch_s=0.006, longest_s=0.3, busy_share=0.03))
+    assert found(waits(0.08, late))["prefetch-factor"].also == ["loader-bound"]
+    pinned = loader(2, loading=loading(fetch_s=0.006, longest_s=0.008, busy_share=0.03, pin_s=0.09))
+    assert found(waits(0.08, pinned))["loader-bound"].severity == "medium"
+
+
+def test_workers_that_rest_while_a_step_stalls_may_be_late_in_the_others():
+    rest = loader(1, loading=loading(fetch_s=0.02, longest_s=0.03, busy_share=0.3))
+    stalls = timing(step_s=0.07, usual_s=0.03, wait_s=0.005)
+    assert found(waits(0.07, rest, timed=stalls))["loader-bound"].severity == "medium"
+    assert found(waits(0.07, rest, timed=timing(step_s=0.07, wait_s=0.005)))["loader-bound"].severity == "low"
+
+
 def test_a_wait_of_half_a_hundredth_is_no_finding():
     assert found(waits(0.005, loader(0), loader(2))) == {}
 
@@ -227,6 +246,13 @@ def test_uneven_batches_want_more_of_them_ahead():
     assert settings(finding) == ["loader.prefetch_factor=4", "loader.prefetch_factor=8"]
     for other in (loading(busy_share=0.5), loading(longest_s=0.4)):
         assert "prefetch-factor" not in found(waits(0.1, loader(2, loading=other)))
+
+
+def test_uneven_batches_that_come_in_time_all_the_same_want_no_more_ahead():
+    uneven = loader(1, loading=loading(fetch_s=0.01, longest_s=0.04, busy_share=0.06))
+    waiting = waits(0.1, uneven)
+    assert "prefetch-factor" not in found(waiting)
+    assert found(waiting)["loader-bound"].share == 0.1
 
 
 def test_unevenness_explains_no_more_than_a_batch_takes_on_average():

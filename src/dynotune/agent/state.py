@@ -14,6 +14,7 @@ from .state_loaders import Loaders
 from .state_memory import Garbage, Memory
 from .state_models import Models
 from .state_optimizers import Optimizers
+from .state_threads import Threads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class State:
         self.compilations = Compilations()
         self._calls = Calls(log)
         self._memory = Memory()
+        self._threads = Threads()
         self._failed: dict[str, str] = {}
 
     def torch_is_here(self, torch: Any) -> None:
@@ -64,6 +66,8 @@ class State:
         self._try("calls", self._calls.begin)
         self.compilations.begin()
         self.garbage.reset()
+        # Last: what looks at the program here keeps a core busy by itself.
+        self._try("threads", self._threads.begin)
 
     def level(self) -> None:
         """Within the window, at a few of its steps."""
@@ -79,6 +83,7 @@ class State:
         """Of the event `state`; what is absent, failed: see `failed`."""
         found: dict[str, Any] = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
         # First what the rest would change.
+        threads = self._try("threads", self._threads.facts) or {}
         collections = self._try("collections", self.garbage.facts)
         memory = self._try("memory", self._memory.facts) or {}
         optimizers = self._try("optimizers", self.optimizers.facts)
@@ -90,7 +95,7 @@ class State:
             "models": models,
             "loaders": self._try("loaders", self.loaders.facts, is_counted),
             "compilation": self._try("compilation", self.compilations.facts),
-            "live": self._live(),
+            "live": {**self._live(), **{"live." + name: value for name, value in threads.items()}},
         }
         found.update((name, part) for name, part in parts.items() if part is not None)
         found["failed"] = self._failed

@@ -64,10 +64,16 @@ def window_steps(record: Record) -> int:
 
 
 def _mean_step_s(record: Record, length: int | None) -> float:
-    """Of recent steps; of whole epochs where their length is known, and they hold what an epoch's begin costs."""
-    recent = record.step_s[-max(RECENT_STEPS, length or 0) :]
-    if length is not None and len(recent) >= length:
+    """Of recent steps, but for the warm-up: its compilations and first batches would make the window too short.
+
+    Of whole epochs where their length is known, and they hold what an epoch's begin costs.
+    """
+    made = record.step_s
+    if length is not None and len(made) >= length:
+        recent = made[-max(RECENT_STEPS, length) :]
         recent = recent[-(len(recent) // length * length) :]
+    else:
+        recent = made[steady_steps(record) or 0 :][-RECENT_STEPS:]
     return max(statistics.fmean(recent), 1e-6)
 
 

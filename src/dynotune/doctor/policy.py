@@ -184,7 +184,8 @@ SMALL_PER_PRODUCT = 20.0
 SHORT_OPERATOR_S = 50e-6
 """Of the host, recorded: longer ones have work in them that a loop does not explain."""
 OVERSUBSCRIBED = 1.25
-"""Threads of torch over cores; with as many threads as cores, nothing waits for another."""
+"""Threads of torch over cores; with as many threads as cores, nothing waits for another. And of the time in which
+threads run or are ready to, over that in which they run."""
 CORES_BUSY = 0.7
 """Of the cores, others' work included: below it threads do not wait for one."""
 RECORDING_OPERATOR_S = 3e-6

@@ -71,9 +71,10 @@ def graph_breaks(seen: Seen) -> Iterator[Finding]:
     Sees: graph breaks that torch counted while it compiled; or a compiled model of which torch made no graph at all, as
     after a break inside a loop, which it does without a word.
 
-    Costs: at most what compiling whole could spare: the device's waits for the host, and three quarters of the
-    pointwise kernels' time; without a device the time of Python, and three quarters of that of operators that were not
-    compiled and are no products, and of what the pieces' generated code takes if it were one piece.
+    Costs: at most what compiling whole could spare: the device's waits for the host, and three quarters of the time
+    of pointwise kernels, of those that were generated as many as there are cuts; without a device the time of Python,
+    and three quarters of that of operators that were not compiled and are no products, and of what the pieces'
+    generated code takes if it were one piece.
 
     Wrong when: what breaks the graph is needed, and runs once in many calls.
     """
@@ -230,7 +231,7 @@ def _spared(seen: Seen) -> float | Unknown:
     try:
         host = waits_for_host(seen)
         if seen.uses_cuda:
-            return min(1.0, host + saved(seen, policy.FUSABLE * seen.lost("compile-default")))
+            return min(1.0, host + saved(seen, policy.FUSABLE * (seen.lost("compile-default") + _at_cuts(seen))))
         return min(1.0, host + policy.FUSABLE * (_uncompiled(seen) + _in_pieces(seen)))
     except Missing as missing:
         return Unknown(f"{missing.name}: {missing.reason}")
@@ -247,6 +248,16 @@ def _uncompiled(seen: Seen) -> float:
     fusable_s = sum(called.self_s for row in rows for caller, called in row.callers.items() if caller in OF_MODEL)
     fusable_s += sum(row.self_s for row in rows if not row.callers)
     return fusable_s / all_s * seen.attribution.shares.device if all_s else 0.0
+
+
+def _at_cuts(seen: Seen) -> float:
+    """Of a plain step, generated kernels that the pieces' ends keep apart: each cut at most one from the next."""
+    if not seen.compilation.num_graph_breaks:
+        return 0.0  # models that are compiled part by part are in pieces too
+    num = sum(row.num for row in seen.kernels.classes if row.name == "inductor")
+    pieces = sum(row.num for row in operators(seen, _PIECE.match))
+    cuts = pieces - (seen.trace.num_steps or 1)
+    return seen.kernel_share("inductor") * min(1.0, cuts / num) if num and cuts > 0 else 0.0
 
 
 def _in_pieces(seen: Seen) -> float:

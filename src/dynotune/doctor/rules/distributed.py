@@ -222,7 +222,8 @@ def rank_imbalance(seen: Seen) -> Iterator[Finding]:
 
     Sees: time in collectives before the last rank has joined them; without a device, that in which no operator runs.
 
-    Costs: that time: with equal work all would join at once.
+    Costs: that time: with equal work all would join at once. Its severity is, without a device, that of what one rank
+    waits longer than another, and works less.
 
     Wrong when: another rank is the slow one in each step; then no rank stands out, and the finding is a low one.
     """
@@ -232,7 +233,7 @@ def rank_imbalance(seen: Seen) -> Iterator[Finding]:
     if share < policy.LEAST_SHARE:
         return
     losses = seen.losses("rank-imbalance")
-    # Ranks that wait as long for one another do so by chance: for a core, or for what comes in between.
+    # Ranks that wait as long for one another, or work as long, wait by chance: for a core, or what comes in between.
     beyond = min(share, _beyond_slowest(seen)) if losses and not seen.uses_cuda else share
     small = beyond < policy.RANKS_DIFFER or not losses
     yield Finding(
@@ -264,9 +265,19 @@ def _imbalance(seen: Seen) -> tuple[float, list[str]]:
 
 
 def _beyond_slowest(seen: Seen) -> float:
-    """Of a recorded step, what the rank that waits most waits longer than the one that waits least."""
-    waits = [row.waits_s for row in seen.trace.ranks.ranks if row.waits_s is not None] if seen.trace.ranks else []
-    return (max(waits) - min(waits)) / seen.trace.window_s if waits and seen.trace.window_s else 0.0
+    """Of a recorded step, what the rank that waits most waits longer than the one that waits least.
+
+    At most what one rank works longer than another outside of collectives: equal work takes no more than that away.
+    """
+    trace = seen.trace
+    waits = [row.waits_s for row in trace.ranks.ranks if row.waits_s is not None] if trace.ranks else []
+    if not waits or not trace.window_s:
+        return 0.0
+    beyond_s = max(waits) - min(waits)
+    works = [row.window_s - row.communication_s for row in trace.hosts]
+    if len(works) == len(waits) > 1:
+        beyond_s = min(beyond_s, max(works) - min(works))
+    return beyond_s / trace.window_s
 
 
 def _waiting(seen: Seen) -> float:

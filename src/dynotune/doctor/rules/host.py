@@ -284,15 +284,15 @@ def cpu_oversubscribed(seen: Seen) -> Iterator[Finding]:
     """More threads compute than there are cores.
 
     Sees: threads of torch, over all ranks, or of OpenCV in all workers, beyond the cores that may be used, while these
-    cores are busy, with others' work too.
+    cores are busy, with others' work too, or while threads that are ready to run wait for one. So many threads wake one
+    another, and leave cores idle meanwhile.
 
     Costs: at most the threads' part beyond the cores, of the time of operators, or of the wait for the loader.
 
     Wrong when: the threads do not run at the same time.
     """
     cores = seen.number("host.num_cores")
-    used, by_others = (known_number(seen, f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
-    if cores < 1 or (used is not None and used + max(0.0, by_others or 0.0) < policy.CORES_BUSY * cores):
+    if cores < 1 or not (_cores_are_busy(seen, cores) or _threads_wait(seen)):
         return
     ranks = len(seen.processes)
     threads = ranks * seen.number("live.num_threads")
@@ -313,6 +313,7 @@ def cpu_oversubscribed(seen: Seen) -> Iterator[Finding]:
         return
     of_torch = over[0][0] == "torch"
     each = max(1, int(cores) // ranks)
+    waited = known_number(seen, "live.core_wait_s_per_s")
     yield Finding(
         id="cpu-oversubscribed",
         severity=policy.severity(share),
@@ -323,6 +324,7 @@ def cpu_oversubscribed(seen: Seen) -> Iterator[Finding]:
             f"{workers} loader workers",
             seen.mentions("host.num_cores"),
             seen.mentions("window.tree_cpu_s_per_s"),
+            *([] if waited is None else [f"threads that are ready to run wait {waited:.2g} s a second for a core"]),
         ],
         where=Place(),
         candidates=[Setting("host.num_threads", each)] if of_torch else [],
@@ -330,3 +332,15 @@ def cpu_oversubscribed(seen: Seen) -> Iterator[Finding]:
         if of_torch
         else "Call cv2.setNumThreads(0) in the data set.",
     )
+
+
+def _cores_are_busy(seen: Seen, cores: float) -> bool:
+    """With others' work too; or it is not known."""
+    used, by_others = (known_number(seen, f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
+    return used is None or used + max(0.0, by_others or 0.0) >= policy.CORES_BUSY * cores
+
+
+def _threads_wait(seen: Seen) -> bool:
+    """Whether the first rank's threads would use so much more of the cores if these were free."""
+    used, waited = (known_number(seen, name) for name in ("window.tree_cpu_s_per_s", "live.core_wait_s_per_s"))
+    return used is not None and waited is not None and used + waited >= policy.OVERSUBSCRIBED * used

@@ -29,7 +29,8 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
 
     Wrong when: the window began with a cold page cache and later epochs read from memory. A wait as short as handing
     a batch over takes is of low severity, whatever its share; so is one without a device where the command uses up its
-    processors: there the loader takes from the operators what it needs.
+    processors: there the loader takes from the operators what it needs. Where even the longest batch comes in time,
+    the wait is for handing over alone: its severity is that of what making batches in the process itself would spare.
     """
     loader = main_loader(seen)
     share = steady_wait(seen, loader)
@@ -57,7 +58,7 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
     used_up = not seen.uses_cuda and _uses_up_processors(seen)
     yield Finding(
         id="loader-bound",
-        severity="low" if brief or used_up else policy.severity(share),
+        severity="low" if brief or used_up else policy.severity(min(share, _avoidable(seen, loader))),
         claim=f"A step waits {share:.0%} of its time for the data loader.",
         share=share,
         evidence=evidence,
@@ -65,6 +66,19 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
         candidates=candidates,
         remedy=remedy,
     )
+
+
+def _avoidable(seen: Seen, loader: Loader | None) -> float:
+    """Of a step, what of the wait is spared at most.
+
+    Batches that are always ready cannot be made sooner: only without workers nobody hands them over, and then the
+    process makes them itself. Where a thread pins them, that may be what takes long.
+    """
+    if loader is None or isinstance(loader.loading, Unknown) or loader.loading.pin_s is not None:
+        return 1.0
+    if not _always_ready(seen, loader, loader.loading):
+        return 1.0
+    return max(0.0, seen.attribution.shares.input - loader.loading.fetch_s / seen.timing.step_s)
 
 
 def _uses_up_processors(seen: Seen) -> bool:
@@ -208,7 +222,8 @@ def mp_context(seen: Seen) -> Iterator[Finding]:
 def prefetch_factor(seen: Seen) -> Iterator[Finding]:
     """Batches take unevenly long to make, and too few are made ahead.
 
-    Sees: the program waits although the workers have time left, and the longest batch took several times the mean.
+    Sees: the program waits although the workers have time left, and the longest batch took several times the mean, so
+    long that workers would not keep up if each batch did.
 
     Costs: the wait, if enough batches were ready, and at most what a batch takes to make on average: all slow ones
     together take no longer.
@@ -223,7 +238,7 @@ def prefetch_factor(seen: Seen) -> Iterator[Finding]:
     if (loading.busy_share or 0.0) >= policy.WORKERS_BUSY or loading.longest_s < policy.UNEVEN * loading.fetch_s:
         return
     uneven = loading.fetch_s / seen.timing.step_s
-    if uneven < share / 2:
+    if uneven < share / 2 or _always_ready(seen, loader, loading):
         return  # most of the wait is for something else
     share = min(share, uneven)
     ahead = loader.prefetch_factor or 2
@@ -255,6 +270,20 @@ def loading_of(loader: Loader) -> Loading:
     if isinstance(loader.loading, Unknown):
         raise Missing("what making batches takes", loader.loading.reason)
     return loader.loading
+
+
+def _always_ready(seen: Seen, loader: Loader, loading: Loading) -> bool:
+    """Whether workers would keep up even if every batch took as long as the longest.
+
+    They make a batch while a usual step is at work: a window with long steps in it leaves them more time than most
+    steps do.
+    """
+    timing = seen.timing
+    at_work_s = min(timing.usual_s or timing.median_step_s, timing.step_s) - (timing.wait_s or 0.0)
+    if not loader.num_workers or loading.busy_share is None or not loading.fetch_s or at_work_s <= 0:
+        return False
+    busy = loading.busy_share * timing.step_s / at_work_s
+    return busy * loading.longest_s <= loading.fetch_s
 
 
 def steady_wait(seen: Seen, loader: Loader | None) -> float:

@@ -1,0 +1,56 @@
+"""How long threads of this process were ready to run within the window and had no core: the kernel counts it."""
+
+from __future__ import annotations
+
+import os
+from time import perf_counter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_NANOSECOND = 1e-9
+
+
+class Threads:
+    """Looks at the window's two ends: some microseconds a thread, outside of what is timed.
+
+    Args:
+        folder: of this process in `/proc`.
+    """
+
+    def __init__(self, folder: str = "/proc/self") -> None:
+        self._folder = folder
+        self._before: dict[str, int] = {}
+        self._begin_s = 0.0
+
+    def begin(self) -> None:
+        self._before = self._waited_ns()
+        self._begin_s = perf_counter()
+
+    def facts(self) -> dict[str, Any]:
+        """`live.*`, without the prefix; a thread that ended meanwhile does not count."""
+        took_s = perf_counter() - self._begin_s
+        after = self._waited_ns()
+        if not after or not self._begin_s:
+            reason = "this kernel does not count how long threads wait for a core"
+            return {"core_wait_s_per_s": {"type": "unknown", "reason": reason}}
+        grown_ns = sum(waited - self._before.get(thread, 0) for thread, waited in after.items())
+        return {"core_wait_s_per_s": grown_ns * _NANOSECOND / took_s}
+
+    def _waited_ns(self) -> dict[str, int]:
+        """By thread; empty where the kernel does not count."""
+        found = {}
+        try:
+            threads = os.listdir(self._folder + "/task")
+        except OSError:
+            return {}
+        for thread in threads:
+            try:
+                with open("%s/task/%s/schedstat" % (self._folder, thread), encoding="ascii") as file:
+                    _ran, waited, num_turns = map(int, file.read().split())
+            except (OSError, ValueError):
+                continue  # it ended, or there is no such count
+            if num_turns:  # a kernel that does not count says 0 throughout
+                found[thread] = waited
+        return found

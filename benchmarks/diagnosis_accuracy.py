@@ -314,7 +314,8 @@ def main() -> None:
             save()
 
     def save() -> None:
-        ordered = {case.key: rows[case.key] for case in wanted if case.key in rows}
+        asked = [case.key for case in wanted if case.key in rows]
+        ordered = {key: rows[key] for key in [*(key for key in rows if key not in asked), *asked]}
         how = {"lanes": given.lanes, "gpus": given.gpus, "shared_gpu": shared, "replayed": bool(given.replay)}
         document = {**describe_once, **how, "summary": summary(ordered), "programs": ordered}
         partial = out.with_name(out.name + ".partial")

@@ -113,8 +113,9 @@ class PostProcess(nn.Module):  # type: ignore[misc]
             then zeros, then a row of counts: kept, candidates, settled, finite, 0, 0.
             candidates float32 `[B, top_k, 6]`: xyxy in input coordinates, score (0: none), class; for `settle`.
         """
-        # A NaN or an infinity anywhere in the output shows in its sum.
-        finite = torch.isfinite(raw.sum(dim=(1, 2), dtype=torch.float32))
+        # A NaN or an infinity anywhere in the output shows in its sum, and is no zero when it is taken from itself.
+        total = raw.sum(dim=(1, 2), dtype=torch.float32)
+        finite = total - total == 0
         rows, num_candidates = self._end_to_end_rows(raw) if self.end_to_end else self._best_rows(raw)
         rounds = None if rows.device.type == "cpu" else NUM_ROUNDS
         kept, settled = self._keep(rows, rounds)
@@ -131,13 +132,14 @@ class PostProcess(nn.Module):  # type: ignore[misc]
         scores, classes = raw[:, 4:].max(1)
         above = scores > self.conf
         # Stable, so that equal scores fall in the order of the output.
-        ordered, order = torch.sort(scores.masked_fill(~above, 0), dim=1, descending=True, stable=True)
+        candidates = nn.functional.threshold(scores, self.conf, 0)
+        ordered, order = torch.sort(candidates, dim=1, descending=True, stable=True)
         ordered, order = ordered[:, : self.top_k], order[:, : self.top_k]
-        x, y, width, height = raw[:, :4].gather(2, order[:, None].expand(-1, 4, -1)).float().unbind(1)
-        width, height = width / 2, height / 2
+        boxes = raw[:, :4].gather(2, order[:, None].expand(-1, 4, -1)).float()
+        centres, halves = boxes[:, :2], boxes[:, 2:] / 2
         label = classes.gather(1, order).float()
-        rows = torch.stack([x - width, y - height, x + width, y + height, ordered.float(), label], dim=2)
-        return rows, above.sum(1)
+        parts = [centres - halves, centres + halves, ordered.float()[:, None], label[:, None]]
+        return torch.cat([part.transpose(1, 2) for part in parts], dim=2), above.sum(1)
 
     def _end_to_end_rows(self, raw: Tensor) -> tuple[Tensor, Tensor]:
         scores = raw[:, :, 4].float()

@@ -63,7 +63,8 @@ class Detector:
         max_det: detections a frame at most.
         batch: frames a forward; or several such sizes, of which the smallest that holds the frames is used.
         dtype: of the forward; None is the model's own.
-        channels_last, compile, graphs, tolerance: for the `Engine` of the forward.
+        channels_last, compile, graphs, tolerance: for the `Engine` of forward and suppression. Suppression is never
+            compiled, and so `fullgraph` cannot be had.
         device: where to work; None is where the model is.
         rect: pad frames to multiples of `stride` only. Without it every frame fills `imgsz`, so that frames of all
             sizes go into the same batch.

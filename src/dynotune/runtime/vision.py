@@ -92,7 +92,7 @@ class Detector:
         own_device, own_dtype = checked_model(model)
         shape = (imgsz, imgsz) if isinstance(imgsz, int) else imgsz
         sizes = tuple(sorted({batch} if isinstance(batch, int) else set(batch)))
-        _check(shape, stride, conf, iou, max_det, top_k, sizes, max_frame, color)
+        _check(shape, stride, conf, iou, max_det, top_k, sizes, max_frame, color, depth)
         options = Options(
             imgsz=shape, sizes=sizes, dtype=own_dtype if dtype is None else dtype, channels_last=channels_last,
             graphs=graphs, rect=rect, stride=stride, swap_channels=color == "bgr", max_frame=max_frame, depth=depth,
@@ -257,7 +257,7 @@ class Detector:
 
 def _check(
     imgsz: tuple[int, ...], stride: int, conf: float, iou: float, max_det: int, top_k: int, sizes: tuple[int, ...],
-    max_frame: tuple[int, int], color: str,
+    max_frame: tuple[int, int], color: str, depth: int,
 ) -> None:  # fmt: skip
     """Raises: InputError where the arguments of a Detector make no sense."""
     wrong = None
@@ -273,5 +273,7 @@ def _check(
         wrong = f"max_frame is {max_frame}; it is (height, width) of the largest frame"
     elif color not in ("bgr", "rgb"):
         wrong = f"color is {color!r}; it is 'bgr' or 'rgb'"
+    elif depth < 1:
+        wrong = f"depth is {depth}; at least one upload has to be on its way"
     if wrong is not None:
         raise InputError(wrong + ".")

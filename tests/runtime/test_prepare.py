@@ -15,7 +15,8 @@ import torch
 from dynotune.runtime.prepare import _full_float32
 
 def state():
-    return torch.backends.fp32_precision, torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.rnn.fp32_precision
+    cudnn = torch.backends.cudnn
+    return torch.backends.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
 
 before = state()
 with _full_float32():

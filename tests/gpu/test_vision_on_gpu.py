@@ -131,6 +131,15 @@ def test_frames_of_a_size_without_graphs_are_resized_all_the_same(monkeypatch):
         assert same(ours.predict(many), want)
 
 
+def test_only_frames_of_the_host_take_graphs():
+    many = frames(3)
+    with vision.Detector(YoloLike().cuda(), 64, 0.5, max_frame=(96, 128), batch=2, compile=False) as ours:
+        found = ours.predict([torch.from_numpy(frame).cuda() for frame in many])
+        assert not any(chunk.graphs for chunk in ours._lanes.ring._chunks)
+        assert same(ours.predict(many), found)
+        assert all(chunk.graphs for chunk in ours._lanes.ring._chunks)
+
+
 @pytest.mark.parametrize(("batch", "depth"), [(1, 3), (4, 2)])
 def test_a_stream_gives_what_predict_gives(batch, depth):
     many = frames(40)
@@ -261,7 +270,6 @@ def test_many_sources_are_served_whole_and_in_order():
         before = torch.cuda.memory_allocated()
         for _ in range(3):
             deque(ours.serve(sources, max_wait_s=0.002), maxlen=0)
-        # Uploads may take what their pool allows.
         assert torch.cuda.memory_allocated() <= before + (1 << 20)
 
 

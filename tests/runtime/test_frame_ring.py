@@ -1,9 +1,11 @@
 """The ring that frames go through: what arrives, and that a chunk in use is waited for."""
 
 import numpy as np
+import pytest
 import torch
 
-from dynotune.runtime import streams
+from dynotune.runtime import frame_ring, streams
+from dynotune.runtime.errors import CaptureError, InputError
 from dynotune.runtime.frame_ring import FrameRing
 from dynotune.runtime.letterbox import Letterbox, place
 
@@ -22,7 +24,6 @@ def letterbox():
 
 def test_frames_arrive_as_the_letterbox_alone_makes_them_in_chunks_of_any_number():
     ring, many = ring_of(streams.of("cpu")), frames(7)
-    ring.prepare(letterbox())
     want = letterbox()(torch.from_numpy(np.stack(many)), torch.empty(7, 3, AT.height, AT.width))
     found = torch.empty_like(want)
     for start, num in ((0, 4), (4, 2), (6, 1)):
@@ -50,9 +51,93 @@ def test_a_frame_that_cannot_be_read_leaves_the_ring_usable():
     ring, (frame,) = ring_of(streams.of("cpu")), frames(1)
     out = torch.empty(1, 3, AT.height, AT.width)
     for _ in range(5):
-        try:
+        with pytest.raises(InputError, match="not an array"):
             ring.put([object()], letterbox(), out, pads=True, stream=None)
-        except Exception as error:
-            assert "not an array" in str(error)
     ring.put([frame], letterbox(), out, pads=True, stream=None)
     assert torch.equal(out, letterbox()(torch.from_numpy(frame)[None], torch.empty_like(out)))
+
+
+def test_a_chunk_whose_frames_could_not_be_placed_is_waited_for_all_the_same(world):
+    """Its upload may be under way."""
+    ring, (frame,) = FrameRing(world, num_frames=1, frame_bytes=3 * 48 * 64, depth=1, graphs=False), frames(1)
+    with pytest.raises(RuntimeError):
+        ring.put([frame], letterbox(), torch.empty(1, 3, 1, 1), pads=True, stream=world.main)
+    assert ring.stats().num_puts == 0
+    ring.put([frame], letterbox(), torch.empty(1, 3, AT.height, AT.width), pads=True, stream=world.main)
+    assert (ring.stats().num_puts, ring.stats().num_waits) == (1, 1)
+
+
+class Replayed:
+    """As a captured graph: it computes anew what was captured, into the same memory."""
+
+    def __init__(self, forward, inputs):
+        self.outputs = forward(*inputs)
+        self._work = lambda: self.outputs.copy_(forward(*inputs))
+        self.num_replays = 0
+
+    def replay(self):
+        self.num_replays += 1
+        self._work()
+
+    def reset(self):
+        self.outputs = None
+
+
+class Capturing:
+    """Instead of a `Capturer`, for the CPU."""
+
+    def __init__(self, fails_at=None):
+        self.captured, self.fails_at = [], fails_at
+
+    def __call__(self, forward, inputs, kept):
+        if len(self.captured) == self.fails_at:
+            raise CaptureError("it cannot be")
+        assert all(isinstance(tensor, torch.Tensor) for tensor in kept())
+        self.captured.append(Replayed(forward, inputs))
+        return self.captured[-1]
+
+
+def put_sizes(ring, world, sizes):
+    """Two frames and one of each size; whether they arrived as the letterbox alone makes them."""
+    for seed, size in enumerate(sizes):
+        at = place(size, (32, 32))
+        box = Letterbox(at, torch.device("cpu"), swap_channels=True)
+        many = frames(3, size, seed=seed)
+        want = box(torch.from_numpy(np.stack(many)), torch.empty(3, 3, at.height, at.width))
+        found = torch.empty_like(want)
+        ring.put(many[:2], box, found[:2], pads=True, stream=world.main)
+        ring.put(many[2:], box, found[2:], pads=True, stream=world.main)
+        assert torch.equal(found, want)
+
+
+SIZES = [(48, 64), (64, 48), (32, 32), (40, 64), (24, 64), (20, 20)]
+
+
+@pytest.fixture
+def capturing(monkeypatch):
+    made = Capturing()
+    monkeypatch.setattr(frame_ring, "Capturer", lambda device: made)
+    return made
+
+
+def test_the_first_few_sizes_that_come_are_captured_once_and_others_go_without(world, capturing):
+    ring = ring_of(world)
+    assert not capturing.captured
+    put_sizes(ring, world, SIZES)
+    # For each size and chunk: four frames, two and one.
+    assert len(capturing.captured) == frame_ring.MAX_PREPARED * 2 * 3
+    put_sizes(ring, world, reversed(SIZES))
+    assert len(capturing.captured) == frame_ring.MAX_PREPARED * 2 * 3
+    assert sum(graph.num_replays for graph in capturing.captured) == 2 * 2 * frame_ring.MAX_PREPARED
+    assert ring.stats().pinned_bytes == 2 * 4 * 3 * 48 * 64
+    ring.close()
+    assert all(graph.outputs is None for graph in capturing.captured)
+    assert ring.stats().pinned_bytes == 0
+
+
+def test_a_size_that_cannot_be_captured_is_tried_once_and_goes_without(world, capturing, caplog):
+    capturing.fails_at = 4
+    put_sizes(ring_of(world), world, SIZES[:1] * 3)
+    assert len(capturing.captured) == 4
+    (record,) = caplog.records
+    assert record.message == "upload and resize of 48 by 64 are not captured: it cannot be"

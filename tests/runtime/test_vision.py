@@ -270,6 +270,7 @@ class Lists(YoloLike):
         (lambda: detector(max_det=0), "at least 1"),
         (lambda: detector(batch=()), "at least one frame"),
         (lambda: detector(max_frame=(0, 3)), "height, width"),
+        (lambda: detector(depth=0), "depth is 0"),
         (lambda: detector(color="hsv"), "'bgr' or 'rgb'"),
         (lambda: detector(Lists()).predict(frames(1)), "the network itself"),
         (lambda: detector().stream([], depth=0), "depth is 0"),

@@ -130,7 +130,7 @@ class Engine:
                 channels_last=channels_last,
                 tolerance=tolerance,
                 measure=error,
-                checked=checked or _all,
+                checked=checked or (lambda outputs: outputs),
                 folds=fold,
                 padding=self._padding,
             )
@@ -392,10 +392,6 @@ class _After:
 
 def _capturer(device: torch.device) -> Capturer | None:
     return Capturer(device) if device.type == "cuda" else None
-
-
-def _all(outputs: Any) -> Any:
-    return outputs
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -1,7 +1,7 @@
 """Frames of the host on their way into a network's input: copied into pinned memory, uploaded, resized.
 
-A few frames travel as one chunk, which owns its pinned memory, its memory on the device and, for the sizes that were
-prepared, a captured graph of upload and resize: one launch instead of a dozen. Chunks are used in turn; a chunk is
+A few frames travel as one chunk, which owns its pinned memory, its memory on the device and, for the first few sizes
+that come, a captured graph of upload and resize: one launch instead of a dozen. Chunks are used in turn; a chunk is
 written again only when what was enqueued for it has ended, which the host waits for. All chunks work on one stream.
 """
 
@@ -46,6 +46,7 @@ class _Chunk:
             if device_streams.pins
             else self._host
         )
+        self.num_bytes = num_bytes
         self.free = device_streams.event()
         self.is_used = False
         self.graphs: dict[tuple[int, ...], CapturedGraph] = {}
@@ -71,19 +72,20 @@ class FrameRing:
         self.num_frames = num_frames
         self._streams = device_streams
         self._chunks = [_Chunk(device_streams, num_frames * frame_bytes) for _ in range(depth)]
-        self._depth, self._pinned_bytes = depth, depth * num_frames * frame_bytes
+        self._depth = depth
         self._next = 0
         self._capturer = Capturer(device_streams.device) if graphs and device_streams.pins else None
-        self._num_prepared = 0
+        self._prepared: set[tuple[int, int]] = set()
         self._num_puts = self._num_bytes = self._num_waits = 0
         self._wait_s = 0.0
 
-    def prepare(self, letterbox: Letterbox) -> None:
-        """Capture upload and resize of frames of this size, if there is room for more graphs."""
-        if self._capturer is None or self._num_prepared >= MAX_PREPARED:
-            return
-        self._num_prepared += 1
+    def _prepare(self, letterbox: Letterbox) -> None:
+        """Captures upload and resize of frames of this size, once, if there is room for more graphs."""
         at = letterbox.placement
+        size = (at.frame_height, at.frame_width)
+        if self._capturer is None or size in self._prepared or len(self._prepared) >= MAX_PREPARED:
+            return
+        self._prepared.add(size)
         nums = [1 << power for power in range(self.num_frames.bit_length())]
         try:
             for chunk in self._chunks:
@@ -104,7 +106,7 @@ class FrameRing:
         return capturer(upload, (there,), lambda: [host, *letterbox.tables])
 
     def put(self, frames: Sequence[Any], letterbox: Letterbox, out: Tensor, *, pads: bool, stream: Stream) -> None:
-        """Letterboxes frames into `out`; waits only for room.
+        """Letterboxes frames into `out`; waits only for room, and for the capture of a size that is new.
 
         Args:
             frames: numpy arrays or CPU tensors, uint8, of the letterbox's size; a power of two of them, `num_frames`
@@ -114,6 +116,7 @@ class FrameRing:
             stream: the current one, always the same.
         """
         source = host_array(list(frames), torch.uint8)
+        self._prepare(letterbox)
         chunk = self._chunks[self._next]
         self._wait_for(chunk)
         self._next = (self._next + 1) % len(self._chunks)
@@ -144,9 +147,8 @@ class FrameRing:
 
     def stats(self) -> StagerStats:
         """What has been done so far."""
-        return StagerStats(
-            self._num_puts, self._num_bytes, self._num_waits, self._wait_s, self._depth, self._pinned_bytes
-        )
+        pinned_bytes = sum(chunk.num_bytes for chunk in self._chunks)
+        return StagerStats(self._num_puts, self._num_bytes, self._num_waits, self._wait_s, self._depth, pinned_bytes)
 
     def close(self) -> None:
         """Waits for what is under way and gives graphs and memory back."""

@@ -143,10 +143,13 @@ def capture(
     with _CAPTURING, torch.cuda.device(device), torch.no_grad():
         warm = torch.cuda.Stream(device)
         warm.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(warm):
-            for _ in range(num_warmups):
-                forward(*inputs)
-        torch.cuda.synchronize(device)
+        try:
+            with torch.cuda.stream(warm):
+                for _ in range(num_warmups):
+                    forward(*inputs)
+        finally:
+            # Also after an error: what was enqueued until then may still read the inputs, and write.
+            torch.cuda.synchronize(device)
         before = kept()
         with _no_garbage_collection():
             torch.cuda.empty_cache()

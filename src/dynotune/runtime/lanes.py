@@ -107,11 +107,13 @@ class Lanes:
         self._staging, self._launching = threading.RLock(), threading.RLock()
         # Of lanes and counts, held for a moment.
         self._state = threading.Lock()
-        self.ring = FrameRing(
-            self.device_streams, num_frames=_power_of_two(min(CHUNK, self.options.largest)),
-            frame_bytes=3 * self.options.max_frame[0] * self.options.max_frame[1], depth=self.options.depth,
-            graphs=self.options.graphs,
-        )  # fmt: skip
+        # Its memory on the device belongs to the stream that writes and reads it.
+        with self.device_streams.on(self._before):
+            self.ring = FrameRing(
+                self.device_streams, num_frames=_power_of_two(min(CHUNK, self.options.largest)),
+                frame_bytes=3 * self.options.max_frame[0] * self.options.max_frame[1], depth=self.options.depth,
+                graphs=self.options.graphs,
+            )  # fmt: skip
 
     @property
     def networks(self) -> dict[str, Network]:
@@ -262,7 +264,6 @@ class Lanes:
                 self._letterboxes.pop(next(iter(self._letterboxes)))
             found = Letterbox(at, device, swap_channels=self.options.swap_channels), row
             self._letterboxes[size] = found
-            self.ring.prepare(found[0])
         return found
 
     def _network(self, batch: int, height: int, width: int) -> Network:

@@ -96,8 +96,8 @@ class Detecting(nn.Module):  # type: ignore[misc]
 
     def __init__(self, model: OneOutput, post: PostProcess, *, compiles: bool) -> None:
         super().__init__()
-        self.model = model
-        self._post = torch.compiler.disable(post.forward) if compiles else post.forward
+        self.model, self.post = model, post
+        self._found = torch.compiler.disable(_found) if compiles else _found
 
     def forward(self, images: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """
@@ -109,8 +109,14 @@ class Detecting(nn.Module):  # type: ignore[misc]
             what `PostProcess` does, and the network's own output.
         """
         raw = self.model(images)
-        packed, rows = self._post(raw.float(), places.view(torch.float32))
+        packed, rows = self._found(self.post, raw, places)
         return packed, rows, raw
+
+
+def _found(post: PostProcess, raw: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    # Widened here, not where it is compiled: there the rounding to half precision would be skipped, and boxes would be
+    # made of other numbers than those that are checked.
+    return post(raw.float(), places.view(torch.float32))  # type: ignore[no-any-return]
 
 
 @dataclass(eq=False, slots=True)
@@ -160,7 +166,9 @@ class Network:
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         self._post = post
         device = device_streams.device
-        compiles = options.get("compile") is not False and device_streams.pins
+        wanted = options.get("compile")
+        # An Engine that is not told compiles on a GPU alone.
+        compiles = device_streams.pins if wanted is None else wanted is not False
         generator = torch.Generator(device).manual_seed(0)
         # One image, seen many times: the example is kept. It is also checked with all its values in another order.
         images = torch.rand(1, *shape[1:], generator=generator, device=device).expand(shape)

@@ -63,7 +63,8 @@ class Detector:
         max_det: detections a frame at most.
         batch: frames a forward; or several such sizes, of which the smallest that holds the frames is used.
         dtype: of the forward; None is the model's own.
-        channels_last, compile, graphs, tolerance: for the `Engine` of the forward.
+        channels_last, compile, graphs, tolerance: for the `Engine` of forward and suppression. Suppression is never
+            compiled, and so `fullgraph` cannot be had.
         device: where to work; None is where the model is.
         rect: pad frames to multiples of `stride` only. Without it every frame fills `imgsz`, so that frames of all
             sizes go into the same batch.
@@ -91,7 +92,7 @@ class Detector:
         own_device, own_dtype = checked_model(model)
         shape = (imgsz, imgsz) if isinstance(imgsz, int) else imgsz
         sizes = tuple(sorted({batch} if isinstance(batch, int) else set(batch)))
-        _check(shape, stride, conf, iou, max_det, top_k, sizes, max_frame, color)
+        _check(shape, stride, conf, iou, max_det, top_k, sizes, max_frame, color, depth)
         options = Options(
             imgsz=shape, sizes=sizes, dtype=own_dtype if dtype is None else dtype, channels_last=channels_last,
             graphs=graphs, rect=rect, stride=stride, swap_channels=color == "bgr", max_frame=max_frame, depth=depth,
@@ -256,7 +257,7 @@ class Detector:
 
 def _check(
     imgsz: tuple[int, ...], stride: int, conf: float, iou: float, max_det: int, top_k: int, sizes: tuple[int, ...],
-    max_frame: tuple[int, int], color: str,
+    max_frame: tuple[int, int], color: str, depth: int,
 ) -> None:  # fmt: skip
     """Raises: InputError where the arguments of a Detector make no sense."""
     wrong = None
@@ -272,5 +273,7 @@ def _check(
         wrong = f"max_frame is {max_frame}; it is (height, width) of the largest frame"
     elif color not in ("bgr", "rgb"):
         wrong = f"color is {color!r}; it is 'bgr' or 'rgb'"
+    elif depth < 1:
+        wrong = f"depth is {depth}; at least one upload has to be on its way"
     if wrong is not None:
         raise InputError(wrong + ".")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import uuid
 from pathlib import Path
@@ -122,3 +123,27 @@ def test_an_interrupt_after_the_commands_end_does_not_change_how_run_ends(user, 
                 os.sched_yield()
         process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 7
+
+
+ENDS_UNDER_AN_INTERRUPT = """
+import os, signal, sys, typer
+from dynotune.cli import run
+from dynotune.launch.launcher import Exit
+
+class Late:
+    # Python clears modules when it has taken its own signal handlers away.
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
+        kill(pid, number)
+
+late = Late()
+run._let_interrupts_pass()
+try:
+    run._end_as(Exit(code=7))
+except typer.Exit as ended:
+    sys.exit(ended.exit_code)
+"""
+
+
+def test_an_interrupt_while_python_itself_ends_does_not_change_how_run_ends():
+    ended = subprocess.run([PYTHON, "-c", ENDS_UNDER_AN_INTERRUPT], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (7, "")

@@ -81,6 +81,8 @@ def _let_interrupts_pass() -> None:
 
 
 def _end_as(exit_: Exit) -> NoReturn:
+    # Python takes its handlers away before it ends; no process inherits this any more.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if exit_.signal is not None:
         from dynotune.launch import die_by
 

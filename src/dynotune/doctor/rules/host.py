@@ -206,11 +206,14 @@ def optimizer_forloop(seen: Seen) -> Iterator[Finding]:
         share=share,
         evidence=[
             *evidence_of(losses),
-            *(f"{each.name}(foreach={each.foreach}, fused={each.fused}), {each.num_tensors} tensors" for each in slow),
+            *(
+                f"{each.name}(foreach={each.foreach}, fused={each.fused}), {each.num_tensors} tensors"
+                + ", of groups that set it for themselves" * each.groups_differ
+                for each in slow
+            ),
         ],
         where=place_of(losses),
-        # What a group sets for itself, no argument of the optimizer's changes.
-        candidates=[Setting("optimizer.fused", True)] if fusable and not any(s.groups_differ for s in here) else [],
+        candidates=[Setting("optimizer.fused", True)] if fusable else [],
         remedy=("Pass fused=True, or leave foreach at its default." if seen.uses_cuda else "Pass fused=True.")
         if fusable
         else "Leave foreach at its default, or update with torch._foreach_ functions.",

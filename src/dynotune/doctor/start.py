@@ -29,9 +29,9 @@ def _severity(saved_s: float | None) -> Severity:
 
 
 def left_by_driver(seen: Seen) -> float:
-    """Bytes that a cold start leaves in the driver's cache; 0 where none was timed, or they are not worth a word."""
+    """Bytes that a cold start leaves in the driver's cache; 0 where none was timed, or they are cuDNN's own."""
     left = known_number(seen, "start.cuda_added_bytes") or 0.0
-    return left if left > policy.FEW_JIT_BYTES else 0.0
+    return 0.0 if known(seen, "torch.runs_natively") is True and left <= policy.FEW_JIT_BYTES else left
 
 
 def compiles_unseen(seen: Seen) -> bool:

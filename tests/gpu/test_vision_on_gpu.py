@@ -7,14 +7,16 @@ from collections import deque
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
 
-from dynotune.runtime import vision
+from dynotune.runtime import nms, vision
 from dynotune.runtime.errors import NumericsError
 from dynotune.runtime.frame_ring import FrameRing
 from dynotune.runtime.letterbox import Letterbox, place
 from dynotune.runtime.network import Network
 from dynotune.runtime.streams import _CudaStreams
 
+from ..runtime.kernel_cases import PLACES, outputs
 from ..runtime.yolo_like import EndToEnd, YoloLike, frames
 from .delays import CYCLES, fresh_allocator, lag, num_allocations
 
@@ -217,12 +219,40 @@ class Chain(YoloLike):
         return (raw + 0 * self.conv.bias[0]).expand(len(images), -1, -1).contiguous() + 0 * images.mean()
 
 
-def test_suppression_that_needs_more_rounds_is_finished_exactly():
+@pytest.mark.parametrize("kernels", [True, False])
+def test_suppression_that_needs_more_rounds_is_finished_exactly(kernels, monkeypatch):
+    if not kernels:
+        monkeypatch.setattr(nms, "kernels_of", lambda device: None)
     with detector(Chain(), iou=0.6, batch=2) as ours:
         found = ours.predict(frames(2))
         assert [len(one) for one in found] == [30, 30]
         torch.testing.assert_close(found[0].conf, torch.linspace(0.9, 0.6, 60)[::2], atol=1e-4, rtol=0)
-        assert ours.stats().num_unsettled == 1
+        assert ours.stats().num_unsettled == (0 if kernels else 1)
+
+
+@settings(max_examples=80, deadline=None)
+@given(outputs())
+def test_kernels_give_what_torchs_operations_give_to_the_last_bit(case):
+    process, raw, places = case
+    device = torch.device("cuda", 0)
+    assert nms.kernels_of(device) is not None
+    found = process(raw.to(device), places.to(device))
+    # On the CPU suppression runs to its end too, in the same precision.
+    want = process(raw, places)
+    assert all(torch.equal(one.cpu(), other) for one, other in zip(found, want, strict=True))
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_detections_of_half_precision_outputs_are_those_of_the_cpu(kernels, monkeypatch):
+    if not kernels:
+        monkeypatch.setattr(nms, "kernels_of", lambda device: None)
+    generator = torch.Generator().manual_seed(1)
+    raw = torch.rand(2, 7, 500, generator=generator)
+    raw[:, :4] *= 40
+    raw, places = raw.half().float(), PLACES[:2]
+    process = nms.PostProcess(end_to_end=False, conf=0.25, iou=0.5, max_det=300, top_k=1024)
+    packed, _ = process(raw.cuda(), places.cuda())
+    torch.testing.assert_close(packed.cpu(), process(raw, places)[0], atol=1e-4, rtol=0)
 
 
 class Blinding(YoloLike):

@@ -69,7 +69,7 @@ class DelayedStreams:
         finally:
             self._current = before
 
-    def event(self):
+    def event(self, *, spins=False):
         return DelayedEvent(self)
 
     def record(self, stream):

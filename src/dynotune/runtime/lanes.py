@@ -25,7 +25,7 @@ from dynotune.runtime.letterbox import Letterbox, Placement, place
 from dynotune.runtime.lifetime import Lifetime
 from dynotune.runtime.network import Lane, Network, OneOutput, is_end_to_end
 from dynotune.runtime.nms import FINITE, NUM_CANDIDATES, NUM_KEPT, SETTLED, PostProcess
-from dynotune.runtime.streams import Streams
+from dynotune.runtime.streams import Event, Streams
 
 __all__ = ["Counts", "Lanes", "Options", "UnderWay"]
 
@@ -73,11 +73,16 @@ class Counts:
 
 @dataclass(eq=False, slots=True)
 class UnderWay:
-    """A batch between two stages."""
+    """A batch between two stages.
+
+    Args:
+        done: reached with its results on the host.
+    """
 
     network: Network
     lane: Lane
     num_frames: int
+    done: Event
 
 
 @dataclass(eq=False)
@@ -142,8 +147,12 @@ class Lanes:
             for under_way in [self.launch(self.stage([blank] * num)) for num in sizes]:
                 self.discard(under_way)
 
-    def stage(self, frames: Sequence[Frame]) -> UnderWay:
-        """Uploads frames of one key and letterboxes them into a lane; waits only for room in the staging ring."""
+    def stage(self, frames: Sequence[Frame], *, spins: bool = False) -> UnderWay:
+        """Uploads frames of one key and letterboxes them into a lane; waits only for room in the staging ring.
+
+        Args:
+            spins: who waits for the result keeps its core: awake sooner, but in the way of threads that launch.
+        """
         with self._staging, torch.no_grad():
             self.lifetime.check()
             at = self.placement(frames[0])
@@ -152,7 +161,7 @@ class Lanes:
             # A new lane is filled with zeros: on the stream that writes into it next.
             with self._state, self.device_streams.on(self._before):
                 lane = network.take_lane()
-            batch = UnderWay(network, lane, len(frames))
+            batch = UnderWay(network, lane, len(frames), lane.spun if spins else lane.slept)
             try:
                 self._fill(lane, frames)
             except BaseException:
@@ -196,7 +205,7 @@ class Lanes:
             try:
                 self.lifetime.check()
                 self.device_streams.wait(self._forward, batch.lane.ready)
-                batch.network.enqueue(batch.lane, self._forward)
+                batch.network.enqueue(batch.lane, self._forward, batch.done)
             except BaseException:
                 self.abandon(batch)
                 raise
@@ -206,7 +215,7 @@ class Lanes:
         """Waits for the batch, the only wait of all, and takes its results; its lane goes back."""
         lane, network = batch.lane, batch.network
         try:
-            lane.done.synchronize()
+            batch.done.synchronize()
             max_det = self.options.post["max_det"]
             counts = lane.host[: batch.num_frames, max_det, :4].tolist()
             unsettled = not all(count[SETTLED] for count in counts)

@@ -127,9 +127,9 @@ class Lane:
         images: `[B, 3, H, W]`, what the letterbox fills.
         host: the packed detections of `PostProcess`, in pinned memory.
         places: `[B, 5]`, see `PostProcess`.
-        done: recorded behind the copy into `host`.
         sizes: of the frame (height, width) that each image was last filled from.
         ready: recorded behind the letterbox.
+        spun, slept: of these one is recorded behind the copy into `host`, as the host is going to wait.
         candidates: of `PostProcess`, on the device.
     """
 
@@ -137,8 +137,9 @@ class Lane:
     host: Tensor
     places: Tensor
     sizes: list[tuple[int, int] | None]
-    done: Any
     ready: Event
+    spun: Event
+    slept: Event
     candidates: Tensor | None = None
 
 
@@ -199,9 +200,9 @@ class Network:
             host=self._streams.pinned(4 * batch * num_rows * 6).view(torch.float32).view(batch, num_rows, 6),
             places=self._new_places(),
             sizes=[None] * batch,
-            # Not one that gives the core away: waking up again takes longer than most of the waits.
-            done=torch.cuda.Event() if self._streams.pins else self._streams.event(),
             ready=self._streams.event(),
+            spun=self._streams.event(spins=True),
+            slept=self._streams.event(),
         )
 
     def give_lane(self, lane: Lane) -> None:
@@ -209,12 +210,12 @@ class Network:
         if not self._closed:
             self._free.append(lane)
 
-    def enqueue(self, lane: Lane, stream: Stream) -> None:
-        """Forward, suppression and the copy to the host on `stream`; waits for nothing."""
+    def enqueue(self, lane: Lane, stream: Stream, done: Event) -> None:
+        """Forward, suppression and the copy to the host on `stream`, with `done` behind; waits for nothing."""
         with self._streams.on(stream):
             packed, lane.candidates, _ = self.engine(lane.images, _bits(lane.places))
             lane.host.copy_(packed, non_blocking=True)
-        lane.done.record(stream)
+        done.record(stream)
 
     def settle(self, lane: Lane, stream: Stream) -> None:
         """Suppression to its end for a batch that was not settled; waits for the device."""

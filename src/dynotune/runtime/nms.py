@@ -7,10 +7,16 @@ is recorded in a graph, and the result says whether the last one still changed s
 
 from __future__ import annotations
 
+import functools
+import logging
+from types import ModuleType
+
 import torch
 from torch import Tensor, nn
 
-__all__ = ["PostProcess", "nms", "suppress"]
+__all__ = ["PostProcess", "kernels_of", "nms", "suppress"]
+
+_log = logging.getLogger(__name__)
 
 NUM_ROUNDS = 10  # of clusters around objects, as detectors emit them, the deepest of 200 drawn ones took 8
 
@@ -81,6 +87,27 @@ def nms(boxes: Tensor, scores: Tensor, iou: float, *, classes: Tensor | None = N
     return order[kept[0] > 0]
 
 
+@functools.cache
+def kernels_of(device: torch.device) -> ModuleType | None:
+    """`nms_kernels`, where they can be used; otherwise the same is done with torch's operations, which take longer."""
+    if device.type != "cuda":
+        return None
+    try:
+        # Here, as Triton comes with torch for GPUs only.
+        from dynotune.runtime import nms_kernels
+
+        if nms_kernels.works(device):
+            return nms_kernels
+        why = "their results are wrong"
+    except torch.cuda.OutOfMemoryError:
+        raise
+    # Whatever goes wrong in a compiler that we only hope for: a C compiler that is missing, a GPU it does not know.
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+    _log.warning("suppression runs without kernels of its own, and slower: %s", why)
+    return None
+
+
 class PostProcess(nn.Module):  # type: ignore[misc]
     """From a YOLO model's output to detections in image coordinates, without waiting for the device.
 
@@ -117,6 +144,13 @@ class PostProcess(nn.Module):  # type: ignore[misc]
         total = raw.sum(dim=(1, 2), dtype=torch.float32)
         finite = total - total == 0
         rows, num_candidates = self._end_to_end_rows(raw) if self.end_to_end else self._best_rows(raw)
+        kernels = self._kernels(raw, rows.shape[1])
+        if kernels is not None:
+            packed = kernels.suppressed(
+                rows, places, num_candidates, finite, iou=None if self.end_to_end else self.iou,
+                by_class=not self.agnostic, max_det=self.max_det,
+            )  # fmt: skip
+            return packed, rows
         rounds = None if rows.device.type == "cpu" else NUM_ROUNDS
         kept, settled = self._keep(rows, rounds)
         return self._pack(rows, kept, places, num_candidates, settled, finite), rows
@@ -127,14 +161,25 @@ class PostProcess(nn.Module):  # type: ignore[misc]
         counts = packed[:, self.max_det]
         return self._pack(rows, kept, places, counts[:, NUM_CANDIDATES], settled, counts[:, FINITE])
 
+    @staticmethod
+    def _kernels(raw: Tensor, num_rows: int) -> ModuleType | None:
+        kernels = kernels_of(raw.device) if raw.dtype == torch.float32 else None
+        return kernels if kernels is not None and num_rows <= kernels.MAX_TOP_K else None
+
     def _best_rows(self, raw: Tensor) -> tuple[Tensor, Tensor]:
         """The `top_k` best candidates `[B, K, 6]`, best first, and how many there were."""
+        num_rows = min(self.top_k, raw.shape[2])
+        kernels = self._kernels(raw, num_rows)
+        if kernels is not None:
+            raw = raw.contiguous()
         scores, classes = raw[:, 4:].max(1)
         above = scores > self.conf
         # Stable, so that equal scores fall in the order of the output.
         candidates = nn.functional.threshold(scores, self.conf, 0)
         ordered, order = torch.sort(candidates, dim=1, descending=True, stable=True)
-        ordered, order = ordered[:, : self.top_k], order[:, : self.top_k]
+        if kernels is not None:
+            return kernels.best_rows(raw, order, ordered, classes, num_rows), above.sum(1)
+        ordered, order = ordered[:, :num_rows], order[:, :num_rows]
         boxes = raw[:, :4].gather(2, order[:, None].expand(-1, 4, -1)).float()
         centres, halves = boxes[:, :2], boxes[:, 2:] / 2
         label = classes.gather(1, order).float()

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
+from dynotune.runtime import host_threads
 from dynotune.runtime.lifetime import Lifetime
 
 __all__ = ["Stages", "join_at_exit", "run"]
@@ -112,7 +113,8 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
                 return False
             self._handed_on.clear()
         try:
-            staged = self._stages.stage(frames)
+            with host_threads.fewer():
+                staged = self._stages.stage(frames)
             with self._lock:
                 wanted = not self._stopped
                 if wanted:

@@ -45,7 +45,7 @@ class Streams(Protocol):
     def current(self) -> Stream: ...
     def side(self) -> Stream: ...
     def on(self, stream: Stream) -> AbstractContextManager[Any]: ...
-    def event(self) -> Event: ...
+    def event(self, *, spins: bool = False) -> Event: ...
     def record(self, stream: Stream) -> Event: ...
     def wait(self, stream: Stream, event: Event) -> None: ...
     def keep(self, tensor: torch.Tensor, stream: Stream) -> None: ...
@@ -74,9 +74,9 @@ class _CudaStreams:
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
         return torch.cuda.stream(stream)  # type: ignore[no-any-return]
 
-    def event(self) -> Event:
-        # Blocking: a host that waits gives its core away.
-        return torch.cuda.Event(blocking=True)  # type: ignore[no-any-return]
+    def event(self, *, spins: bool = False) -> Event:
+        # A host that spins is awake sooner; one that sleeps gives its core away, and lets other threads launch.
+        return torch.cuda.Event(blocking=not spins)  # type: ignore[no-any-return]
 
     def record(self, stream: Stream) -> Event:
         event = self.event()
@@ -145,7 +145,7 @@ class _HostOnly:
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
         return nullcontext()
 
-    def event(self) -> Event:
+    def event(self, *, spins: bool = False) -> Event:
         return self._reached
 
     def record(self, stream: Stream) -> Event:

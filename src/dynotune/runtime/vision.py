@@ -143,7 +143,7 @@ class Detector:
         under_way: deque[tuple[UnderWay, list[int]]] = deque()
         try:
             for part in parts:
-                batch = self._lanes.stage([listed[number] for number in part])
+                batch = self._lanes.stage([listed[number] for number in part], spins=True)
                 under_way.append((self._lanes.launch(batch), part))
                 # While one is waited for, the device has the next.
                 if len(under_way) > 1:

@@ -1,0 +1,52 @@
+"""The kernels behind a model's forward, run by Triton's interpreter, and what happens without them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dynotune.runtime.nms import kernels_of
+
+INTERPRETED = """
+import torch
+from hypothesis import given, settings
+from dynotune.runtime import nms, nms_kernels
+from tests.runtime.kernel_cases import outputs
+
+@settings(max_examples=25, deadline=None, database=None)
+@given(outputs())
+def same(case):
+    process, raw, places = case
+    if raw.shape[1 if process.end_to_end else 2] > 300:
+        return  # the interpreter takes seconds for it
+    nms.kernels_of = lambda device: None
+    want = process(raw, places)
+    nms.kernels_of = lambda device: nms_kernels
+    found = process(raw, places)
+    assert all(torch.equal(one, other) for one, other in zip(found, want, strict=True)), (process.__dict__, raw)
+
+same()
+assert nms_kernels.works(torch.device("cpu"))
+"""
+
+
+def test_the_kernels_give_what_torchs_operations_give_to_the_last_bit():
+    pytest.importorskip("triton", reason="Triton comes with torch for GPUs alone")
+    root = Path(__file__).parents[2]
+    ran = subprocess.run(
+        [sys.executable, "-c", INTERPRETED], capture_output=True, text=True, timeout=280, cwd=root,
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(root), *sys.path])},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-4000:]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU on which they work")
+def test_where_the_kernels_cannot_be_built_the_same_is_done_without_them_and_said(caplog):
+    assert kernels_of.__wrapped__(torch.device("cuda", 0)) is None
+    assert "suppression runs without kernels of its own" in caplog.text
+    assert kernels_of.__wrapped__(torch.device("cpu")) is None

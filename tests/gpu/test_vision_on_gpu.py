@@ -142,9 +142,9 @@ def test_only_frames_of_the_host_take_graphs():
         assert all(chunk.graphs for chunk in ours._lanes.ring._chunks)
 
 
-@pytest.mark.parametrize(("batch", "depth"), [(1, 3), (4, 2)])
+@pytest.mark.parametrize(("batch", "depth"), [(1, 3), (4, 2), (16, 3)])
 def test_a_stream_gives_what_predict_gives(batch, depth):
-    many = frames(40)
+    many = [*frames(70), *frames(9, (96, 40), seed=4)]
     with detector(batch=batch) as ours:
         assert same(list(ours.stream(iter(many), depth=depth)), ours.predict(many))
 

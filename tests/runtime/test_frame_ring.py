@@ -1,5 +1,7 @@
 """The ring that frames go through: what arrives, and that a chunk in use is waited for."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch
 from dynotune.runtime import frame_ring, streams
 from dynotune.runtime.errors import CaptureError, InputError
 from dynotune.runtime.frame_ring import FrameRing
-from dynotune.runtime.letterbox import Letterbox, place
+from dynotune.runtime.letterbox import GREY, Letterbox, place
 
 from .yolo_like import frames
 
@@ -18,6 +20,11 @@ def ring_of(device_streams, depth=2):
     return FrameRing(device_streams, num_frames=4, frame_bytes=3 * 48 * 64, depth=depth, graphs=True)
 
 
+def put(ring, many, box, out, stream=None):
+    """Copies and sends."""
+    ring.send(ring.copy(many), box, box.region(out), stream=stream)
+
+
 def letterbox():
     return Letterbox(AT, torch.device("cpu"), swap_channels=True)
 
@@ -25,9 +32,9 @@ def letterbox():
 def test_frames_arrive_as_the_letterbox_alone_makes_them_in_chunks_of_any_number():
     ring, many = ring_of(streams.of("cpu")), frames(7)
     want = letterbox()(torch.from_numpy(np.stack(many)), torch.empty(7, 3, AT.height, AT.width))
-    found = torch.empty_like(want)
+    found = want.new_full(want.shape, GREY / 255)
     for start, num in ((0, 4), (4, 2), (6, 1)):
-        ring.put(many[start : start + num], letterbox(), found[start : start + num], pads=True, stream=None)
+        put(ring, many[start : start + num], letterbox(), found[start : start + num])
     assert torch.equal(found, want)
     assert (ring.stats().num_puts, ring.stats().num_bytes) == (3, 7 * 3 * 48 * 64)
     ring.close()
@@ -39,7 +46,7 @@ def test_a_chunk_is_written_again_only_when_what_was_enqueued_for_it_has_ended(w
     world_ring = FrameRing(world, num_frames=1, frame_bytes=3 * 48 * 64, depth=2, graphs=False)
     out = torch.empty(1, 3, AT.height, AT.width)
     for number, frame in enumerate(frames(5)):
-        world_ring.put([frame], letterbox(), out, pads=True, stream=world.main)
+        put(world_ring, [frame], letterbox(), out, world.main)
         # Of the two chunks one is always still to come.
         assert len(world.main.work) == min(number + 1, 2)
     assert world_ring.stats().num_waits == 3
@@ -49,21 +56,54 @@ def test_a_chunk_is_written_again_only_when_what_was_enqueued_for_it_has_ended(w
 
 def test_a_frame_that_cannot_be_read_leaves_the_ring_usable():
     ring, (frame,) = ring_of(streams.of("cpu")), frames(1)
-    out = torch.empty(1, 3, AT.height, AT.width)
+    out = torch.full((1, 3, AT.height, AT.width), GREY / 255)
     for _ in range(5):
         with pytest.raises(InputError, match="not an array"):
-            ring.put([object()], letterbox(), out, pads=True, stream=None)
-    ring.put([frame], letterbox(), out, pads=True, stream=None)
+            ring.copy([object()])
+    put(ring, [frame], letterbox(), out)
     assert torch.equal(out, letterbox()(torch.from_numpy(frame)[None], torch.empty_like(out)))
+
+
+def test_frames_copied_later_arrive_in_the_order_of_the_calls_however_few_chunks_there_are():
+    ring, many, box = ring_of(streams.of("cpu"), depth=1), frames(6), letterbox()
+    want = box(torch.from_numpy(np.stack(many)), torch.empty(6, 3, AT.height, AT.width))
+    found = want.new_full(want.shape, GREY / 255)
+    copied = [ring.copy([frame], later=True) for frame in many]
+    for number, one in enumerate(copied):
+        ring.send(one, box, box.region(found[number : number + 1]), stream=None)
+    assert torch.equal(found, want)
+    ring.close()
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_frames_that_are_dropped_or_fail_to_copy_free_their_chunk(later, monkeypatch):
+    ring, (frame,) = ring_of(streams.of("cpu"), depth=1), frames(1)
+    for _ in range(3):
+        ring.drop(ring.copy([frame], later=later))
+    plain = frame_ring.host_array
+
+    def failing(frames, dtype):
+        return replace(plain(frames, dtype), write=lambda into: 1 / 0)
+
+    monkeypatch.setattr(frame_ring, "host_array", failing)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            ring.copy([frame], later=later).chunk()
+    ring.drop(ring.copy([frame], later=True))
+    monkeypatch.undo()
+    out = torch.full((1, 3, AT.height, AT.width), GREY / 255)
+    put(ring, [frame], letterbox(), out)
+    assert ring.stats().num_puts == 1
+    ring.close()
 
 
 def test_a_chunk_whose_frames_could_not_be_placed_is_waited_for_all_the_same(world):
     """Its upload may be under way."""
     ring, (frame,) = FrameRing(world, num_frames=1, frame_bytes=3 * 48 * 64, depth=1, graphs=False), frames(1)
     with pytest.raises(RuntimeError):
-        ring.put([frame], letterbox(), torch.empty(1, 3, 1, 1), pads=True, stream=world.main)
+        put(ring, [frame], letterbox(), torch.empty(1, 3, 1, 1), world.main)
     assert ring.stats().num_puts == 0
-    ring.put([frame], letterbox(), torch.empty(1, 3, AT.height, AT.width), pads=True, stream=world.main)
+    put(ring, [frame], letterbox(), torch.empty(1, 3, AT.height, AT.width), world.main)
     assert (ring.stats().num_puts, ring.stats().num_waits) == (1, 1)
 
 
@@ -104,9 +144,9 @@ def put_sizes(ring, world, sizes):
         box = Letterbox(at, torch.device("cpu"), swap_channels=True)
         many = frames(3, size, seed=seed)
         want = box(torch.from_numpy(np.stack(many)), torch.empty(3, 3, at.height, at.width))
-        found = torch.empty_like(want)
-        ring.put(many[:2], box, found[:2], pads=True, stream=world.main)
-        ring.put(many[2:], box, found[2:], pads=True, stream=world.main)
+        found = want.new_full(want.shape, GREY / 255)
+        put(ring, many[:2], box, found[:2], world.main)
+        put(ring, many[2:], box, found[2:], world.main)
         assert torch.equal(found, want)
 
 

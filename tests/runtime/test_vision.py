@@ -8,13 +8,14 @@ import subprocess
 import sys
 import threading
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from dynotune.runtime import vision
+from dynotune.runtime import frame_ring, vision
 from dynotune.runtime.errors import (
     ClosedError,
     DeviceError,
@@ -158,7 +159,8 @@ def test_a_stream_that_is_closed_or_dropped_ends_its_threads_and_gives_its_buffe
         assert all(network.num_lanes == len(network._free) for network in ours._lanes.networks.values())
         assert len(ours.predict(frames(1)[0])) == 1
     for thread in threading.enumerate():
-        if thread.name.startswith("dynotune-"):
+        # The copier is the detector's.
+        if thread.name.startswith("dynotune-") and "copier" not in thread.name:
             thread.join(30)
             assert not thread.is_alive()
 
@@ -381,7 +383,7 @@ def test_a_detector_that_is_closed_frees_its_model():
 PROGRAM = """
 import os
 import sys
-from dynotune.runtime import vision
+from dynotune.runtime import frame_ring, vision
 from yolo_like import YoloLike, frames
 
 def endless():
@@ -408,3 +410,97 @@ def test_a_program_and_its_forked_child_may_end_with_streams_and_servers_open():
     )
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
     assert done.stderr == ""
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """Batches of four chunks each, more than there are."""
+    with vision.Detector(YoloLike(), 64, conf=0.5, batch=16, max_frame=(96, 128)) as detector:
+        detector.prepare((48, 64))
+        yield detector
+
+
+def test_many_threads_use_one_detector_whose_batches_need_more_chunks_than_there_are(wide):
+    many = [*frames(24), *frames(10, (96, 40), seed=2)]
+    want = [found.rows for found in wide.predict(many)]
+    results = {}
+
+    def work(number):
+        found = wide.predict(many) if number % 2 else list(wide.stream(many))
+        results[number] = all(torch.equal(one.rows, rows) for one, rows in zip(found, want, strict=True))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert results == dict.fromkeys(range(6), True)
+
+
+def test_a_stream_that_its_reader_pauses_leaves_room_for_others(wide):
+    def endless():
+        while True:
+            yield from frames(4)
+
+    paused = wide.stream(endless())
+    next(paused)
+    assert len(wide.predict(frames(40))) == 40
+    next(paused)
+    paused.close()
+
+
+def test_frames_that_fail_to_be_copied_are_reported_and_the_next_call_works(wide, monkeypatch):
+    many = frames(16)
+    want = wide.predict(many)
+    plain, calls = frame_ring.host_array, []
+
+    def failing(some, dtype):
+        calls.append(1)
+        return replace(plain(some, dtype), write=lambda into: 1 / 0) if len(calls) == 3 else plain(some, dtype)
+
+    monkeypatch.setattr(frame_ring, "host_array", failing)
+    with pytest.raises(ZeroDivisionError):
+        wide.predict(many)
+    with pytest.raises(ZeroDivisionError):
+        calls.clear()
+        list(wide.stream(many))
+    assert all(torch.equal(a.rows, b.rows) for a, b in zip(wide.predict(many), want, strict=True))
+
+
+def test_closing_a_detector_ends_its_threads():
+    def ours():
+        return {thread for thread in threading.enumerate() if thread.name.startswith("dynotune-")}
+
+    before = ours()
+    detector = vision.Detector(YoloLike(), 64, conf=0.5, batch=16, max_frame=(96, 128))
+    detector.predict(frames(16))
+    assert ours() - before
+    detector.close()
+    assert not ours() - before
+
+
+def test_a_detector_that_is_closed_under_streams_ends_them():
+    detector = vision.Detector(YoloLike(), 64, conf=0.5, batch=16, max_frame=(96, 128))
+    detector.prepare((48, 64))
+    taken, ends = threading.Semaphore(0), []
+
+    def endless():
+        while True:
+            yield from frames(4)
+
+    def work():
+        try:
+            for _ in detector.stream(endless()):
+                taken.release()
+        except ClosedError as error:
+            ends.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(200):
+        taken.acquire()
+    detector.close()
+    for thread in threads:
+        thread.join(60)
+    assert len(ends) == 3

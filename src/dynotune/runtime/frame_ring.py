@@ -1,29 +1,35 @@
 """Frames of the host on their way into a network's input: copied into pinned memory, uploaded, resized.
 
 A few frames travel as one chunk, which owns its pinned memory, its memory on the device and, for the first few sizes
-that come, a captured graph of upload and resize: one launch instead of a dozen. Chunks are used in turn; a chunk is
-written again only when what was enqueued for it has ended, which the host waits for. All chunks work on one stream.
+that come, a captured graph of upload and resize: one launch instead of a dozen. A chunk is taken when its frames are
+copied, by the caller or by a thread of the ring's own, and is free again when what was then enqueued for it has ended.
+All chunks work on one stream.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dynotune.runtime import host_threads
 from dynotune.runtime.errors import CaptureError
 from dynotune.runtime.graphs import CapturedGraph, Capturer
-from dynotune.runtime.host_arrays import host_array
+from dynotune.runtime.host_arrays import HostArray, host_array
 from dynotune.runtime.letterbox import Letterbox
 from dynotune.runtime.pinned import num_bytes_of
 from dynotune.runtime.staging import StagerStats
 from dynotune.runtime.streams import Stream, Streams
 
-__all__ = ["FrameRing"]
+__all__ = ["Copied", "FrameRing"]
 
 _log = logging.getLogger(__name__)
 
@@ -57,8 +63,26 @@ class _Chunk:
         return self._host[:num_bytes].view(tuple(shape)), self._there[:num_bytes].view(tuple(shape))
 
 
+@dataclass(eq=False, slots=True)
+class Copied:
+    """Frames that are in a chunk, or about to be; to be sent, or dropped, once.
+
+    Args:
+        shape: of the frames together.
+    """
+
+    shape: tuple[int, ...]
+    num_bytes: int
+    _chunk: _Chunk | Future[_Chunk]
+
+    def chunk(self) -> _Chunk:
+        """The chunk, with the frames in it. Waits for them; raises what copying them raised."""
+        return self._chunk.result() if isinstance(self._chunk, Future) else self._chunk
+
+
 class FrameRing:
-    """Puts frames into network inputs, through `depth` chunks in turn. Not thread-safe: its owner holds a lock.
+    """Puts frames into network inputs, through `depth` chunks. `copy` and `drop` are thread-safe; for `send` its owner
+    holds a lock, but not while it waits for a chunk: another thread may need the lock to free one.
 
     Args:
         device_streams: of the device.
@@ -73,11 +97,81 @@ class FrameRing:
         self._streams = device_streams
         self._chunks = [_Chunk(device_streams, num_frames * frame_bytes) for _ in range(depth)]
         self._depth = depth
-        self._next = 0
+        self._free: SimpleQueue[_Chunk] = SimpleQueue()
+        for chunk in self._chunks:
+            self._free.put(chunk)
+        self._copier = ThreadPoolExecutor(1, thread_name_prefix="dynotune-copier")
         self._capturer = Capturer(device_streams.device) if graphs and device_streams.pins else None
         self._prepared: set[tuple[int, int]] = set()
+        self._counting = threading.Lock()
         self._num_puts = self._num_bytes = self._num_waits = 0
         self._wait_s = 0.0
+
+    def copy(self, frames: Sequence[Any], *, later: bool = False) -> Copied:
+        """Copies frames into a chunk; waits until one is free.
+
+        Args:
+            frames: numpy arrays or CPU tensors, uint8, of one size; a power of two of them, `num_frames` at most. They
+                may be changed again as soon as they are copied.
+            later: returns at once; all is done in the ring's own thread, in the order of the calls.
+
+        Raises:
+            InputError: they cannot be read.
+        """
+        source = host_array(list(frames), torch.uint8)
+        chunk = self._copier.submit(self._filled_later, source) if later else self._filled(source)
+        return Copied(source.shape, source.num_bytes, chunk)
+
+    def _filled_later(self, source: HostArray) -> _Chunk:
+        with host_threads.fewer():
+            return self._filled(source)
+
+    def _filled(self, source: HostArray) -> _Chunk:
+        chunk = self._free.get()
+        try:
+            self._wait_for(chunk)
+            source.write(chunk.views(source.shape)[0])
+        except BaseException:
+            self._free.put(chunk)
+            raise
+        return chunk
+
+    def drop(self, copied: Copied) -> None:
+        """Frees the chunk of frames that are not sent."""
+        try:
+            chunk = copied.chunk()
+        except Exception:
+            return  # it was freed then
+        self._free.put(chunk)
+
+    def send(self, copied: Copied, letterbox: Letterbox, region: Tensor, *, stream: Stream) -> None:
+        """Uploads and resizes frames that are copied; waits only for the capture of a size that is new.
+
+        Args:
+            copied: of frames of the letterbox's size.
+            letterbox: see there.
+            region: where the pictures belong, see `Letterbox.region`.
+            stream: the current one, always the same.
+        """
+        chunk = copied.chunk()
+        try:
+            self._prepare(letterbox)
+            chunk.is_used = True
+            graph = chunk.graphs.get(copied.shape)
+            if graph is not None:
+                graph.replay()
+                picture = graph.outputs
+            else:
+                host, there = chunk.views(copied.shape)
+                picture = letterbox.picture(there.copy_(host, non_blocking=True) if self._streams.pins else host)
+            region.copy_(picture)
+        finally:
+            # Also after an error: some of it may be under way.
+            chunk.free.record(stream)
+            self._free.put(chunk)
+        with self._counting:
+            self._num_puts += 1
+            self._num_bytes += copied.num_bytes
 
     def _prepare(self, letterbox: Letterbox) -> None:
         """Captures upload and resize of frames of this size, once, if there is room for more graphs."""
@@ -105,53 +199,27 @@ class FrameRing:
 
         return capturer(upload, (there,), lambda: [host, *letterbox.tables])
 
-    def put(self, frames: Sequence[Any], letterbox: Letterbox, out: Tensor, *, pads: bool, stream: Stream) -> None:
-        """Letterboxes frames into `out`; waits only for room, and for the capture of a size that is new.
-
-        Args:
-            frames: numpy arrays or CPU tensors, uint8, of the letterbox's size; a power of two of them, `num_frames`
-                at most. They may be changed again at once.
-            letterbox: see there.
-            out, pads: as in `Letterbox.place`.
-            stream: the current one, always the same.
-        """
-        source = host_array(list(frames), torch.uint8)
-        self._prepare(letterbox)
-        chunk = self._chunks[self._next]
-        self._wait_for(chunk)
-        self._next = (self._next + 1) % len(self._chunks)
-        host, there = chunk.views(source.shape)
-        source.write(host)
-        chunk.is_used = True
-        try:
-            graph = chunk.graphs.get(source.shape)
-            if graph is not None:
-                graph.replay()
-                picture = graph.outputs
-            else:
-                picture = letterbox.picture(there.copy_(host, non_blocking=True) if self._streams.pins else host)
-            letterbox.place(picture, out, pads=pads)
-        finally:
-            # Also after an error: some of it may be under way.
-            chunk.free.record(stream)
-        self._num_puts += 1
-        self._num_bytes += source.num_bytes
-
     def _wait_for(self, chunk: _Chunk) -> None:
         if not chunk.is_used or chunk.free.query():
             return
         started_s = time.perf_counter()
         chunk.free.synchronize()
-        self._num_waits += 1
-        self._wait_s += time.perf_counter() - started_s
+        with self._counting:
+            self._num_waits += 1
+            self._wait_s += time.perf_counter() - started_s
 
     def stats(self) -> StagerStats:
         """What has been done so far."""
         pinned_bytes = sum(chunk.num_bytes for chunk in self._chunks)
         return StagerStats(self._num_puts, self._num_bytes, self._num_waits, self._wait_s, self._depth, pinned_bytes)
 
+    def stop(self) -> None:
+        """Waits for what is being copied; nothing can be copied later any more."""
+        self._copier.shutdown()
+
     def close(self) -> None:
-        """Waits for what is under way and gives graphs and memory back."""
+        """Waits for what is under way and gives graphs and memory back; nothing is copied or sent any more."""
+        self.stop()
         for chunk in self._chunks:
             self._wait_for(chunk)
             for graph in chunk.graphs.values():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
+
+from torch import Tensor
 
 from dynotune.runtime.errors import InputError, SourceError, TooLargeError
 
-__all__ = ["consecutive", "size_of"]
+__all__ = ["consecutive", "is_on_device", "neighbours", "power_of_two", "size_of"]
 
 Frame = Any  # a numpy array or a tensor: uint8 [height, width, 3]
 T = TypeVar("T")
@@ -91,3 +93,37 @@ def consecutive(source: Iterable[T], key: Callable[[T], object], max_batch: int)
         yield batch, batch
     if failed is not None:
         raise failed
+
+
+def neighbours(frames: Sequence[Frame], at_most: int) -> list[tuple[int, int]]:
+    """Frames that go into one upload, as first frame and number: of one size, in one place, a power of two of them.
+
+    Powers of two, so that few sizes of buffers serve batches of any size.
+
+    Args:
+        at_most: frames of an upload.
+    """
+    split: list[tuple[int, int]] = []
+    start = 0
+    while start < len(frames):
+        num, alike = 1, _alike(frames[start])
+        while num < at_most and start + num < len(frames) and _alike(frames[start + num]) == alike:
+            num += 1
+        num = power_of_two(num)
+        split.append((start, num))
+        start += num
+    return split
+
+
+def _alike(frame: Frame) -> tuple[Any, ...]:
+    return tuple(frame.shape), getattr(frame, "device", None)
+
+
+def is_on_device(frame: Frame) -> bool:
+    """Whether it is a tensor that is not in the host's memory."""
+    return isinstance(frame, Tensor) and frame.device.type != "cpu"
+
+
+def power_of_two(num: int) -> int:
+    """The largest that is no larger."""
+    return 1 << (num.bit_length() - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -19,11 +20,16 @@ __all__ = ["HostArray", "host_array"]
 
 @dataclass(frozen=True, slots=True)
 class HostArray:
-    """An array that can be written into a dense tensor of its shape and dtype."""
+    """An array that can be written into a dense tensor of its shape and dtype.
+
+    Args:
+        tensor: the same memory, where torch can look at it.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     write: Callable[[torch.Tensor], object]
+    tensor: torch.Tensor | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -74,22 +80,31 @@ def _of_tensor(tensor: torch.Tensor) -> HostArray:
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise InputError(f"A tensor of layout {tensor.layout}, dtype {tensor.dtype} cannot be staged; only dense ones.")
     source = tensor.detach()
-    return HostArray(tuple(source.shape), source.dtype, lambda into: into.copy_(source))
+    return _seen_by_torch(source)
+
+
+def _seen_by_torch(source: torch.Tensor) -> HostArray:
+    return HostArray(tuple(source.shape), source.dtype, lambda into: into.copy_(source), source)
 
 
 def _of_numpy(array: Any) -> HostArray:
     shape = tuple(array.shape)
-    try:
-        dtype = torch.from_numpy(sys.modules["numpy"].empty(0, array.dtype)).dtype
-    except (TypeError, ValueError) as error:
-        raise InputError(f"An array of numpy's dtype {array.dtype!r} cannot be a tensor: {error}") from error
+    dtype = _torchs(array.dtype)
     if array.flags.writeable and array.size and all(step >= 0 and not step % array.itemsize for step in array.strides):
-        source = torch.from_numpy(array)
-        return HostArray(shape, dtype, lambda into: into.copy_(source))
+        return _seen_by_torch(torch.from_numpy(array))
     if array.flags.c_contiguous and array.size:
         return HostArray(shape, dtype, lambda into: _copy_from(into, array.ctypes.data, owner=array))
     # numpy copies what torch cannot look at: flipped views such as BGR to RGB, and read-only ones with gaps.
     return HostArray(shape, dtype, lambda into: into.numpy().__setitem__(..., array))
+
+
+@functools.lru_cache(maxsize=64)
+def _torchs(dtype: Any) -> torch.dtype:
+    """numpy's dtype as torch's."""
+    try:
+        return torch.from_numpy(sys.modules["numpy"].empty(0, dtype)).dtype
+    except (TypeError, ValueError) as error:
+        raise InputError(f"An array of numpy's dtype {dtype!r} cannot be a tensor: {error}") from error
 
 
 def _of_buffer(buffer: bytes | bytearray | memoryview, dtype: torch.dtype) -> HostArray:
@@ -136,7 +151,13 @@ def _stacked(arrays: Sequence[Any], dtype: torch.dtype | None) -> HostArray:
             hint="Stage arrays of different sizes one by one.",
         )
 
+    tensors = [part.tensor for part in parts if part.tensor is not None]
+
     def write(into: torch.Tensor) -> None:
+        if len(tensors) == len(parts):
+            # One call: each would have to get Python's lock back, which other threads want too.
+            torch.stack(tensors, out=into)
+            return
         for row, part in zip(into, parts, strict=True):
             part.write(row)
 

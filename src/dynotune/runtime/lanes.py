@@ -1,8 +1,8 @@
-"""A detector's work on one batch, in three stages: upload and letterbox, forward and suppression, results.
+"""A detector's work on one batch, in three stages: copies into pinned memory, all launches, results.
 
-On a GPU the first stage and the second have a stream each; a batch's buffers (its lane) belong to it through all of
-them, and are used again only when the host has seen the end of the last. Nothing else is needed to keep a buffer from
-being overwritten.
+On a GPU what is launched goes to two streams: upload and letterbox, and behind them forward and suppression. A batch's
+buffers (its lane) belong to it through all stages, and are used again only when the host has seen the end of the last.
+Nothing else is needed to keep a buffer from being overwritten.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from dynotune.runtime.detections import Detections
 from dynotune.runtime.errors import InputError, NumericsError
-from dynotune.runtime.frame_ring import FrameRing
-from dynotune.runtime.frames import Frame, size_of
+from dynotune.runtime.frame_ring import Copied, FrameRing
+from dynotune.runtime.frames import Frame, is_on_device, neighbours, power_of_two, size_of
 from dynotune.runtime.letterbox import Letterbox, Placement, place
 from dynotune.runtime.lifetime import Lifetime
 from dynotune.runtime.network import Lane, Network, OneOutput, is_end_to_end
@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 CHUNK = 4  # frames copied and uploaded at once, a power of two: the next ones are copied while these travel
 MAX_LETTERBOXES = 64  # frame sizes whose tables are kept
+MAX_PLACEMENTS = 1024  # kinds of frames that were checked
+MAX_REGIONS = 256  # views of a lane's images
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +74,38 @@ class Counts:
 
 
 @dataclass(eq=False, slots=True)
+class _Part:
+    """Frames of a batch that lie next to each other, of one size and in one place.
+
+    Args:
+        start: which of the batch's frames is the first; `num` of them.
+        size: height and width.
+        copied: in a chunk of the ring; None for those on the device, which are in `frames`.
+    """
+
+    start: int
+    num: int
+    size: tuple[int, int]
+    copied: Copied | None
+    frames: Sequence[Tensor] = ()
+
+
+@dataclass(eq=False, slots=True)
 class UnderWay:
     """A batch between two stages.
 
     Args:
         done: reached with its results on the host.
+        parts: those that are not launched yet.
+        given: where frames are on the device, the point of the caller's stream from which on they are valid.
     """
 
     network: Network
     lane: Lane
     num_frames: int
     done: Event
+    parts: list[_Part] = field(default_factory=list)
+    given: Event | None = None
 
 
 @dataclass(eq=False)
@@ -107,15 +130,17 @@ class Lanes:
         self._post: PostProcess | None = None
         self._networks: dict[tuple[int, int, int], Network] = {}
         self._letterboxes: dict[tuple[int, int], tuple[Letterbox, Tensor]] = {}
+        self._placements: dict[Any, Placement] = {}
         self._before, self._forward = (self.device_streams.side() for _ in range(2))
-        # Two locks, so that one batch is uploaded while another is launched; who needs both takes _staging first.
+        # Two locks, so that one batch is copied while another is launched; who needs both takes _staging first, and
+        # nobody waits for a chunk while holding _launching, which others need to free theirs.
         self._staging, self._launching = threading.RLock(), threading.RLock()
         # Of lanes and counts, held for a moment.
         self._state = threading.Lock()
         # Its memory on the device belongs to the stream that writes and reads it.
         with self.device_streams.on(self._before):
             self.ring = FrameRing(
-                self.device_streams, num_frames=_power_of_two(min(CHUNK, self.options.largest)),
+                self.device_streams, num_frames=power_of_two(min(CHUNK, self.options.largest)),
                 frame_bytes=3 * self.options.max_frame[0] * self.options.max_frame[1], depth=self.options.depth,
                 graphs=self.options.graphs,
             )  # fmt: skip
@@ -127,8 +152,20 @@ class Lanes:
 
     def placement(self, frame: Frame, name: str = "The frame") -> Placement:
         """Where the frame will lie in its input. Raises: InputError, TooLargeError where it cannot be used."""
+        # All that decides about an array; other things are looked at each time.
+        is_array = isinstance(frame, Tensor) or isinstance(getattr(frame, "shape", None), tuple)
+        kind = (type(frame), frame.shape, frame.dtype, getattr(frame, "device", None)) if is_array else None
+        known = self._placements.get(kind)
+        if known is None:
+            known = self._checked_placement(frame, name)
+            if len(self._placements) >= MAX_PLACEMENTS:
+                self._placements.clear()
+            self._placements[kind] = known
+        return known
+
+    def _checked_placement(self, frame: Frame, name: str) -> Placement:
         size = size_of(frame, max_size=self.options.max_frame, name=name)
-        if isinstance(frame, Tensor) and frame.device.type != "cpu" and frame.device != self.device_streams.device:
+        if is_on_device(frame) and frame.device != self.device_streams.device:
             raise InputError(f"{name} is on {frame.device}, the detector on {self.device_streams.device}.")
         return place(size, self.options.imgsz, stride=self.options.stride, rect=self.options.rect)
 
@@ -148,7 +185,8 @@ class Lanes:
                 self.discard(under_way)
 
     def stage(self, frames: Sequence[Frame], *, spins: bool = False) -> UnderWay:
-        """Uploads frames of one key and letterboxes them into a lane; waits only for room in the staging ring.
+        """Has frames of one key copied, and takes a lane for them. Those that fill several chunks are copied by another
+        thread, while this one goes on.
 
         Args:
             spins: who waits for the result keeps its core: awake sooner, but in the way of threads that launch.
@@ -158,58 +196,78 @@ class Lanes:
             at = self.placement(frames[0])
             fits = next(size for size in self.options.sizes if size >= len(frames))
             network = self._network(fits, at.height, at.width)
+            split = neighbours(frames, self.ring.num_frames)
             # A new lane is filled with zeros: on the stream that writes into it next.
             with self._state, self.device_streams.on(self._before):
                 lane = network.take_lane()
             batch = UnderWay(network, lane, len(frames), lane.spun if spins else lane.slept)
             try:
-                self._fill(lane, frames)
+                if any(is_on_device(frame) for frame in frames):
+                    batch.given = self.device_streams.record(self.device_streams.current())
+                for start, num in split:
+                    batch.parts.append(self._part(frames[start : start + num], start, later=len(split) > 1))
             except BaseException:
                 self.abandon(batch)
                 raise
             return batch
 
-    def _fill(self, lane: Lane, frames: Sequence[Frame]) -> None:
-        callers = self.device_streams.current()
-        if any(isinstance(frame, Tensor) and frame.device.type != "cpu" for frame in frames):
-            self.device_streams.wait(self._before, self.device_streams.record(callers))
-        with self.device_streams.on(self._before):
-            start = 0
-            while start < len(frames):
-                num = _num_alike(frames, start, self.ring.num_frames)
-                self._place(lane, frames[start : start + num], start)
-                start += num
-        lane.ready.record(self._before)
-
-    def _place(self, lane: Lane, frames: Sequence[Frame], start: int) -> None:
-        """Puts frames of one size into the lane's images from `start` on."""
-        places = slice(start, start + len(frames))
+    def _part(self, frames: Sequence[Frame], start: int, *, later: bool) -> _Part:
         size = tuple(frames[0].shape[:2])
-        letterbox, where = self._letterbox(size)
-        # The grey around a picture, and where it lies, are there already where frames of its size came before.
-        pads = any(before != size for before in lane.sizes[places])
-        lane.sizes[places] = [None] * len(frames)
-        if pads:
-            lane.places[places].copy_(where.expand(len(frames), 5))
-        if isinstance(frames[0], Tensor) and frames[0].device.type != "cpu":
-            for frame in frames:
-                self.device_streams.keep(frame, self._before)
-            letterbox(torch.stack(list(frames)), lane.images[places], pads=pads)
-        else:
-            self.ring.put(frames, letterbox, lane.images[places], pads=pads, stream=self._before)
-        lane.sizes[places] = [size] * len(frames)
+        if is_on_device(frames[0]):
+            return _Part(start, len(frames), size, None, frames)
+        return _Part(start, len(frames), size, self.ring.copy(frames, later=later))
 
     def launch(self, batch: UnderWay) -> UnderWay:
-        """Forward, suppression and the copy of the results to the host, enqueued; waits for nothing."""
-        with self._launching, torch.no_grad():
-            try:
+        """Upload, letterbox, forward, suppression and the copy of the results to the host, enqueued; waits for nothing
+        but frames that are still being copied."""
+        lane = batch.lane
+        try:
+            while batch.parts:
+                if (copied := batch.parts[0].copied) is not None:
+                    copied.chunk()
+                with self._launching, torch.no_grad(), self.device_streams.on(self._before):
+                    self.lifetime.check()
+                    if batch.given is not None:
+                        self.device_streams.wait(self._before, batch.given)
+                    self._place(lane, batch.parts.pop(0))
+            with self._launching, torch.no_grad():
                 self.lifetime.check()
-                self.device_streams.wait(self._forward, batch.lane.ready)
-                batch.network.enqueue(batch.lane, self._forward, batch.done)
-            except BaseException:
-                self.abandon(batch)
-                raise
+                lane.ready.record(self._before)
+                self.device_streams.wait(self._forward, lane.ready)
+                batch.network.enqueue(lane, self._forward, batch.done)
+        except BaseException:
+            self.abandon(batch)
+            raise
         return batch
+
+    def _place(self, lane: Lane, part: _Part) -> None:
+        """Puts frames of one size into the lane's images."""
+        places = slice(part.start, part.start + part.num)
+        letterbox, where = self._letterbox(part.size)
+        # The grey around a picture, and where it lies, are there already where frames of its size came before.
+        pads = any(before != part.size for before in lane.sizes[places])
+        lane.sizes[places] = [None] * part.num
+        if pads:
+            lane.places[places].copy_(where.expand(part.num, 5))
+            letterbox.pad(lane.images[places])
+        region = self._region(lane, part, letterbox)
+        if part.copied is not None:
+            self.ring.send(part.copied, letterbox, region, stream=self._before)
+        else:
+            for frame in part.frames:
+                self.device_streams.keep(frame, self._before)
+            region.copy_(letterbox.picture(torch.stack(list(part.frames))))
+        lane.sizes[places] = [part.size] * part.num
+
+    @staticmethod
+    def _region(lane: Lane, part: _Part, letterbox: Letterbox) -> Tensor:
+        key = (part.start, part.num, part.size)
+        found = lane.regions.get(key)
+        if found is None:
+            if len(lane.regions) >= MAX_REGIONS:
+                lane.regions.clear()
+            found = lane.regions[key] = letterbox.region(lane.images[part.start : part.start + part.num])
+        return found
 
     def collect(self, batch: UnderWay) -> list[Detections]:
         """Waits for the batch, the only wait of all, and takes its results; its lane goes back."""
@@ -251,6 +309,9 @@ class Lanes:
 
     def abandon(self, batch: UnderWay) -> None:
         """Gives a batch's buffers back without a result, once nothing works on them any more."""
+        while batch.parts:
+            if (copied := batch.parts.pop(0).copied) is not None:
+                self.ring.drop(copied)
         self._drain()
         with self._state:
             batch.network.give_lane(batch.lane)
@@ -307,6 +368,9 @@ class Lanes:
 
     def close(self) -> None:
         """Waits for work under way and gives everything back."""
+        with self._staging:
+            # Not while holding _launching: copies may wait for chunks that are freed by launches.
+            self.ring.stop()
         with self._staging, self._launching:
             self._drain()
             for network in self._networks.values():
@@ -314,23 +378,3 @@ class Lanes:
             self._networks.clear()
             self._letterboxes.clear()
             self.ring.close()
-
-
-def _num_alike(frames: Sequence[Frame], start: int, at_most: int) -> int:
-    """How many frames from `start` on go into one upload: of one size, in one place, a power of two.
-
-    Powers of two, so that few sizes of buffers serve batches of any size.
-    """
-    first, num = frames[start], 1
-    while num < at_most and start + num < len(frames):
-        other = frames[start + num]
-        alike = tuple(other.shape) == tuple(first.shape)
-        if not alike or getattr(other, "device", None) != getattr(first, "device", None):
-            break
-        num += 1
-    return _power_of_two(num)
-
-
-def _power_of_two(num: int) -> int:
-    """The largest that is no larger."""
-    return 1 << (num.bit_length() - 1)

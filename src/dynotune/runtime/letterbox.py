@@ -137,9 +137,18 @@ class Letterbox:
         Returns:
             `out`.
         """
-        at = self.placement
-        if pads and (at.resized_height, at.resized_width) != (at.height, at.width):
-            out.fill_(GREY / 255)
-        rows = slice(at.top, at.top + at.resized_height)
-        out[:, :, rows, at.left : at.left + at.resized_width].copy_(picture)
+        if pads:
+            self.pad(out)
+        self.region(out).copy_(picture)
         return out
+
+    def pad(self, out: Tensor) -> None:
+        """Fill all of `out` with what stands around a picture, where something does."""
+        at = self.placement
+        if (at.resized_height, at.resized_width) != (at.height, at.width):
+            out.fill_(GREY / 255)
+
+    def region(self, out: Tensor) -> Tensor:
+        """Where in `out` a picture belongs; it shares its memory."""
+        at = self.placement
+        return out[:, :, at.top : at.top + at.resized_height, at.left : at.left + at.resized_width]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -129,6 +129,7 @@ class Lane:
         places: `[B, 5]`, see `PostProcess`.
         sizes: of the frame (height, width) that each image was last filled from.
         ready: recorded behind the letterbox.
+        regions: views of `images`, by first image, number and frame size.
         spun, slept: of these one is recorded behind the copy into `host`, as the host is going to wait.
         candidates: of `PostProcess`, on the device.
     """
@@ -140,6 +141,7 @@ class Lane:
     ready: Event
     spun: Event
     slept: Event
+    regions: dict[tuple[int, int, tuple[int, int]], Tensor] = field(default_factory=dict)
     candidates: Tensor | None = None
 
 

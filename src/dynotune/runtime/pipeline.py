@@ -1,6 +1,6 @@
 """Batches through three threads at once: one reads and uploads, one launches, the caller's takes results.
 
-    source ─▶ [reader: read, copy, upload, letterbox] ─▶ [launcher: forward, NMS] ─▶ [caller: results]
+    source ─▶ [reader: read, copy] ─▶ [launcher: upload, letterbox, forward, NMS] ─▶ [caller: results]
 
 At most `depth` batches are on their way. Order is kept: each thread hands on first in, first out.
 """

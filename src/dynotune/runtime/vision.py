@@ -87,7 +87,7 @@ class Detector:
         channels_last: bool = False, compile: Any = None, graphs: bool = True, tolerance: float | None = None,
         device: torch.device | str | int | None = None, rect: bool = True, stride: int = 32, top_k: int = 1024,
         agnostic: bool = False, end_to_end: bool | None = None, color: Literal["bgr", "rgb"] = "bgr",
-        max_frame: tuple[int, int] = (1080, 1920), depth: int = 3,
+        max_frame: tuple[int, int] = (1080, 1920), depth: int = 4,
     ) -> None:  # fmt: skip
         own_device, own_dtype = checked_model(model)
         shape = (imgsz, imgsz) if isinstance(imgsz, int) else imgsz

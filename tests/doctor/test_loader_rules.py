@@ -224,6 +224,14 @@ def test_epochs_cost_nothing_where_no_workers_begin(given):
     assert not {"persistent-workers", "mp-context"} & set(found(waits(0.0, given, timed=EPOCHS)))
 
 
+@pytest.mark.parametrize(("num_batches", "says"), [(9, True), (8, False), (None, True)])
+def test_a_loader_whose_iterator_goes_on_across_epochs_starts_no_workers_for_them(num_batches, says):
+    """52 batches in the window, and five begins: at most six epochs, each begun anew, hold them or do not."""
+    timed = timing(num_epochs=5, epoch_begin_s=0.55, usual_s=0.1, samples_per_s=8 * 52 / 5)
+    given = loader(4, num_batches=num_batches, context="spawn")
+    assert ({"persistent-workers", "mp-context"} <= set(found(waits(0.0, given, timed=timed)))) is says
+
+
 def test_no_epoch_in_the_window_is_no_finding():
     assert found(waits(0.0, loader(4))) == {}
 

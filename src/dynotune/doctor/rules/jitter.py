@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.registry import rule
+from dynotune.doctor.rules.loader import starts_workers_each_epoch
 from dynotune.doctor.seen import Seen, needs
 from dynotune.schema.diagnosis import Finding, Kind, Severity
 from dynotune.schema.facts import Unknown
@@ -169,7 +170,7 @@ def epoch_jitter(seen: Seen) -> Iterator[Finding]:
     share = unless_waited(seen, min(1.0, max(0.0, beyond_s * timing.num_epochs / timing.window_s)))
     if timing.epoch_begin_s < policy.SLOW_STEP * usual_s or share < policy.LEAST_SHARE:
         return
-    begun = [loader for loader in seen.loaders if loader.num_workers and not loader.persistent_workers]
+    begun = [loader for loader in seen.loaders if starts_workers_each_epoch(seen, loader)]
     times = "once" if timing.num_epochs == 1 else f"{timing.num_epochs} times"
     yield Finding(
         id="epoch-jitter",

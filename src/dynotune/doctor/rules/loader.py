@@ -163,14 +163,14 @@ def persistent_workers(seen: Seen) -> Iterator[Finding]:
     """Workers are started anew for each epoch.
 
     Sees: steps that begin an epoch take longer than others, by more than the first batch takes to make, and the
-    loader has workers that do not persist.
+    loader has workers that do not persist. Silent where an iterator goes on across epochs, as that of Ultralytics.
 
     Costs: that excess, once an epoch.
 
     Wrong when: the data set is changed between epochs: workers that persist do not see it.
     """
     loader = main_loader(seen)
-    if loader is None or not loader.num_workers or loader.persistent_workers:
+    if loader is None or not starts_workers_each_epoch(seen, loader):
         return
     share = epoch_starts(seen, _first_batch_s(loader))
     if share < policy.LEAST_SHARE:
@@ -199,7 +199,7 @@ def mp_context(seen: Seen) -> Iterator[Finding]:
     Wrong when: the program cannot fork safely: threads hold locks, or workers use CUDA.
     """
     loader = main_loader(seen)
-    if loader is None or not loader.num_workers or loader.persistent_workers:
+    if loader is None or not starts_workers_each_epoch(seen, loader):
         return
     if loader.context not in ("spawn", "forkserver"):
         return
@@ -295,6 +295,18 @@ def steady_wait(seen: Seen, loader: Loader | None) -> float:
         return max(0.0, wait - epoch_starts(seen))
     except Missing:
         return wait
+
+
+def starts_workers_each_epoch(seen: Seen, loader: Loader) -> bool:
+    """Whether each epoch begins with new workers. A loader of somebody's own may keep an iterator that never ends."""
+    if not loader.num_workers or loader.persistent_workers:
+        return False
+    timing = seen.timing
+    if not loader.num_batches or not loader.batch_size or timing.samples_per_s is None:
+        return True
+    num_drawn = timing.samples_per_s * timing.window_s / loader.batch_size / _num_ranks(seen)
+    # Between so many begins, and before and behind them, lie no more batches than these.
+    return num_drawn <= loader.num_batches * (timing.num_epochs + 1)
 
 
 def epoch_starts(seen: Seen, needed_s: float = 0.0) -> float:

@@ -1,5 +1,7 @@
 """The ring that frames go through: what arrives, and that a chunk in use is waited for."""
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -73,6 +75,37 @@ def test_frames_copied_later_arrive_in_the_order_of_the_calls_however_few_chunks
         ring.send(one, box, box.region(found[number : number + 1]), stream=None)
     assert torch.equal(found, want)
     ring.close()
+
+
+def test_frames_do_not_take_the_chunk_of_others_that_wait_to_be_copied_and_are_sent_before_them():
+    ring, many, box = ring_of(streams.of("cpu"), depth=1), frames(3), letterbox()
+    copied = [ring.copy([frame], later=number < 2) for number, frame in enumerate(many)]
+    out = torch.full((1, 3, AT.height, AT.width), GREY / 255)
+    for frame, one in zip(many, copied, strict=True):
+        ring.send(one, box, box.region(out), stream=None)
+        assert torch.equal(out, box(torch.from_numpy(frame)[None], torch.empty_like(out)))
+    ring.close()
+
+
+def test_closing_gives_memory_back_though_the_ring_and_a_copy_that_was_not_sent_are_kept():
+    ring = ring_of(streams.of("cpu"), depth=2)
+    held = [weakref.ref(chunk._host) for chunk in ring._chunks]
+    copied = ring.copy(frames(1))
+    ring.close()
+    ring.drop(copied)
+    gc.collect()
+    assert [one() for one in held] == [None, None]
+
+
+def test_a_chunk_is_free_again_also_where_the_end_of_its_upload_cannot_be_recorded(monkeypatch):
+    """As after an error of the GPU, which every later call repeats: those must fail, not wait."""
+    ring, (frame,) = ring_of(streams.of("cpu"), depth=1), frames(1)
+    monkeypatch.setattr(ring._chunks[0], "free", None)
+    out = torch.empty(1, 3, AT.height, AT.width)
+    for _ in range(2):
+        ring._chunks[0].is_used = False
+        with pytest.raises(AttributeError):
+            put(ring, [frame], letterbox(), out)
 
 
 @pytest.mark.parametrize("later", [False, True])

@@ -13,6 +13,7 @@ import torch
 from dynotune.runtime.nms import kernels_of
 
 INTERPRETED = """
+import numpy as np
 import torch
 from hypothesis import given, settings
 from dynotune.runtime import nms, nms_kernels
@@ -31,6 +32,16 @@ def same(case):
     assert all(torch.equal(one, other) for one, other in zip(found, want, strict=True)), (process.__dict__, raw)
 
 same()
+
+process = nms.PostProcess(
+    end_to_end=False, conf=np.float32(0.25), iou=np.float32(0.5), max_det=np.int64(200_000), top_k=np.int64(64)
+)
+raw, places = torch.rand(1, 6, 20), torch.tensor([[0.0, 0, 1, 40, 40]])
+for process.max_det in (process.max_det, 5):
+    nms.kernels_of = lambda device: None
+    want = process(raw, places)
+    nms.kernels_of = lambda device: nms_kernels
+    assert all(torch.equal(one, other) for one, other in zip(process(raw, places), want, strict=True))
 assert nms_kernels.works(torch.device("cpu"))
 """
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from dynotune.runtime import frame_ring, vision
+from dynotune.runtime import frame_ring, lanes, vision
 from dynotune.runtime.errors import (
     ClosedError,
     DeviceError,
@@ -218,6 +218,25 @@ BAD = {
 }
 
 
+class Like:
+    """What looks like a frame, and is none."""
+
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+
+def test_what_only_looks_like_a_frame_is_refused_and_lets_nothing_else_through():
+    with detector() as ours:
+        for frame, says in (
+            (Like(shape=[48, 64, 3], dtype="uint8"), "not an array on the host"),
+            (None, "not an array"),
+            (Like(shape=(48, 64, 3)), "not an array"),
+            (Like(shape=(48, 64, 3), dtype="uint8", device=[]), "not an array on the host"),
+        ):
+            with pytest.raises(InputError, match=says):
+                ours.predict([frame])
+
+
 @pytest.mark.parametrize(("frame", "error", "says"), BAD.values(), ids=BAD.keys())
 def test_a_frame_that_cannot_be_used_is_refused_and_the_next_call_works(frame, error, says):
     with detector(batch=4) as ours:
@@ -390,7 +409,7 @@ def endless():
     while True:
         yield from frames(2)
 
-detector = vision.Detector(YoloLike(), 64, batch=2, max_frame=(48, 64))
+detector = vision.Detector(YoloLike(), 64, batch=(2, 16), max_frame=(48, 64))
 stream, server = detector.stream(endless()), detector.serve([endless(), endless()])
 print(len([next(stream), next(server)]), flush=True)
 child = os.fork()
@@ -465,6 +484,66 @@ def test_frames_that_fail_to_be_copied_are_reported_and_the_next_call_works(wide
         calls.clear()
         list(wide.stream(many))
     assert all(torch.equal(a.rows, b.rows) for a, b in zip(wide.predict(many), want, strict=True))
+
+
+def test_a_stream_of_large_and_small_batches_ends_however_few_chunks_there_are():
+    mixed = [*frames(16), *frames(1, (96, 40)), *frames(1, (64, 64)), *frames(1, (96, 40)), *frames(1, (64, 64))]
+    with detector(batch=(1, 16), depth=1) as ours:
+        want = ours.predict(mixed)
+        for _ in range(5):
+            found = list(ours.stream(mixed, depth=5))
+            for a, b in zip(found, want, strict=True):
+                torch.testing.assert_close(a.rows, b.rows, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("num", [1, 16])
+def test_frames_that_cannot_be_placed_give_their_chunks_back(num, monkeypatch):
+    with detector(batch=16, depth=1) as ours:
+        want = ours.predict(frames(num))
+        with monkeypatch.context() as patch:
+            patch.setattr(lanes, "Letterbox", lambda *arguments, **options: 1 / 0)
+            for _ in range(3):
+                with pytest.raises(ZeroDivisionError):
+                    ours.predict(frames(num, (96, 40)))
+        assert all(torch.equal(a.rows, b.rows) for a, b in zip(ours.predict(frames(num)), want, strict=True))
+
+
+def test_a_detector_works_inside_inference_mode_and_outside_whichever_it_was_made_in():
+    many = frames(9)
+    with torch.inference_mode():
+        ours = detector(batch=8)
+        want = ours.predict([torch.from_numpy(frame).clone() for frame in many])
+        found = [list(ours.stream(many))]
+    found += [ours.predict(many), list(ours.stream(many))]
+    for results in found:
+        assert all(torch.equal(a.rows, b.rows) for a, b in zip(results, want, strict=True))
+    ours.close()
+
+
+ENDED = """
+import threading
+from dynotune.runtime import frame_ring, vision
+from yolo_like import YoloLike, frames
+
+detector = vision.Detector(YoloLike(), 64, batch=16, max_frame=(48, 64))
+
+def work():
+    threading.main_thread().join()
+    print(len(detector.predict(frames(16))), len(list(detector.stream(frames(20)))))
+
+threading.Thread(target=work).start()
+"""
+
+
+def test_a_thread_may_use_a_detector_when_the_main_thread_has_ended():
+    done = subprocess.run(
+        [sys.executable, "-c", ENDED],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "16 20\n", "")
 
 
 def test_closing_a_detector_ends_its_threads():

@@ -12,8 +12,9 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -28,6 +29,7 @@ from dynotune.runtime.letterbox import Letterbox
 from dynotune.runtime.pinned import num_bytes_of
 from dynotune.runtime.staging import StagerStats
 from dynotune.runtime.streams import Stream, Streams
+from dynotune.runtime.worker import Worker
 
 __all__ = ["Copied", "FrameRing"]
 
@@ -61,6 +63,12 @@ class _Chunk:
         """`[num, height, width, 3]` on the host and on the device."""
         num_bytes = num_bytes_of(shape, torch.uint8)
         return self._host[:num_bytes].view(tuple(shape)), self._there[:num_bytes].view(tuple(shape))
+
+    def close(self) -> None:
+        """Gives graphs and memory back, whoever still holds the chunk."""
+        for graph in self.graphs.values():
+            graph.reset()
+        self._host = self._there = torch.empty(0, dtype=torch.uint8)
 
 
 @dataclass(eq=False, slots=True)
@@ -100,7 +108,8 @@ class FrameRing:
         self._free: SimpleQueue[_Chunk] = SimpleQueue()
         for chunk in self._chunks:
             self._free.put(chunk)
-        self._copier = ThreadPoolExecutor(1, thread_name_prefix="dynotune-copier")
+        self._copier = Worker("dynotune-copier")
+        self._newest: Future[_Chunk] | None = None  # of those that are copied later
         self._capturer = Capturer(device_streams.device) if graphs and device_streams.pins else None
         self._prepared: set[tuple[int, int]] = set()
         self._counting = threading.Lock()
@@ -113,14 +122,17 @@ class FrameRing:
         Args:
             frames: numpy arrays or CPU tensors, uint8, of one size; a power of two of them, `num_frames` at most. They
                 may be changed again as soon as they are copied.
-            later: returns at once; all is done in the ring's own thread, in the order of the calls.
+            later: returns at once; all is done in the ring's own thread, in the order of the calls. So are all frames
+                that come while others wait there: with a chunk that those need, they might be sent behind them.
 
         Raises:
             InputError: they cannot be read.
         """
         source = host_array(list(frames), torch.uint8)
-        chunk = self._copier.submit(self._filled_later, source) if later else self._filled(source)
-        return Copied(source.shape, source.num_bytes, chunk)
+        if not later and (self._newest is None or self._newest.done()):
+            return Copied(source.shape, source.num_bytes, self._filled(source))
+        self._newest = self._copier.submit(partial(self._filled_later, source))
+        return Copied(source.shape, source.num_bytes, self._newest)
 
     def _filled_later(self, source: HostArray) -> _Chunk:
         with host_threads.fewer():
@@ -167,8 +179,10 @@ class FrameRing:
             region.copy_(picture)
         finally:
             # Also after an error: some of it may be under way.
-            chunk.free.record(stream)
-            self._free.put(chunk)
+            try:
+                chunk.free.record(stream)
+            finally:
+                self._free.put(chunk)
         with self._counting:
             self._num_puts += 1
             self._num_bytes += copied.num_bytes
@@ -215,13 +229,12 @@ class FrameRing:
 
     def stop(self) -> None:
         """Waits for what is being copied; nothing can be copied later any more."""
-        self._copier.shutdown()
+        self._copier.stop()
 
     def close(self) -> None:
         """Waits for what is under way and gives graphs and memory back; nothing is copied or sent any more."""
         self.stop()
         for chunk in self._chunks:
             self._wait_for(chunk)
-            for graph in chunk.graphs.values():
-                graph.reset()
+            chunk.close()
         self._chunks = []

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,6 +109,13 @@ class UnderWay:
     given: Event | None = None
 
 
+@contextmanager
+def _without_gradients() -> Iterator[None]:
+    """Nor in a caller's inference mode: what is made in it, threads that are not in it cannot write."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
 @dataclass(eq=False)
 class Lanes:
     """Takes batches through the stages. Thread-safe; a stage of two batches at once takes turns.
@@ -138,7 +146,7 @@ class Lanes:
         # Of lanes and counts, held for a moment.
         self._state = threading.Lock()
         # Its memory on the device belongs to the stream that writes and reads it.
-        with self.device_streams.on(self._before):
+        with _without_gradients(), self.device_streams.on(self._before):
             self.ring = FrameRing(
                 self.device_streams, num_frames=power_of_two(min(CHUNK, self.options.largest)),
                 frame_bytes=3 * self.options.max_frame[0] * self.options.max_frame[1], depth=self.options.depth,
@@ -152,9 +160,11 @@ class Lanes:
 
     def placement(self, frame: Frame, name: str = "The frame") -> Placement:
         """Where the frame will lie in its input. Raises: InputError, TooLargeError where it cannot be used."""
-        # All that decides about an array; other things are looked at each time.
-        is_array = isinstance(frame, Tensor) or isinstance(getattr(frame, "shape", None), tuple)
-        kind = (type(frame), frame.shape, frame.dtype, getattr(frame, "device", None)) if is_array else None
+        shape, dtype = getattr(frame, "shape", None), getattr(frame, "dtype", None)
+        if not isinstance(shape, tuple) or dtype is None:
+            return self._checked_placement(frame, name)
+        # All that decides about an array.
+        kind = (type(frame), shape, dtype, frame.device if isinstance(frame, Tensor) else None)
         known = self._placements.get(kind)
         if known is None:
             known = self._checked_placement(frame, name)
@@ -191,7 +201,7 @@ class Lanes:
         Args:
             spins: who waits for the result keeps its core: awake sooner, but in the way of threads that launch.
         """
-        with self._staging, torch.no_grad():
+        with self._staging, _without_gradients():
             self.lifetime.check()
             at = self.placement(frames[0])
             fits = next(size for size in self.options.sizes if size >= len(frames))
@@ -225,12 +235,12 @@ class Lanes:
             while batch.parts:
                 if (copied := batch.parts[0].copied) is not None:
                     copied.chunk()
-                with self._launching, torch.no_grad(), self.device_streams.on(self._before):
+                with self._launching, _without_gradients(), self.device_streams.on(self._before):
                     self.lifetime.check()
                     if batch.given is not None:
                         self.device_streams.wait(self._before, batch.given)
-                    self._place(lane, batch.parts.pop(0))
-            with self._launching, torch.no_grad():
+                    self._place(batch)
+            with self._launching, _without_gradients():
                 self.lifetime.check()
                 lane.ready.record(self._before)
                 self.device_streams.wait(self._forward, lane.ready)
@@ -240,8 +250,9 @@ class Lanes:
             raise
         return batch
 
-    def _place(self, lane: Lane, part: _Part) -> None:
-        """Puts frames of one size into the lane's images."""
+    def _place(self, batch: UnderWay) -> None:
+        """Puts the next frames of one size into the lane's images."""
+        lane, part = batch.lane, batch.parts[0]
         places = slice(part.start, part.start + part.num)
         letterbox, where = self._letterbox(part.size)
         # The grey around a picture, and where it lies, are there already where frames of its size came before.
@@ -251,6 +262,8 @@ class Lanes:
             lane.places[places].copy_(where.expand(part.num, 5))
             letterbox.pad(lane.images[places])
         region = self._region(lane, part, letterbox)
+        # Until here `abandon` frees its chunk, from here on the ring.
+        del batch.parts[0]
         if part.copied is not None:
             self.ring.send(part.copied, letterbox, region, stream=self._before)
         else:
@@ -278,7 +291,7 @@ class Lanes:
             counts = lane.host[: batch.num_frames, max_det, :4].tolist()
             unsettled = not all(count[SETTLED] for count in counts)
             if unsettled:
-                with torch.no_grad():
+                with _without_gradients():
                     network.settle(lane, self._forward)
                 counts = lane.host[: batch.num_frames, max_det, :4].tolist()
             # A copy, as the lane's memory is used again; one a batch, of which each frame has its part.
@@ -361,7 +374,7 @@ class Lanes:
             if end_to_end is None:
                 parameter = next(self.model.parameters())
                 blank = torch.zeros(1, 3, height, width, dtype=parameter.dtype, device=parameter.device)
-                with torch.no_grad():
+                with _without_gradients():
                     end_to_end = is_end_to_end(self._model(blank).shape)
             self._post = PostProcess(end_to_end=end_to_end, **self.options.post)
         return self._post

@@ -126,7 +126,9 @@ class PostProcess(nn.Module):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.end_to_end = end_to_end
-        self.conf, self.iou, self.max_det, self.top_k, self.agnostic = conf, iou, max_det, top_k, agnostic
+        # Kernels take no scalars of numpy.
+        self.conf, self.iou, self.max_det, self.top_k = float(conf), float(iou), int(max_det), int(top_k)
+        self.agnostic = agnostic
 
     def forward(self, raw: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """Detections of a batch.
@@ -161,10 +163,11 @@ class PostProcess(nn.Module):  # type: ignore[misc]
         counts = packed[:, self.max_det]
         return self._pack(rows, kept, places, counts[:, NUM_CANDIDATES], settled, counts[:, FINITE])
 
-    @staticmethod
-    def _kernels(raw: Tensor, num_rows: int) -> ModuleType | None:
+    def _kernels(self, raw: Tensor, num_rows: int) -> ModuleType | None:
         kernels = kernels_of(raw.device) if raw.dtype == torch.float32 else None
-        return kernels if kernels is not None and num_rows <= kernels.MAX_TOP_K else None
+        if kernels is None or num_rows > kernels.MAX_TOP_K or self.max_det > kernels.MAX_DET:
+            return None
+        return kernels
 
     def _best_rows(self, raw: Tensor) -> tuple[Tensor, Tensor]:
         """The `top_k` best candidates `[B, K, 6]`, best first, and how many there were."""

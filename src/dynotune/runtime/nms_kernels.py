@@ -11,9 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["MAX_TOP_K", "best_rows", "suppressed", "works"]
+__all__ = ["MAX_DET", "MAX_TOP_K", "best_rows", "suppressed", "works"]
 
 MAX_TOP_K = 1024  # what overlaps among more candidates does not fit into one multiprocessor's registers
+MAX_DET = 4096  # places that one program fills with zeros, all at once
 WORD = tl.constexpr(32)
 
 
@@ -139,7 +140,9 @@ def best_rows(raw: Tensor, order: Tensor, scores: Tensor, classes: Tensor, top_k
     batch, num_channels, num_anchors = raw.shape
     rows = raw.new_empty(batch, top_k, 6)
     grid = (batch, triton.cdiv(top_k, 128))
-    _rows_kernel[grid](raw, order, scores, classes, rows, num_anchors, num_channels, top_k, BLOCK=128, num_warps=4)
+    # Triton launches on the current device, whatever device its arguments are on.
+    with torch.cuda.device_of(raw):
+        _rows_kernel[grid](raw, order, scores, classes, rows, num_anchors, num_channels, top_k, BLOCK=128, num_warps=4)
     return rows
 
 
@@ -155,19 +158,22 @@ def suppressed(
         num_candidates: `[B]`. finite: `[B]`, bool.
         iou: None suppresses nothing.
         by_class: only boxes of the same class suppress each other.
+        max_det: at most `MAX_DET`.
     """
     batch, top_k, _ = rows.shape
     padded = max(32, triton.next_power_of_2(top_k))
     packed = rows.new_empty(batch, max_det + 1, 6)
     beats = rows.new_empty(batch, padded // 32, padded, dtype=torch.int32)
-    if iou is not None:
-        block = min(64, padded)
-        _beats_kernel[batch, padded // 32, padded // block](
-            rows, beats, iou, top_k, PADDED=padded, BLOCK=block, BY_CLASS=by_class, num_warps=4, enable_fp_fusion=False,
+    with torch.cuda.device_of(rows):
+        if iou is not None:
+            block = min(64, padded)
+            _beats_kernel[batch, padded // 32, padded // block](
+                rows, beats, iou, top_k, PADDED=padded, BLOCK=block, BY_CLASS=by_class, num_warps=4,
+                enable_fp_fusion=False,
+            )  # fmt: skip
+        _pack_kernel[batch,](
+            rows, beats, places, num_candidates, finite, packed, top_k, max_det, PADDED=padded,
+            OUT=triton.next_power_of_2(max_det * 6), SUPPRESS=iou is not None, num_warps=max(1, min(16, padded // 64)),
+            enable_fp_fusion=False,
         )  # fmt: skip
-    _pack_kernel[batch,](
-        rows, beats, places, num_candidates, finite, packed, top_k, max_det, PADDED=padded,
-        OUT=triton.next_power_of_2(max_det * 6), SUPPRESS=iou is not None, num_warps=max(1, min(16, padded // 64)),
-        enable_fp_fusion=False,
-    )  # fmt: skip
     return packed

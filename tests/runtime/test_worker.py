@@ -1,0 +1,60 @@
+"""A thread that takes jobs: in order, and no longer than whoever gave them needs it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import pytest
+
+from dynotune.runtime.worker import Worker
+
+
+def test_jobs_run_in_order_and_give_what_they_return_or_raise():
+    worker, seen = Worker("w"), []
+    done = [worker.submit(lambda number=number: seen.append(number) or 1 / (number - 3)) for number in range(6)]
+    assert [one.result() for one in done[:3]] == [-1 / 3, -1 / 2, -1]
+    with pytest.raises(ZeroDivisionError):
+        done[3].result()
+    worker.stop()
+    assert seen == list(range(6))
+    worker.stop()
+
+
+def test_a_worker_that_is_stopped_finishes_what_it_was_given_and_takes_no_more():
+    worker, go = Worker("w"), threading.Event()
+    done = [worker.submit(go.wait), worker.submit(lambda: 7)]
+    threading.Thread(target=go.set).start()
+    worker.stop()
+    assert done[1].result(0) == 7
+    with pytest.raises(RuntimeError, match="was stopped"):
+        worker.submit(go.wait)
+    Worker("w").stop()
+
+
+def test_a_worker_ends_with_its_last_reference_and_holds_no_job_that_is_done():
+    class Job:
+        def __init__(self, worker):
+            self.worker = worker
+
+        def __call__(self):
+            return threading.current_thread()
+
+    class Fails(Job):
+        def __call__(self):
+            raise ValueError
+
+    worker = Worker("w")
+    jobs = [Job(worker), Fails(worker)]
+    thread = worker.submit(jobs[0]).result()
+    assert isinstance(worker.submit(jobs[1]).exception(), ValueError)
+    worker.submit(int).result()
+    seen = [weakref.ref(job) for job in jobs]
+    del jobs
+    gc.collect()
+    assert [one() for one in seen] == [None, None]
+    del worker
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()

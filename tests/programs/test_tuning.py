@@ -215,11 +215,17 @@ def test_a_recipe_of_nothing_is_counted_as_one():
     programs = [BY_NAME["mlp"], BY_NAME["starved"]]
     tunes = real_nothing.tunes_of(programs, 20)
     assert len({seed for _, seed in tunes.values()}) == len(tunes) == 20
-    rows = {name: {"recipe": [], "num_trials": 5} for name in tunes}
+    rows = {name: {"recipe": [], "num_trials": 5, "fates": {"unproved": 8}} for name in tunes}
     assert real_nothing.summary(rows)["kept"]
     for name in list(rows)[:2]:
-        rows[name] = {"recipe": ["env.DYNOTUNE_NOTHING_1=1"], "num_trials": 5}
+        rows[name] = {"recipe": ["env.DYNOTUNE_NOTHING_1=1"], "num_trials": 5, "fates": {"kept": 1, "unproved": 7}}
     assert real_nothing.summary(rows) == {"tunes": 20, "with_a_recipe": 2, "trials": 100, "kept": False}
+
+
+def test_a_tune_that_tried_nothing_says_nothing():
+    tried = {"recipe": [], "num_trials": 5, "fates": {"not-tried": 7, "unproved": 1}}
+    rows = {"gpt-01": tried, "gpt-02": {"recipe": [], "num_trials": 1, "fates": {"not-tried": 8}}}
+    assert real_nothing.summary(rows) == {"tunes": 1, "with_a_recipe": 0, "trials": 5, "kept": True}
 
 
 def test_nothing_but_what_does_nothing_is_tried():

@@ -92,7 +92,7 @@ def test_closing_gives_memory_back_though_the_ring_and_a_copy_that_was_not_sent_
     held = [weakref.ref(chunk._host) for chunk in ring._chunks]
     copied = ring.copy(frames(1))
     ring.close()
-    ring.drop(copied)
+    copied.drop()
     gc.collect()
     assert [one() for one in held] == [None, None]
 
@@ -112,7 +112,9 @@ def test_a_chunk_is_free_again_also_where_the_end_of_its_upload_cannot_be_record
 def test_frames_that_are_dropped_or_fail_to_copy_free_their_chunk(later, monkeypatch):
     ring, (frame,) = ring_of(streams.of("cpu"), depth=1), frames(1)
     for _ in range(3):
-        ring.drop(ring.copy([frame], later=later))
+        ring.copy([frame], later=later).drop()
+        abandoned = ring.copy([frame], later=later)
+        del abandoned
     plain = frame_ring.host_array
 
     def failing(frames, dtype):
@@ -121,8 +123,8 @@ def test_frames_that_are_dropped_or_fail_to_copy_free_their_chunk(later, monkeyp
     monkeypatch.setattr(frame_ring, "host_array", failing)
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
-            ring.copy([frame], later=later).chunk()
-    ring.drop(ring.copy([frame], later=True))
+            ring.copy([frame], later=later).take()
+    ring.copy([frame], later=True).drop()
     monkeypatch.undo()
     out = torch.full((1, 3, AT.height, AT.width), GREY / 255)
     put(ring, [frame], letterbox(), out)

@@ -73,7 +73,7 @@ class _Chunk:
 
 @dataclass(eq=False, slots=True)
 class Copied:
-    """Frames that are in a chunk, or about to be; to be sent, or dropped, once.
+    """Frames that are in a chunk, or about to be; to be sent once. What nobody sends frees its chunk.
 
     Args:
         shape: of the frames together.
@@ -81,16 +81,42 @@ class Copied:
 
     shape: tuple[int, ...]
     num_bytes: int
-    _chunk: _Chunk | Future[_Chunk]
+    _free: SimpleQueue[_Chunk]
+    _chunk: _Chunk | Future[_Chunk] | None
 
-    def chunk(self) -> _Chunk:
-        """The chunk, with the frames in it. Waits for them; raises what copying them raised."""
-        return self._chunk.result() if isinstance(self._chunk, Future) else self._chunk
+    def wait(self) -> None:
+        """Waits until the frames are copied; raises what copying them raised."""
+        if isinstance(self._chunk, Future):
+            self._chunk.result()
+
+    def take(self) -> _Chunk:
+        """The chunk, which the caller has to free from now on. Waits and raises as `wait`."""
+        chunk = self._chunk
+        assert chunk is not None
+        taken = chunk.result() if isinstance(chunk, Future) else chunk
+        self._chunk = None
+        return taken
+
+    def drop(self) -> None:
+        """Frees the chunk, once the frames are copied; waits for nothing."""
+        chunk, self._chunk = self._chunk, None
+        if isinstance(chunk, Future):
+            chunk.add_done_callback(partial(_free_copied, self._free))
+        elif chunk is not None:
+            self._free.put(chunk)
+
+    # Its owner may be interrupted between any two lines.
+    __del__ = drop
+
+
+def _free_copied(free: SimpleQueue[_Chunk], copying: Future[_Chunk]) -> None:
+    if copying.exception() is None:
+        free.put(copying.result())
 
 
 class FrameRing:
-    """Puts frames into network inputs, through `depth` chunks. `copy` and `drop` are thread-safe; for `send` its owner
-    holds a lock, but not while it waits for a chunk: another thread may need the lock to free one.
+    """Puts frames into network inputs, through `depth` chunks. Its owner holds a lock for `copy` and another one
+    for `send`, but this not while it waits for frames to be copied: others may need it to free a chunk.
 
     Args:
         device_streams: of the device.
@@ -130,9 +156,9 @@ class FrameRing:
         """
         source = host_array(list(frames), torch.uint8)
         if not later and (self._newest is None or self._newest.done()):
-            return Copied(source.shape, source.num_bytes, self._filled(source))
+            return Copied(source.shape, source.num_bytes, self._free, self._filled(source))
         self._newest = self._copier.submit(partial(self._filled_later, source))
-        return Copied(source.shape, source.num_bytes, self._newest)
+        return Copied(source.shape, source.num_bytes, self._free, self._newest)
 
     def _filled_later(self, source: HostArray) -> _Chunk:
         with host_threads.fewer():
@@ -148,14 +174,6 @@ class FrameRing:
             raise
         return chunk
 
-    def drop(self, copied: Copied) -> None:
-        """Frees the chunk of frames that are not sent."""
-        try:
-            chunk = copied.chunk()
-        except Exception:
-            return  # it was freed then
-        self._free.put(chunk)
-
     def send(self, copied: Copied, letterbox: Letterbox, region: Tensor, *, stream: Stream) -> None:
         """Uploads and resizes frames that are copied; waits only for the capture of a size that is new.
 
@@ -165,7 +183,7 @@ class FrameRing:
             region: where the pictures belong, see `Letterbox.region`.
             stream: the current one, always the same.
         """
-        chunk = copied.chunk()
+        chunk = copied.take()
         try:
             self._prepare(letterbox)
             chunk.is_used = True

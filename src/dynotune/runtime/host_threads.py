@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from pathlib import Path
 import torch
 
 __all__ = ["fewer"]
+
+_OPENMP = re.compile(r"lib(g|i|)omp\d?[-.]")  # of GNU, Intel and LLVM
 
 # A parallel copy ends with its slowest thread: one that shares a core with a thread that launches, or waits, holds up
 # all others. On 16 cores 10 threads were fastest, and 16, beside one that spins, slower by far.
@@ -45,7 +48,7 @@ def _openmp() -> ctypes.CDLL | None:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return None
-    for path in sorted({line.split(maxsplit=5)[-1] for line in lines if "omp" in line.rpartition("/")[2]}):
+    for path in sorted({line.split(maxsplit=5)[-1] for line in lines if _OPENMP.match(line.rpartition("/")[2])}):
         try:
             library = ctypes.CDLL(path)
             library.omp_set_num_threads(before + 1)

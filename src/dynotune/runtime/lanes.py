@@ -234,7 +234,7 @@ class Lanes:
         try:
             while batch.parts:
                 if (copied := batch.parts[0].copied) is not None:
-                    copied.chunk()
+                    copied.wait()
                 with self._launching, _without_gradients(), self.device_streams.on(self._before):
                     self.lifetime.check()
                     if batch.given is not None:
@@ -324,7 +324,7 @@ class Lanes:
         """Gives a batch's buffers back without a result, once nothing works on them any more."""
         while batch.parts:
             if (copied := batch.parts.pop(0).copied) is not None:
-                self.ring.drop(copied)
+                copied.drop()
         self._drain()
         with self._state:
             batch.network.give_lane(batch.lane)

@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from dynotune.doctor import Seen, examine
+from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loader
+from dynotune.schema.observation import Loader, Observation
 from dynotune.schema.trace_summary import Called, HostTime, Place
 
 from .devices import (
@@ -168,6 +170,23 @@ def test_only_loops_of_the_program_itself_count():
 
 
 # Threads
+
+
+def of_one_thread(observation: Observation) -> Finding | None:
+    """Of rules on the machine, what is said of a single thread."""
+    return next((one for one in examine(Seen(observation), "machine")[0] if one.id == "omp-threads-1"), None)
+
+
+def test_a_model_on_the_cpu_that_was_told_to_use_one_thread():
+    facts: Any = {"window.tree_cpu_s_per_s": 1.1}
+    finding = of_one_thread(on_cpu(live={"live.num_threads": 1}, shares={"host": 0.2}, facts=facts))
+    assert finding is not None
+    assert (finding.share, settings(finding)) == (pytest.approx(0.8 * 7 / 8), ["host.num_threads=8"])
+    assert "told to use one thread" in finding.claim
+    assert of_one_thread(on_cpu(live={"live.num_threads": 2}, facts=facts)) is None
+    # Others use the cores; or the model is not on the CPU.
+    assert of_one_thread(on_cpu(live={"live.num_threads": 1}, facts={"window.tree_cpu_s_per_s": 8.0})) is None
+    assert of_one_thread(on_gpu(live={"live.num_threads": 1}, facts=facts)) is None
 
 
 def test_more_threads_than_cores():

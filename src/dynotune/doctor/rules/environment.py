@@ -86,33 +86,35 @@ def no_memory_caching_on(seen: Seen) -> Iterator[Finding]:
 def omp_threads_1(seen: Seen) -> Iterator[Finding]:
     """Operators on the CPU run in one thread, though there are more cores.
 
-    Sees: OMP_NUM_THREADS is 1 and the process may use more cores than that for itself. torchrun sets it where it is
-    unset and several processes start; so does Ultralytics.
+    Sees: OMP_NUM_THREADS is 1 and the process may use more cores than that for itself; torchrun sets it where it is
+    unset and several processes start, and so does Ultralytics. Or a model on the CPU runs in one thread of torch.
 
     Costs: operators that run on the CPU take as long as one core needs. For a model on the CPU at most the part of its
     operators that the other cores could take over; for one on the GPU, collation and augmentation in the main process.
 
     Wrong when: operators are too small to be split, or other processes keep the cores busy.
     """
-    if (seen.variable("OMP_NUM_THREADS") or "").strip() != "1":
+    by_variable = (seen.variable("OMP_NUM_THREADS") or "").strip() == "1"
+    on_cpu = not isinstance(seen.observation.processes, Unknown) and not seen.uses_cuda
+    threads = known_number(seen, "live.num_threads")
+    if not (threads in (None, 1) if by_variable else on_cpu and threads == 1):
         return
     ranks = whole_number(seen.variable("LOCAL_WORLD_SIZE")) or 1
     if not isinstance(seen.observation.processes, Unknown):
         ranks = max(ranks, len(seen.observation.processes))
     cores = int(seen.number("host.num_cores")) // ranks
-    if cores <= 1 or (known_number(seen, "live.num_threads") or 1) > 1:
-        return
-    if (known_number(seen, "window.tree_cpu_s_per_s") or 0.0) >= policy.USED_UP * cores * ranks:
+    if cores <= 1 or (known_number(seen, "window.tree_cpu_s_per_s") or 0.0) >= policy.USED_UP * cores * ranks:
         return
     parts = shares(seen)
-    on_cpu = not isinstance(seen.observation.processes, Unknown) and not seen.uses_cuda
     bound = parts.device * (1 - 1 / cores) if parts is not None and on_cpu else None
     otherwise: Severity = "medium" if on_cpu or no_gpu(seen) else "low"
     share, severity = bounded(seen, bound, otherwise)
+    what = "OMP_NUM_THREADS is 1" if by_variable else "torch was told to use one thread"
+    each = Setting("env.OMP_NUM_THREADS", str(cores)) if by_variable else Setting("host.num_threads", cores)
     yield Finding(
         id="omp-threads-1",
         severity=otherwise if bound is None else severity,
-        claim=f"OMP_NUM_THREADS is 1: operators on the CPU use one core of {cores}.",
+        claim=f"{what}: operators on the CPU use one core of {cores}.",
         share=share,
         evidence=[
             *told(seen, "OMP_NUM_THREADS"),
@@ -120,7 +122,7 @@ def omp_threads_1(seen: Seen) -> Iterator[Finding]:
             *mentioned(seen, "live.num_threads"),
         ],
         where=place_of(seen, "OMP_NUM_THREADS"),
-        candidates=[Setting("env.OMP_NUM_THREADS", str(cores))],
+        candidates=[each],
         remedy="Set it to the cores that each rank may use, loader workers taken off.",
     )
 

@@ -173,6 +173,33 @@ def test_loading_in_the_process_is_unknown_without_the_number_of_cores():
     assert lacks(waits(0.6, loader(0), facts={}), "num-workers-zero") == ["host.num_cores"]
 
 
+CROWDED: dict[str, Any] = {"host.num_cores": 2, "window.tree_cpu_s_per_s": 1.96}
+
+
+def crowded(waited: float = 0.66, **made: Any) -> Observation:
+    """A model on the CPU, two workers that compute 60 ms of each step's 100 and are ahead, and two cores."""
+    usual = {"fetch_s": 0.11, "longest_s": 0.13, "cpu_s": 0.06, "busy_share": 0.58, "collate_s": 0.0}
+    return waits(
+        0.05, loader(2, loading=loading(**(usual | made))), facts=CROWDED, live={"live.core_wait_s_per_s": waited}
+    )
+
+
+def test_workers_that_take_cores_from_operators_cost_what_they_compute_at_most():
+    finding = found(crowded())["loader-bound"]
+    assert (finding.severity, finding.share) == ("high", pytest.approx(0.6))
+    assert "wait for cores that workers use" in finding.claim
+    assert found(crowded(waited=0.3))["loader-bound"].share == pytest.approx(0.3)
+    # Nobody waits for a core, or hardly anything is computed: what is waited for is the loader, or nothing.
+    for quiet in (crowded(waited=0.01), crowded(cpu_s=0.002)):
+        assert "waits 5% of its time" in found(quiet)["loader-bound"].claim
+
+
+def test_collating_in_workers_that_take_cores_from_operators_is_named():
+    finding = found(crowded(collate_s=0.11))["collate-heavy"]
+    assert (finding.severity, finding.also) == ("high", ["loader-bound"])
+    assert finding.share == pytest.approx(0.6)
+
+
 def test_more_workers_than_cores():
     finding = found(waits(0.2, loader(16)))["num-workers-too-many"]
     assert (finding.severity, finding.share, finding.also) == ("high", 0.2, ["loader-bound"])

@@ -107,12 +107,12 @@ def _folded(found: Sequence[Finding]) -> list[Finding]:
     """Without those that another one explains for the most part: they stand in its `also`."""
     explained: dict[str, list[str]] = {}
     for finding in found:
-        for general in found:
-            if general.id in _rules[finding.id].explains and _is_most_of(finding, general):
-                explained.setdefault(finding.id, []).append(general.id)
+        order = _rules[finding.id].explains
+        generals = (general.id for general in found if general.id in order and _is_most_of(finding, general))
+        explained[finding.id] = sorted(generals, key=order.index)
     gone = {general for ids in explained.values() for general in ids}
     left = [finding for finding in found if finding.id not in gone]
-    return [msgspec.structs.replace(finding, also=explained.get(finding.id, [])) for finding in left]
+    return [msgspec.structs.replace(finding, also=explained[finding.id]) for finding in left]
 
 
 def _is_most_of(finding: Finding, general: Finding) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
+from dynotune.doctor.loaders import loading_of, main_loader, steady_wait, taken_by_workers
 from dynotune.doctor.registry import rule
-from dynotune.doctor.rules.loader import loading_of, main_loader, steady_wait
 from dynotune.doctor.seen import Seen
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
@@ -17,18 +17,18 @@ from dynotune.schema.observation import Loader, Loading
 def collate_heavy(seen: Seen) -> Iterator[Finding]:
     """Putting samples together takes much of the loading.
 
-    Sees: the program waits for its loader, and a large part of the time that a batch takes to make lies in the
-    collate function.
+    Sees: the program waits for its loader, or operators for cores that workers use, and a large part of the time that a
+    batch takes to make lies in the collate function.
 
-    Costs: at most the wait, in the proportion of that part.
+    Costs: at most that wait, in the proportion of that part.
 
     Wrong when: samples are lazy, and collating is what reads or decodes them.
     """
     loader = main_loader(seen)
-    if loader is None or (waited := steady_wait(seen, loader)) < policy.LEAST_SHARE:
+    if loader is None or _lost(seen, loader) < policy.LEAST_SHARE:
         return
     loading = loading_of(loader)
-    share = _saved(loading, loading.collate_s, waited)
+    share = _saved(seen, loader, loading.collate_s)
     if loading.collate_s < policy.LARGE_PART * loading.fetch_s or share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -49,18 +49,18 @@ def collate_heavy(seen: Seen) -> Iterator[Finding]:
 def decode_bound(seen: Seen) -> Iterator[Finding]:
     """Decoding images or sound takes most of the loading.
 
-    Sees: the program waits for its loader, and a large part of the time that a batch takes to make lies in a decoder
-    that is known (Pillow, OpenCV, torchvision, TurboJPEG, soundfile and others).
+    Sees: the program waits for its loader, or operators for cores that workers use, and a large part of the time that a
+    batch takes to make lies in a decoder that is known (Pillow, OpenCV, torchvision, TurboJPEG, soundfile and others).
 
-    Costs: at most the wait, in the proportion of that part.
+    Costs: at most that wait, in the proportion of that part.
 
     Wrong when: the decoder waits for the file's bytes rather than decodes them.
     """
     loader = main_loader(seen)
-    if loader is None or (waited := steady_wait(seen, loader)) < policy.LEAST_SHARE:
+    if loader is None or _lost(seen, loader) < policy.LEAST_SHARE:
         return
     loading = loading_of(loader)
-    share = _saved(loading, loading.decode_s, waited)
+    share = _saved(seen, loader, loading.decode_s)
     if loading.decode_s < policy.LARGE_PART * loading.fetch_s or share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -158,16 +158,23 @@ def last_batch_shape(seen: Seen) -> Iterator[Finding]:
     )
 
 
-def _saved(loading: Loading, part_s: float, waited: float) -> float:
+def _lost(seen: Seen, loader: Loader) -> float:
+    return max(steady_wait(seen, loader), taken_by_workers(seen, loader))
+
+
+def _saved(seen: Seen, loader: Loader, part_s: float) -> float:
     """Share of a step without that part of making batches.
 
     In the process itself the wait shrinks in proportion; workers, if busy, make batches that much faster. Workers that
-    rest are ahead: then batches are waited for because they are handed over, or take turns with the program at a core.
+    rest are ahead: then batches are waited for because they are handed over, or take turns with the program at a core;
+    but what they compute may take cores from operators.
     """
+    loading, waited = loading_of(loader), steady_wait(seen, loader)
     part = min(1.0, part_s / loading.fetch_s) if loading.fetch_s else 0.0
-    if loading.busy_share is not None and loading.busy_share < policy.WORKERS_REST:
-        return 0.0
-    return waited * part if loading.busy_share is None else min(waited, loading.busy_share * part)
+    if loading.busy_share is None:
+        return waited * part
+    sooner = 0.0 if loading.busy_share < policy.WORKERS_REST else min(waited, loading.busy_share * part)
+    return max(sooner, taken_by_workers(seen, loader) * part)
 
 
 def _part(loading: Loading, part_s: float, where: str) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
+from dynotune.doctor.loaders import starts_workers_each_epoch
 from dynotune.doctor.registry import rule
-from dynotune.doctor.rules.loader import starts_workers_each_epoch
 from dynotune.doctor.seen import Seen, needs
 from dynotune.schema.diagnosis import Finding, Kind, Severity
 from dynotune.schema.facts import Unknown

@@ -6,7 +6,16 @@ import math
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import unless_waited
+from dynotune.doctor.loaders import (
+    epoch_starts,
+    first_batch_s,
+    loading_of,
+    main_loader,
+    num_ranks,
+    starts_workers_each_epoch,
+    steady_wait,
+    taken_by_workers,
+)
 from dynotune.doctor.machine import known_number
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
@@ -25,7 +34,8 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
     idle time while the program is inside the loader; without one, the time inside the loader. What the starts of
     epochs cost where workers begin anew is left to `persistent-workers`.
 
-    Costs: all of that share, if batches were always ready.
+    Costs: all of that share, if batches were always ready. Where operators run on the CPU and wait for cores that
+    workers use, at most the time in which workers compute.
 
     Wrong when: the window began with a cold page cache and later epochs read from memory. A wait as short as handing
     a batch over takes is of low severity, whatever its share; so is one without a device where the command uses up its
@@ -34,6 +44,9 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
     """
     loader = main_loader(seen)
     share = steady_wait(seen, loader)
+    if loader is not None and (taken := taken_by_workers(seen, loader)) > max(share, policy.LEAST_SHARE):
+        yield _crowded(seen, loader, taken)
+        return
     if share < policy.LEAST_SHARE:
         return
     losses = seen.losses("loader-bound")
@@ -65,6 +78,23 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
         where=losses[0].where if losses else loader.place if loader is not None else Place(),
         candidates=candidates,
         remedy=remedy,
+    )
+
+
+def _crowded(seen: Seen, loader: Loader, taken: float) -> Finding:
+    cores = int(seen.number("host.num_cores"))
+    return Finding(
+        id="loader-bound",
+        severity=policy.severity(taken),
+        claim=f"Operators wait for cores that workers use, for {taken:.0%} of a step at most.",
+        share=taken,
+        evidence=[
+            _in_words(loader),
+            *_making(loader),
+            f"threads that are ready to run wait {seen.number('live.core_wait_s_per_s'):.2g} s a second for a core",
+        ],
+        where=loader.place,
+        remedy=f"Make batches cheaper to load, or beforehand: operators and workers share {cores} cores.",
     )
 
 
@@ -137,7 +167,7 @@ def num_workers_too_many(seen: Seen) -> Iterator[Finding]:
     loader = main_loader(seen)
     if loader is None or not loader.num_workers:
         return
-    ranks, cores = _num_ranks(seen), int(seen.number("host.num_cores"))
+    ranks, cores = num_ranks(seen), int(seen.number("host.num_cores"))
     if loader.num_workers * ranks <= cores:
         return
     loading = loader.loading
@@ -172,7 +202,7 @@ def persistent_workers(seen: Seen) -> Iterator[Finding]:
     loader = main_loader(seen)
     if loader is None or not starts_workers_each_epoch(seen, loader):
         return
-    share = epoch_starts(seen, _first_batch_s(loader))
+    share = epoch_starts(seen, first_batch_s(loader))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -203,7 +233,7 @@ def mp_context(seen: Seen) -> Iterator[Finding]:
         return
     if loader.context not in ("spawn", "forkserver"):
         return
-    share = epoch_starts(seen, max(_first_batch_s(loader), policy.FORK_S * loader.num_workers))
+    share = epoch_starts(seen, max(first_batch_s(loader), policy.FORK_S * loader.num_workers))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -257,21 +287,6 @@ def prefetch_factor(seen: Seen) -> Iterator[Finding]:
 # What the rules share
 
 
-def main_loader(seen: Seen) -> Loader | None:
-    """The first of those that the steps draw from; None where the program draws from none of torch's."""
-    return seen.loaders[0] if seen.loaders else None
-
-
-def loading_of(loader: Loader) -> Loading:
-    """
-    Raises:
-        Missing: making its batches was not timed.
-    """
-    if isinstance(loader.loading, Unknown):
-        raise Missing("what making batches takes", loader.loading.reason)
-    return loader.loading
-
-
 def _always_ready(seen: Seen, loader: Loader, loading: Loading) -> bool:
     """Whether workers would keep up even if every batch took as long as the longest.
 
@@ -284,52 +299,6 @@ def _always_ready(seen: Seen, loader: Loader, loading: Loading) -> bool:
         return False
     busy = loading.busy_share * timing.step_s / at_work_s
     return busy * loading.longest_s <= loading.fetch_s
-
-
-def steady_wait(seen: Seen, loader: Loader | None) -> float:
-    """Share of a step that waits for the loader, the starts of epochs by new workers aside."""
-    wait = seen.attribution.shares.input
-    if loader is None or not loader.num_workers or loader.persistent_workers or wait < policy.LEAST_SHARE:
-        return wait
-    try:
-        return max(0.0, wait - epoch_starts(seen))
-    except Missing:
-        return wait
-
-
-def starts_workers_each_epoch(seen: Seen, loader: Loader) -> bool:
-    """Whether each epoch begins with new workers. A loader of somebody's own may keep an iterator that never ends."""
-    if not loader.num_workers or loader.persistent_workers:
-        return False
-    timing = seen.timing
-    if not loader.num_batches or not loader.batch_size or timing.samples_per_s is None:
-        return True
-    num_drawn = timing.samples_per_s * timing.window_s / loader.batch_size / _num_ranks(seen)
-    # Between so many begins, and before and behind them, lie no more batches than these.
-    return num_drawn <= loader.num_batches * (timing.num_epochs + 1)
-
-
-def epoch_starts(seen: Seen, needed_s: float = 0.0) -> float:
-    """Share of the window that steps at the begin of an epoch take beyond others and what they need at least.
-
-    At most what a device waits: it goes on with what is queued.
-    """
-    timing = seen.timing
-    if not timing.num_epochs or timing.epoch_begin_s is None:
-        return 0.0
-    usual_s = timing.median_step_s if timing.usual_s is None else timing.usual_s
-    extra_s = timing.epoch_begin_s - usual_s - needed_s
-    return unless_waited(seen, min(1.0, max(0.0, timing.num_epochs * extra_s / timing.window_s)))
-
-
-def _first_batch_s(loader: Loader) -> float:
-    """What an epoch's first batch takes, whoever makes it: nothing is made ahead of it."""
-    return 0.0 if isinstance(loader.loading, Unknown) else loader.loading.fetch_s
-
-
-def _num_ranks(seen: Seen) -> int:
-    """Processes of this machine that have a loader with workers of their own."""
-    return max(1, len(seen.processes))
 
 
 def _cores_left(seen: Seen) -> bool:
@@ -346,14 +315,14 @@ def _hidden_by_workers(seen: Seen, loader: Loader, wait: float) -> float:
     loading = loader.loading
     if isinstance(loading, Unknown) or not loading.fetch_s:
         return 1.0 - rest
-    cores = max(1, int(seen.number("host.num_cores")) // _num_ranks(seen))
+    cores = max(1, int(seen.number("host.num_cores")) // num_ranks(seen))
     busy = wait * min(1.0, loading.cpu_s / loading.fetch_s)
     return 1.0 - max(rest, (1.0 - wait + busy) / cores)
 
 
 def _more_workers(seen: Seen, loader: Loader) -> list[Setting]:
     """So many workers that batches come as fast as they are used, and twice that, within the cores of a rank."""
-    cores = max(1, int(seen.number("host.num_cores")) // _num_ranks(seen))
+    cores = max(1, int(seen.number("host.num_cores")) // num_ranks(seen))
     wait = min(seen.attribution.shares.input, 0.99)
     makers = max(1, loader.num_workers)
     needed = math.ceil(makers / (1.0 - wait)) if loader.num_workers else math.ceil(wait / (1.0 - wait)) + 1

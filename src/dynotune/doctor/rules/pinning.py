@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
+from dynotune.doctor.loaders import main_loader
 from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.rules.loader import main_loader
 from dynotune.doctor.rules.transfer import NO_WAIT, calls_per_step, is_pinned, place_of, to_device
 from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding

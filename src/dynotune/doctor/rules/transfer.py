@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
+from dynotune.doctor.loaders import main_loader
 from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.rules.loader import main_loader
 from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown

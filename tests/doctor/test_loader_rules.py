@@ -190,8 +190,15 @@ def test_workers_that_take_cores_from_operators_cost_what_they_compute_at_most()
     assert "wait for cores that workers use" in finding.claim
     assert found(crowded(waited=0.3))["loader-bound"].share == pytest.approx(0.3)
     # Nobody waits for a core, or hardly anything is computed: what is waited for is the loader, or nothing.
-    for quiet in (crowded(waited=0.01), crowded(cpu_s=0.002)):
+    for quiet in (crowded(waited=0.1), crowded(cpu_s=0.01)):
         assert "waits 5% of its time" in found(quiet)["loader-bound"].claim
+
+
+def test_too_many_workers_that_take_cores_from_operators_explain_that():
+    made = loading(fetch_s=0.11, longest_s=0.13, cpu_s=0.06, busy_share=0.2)
+    finding = found(waits(0.05, loader(4, loading=made), facts=CROWDED, live={"live.core_wait_s_per_s": 0.66}))
+    assert finding["num-workers-too-many"].share == pytest.approx(0.6)
+    assert finding["num-workers-too-many"].also == ["loader-bound"]
 
 
 def test_collating_in_workers_that_take_cores_from_operators_is_named():

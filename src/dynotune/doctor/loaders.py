@@ -88,4 +88,5 @@ def taken_by_workers(seen: Seen, loader: Loader | None) -> float:
     samples = (timing.samples_per_s or 0.0) * timing.step_s
     num_batches = samples / loader.batch_size if samples and loader.batch_size else 1.0
     computed = loader.loading.cpu_s * num_batches / timing.step_s
-    return min(seen.attribution.shares.device, computed, waited)
+    taken = min(seen.attribution.shares.device, computed, waited)
+    return taken if taken >= policy.CROWDED else 0.0

@@ -186,6 +186,8 @@ SHORT_OPERATOR_S = 50e-6
 OVERSUBSCRIBED = 1.25
 """Threads of torch over cores; with as many threads as cores, nothing waits for another. And of the time in which
 threads run or are ready to, over that in which they run."""
+CROWDED = 0.2
+"""Of a step, while workers compute and operators wait for a core: less is what any loader takes on the CPU."""
 CORES_BUSY = 0.7
 """Of the cores, others' work included: below it threads do not wait for one."""
 RECORDING_OPERATOR_S = 3e-6

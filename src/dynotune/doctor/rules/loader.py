@@ -44,7 +44,7 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
     """
     loader = main_loader(seen)
     share = steady_wait(seen, loader)
-    if loader is not None and (taken := taken_by_workers(seen, loader)) > max(share, policy.LEAST_SHARE):
+    if loader is not None and (taken := taken_by_workers(seen, loader)) > share:
         yield _crowded(seen, loader, taken)
         return
     if share < policy.LEAST_SHARE:
@@ -159,8 +159,8 @@ def num_workers_too_many(seen: Seen) -> Iterator[Finding]:
 
     Sees: the loader's workers, times the ranks on this machine, outnumber the cores that affinity and quota allow.
 
-    Costs: at most the wait for the loader; what crowded cores cost beside it only a comparison tells. Each worker
-    also takes memory and time to start.
+    Costs: at most the wait for the loader, or of operators on the CPU for cores that workers use; what crowded cores
+    cost beside it only a comparison tells. Each worker also takes memory and time to start.
 
     Wrong when: workers wait for disk or network rather than compute.
     """
@@ -173,7 +173,7 @@ def num_workers_too_many(seen: Seen) -> Iterator[Finding]:
     loading = loader.loading
     if not isinstance(loading, Unknown) and loading.cpu_s < policy.LARGE_PART * loading.fetch_s and _cores_left(seen):
         return  # they wait for something else, and nobody is in their way
-    wait = seen.attribution.shares.input
+    wait = max(seen.attribution.shares.input, taken_by_workers(seen, loader))
     lost = wait >= policy.LEAST_SHARE
     fewer = max(1, cores // ranks)
     yield Finding(

@@ -290,6 +290,12 @@ def test_uneven_batches_want_more_of_them_ahead():
         assert "prefetch-factor" not in found(waits(0.1, loader(2, loading=other)))
 
 
+def test_uneven_batches_want_no_more_ahead_where_operators_need_the_cores_themselves():
+    uneven, used = loader(2, loading=loading(busy_share=0.5, longest_s=0.4)), CORES | {"window.tree_cpu_s_per_s": 7.5}
+    assert "prefetch-factor" not in found(waits(0.1, uneven, facts=used))
+    assert "prefetch-factor" in found(waits(0.1, uneven, facts=CORES | {"window.tree_cpu_s_per_s": 4.0}))
+
+
 def test_uneven_batches_that_come_in_time_all_the_same_want_no_more_ahead():
     uneven = loader(1, loading=loading(fetch_s=0.01, longest_s=0.04, busy_share=0.06))
     waiting = waits(0.1, uneven)

@@ -253,7 +253,7 @@ def prefetch_factor(seen: Seen) -> Iterator[Finding]:
     """Batches take unevenly long to make, and too few are made ahead.
 
     Sees: the program waits although the workers have time left, and the longest batch took several times the mean, so
-    long that workers would not keep up if each batch did.
+    long that workers would not keep up if each batch did. Of a model on the CPU only where cores are left.
 
     Costs: the wait, if enough batches were ready, and at most what a batch takes to make on average: all slow ones
     together take no longer.
@@ -270,6 +270,8 @@ def prefetch_factor(seen: Seen) -> Iterator[Finding]:
     uneven = loading.fetch_s / seen.timing.step_s
     if uneven < share / 2 or _always_ready(seen, loader, loading):
         return  # most of the wait is for something else
+    if not seen.uses_cuda and _uses_up_processors(seen):
+        return  # what is made ahead takes a core from what is made now
     share = min(share, uneven)
     ahead = loader.prefetch_factor or 2
     yield Finding(

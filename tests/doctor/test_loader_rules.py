@@ -176,12 +176,13 @@ def test_loading_in_the_process_is_unknown_without_the_number_of_cores():
 CROWDED: dict[str, Any] = {"host.num_cores": 2, "window.tree_cpu_s_per_s": 1.96}
 
 
-def crowded(waited: float = 0.66, **made: Any) -> Observation:
+def crowded(waited: float = 0.66, samples_per_s: float | None = 80.0, **made: Any) -> Observation:
     """A model on the CPU, two workers that compute 60 ms of each step's 100 and are ahead, and two cores."""
     usual = {"fetch_s": 0.11, "longest_s": 0.13, "cpu_s": 0.06, "busy_share": 0.58, "collate_s": 0.0}
     return waits(
-        0.05, loader(2, loading=loading(**(usual | made))), facts=CROWDED, live={"live.core_wait_s_per_s": waited}
-    )
+        0.05, loader(2, loading=loading(**(usual | made))), facts=CROWDED, live={"live.core_wait_s_per_s": waited},
+        timed=timing(wait_s=0.005, samples_per_s=samples_per_s),
+    )  # fmt: skip
 
 
 def test_workers_that_take_cores_from_operators_cost_what_they_compute_at_most():
@@ -190,13 +191,14 @@ def test_workers_that_take_cores_from_operators_cost_what_they_compute_at_most()
     assert "wait for cores that workers use" in finding.claim
     assert found(crowded(waited=0.3))["loader-bound"].share == pytest.approx(0.3)
     # Nobody waits for a core, or hardly anything is computed: what is waited for is the loader, or nothing.
-    for quiet in (crowded(waited=0.1), crowded(cpu_s=0.01)):
+    for quiet in (crowded(waited=0.1), crowded(cpu_s=0.01), crowded(samples_per_s=None)):
         assert "waits 5% of its time" in found(quiet)["loader-bound"].claim
 
 
 def test_too_many_workers_that_take_cores_from_operators_explain_that():
     made = loading(fetch_s=0.11, longest_s=0.13, cpu_s=0.06, busy_share=0.2)
-    finding = found(waits(0.05, loader(4, loading=made), facts=CROWDED, live={"live.core_wait_s_per_s": 0.66}))
+    timed, live = timing(wait_s=0.005, samples_per_s=80.0), {"live.core_wait_s_per_s": 0.66}
+    finding = found(waits(0.05, loader(4, loading=made), facts=CROWDED, live=live, timed=timed))
     assert finding["num-workers-too-many"].share == pytest.approx(0.6)
     assert finding["num-workers-too-many"].also == ["loader-bound"]
 

@@ -41,12 +41,17 @@ def starts_workers_each_epoch(seen: Seen, loader: Loader) -> bool:
     """Whether each epoch begins with new workers. A loader of somebody's own may keep an iterator that never ends."""
     if not loader.num_workers or loader.persistent_workers:
         return False
-    timing = seen.timing
-    if not loader.num_batches or not loader.batch_size or timing.samples_per_s is None:
+    drawn_per_s, timing = _batches_per_s(seen, loader), seen.timing
+    if not loader.num_batches or drawn_per_s is None:
         return True
-    num_drawn = timing.samples_per_s * timing.window_s / loader.batch_size / num_ranks(seen)
     # Between so many begins, and before and behind them, lie no more batches than these.
-    return num_drawn <= loader.num_batches * (timing.num_epochs + 1)
+    return drawn_per_s * timing.window_s / num_ranks(seen) <= loader.num_batches * (timing.num_epochs + 1)
+
+
+def _batches_per_s(seen: Seen, loader: Loader) -> float | None:
+    """Of all ranks; None where it is not known."""
+    samples_per_s = seen.timing.samples_per_s
+    return samples_per_s / loader.batch_size if samples_per_s is not None and loader.batch_size else None
 
 
 def epoch_starts(seen: Seen, needed_s: float = 0.0) -> float:
@@ -76,17 +81,14 @@ def taken_by_workers(seen: Seen, loader: Loader | None) -> float:
     """Share of a step in which operators on the CPU wait for cores that the loader's workers use, at most.
 
     No more than the workers compute, and no more than threads that are ready to run wait for a core: an operator ends
-    with its last thread.
+    with its last thread. 0 where that is too little to tell, or not known: then only the wait for batches is judged.
     """
     if loader is None or not loader.num_workers or seen.uses_cuda or isinstance(loader.loading, Unknown):
         return 0.0
     names = ("window.tree_cpu_s_per_s", "host.num_cores", "live.core_wait_s_per_s")
     used, cores, waited = (known_number(seen, name) for name in names)
-    if used is None or cores is None or waited is None or used < policy.USED_UP * cores:
+    made_per_s = _batches_per_s(seen, loader)
+    if used is None or cores is None or waited is None or made_per_s is None or used < policy.USED_UP * cores:
         return 0.0
-    timing = seen.timing
-    samples = (timing.samples_per_s or 0.0) * timing.step_s
-    num_batches = samples / loader.batch_size if samples and loader.batch_size else 1.0
-    computed = loader.loading.cpu_s * num_batches / timing.step_s
-    taken = min(seen.attribution.shares.device, computed, waited)
+    taken = min(seen.attribution.shares.device, loader.loading.cpu_s * made_per_s, waited)
     return taken if taken >= policy.CROWDED else 0.0

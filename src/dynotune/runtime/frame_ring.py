@@ -80,7 +80,6 @@ class Copied:
     """
 
     shape: tuple[int, ...]
-    num_bytes: int
     _free: SimpleQueue[_Chunk]
     _chunk: _Chunk | Future[_Chunk] | None
 
@@ -156,9 +155,9 @@ class FrameRing:
         """
         source = host_array(list(frames), torch.uint8)
         if not later and (self._newest is None or self._newest.done()):
-            return Copied(source.shape, source.num_bytes, self._free, self._filled(source))
+            return Copied(source.shape, self._free, self._filled(source))
         self._newest = self._copier.submit(partial(self._filled_later, source))
-        return Copied(source.shape, source.num_bytes, self._free, self._newest)
+        return Copied(source.shape, self._free, self._newest)
 
     def _filled_later(self, source: HostArray) -> _Chunk:
         with host_threads.fewer():
@@ -203,7 +202,7 @@ class FrameRing:
                 self._free.put(chunk)
         with self._counting:
             self._num_puts += 1
-            self._num_bytes += copied.num_bytes
+            self._num_bytes += num_bytes_of(copied.shape, torch.uint8)
 
     def _prepare(self, letterbox: Letterbox) -> None:
         """Captures upload and resize of frames of this size, once, if there is room for more graphs."""

@@ -106,8 +106,20 @@ class Letterbox:
         return [self._pixels, self._weights]
 
     def __call__(self, frames: Tensor, out: Tensor, *, pads: bool = True) -> Tensor:
-        """Letterbox `frames` into `out`: `picture`, then `place`."""
-        return self.place(self.picture(frames), out, pads=pads)
+        """Letterbox `frames` into `out`.
+
+        Args:
+            frames: see `picture`.
+            out: `[B, 3, height, width]` of a floating dtype and any layout.
+            pads: fill what is around the picture too; it may be there from the last frames of this size.
+
+        Returns:
+            `out`.
+        """
+        if pads:
+            self.pad(out)
+        self.region(out).copy_(self.picture(frames))
+        return out
 
     def picture(self, frames: Tensor) -> Tensor:
         """Frames, resized.
@@ -125,22 +137,6 @@ class Letterbox:
         if self._swap:
             mixed = mixed.flip(-1)
         return mixed.view(batch, at.resized_height, at.resized_width, 3).permute(0, 3, 1, 2)
-
-    def place(self, picture: Tensor, out: Tensor, *, pads: bool = True) -> Tensor:
-        """Put what `picture` made into `out`.
-
-        Args:
-            picture: see there.
-            out: `[B, 3, height, width]` of a floating dtype and any layout.
-            pads: fill what is around the picture too; it may be there from the last frames of this size.
-
-        Returns:
-            `out`.
-        """
-        if pads:
-            self.pad(out)
-        self.region(out).copy_(picture)
-        return out
 
     def pad(self, out: Tensor) -> None:
         """Fill all of `out` with what stands around a picture, where something does."""

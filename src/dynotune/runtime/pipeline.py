@@ -1,4 +1,4 @@
-"""Batches through three threads at once: one reads and uploads, one launches, the caller's takes results.
+"""Batches through three threads at once: one reads and copies, one launches, the caller's takes results.
 
     source ─▶ [reader: read, copy] ─▶ [launcher: upload, letterbox, forward, NMS] ─▶ [caller: results]
 

@@ -24,6 +24,7 @@ from detector_bench import Bench, groups, memory, per_second, quantiles, stats_o
 from detector_streams import serve, soak
 from hardware import RESULTS, describe, without_places
 
+from dynotune.runtime.letterbox import place, rows_read
 from dynotune.runtime.vision import Detector
 
 SIZES = {
@@ -102,24 +103,38 @@ def throughput(bench: Bench) -> dict[str, Any]:
             "rounds": values,
             "over_ultralytics": {name: best / rate for name, rate in others.items()},
             "limits_images_per_s": bounds,
-            "stream_over_limit": middle["stream"] / min(bounds.values()),
+            "stream_over_limit": {kind: middle["stream"] / min(those.values()) for kind, those in bounds.items()},
             "detector": stats_of(detector),
         }
     return found
 
 
-def limits(bench: Bench, batch: int) -> dict[str, float]:
-    """What each part alone allows, images a second."""
-    frame_bytes = bench.frames[0].nbytes
-    buffer = torch.empty(frame_bytes, dtype=torch.uint8, pin_memory=bench.cuda).view(bench.frames[0].shape)
+def limits(bench: Bench, batch: int) -> dict[str, dict[str, float]]:
+    """What each part alone allows, images a second: with whole frames, and with the rows of them that are read."""
+    whole = torch.from_numpy(bench.frames[0])
+    rows = rows_read(place(tuple(whole.shape[:2]), (bench.sizes["imgsz"], bench.sizes["imgsz"])))
+    kinds = {"whole frames": whole} | ({} if rows is None else {"rows that are read": whole[rows]})
+    found = {}
+    forward = forward_alone(bench, batch)
+    for kind, frame in kinds.items():
+        buffer = torch.empty(frame.shape, dtype=torch.uint8, pin_memory=bench.cuda)
 
-    def copy() -> int:
-        for frame in bench.frames:
-            buffer.copy_(torch.from_numpy(frame))
-        return len(bench.frames)
+        def copy(buffer: torch.Tensor = buffer, few: bool = kind != "whole frames") -> int:
+            for one in map(torch.from_numpy, bench.frames):
+                if few:
+                    torch.index_select(one, 0, rows, out=buffer)
+                else:
+                    buffer.copy_(one)
+            return len(bench.frames)
 
-    copy()
-    found = {"staging": max(per_second(copy) for _ in range(3))}
+        copy()
+        found[kind] = {"staging": max(per_second(copy) for _ in range(3)), "forward": forward}
+        if bench.cuda:
+            found[kind]["pcie"] = uploaded_bytes_per_s() / frame.numel()
+    return found
+
+
+def forward_alone(bench: Bench, batch: int) -> float:
     num, alone = 200 if bench.cuda else 10, bench.forward(batch)
 
     def forward() -> int:
@@ -130,20 +145,21 @@ def limits(bench: Bench, batch: int) -> dict[str, float]:
         return num * batch
 
     forward()
-    found["forward"] = max(per_second(forward) for _ in range(3))
-    if bench.cuda:
-        big = torch.empty(1 << 28, dtype=torch.uint8, pin_memory=True)
-        on_device = torch.empty_like(big, device="cuda")
+    return max(per_second(forward) for _ in range(3))
 
-        def upload() -> int:
-            for _ in range(4):
-                on_device.copy_(big, non_blocking=True)
-            torch.cuda.synchronize()
-            return 4 * big.numel() // frame_bytes
 
-        upload()
-        found["pcie"] = max(per_second(upload) for _ in range(3))
-    return found
+def uploaded_bytes_per_s() -> float:
+    big = torch.empty(1 << 28, dtype=torch.uint8, pin_memory=True)
+    on_device = torch.empty_like(big, device="cuda")
+
+    def upload() -> int:
+        for _ in range(4):
+            on_device.copy_(big, non_blocking=True)
+        torch.cuda.synchronize()
+        return 4 * big.numel()
+
+    upload()
+    return max(per_second(upload) for _ in range(3))
 
 
 def latency(bench: Bench) -> dict[str, Any]:
@@ -244,10 +260,12 @@ def show(kept: dict[str, Any]) -> None:
         if batch == "command":
             continue
         rates = "  ".join(f"{name} {rate:,.0f}" for name, rate in one["images_per_s"].items())
-        bounds = "  ".join(f"{name} {rate:,.0f}" for name, rate in one["limits_images_per_s"].items())
         over = "  ".join(f"{ratio:.1f} x {name}" for name, ratio in one["over_ultralytics"].items())
-        print(f"{batch:9} images/s ({one['precision']})  {rates}\n{'':9} limits  {bounds}")
-        print(f"{'':9} best is {over}; stream is {one['stream_over_limit']:.0%} of the lowest limit")
+        print(f"{batch:9} images/s ({one['precision']})  {rates}\n{'':9} best is {over}")
+        for kind, those in one["limits_images_per_s"].items():
+            bounds = "  ".join(f"{name} {rate:,.0f}" for name, rate in those.items())
+            share = one["stream_over_limit"][kind]
+            print(f"{'':9} limits of {kind}: {bounds}; stream is {share:.0%} of the lowest")
         print(f"{'':9} suppression unsettled in {one['detector']['unsettled_share']:.1%} of batches")
     if one := kept.get("latency"):
         ours, bare = one["predict"], one["bare_forward"]

@@ -4,7 +4,7 @@ a detector's stream makes.
     python benchmarks/frame_copies.py [--out DIR]
 
 Needs a GPU and ultralytics (AGPL-3.0, which is why only benchmarks name it). Chunks of four 1080p frames go through a
-ring of three, one parallel copy each.
+ring of three: whole, one parallel copy a chunk, or the rows alone that a resize to 640 reads, one a frame.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from detector_bench import Bench
 from hardware import RESULTS, describe, without_places
 
 from dynotune.runtime import host_threads
+from dynotune.runtime.letterbox import place, rows_read
 
 NUM = 4  # frames a chunk
 SHARES = (1.0, 0.875, 0.75, 0.625, 0.5, 0.375)
@@ -36,38 +37,49 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     bench = Bench("cuda", SIZES["cuda"])
-    found = {**describe(), "gb_per_s": rates(bench), "stream_images_per_s": streams(bench)}
+    found = {**describe(), "frames_per_s": rates(bench), "stream_images_per_s": streams(bench)}
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "frame_copies_cuda.json").write_text(without_places(json.dumps(found, indent=1)) + "\n")
-    for name in ("gb_per_s", "stream_images_per_s"):
+    for name in ("frames_per_s", "stream_images_per_s"):
         for key, row in found[name].items():
-            print(f"{name} {key:>8}  " + "  ".join(f"{what} {value:,.0f}" for what, value in row.items()))
+            print(f"{name} {key:>18}  " + "  ".join(f"{what} {value:,.0f}" for what, value in row.items()))
 
 
 def rates(bench: Bench) -> dict[str, dict[str, float]]:
-    """GB/s of copies, the best of three rounds over all frames."""
+    """Frames a second, the best of three rounds over all frames."""
     frames = [torch.from_numpy(frame) for frame in bench.frames]
+    rows = rows_read(place(bench.sizes["frame"], (bench.sizes["imgsz"], bench.sizes["imgsz"])))
+    assert rows is not None
     ring = torch.empty(3, NUM, *bench.frames[0].shape, dtype=torch.uint8, pin_memory=True)
+    few = torch.empty(3, NUM, len(rows), *bench.frames[0].shape[1:], dtype=torch.uint8, pin_memory=True)
     openmp, most = host_threads._openmp(), torch.get_num_threads()
     assert openmp is not None
 
-    def best() -> float:
+    def whole(some: list[torch.Tensor], chunk: int) -> None:
+        torch.stack(some, out=ring[chunk])
+
+    def read(some: list[torch.Tensor], chunk: int) -> None:
+        for frame, into in zip(some, few[chunk], strict=True):
+            torch.index_select(frame, 0, rows, out=into)
+
+    def best(copy: Callable[[list[torch.Tensor], int], None]) -> float:
         rounds = []
         for _ in range(3):
             started_s = time.perf_counter()
             for at in range(0, len(frames), NUM):
-                torch.stack(frames[at : at + NUM], out=ring[at // NUM % 3])
-            rounds.append(len(frames) * bench.frames[0].nbytes / (time.perf_counter() - started_s) / 1e9)
+                copy(frames[at : at + NUM], at // NUM % 3)
+            rounds.append(len(frames) / (time.perf_counter() - started_s))
         return max(rounds)
 
     found = {}
     for share in SHARES:
         num = max(1, int(share * most))
         openmp.omp_set_num_threads(num)
-        found[f"{num} threads"] = {"alone": best()}
-        for name, job in COMPANY.items():
-            with meanwhile(job):
-                found[f"{num} threads"][name] = best()
+        for kind, copy in {"whole": whole, "rows": read}.items():
+            row = found[f"{num} threads, {kind}"] = {"alone": best(copy)}
+            for name, job in COMPANY.items():
+                with meanwhile(job):
+                    row[name] = best(copy)
     openmp.omp_set_num_threads(most)
     return found
 

@@ -149,6 +149,17 @@ def test_a_stream_gives_what_predict_gives(batch, depth):
         assert same(list(ours.stream(iter(many), depth=depth)), ours.predict(many))
 
 
+def test_large_frames_give_the_same_from_the_host_where_some_rows_are_copied_and_from_the_device():
+    many = frames(6, (288, 384))
+    with detector(batch=4, max_frame=(288, 384)) as ours:
+        want = ours.predict(many)
+        assert 0 < ours.stats().stager.num_bytes < sum(frame.nbytes for frame in many)
+        mixed = [torch.from_numpy(frame).cuda() if number % 2 else frame for number, frame in enumerate(many)]
+        assert same(ours.predict(mixed), want)
+        assert same(list(ours.stream(mixed)), want)
+        assert all(len(found) for found in want)
+
+
 def test_frames_on_the_device_are_read_when_they_are_ready():
     many = frames(3)
     with detector() as ours:

@@ -11,7 +11,7 @@ import torch
 from dynotune.runtime import frame_ring, streams
 from dynotune.runtime.errors import CaptureError, InputError
 from dynotune.runtime.frame_ring import FrameRing
-from dynotune.runtime.letterbox import GREY, Letterbox, place
+from dynotune.runtime.letterbox import GREY, Letterbox, place, rows_read
 
 from .yolo_like import frames
 
@@ -41,6 +41,23 @@ def test_frames_arrive_as_the_letterbox_alone_makes_them_in_chunks_of_any_number
     assert (ring.stats().num_puts, ring.stats().num_bytes) == (3, 7 * 3 * 48 * 64)
     ring.close()
     assert ring.stats().num_puts == 3
+
+
+def test_of_large_frames_only_the_rows_that_are_read_are_copied():
+    at, many = place((288, 384), (64, 64)), frames(3, (288, 384))
+    device, rows = torch.device("cpu"), rows_read(at)
+    ring = FrameRing(streams.of("cpu"), num_frames=2, frame_bytes=3 * 288 * 384, depth=2, graphs=True)
+    box = Letterbox(at, device, swap_channels=True, rows=rows)
+    want = Letterbox(at, device, swap_channels=True)(
+        torch.from_numpy(np.stack(many)), torch.empty(3, 3, at.height, at.width)
+    )
+    found = want.new_full(want.shape, GREY / 255)
+    for start, num, later in ((0, 2, False), (2, 1, True)):
+        copied = ring.copy(many[start : start + num], rows=rows, later=later)
+        ring.send(copied, box, box.region(found[start : start + num]), stream=None)
+    assert torch.equal(found, want)
+    assert ring.stats().num_bytes == 3 * 3 * 384 * len(rows) < 3 * many[0].nbytes
+    ring.close()
 
 
 def test_a_chunk_is_written_again_only_when_what_was_enqueued_for_it_has_ended(world):
@@ -117,8 +134,8 @@ def test_frames_that_are_dropped_or_fail_to_copy_free_their_chunk(later, monkeyp
         del abandoned
     plain = frame_ring.host_array
 
-    def failing(frames, dtype):
-        return replace(plain(frames, dtype), write=lambda into: 1 / 0)
+    def failing(frames, dtype, **options):
+        return replace(plain(frames, dtype, **options), write=lambda into: 1 / 0)
 
     monkeypatch.setattr(frame_ring, "host_array", failing)
     for _ in range(3):

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynotune.runtime.letterbox import GREY, Letterbox, place
+from dynotune.runtime.letterbox import GREY, Letterbox, place, rows_read
 
 SIZES = [(48, 64), (1080, 1920), (37, 91), (91, 37), (640, 640), (3, 200), (1, 1), (333, 517)]
 
@@ -89,3 +89,42 @@ def test_a_frame_lies_inside_its_input_and_its_corners_come_back(height, width, 
     assert at.left >= 0 and at.left + at.resized_width <= at.width
     assert abs(at.resized_width - width * at.gain) <= 0.5 or at.resized_width == 1
     assert abs(at.resized_height - height * at.gain) <= 0.5 or at.resized_height == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 500), st.integers(1, 60), st.sampled_from([32, 64, 160]))
+def test_of_a_frame_the_rows_that_are_read_make_the_picture_of_all(height, width, imgsz):
+    at = place((height, width), (imgsz, imgsz))
+    rows = rows_read(at)
+    if rows is None:
+        return
+    frame = torch.from_numpy(np.random.default_rng(4).integers(0, 256, (1, height, width, 3), dtype=np.uint8))
+    whole = Letterbox(at, torch.device("cpu"), swap_channels=True)
+    few = Letterbox(at, torch.device("cpu"), swap_channels=True, rows=rows)
+    assert torch.equal(few.picture(frame[:, rows]), whole.picture(frame))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(50, 300), st.sampled_from([32, 64]))
+def test_rows_that_are_not_read_show_nowhere_and_each_other_does(height, imgsz):
+    at = place((height, 2), (imgsz, imgsz))
+    rows = rows_read(at)
+    if rows is None:
+        return
+    # Of each frame another row is lit.
+    lit = torch.eye(height, dtype=torch.uint8)[:, :, None, None].expand(-1, -1, 2, 3).contiguous() * 255
+    shows = Letterbox(at, torch.device("cpu"), swap_channels=True).picture(lit).flatten(1).amax(1) > 0
+    assert not shows[[row for row in range(height) if row not in set(rows.tolist())]].any()
+    centres = ((np.arange(at.resized_height) + 0.5) * (height / at.resized_height) - 0.5).clip(0, height - 1)
+    weights = 1 - np.abs(centres[:, None] - rows.numpy())
+    assert shows[rows[weights.max(0) > 1 / 255]].all()  # rounding hides a smaller weight
+
+
+@pytest.mark.parametrize(
+    ("size", "imgsz", "num"),
+    [((1080, 1920), 640, 360), ((2160, 3840), 640, 720), ((1440, 2560), 640, 720), ((720, 1280), 640, None)],
+    ids=str,
+)
+def test_of_a_large_frame_few_rows_are_read(size, imgsz, num):
+    rows = rows_read(place(size, (imgsz, imgsz)))
+    assert (None if rows is None else len(rows)) == num

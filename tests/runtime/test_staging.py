@@ -1,5 +1,6 @@
 """Uploads through the ring: what arrives, in which order, and what is refused."""
 
+import gc
 import os
 import sys
 import threading
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dynotune.runtime import BufferPool, ClosedError, DeviceError, InputError, PoolExhausted, Stager, TooLargeError
+from dynotune.runtime.host_arrays import host_array
 from dynotune.runtime.pinned import PinnedRing
 
 FRAME = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
@@ -64,6 +66,45 @@ def test_a_list_arrives_stacked():
     with Stager((3, 4, 6, 3), torch.uint8, "cpu") as stager:
         put = stager.put(frames)
     assert np.array_equal(put.numpy(), np.stack([np.asarray(frame) for frame in frames]))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        FRAME,
+        FRAME[:, ::2],
+        FRAME[..., ::-1],
+        read_only(FRAME),
+        read_only(FRAME)[:, ::2],
+        np.broadcast_to(FRAME[:1], FRAME.shape),
+        torch.from_numpy(FRAME).permute(1, 0, 2),
+    ],
+    ids=["plain", "gaps", "flipped", "read-only", "read-only gaps", "broadcast", "tensor"],
+)
+@pytest.mark.filterwarnings("error")
+def test_rows_of_arrays_are_written_alone(frame):
+    rows = torch.tensor([0, 2, 3])
+    want = np.asarray(frame)[rows.numpy()]
+    for what, wanted in ((frame, want), ([frame, frame], np.stack([want, want]))):
+        array = host_array(what, rows=rows)
+        into = torch.full(array.shape, 99, dtype=torch.uint8)
+        array.write(into)
+        assert np.array_equal(into.numpy(), wanted)
+
+
+def test_bytes_have_no_rows():
+    with pytest.raises(InputError, match="bytes is not an array"):
+        host_array(b"1234", rows=torch.tensor([0]))
+
+
+def test_a_read_only_array_is_kept_as_long_as_its_memory_is_seen():
+    array = read_only(np.arange(1 << 20, dtype=np.uint8))
+    held, want = host_array(array), array.copy()
+    del array
+    gc.collect()
+    into = torch.empty(1 << 20, dtype=torch.uint8)
+    held.write(into)
+    assert np.array_equal(into.numpy(), want)
 
 
 def test_tensors_with_strides_arrive_with_their_values():

@@ -42,11 +42,11 @@ def equal(one, other):
 
 
 @pytest.mark.parametrize("rect", [True, False])
-@pytest.mark.parametrize("size", [(48, 64), (96, 128), (24, 32), (42, 128), (128, 42)], ids=str)
+@pytest.mark.parametrize("size", [(48, 64), (96, 128), (24, 32), (42, 128), (128, 42), (192, 256)], ids=str)
 def test_detections_are_those_of_the_definition(size, rect):
     # Gains are powers of two: a resized level that lies between two is then rounded alike by all arithmetic.
     model = YoloLike()
-    with detector(model, rect=rect, iou=0.2) as ours:
+    with detector(model, rect=rect, iou=0.2, max_frame=(192, 256)) as ours:
         for frame in frames(2, size):
             (found,) = ours.predict(frame)
             want = expected(model, frame, imgsz=64, conf=0.5, iou=0.2, rect=rect)
@@ -77,12 +77,13 @@ def test_frames_of_mixed_sizes_keep_their_order(rect):
             torch.testing.assert_close(ours.predict(frame)[0].rows, found.rows, atol=1e-4, rtol=1e-5)
 
 
-def test_frames_may_be_tensors_and_flipped_and_read_only():
-    (frame,) = frames(1)
+@pytest.mark.parametrize("size", [(48, 64), (288, 384)], ids=["whole", "some rows"])
+def test_frames_may_be_tensors_and_flipped_and_read_only(size):
+    (frame,) = frames(1, size)
     flipped = np.ascontiguousarray(frame[..., ::-1])[..., ::-1]
     frozen = frame.copy()
     frozen.setflags(write=False)
-    with detector() as ours, detector(color="rgb") as rgb:
+    with detector(max_frame=size) as ours, detector(max_frame=size, color="rgb") as rgb:
         (want,) = ours.predict(frame)
         for other in (torch.from_numpy(frame), flipped, frozen, [frame]):
             assert torch.equal(ours.predict(other)[0].rows, want.rows)
@@ -473,9 +474,10 @@ def test_frames_that_fail_to_be_copied_are_reported_and_the_next_call_works(wide
     want = wide.predict(many)
     plain, calls = frame_ring.host_array, []
 
-    def failing(some, dtype):
+    def failing(some, dtype, **options):
         calls.append(1)
-        return replace(plain(some, dtype), write=lambda into: 1 / 0) if len(calls) == 3 else plain(some, dtype)
+        found = plain(some, dtype, **options)
+        return replace(found, write=lambda into: 1 / 0) if len(calls) == 3 else found
 
     monkeypatch.setattr(frame_ring, "host_array", failing)
     with pytest.raises(ZeroDivisionError):

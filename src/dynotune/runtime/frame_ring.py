@@ -141,19 +141,20 @@ class FrameRing:
         self._num_puts = self._num_bytes = self._num_waits = 0
         self._wait_s = 0.0
 
-    def copy(self, frames: Sequence[Any], *, later: bool = False) -> Copied:
+    def copy(self, frames: Sequence[Any], *, rows: Tensor | None = None, later: bool = False) -> Copied:
         """Copies frames into a chunk; waits until one is free.
 
         Args:
             frames: numpy arrays or CPU tensors, uint8, of one size; a power of two of them, `num_frames` at most. They
                 may be changed again as soon as they are copied.
+            rows: those to copy, int64 on the host; None copies all.
             later: returns at once; all is done in the ring's own thread, in the order of the calls. So are all frames
                 that come while others wait there: with a chunk that those need, they might be sent behind them.
 
         Raises:
             InputError: they cannot be read.
         """
-        source = host_array(list(frames), torch.uint8)
+        source = host_array(list(frames), torch.uint8, rows=rows)
         if not later and (self._newest is None or self._newest.done()):
             return Copied(source.shape, self._free, self._filled(source))
         self._newest = self._copier.submit(partial(self._filled_later, source))
@@ -177,7 +178,7 @@ class FrameRing:
         """Uploads and resizes frames that are copied; waits only for the capture of a size that is new.
 
         Args:
-            copied: of frames of the letterbox's size.
+            copied: of frames of the letterbox's size, with its rows.
             letterbox: see there.
             region: where the pictures belong, see `Letterbox.region`.
             stream: the current one, always the same.
@@ -215,7 +216,7 @@ class FrameRing:
         try:
             for chunk in self._chunks:
                 for num in reversed(nums):
-                    shape = (num, at.frame_height, at.frame_width, 3)
+                    shape = (num, letterbox.num_rows, at.frame_width, 3)
                     chunk.graphs[shape] = self._captured(self._capturer, chunk, shape, letterbox)
         except (CaptureError, torch.cuda.OutOfMemoryError) as error:
             # Without graphs the same is done launch by launch.

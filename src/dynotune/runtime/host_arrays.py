@@ -36,18 +36,19 @@ class HostArray:
         return num_bytes_of(self.shape, self.dtype)
 
 
-def host_array(array: Any, dtype: torch.dtype | None = None) -> HostArray:
+def host_array(array: Any, dtype: torch.dtype | None = None, *, rows: torch.Tensor | None = None) -> HostArray:
     """`array` as something that can be written elsewhere; nothing is copied yet.
 
     Args:
         array: numpy array, CPU tensor, object with a contiguous buffer (bytes, bytearray, memoryview), or a
             list or tuple of these, equal in shape and dtype, which becomes one array with a new first axis.
         dtype: what it has to be; None takes it as it is. Buffers are read as `dtype`, or as bytes.
+        rows: of each array the entries along its first axis that are wanted, int64; None wants all.
 
     Raises:
         InputError: not an array on the host, empty, of another dtype, or of mixed sizes.
     """
-    found = _stacked(array, dtype) if isinstance(array, (list, tuple)) else _one(array, dtype)
+    found = _stacked(array, dtype, rows) if isinstance(array, (list, tuple)) else _one(array, dtype, rows)
     if dtype is not None and found.dtype != dtype:
         raise InputError(
             f"An array of {found.dtype} was given where {dtype} is expected.",
@@ -60,13 +61,13 @@ def host_array(array: Any, dtype: torch.dtype | None = None) -> HostArray:
     return found
 
 
-def _one(array: Any, dtype: torch.dtype | None) -> HostArray:
+def _one(array: Any, dtype: torch.dtype | None, rows: torch.Tensor | None) -> HostArray:
     if isinstance(array, torch.Tensor):
-        return _of_tensor(array)
+        return _of_tensor(array, rows)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(array, numpy.ndarray):
-        return _of_numpy(array)
-    if isinstance(array, (bytes, bytearray, memoryview)):
+        return _of_numpy(array, rows)
+    if rows is None and isinstance(array, (bytes, bytearray, memoryview)):
         return _of_buffer(array, dtype or torch.uint8)
     raise InputError(
         f"{type(array).__name__} is not an array on the host.",
@@ -74,28 +75,39 @@ def _one(array: Any, dtype: torch.dtype | None) -> HostArray:
     )
 
 
-def _of_tensor(tensor: torch.Tensor) -> HostArray:
+def _of_tensor(tensor: torch.Tensor, rows: torch.Tensor | None) -> HostArray:
     if tensor.device.type != "cpu":
         raise InputError(f"The tensor is on {tensor.device} already.", hint="Stage host arrays only; use the tensor.")
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise InputError(f"A tensor of layout {tensor.layout}, dtype {tensor.dtype} cannot be staged; only dense ones.")
-    source = tensor.detach()
-    return _seen_by_torch(source)
+    return _seen_by_torch(tensor.detach(), rows)
 
 
-def _seen_by_torch(source: torch.Tensor) -> HostArray:
-    return HostArray(tuple(source.shape), source.dtype, lambda into: into.copy_(source), source)
+def _seen_by_torch(source: torch.Tensor, rows: torch.Tensor | None) -> HostArray:
+    if rows is None:
+        return HostArray(tuple(source.shape), source.dtype, lambda into: into.copy_(source), source)
+    shape = (len(rows), *source.shape[1:])
+    return HostArray(shape, source.dtype, lambda into: torch.index_select(source, 0, rows, out=into))
 
 
-def _of_numpy(array: Any) -> HostArray:
-    shape = tuple(array.shape)
+def _of_numpy(array: Any, rows: torch.Tensor | None) -> HostArray:
     dtype = _torchs(array.dtype)
-    if array.flags.writeable and array.size and all(step >= 0 and not step % array.itemsize for step in array.strides):
-        return _seen_by_torch(torch.from_numpy(array))
-    if array.flags.c_contiguous and array.size:
-        return HostArray(shape, dtype, lambda into: _copy_from(into, array.ctypes.data, owner=array))
-    # numpy copies what torch cannot look at: flipped views such as BGR to RGB, and read-only ones with gaps.
-    return HostArray(shape, dtype, lambda into: into.numpy().__setitem__(..., array))
+    if array.size and all(step >= 0 and not step % array.itemsize for step in array.strides):
+        return _seen_by_torch(torch.from_numpy(array) if array.flags.writeable else _read_only(array, dtype), rows)
+    # numpy copies what torch cannot look at: flipped views such as BGR to RGB.
+    if rows is None:
+        return HostArray(array.shape, dtype, lambda into: into.numpy().__setitem__(..., array))
+    shape = (len(rows), *array.shape[1:])
+    return HostArray(shape, dtype, lambda into: into.numpy().__setitem__(..., array[rows.numpy()]))
+
+
+def _read_only(array: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A numpy array that cannot be written as a tensor, which only torch's own say-so keeps from being written."""
+    num_bytes = array.itemsize + sum((num - 1) * step for num, step in zip(array.shape, array.strides, strict=True))
+    memory = (ctypes.c_ubyte * num_bytes).from_address(array.ctypes.data)
+    memory.owner = array  # kept as long as the memory is
+    steps = [step // array.itemsize for step in array.strides]
+    return torch.frombuffer(memory, dtype=dtype).as_strided(array.shape, steps)
 
 
 @functools.lru_cache(maxsize=64)
@@ -139,10 +151,10 @@ def _copy_bytes(into: torch.Tensor, source: memoryview) -> None:
     memoryview(memory).cast("B")[:] = source
 
 
-def _stacked(arrays: Sequence[Any], dtype: torch.dtype | None) -> HostArray:
+def _stacked(arrays: Sequence[Any], dtype: torch.dtype | None, rows: torch.Tensor | None) -> HostArray:
     if not arrays:
         raise InputError("An empty list was given.", hint="Skip empty batches.")
-    parts = [_one(array, dtype) for array in arrays]
+    parts = [_one(array, dtype, rows) for array in arrays]
     kinds = sorted({(part.shape, str(part.dtype)) for part in parts})
     if len(kinds) > 1:
         listed = ", ".join(f"{shape} of {name}" for shape, name in kinds)

@@ -22,7 +22,7 @@ from dynotune.runtime.detections import Detections
 from dynotune.runtime.errors import InputError, NumericsError
 from dynotune.runtime.frame_ring import Copied, FrameRing
 from dynotune.runtime.frames import Frame, is_on_device, neighbours, power_of_two, size_of
-from dynotune.runtime.letterbox import Letterbox, Placement, place
+from dynotune.runtime.letterbox import Letterbox, Placement, place, rows_read
 from dynotune.runtime.lifetime import Lifetime
 from dynotune.runtime.network import Lane, Network, OneOutput, is_end_to_end
 from dynotune.runtime.nms import FINITE, NUM_CANDIDATES, NUM_KEPT, SETTLED, PostProcess
@@ -137,7 +137,7 @@ class Lanes:
         self._model = OneOutput(self.model).eval()
         self._post: PostProcess | None = None
         self._networks: dict[tuple[int, int, int], Network] = {}
-        self._letterboxes: dict[tuple[int, int], tuple[Letterbox, Tensor]] = {}
+        self._letterboxes: dict[tuple[int, int, bool], tuple[Letterbox, Tensor]] = {}
         self._placements: dict[Any, Placement] = {}
         self._before, self._forward = (self.device_streams.side() for _ in range(2))
         # Two locks, so that one batch is copied while another is launched; who needs both takes _staging first, and
@@ -225,7 +225,8 @@ class Lanes:
         size = tuple(frames[0].shape[:2])
         if is_on_device(frames[0]):
             return _Part(start, len(frames), size, None, frames)
-        return _Part(start, len(frames), size, self.ring.copy(frames, later=later))
+        rows = rows_read(self.placement(frames[0]))
+        return _Part(start, len(frames), size, self.ring.copy(frames, rows=rows, later=later))
 
     def launch(self, batch: UnderWay) -> UnderWay:
         """Upload, letterbox, forward, suppression and the copy of the results to the host, enqueued; waits for nothing
@@ -254,7 +255,7 @@ class Lanes:
         """Puts the next frames of one size into the lane's images."""
         lane, part = batch.lane, batch.parts[0]
         places = slice(part.start, part.start + part.num)
-        letterbox, where = self._letterbox(part.size)
+        letterbox, where = self._letterbox(part.size, whole=part.copied is None)
         # The grey around a picture, and where it lies, are there already where frames of its size came before.
         pads = any(before != part.size for before in lane.sizes[places])
         lane.sizes[places] = [None] * part.num
@@ -335,8 +336,9 @@ class Lanes:
         for stream in (self._before, self._forward):
             self.device_streams.record(stream).synchronize()
 
-    def _letterbox(self, size: tuple[int, int]) -> tuple[Letterbox, Tensor]:
-        found = self._letterboxes.get(size)
+    def _letterbox(self, size: tuple[int, int], *, whole: bool) -> tuple[Letterbox, Tensor]:
+        """Of frames that are `whole` on the device, or in a chunk; and what a lane has to know of their place."""
+        found = self._letterboxes.get((*size, whole))
         if found is None:
             at = place(size, self.options.imgsz, stride=self.options.stride, rect=self.options.rect)
             device = self.device_streams.device
@@ -345,8 +347,9 @@ class Lanes:
             if len(self._letterboxes) >= MAX_LETTERBOXES:
                 # Made and used on one stream, so its memory is not used again before its last reader is done.
                 self._letterboxes.pop(next(iter(self._letterboxes)))
-            found = Letterbox(at, device, swap_channels=self.options.swap_channels), row
-            self._letterboxes[size] = found
+            rows = None if whole else rows_read(at)
+            found = Letterbox(at, device, swap_channels=self.options.swap_channels, rows=rows), row
+            self._letterboxes[*size, whole] = found
         return found
 
     def _network(self, batch: int, height: int, width: int) -> Network:

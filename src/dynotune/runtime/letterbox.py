@@ -6,14 +6,16 @@ OpenCV rounds, so that a network sees what it was trained on.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["Letterbox", "Placement", "place"]
+__all__ = ["Letterbox", "Placement", "place", "rows_read"]
 
 GREY = 114  # the level that YOLO models are trained to see around a picture
+FEW = 0.75  # of a frame's rows; more are copied faster all together
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +68,26 @@ def place(frame_size: tuple[int, int], imgsz: tuple[int, int], *, stride: int = 
     )
 
 
-def _taps(size: int, resized: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def _taps(size: int, resized: int) -> tuple[Tensor, Tensor, Tensor]:
     """For each resized coordinate the two that it is mixed of, and the second one's weight."""
     # In doubles, as a coordinate of a large frame has few bits left for its fraction in floats.
     centre = (torch.arange(resized, dtype=torch.float64) + 0.5) * (size / resized) - 0.5
     centre = centre.clamp(0, size - 1)
-    first = centre.floor()
-    second = (first + 1).clamp(max=size - 1)
+    first = centre.floor().to(torch.int64)
     weight = (centre - first).to(torch.float32)
-    return first.to(device, torch.int64), second.to(device, torch.int64), weight.to(device)
+    return first, torch.where(weight > 0, first + 1, first), weight
+
+
+@functools.lru_cache(maxsize=256)
+def rows_read(placement: Placement) -> Tensor | None:
+    """A frame's rows that its resize reads.
+
+    Returns:
+        int64, ascending, on the host; None where they are so many that all may as well be copied.
+    """
+    up, down, _ = _taps(placement.frame_height, placement.resized_height)
+    rows = torch.cat([up, down]).unique()
+    return rows if len(rows) <= FEW * placement.frame_height else None
 
 
 class Letterbox:
@@ -86,19 +99,25 @@ class Letterbox:
         placement: see `place`.
         device: of frames and input.
         swap_channels: frames are BGR, the network wants RGB.
+        rows: those that frames come with, ascending, all of `rows_read` among them; None is all there are.
     """
 
-    def __init__(self, placement: Placement, device: torch.device, *, swap_channels: bool) -> None:
+    def __init__(
+        self, placement: Placement, device: torch.device, *, swap_channels: bool, rows: Tensor | None = None
+    ) -> None:
         self.placement = placement
+        self.num_rows = placement.frame_height if rows is None else len(rows)
         self._swap = swap_channels
-        up, down, weight_y = _taps(placement.frame_height, placement.resized_height, device)
-        left, right, weight_x = _taps(placement.frame_width, placement.resized_width, device)
-        rows, columns, width = (up, up, down, down), (left, right, left, right), placement.frame_width
-        pixels = [(row[:, None] * width + column).reshape(-1) for row, column in zip(rows, columns, strict=True)]
-        self._pixels = torch.cat(pixels).to(torch.int32)
+        up, down, weight_y = _taps(placement.frame_height, placement.resized_height)
+        left, right, weight_x = _taps(placement.frame_width, placement.resized_width)
+        if rows is not None:
+            up, down = torch.searchsorted(rows, up), torch.searchsorted(rows, down)
+        lines, columns, width = (up, up, down, down), (left, right, left, right), placement.frame_width
+        pixels = [(line[:, None] * width + column).reshape(-1) for line, column in zip(lines, columns, strict=True)]
+        self._pixels = torch.cat(pixels).to(device, torch.int32)
         by_row, by_column = (1 - weight_y, weight_y), (1 - weight_x, weight_x)
         weights = torch.stack([y[:, None] * x for y in by_row for x in by_column])
-        self._weights = weights.reshape(4, -1, 1)
+        self._weights = weights.reshape(4, -1, 1).to(device)
 
     @property
     def tables(self) -> list[Tensor]:
@@ -125,7 +144,7 @@ class Letterbox:
         """Frames, resized.
 
         Args:
-            frames: uint8 `[B, frame_height, frame_width, 3]`, contiguous.
+            frames: uint8 `[B, num_rows, frame_width, 3]`, contiguous.
 
         Returns:
             float32 `[B, 3, resized_height, resized_width]`, 0 to 1, in the network's order of colours.

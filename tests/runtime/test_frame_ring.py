@@ -1,6 +1,7 @@
 """The ring that frames go through: what arrives, and that a chunk in use is waited for."""
 
 import gc
+import threading
 import weakref
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from dynotune.runtime.errors import CaptureError, InputError
 from dynotune.runtime.frame_ring import FrameRing
 from dynotune.runtime.letterbox import GREY, Letterbox, place, rows_read
 
-from .yolo_like import frames
+from .yolo_like import failing_to_write, frames
 
 AT = place((48, 64), (32, 32))
 
@@ -29,6 +30,12 @@ def put(ring, many, box, out, stream=None):
 
 def letterbox():
     return Letterbox(AT, torch.device("cpu"), swap_channels=True)
+
+
+@pytest.fixture
+def several(monkeypatch):
+    """Threads that copy."""
+    monkeypatch.setattr(frame_ring.host_threads, "num_copying", lambda: 3)
 
 
 def test_frames_arrive_as_the_letterbox_alone_makes_them_in_chunks_of_any_number():
@@ -83,7 +90,7 @@ def test_a_frame_that_cannot_be_read_leaves_the_ring_usable():
     assert torch.equal(out, letterbox()(torch.from_numpy(frame)[None], torch.empty_like(out)))
 
 
-def test_frames_copied_later_arrive_in_the_order_of_the_calls_however_few_chunks_there_are():
+def test_frames_copied_later_arrive_in_the_order_of_the_calls_however_few_chunks_there_are(several):
     ring, many, box = ring_of(streams.of("cpu"), depth=1), frames(6), letterbox()
     want = box(torch.from_numpy(np.stack(many)), torch.empty(6, 3, AT.height, AT.width))
     found = want.new_full(want.shape, GREY / 255)
@@ -91,6 +98,49 @@ def test_frames_copied_later_arrive_in_the_order_of_the_calls_however_few_chunks
     for number, one in enumerate(copied):
         ring.send(one, box, box.region(found[number : number + 1]), stream=None)
     assert torch.equal(found, want)
+    ring.close()
+
+
+def test_the_frames_of_a_chunk_are_copied_side_by_side(several, monkeypatch):
+    ring, many, box = ring_of(streams.of("cpu")), frames(3), letterbox()
+    met, plain = threading.Barrier(3), frame_ring.host_array
+
+    def meeting(some, dtype, **options):
+        found = plain(some, dtype, **options)
+
+        def met_by(part):
+            return replace(part, write=lambda into: met.wait(60) + 1 and part.write(into))
+
+        return replace(found, parts=tuple(map(met_by, found.parts)))
+
+    monkeypatch.setattr(frame_ring, "host_array", meeting)
+    out = torch.full((3, 3, AT.height, AT.width), GREY / 255)
+    ring.send(ring.copy(many, later=True), box, box.region(out), stream=None)
+    assert torch.equal(out, box(torch.from_numpy(np.stack(many)), torch.empty_like(out)))
+    ring.close()
+
+
+def test_a_chunk_with_a_frame_that_fails_is_free_only_when_the_others_are_copied(several, monkeypatch):
+    ring, plain = ring_of(streams.of("cpu"), depth=1), frame_ring.host_array
+    begun, go = threading.Event(), threading.Event()
+
+    def failing(some, dtype, **options):
+        found = plain(some, dtype, **options)
+        late = replace(found.parts[1], write=lambda into: begun.set() or go.wait(60))
+        return replace(found, parts=(failing_to_write(found.parts[0]), late))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(frame_ring, "host_array", failing)
+        bad = ring.copy(frames(2), later=True)
+    good = ring.copy(frames(1), later=True)
+    assert begun.wait(60)
+    assert ring._free.empty()
+    assert not bad._chunk.done() and not good._chunk.done()
+    go.set()
+    with pytest.raises(ZeroDivisionError):
+        bad.wait()
+    good.wait()
+    good.drop()
     ring.close()
 
 
@@ -135,7 +185,7 @@ def test_frames_that_are_dropped_or_fail_to_copy_free_their_chunk(later, monkeyp
     plain = frame_ring.host_array
 
     def failing(frames, dtype, **options):
-        return replace(plain(frames, dtype, **options), write=lambda into: 1 / 0)
+        return failing_to_write(plain(frames, dtype, **options))
 
     monkeypatch.setattr(frame_ring, "host_array", failing)
     for _ in range(3):

@@ -60,3 +60,18 @@ def test_an_error_inside_gives_the_threads_back(many):
 def test_without_openmp_nothing_changes(many, monkeypatch):
     monkeypatch.setattr(host_threads, "_openmp", lambda: None)
     assert threads_of(inside_and_after) == (16, 16)
+
+
+def test_a_thread_that_works_alone_leaves_all_others_their_number(many):
+    def work():
+        host_threads.alone()
+        return torch.get_num_threads()
+
+    assert threads_of(work) == 1
+    assert threads_of(torch.get_num_threads) == torch.get_num_threads() == 16
+
+
+def test_copies_take_some_of_the_cores_and_no_more_threads_than_torch_may(many):
+    assert host_threads.num_copying() == 10
+    torch.set_num_threads(3)
+    assert host_threads.num_copying() == 3

@@ -11,7 +11,7 @@ import torch
 from dynotune.runtime import vision
 from dynotune.runtime.errors import InputError, SourceError
 
-from .yolo_like import YoloLike, frames
+from .yolo_like import OF_A_DETECTOR, YoloLike, frames
 
 
 @pytest.fixture(scope="module")
@@ -192,8 +192,7 @@ def test_closing_and_dropping_a_server_end_its_threads(ours):
             assert list(server) == []
         del server
     for thread in threading.enumerate():
-        # The copier is the detector's.
-        if thread.name.startswith("dynotune-") and "copier" not in thread.name:
+        if thread.name.startswith("dynotune-") and thread.name not in OF_A_DETECTOR:
             thread.join(30)
             assert not thread.is_alive()
     assert len(ours.predict(frames(2))) == 2

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import weakref
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ from dynotune.runtime.errors import (
     TooLargeError,
 )
 
-from .yolo_like import EndToEnd, YoloLike, expected, frames
+from .yolo_like import OF_A_DETECTOR, EndToEnd, YoloLike, expected, failing_to_write, frames
 
 
 def detector(model=None, **options):
@@ -160,8 +159,7 @@ def test_a_stream_that_is_closed_or_dropped_ends_its_threads_and_gives_its_buffe
         assert all(network.num_lanes == len(network._free) for network in ours._lanes.networks.values())
         assert len(ours.predict(frames(1)[0])) == 1
     for thread in threading.enumerate():
-        # The copier is the detector's.
-        if thread.name.startswith("dynotune-") and "copier" not in thread.name:
+        if thread.name.startswith("dynotune-") and thread.name not in OF_A_DETECTOR:
             thread.join(30)
             assert not thread.is_alive()
 
@@ -477,7 +475,7 @@ def test_frames_that_fail_to_be_copied_are_reported_and_the_next_call_works(wide
     def failing(some, dtype, **options):
         calls.append(1)
         found = plain(some, dtype, **options)
-        return replace(found, write=lambda into: 1 / 0) if len(calls) == 3 else found
+        return failing_to_write(found) if len(calls) == 3 else found
 
     monkeypatch.setattr(frame_ring, "host_array", failing)
     with pytest.raises(ZeroDivisionError):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+
+OF_A_DETECTOR = {"dynotune-copier", "dynotune-filler"}
+"""Threads that live as long as a detector does, not a stream or a server of it."""
 
 
 class YoloLike(nn.Module):
@@ -55,6 +60,11 @@ def frames(num: int, size: tuple[int, int] = (48, 64), seed: int = 0) -> list[np
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 256, (num, -(-size[0] // 4), -(-size[1] // 4), 3), dtype=np.uint8)
     return [np.ascontiguousarray(one.repeat(4, 0).repeat(4, 1)[: size[0], : size[1]]) for one in coarse]
+
+
+def failing_to_write(array):
+    """A `HostArray` of frames that cannot be read after all."""
+    return replace(array, write=lambda into: 1 / 0, parts=tuple(failing_to_write(part) for part in array.parts))
 
 
 def greedy(boxes, scores, iou, classes=None) -> list[int]:

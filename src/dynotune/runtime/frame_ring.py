@@ -2,7 +2,7 @@
 
 A few frames travel as one chunk, which owns its pinned memory, its memory on the device and, for the first few sizes
 that come, a captured graph of upload and resize: one launch instead of a dozen. A chunk is taken when its frames are
-copied, by the caller or by a thread of the ring's own, and is free again when what was then enqueued for it has ended.
+copied, by the caller or by threads of the ring's own, and is free again when what was then enqueued for it has ended.
 All chunks work on one stream.
 """
 
@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -29,7 +29,7 @@ from dynotune.runtime.letterbox import Letterbox
 from dynotune.runtime.pinned import num_bytes_of
 from dynotune.runtime.staging import StagerStats
 from dynotune.runtime.streams import Stream, Streams
-from dynotune.runtime.worker import Worker
+from dynotune.runtime.workers import Workers
 
 __all__ = ["Copied", "FrameRing"]
 
@@ -113,6 +113,41 @@ def _free_copied(free: SimpleQueue[_Chunk], copying: Future[_Chunk]) -> None:
         free.put(copying.result())
 
 
+@dataclass(eq=False, slots=True)
+class _Filling:
+    """A chunk that several threads copy frames into, each frame by one: threads that share a frame all wait for the
+    slowest.
+
+    Args:
+        num_left: frames that are not copied yet.
+        done: gets the chunk, or the first error; the chunk is then free.
+    """
+
+    chunk: _Chunk
+    num_left: int
+    done: Future[_Chunk]
+    free: SimpleQueue[_Chunk]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    error: BaseException | None = None
+
+    def copy(self, frame: HostArray, into: Tensor) -> None:
+        host_threads.alone()
+        try:
+            frame.write(into)
+        except BaseException as error:
+            self.error = error
+        with self.lock:
+            self.num_left -= 1
+            if self.num_left:
+                return
+        failed, self.error = self.error, None
+        if failed is None:
+            self.done.set_result(self.chunk)
+        else:
+            self.free.put(self.chunk)
+            self.done.set_exception(failed)
+
+
 class FrameRing:
     """Puts frames into network inputs, through `depth` chunks. Its owner holds a lock for `copy` and another one
     for `send`, but this not while it waits for frames to be copied: others may need it to free a chunk.
@@ -133,7 +168,9 @@ class FrameRing:
         self._free: SimpleQueue[_Chunk] = SimpleQueue()
         for chunk in self._chunks:
             self._free.put(chunk)
-        self._copier = Worker("dynotune-copier")
+        self._copiers = Workers("dynotune-copier", host_threads.num_copying())
+        # After those that it gives jobs to, as a program's end stops the newest first.
+        self._filler = Workers("dynotune-filler")
         self._newest: Future[_Chunk] | None = None  # of those that are copied later
         self._capturer = Capturer(device_streams.device) if graphs and device_streams.pins else None
         self._prepared: set[tuple[int, int]] = set()
@@ -148,8 +185,9 @@ class FrameRing:
             frames: numpy arrays or CPU tensors, uint8, of one size; a power of two of them, `num_frames` at most. They
                 may be changed again as soon as they are copied.
             rows: those to copy, int64 on the host; None copies all.
-            later: returns at once; all is done in the ring's own thread, in the order of the calls. So are all frames
-                that come while others wait there: with a chunk that those need, they might be sent behind them.
+            later: returns at once; all is done in the ring's own threads, which take chunks in the order of the calls.
+                So are all frames that come while others wait there: with a chunk that those need, they might be sent
+                behind them.
 
         Raises:
             InputError: they cannot be read.
@@ -157,12 +195,9 @@ class FrameRing:
         source = host_array(list(frames), torch.uint8, rows=rows)
         if not later and (self._newest is None or self._newest.done()):
             return Copied(source.shape, self._free, self._filled(source))
-        self._newest = self._copier.submit(partial(self._filled_later, source))
+        self._newest = Future()
+        self._filler.start(partial(self._fill, source, self._newest))
         return Copied(source.shape, self._free, self._newest)
-
-    def _filled_later(self, source: HostArray) -> _Chunk:
-        with host_threads.fewer():
-            return self._filled(source)
 
     def _filled(self, source: HostArray) -> _Chunk:
         chunk = self._free.get()
@@ -173,6 +208,20 @@ class FrameRing:
             self._free.put(chunk)
             raise
         return chunk
+
+    def _fill(self, source: HostArray, done: Future[_Chunk]) -> None:
+        """Has a chunk filled, which `done` gets; waits for the chunk, not for the frames."""
+        chunk = self._free.get()
+        try:
+            self._wait_for(chunk)
+            places = chunk.views(source.shape)[0].unbind()
+        except BaseException as error:
+            self._free.put(chunk)
+            done.set_exception(error)
+            return
+        filling = _Filling(chunk, len(places), done, self._free)
+        for frame, place in zip(source.parts, places, strict=True):
+            self._copiers.start(partial(filling.copy, frame, place))
 
     def send(self, copied: Copied, letterbox: Letterbox, region: Tensor, *, stream: Stream) -> None:
         """Uploads and resizes frames that are copied; waits only for the capture of a size that is new.
@@ -247,7 +296,8 @@ class FrameRing:
 
     def stop(self) -> None:
         """Waits for what is being copied; nothing can be copied later any more."""
-        self._copier.stop()
+        self._filler.stop()
+        self._copiers.stop()
 
     def close(self) -> None:
         """Waits for what is under way and gives graphs and memory back; nothing is copied or sent any more."""

@@ -24,12 +24,14 @@ class HostArray:
 
     Args:
         tensor: the same memory, where torch can look at it.
+        parts: where it is a list's, what stands in it; writing each into a row writes it all.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     write: Callable[[torch.Tensor], object]
     tensor: torch.Tensor | None = None
+    parts: tuple[HostArray, ...] = ()
 
     @property
     def num_bytes(self) -> int:
@@ -154,7 +156,7 @@ def _copy_bytes(into: torch.Tensor, source: memoryview) -> None:
 def _stacked(arrays: Sequence[Any], dtype: torch.dtype | None, rows: torch.Tensor | None) -> HostArray:
     if not arrays:
         raise InputError("An empty list was given.", hint="Skip empty batches.")
-    parts = [_one(array, dtype, rows) for array in arrays]
+    parts = tuple(_one(array, dtype, rows) for array in arrays)
     kinds = sorted({(part.shape, str(part.dtype)) for part in parts})
     if len(kinds) > 1:
         listed = ", ".join(f"{shape} of {name}" for shape, name in kinds)
@@ -173,4 +175,4 @@ def _stacked(arrays: Sequence[Any], dtype: torch.dtype | None, rows: torch.Tenso
         for row, part in zip(into, parts, strict=True):
             part.write(row)
 
-    return HostArray((len(parts), *parts[0].shape), parts[0].dtype, write)
+    return HostArray((len(parts), *parts[0].shape), parts[0].dtype, write, parts=parts)

@@ -1,4 +1,4 @@
-"""How many of torch's threads work for the calling thread, without a change for any other.
+"""How many threads copy on the host; and how many of torch's work for the calling one, without a change for any other.
 
 `torch.set_num_threads` is not it: the number it keeps is also that of every thread which first asks later.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["fewer"]
+__all__ = ["alone", "fewer", "num_copying"]
 
 _OPENMP = re.compile(r"lib(g|i|)omp\d?[-.]")  # of GNU, Intel and LLVM
 
@@ -24,13 +24,24 @@ _OPENMP = re.compile(r"lib(g|i|)omp\d?[-.]")  # of GNU, Intel and LLVM
 SHARE = 0.625
 
 
+def num_copying() -> int:
+    """Threads that copies may take, of torch's: some cores are left to those that launch and wait."""
+    num_threads: int = torch.get_num_threads()
+    return min(num_threads, max(1, int(SHARE * len(os.sched_getaffinity(0)))))
+
+
+def alone() -> None:
+    """Has the calling thread work without torch's others from now on, where OpenMP is found."""
+    if torch.get_num_threads() > 1 and (openmp := _openmp()) is not None:
+        openmp.omp_set_num_threads(1)
+
+
 @contextmanager
 def fewer() -> Iterator[None]:
     """Leaves some cores to other threads while the calling one copies; does nothing where OpenMP is not found."""
     before = torch.get_num_threads()  # also settles what a new thread starts with
-    openmp = _openmp()
-    wanted = max(1, int(SHARE * len(os.sched_getaffinity(0))))
-    if openmp is None or before <= wanted:
+    openmp, wanted = _openmp(), num_copying()
+    if openmp is None or before == wanted:
         yield
         return
     openmp.omp_set_num_threads(wanted)
@@ -41,7 +52,7 @@ def fewer() -> Iterator[None]:
 
 
 @functools.cache
-def _openmp() -> ctypes.CDLL | None:
+def _openmp() -> ctypes.PyDLL | None:
     """The OpenMP library that torch's threads belong to; a process may hold several."""
     before = torch.get_num_threads()
     try:
@@ -50,7 +61,7 @@ def _openmp() -> ctypes.CDLL | None:
         return None
     for path in sorted({line.split(maxsplit=5)[-1] for line in lines if _OPENMP.match(line.rpartition("/")[2])}):
         try:
-            library = ctypes.CDLL(path)
+            library = ctypes.PyDLL(path)  # keeps Python's lock: its calls are shorter than getting that back
             library.omp_set_num_threads(before + 1)
             is_torchs = torch.get_num_threads() == before + 1
             library.omp_set_num_threads(before)

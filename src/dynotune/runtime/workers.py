@@ -1,0 +1,86 @@
+"""Threads that do what they are given."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+__all__ = ["Workers"]
+
+EXIT_S = 1.0  # longer than a copy of frames takes
+
+T = TypeVar("T")
+_Jobs = SimpleQueue[Callable[[], Any] | None]
+
+
+class Workers:
+    """Runs jobs in threads of its own, which begin them in the order in which they come. The threads end with `stop`,
+    with the last reference to the workers, or with the program.
+
+    The standard library's executors take no jobs any more once the main thread has ended, though others may go on.
+
+    Args:
+        name: of the threads.
+        num: threads at most; one does one job after the other.
+    """
+
+    def __init__(self, name: str, num: int = 1) -> None:
+        self._jobs: _Jobs = SimpleQueue()
+        # Daemons: a job that waits for what never comes must not keep the interpreter from its exit.
+        self._threads = [threading.Thread(target=_run, args=(self._jobs,), name=name, daemon=True) for _ in range(num)]
+        self._num_started = 0
+        self._lock = threading.Lock()
+        self._end = weakref.finalize(self, _end, self._jobs, self._threads)
+
+    def submit(self, job: Callable[[], T]) -> Future[T]:
+        """Has `job` run; what it returns or raises."""
+        future: Future[T] = Future()
+        self.start(partial(_do, future, job))
+        return future
+
+    def start(self, job: Callable[[], object]) -> None:
+        """Has `job` run, which must not raise; for jobs so short that a future would cost as much."""
+        with self._lock:
+            if not self._end.alive:
+                raise RuntimeError("A job was given to workers that were stopped.")
+            if self._num_started < len(self._threads):
+                self._threads[self._num_started].start()
+                self._num_started += 1
+            self._jobs.put(job)
+
+    def stop(self) -> None:
+        """Waits for all jobs that came; no more are taken."""
+        with self._lock:
+            self._end()
+        for thread in self._threads[: self._num_started]:
+            thread.join()
+
+
+def _end(jobs: _Jobs, threads: list[threading.Thread]) -> None:
+    for _ in threads:
+        jobs.put(None)
+    # An interpreter that ends under a thread in C++ aborts the process. The last reference may go in a thread itself.
+    for thread in threads:
+        if thread.is_alive() and thread is not threading.current_thread():
+            thread.join(EXIT_S)
+
+
+def _run(jobs: _Jobs) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # while waiting nothing is held
+
+
+def _do(future: Future[Any], job: Callable[[], Any]) -> None:
+    try:
+        result = job()
+    except BaseException as error:
+        future.set_exception(error)
+        del future  # the error's traceback would hold what holds the error
+    else:
+        future.set_result(result)

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dynotune.runtime import nms, vision
 from dynotune.runtime.errors import NumericsError
 from dynotune.runtime.frame_ring import FrameRing
-from dynotune.runtime.letterbox import Letterbox, place
+from dynotune.runtime.kernels import kernels_of
+from dynotune.runtime.letterbox import Letterbox, place, rows_read
 from dynotune.runtime.network import Network
 from dynotune.runtime.streams import _CudaStreams
 
@@ -66,6 +68,19 @@ def test_the_letterbox_is_that_of_the_cpu(size):
     # Where a level lies between two, the last bit decides.
     assert (made[0] - made[1]).abs().max() <= 1.01
     assert (made[0] - made[1]).abs().mean() <= 0.01
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 900), st.integers(1, 900), st.integers(1, 5), st.booleans())
+def test_the_letterboxs_kernel_makes_the_picture_of_torchs_operations_to_the_last_bit(height, width, num, swap):
+    device = torch.device("cuda", 0)
+    at, many = place((height, width), (320, 320)), torch.randint(0, 256, (num, height, width, 3), dtype=torch.uint8)
+    rows = rows_read(at)
+    of_kernel = Letterbox(at, device, swap_channels=swap, rows=rows)
+    of_torch = Letterbox(at, torch.device("cpu"), swap_channels=swap, rows=rows)
+    sent = many if rows is None else many[:, rows]
+    assert kernels_of("letterbox_kernels", device) is not None
+    assert torch.equal(of_kernel.picture(sent.to(device)).cpu(), of_torch.picture(sent))
 
 
 STREAMS = {
@@ -233,7 +248,7 @@ class Chain(YoloLike):
 @pytest.mark.parametrize("kernels", [True, False])
 def test_suppression_that_needs_more_rounds_is_finished_exactly(kernels, monkeypatch):
     if not kernels:
-        monkeypatch.setattr(nms, "kernels_of", lambda device: None)
+        monkeypatch.setattr(nms, "kernels_of", lambda *_: None)
     with detector(Chain(), iou=0.6, batch=2) as ours:
         found = ours.predict(frames(2))
         assert [len(one) for one in found] == [30, 30]
@@ -246,7 +261,7 @@ def test_suppression_that_needs_more_rounds_is_finished_exactly(kernels, monkeyp
 def test_kernels_give_what_torchs_operations_give_to_the_last_bit(case):
     process, raw, places = case
     device = torch.device("cuda", 0)
-    assert nms.kernels_of(device) is not None
+    assert kernels_of("nms_kernels", device) is not None
     found = process(raw.to(device), places.to(device))
     # On the CPU suppression runs to its end too, in the same precision.
     want = process(raw, places)
@@ -256,7 +271,7 @@ def test_kernels_give_what_torchs_operations_give_to_the_last_bit(case):
 @pytest.mark.parametrize("kernels", [True, False])
 def test_detections_of_half_precision_outputs_are_those_of_the_cpu(kernels, monkeypatch):
     if not kernels:
-        monkeypatch.setattr(nms, "kernels_of", lambda device: None)
+        monkeypatch.setattr(nms, "kernels_of", lambda *_: None)
     generator = torch.Generator().manual_seed(1)
     raw = torch.rand(2, 7, 500, generator=generator)
     raw[:, :4] *= 40

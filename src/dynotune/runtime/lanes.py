@@ -32,7 +32,7 @@ __all__ = ["Counts", "Lanes", "Options", "UnderWay"]
 
 _log = logging.getLogger(__name__)
 
-CHUNK = 4  # frames copied and uploaded at once, a power of two: the next ones are copied while these travel
+CHUNK = 8  # frames copied and uploaded at once, a power of two: the next ones are copied while these travel
 MAX_LETTERBOXES = 64  # frame sizes whose tables are kept
 MAX_PLACEMENTS = 1024  # kinds of frames that were checked
 MAX_REGIONS = 256  # views of a lane's images

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dynotune.runtime.kernels import kernels_of
+
 __all__ = ["Letterbox", "Placement", "place", "rows_read"]
 
 GREY = 114  # the level that YOLO models are trained to see around a picture
@@ -150,11 +152,19 @@ class Letterbox:
             float32 `[B, 3, resized_height, resized_width]`, 0 to 1, in the network's order of colours.
         """
         at, batch = self.placement, frames.shape[0]
-        corners = frames.view(batch, -1, 3).index_select(1, self._pixels).view(batch, 4, -1, 3)
-        # Halves go up, as in OpenCV.
-        mixed = (corners * self._weights).sum(1).add_(0.5).floor_().mul_(1 / 255)
-        if self._swap:
-            mixed = mixed.flip(-1)
+        kernels = kernels_of("letterbox_kernels", frames.device)
+        if kernels is not None:
+            mixed = kernels.picture(frames, self._pixels, self._weights, swap_channels=self._swap)
+        else:
+            corners = frames.view(batch, -1, 3).index_select(1, self._pixels).view(batch, 4, -1, 3)
+            # In the order of the kernel, so that both round alike.
+            mixed = corners[:, 0] * self._weights[0]
+            for corner in range(1, 4):
+                mixed += corners[:, corner] * self._weights[corner]
+            # Halves go up, as in OpenCV.
+            mixed.add_(0.5).floor_().mul_(1 / 255)
+            if self._swap:
+                mixed = mixed.flip(-1)
         return mixed.view(batch, at.resized_height, at.resized_width, 3).permute(0, 3, 1, 2)
 
     def pad(self, out: Tensor) -> None:

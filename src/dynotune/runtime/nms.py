@@ -7,16 +7,14 @@ is recorded in a graph, and the result says whether the last one still changed s
 
 from __future__ import annotations
 
-import functools
-import logging
 from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["PostProcess", "kernels_of", "nms", "suppress"]
+from dynotune.runtime.kernels import kernels_of
 
-_log = logging.getLogger(__name__)
+__all__ = ["PostProcess", "nms", "suppress"]
 
 NUM_ROUNDS = 10  # of clusters around objects, as detectors emit them, the deepest of 200 drawn ones took 8
 
@@ -87,27 +85,6 @@ def nms(boxes: Tensor, scores: Tensor, iou: float, *, classes: Tensor | None = N
     return order[kept[0] > 0]
 
 
-@functools.cache
-def kernels_of(device: torch.device) -> ModuleType | None:
-    """`nms_kernels`, where they can be used; otherwise the same is done with torch's operations, which take longer."""
-    if device.type != "cuda":
-        return None
-    try:
-        # Here, as Triton comes with torch for GPUs only.
-        from dynotune.runtime import nms_kernels
-
-        if nms_kernels.works(device):
-            return nms_kernels
-        why = "their results are wrong"
-    except torch.cuda.OutOfMemoryError:
-        raise
-    # Whatever goes wrong in a compiler that we only hope for: a C compiler that is missing, a GPU it does not know.
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-    _log.warning("suppression runs without kernels of its own, and slower: %s", why)
-    return None
-
-
 class PostProcess(nn.Module):  # type: ignore[misc]
     """From a YOLO model's output to detections in image coordinates, without waiting for the device.
 
@@ -164,7 +141,7 @@ class PostProcess(nn.Module):  # type: ignore[misc]
         return self._pack(rows, kept, places, counts[:, NUM_CANDIDATES], settled, counts[:, FINITE])
 
     def _kernels(self, raw: Tensor, num_rows: int) -> ModuleType | None:
-        kernels = kernels_of(raw.device) if raw.dtype == torch.float32 else None
+        kernels = kernels_of("nms_kernels", raw.device) if raw.dtype == torch.float32 else None
         if kernels is None or num_rows > kernels.MAX_TOP_K or self.max_det > kernels.MAX_DET:
             return None
         return kernels

@@ -1,4 +1,4 @@
-"""The kernels behind a model's forward, run by Triton's interpreter, and what happens without them."""
+"""Kernels of our own, run by Triton's interpreter, and what happens without them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from dynotune.runtime.nms import kernels_of
+from dynotune.runtime.kernels import kernels_of
 
 INTERPRETED = """
 import numpy as np
 import torch
 from hypothesis import given, settings
-from dynotune.runtime import nms, nms_kernels
+from hypothesis import strategies as st
+from dynotune.runtime import letterbox, letterbox_kernels, nms, nms_kernels
 from tests.runtime.kernel_cases import outputs
 
 @settings(max_examples=25, deadline=None, database=None)
@@ -25,9 +26,9 @@ def same(case):
     process, raw, places = case
     if raw.shape[1 if process.end_to_end else 2] > 300:
         return  # the interpreter takes seconds for it
-    nms.kernels_of = lambda device: None
+    nms.kernels_of = lambda *_: None
     want = process(raw, places)
-    nms.kernels_of = lambda device: nms_kernels
+    nms.kernels_of = lambda *_: nms_kernels
     found = process(raw, places)
     assert all(torch.equal(one, other) for one, other in zip(found, want, strict=True)), (process.__dict__, raw)
 
@@ -38,11 +39,24 @@ process = nms.PostProcess(
 )
 raw, places = torch.rand(1, 6, 20), torch.tensor([[0.0, 0, 1, 40, 40]])
 for process.max_det in (process.max_det, 5):
-    nms.kernels_of = lambda device: None
+    nms.kernels_of = lambda *_: None
     want = process(raw, places)
-    nms.kernels_of = lambda device: nms_kernels
+    nms.kernels_of = lambda *_: nms_kernels
     assert all(torch.equal(one, other) for one, other in zip(process(raw, places), want, strict=True))
 assert nms_kernels.works(torch.device("cpu"))
+
+@settings(max_examples=15, deadline=None, database=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 2), st.booleans())
+def same_picture(height, width, num, swap):
+    frames = torch.randint(0, 256, (num, height, width, 3), dtype=torch.uint8)
+    box = letterbox.Letterbox(letterbox.place((height, width), (32, 32)), torch.device("cpu"), swap_channels=swap)
+    letterbox.kernels_of = lambda *_: None
+    want = box.picture(frames)
+    letterbox.kernels_of = lambda *_: letterbox_kernels
+    assert torch.equal(box.picture(frames), want)
+
+same_picture()
+assert letterbox_kernels.works(torch.device("cpu"))
 """
 
 
@@ -58,6 +72,7 @@ def test_the_kernels_give_what_torchs_operations_give_to_the_last_bit():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU on which they work")
 def test_where_the_kernels_cannot_be_built_the_same_is_done_without_them_and_said(caplog):
-    assert kernels_of.__wrapped__(torch.device("cuda", 0)) is None
-    assert "suppression runs without kernels of its own" in caplog.text
-    assert kernels_of.__wrapped__(torch.device("cpu")) is None
+    for name in ("nms_kernels", "letterbox_kernels"):
+        assert kernels_of.__wrapped__(name, torch.device("cuda", 0)) is None
+        assert f"{name} cannot be used" in caplog.text
+        assert kernels_of.__wrapped__(name, torch.device("cpu")) is None

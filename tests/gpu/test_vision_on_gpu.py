@@ -175,6 +175,16 @@ def test_large_frames_give_the_same_from_the_host_where_some_rows_are_copied_and
         assert all(len(found) for found in want)
 
 
+def test_frames_of_sizes_of_which_as_many_rows_are_read_do_not_take_each_others_graphs():
+    """2160 and 2158 rows of 3840 pixels: of both 720 are read."""
+    tall, low = frames(1, (2160, 3840)), frames(1, (2158, 3840), seed=1)
+    with detector(imgsz=640, max_frame=(2160, 3840)) as ours, detector(imgsz=640, max_frame=(2160, 3840)) as other:
+        (want,) = ours.predict(tall[0])
+        assert same(other.predict(low[0]), ours.predict(low[0]))
+        assert same(ours.predict(tall[0]), [want])
+        assert same(other.predict(tall[0]), [want])
+
+
 def test_frames_on_the_device_are_read_when_they_are_ready():
     many = frames(3)
     with detector() as ours:

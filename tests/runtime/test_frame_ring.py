@@ -122,25 +122,65 @@ def test_the_frames_of_a_chunk_are_copied_side_by_side(several, monkeypatch):
 
 def test_a_chunk_with_a_frame_that_fails_is_free_only_when_the_others_are_copied(several, monkeypatch):
     ring, plain = ring_of(streams.of("cpu"), depth=1), frame_ring.host_array
-    begun, go = threading.Event(), threading.Event()
+    begun, failed, go = threading.Event(), threading.Event(), threading.Event()
 
     def failing(some, dtype, **options):
         found = plain(some, dtype, **options)
         late = replace(found.parts[1], write=lambda into: begun.set() or go.wait(60))
         return replace(found, parts=(failing_to_write(found.parts[0]), late))
 
+    def ended(filling, num, error=None):
+        plainly(filling, num, error)
+        if error:
+            failed.set()
+
+    plainly = frame_ring._Filling.ended
+    monkeypatch.setattr(frame_ring._Filling, "ended", ended)
+
     with monkeypatch.context() as patched:
         patched.setattr(frame_ring, "host_array", failing)
         bad = ring.copy(frames(2), later=True)
-    good = ring.copy(frames(1), later=True)
     assert begun.wait(60)
+    assert failed.wait(60)
     assert ring._free.empty()
-    assert not bad._chunk.done() and not good._chunk.done()
+    assert not bad._chunk.done()
     go.set()
     with pytest.raises(ZeroDivisionError):
         bad.wait()
-    good.wait()
-    good.drop()
+    ring.copy(frames(1), later=True).drop()
+    ring.close()
+
+
+@pytest.mark.parametrize("what", ["start", "alone"])
+def test_frames_that_no_thread_can_copy_are_reported_and_the_next_are_copied(what, several, monkeypatch):
+    ring = ring_of(streams.of("cpu"), depth=1)
+
+    def fail(*_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*((ring._copiers, "start") if what == "start" else (frame_ring.host_threads, "alone")), fail)
+        with pytest.raises(RuntimeError, match="can't start"):
+            ring.copy(frames(2), later=True).wait()
+    ring.copy(frames(2), later=True).wait()
+    ring.close()
+
+
+def test_a_copy_that_failed_keeps_nothing_of_its_frames(several, monkeypatch):
+    ring, (frame,) = ring_of(streams.of("cpu"), depth=1), frames(1)
+    seen = weakref.ref(frame)
+    gc.collect()
+    gc.disable()
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(frame_ring.host_threads, "alone", lambda: 1 / 0)
+            copied = ring.copy([frame], later=True)
+            assert isinstance(copied._chunk.exception(60), ZeroDivisionError)
+        del copied, frame
+        ring.copy(frames(1), later=True).wait()
+        assert seen() is None
+    finally:
+        gc.enable()
     ring.close()
 
 
@@ -260,6 +300,25 @@ def capturing(monkeypatch):
     made = Capturing()
     monkeypatch.setattr(frame_ring, "Capturer", lambda device: made)
     return made
+
+
+def test_sizes_of_which_as_many_rows_are_read_have_graphs_of_their_own(world, capturing):
+    sizes = [(height, 384) for height in range(280, 300)]
+    by_rows = {}
+    for size in sizes:
+        rows = rows_read(place(size, (64, 64)))
+        by_rows.setdefault(None if rows is None else len(rows), []).append(size)
+    one, other = max((pair for num, pair in by_rows.items() if num), key=len)[:2]
+    ring = FrameRing(world, num_frames=1, frame_bytes=3 * 300 * 384, depth=1, graphs=True)
+    for size in (one, other, one):
+        at = place(size, (64, 64))
+        box = Letterbox(at, torch.device("cpu"), swap_channels=True, rows=rows_read(at))
+        (frame,) = frames(1, size)
+        found = torch.full((1, 3, at.height, at.width), GREY / 255)
+        ring.send(ring.copy([frame], rows=rows_read(at)), box, box.region(found), stream=world.main)
+        want = Letterbox(at, torch.device("cpu"), swap_channels=True)(torch.from_numpy(frame)[None], found.clone())
+        assert torch.equal(found, want)
+    assert len(capturing.captured) == 2
 
 
 def test_the_first_few_sizes_that_come_are_captured_once_and_others_go_without(world, capturing):

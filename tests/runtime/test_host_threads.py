@@ -75,3 +75,8 @@ def test_copies_take_some_of_the_cores_and_no_more_threads_than_torch_may(many):
     assert host_threads.num_copying() == 10
     torch.set_num_threads(3)
     assert host_threads.num_copying() == 3
+
+
+def test_where_openmp_is_not_found_one_thread_copies_with_all_of_torchs(many, monkeypatch):
+    monkeypatch.setattr(host_threads, "_openmp", lambda: None)
+    assert host_threads.num_copying() == 1

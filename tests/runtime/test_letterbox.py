@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dynotune.runtime.errors import InputError
 from dynotune.runtime.letterbox import GREY, Letterbox, place, rows_read
 
 SIZES = [(48, 64), (1080, 1920), (37, 91), (91, 37), (640, 640), (3, 200), (1, 1), (333, 517)]
@@ -128,3 +129,21 @@ def test_rows_that_are_not_read_show_nowhere_and_each_other_does(height, imgsz):
 def test_of_a_large_frame_few_rows_are_read(size, imgsz, num):
     rows = rows_read(place(size, (imgsz, imgsz)))
     assert (None if rows is None else len(rows)) == num
+
+
+def test_rows_are_on_the_host_whatever_torchs_default_device():
+    with torch.device("meta"):
+        rows = rows_read(place((1082, 1922), (640, 640)))
+    assert rows.device.type == "cpu"
+
+
+def test_frames_with_gaps_make_the_same_picture_and_others_than_the_letterbox_is_for_are_refused():
+    at = place((288, 384), (64, 64))
+    rows = rows_read(at)
+    whole = Letterbox(at, torch.device("cpu"), swap_channels=True)
+    few = Letterbox(at, torch.device("cpu"), swap_channels=True, rows=rows)
+    many = torch.randint(0, 256, (4, 288, 384, 3), dtype=torch.uint8)
+    assert torch.equal(whole.picture(many[::2]), whole.picture(many[::2].clone()))
+    for box, frames in ((few, many), (whole, many[:, rows]), (whole, many.transpose(1, 2)), (whole, many.float())):
+        with pytest.raises(InputError, match="were given to a letterbox for"):
+            box.picture(frames)

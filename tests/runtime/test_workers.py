@@ -74,3 +74,17 @@ def test_several_workers_run_jobs_side_by_side_and_no_more_threads_than_jobs_are
     assert not any(thread.is_alive() for thread in workers._threads)
     with pytest.raises(RuntimeError, match="were stopped"):
         workers.start(int)
+
+
+def test_where_no_further_thread_can_be_started_those_there_are_do_the_work(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    workers = Workers("w", 3)
+    assert workers.submit(int).result(60) == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        assert [workers.submit(int).result(60) for _ in range(3)] == [0, 0, 0]
+        with pytest.raises(RuntimeError, match="can't start"):
+            Workers("none").submit(int)
+    workers.stop()

@@ -57,7 +57,8 @@ class _Chunk:
         self.num_bytes = num_bytes
         self.free = device_streams.event()
         self.is_used = False
-        self.graphs: dict[tuple[int, ...], CapturedGraph] = {}
+        # By number, height and width of frames: of other heights as many rows may be read.
+        self.graphs: dict[tuple[int, int, int], CapturedGraph] = {}
 
     def views(self, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
         """`[num, height, width, 3]` on the host and on the device."""
@@ -131,21 +132,28 @@ class _Filling:
     error: BaseException | None = None
 
     def copy(self, frame: HostArray, into: Tensor) -> None:
-        host_threads.alone()
+        """Copies one of the frames; raises nothing."""
         try:
+            host_threads.alone()
             frame.write(into)
         except BaseException as error:
-            self.error = error
+            # The traceback would hold what holds the error, and frames with it.
+            self.ended(1, error.with_traceback(None))
+        else:
+            self.ended(1)
+
+    def ended(self, num: int, error: BaseException | None = None) -> None:
+        """`num` more frames are copied, or, where there is an `error`, never will be."""
         with self.lock:
-            self.num_left -= 1
+            self.num_left -= num
+            self.error = self.error or error
             if self.num_left:
                 return
-        failed, self.error = self.error, None
-        if failed is None:
+        if self.error is None:
             self.done.set_result(self.chunk)
         else:
             self.free.put(self.chunk)
-            self.done.set_exception(failed)
+            self.done.set_exception(self.error)
 
 
 class FrameRing:
@@ -220,8 +228,12 @@ class FrameRing:
             done.set_exception(error)
             return
         filling = _Filling(chunk, len(places), done, self._free)
-        for frame, place in zip(source.parts, places, strict=True):
-            self._copiers.start(partial(filling.copy, frame, place))
+        for number, (frame, place) in enumerate(zip(source.parts, places, strict=True)):
+            try:
+                self._copiers.start(partial(filling.copy, frame, place))
+            except RuntimeError as error:
+                filling.ended(len(places) - number, error.with_traceback(None))
+                return
 
     def send(self, copied: Copied, letterbox: Letterbox, region: Tensor, *, stream: Stream) -> None:
         """Uploads and resizes frames that are copied; waits only for the capture of a size that is new.
@@ -233,10 +245,11 @@ class FrameRing:
             stream: the current one, always the same.
         """
         chunk = copied.take()
+        at = letterbox.placement
         try:
             self._prepare(letterbox)
             chunk.is_used = True
-            graph = chunk.graphs.get(copied.shape)
+            graph = chunk.graphs.get((copied.shape[0], at.frame_height, at.frame_width))
             if graph is not None:
                 graph.replay()
                 picture = graph.outputs
@@ -266,7 +279,7 @@ class FrameRing:
             for chunk in self._chunks:
                 for num in reversed(nums):
                     shape = (num, letterbox.num_rows, at.frame_width, 3)
-                    chunk.graphs[shape] = self._captured(self._capturer, chunk, shape, letterbox)
+                    chunk.graphs[num, *size] = self._captured(self._capturer, chunk, shape, letterbox)
         except (CaptureError, torch.cuda.OutOfMemoryError) as error:
             # Without graphs the same is done launch by launch.
             _log.warning("upload and resize of %d by %d are not captured: %s", at.frame_height, at.frame_width, error)

@@ -9,10 +9,12 @@ from torch import Tensor
 
 from dynotune.runtime.errors import InputError, SourceError, TooLargeError
 
-__all__ = ["consecutive", "is_on_device", "neighbours", "power_of_two", "size_of"]
+__all__ = ["chunk_of", "consecutive", "is_on_device", "neighbours", "size_of"]
 
 Frame = Any  # a numpy array or a tensor: uint8 [height, width, 3]
 T = TypeVar("T")
+
+CHUNK, FEW = 8, 4  # frames of a chunk at most; frames that are not split
 
 
 def size_of(frame: Frame, *, max_size: tuple[int, int], name: str = "The frame") -> tuple[int, int]:
@@ -122,6 +124,12 @@ def _alike(frame: Frame) -> tuple[Any, ...]:
 def is_on_device(frame: Frame) -> bool:
     """Whether it is a tensor that is not in the host's memory."""
     return isinstance(frame, Tensor) and frame.device.type != "cpu"
+
+
+def chunk_of(largest: int) -> int:
+    """Frames copied and uploaded at once, a power of two, where batches have `largest` at most: of larger batches some
+    are copied while others travel."""
+    return power_of_two(largest if largest <= FEW else max(FEW, min(CHUNK, largest // 2)))
 
 
 def power_of_two(num: int) -> int:

@@ -25,8 +25,11 @@ SHARE = 0.625
 
 
 def num_copying() -> int:
-    """Threads that copies may take, of torch's: some cores are left to those that launch and wait."""
+    """Threads that copies may take, of torch's: some cores are left to those that launch and wait. One where OpenMP is
+    not found, as each would then bring all of torch's."""
     num_threads: int = torch.get_num_threads()
+    if _openmp() is None:
+        return 1
     return min(num_threads, max(1, int(SHARE * len(os.sched_getaffinity(0)))))
 
 
@@ -56,7 +59,7 @@ def _openmp() -> ctypes.PyDLL | None:
     """The OpenMP library that torch's threads belong to; a process may hold several."""
     before = torch.get_num_threads()
     try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
+        lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
     except OSError:
         return None
     for path in sorted({line.split(maxsplit=5)[-1] for line in lines if _OPENMP.match(line.rpartition("/")[2])}):

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from dynotune.runtime.detections import Detections
 from dynotune.runtime.errors import InputError, NumericsError
 from dynotune.runtime.frame_ring import Copied, FrameRing
-from dynotune.runtime.frames import Frame, is_on_device, neighbours, power_of_two, size_of
+from dynotune.runtime.frames import Frame, chunk_of, is_on_device, neighbours, size_of
 from dynotune.runtime.letterbox import Letterbox, Placement, place, rows_read
 from dynotune.runtime.lifetime import Lifetime
 from dynotune.runtime.network import Lane, Network, OneOutput, is_end_to_end
@@ -32,7 +32,6 @@ __all__ = ["Counts", "Lanes", "Options", "UnderWay"]
 
 _log = logging.getLogger(__name__)
 
-CHUNK = 8  # frames copied and uploaded at once, a power of two: the next ones are copied while these travel
 MAX_LETTERBOXES = 64  # frame sizes whose tables are kept
 MAX_PLACEMENTS = 1024  # kinds of frames that were checked
 MAX_REGIONS = 256  # views of a lane's images
@@ -148,7 +147,7 @@ class Lanes:
         # Its memory on the device belongs to the stream that writes and reads it.
         with _without_gradients(), self.device_streams.on(self._before):
             self.ring = FrameRing(
-                self.device_streams, num_frames=power_of_two(min(CHUNK, self.options.largest)),
+                self.device_streams, num_frames=chunk_of(self.options.largest),
                 frame_bytes=3 * self.options.max_frame[0] * self.options.max_frame[1], depth=self.options.depth,
                 graphs=self.options.graphs,
             )  # fmt: skip

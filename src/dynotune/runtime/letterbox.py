@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dynotune.runtime.errors import InputError
 from dynotune.runtime.kernels import kernels_of
 
 __all__ = ["Letterbox", "Placement", "place", "rows_read"]
@@ -73,7 +74,7 @@ def place(frame_size: tuple[int, int], imgsz: tuple[int, int], *, stride: int = 
 def _taps(size: int, resized: int) -> tuple[Tensor, Tensor, Tensor]:
     """For each resized coordinate the two that it is mixed of, and the second one's weight."""
     # In doubles, as a coordinate of a large frame has few bits left for its fraction in floats.
-    centre = (torch.arange(resized, dtype=torch.float64) + 0.5) * (size / resized) - 0.5
+    centre = (torch.arange(resized, dtype=torch.float64, device="cpu") + 0.5) * (size / resized) - 0.5
     centre = centre.clamp(0, size - 1)
     first = centre.floor().to(torch.int64)
     weight = (centre - first).to(torch.float32)
@@ -146,12 +147,21 @@ class Letterbox:
         """Frames, resized.
 
         Args:
-            frames: uint8 `[B, num_rows, frame_width, 3]`, contiguous.
+            frames: uint8 `[B, num_rows, frame_width, 3]`.
 
         Returns:
             float32 `[B, 3, resized_height, resized_width]`, 0 to 1, in the network's order of colours.
+
+        Raises:
+            InputError: frames of another shape or dtype.
         """
         at, batch = self.placement, frames.shape[0]
+        if frames.shape[1:] != (self.num_rows, at.frame_width, 3) or frames.dtype != torch.uint8:
+            raise InputError(
+                f"Frames of shape {tuple(frames.shape)} and {frames.dtype} were given to a letterbox for "
+                f"[B, {self.num_rows}, {at.frame_width}, 3] of torch.uint8."
+            )
+        frames = frames.contiguous()
         kernels = kernels_of("letterbox_kernels", frames.device)
         if kernels is not None:
             mixed = kernels.picture(frames, self._pixels, self._weights, swap_channels=self._swap)

@@ -22,6 +22,9 @@ class Workers:
     """Runs jobs in threads of its own, which begin them in the order in which they come. The threads end with `stop`,
     with the last reference to the workers, or with the program.
 
+    Raises (both methods that take jobs):
+        RuntimeError: they were stopped, or not one thread can be started.
+
     The standard library's executors take no jobs any more once the main thread has ended, though others may go on.
 
     Args:
@@ -49,8 +52,13 @@ class Workers:
             if not self._end.alive:
                 raise RuntimeError("A job was given to workers that were stopped.")
             if self._num_started < len(self._threads):
-                self._threads[self._num_started].start()
-                self._num_started += 1
+                try:
+                    self._threads[self._num_started].start()
+                    self._num_started += 1
+                except RuntimeError:
+                    # A limit of threads: those that there are do it, later.
+                    if not self._num_started:
+                        raise
             self._jobs.put(job)
 
     def stop(self) -> None:

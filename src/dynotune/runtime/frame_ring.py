@@ -211,7 +211,8 @@ class FrameRing:
         chunk = self._free.get()
         try:
             self._wait_for(chunk)
-            source.write(chunk.views(source.shape)[0])
+            with host_threads.fewer(source.num_bytes // source.shape[0]):
+                source.write(chunk.views(source.shape)[0])
         except BaseException:
             self._free.put(chunk)
             raise

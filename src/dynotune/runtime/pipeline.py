@@ -13,7 +13,6 @@ from collections.abc import Generator, Iterator
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
-from dynotune.runtime import host_threads
 from dynotune.runtime.lifetime import Lifetime
 
 __all__ = ["Stages", "join_at_exit", "run"]
@@ -113,8 +112,7 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
                 return False
             self._handed_on.clear()
         try:
-            with host_threads.fewer():
-                staged = self._stages.stage(frames)
+            staged = self._stages.stage(frames)
             with self._lock:
                 wanted = not self._stopped
                 if wanted:

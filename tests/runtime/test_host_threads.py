@@ -9,7 +9,6 @@ import torch
 
 from dynotune.runtime import host_threads
 
-
 LARGE = 1 << 30  # bytes of a copy
 
 

@@ -89,6 +89,17 @@ def test_what_does_nothing_beside_workers_is_left_out_and_they_stay(seed: int) -
     assert study.fates[PREFETCH].kind in ("no-effect", "unproved", "not-needed")
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_only_means_something_beside_workers_that_cost_was_not_left_undecided_for_want_of_time(seed: int) -> None:
+    study = tuned(Table({one.id: -0.3 for one in WORKERS}), seed=seed)
+    assert {study.fates[one.id].kind for one in WORKERS} == {"slower"}
+    assert {study.fates[one.id].kind for one in BESIDE} <= {"unproved", "not-tried"}
+    assert study.verdict == (
+        f"Nothing helps: none of the {len(ALL)} settings makes a difference worth having; "
+        f"{len(BESIDE)} of them would only beside others, which do not."
+    )
+
+
 def test_where_what_it_needs_fails_it_is_in_no_run() -> None:
     table = Table({PREFETCH: 0.2}, ends={frozenset({one.id}): "failed" for one in WORKERS})
     study = tuned(table)

@@ -97,10 +97,20 @@ def verdict(study: Study, spread: float | None) -> str:
         return f"Nothing is proved: none of the {number} could be measured."
     if "unproved" in kinds and (disturbed := _disturbed(study)):
         return f"Nothing is proved: {disturbed}."
-    if "unproved" in kinds:
+    orphans = [one for one in study.candidates if _is_orphan(study, one)]
+    if num_open := sum(study.fates[one.id].kind == "unproved" for one in study.candidates if one not in orphans):
         doubt = f"; runs differ by {spread:.1%}" if spread is not None else ""
-        return f"Nothing is proved: of {number}, {kinds.count('unproved')} could not be decided in the time{doubt}."
-    return f"Nothing helps: none of the {number} makes a difference worth having."
+        return f"Nothing is proved: of {number}, {num_open} could not be decided in the time{doubt}."
+    which = f"; {len(orphans)} of them would only beside others, which do not" if orphans else ""
+    return f"Nothing helps: none of the {number} makes a difference worth having{which}."
+
+
+def _is_orphan(study: Study, one: Candidate) -> bool:
+    """Undecided not for want of time: it means something only beside others, and those are decided."""
+    left = ("unproved", "not-tried")
+    if study.fates[one.id].kind not in left or not one.needs:
+        return False
+    return all(fate.kind not in left for id_ in one.needs if (fate := study.fates.get(id_)) is not None)
 
 
 def _disturbed(study: Study) -> str:

@@ -49,7 +49,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     target = args.out / f"detector_{args.device}.json"
-    kept = json.loads(target.read_text()).get("sections", {}) if target.exists() else {}
+    document = json.loads(target.read_text()) if target.exists() else {}
+    kept = document.get("sections", {})
     sizes = {**SIZES[args.device]}
     sizes.update({name: value for name in ("soak", "serve_s") if (value := getattr(args, name)) is not None})
     bench: Bench | None = None
@@ -59,7 +60,8 @@ def main() -> None:
         bench = bench or Bench(args.device, sizes)
         print(f"{name} …", flush=True)
         kept[name] = {"command": describe()["command"], **SECTIONS[name](bench)}
-        text = json.dumps({**describe(), "sizes": sizes, "sections": kept}, indent=1)
+        # What else stands there, by hand, stays.
+        text = json.dumps({**document, **describe(), "sizes": sizes, "sections": kept}, indent=1)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(without_places(text) + "\n")
     show(kept)

@@ -146,9 +146,11 @@ def streams(bench: Bench) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     kept = host_threads.SHARE
     for batch in bench.sizes["batches"]:
-        detector = bench.detector(batch)
         for share in SHARES:
+            # Its threads are counted when it is made.
             host_threads.SHARE = share
+            bench.forget()
+            detector = bench.detector(batch)
             runs = []
             for _ in range(6):
                 started_s = time.perf_counter()

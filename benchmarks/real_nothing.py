@@ -77,18 +77,24 @@ def show(result: dict[str, Any]) -> None:
     print(f"{found['with_a_recipe']} of {found['tunes']} tunes ended in a recipe; {found['trials']} runs")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of(description: str | None, programs: Sequence[str]) -> argparse.ArgumentParser:
+    """What a benchmark of many tunes is asked with; `programs` are those it takes by itself."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--tunes", type=int, default=20)
-    parser.add_argument("--settings", type=int, default=8)
-    parser.add_argument("--only", action="append", metavar="NAME", help=f"programs, in place of {', '.join(USUAL)}")
+    parser.add_argument("--tunes", type=int, default=20, help="at most")
+    parser.add_argument("--only", action="append", metavar="NAME", help=f"programs, in place of {', '.join(programs)}")
     parser.add_argument("--lane", default="0/1", metavar="I/N")
     parser.add_argument("--tune-s", type=float)
     parser.add_argument("--budget-s", type=float, default=math.inf)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "dynotune-tuning")
     parser.add_argument("--no-lock", action="store_true")
+    return parser
+
+
+def main() -> None:
+    parser = parser_of(__doc__, USUAL)
+    parser.add_argument("--settings", type=int, default=8)
     given = parser.parse_args()
     until_s = time.monotonic() + given.budget_s
     out = given.out or RESULTS / f"real_nothing_{given.device}.json"

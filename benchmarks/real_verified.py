@@ -9,17 +9,13 @@ tune. What is in FILE is not done again; nothing is begun that would end after `
 
 from __future__ import annotations
 
-import argparse
-import math
-import tempfile
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from hardware import RESULTS
 from kept import opened, read
-from real_nothing import tunes_of
+from real_nothing import parser_of, tunes_of
 from tuning import ratio
 from tuning_parts import GRACE_S, Row, Setup, do, estimate_s, is_done, tune_budget_s, tuned
 from tuning_programs import PROGRAMS, Program, folder_of
@@ -65,17 +61,8 @@ def show(result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser = parser_of(__doc__, USUAL)
     parser.add_argument("--recipes", type=int, default=10, help="enough")
-    parser.add_argument("--tunes", type=int, default=20, help="at most")
-    parser.add_argument("--only", action="append", metavar="NAME", help=f"programs, in place of {', '.join(USUAL)}")
-    parser.add_argument("--lane", default="0/1", metavar="I/N")
-    parser.add_argument("--tune-s", type=float)
-    parser.add_argument("--budget-s", type=float, default=math.inf)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "dynotune-tuning")
-    parser.add_argument("--no-lock", action="store_true")
     given = parser.parse_args()
     until_s = time.monotonic() + given.budget_s
     out = given.out or RESULTS / f"real_verified_{given.device}.json"

@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from concurrent.futures import Future
 from dataclasses import replace
 
 import numpy as np
@@ -163,6 +164,22 @@ def test_frames_that_no_thread_can_copy_are_reported_and_the_next_are_copied(wha
         with pytest.raises(RuntimeError, match="can't start"):
             ring.copy(frames(2), later=True).wait()
     ring.copy(frames(2), later=True).wait()
+    ring.close()
+
+
+def test_where_no_thread_can_be_started_the_call_says_so_and_the_next_is_not_held_up(monkeypatch):
+    ring = ring_of(streams.of("cpu"), depth=1)
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            ring.copy(frames(2), later=True)
+    copied = ring.copy(frames(1))
+    assert not isinstance(copied._chunk, Future), "it was left to a thread, behind what never ends"
+    copied.drop()
     ring.close()
 
 

@@ -9,8 +9,6 @@ import torch
 
 from dynotune.runtime import host_threads
 
-LARGE = 1 << 30  # bytes of a copy
-
 
 def threads_of(work):
     """What `work` returns in a new thread."""
@@ -22,7 +20,7 @@ def threads_of(work):
 
 
 def inside_and_after():
-    with host_threads.fewer(LARGE):
+    with host_threads.fewer():
         inside = torch.get_num_threads()
     return inside, torch.get_num_threads()
 
@@ -39,7 +37,7 @@ def many(monkeypatch):
 
 def test_some_cores_are_left_to_others_only_by_the_thread_that_asks_and_only_meanwhile(many):
     assert threads_of(inside_and_after) == (10, 16)
-    with host_threads.fewer(LARGE):
+    with host_threads.fewer():
         assert threads_of(torch.get_num_threads) == 16
         assert threads_of(inside_and_after) == (10, 16)
     assert torch.get_num_threads() == 16
@@ -54,7 +52,7 @@ def test_who_has_fewer_threads_anyway_keeps_them(many):
 
 
 def test_an_error_inside_gives_the_threads_back(many):
-    with pytest.raises(ZeroDivisionError), host_threads.fewer(LARGE):
+    with pytest.raises(ZeroDivisionError), host_threads.fewer():
         raise ZeroDivisionError
     assert torch.get_num_threads() == 16
 
@@ -82,10 +80,3 @@ def test_copies_take_some_of_the_cores_and_no_more_threads_than_torch_may(many):
 def test_where_openmp_is_not_found_one_thread_copies_with_all_of_torchs(many, monkeypatch):
     monkeypatch.setattr(host_threads, "_openmp", lambda: None)
     assert host_threads.num_copying() == 1
-
-
-def test_a_small_copy_wakes_few_threads(many):
-    for num_bytes, num_threads in ((1, 1), (2 * host_threads.GRAIN_BYTES, 2), (LARGE, 10)):
-        with host_threads.fewer(num_bytes):
-            assert torch.get_num_threads() == num_threads
-    assert torch.get_num_threads() == 16

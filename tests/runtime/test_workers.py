@@ -5,56 +5,57 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from concurrent.futures import Future
 
 import pytest
 
 from dynotune.runtime.workers import Workers
 
 
-def test_jobs_run_in_order_and_give_what_they_return_or_raise():
-    worker, seen = Workers("w"), []
-    done = [worker.submit(lambda number=number: seen.append(number) or 1 / (number - 3)) for number in range(6)]
-    assert [one.result() for one in done[:3]] == [-1 / 3, -1 / 2, -1]
-    with pytest.raises(ZeroDivisionError):
-        done[3].result()
-    worker.stop()
+def done_by(workers, job):
+    """What `job` returns there."""
+    future = Future()
+    workers.start(lambda: future.set_result(job()))
+    return future
+
+
+def test_one_worker_runs_jobs_in_order():
+    workers, seen = Workers("w"), []
+    for number in range(6):
+        workers.start(lambda number=number: seen.append(number))
+    workers.stop()
     assert seen == list(range(6))
-    worker.stop()
+    workers.stop()
 
 
-def test_a_worker_that_is_stopped_finishes_what_it_was_given_and_takes_no_more():
-    worker, go = Workers("w"), threading.Event()
-    done = [worker.submit(go.wait), worker.submit(lambda: 7)]
+def test_workers_that_are_stopped_finish_what_they_were_given_and_take_no_more():
+    workers, go = Workers("w"), threading.Event()
+    done = [done_by(workers, go.wait), done_by(workers, lambda: 7)]
     threading.Thread(target=go.set).start()
-    worker.stop()
+    workers.stop()
     assert done[1].result(0) == 7
     with pytest.raises(RuntimeError, match="were stopped"):
-        worker.submit(go.wait)
+        workers.start(go.wait)
     Workers("w").stop()
 
 
-def test_a_worker_ends_with_its_last_reference_and_holds_no_job_that_is_done():
+def test_workers_end_with_their_last_reference_and_hold_no_job_that_is_done():
     class Job:
-        def __init__(self, worker):
-            self.worker = worker
+        def __init__(self, workers):
+            self.workers = workers
 
         def __call__(self):
             return threading.current_thread()
 
-    class Fails(Job):
-        def __call__(self):
-            raise ValueError
-
-    worker = Workers("w")
-    jobs = [Job(worker), Fails(worker)]
-    thread = worker.submit(jobs[0]).result()
-    assert isinstance(worker.submit(jobs[1]).exception(), ValueError)
-    worker.submit(int).result()
-    seen = [weakref.ref(job) for job in jobs]
-    del jobs
+    workers = Workers("w")
+    job = Job(workers)
+    thread = done_by(workers, job).result(60)
+    done_by(workers, int).result(60)
+    seen = weakref.ref(job)
+    del job
     gc.collect()
-    assert [one() for one in seen] == [None, None]
-    del worker
+    assert seen() is None
+    del workers
     gc.collect()
     thread.join(60)
     assert not thread.is_alive()
@@ -62,8 +63,8 @@ def test_a_worker_ends_with_its_last_reference_and_holds_no_job_that_is_done():
 
 def test_several_workers_run_jobs_side_by_side_and_no_more_threads_than_jobs_are_started():
     workers, met = Workers("w", 3), threading.Barrier(2)
-    names = [one.result(60) for one in [workers.submit(met.wait) for _ in range(2)]]
-    assert sorted(names) == [0, 1]
+    places = [one.result(60) for one in [done_by(workers, lambda: met.wait(60)) for _ in range(2)]]
+    assert sorted(places) == [0, 1]
     assert workers._num_started == 2
     go, ended = threading.Event(), []
     for number in range(7):
@@ -81,10 +82,10 @@ def test_where_no_further_thread_can_be_started_those_there_are_do_the_work(monk
         raise RuntimeError("can't start new thread")
 
     workers = Workers("w", 3)
-    assert workers.submit(int).result(60) == 0
+    assert done_by(workers, int).result(60) == 0
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        assert [workers.submit(int).result(60) for _ in range(3)] == [0, 0, 0]
+        assert [done_by(workers, int).result(60) for _ in range(3)] == [0, 0, 0]
         with pytest.raises(RuntimeError, match="can't start"):
-            Workers("none").submit(int)
+            Workers("none").start(int)
     workers.stop()

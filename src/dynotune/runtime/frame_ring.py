@@ -203,15 +203,16 @@ class FrameRing:
         source = host_array(list(frames), torch.uint8, rows=rows)
         if not later and (self._newest is None or self._newest.done()):
             return Copied(source.shape, self._free, self._filled(source))
-        self._newest = Future()
-        self._filler.start(partial(self._fill, source, self._newest))
-        return Copied(source.shape, self._free, self._newest)
+        done: Future[_Chunk] = Future()
+        self._filler.start(partial(self._fill, source, done))
+        self._newest = done
+        return Copied(source.shape, self._free, done)
 
     def _filled(self, source: HostArray) -> _Chunk:
         chunk = self._free.get()
         try:
             self._wait_for(chunk)
-            with host_threads.fewer(source.num_bytes // source.shape[0]):
+            with host_threads.fewer():
                 source.write(chunk.views(source.shape)[0])
         except BaseException:
             self._free.put(chunk)
@@ -226,7 +227,7 @@ class FrameRing:
             places = chunk.views(source.shape)[0].unbind()
         except BaseException as error:
             self._free.put(chunk)
-            done.set_exception(error)
+            done.set_exception(error.with_traceback(None))
             return
         filling = _Filling(chunk, len(places), done, self._free)
         for number, (frame, place) in enumerate(zip(source.parts, places, strict=True)):

@@ -23,9 +23,6 @@ _OPENMP = re.compile(r"lib(g|i|)omp\d?[-.]")  # of GNU, Intel and LLVM
 # all others. On 16 cores 10 threads were fastest, and 16, beside one that spins, slower by far.
 SHARE = 0.625
 
-# Of a copy for each thread: threads that have to be woken for less only add to a frame's latency, and to its spread.
-GRAIN_BYTES = 1 << 19
-
 
 def num_copying() -> int:
     """Threads that copies may take, of torch's: some cores are left to those that launch and wait. One where OpenMP is
@@ -43,14 +40,10 @@ def alone() -> None:
 
 
 @contextmanager
-def fewer(num_bytes: int) -> Iterator[None]:
-    """Leaves cores to other threads while the calling one copies; does nothing where OpenMP is not found.
-
-    Args:
-        num_bytes: of one copy.
-    """
+def fewer() -> Iterator[None]:
+    """Leaves some cores to other threads while the calling one copies; does nothing where OpenMP is not found."""
     before = torch.get_num_threads()  # also settles what a new thread starts with
-    openmp, wanted = _openmp(), min(num_copying(), max(1, num_bytes // GRAIN_BYTES))
+    openmp, wanted = _openmp(), num_copying()
     if openmp is None or before == wanted:
         yield
         return

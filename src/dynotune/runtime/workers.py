@@ -5,25 +5,18 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
-from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
 
 __all__ = ["Workers"]
 
 EXIT_S = 1.0  # longer than a copy of frames takes
 
-T = TypeVar("T")
-_Jobs = SimpleQueue[Callable[[], Any] | None]
+_Jobs = SimpleQueue[Callable[[], object] | None]
 
 
 class Workers:
     """Runs jobs in threads of its own, which begin them in the order in which they come. The threads end with `stop`,
     with the last reference to the workers, or with the program.
-
-    Raises (both methods that take jobs):
-        RuntimeError: they were stopped, or not one thread can be started.
 
     The standard library's executors take no jobs any more once the main thread has ended, though others may go on.
 
@@ -40,14 +33,12 @@ class Workers:
         self._lock = threading.Lock()
         self._end = weakref.finalize(self, _end, self._jobs, self._threads)
 
-    def submit(self, job: Callable[[], T]) -> Future[T]:
-        """Has `job` run; what it returns or raises."""
-        future: Future[T] = Future()
-        self.start(partial(_do, future, job))
-        return future
-
     def start(self, job: Callable[[], object]) -> None:
-        """Has `job` run, which must not raise; for jobs so short that a future would cost as much."""
+        """Has `job` run, which must not raise.
+
+        Raises:
+            RuntimeError: the workers were stopped, or not one thread can be started.
+        """
         with self._lock:
             if not self._end.alive:
                 raise RuntimeError("A job was given to workers that were stopped.")
@@ -82,13 +73,3 @@ def _run(jobs: _Jobs) -> None:
     while (job := jobs.get()) is not None:
         job()
         del job  # while waiting nothing is held
-
-
-def _do(future: Future[Any], job: Callable[[], Any]) -> None:
-    try:
-        result = job()
-    except BaseException as error:
-        future.set_exception(error)
-        del future  # the error's traceback would hold what holds the error
-    else:
-        future.set_result(result)

@@ -1,6 +1,7 @@
 """What holds for every test: programs that run side by side leave each other the cores."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,12 @@ from .forked import Forked
 
 # Threads of OpenMP wait for work by spinning, which takes the core of whoever runs beside them.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# Shells start their background jobs with Ctrl-C ignored, and nohup what it runs with hangups ignored: all programs that
+# tests start would inherit it.
+for ignored, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(ignored) is signal.SIG_IGN:
+        signal.signal(ignored, handler)
 
 
 @pytest.fixture(scope="session")

@@ -11,11 +11,11 @@ from .forked import Forked
 # Threads of OpenMP wait for work by spinning, which takes the core of whoever runs beside them.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# Shells start their background jobs with Ctrl-C ignored, and nohup what it runs with hangups ignored: all programs that
-# tests start would inherit it.
-for ignored, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
-    if signal.getsignal(ignored) is signal.SIG_IGN:
-        signal.signal(ignored, handler)
+# Shells start their background jobs with the keyboard's signals ignored, and nohup what it runs with hangups ignored;
+# all programs that tests start would inherit it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,8 @@ SGEMM, TENSOR_GEMM = (
     "ampere_sgemm_128x64_tn",
     "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1",
 )
+CAST = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)\
+::{lambda()#3}, at::native::memory::LoadWithCast<1>, at::native::memory::StoreWithCast<1>>(int)"
 POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int, float)"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)"
 
@@ -343,10 +345,8 @@ def test_what_a_busy_device_spends_its_time_on(kernel: str, capability: tuple[in
 
 
 def test_kernels_that_convert_types_are_placed_where_they_were_launched():
-    name = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)\
-::{lambda()#3}, at::native::memory::LoadWithCast<1>, at::native::memory::StoreWithCast<1>>(int)"
     step = Step().kernel(TENSOR_GEMM, 0, 90 * MS).operator("aten::to", 10, 20 * MS)
-    found = step.kernel(name, 90 * MS, 100 * MS, called=11, returned=12).causes()
+    found = step.kernel(CAST, 90 * MS, 100 * MS, called=11, returned=12).causes()
     assert lost(found["casts"]) == 10 * MS
     assert found["casts"].where == Place("train.py(31): step", "aten::to", "cudaLaunchKernel")
 
@@ -381,7 +381,42 @@ def test_a_large_softmax_of_its_own():
 def test_pointwise_kernels_count_from_a_fifth_of_the_time_on():
     for share, expected in ((15, set()), (30, {"compile-default"})):
         step = Step().kernel(TENSOR_GEMM, 0, (100 - share) * MS)
-        assert set(step.kernel(POINTWISE, (100 - share) * MS, 100 * MS, returned=5).causes()) == expected
+        step.kernel(POINTWISE, (100 - share) * MS, 95 * MS, returned=5)
+        assert set(step.kernel(POINTWISE, 95 * MS, 100 * MS, returned=6).causes()) == expected
+
+
+def row_of(*kernels: tuple[str, int], streams: tuple[int, ...] = ()) -> Step:
+    """Kernels of so many milliseconds, one after the other, all queued early; 100 ms in all."""
+    assert sum(length for _, length in kernels) == 100
+    step, at = Step(), 0
+    for number, (name, length) in enumerate(kernels):
+        stream = streams[number] if streams else 7
+        step.kernel(name, at * MS, (at + length) * MS, returned=min(at * MS, 5 + number), stream=stream)
+        at += length
+    return step
+
+
+def test_of_pointwise_kernels_in_a_row_the_longest_stays():
+    found = row_of((TENSOR_GEMM, 40), (POINTWISE, 10), (POINTWISE, 30), (POINTWISE, 20)).causes()
+    assert lost(found["compile-default"]) == 30 * MS
+    # A product between them, or another stream, keeps them apart.
+    found = row_of((POINTWISE, 10), (TENSOR_GEMM, 40), (POINTWISE, 30), (POINTWISE, 20)).causes()
+    assert lost(found["compile-default"]) == 20 * MS
+    assert row_of((POINTWISE, 30), (TENSOR_GEMM, 40), (POINTWISE, 30)).causes() == {}
+    assert row_of((TENSOR_GEMM, 40), (POINTWISE, 30), (POINTWISE, 30), streams=(7, 7, 8)).causes() == {}
+
+
+def test_what_follows_a_sum_over_the_batch_is_not_fused_with_what_precedes_it():
+    statistics = "void at::native::batch_norm_collect_statistics_channels_last_kernel<at::native::Var, float>(float*)"
+    transform = "void at::native::batch_norm_transform_input_channels_last_kernel<float, float>(float*)"
+    row = ((POINTWISE, 10), (statistics, 20), (transform, 25), (POINTWISE, 15))
+    assert lost(row_of((TENSOR_GEMM, 30), *row).causes()["compile-default"]) == 25 * MS
+
+
+def test_conversions_between_types_do_not_interrupt_a_row_and_are_counted_by_themselves():
+    found = row_of((TENSOR_GEMM, 40), (POINTWISE, 20), (CAST, 10), (POINTWISE, 30)).causes()
+    assert lost(found["compile-default"]) == 20 * MS
+    assert lost(found["casts"]) == 10 * MS
 
 
 def test_all_reduces_of_distributed_data_parallel():
@@ -417,8 +452,9 @@ def test_causes_of_less_than_a_hundredth_are_left_out():
 
 
 def test_the_verdict_on_a_device_that_idles_names_its_idle_time_first():
-    step = Step().kernel(POINTWISE, 0, 40 * MS).kernel(POINTWISE, 70 * MS, 75 * MS).call("cudaMalloc", 41 * MS, 70 * MS)
-    found = step.kernel(TENSOR_GEMM, 75 * MS, 95 * MS, returned=5).summary()
+    step = Step().kernel(POINTWISE, 0, 20 * MS).kernel(POINTWISE, 20 * MS, 40 * MS, returned=5)
+    step.kernel(POINTWISE, 40 * MS, 60 * MS, returned=6).call("cudaMalloc", 61 * MS, 90 * MS)
+    found = step.kernel(TENSOR_GEMM, 92 * MS, 98 * MS).summary()
     assert [cause.id for cause in found.causes][:2] == ["compile-default", "alloc-retries"]
     part = "the largest part of its idle time went to allocating and freeing device memory"
     assert f"{part} at train.py(31): step, 29.0%" in found.verdict

@@ -111,8 +111,9 @@ IMAGE_VALUES = 256
 IMAGE_SIDE = 16
 """Pixels. A float tensor with smaller planes is no image."""
 
-SAME_SIZE = 0.02
-"""By which a copy may differ from the tensor that it is taken for: what is copied beside it, as labels."""
+SAME_SIZE = 0.25
+"""By which a copy may differ from the tensor that it is taken for: batches vary, and not all runs have the same. Sent
+as bytes or half types, and converted on the device, it would be half of it at most."""
 
 # synchronisation and memory
 
@@ -157,9 +158,9 @@ UNFUSED_ATTENTION = 4.0
 BACKWARD_OF_ATTENTION = 2.0
 """Times the forward pass: four products for two."""
 FUSABLE = 0.75
-"""Of the time of pointwise kernels: fusing four of them into one saves three reads and writes."""
-MUCH_POINTWISE = 0.6
-"""Of a step. Programs without torch.compile spend a third of it so: that alone is no fault."""
+"""Of the time of operators that no trace tells more of: fusing four into one saves three reads and writes."""
+MUCH_FUSABLE = 0.45
+"""Of a step. Programs without torch.compile could spare a tenth to a fourth so: that alone is no fault."""
 MUCH_CASTING = 0.10
 """Of a step: autocast itself converts weights at each step, 5% of it in usual models."""
 MISALIGNED = 0.75

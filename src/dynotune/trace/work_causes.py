@@ -13,6 +13,7 @@ from dynotune.schema.trace_summary import Copies, KernelClass, Place
 from dynotune.trace import intervals
 from dynotune.trace.copies import kind_of
 from dynotune.trace.device_time import work_sets
+from dynotune.trace.fusion import POINTWISE, spared_ns
 from dynotune.trace.kernel_names import tensor_cores_of
 from dynotune.trace.kernels import CLASSES, MATH_ATTENTION, classes_of
 from dynotune.trace.rank_facts import (
@@ -37,7 +38,6 @@ SOFTMAX_SHARE = 0.05
 TF32_CAPABILITY = (8, 0)
 TENSOR_CORE_CAPABILITY = (7, 0)
 
-_POINTWISE = ("elementwise", "normalisation", "reduction")
 _OF_LOSSES = re.compile(r"log_?softmax|entropy|nll", re.IGNORECASE)
 _FP32_MATMUL = re.compile(r"sgemm|gemm_f32f32|f32f32_f32f32|ffma", re.IGNORECASE)
 _HALF = re.compile(r"half|bfloat|bf16|f16|fp16|hgemm|h884|h1688|h16816", re.IGNORECASE)
@@ -229,10 +229,11 @@ def _softmax(facts: RankFacts) -> Iterator[Loss]:
 
 
 def _pointwise(facts: RankFacts) -> Iterator[Loss]:
-    rows = [row for row in _classes(facts) if row.name in _POINTWISE]
-    share = sum(row.share for row in rows)
-    if share >= POINTWISE_SHARE:
-        lost_ns = round(sum(row.total_s for row in rows) * 1e9)
+    rows = [row for row in _classes(facts) if row.name in POINTWISE]
+    if sum(row.share for row in rows) < POINTWISE_SHARE:
+        return
+    lost_ns = spared_ns(facts)
+    if lost_ns:
         evidence = tuple(f"{row.name}: {percent(row.share)} of the time, {per_step(facts, row.num)}" for row in rows)
         claim = "Kernels that read and write memory once for each small operation took the time."
         yield Loss("compile-default", lost_ns, claim, Place(), evidence)

@@ -41,7 +41,8 @@ def compile_default(seen: Seen) -> Iterator[Finding]:
     Sees: pointwise, normalising and reducing kernels take a fifth of the kernels' time or more in a model that is not
     compiled.
 
-    Costs: at most three quarters of their time, as far as the device sets the pace: compiled, several run as one.
+    Costs: at most their time but for one, the longest, of each row of them that nothing interrupts, as far as the
+    device sets the pace: compiled, such a row runs as one. A row ends with a sum.
 
     Wrong when: shapes vary much, or the program ends before compiling has paid for itself. Results change in their
     last digits.
@@ -49,12 +50,12 @@ def compile_default(seen: Seen) -> Iterator[Finding]:
     if not seen.uses_cuda:
         return
     losses = seen.losses("compile-default")
-    share = saved(seen, policy.FUSABLE * sum(loss.share for loss in losses))
+    share = saved(seen, sum(loss.share for loss in losses))
     if share < policy.LEAST_SHARE or any(model.compiled for model in seen.models):
         return
     yield Finding(
         id="compile-default",
-        severity="medium" if share >= policy.FUSABLE * policy.MUCH_POINTWISE else "low",
+        severity="medium" if share >= policy.MUCH_FUSABLE else "low",
         claim="Kernels that read and write memory once for each small operation take the time.",
         share=share,
         evidence=evidence_of(losses),
@@ -71,10 +72,10 @@ def graph_breaks(seen: Seen) -> Iterator[Finding]:
     Sees: graph breaks that torch counted while it compiled; or a compiled model of which torch made no graph at all, as
     after a break inside a loop, which it does without a word.
 
-    Costs: at most what compiling whole could spare: the device's waits for the host, and three quarters of the time
-    of pointwise kernels, of those that were generated as many as there are cuts; without a device the time of Python,
-    and three quarters of that of operators that were not compiled and are no products, and of what the pieces'
-    generated code takes if it were one piece.
+    Costs: at most what compiling whole could spare: the device's waits for the host, what `compile-default` counts of
+    pointwise kernels, and three quarters of those that were generated, as many as there are cuts; without a device the
+    time of Python, and three quarters of that of operators that were not compiled and are no products, and of what the
+    pieces' generated code takes if it were one piece.
 
     Wrong when: what breaks the graph is needed, and runs once in many calls.
     """
@@ -231,7 +232,8 @@ def _spared(seen: Seen) -> float | Unknown:
     try:
         host = waits_for_host(seen)
         if seen.uses_cuda:
-            return min(1.0, host + saved(seen, policy.FUSABLE * (seen.lost("compile-default") + _at_cuts(seen))))
+            fused = seen.lost("compile-default") + policy.FUSABLE * _at_cuts(seen)
+            return min(1.0, host + saved(seen, fused))
         return min(1.0, host + policy.FUSABLE * (_uncompiled(seen) + _in_pieces(seen)))
     except Missing as missing:
         return Unknown(f"{missing.name}: {missing.reason}")

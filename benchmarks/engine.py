@@ -72,7 +72,10 @@ def run(args: argparse.Namespace, scratch: Path) -> int:
     target = args.out / f"engine_{args.device}.json"
     before = target if target.exists() else RESULTS / target.name
     document: dict[str, Any] = json.loads(before.read_text()) if before.exists() and not args.again else {}
-    document = {**describe(), "cells": document.get("cells", {}), "restart": document.get("restart", {})}
+    told = describe()
+    # Cells are kept between runs, so are the commands that measured them.
+    told["command"] = [*document.get("command", []), told["command"]]
+    document = {**told, "cells": document.get("cells", {}), "restart": document.get("restart", {})}
     cache = args.cache or scratch / "cache"
     todo = [cell for cell in cells if "arms" not in document["cells"].get(cell, {})]
     for cell in list(todo):

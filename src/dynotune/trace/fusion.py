@@ -13,7 +13,8 @@ from dynotune.trace.timeline import DeviceKind, told_by_name
 POINTWISE = ("elementwise", "normalisation", "reduction")
 _FUSED_TOO = ("cast", "random")  # with what stands around them, and counted elsewhere
 
-# Sums over all of a batch (aten): what is normalised with them has to wait for the last element.
+# Sums over all of a batch (aten): what is normalised with them has to wait for the last element. Other sums may be over
+# rows, as of a layer norm that is written out, and those become one kernel with what follows.
 _STATISTICS = re.compile(r"collect_statistics|backward_reduce|moments|gammabeta|internalgradients", re.IGNORECASE)
 
 
@@ -21,7 +22,7 @@ def spared_ns(facts: RankFacts) -> int:
     """Nanoseconds of the window that pointwise kernels would take less at most, were all fused that can be.
 
     Those that follow one another on a stream, with no product or other kernel between them, can become one, which
-    reads and writes at least what the longest of them does. One that reduces is the last of its row.
+    reads and writes at least what the longest of them does. One that sums over the batch is the last of its row.
     """
     device, names = facts.timeline.device, facts.timeline.names
     rows = np.flatnonzero(device.kind == DeviceKind.KERNEL)
@@ -33,11 +34,9 @@ def spared_ns(facts: RankFacts) -> int:
     if not len(rows):
         return 0
     pointwise = np.isin(classes, [CLASSES.index(name) for name in POINTWISE])
-    reduces = (classes == CLASSES.index("reduction")) | told_by_name(
-        names, device.name[rows], lambda name: bool(_STATISTICS.search(name))
-    )
+    sums = told_by_name(names, device.name[rows], lambda name: bool(_STATISTICS.search(name)))
     breaks = np.ones(len(rows), dtype=np.bool_)
-    breaks[1:] = ~pointwise[1:] | ~pointwise[:-1] | reduces[:-1]
+    breaks[1:] = ~pointwise[1:] | ~pointwise[:-1] | sums[:-1]
     breaks[1:] |= (np.diff(device.stream[rows]) != 0) | (np.diff(device.device[rows]) != 0)
     took = np.where(pointwise, in_window(facts, device.start_ns[rows], device.end_ns[rows]), 0)
     starts = np.flatnonzero(breaks)

@@ -42,7 +42,7 @@ def compile_default(seen: Seen) -> Iterator[Finding]:
     compiled.
 
     Costs: at most their time but for one, the longest, of each row of them that nothing interrupts, as far as the
-    device sets the pace: compiled, such a row runs as one. A row ends with a sum.
+    device sets the pace: compiled, such a row runs as one. A sum over the batch ends a row.
 
     Wrong when: shapes vary much, or the program ends before compiling has paid for itself. Results change in their
     last digits.

@@ -169,6 +169,19 @@ def test_only_loops_of_the_program_itself_count():
     assert finding.evidence[0] == "aten::mul: 400 a step"
 
 
+def test_of_a_loop_all_that_it_calls_counts_and_nothing_that_is_rare_or_long():
+    rows = [
+        operator("aten::select", 8000, 0.2, callers={"program": Called(num=8000, self_s=0.2)}),
+        operator("aten::max", 400, 0.01, callers={"program": Called(num=400, self_s=0.01)}),
+        operator("aten::sum", 400, 0.01, callers={"backward": Called(num=400, self_s=0.01)}),
+        operator("aten::cdist", 200, 0.004, callers={"program": Called(num=200, self_s=0.004)}),
+        operator("aten::native_batch_norm", 400, 0.176, callers={"program": Called(num=400, self_s=0.176)}),
+    ]
+    finding = found(on_cpu(traced={"operators": rows}))["python-elementwise-loops"]
+    # select, max and sum, of all that is recorded.
+    assert finding.share == pytest.approx(0.22 / 0.4)
+
+
 # Threads
 
 

@@ -104,6 +104,10 @@ def test_attention_by_hand_on_the_cpu():
     operators = [*BY_HAND, operator("aten::addmm", 40, 0.8)]
     finding = found(on_cpu(traced={"operators": operators}))["manual-attention"]
     assert finding.share == pytest.approx(0.4)
+    of_torch = operator("aten::_scaled_dot_product_attention_math", 20, 0.1)
+    assert "manual-attention" not in found(on_cpu(traced={"operators": [*operators, of_torch]}))
+    few = msgspec.structs.replace(of_torch, num=10)
+    assert "manual-attention" in found(on_cpu(traced={"operators": [*operators, few]}))
     fused = [operator("aten::_scaled_dot_product_flash_attention_for_cpu", 20, 0.2), operators[-1]]
     assert "manual-attention" not in found(on_cpu(traced={"operators": fused}))
 

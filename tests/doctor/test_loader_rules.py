@@ -248,6 +248,20 @@ def test_starting_workers_for_each_epoch():
     assert settings(finding) == ["loader.persistent_workers=true"]
 
 
+def test_what_the_starts_of_epochs_cost_is_no_wait_of_too_many_workers():
+    assert found(waits(0.6, loader(16), timed=EPOCHS))["num-workers-too-many"].share == pytest.approx(
+        0.6 - 5 * 0.45 / 5
+    )
+    assert found(waits(0.4, loader(16), timed=EPOCHS))["num-workers-too-many"].severity == "low"
+
+
+def test_batches_that_take_long_to_make_are_late_at_the_start_of_an_epoch_too():
+    timed = timing(num_epochs=5, epoch_begin_s=0.25, usual_s=0.1)
+    slow = loader(2, persistent_workers=True, loading=loading(fetch_s=0.15, collate_s=0.14, cpu_s=0.15))
+    finding = found(waits(0.4, slow, timed=timed))["collate-heavy"]
+    assert finding.also == ["loader-bound", "epoch-jitter"]
+
+
 def test_what_the_starts_of_epochs_cost_is_not_counted_as_a_steady_wait_too():
     both = found(waits(0.6, loader(4), timed=EPOCHS))
     # An epoch's first batch is late with workers that persist too, and no steady wait.
@@ -335,6 +349,8 @@ def test_collating_that_takes_little_is_no_finding():
 
 
 def test_decoding_takes_its_part_of_the_wait():
+    resized = loading(decode_s=0.02, decoders=["PIL.Image.Image.convert", "PIL.Image.Image.resize"])
+    assert "decoding and resizing" in found(waits(0.4, loader(2, loading=resized)))["decode-bound"].claim
     decoding = loading(decode_s=0.02, decoders=["PIL.ImageFile.ImageFile.load"])
     finding = found(waits(0.4, loader(2, loading=decoding)))["decode-bound"]
     assert finding.share == pytest.approx(0.4)

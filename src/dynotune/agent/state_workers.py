@@ -31,10 +31,11 @@ _MAX_WORKERS = 4
 _SHORT_LIFE_S = 0.1
 # Reading what is private walks all pages of the process: it may take so much of a core.
 _PRIVATE_SHARE = 0.01
-# Module, then what of it decodes.
+# Module, then what of it decodes; or resizes and converts, as data stored at the size that is used would not need.
 _DECODERS = {
     "PIL.ImageFile": ("ImageFile.load",),
-    "cv2": ("imread", "imdecode"),
+    "PIL.Image": ("Image.convert", "Image.resize", "Image.thumbnail"),
+    "cv2": ("imread", "imdecode", "resize", "cvtColor"),
     "torchvision.io": ("decode_image", "decode_jpeg", "decode_png", "decode_webp", "read_image"),
     "turbojpeg": ("TurboJPEG.decode",),
     "simplejpeg": ("decode_jpeg",),

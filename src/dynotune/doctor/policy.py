@@ -182,6 +182,8 @@ MANY_SMALL_OPERATORS = 300
 """Pointwise and indexing operators a step: what a Python loop over elements calls."""
 SMALL_PER_PRODUCT = 20.0
 """Such operators for each product or convolution: a layer has three to eight, backward pass and optimizer included."""
+LOOPED = 30.0
+"""Calls of one operator a step: few models have as many layers of a kind, and a loop has more rounds."""
 SHORT_OPERATOR_S = 50e-6
 """Of the host, recorded: longer ones have work in them that a loop does not explain."""
 OVERSUBSCRIBED = 1.25

@@ -13,7 +13,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
 
 
-@rule("program", explains=["loader-bound", "loader-jitter"])
+@rule("program", explains=["loader-bound", "loader-jitter", "epoch-jitter"])
 def collate_heavy(seen: Seen) -> Iterator[Finding]:
     """Putting samples together takes much of the loading.
 
@@ -45,12 +45,13 @@ def collate_heavy(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program", explains=["loader-bound", "loader-jitter"])
+@rule("program", explains=["loader-bound", "loader-jitter", "epoch-jitter"])
 def decode_bound(seen: Seen) -> Iterator[Finding]:
     """Decoding images or sound takes most of the loading.
 
     Sees: the program waits for its loader, or operators for cores that workers use, and a large part of the time that a
-    batch takes to make lies in a decoder that is known (Pillow, OpenCV, torchvision, TurboJPEG, soundfile and others).
+    batch takes to make lies in a decoder that is known (Pillow, OpenCV, torchvision, TurboJPEG, soundfile and others),
+    or in converting and resizing what it gave (Pillow, OpenCV).
 
     Costs: at most that wait, in the proportion of that part.
 
@@ -63,10 +64,11 @@ def decode_bound(seen: Seen) -> Iterator[Finding]:
     share = _saved(seen, loader, loading.decode_s)
     if loading.decode_s < policy.LARGE_PART * loading.fetch_s or share < policy.LEAST_SHARE:
         return
+    resizing = " and resizing" if any(name.endswith(("resize", "thumbnail")) for name in loading.decoders) else ""
     yield Finding(
         id="decode-bound",
         severity=policy.severity(share),
-        claim=f"{loading.decode_s / loading.fetch_s:.0%} of making a batch goes into decoding.",
+        claim=f"{loading.decode_s / loading.fetch_s:.0%} of making a batch goes into decoding{resizing}.",
         share=share,
         evidence=[_part(loading, loading.decode_s, f"in {', '.join(loading.decoders)}")],
         where=loading.items if loading.items.function else loader.place,

@@ -228,8 +228,8 @@ def python_elementwise_loops(seen: Seen) -> Iterator[Finding]:
     ones and twenty or more for each matrix product or convolution. What optimizers, backward passes and loops of
     libraries call does not count.
 
-    Costs: their part, and their backward pass's, of the time that the device waits for the host; without a device their
-    own time, and their part of Python's.
+    Costs: the part of all short operators that the program calls often, and of such in the backward pass, of the time
+    that the device waits for the host; without a device their own time, and their part of Python's.
 
     Wrong when: each element depends on the one before, as in a recurrence.
     """
@@ -243,7 +243,7 @@ def python_elementwise_loops(seen: Seen) -> Iterator[Finding]:
     if per_step < policy.MANY_SMALL_OPERATORS or per_step < policy.SMALL_PER_PRODUCT * products:
         return
     short = sum(called.self_s for _, called in small) / num < policy.SHORT_OPERATOR_S
-    share = _of_loop(seen, small) if short else 0.0
+    share = _of_loop(seen, num_steps) if short else 0.0
     if share < policy.LEAST_SHARE:
         return
     losses = seen.losses("launch-bound", "host-bound")
@@ -268,15 +268,22 @@ def _by_program(row: Operator) -> Called:
     return Called(num=sum(called.num for called in own), self_s=sum(called.self_s for called in own))
 
 
-def _of_loop(seen: Seen, small: list[tuple[Operator, Called]]) -> float:
-    """Of a plain step, what these operators and those of their backward pass take, with the Python around them."""
+def _of_loop(seen: Seen, num_steps: int) -> float:
+    """Of a plain step, what a loop's operators and those of its backward pass take at most, with the Python around."""
+    rows = [row for row in seen.trace.operators if row.name.startswith("aten::") and row.name not in PRODUCTS]
     all_s = sum(row.self_s for row in seen.trace.operators if row.name.startswith("aten::"))
     if not all_s:
         return 0.0
-    forward = sum(sum(row.callers[caller].num for caller in _FORWARD if caller in row.callers) for row, _ in small)
-    looped = sum(called.num for _, called in small) / forward if forward else 0.0
-    backward_s = sum(row.callers["backward"].self_s for row, _ in small if "backward" in row.callers)
-    part = min(1.0, (sum(called.self_s for _, called in small) + looped * backward_s) / all_s)
+
+    def is_looped(called: Called) -> bool:
+        return called.num >= policy.LOOPED * num_steps and called.self_s < policy.SHORT_OPERATOR_S * called.num
+
+    own = [(row, called) for row in rows if is_looped(called := _by_program(row))]
+    forward = sum(sum(row.callers[caller].num for caller in _FORWARD if caller in row.callers) for row, _ in own)
+    looped = sum(called.num for _, called in own) / forward if forward else 0.0
+    backward = [row.callers["backward"] for row in rows if "backward" in row.callers]
+    backward_s = sum(called.self_s for called in backward if is_looped(called))
+    part = min(1.0, (sum(called.self_s for _, called in own) + looped * backward_s) / all_s)
     if seen.uses_cuda:
         return min(waits_for_host(seen), part * seen.lost("launch-bound", "host-bound", "launch-latency"))
     return min(1.0, part * (seen.attribution.shares.device + waits_for_host(seen)))

@@ -122,6 +122,9 @@ def _softmax_of_attention(seen: Seen) -> tuple[float, float]:
     softmax = operators(seen, lambda name: name in ("aten::_softmax", "aten::_softmax_backward_data"))
     if not batched or not softmax or sum(row.num for row in batched) < sum(row.num for row in softmax):
         return 0.0, 0.0
+    of_torch = sum(row.num for row in operators(seen, "aten::_scaled_dot_product_attention_math".__eq__))
+    if of_torch and of_torch >= sum(row.num for row in softmax if row.name == "aten::_softmax"):
+        return 0.0, 0.0
     batched_forward, softmax_forward = (
         sum(called.num for row in rows for name, called in row.callers.items() if name != "backward")
         for rows in (batched, softmax)

@@ -26,7 +26,7 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 
-@rule("program", explains=["loader-jitter"])
+@rule("program", explains=["loader-jitter", "epoch-jitter"])
 def loader_bound(seen: Seen) -> Iterator[Finding]:
     """The program waits for its data loader.
 
@@ -159,8 +159,9 @@ def num_workers_too_many(seen: Seen) -> Iterator[Finding]:
 
     Sees: the loader's workers, times the ranks on this machine, outnumber the cores that affinity and quota allow.
 
-    Costs: at most the wait for the loader, or of operators on the CPU for cores that workers use; what crowded cores
-    cost beside it only a comparison tells. Each worker also takes memory and time to start.
+    Costs: at most the wait for the loader but for the starts of epochs, or of operators on the CPU for cores that
+    workers use; what crowded cores cost beside it only a comparison tells. Each worker also takes memory and time to
+    start.
 
     Wrong when: workers wait for disk or network rather than compute.
     """
@@ -173,7 +174,7 @@ def num_workers_too_many(seen: Seen) -> Iterator[Finding]:
     loading = loader.loading
     if not isinstance(loading, Unknown) and loading.cpu_s < policy.LARGE_PART * loading.fetch_s and _cores_left(seen):
         return  # they wait for something else, and nobody is in their way
-    wait = max(seen.attribution.shares.input, taken_by_workers(seen, loader))
+    wait = max(steady_wait(seen, loader), taken_by_workers(seen, loader))
     lost = wait >= policy.LEAST_SHARE
     fewer = max(1, cores // ranks)
     yield Finding(

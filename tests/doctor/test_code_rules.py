@@ -54,6 +54,8 @@ def test_inference_that_keeps_activations():
     # Memory for activations that the device's allocator would keep comes from the system.
     finding = found(on_cpu(**serving("cpu")))["inference-mode-absent"]
     assert (type(finding.share), finding.severity) == (Unknown, "medium")
+    many = serving("cpu") | {"traced": {"operators": [operator(FORWARD.name, 5 * FORWARD.num, 0.5)]}}
+    assert found(on_cpu(**many))["inference-mode-absent"].share == pytest.approx(5000 * 3e-6 / 0.1)
     busy = found(on_gpu(**serving()))["inference-mode-absent"]
     assert (type(busy.share), busy.severity) == (Unknown, "medium")
 

@@ -72,8 +72,8 @@ def inference_mode_absent(seen: Seen) -> Iterator[Finding]:
     gives results that require them.
 
     Costs: some microseconds of the host for each operator, at most what the device waits for the host. Where that is
-    little, and without a device, nothing bounds it: activations are kept until the results go, and memory for them is
-    taken anew.
+    little, without a device less than a tenth of a step, nothing bounds it: activations are kept until the results go,
+    and memory for them is taken anew.
 
     Wrong when: gradients are computed by means that leave no trace.
     """
@@ -84,7 +84,7 @@ def inference_mode_absent(seen: Seen) -> Iterator[Finding]:
         return
     model = kept[0]
     recording = _of_recording(seen)
-    little = recording < policy.LEAST_SHARE or not seen.uses_cuda
+    little = recording < (policy.LEAST_SHARE if seen.uses_cuda else policy.HIGH_SHARE)
     share: float | Unknown = Unknown("what keeping activations costs is not recorded") if little else recording
     yield Finding(
         id="inference-mode-absent",
@@ -107,7 +107,8 @@ def _of_recording(seen: Seen) -> float:
     if not seen.trace.num_steps or not seen.timing.step_s:
         return 0.0
     num = sum(row.num for row in seen.trace.operators if row.name.startswith("aten::")) / seen.trace.num_steps
-    return min(waits_for_host(seen), num * policy.RECORDING_OPERATOR_S / seen.timing.step_s)
+    most = waits_for_host(seen) + (0.0 if seen.uses_cuda else seen.attribution.shares.device)
+    return min(most, num * policy.RECORDING_OPERATOR_S / seen.timing.step_s)
 
 
 @rule("program")

@@ -14,8 +14,8 @@ POINTWISE = ("elementwise", "normalisation", "reduction")
 _FUSED_TOO = ("cast", "random")  # with what stands around them, and counted elsewhere
 
 # Sums over all of a batch (aten): what is normalised with them has to wait for the last element. Other sums may be over
-# rows, as of a layer norm that is written out, and those become one kernel with what follows.
-_STATISTICS = re.compile(r"collect_statistics|backward_reduce|moments|gammabeta|internalgradients", re.IGNORECASE)
+# rows, as those of layer and group norms, and those can become one kernel with what follows.
+_STATISTICS = re.compile(r"collect_statistics|backward_reduce|gammabeta", re.IGNORECASE)
 
 
 def spared_ns(facts: RankFacts) -> int:

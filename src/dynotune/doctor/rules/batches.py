@@ -55,7 +55,7 @@ def decode_bound(seen: Seen) -> Iterator[Finding]:
 
     Costs: at most that wait, in the proportion of that part.
 
-    Wrong when: the decoder waits for the file's bytes rather than decodes them.
+    Wrong when: the decoder waits for the file's bytes rather than decodes them, or the size is drawn anew each time.
     """
     loader = main_loader(seen)
     if loader is None or _lost(seen, loader) < policy.LEAST_SHARE:

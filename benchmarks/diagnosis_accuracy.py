@@ -1,7 +1,7 @@
 """How often `dynotune diagnose` is right: programs with a planted fault, in several doses, and programs with none.
 
     python benchmarks/diagnosis_accuracy.py [--device cuda] [--only ID]… [--doses 10,30,60 | --draw SEED] [--lanes 1]
-        [--gpus 1] [--keep FOLDER] [--replay FOLDER [--record FOLDER]] [--out FILE]
+        [--gpus 1] [--programs FOLDER] [--keep FOLDER] [--replay FOLDER [--record FOLDER]] [--out FILE]
 
 Each program of tests/faults is diagnosed as a user would, in processes of their own. The programs and what they plant
 were written without knowledge of the rules. Of each:
@@ -10,6 +10,8 @@ were written without knowledge of the rules. Of each:
 - **first**: it is the first finding;
 - **false**: findings of medium severity or above that the program neither plants nor, by its own manifest, implies.
 
+`--programs` takes programs of another hand in place of these: its manifest.json is a list of objects with `name`,
+`program` (a file beside it, run without arguments), `plants` and `implies` (ids), and, where wanted, `args` and `env`.
 `--draw` takes one dose of each program by lot, in an order by lot. `cuda-x2` is for the programs that need two GPUs.
 `--lanes` runs several at once, each on cores of its own (which `cpu-affinity-narrow` rightly notes: it does not
 count then); `--gpus` gives each lane one of so many GPUs. Lanes that share a GPU spoil each other's figures.
@@ -66,26 +68,17 @@ class Case:
     """One program in one dose on one device. `plants` is empty for a clean one."""
 
     name: str
-    program: str
     device: str
     dose: int | None
     plants: tuple[str, ...]
     implies: tuple[str, ...]
-    args: tuple[str, ...]
-    env: tuple[tuple[str, str], ...]
-    launcher: tuple[str, ...]
+    command: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
 
     @property
     def key(self) -> str:
         dose = "" if self.dose is None else f"-{self.dose}"
         return f"{self.name}{dose}-{self.device}"
-
-    @property
-    def command(self) -> list[str]:
-        dose = [] if self.dose is None else ["--dose", str(self.dose)]
-        program = str(FAULTS / "programs" / self.program)
-        start = list(self.launcher) or [sys.executable]
-        return [*start, program, *dose, "--device", self.device.removesuffix("-x2"), *self.args]
 
 
 def cases(device: str, doses: Sequence[int] | None, only: Sequence[str]) -> Iterator[Case]:
@@ -101,17 +94,31 @@ def cases(device: str, doses: Sequence[int] | None, only: Sequence[str]) -> Iter
             continue
         for dose in (None,) if clean else tuple(fault.doses) or (None,):
             if doses is None or dose is None or dose in doses or len(fault.doses) == 1:
+                start = [*(fault.launcher or [sys.executable]), str(FAULTS / "programs" / fault.program)]
+                options = [*([] if dose is None else ["--dose", str(dose)]), "--device", device.removesuffix("-x2")]
                 yield Case(
                     name=name,
-                    program=fault.program,
                     device=device,
                     dose=dose,
                     plants=plants,
                     implies=tuple(fault.implies),
-                    args=tuple(fault.args),
+                    command=(*start, *options, *fault.args),
                     env=tuple(dict(fault.env).items()),
-                    launcher=tuple(fault.launcher),
                 )
+
+
+def of_another_hand(folder: Path, device: str, only: Sequence[str]) -> Iterator[Case]:
+    for row in json.loads((folder / "manifest.json").read_text()):
+        if not only or row["name"] in only or set(only) & set(row["plants"]):
+            yield Case(
+                name=row["name"],
+                device=device,
+                dose=None,
+                plants=tuple(row["plants"]),
+                implies=tuple(row["implies"]),
+                command=(sys.executable, str(folder.absolute() / row["program"]), *row.get("args", ())),
+                env=tuple(row.get("env", {}).items()),
+            )
 
 
 def drawn(every: Iterable[Case], seed: int) -> list[Case]:
@@ -119,7 +126,9 @@ def drawn(every: Iterable[Case], seed: int) -> list[Case]:
     lot = random.Random(seed)
     of_program: dict[tuple[str, tuple[str, ...]], list[Case]] = {}
     for case in every:
-        of_program.setdefault((case.name, case.args if case.plants else ()), []).append(case)
+        # What differs in its arguments too is another program.
+        rest = [word for word in case.command if word != str(case.dose)]
+        of_program.setdefault((case.name, tuple(rest) if case.plants else ()), []).append(case)
     taken = [lot.choice(doses) for doses in of_program.values()]
     lot.shuffle(taken)
     return taken
@@ -276,6 +285,7 @@ def main() -> None:
     parser.add_argument("--draw", type=int, metavar="SEED")
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--programs", type=Path, metavar="FOLDER")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--replay", type=Path)
     parser.add_argument("--record", type=Path)
@@ -289,7 +299,10 @@ def main() -> None:
     shared = given.device == "cuda" and given.lanes > given.gpus
     own_doing = {"cpu-affinity-narrow"} if given.lanes > 1 or given.replay else set()
     own_doing |= {"gpu-shared"} if shared else set()
-    wanted = list(cases(given.device, given.doses, given.only))
+    if given.programs:
+        wanted = list(of_another_hand(given.programs, given.device, given.only))
+    else:
+        wanted = list(cases(given.device, given.doses, given.only))
     wanted = wanted if given.draw is None else drawn(wanted, given.draw)
     until_s = time.monotonic() + given.budget_s
 

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 from hardware import RESULTS, describe
-from search_problems import NOTHING, RUN_S, Problem, best_of, by_knob, false_wins, recorded, synthetic
+from search_problems import NOTHING, RUN_S, Problem, best_of, by_knob, false_wins, few, recorded, synthetic
 from tests.search.simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of
 
 from dynotune.schema.study import Candidate
@@ -41,6 +41,7 @@ from dynotune.search.study import search
 
 SDS = (0.005, 0.02, 0.05)
 BUDGETS_RUNS = (60, 100, 160, 240)
+FEW_RUNS = (15, 30, 60)
 
 
 class Answer(NamedTuple):
@@ -273,6 +274,12 @@ def main() -> int:
         (f"synthetic, sd {sd:.1%}, {runs:3d} runs", synthetic(seed, sd, runs))
         for sd in SDS
         for runs in BUDGETS_RUNS
+        for seed in seeds
+    ]
+    jobs += [
+        (f"few settings, sd {sd:.1%}, {runs:3d} runs", few(seed, sd, runs))
+        for sd in SDS
+        for runs in FEW_RUNS
         for seed in seeds
     ]
     paths = sorted(asked.tables.glob("*.json"))

@@ -32,7 +32,7 @@ from typing import Any
 
 from hardware import RESULTS
 from kept import opened, read
-from tuning_parts import KINDS, PEERS, Row, Setup, do, estimate_s, is_done, needs_no_run, run_s
+from tuning_parts import KINDS, PEERS, Row, Setup, do, estimate_s, is_done, least_s, needs_no_run, run_s
 from tuning_programs import PROGRAMS, Program
 from tuning_tables import QUARTER, against_best, block_s, blocks_of, empty, num_blocks, record, took_s, tune_within
 
@@ -113,7 +113,7 @@ def work_on(program: Program, kinds: Sequence[str], setup: Setup, out: Path, lef
             continue
         row = needs_no_run(kind, program, rows)
         if row is None:
-            if estimate_s(kind, program, rows, setup) > left_s():
+            if least_s(kind, program, rows, setup) > left_s():
                 print(f"{program.name}: {kind} is for another time", flush=True)
                 continue
             row = {**do(kind, program, rows, setup, left_s()), "began": datetime.now(UTC).isoformat(timespec="seconds")}

@@ -26,6 +26,7 @@ PEERS = ("autotune", "slowai")
 DYNOTUNE = [sys.executable, "-m", "dynotune"]
 PAIRS = {"verify": 8, "informed": 6, "autotune-pairs": 4, "slowai-pairs": 4}
 """At most: what is clear after the first look, at 4 pairs, takes no more."""
+FIRST_LOOK = 4
 SLACK = 3.0
 """Of an estimate, where there is time: the other arm may be slower, or compile."""
 PILOT_RUNS = 3.0
@@ -61,7 +62,18 @@ def estimate_s(kind: str, program: Program, rows: Mapping[str, Row], setup: Setu
         return float(PEER_S[setup.device][kind]) + (30 if kind == "autotune" else 0)
     if kind == "tune":
         return tune_budget_s(program, setup) + 1.5 * run_s(program, rows, setup.device)
-    return (2 * PAIRS[kind] + PILOT_RUNS) * run_s(program, rows, setup.device)
+    return _pairs_s(PAIRS[kind], program, rows, setup)
+
+
+def least_s(kind: str, program: Program, rows: Mapping[str, Row], setup: Setup) -> float:
+    """Fewest seconds in which a part can answer: a comparison by its first look."""
+    if kind in PAIRS:
+        return _pairs_s(FIRST_LOOK, program, rows, setup)
+    return estimate_s(kind, program, rows, setup)
+
+
+def _pairs_s(num_pairs: int, program: Program, rows: Mapping[str, Row], setup: Setup) -> float:
+    return (2 * num_pairs + PILOT_RUNS) * run_s(program, rows, setup.device)
 
 
 def tune_budget_s(program: Program, setup: Setup) -> float:
@@ -122,7 +134,7 @@ def do(kind: str, program: Program, rows: Mapping[str, Row], setup: Setup, left_
     # The pictures are made in no one's time.
     folder = folder_of(program, setup.work)
     planned_s = estimate_s(kind, program, rows, setup)
-    limit_s = (min(SLACK * planned_s, max(planned_s, left_s)) if kind in PAIRS else planned_s) + GRACE_S
+    limit_s = (min(SLACK * planned_s, left_s) if kind in PAIRS else planned_s) + GRACE_S
     if kind in PEERS:
         row = _peer(kind, program, folder, setup, limit_s)
     elif kind == "tune":

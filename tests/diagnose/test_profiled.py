@@ -36,7 +36,7 @@ class Recorder:
         if self._fails_without and not request.stacks:
             raise CannotRunHere("the disk is full", hint="")
         name = "with" if request.stacks else "without"
-        run: Run = None  # type: ignore[assignment]
+        run = Run(id=name, purpose="trace", command=["train.py"], cwd="/", settings=[], started_s=0.0)
         return Recording(folder=Path(), traces=[Path(name)], run=run, notes=[], slowed=self._slowed)
 
     def summarise(self, traces: list[Path]) -> TraceSummary:

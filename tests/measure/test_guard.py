@@ -74,12 +74,33 @@ def ask(runs, tmp_path):
 # Which runs
 
 
-def test_the_baseline_runs_twice_and_then_the_arm(ask, runs):
+def test_an_arm_that_rounding_explains_takes_one_run_of_the_baseline_and_its_own(ask, runs):
+    runs.draws = ["cuda"]
     found = ask("precision.autocast=bf16")
-    assert runs.names == ["guard-baseline", "guard-baseline-again", "guard"]
-    assert [arm for arm, _, _ in runs.asked] == ["baseline", "baseline", "candidate"]
+    assert runs.names == ["guard-baseline", "guard"]
+    assert [arm for arm, _, _ in runs.asked] == ["baseline", "candidate"]
     assert found.ok
     assert (found.what, found.difference, found.num_values) == ("losses", 0.0, NUM_VALUES)
+    assert found.own is None
+
+
+def test_an_arm_that_lies_further_off_is_held_against_a_second_run_of_the_baseline(ask, runs):
+    runs.losses["guard"] = [value * (0.94 if at % 2 else 1.06) for at, value in enumerate(FALLING)]
+    runs.losses["guard-baseline-again"] = [value * (1.08 if at % 2 else 0.92) for at, value in enumerate(FALLING)]
+    found = ask("precision.autocast=bf16")
+    assert runs.names == ["guard-baseline", "guard", "guard-baseline-again"]
+    assert found.ok
+    assert found.own == pytest.approx(0.08, rel=0.02)
+
+
+def test_what_the_baseline_says_again_serves_later_arms(runs, ask, tmp_path):
+    request = Request(command=["train"], settings=BF16, cwd=tmp_path, env={}, base=tmp_path)
+    known = baseline(request, folder=tmp_path, facts={})
+    runs.losses["guard"] = [value * 1.5 for value in FALLING]
+    assert not ask("precision.autocast=bf16", own=known).ok
+    runs.names.clear()
+    assert not ask("precision.autocast=bf16", own=known).ok
+    assert runs.names == ["guard", "guard-nudged"]
 
 
 def test_a_program_whose_modules_draw_runs_once_more_with_other_random_numbers(ask, runs):
@@ -87,8 +108,8 @@ def test_a_program_whose_modules_draw_runs_once_more_with_other_random_numbers(a
     runs.losses["guard-baseline-redrawn"] = [value * (1.08 if at % 2 else 0.92) for at, value in enumerate(FALLING)]
     runs.losses["guard"] = [value * (0.94 if at % 2 else 1.06) for at, value in enumerate(FALLING)]
     found = ask("precision.autocast=bf16")
-    assert runs.names[2] == "guard-baseline-redrawn"
-    assert runs.asked[2][2].other_draws == ["cuda"]
+    assert runs.names[3] == "guard-baseline-redrawn"
+    assert runs.asked[3][2].other_draws == ["cuda"]
     assert found.ok
     # A setting that draws as before may not hide behind that.
     runs.losses["guard-nudged"] = FALLING

@@ -124,6 +124,7 @@ class SimulatedBench:
         self.table = table
         self.clock_s = spent_s
         self.ran: list[tuple[str, Phase, int]] = []
+        self.checked: list[str] = []
         self._budget_s = budget_s
         self._noise = noise
         self._rng = np.random.default_rng([20261, seed])
@@ -140,7 +141,7 @@ class SimulatedBench:
         log = float(self._logs[len(self.ran)])
         self.ran.append((arm.key, phase, block))
         began_s, ended = self.clock_s, self.table.end(arm)
-        if ended != "measured":
+        if ended not in ("measured", "wrong-results"):
             self.clock_s += self.table.start_s
             return Trial(
                 arm=arm.key, phase=phase, block=block, ended=ended, began_s=began_s, wall_s=self.table.start_s,
@@ -155,6 +156,12 @@ class SimulatedBench:
             arm=arm.key, phase=phase, block=block, ended="measured", value=value, void=OTHERS if void else "",
             began_s=began_s, wall_s=wall_s, time_to_first_step_s=self.table.start_s, run=f"{len(self.ran):04d}",
         )  # fmt: skip
+
+    def check(self, arm: Arm) -> Trial | None:
+        self.checked.append(arm.key)
+        if self.table.end(arm) != "wrong-results":
+            return None
+        return Trial(arm=arm.key, phase="pilot", block=0, ended="wrong-results", detail="planned: wrong-results")
 
     def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
         return []

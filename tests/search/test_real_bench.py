@@ -371,40 +371,42 @@ def guarded(one, ok):
 
 def test_losses_are_compared_once_of_what_changes_rounding_and_not_of_the_rest(bench, guard, tmp_path):
     guard.answers[AUTOCAST.key] = guarded(AUTOCAST, ok=True)
-    trials = pilots(bench, AUTOCAST, EXACT, AUTOCAST | EXACT)
-    bench.run(AUTOCAST, "race", 1)
-    assert {trial.ended for trial in trials} == {"measured"}
+    assert [bench.check(one) for one in (AUTOCAST, EXACT, AUTOCAST | EXACT)] == [None, None, None]
     assert guard.asked == [AUTOCAST.key]
     assert bench.add_to(study_in(tmp_path)).guarded == [guarded(AUTOCAST, ok=True)]
 
 
 def test_losses_that_differ_are_wrong_results_and_unknown_ones_a_warning(bench, guard, tmp_path):
     guard.answers[AUTOCAST.key] = guarded(AUTOCAST, ok=False)
-    trials = pilots(bench, AUTOCAST, CHANNELS)
-    assert [trial.ended for trial in trials] == ["measured", "wrong-results", "measured"]
-    assert trials[1].detail == "They differ."
+    wrong, unknown = bench.check(AUTOCAST), bench.check(CHANNELS)
+    assert (wrong.arm, wrong.ended, wrong.detail) == (AUTOCAST.key, "wrong-results", "They differ.")
+    assert unknown is None
     assert guard.num_baselines == 1
     assert any("no losses were seen" in text for text in bench.add_to(study_in(tmp_path)).warnings)
 
 
-def test_an_arm_without_a_pilot_is_guarded_before_its_first_run_and_not_in_the_joint_race(bench, guard, runs):
+def test_no_run_is_held_up_by_a_look_at_losses(bench, guard):
     guard.answers[AUTOCAST.key] = guarded(AUTOCAST, ok=False)
-    pilots(bench)
-    assert bench.run(AUTOCAST, "join", 1).ended == "measured"
+    pilots(bench, AUTOCAST)
+    assert {bench.run(AUTOCAST, phase, 1).ended for phase in ("race", "join", "ablate", "confirm")} == {"measured"}
     assert guard.asked == []
-    num = len(runs.launched)
-    assert bench.run(AUTOCAST, "confirm", 1).ended == "wrong-results"
-    assert len(runs.launched) == num
+
+
+def test_runs_after_a_check_that_failed_have_folders_of_their_own(bench, guard):
+    guard.answers[AUTOCAST.key] = guarded(AUTOCAST, ok=False)
+    names = [bench.run(BASELINE, "pilot", 0).run]
+    bench.check(AUTOCAST)
+    names.append(bench.run(BASELINE, "race", 1).run)
+    assert [name.partition("-")[0] for name in names] == ["0001", "0003"]
 
 
 def test_a_guarded_run_that_fails_leaves_it_unknown_and_is_not_repeated(bench, guard):
     guard.answers[AUTOCAST.key] = CannotRunHere("it made no step")
-    trials = [bench.run(one, "pilot", 0) for one in (BASELINE, AUTOCAST, AUTOCAST)]
-    assert {trial.ended for trial in trials} == {"measured"}
+    assert [bench.check(AUTOCAST), bench.check(AUTOCAST)] == [None, None]
     assert guard.asked == [AUTOCAST.key]
 
 
 def test_results_of_an_earlier_sitting_are_not_compared_again(runs, guard, tmp_path):
     bench = bench_in(tmp_path, guarded=[guarded(AUTOCAST, ok=False)])
-    assert pilots(bench, AUTOCAST)[1].ended == "wrong-results"
+    assert bench.check(AUTOCAST).ended == "wrong-results"
     assert guard.asked == []

@@ -10,13 +10,14 @@ import msgspec
 from dynotune import probe
 from dynotune.diagnose.attribute import attribute
 from dynotune.diagnose.observe import PlainRun, plain_run
-from dynotune.diagnose.profiled import profiled
+from dynotune.diagnose.profiled import Profiled, profiled
 from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.measure.request import Watcher
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.observation import Attribution, Observation, ProcessState
+from dynotune.schema.observation import FRESH_CACHES, Attribution, Observation, ProcessState
+from dynotune.schema.run import EnvironmentChange
 from dynotune.schema.trace_summary import TraceSummary
 from dynotune.trace.retimed import retimed, savings
 from dynotune.trace.summarise import summarise
@@ -24,6 +25,7 @@ from dynotune.trace.timeline import Timeline
 
 OBSERVATION_FILE = "observation.json"
 OLDEST_TORCH = (2, 4)
+CACHE_FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 MACHINE_S = 20.0
 """Importing the target's torch, to ask it what it was built for, takes seconds; longer if its disk is cold."""
 
@@ -51,7 +53,7 @@ def gather(request: DiagnoseRequest, watcher: Watcher) -> tuple[Observation, Pat
     trace = recorded if isinstance(recorded, Unknown) else recorded.summary
     observation = Observation(
         command=request.command,
-        facts={**facts, **_watched(plain)},
+        facts={**facts, **_watched(plain), **_fresh_caches(plain.processes, recorded)},
         processes=plain.processes,
         trace=trace,
         attribution=attributed(plain.processes, trace, [] if isinstance(recorded, Unknown) else recorded.timelines),
@@ -143,6 +145,25 @@ def _watched(plain: PlainRun) -> Facts:
     if not plain.begin_s < plain.end_s:
         return plain.facts
     return {**probe.over(plain.samples, plain.begin_s, plain.end_s), **plain.facts}
+
+
+def _fresh_caches(processes: Sequence[ProcessState], recorded: Profiled | Unknown) -> Facts:
+    """Variables that name a compile cache, and to which the program gave another folder in each of its two runs."""
+    if isinstance(recorded, Unknown):
+        return {}
+    plain = [change for process in processes for change in process.environment_changes]
+    first, second = _cache_folders(plain), _cache_folders(recorded.environment_changes)
+    fresh = [name for name in first if name in second and not first[name] & second[name]]
+    return {FRESH_CACHES: " ".join(fresh)} if fresh else {}
+
+
+def _cache_folders(changes: Sequence[EnvironmentChange]) -> dict[str, set[str]]:
+    """Of all processes, what the program itself set: torch derives one from the other."""
+    found: dict[str, set[str]] = {}
+    for change in changes:
+        if change.name in CACHE_FOLDERS and change.value and not change.kept and "/torch/" not in change.file:
+            found.setdefault(change.name, set()).add(change.value)
+    return found
 
 
 def replayed(path: Path) -> Observation:

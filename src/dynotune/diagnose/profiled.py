@@ -11,6 +11,7 @@ from dynotune.measure.recording import OVERSTATED, Recording, record
 from dynotune.measure.request import Watcher
 from dynotune.schema.errors import CommandFailed, DynotuneError
 from dynotune.schema.facts import Unknown
+from dynotune.schema.run import EnvironmentChange
 from dynotune.schema.trace_summary import TraceSummary
 from dynotune.trace import reading
 from dynotune.trace.summarise import summarise
@@ -25,15 +26,16 @@ too, as they find the processor's caches full of what the recorder wrote."""
 
 
 class Profiled(NamedTuple):
-    """What was recorded: a timeline of each rank, and what they say."""
+    """What was recorded: a timeline of each rank, what they say, and what the program set in its environment."""
 
     timelines: list[Timeline]
     summary: TraceSummary
+    environment_changes: list[EnvironmentChange]
 
     def noting(self, note: str) -> Profiled:
         """The same, with a note before the others."""
         notes = [note, *self.summary.notes]
-        return Profiled(self.timelines, msgspec.structs.replace(self.summary, notes=notes))
+        return self._replace(summary=msgspec.structs.replace(self.summary, notes=notes))
 
 
 def profiled(request: DiagnoseRequest, watcher: Watcher) -> Profiled | Unknown:
@@ -64,7 +66,8 @@ def _summary(recording: Recording, failed: str) -> Profiled:
     timelines = reading.read(recording.traces)
     summary = summarise(timelines)
     notes = [*(f"Profiled run: {note}" for note in recording.notes if OVERSTATED not in note), *summary.notes]
-    found = Profiled(timelines, msgspec.structs.replace(summary, notes=notes))
+    changes = [change for process in recording.run.processes for change in process.environment_changes]
+    found = Profiled(timelines, msgspec.structs.replace(summary, notes=notes), changes)
     return found.noting(f"Recorded without stacks, as recording with them failed: {failed}") if failed else found
 
 
@@ -84,7 +87,7 @@ def _less_slowed(found: Profiled, slowed: float | None, request: DiagnoseRequest
         cause if cause.where.function else msgspec.structs.replace(cause, where=places.get(cause.id, cause.where))
         for cause in again.summary.causes
     ]
-    placed = Profiled(again.timelines, msgspec.structs.replace(again.summary, causes=causes))
+    placed = again._replace(summary=msgspec.structs.replace(again.summary, causes=causes))
     return placed.noting(
         f"Recorded without stacks, which made steps {slowed:.1f} times as long; places are of the run with them."
     )

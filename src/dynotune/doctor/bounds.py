@@ -114,12 +114,15 @@ def waits_for_host(seen: Seen) -> float:
 
 
 def after_waits(seen: Seen) -> float:
-    """Of a plain step, work of the host that the device waits for only because the host had waited for the device.
-
-    Without the wait it would be done while the device is busy.
+    """Of a plain step, work of the host that the device waits for only because the host had waited: for the device, or
+    for a batch. Without the wait it would be done while the device is busy.
     """
-    without = seen.attribution.without
-    return sum(max(0.0, without.get(cause, 0.0) - seen.lost(cause)) for cause in ("sync-per-step", "h2d-blocking"))
+    return sum(beyond(seen, cause) for cause in ("sync-per-step", "h2d-blocking", "loader-bound"))
+
+
+def beyond(seen: Seen, cause: str) -> float:
+    """Of a plain step, what it would save without this cause, beyond the idle time in which that was seen."""
+    return max(0.0, seen.attribution.without.get(cause, 0.0) - seen.lost(cause))
 
 
 def unless_waited(seen: Seen, share: float) -> float:

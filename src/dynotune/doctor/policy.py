@@ -6,8 +6,9 @@ from dynotune.schema.diagnosis import Severity
 
 HIGH_SHARE = 0.10
 """Of a step: more than runs differ by on a quiet machine, and worth an hour of anyone's time."""
-MEDIUM_SHARE = 0.03
-"""Below it `compare` needs more than its twelve pairs to tell the gain from noise of 2%."""
+MEDIUM_SHARE = 0.05
+"""Of bounds that were tried, half to all was gained: of this one some three hundredths, which `compare` can tell from
+noise of 2% in its twelve pairs, and of less it cannot."""
 LEAST_SHARE = 0.01
 """What costs less is not reported: the trace itself does not tell it apart from chance."""
 MOST_OF_A_LOSS = 0.5
@@ -172,8 +173,8 @@ MOSTLY_SHORT = 0.75
 """Of the kernels, by number: in usual models, half of them are."""
 MANY_SHORT_KERNELS = 300
 """Of them a step: with fewer, no step of more than some milliseconds is made of them."""
-MUCH_HOST = 0.05
-"""Of a step, below which the device's waits for the host are those of any program that prints now and then."""
+SPARED_OF_HOST = 0.5
+"""Of the device's waits for the host's own work: no one change takes them all away, as it does a wait for one thing."""
 MUCH_PYTHON = 0.25
 """Of a step of a program without a device: Python takes a tenth to a fifth between operators of usual size."""
 MUCH_WAITING_IN_QUEUE = 0.10

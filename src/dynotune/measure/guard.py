@@ -1,9 +1,9 @@
 """Whether a setting that changes rounding leaves the results what they were: losses or outputs, under one seed.
 
-The runs are not timed. The baseline runs twice, to know how far the program lies from itself; where its modules draw
-random numbers (dropout) once more with others, for a setting whose kernels draw them in another order. Where an arm
-begins alike and drifts away, the baseline runs again with its weights moved by a rounding error: an unstable training
-makes as much of that.
+The runs are not timed. An arm that lies further from the baseline than rounding explains is held against how far the
+program lies from itself: the baseline runs again and, where its modules draw random numbers (dropout), once more with
+others, for a setting whose kernels draw them in another order. Where it begins alike and drifts away all the same, the
+baseline runs with its weights moved by a rounding error: an unstable training makes as much of that.
 """
 
 from __future__ import annotations
@@ -57,33 +57,38 @@ Readings = list[Reading]
 """Of the ranks, in order."""
 
 
-class Own(msgspec.Struct, frozen=True, kw_only=True):
-    """What the baseline computes: twice, and with other random numbers where its modules draw any."""
+class Own(msgspec.Struct, kw_only=True):
+    """What the baseline computes: once; where that was asked for, again, and with other random numbers where it can."""
 
     first: Readings
-    again: Readings
+    again: Readings | None = None
     redrawn: Readings | None = None
 
 
 def baseline(request: Request, *, folder: Path, facts: Facts, limit_s: float = LIMIT_S) -> Own | Unknown:
-    """Run the baseline two or three times in folders below `folder`. What it says serves all arms.
+    """Run the baseline in a folder below `folder`. What it says serves all arms.
 
     Raises:
         CommandFailed, CannotRunHere: as `run_arm`.
     """
-    runs: list[Readings] = []
-    draws: list[str] = []
-    for name in ("guard-baseline", "guard-baseline-again", "guard-baseline-redrawn"):
-        redraws = name.endswith("redrawn")
-        if redraws and not draws:
-            break
-        plan = GuardPlan(num_values=NUM_VALUES, other_draws=draws if redraws else [])
-        found = _run(request, [], folder / name, facts, limit_s, plan)
-        if isinstance(found, Unknown):
-            return found
-        draws = sorted({kind for reading in found for kind in reading.draws})
-        runs.append(found)
-    return Own(first=runs[0], again=runs[1], redrawn=runs[2] if len(runs) > 2 else None)
+    first = _run(request, [], folder / "guard-baseline", facts, limit_s, GuardPlan(num_values=NUM_VALUES))
+    return first if isinstance(first, Unknown) else Own(first=first)
+
+
+def _against_itself(own: Own, request: Request, folder: Path, facts: Facts, limit_s: float) -> Unknown | None:
+    """Run the baseline again, and fill in what it says."""
+    plan = GuardPlan(num_values=NUM_VALUES)
+    again = _run(request, [], folder / "guard-baseline-again", facts, limit_s, plan)
+    if isinstance(again, Unknown):
+        return again
+    if draws := sorted({kind for reading in [*own.first, *again] for kind in reading.draws}):
+        plan = GuardPlan(num_values=NUM_VALUES, other_draws=draws)
+        redrawn = _run(request, [], folder / "guard-baseline-redrawn", facts, limit_s, plan)
+        if isinstance(redrawn, Unknown):
+            return redrawn
+        own.redrawn = redrawn
+    own.again = again
+    return None
 
 
 def guard(
@@ -102,7 +107,7 @@ def guard(
     computed, and there is nothing to compare with.
 
     Args:
-        own: as `baseline` gave it; None to run that first.
+        own: as `baseline` gave it, filled in where more has to run; None to run that first.
         name: of the run's folder below `folder`.
 
     Raises:
@@ -120,11 +125,20 @@ def guard(
     if isinstance(found, Unknown):
         return found
     judged = compared(settings, own, found)
-    if isinstance(judged, Unknown) or judged.ok or judged.num_not_finite:
+    if own.again is None and not _is_clear(judged):
+        if unknown := _against_itself(own, request, folder, facts, limit_s):
+            return unknown
+        judged = compared(settings, own, found)
+    if _is_clear(judged):
         return judged
     plan = GuardPlan(num_values=NUM_VALUES, nudge=allowed(chosen, own.first[0].precision).rounding)
     nudged = _run(request, [], folder / f"{name}-nudged", facts, limit_s, plan)
     return judged if isinstance(nudged, Unknown) else compared(settings, own, found, nudged)
+
+
+def _is_clear(judged: Guarded | Unknown) -> bool:
+    """No further run could change it."""
+    return isinstance(judged, Unknown) or judged.ok or bool(judged.num_not_finite)
 
 
 def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readings | None = None) -> Guarded | Unknown:
@@ -134,14 +148,15 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
         nudged: of the baseline, with its weights moved by a rounding error.
     """
     key = " ".join(map(str, sorted(settings, key=lambda setting: setting.knob)))
-    if not len(own.first) == len(own.again) == len(arm):
+    again = own.first if own.again is None else own.again
+    if not len(own.first) == len(again) == len(arm):
         return Unknown(f"the baseline computes in {len(own.first)} processes, the arm in {len(arm)}")
-    whats = {reading.what for reading in [*own.first, *own.again, *arm]}
+    whats = {reading.what for reading in [*own.first, *again, *arm]}
     if len(whats) > 1:
         return Unknown("the one run trains, and the other does not")
     tolerance = allowed(guarded(settings), next((reading.precision for reading in own.first), ""))
     redrawn = own.redrawn if tolerance.redraws and own.redrawn and len(own.redrawn) == len(arm) else None
-    others = redrawn or own.again
+    others = redrawn or again
     what = arm[0].what
     if nudged is not None and (len(nudged) != len(arm) or any(reading.what != what for reading in nudged)):
         nudged = None
@@ -171,7 +186,7 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
         arm=key,
         what=what,
         difference=worst.difference,
-        own=worst.own,
+        own=worst.own if own.again is not None else None,
         tolerance=worst.allowed,
         num_values=num_values,
         ok=worst.ok and not num_not_finite,

@@ -239,7 +239,7 @@ def _guarded(study: Study) -> Table:
             one.arm,
             f"{one.num_values} {one.what}",
             f"{one.difference:.2g}",
-            f"{one.own:.2g}",
+            "not asked" if one.own is None else f"{one.own:.2g}",
             f"{one.tolerance:.2g}",
             "● within" if one.ok else "× beyond",
         ]

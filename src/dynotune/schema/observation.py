@@ -12,6 +12,10 @@ from dynotune.schema.trace_summary import Place, TraceSummary
 
 Why = Literal["garbage", "allocation", "compilation", "epoch", "loader"]
 
+FRESH_CACHES = "compile.fresh_caches"
+"""The fact of environment variables, with spaces between, by which the program gave each of its two runs a compile
+cache of its own."""
+
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True):
     """One tensor as it was met.

@@ -145,7 +145,7 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         what: "losses" or "outputs".
         difference: the largest relative one, measured by what was allowed there; `own`: of the baseline against
-            itself; `tolerance`: what was allowed.
+            itself, None where that was not asked; `tolerance`: what was allowed.
         where: of what the difference is, in words.
         num_not_finite: values of the arm that are NaN or infinite where the baseline's are not.
         reason: in one sentence, with what was allowed and why.
@@ -154,7 +154,7 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
     arm: str
     what: Literal["losses", "outputs"]
     difference: float
-    own: float
+    own: float | None
     tolerance: float
     num_values: int
     ok: bool

@@ -60,6 +60,13 @@ class Bench(Protocol):
         """
         ...
 
+    def check(self, arm: Arm) -> Trial | None:
+        """A trial that ended with wrong results, where losses or outputs differ by more than rounding.
+
+        None where they do not, or where that cannot be told. It costs runs, for each arm once.
+        """
+        ...
+
     def run_s(self, arm: Arm) -> float:
         """About how long a run of the arm takes, seconds; of an arm not yet run, as the baseline."""
         ...

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import msgspec
 
 from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Candidate, Study
-from dynotune.search.bench import BASELINE, Bench
 
 # Confirmation is what a tune is for: so many pairs from so many runs on.
 PAIRS_FROM_RUNS = ((12, 120), (8, 72), (6, 40), (4, 0))
@@ -18,9 +18,18 @@ LEAST_ABLATION_RUNS = 10
 MOST_ABLATION_RUNS = 60
 # Before so many are tried, or all, nothing is set aside for ablation.
 LEAST_ARMS = 6
-# A run alone, and for some a pilot before it.
-RUNS_A_CANDIDATE = 1.25
 RUNS_A_BLOCK = 6
+# Losses or outputs of the baseline, and of what is to be proved.
+CHECK_RUNS = 2
+
+
+class ToTry(NamedTuple):
+    """Candidates to try alone, and only beside others (these cost no runs of their own); pilots; runs of checks."""
+
+    num_alone: int
+    num_beside: int = 0
+    num_pilots: int = 0
+    num_checks: int = 0
 
 
 class Afforded(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,46 +38,46 @@ class Afforded(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         num_runs: all together; `num_arms`: candidates that are tried.
         num_blocks: of several settings together, after each has run alone.
-        num_ablation_runs, num_pairs: set aside.
+        num_checks, num_ablation_runs, num_pairs: set aside.
         text: the same in words.
     """
 
     num_runs: int
     num_arms: int
     num_blocks: int
+    num_checks: int
     num_ablation_runs: int
     num_pairs: int
     text: str
 
 
-def affords(study: Study, bench: Bench) -> Afforded:
-    """What the rest of the budget affords to `study.candidates`, before anything is raced."""
-    return afforded(bench.left_s(), bench.run_s(BASELINE), *num_to_try(study))
-
-
-def afforded(left_s: float, run_s: float, num_candidates: int, num_beside: int = 0) -> Afforded:
+def afforded(left_s: float, run_s: float, asked: ToTry) -> Afforded:
+    """What the time from the baseline's pilot on affords."""
     num_runs = max(0, int(left_s / run_s)) if run_s > 0 else 0
     num_pairs = next(pairs for pairs, least in PAIRS_FROM_RUNS if num_runs >= least)
-    several = num_candidates + num_beside > 1
-    # The baseline: a pilot, and its place in the first blocks.
-    spare = num_runs - 2 * num_pairs - (3 if several else 1)
-    wanted = min(num_candidates, LEAST_ARMS)
-    runs_a_candidate = RUNS_A_CANDIDATE if several else 1.0
+    several = asked.num_alone + asked.num_beside > 1
+    runs_a_candidate = 1 + asked.num_pilots / asked.num_alone if several and asked.num_alone else 1.0
+    spare = num_runs - 2 * num_pairs - asked.num_checks
+    wanted = min(asked.num_alone, LEAST_ARMS)
     for num_ablation in _ablations(num_runs) if several else (0,):
-        num_arms = min(num_candidates, max(0, math.floor((spare - num_ablation) / runs_a_candidate)))
+        # The baseline's place in the first block and, where more is to be known than one setting, in the second.
+        num_baselines = int(several) + bool(num_ablation)
+        num_arms = max(0, math.floor((spare - num_ablation - num_baselines) / runs_a_candidate))
+        num_arms = min(asked.num_alone, num_arms)
         if num_arms >= wanted:
             break
-    to_race = spare - num_ablation
-    num_blocks = max(0, int((to_race - RUNS_A_CANDIDATE * num_arms) / RUNS_A_BLOCK)) if several else 0
-    num_asked = num_arms, num_candidates, num_beside if num_arms else 0
+    to_join = spare - num_ablation - num_baselines - runs_a_candidate * num_arms
+    num_blocks = max(0, int(to_join / RUNS_A_BLOCK)) if several else 0
+    num_asked = num_arms, asked.num_alone, asked.num_beside if num_arms else 0
     text = _in_words(num_runs, run_s, num_asked, num_blocks, num_ablation, num_pairs)
     if num_arms == 0:
-        least = 2 * num_pairs + (3 if several else 1) + math.ceil(runs_a_candidate)
+        least = 2 * num_pairs + asked.num_checks + int(several) + math.ceil(runs_a_candidate)
         text = f"{text[:-1]}, which takes {least}. A longer --budget does it."
     return Afforded(
         num_runs=num_runs,
         num_arms=num_arms,
         num_blocks=num_blocks if num_arms else 0,
+        num_checks=asked.num_checks,
         num_ablation_runs=num_ablation,
         num_pairs=num_pairs if num_arms else 0,
         text=text,
@@ -106,11 +115,12 @@ def worth_trying(study: Study) -> list[Candidate]:
     return sorted(may_gain, key=lambda one: (bool(one.why), -bound_log(one)))
 
 
-def num_to_try(study: Study) -> tuple[int, int]:
-    """Of those worth trying, how many alone, and how many only beside others: these cost no runs of their own."""
+def to_try(study: Study) -> ToTry:
+    """Of the candidates worth it."""
     worth = worth_trying(study)
-    num_beside = sum(bool(one.needs) for one in worth)
-    return len(worth) - num_beside, num_beside
+    alone = [one for one in worth if not one.needs]
+    num_checks = CHECK_RUNS if any(one.effect == "numerics" for one in worth) else 0
+    return ToTry(len(alone), len(worth) - len(alone), sum(one.warms for one in alone), num_checks)
 
 
 def bound_log(candidate: Candidate) -> float:

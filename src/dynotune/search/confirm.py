@@ -30,6 +30,8 @@ def confirm(search: Search, settings: list[Setting]) -> Comparison | None:
         if max_pairs is None:
             return None
         comparison = _begin(search, candidate, max_pairs)
+        if wrong := search.check(candidate):
+            comparison = replace(comparison, verdict="undecided", reason=f"Its results are wrong: {wrong.detail}")
     while comparison.verdict is None:
         judgement = _judge(comparison)
         if judgement.finished:

@@ -32,6 +32,7 @@ USUAL_RUNS = 4.0
 TAILS = 4.0
 # Of a user's own space of many values, more would take longer to solve than a run takes.
 MOST_PAIRS = 200
+PRIOR_TAILS = 1.0
 _ROUNDS = 6
 _LEAST_SD = 1e-3
 
@@ -71,7 +72,7 @@ class Model:
     def _solve(self, rows: Array, logs: Array, in_block: Array, prior: Array) -> None:
         """Weighted least squares with the prior, weights and noise found in turn."""
         weights = np.ones(len(logs))
-        sd = USUAL_SD
+        sd, small = USUAL_SD, prior
         for _ in range(_ROUNDS):
             share = in_block * weights
             size = np.maximum(share.sum(axis=1, keepdims=True), 1e-12)
@@ -80,6 +81,7 @@ class Model:
             precision = (x.T * weights) @ x / sd**2 + np.diag(prior)
             covariance = np.linalg.inv(precision)
             mean = covariance @ ((x.T * weights) @ y) / sd**2
+            prior = small * (PRIOR_TAILS + 1) / (PRIOR_TAILS + small * mean**2)
             residuals = y - x @ mean
             spent = len(in_block) + float(np.trace(covariance @ ((x.T * weights) @ x))) / sd**2
             weights = (TAILS + 1) / (TAILS + (residuals / sd) ** 2)

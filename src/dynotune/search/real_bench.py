@@ -86,6 +86,18 @@ class RealBench:
         self._num_trials += 1
         return msgspec.structs.replace(trial, began_s=began_s, wall_s=self.elapsed_s() - began_s, run=name)
 
+    def check(self, arm: Arm) -> Trial | None:
+        """As `Bench.check`."""
+        began_s = self.elapsed_s()
+        wrong = self._guarded(arm)
+        if wrong is None:
+            return None
+        self._num_trials += 1
+        took_s = self.elapsed_s() - began_s
+        return Trial(
+            arm=arm.key, phase="pilot", block=0, ended="wrong-results", detail=wrong, began_s=began_s, wall_s=took_s
+        )
+
     def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
         """As `Bench.screen`."""
         if not candidates or self._study.objective != "throughput":
@@ -156,8 +168,6 @@ class RealBench:
             if arm == BASELINE:
                 raise
             return trial("rejected", error.message)
-        if phase not in ("pilot", "join") and (wrong := self._guarded(arm)):
-            return trial(*wrong)
         began_s = self.elapsed_s()
         own_limit_s, left_s = limit_s(self._request, self._known_run_s(arm, phase)), self._time_left_s(arm)
         then = failures.before(self._request.env, self._facts)
@@ -230,7 +240,7 @@ class RealBench:
         found = pilot.steady_steps(outcome.records[0])
         if self._is_planned and (found is None or found > (self._study.warmup_steps or 0)):
             self._warn(f"{arm.key} is not steady when the window begins: what it costs to start counts against it.")
-        return self._guarded(arm)
+        return None
 
     def _keep_pilots(self, pilots: Mapping[str, Outcome]) -> None:
         for key, outcome in pilots.items():
@@ -239,8 +249,8 @@ class RealBench:
             if not self._is_planned:
                 self._pilots[key] = outcome
 
-    def _guarded(self, arm: Arm) -> tuple[Ended, str] | None:
-        """Compare losses or outputs with the baseline's; that they are wrong, where they are."""
+    def _guarded(self, arm: Arm) -> str | None:
+        """Compare losses or outputs with the baseline's; why they are wrong, where they are."""
         if self._guards.is_known(arm):
             found = self._guards.of(arm, GUARD_LIMIT_S)
         else:
@@ -252,7 +262,7 @@ class RealBench:
                 self._study = msgspec.structs.replace(self._study, guarded=[*self._study.guarded, found])
         if found is None or isinstance(found, Unknown) or found.ok:
             return None
-        return "wrong-results", found.reason or f"{found.what} differ by {found.difference:.2g} of their size"
+        return found.reason or f"{found.what} differ by {found.difference:.2g} of their size"
 
     # The window
 

@@ -111,6 +111,21 @@ class Search:
             self.run(one, "pilot", 0)
         return self.failure(one.key)
 
+    def check(self, one: Arm) -> Trial | None:
+        """What says that results are wrong with this arm, or that it does not run at all.
+
+        Raises:
+            OutOfTime: it cannot be known before the deadline.
+        """
+        if (failed := self.failure(one.key)) is not None:
+            return failed
+        if self.bench.left_s() < self.bench.run_s(one):
+            raise OutOfTime
+        wrong = self.bench.check(one)
+        if wrong is not None:
+            self.update(trials=[*self.study.trials, wrong])
+        return wrong
+
     def run_block(self, arms: Sequence[Arm], phase: Phase, block: int) -> None:
         """What is not done yet of the block, in an order drawn for it. An arm that failed before is left out."""
         order = sorted(arms, key=lambda one: one.key)

@@ -1,4 +1,4 @@
-"""From candidates to a recipe: choose, pilot, screen, race, join, ablate, confirm.
+"""From candidates to a recipe: choose, pilot, screen, race, join, check results, ablate, confirm.
 
 Everything that has been decided stands in the study, so a search that was stopped anywhere goes on from there. Only
 what is planned depends on the time left; what is planned for a proof is written down before its first run.
@@ -13,13 +13,14 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Estimate, Fate, FateKind, Study
 from dynotune.search import words
 from dynotune.search.ablation import ablate
-from dynotune.search.bench import BASELINE, Bench
-from dynotune.search.budget import Afforded, afforded, bound_log, num_to_try, worth_trying
+from dynotune.search.bench import BASELINE, Bench, arm
+from dynotune.search.budget import Afforded, afforded, bound_log, to_try, worth_trying
 from dynotune.search.choosing import more_pays, whole
 from dynotune.search.confirm import confirm
 from dynotune.search.fates import conclude
 from dynotune.search.joining import join
-from dynotune.search.racing import look, pilots, race, settle_orphans, taking_turns
+from dynotune.search.needs import complete
+from dynotune.search.racing import failures, look, pilots, race, settle_orphans, taking_turns
 from dynotune.search.running import OutOfTime, Search, Watcher, alone
 
 # Of the time left, what screening inside one process may take.
@@ -60,11 +61,11 @@ def _go(work: Search) -> None:
             work.watcher.say(plan.text)
         _refuse_hopeless(work)
         run_s = work.bench.run_s(BASELINE)
-        reserve_s = (2 * plan.num_pairs + plan.num_ablation_runs) * run_s
+        reserve_s = (plan.num_checks + 2 * plan.num_pairs + plan.num_ablation_runs) * run_s
         _screen(work)
         _choose(work, plan)
         pilots(work, reserve_s)
-        settings = _winner(work, reserve_s)
+        settings = _right(work, _winner(work, reserve_s))
         work.update(winner=settings)
         if settings:
             work.watcher.say(f"Best so far: {words.names([str(setting) for setting in settings])}.")
@@ -77,6 +78,18 @@ def _go(work: Search) -> None:
     else:
         left = work.study.confirmed.settings
     confirm(work, left)
+
+
+def _right(work: Search, settings: list[Setting]) -> list[Setting]:
+    """What is worth proving and leaves results right. What makes them wrong has its fate, and others are chosen."""
+    while settings and work.check(arm(settings)):
+        if len(settings) > 1 and all(work.check(arm([one])) is None for one in settings):
+            work.warn(f"{arm(settings).key} give wrong results together: tried without the weakest.")
+            settings = complete(settings[:-1], work.study.candidates)
+            continue
+        work.settle(failures(work))
+        settings = whole(work)
+    return settings
 
 
 def _winner(work: Search, reserve_s: float) -> list[Setting]:
@@ -100,7 +113,7 @@ def _winner(work: Search, reserve_s: float) -> list[Setting]:
 def _plan(work: Search) -> Afforded:
     """The same at every sitting: of the time left and the time spent since the first pilot."""
     spent_s = math.fsum(trial.wall_s for trial in work.study.trials[1:])
-    return afforded(work.bench.left_s() + spent_s, work.bench.run_s(BASELINE), *num_to_try(work.study))
+    return afforded(work.bench.left_s() + spent_s, work.bench.run_s(BASELINE), to_try(work.study))
 
 
 def _refuse_hopeless(work: Search) -> None:

@@ -139,7 +139,7 @@ def _pinning(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
 def _made_on_host(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
     host = facts.timeline.host
     threads = np.unique(host.thread[gaps.call[gaps.call != UNKNOWN]])
-    rows = _touching(facts, sequence.made_then_copied(facts.timeline, threads))
+    rows = _touching(facts, sequence.made_then_copied(facts.timeline, threads)[0])
     rows = np.setdiff1d(rows, named(facts.timeline, _PINS, HostKind.OPERATOR))
     lost, rows = _inside_spans(facts, gaps, host_left, rows)
     if lost:

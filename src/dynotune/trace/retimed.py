@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dynotune.trace import calls, intervals, steps
+from dynotune.trace import calls, intervals, sequence, steps
 from dynotune.trace.copies import kind_of
 from dynotune.trace.idle import launching_thread, loader_spans, working_thread
 from dynotune.trace.nesting import outermost
@@ -36,8 +36,10 @@ ALL_LAUNCHES_WAIT = 0.9
 LATENCY_NS, GAP_NS = 5_000, 1_000
 """Of a launch into an idle queue, and between kernels that are queued, where the trace shows no case of it."""
 
-WITHOUT = ("sync-per-step", "h2d-blocking", "pin-in-hot-loop")
-"""Causes that the timeline can be run again without: waits for the device, waits for copies to it, and pinning."""
+MADE = "create-on-cpu-then-move"
+WITHOUT = ("sync-per-step", "h2d-blocking", "loader-bound", "pin-in-hot-loop", MADE)
+"""Causes that the timeline can be run again without: waits for the device, for copies to it and for the loader,
+pinning, and tensors that are made on the host, with their copies."""
 
 _LAUNCH, _WAIT, _LOADER = 0, 1, 2
 _PINS = re.compile(r"aten::(_pin_memory|pin_memory)$")
@@ -132,19 +134,20 @@ class _Replay:
         self._ends: list[int] = timeline.device.end_ns[by_end].tolist()
         self._synchronous, self._waits = _synchronous(timeline), calls.waits(timeline)
         self._to_device = _copies_to_device(timeline)
+        self._made, copying = sequence.made_then_copied(timeline, self._queueing_threads())
+        self._copying = self._spans(copying)
         self._recorded = timeline.device.start_ns, timeline.device.end_ns
         self._items = self._items_of(timeline.device)
         self._loader_ns = 0
         anchors = [anchor for anchor in self._found_anchors() if anchor.end_ns > self._begin_ns]
         self._anchors = sorted(anchors, key=lambda anchor: (anchor.start_ns, anchor.kind))
-        self._pinning = self._spans_of_pinning()
+        self._own_work = {"pin-in-hot-loop": self._spans(self._pinning()), MADE: self._spans(self._made)}
         recorded_s = self._loader_ns / 1e9 / len(found)
         self._loader_scale = wait_s / recorded_s if wait_s is not None and recorded_s else 1.0
 
     def has(self, cause: str) -> bool:
         """Whether there is anything of this cause."""
-        pinning = cause == "pin-in-hot-loop" and len(self._pinning) > 0
-        return pinning or any(anchor.cause == cause for anchor in self._anchors)
+        return len(self._own_work.get(cause, ())) > 0 or any(anchor.cause == cause for anchor in self._anchors)
 
     def step_ns(self, faster: float, without: str = "") -> float:
         """What a step takes at that speed, once host and device are in their stride."""
@@ -195,24 +198,25 @@ class _Replay:
     def _run(self, faster: float, without: str = "") -> tuple[Ints, NDArray[np.float64], list[float], list[float]]:
         """Moments of the host in the recording and now, and when each item starts and ends now."""
         scale = self._loader_scale
-        left_out = self._pinning if without == "pin-in-hot-loop" else self._pinning[:0]
+        left_out = self._own_work.get(without)
+        spared = self._copies_of_made() if without == MADE else frozenset[int]()
         # What was queued before the first step stays where it is.
         start, end = (times.astype(np.float64).tolist() for times in self._recorded)
         was, now = self._begin_ns, float(self._begin_ns)
         old, new = [was], [now]
         for anchor in self._anchors:
             if anchor.end_ns < was:
-                self._queue(anchor.items, now, start, end)
+                self._queue(anchor.items, now, start, end, spared)
                 continue
             begin = max(anchor.start_ns, was)
             now += _own(was, begin, left_out) / faster
             old.append(begin)
             new.append(now)
-            self._queue(anchor.items, now, start, end)
-            if anchor.kind == _WAIT and anchor.cause != without:
+            self._queue(anchor.items, now, start, end, spared)
+            if anchor.kind == _WAIT and anchor.cause != without and anchor.awaited not in spared:
                 free = end[anchor.awaited] if anchor.awaited != UNKNOWN else 0.0
                 now = max(now, free + min(anchor.after_ns, 0)) + max(anchor.after_ns, 0) / faster
-            elif anchor.kind == _LOADER:
+            elif anchor.kind == _LOADER and anchor.cause != without:
                 now += (anchor.end_ns - begin) * scale
             was = anchor.end_ns
             old.append(was)
@@ -222,7 +226,9 @@ class _Replay:
         new.append(now + (last - was) / faster)
         return np.array(old, dtype=np.int64), np.maximum.accumulate(np.array(new)), start, end
 
-    def _queue(self, items: list[int], now: float, start: list[float], end: list[float]) -> None:
+    def _queue(
+        self, items: list[int], now: float, start: list[float], end: list[float], spared: frozenset[int]
+    ) -> None:
         for index in items:
             item = self._items[index]
             ready = now + (LATENCY_NS if item.held_by != UNKNOWN else item.lag_ns)
@@ -230,7 +236,7 @@ class _Replay:
                 ready = max(ready, end[item.before])
             if item.held_by != UNKNOWN:
                 ready = max(ready, end[item.held_by] + item.lag_ns)
-            start[index], end[index] = ready, ready + item.length_ns
+            start[index], end[index] = ready, ready + (0 if index in spared else item.length_ns)
 
     def _items_of(self, device: DeviceSpans) -> list[_Item]:
         """All that the device ran, with what each piece waited for."""
@@ -300,13 +306,24 @@ class _Replay:
             at -= 1
         return UNKNOWN
 
-    def _spans_of_pinning(self) -> intervals.Set:
-        """When a thread that queues work copies into page-locked memory."""
-        host = self._timeline.host
-        launch = self._timeline.device.launch
+    def _pinning(self) -> Ints:
+        """Operators that copy into page-locked memory, on threads that queue work."""
         rows = named(self._timeline, _PINS, HostKind.OPERATOR)
-        rows = rows[np.isin(host.thread[rows], host.thread[launch[launch != UNKNOWN]])]
-        return intervals.union(host.start_ns[rows], host.end_ns[rows])
+        return rows[np.isin(self._timeline.host.thread[rows], self._queueing_threads())]
+
+    def _copies_of_made(self) -> frozenset[int]:
+        """Items that copy what was made on the host."""
+        launch = self._timeline.device.launch
+        at = self._timeline.host.start_ns[launch]
+        inside = (launch != UNKNOWN) & (intervals.covered(self._copying, at, at + 1) > 0)
+        return frozenset(np.flatnonzero(inside & np.array(self._to_device)).tolist())
+
+    def _spans(self, rows: Ints) -> intervals.Set:
+        return intervals.union(self._timeline.host.start_ns[rows], self._timeline.host.end_ns[rows])
+
+    def _queueing_threads(self) -> Ints:
+        launch = self._timeline.device.launch
+        return np.unique(self._timeline.host.thread[launch[launch != UNKNOWN]])
 
     def _loaders(self) -> list[_Anchor]:
         """Waits for the loader on the thread that the steps run on, within them."""
@@ -315,7 +332,8 @@ class _Replay:
         rows = rows[host.thread[rows] == working_thread(self._timeline)]
         rows = rows[(host.start_ns[rows] >= self._begin_ns) & (host.end_ns[rows] <= int(self._steps.end_ns.max()))]
         self._loader_ns = int((host.end_ns[rows] - host.start_ns[rows]).sum())
-        return [_Anchor(int(host.start_ns[row]), int(host.end_ns[row]), _LOADER, []) for row in rows.tolist()]
+        spans = zip(host.start_ns[rows].tolist(), host.end_ns[rows].tolist(), strict=True)
+        return [_Anchor(*span, _LOADER, [], cause="loader-bound") for span in spans]
 
 
 def _copies_to_device(timeline: Timeline) -> list[bool]:
@@ -326,9 +344,9 @@ def _copies_to_device(timeline: Timeline) -> list[bool]:
     return found
 
 
-def _own(start: int, end: int, left_out: intervals.Set) -> int:
+def _own(start: int, end: int, left_out: intervals.Set | None) -> int:
     """The host's own time between two moments."""
-    if not len(left_out) or end <= start:
+    if left_out is None or not len(left_out) or end <= start:
         return end - start
     span = (np.array([time], dtype=np.int64) for time in (start, end))
     return end - start - int(intervals.covered(left_out, *span)[0])

@@ -64,12 +64,12 @@ def of_thread(timeline: Timeline, thread: int) -> Sequence:
     return Sequence(rows, _num_inside(timeline, rows, launched), _num_inside(timeline, rows, device.launch[to_device]))
 
 
-def made_then_copied(timeline: Timeline, threads: Ints) -> Ints:
-    """Rows of operators that make a tensor on the host, up to the one that copies it to the device.
-
-    Those between, which change it, are among them. The copy is not.
+def made_then_copied(timeline: Timeline, threads: Ints) -> tuple[Ints, Ints]:
+    """Rows of operators that make a tensor on the host, with those that change it before it is copied to the device;
+    and rows of those that copy it.
     """
     found: list[int] = []
+    copying: list[int] = []
     for thread in threads.tolist():
         sequence = of_thread(timeline, thread)
         makes = _told(timeline, sequence.rows, _MAKES) & (sequence.num_queued == 0)
@@ -77,9 +77,10 @@ def made_then_copied(timeline: Timeline, threads: Ints) -> Ints:
             for at in range(first + 1, min(first + 2 + MOST_BETWEEN, len(sequence.rows))):
                 if sequence.num_copied[at]:
                     found += sequence.rows[first:at].tolist()
+                    copying.append(int(sequence.rows[at]))
                 if sequence.num_queued[at]:
                     break
-    return np.unique(np.array(found, dtype=np.int64))
+    return np.unique(np.array(found, dtype=np.int64)), np.unique(np.array(copying, dtype=np.int64))
 
 
 def read_too_early(timeline: Timeline) -> NDArray[np.bool_]:

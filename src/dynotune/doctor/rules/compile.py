@@ -18,6 +18,7 @@ from dynotune.doctor.bounds import (
     waits_for_host,
 )
 from dynotune.doctor.registry import Missing, rule
+from dynotune.doctor.rules.sync import breaks_a_graph
 from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
@@ -75,7 +76,7 @@ def graph_breaks(seen: Seen) -> Iterator[Finding]:
     Costs: at most what compiling whole could spare: the device's waits for the host, what `compile-default` counts of
     pointwise kernels, and three quarters of those that were generated, as many as there are cuts; without a device the
     time of Python, and three quarters of that of operators that were not compiled and are no products, and of what the
-    pieces' generated code takes if it were one piece.
+    pieces' generated code takes if it were one piece. Or what waiting costs for values on which the code branches.
 
     Wrong when: what breaks the graph is needed, and runs once in many calls.
     """
@@ -86,6 +87,8 @@ def graph_breaks(seen: Seen) -> Iterator[Finding]:
     if not (compilation.num_graph_breaks or compilation.skipped or gave_up):
         return
     share = _spared(seen)
+    if not isinstance(share, Unknown):
+        share = max(share, _waits_at_breaks(seen))
     severity = severity_of(share, "medium")
     num = compilation.num_graph_breaks
     reasons = [*compilation.breaks, *compilation.skipped]
@@ -237,6 +240,14 @@ def _spared(seen: Seen) -> float | Unknown:
         return min(1.0, host + policy.FUSABLE * (_uncompiled(seen) + _in_pieces(seen)))
     except Missing as missing:
         return Unknown(f"{missing.name}: {missing.reason}")
+
+
+def _waits_at_breaks(seen: Seen) -> float:
+    """Of a plain step, what is lost by waiting for the values at which graphs are cut."""
+    losses = seen.losses("sync-per-step") if seen.uses_cuda else []
+    if not losses or not all(breaks_a_graph(seen, loss) for loss in losses):
+        return 0.0
+    return max(sum(loss.share for loss in losses), seen.attribution.without.get("sync-per-step", 0.0))
 
 
 def _uncompiled(seen: Seen) -> float:

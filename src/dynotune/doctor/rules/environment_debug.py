@@ -23,7 +23,7 @@ from dynotune.doctor.seen import Seen
 from dynotune.doctor.start import what_it_saves
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Compilation
+from dynotune.schema.observation import FRESH_CACHES, Compilation
 
 
 def _is(*values: str) -> Callable[[str], bool]:
@@ -189,7 +189,8 @@ def caches_disabled(seen: Seen) -> Iterator[Finding]:
     """torch.compile keeps nothing of what it compiled.
 
     Sees: TORCHINDUCTOR_FORCE_DISABLE_CACHES, TORCHINDUCTOR_FX_GRAPH_CACHE=0, TORCHINDUCTOR_AUTOGRAD_CACHE=0 or
-    TRITON_ALWAYS_COMPILE; of a watched program, also what its configuration says.
+    TRITON_ALWAYS_COMPILE; of a watched program, also what its configuration says, and a cache folder that it set itself
+    and that was another one in each of two runs.
 
     Costs: each start compiles everything again, seconds to minutes. No step once it runs.
 
@@ -204,19 +205,21 @@ def caches_disabled(seen: Seen) -> Iterator[Finding]:
         )
         if known(seen, name) is off
     ]
-    if not names and not live:
+    fresh = str(known(seen, FRESH_CACHES) or "").split()
+    if not names and not live and not fresh:
         return
+    off = "The caches of torch.compile are off" if names or live else "Each start has a compile cache of its own"
     unused = not isinstance(seen.observation.processes, Unknown) and not _compiles(seen)
     unused = unused or known_number(seen, "start.num_graphs") == 0
     yield Finding(
         id="caches-disabled",
         severity="low" if unused else "medium",
         kind="start",
-        claim="The caches of torch.compile are off: each start compiles everything again.",
+        claim=f"{off}: each start compiles everything again.",
         share=0.0,
-        evidence=[*told(seen, *names), *live, *what_it_saves(seen)],
-        where=place_of(seen, *names),
-        candidates=unset(*names),
+        evidence=[*told(seen, *names, *fresh), *live, *what_it_saves(seen)],
+        where=place_of(seen, *names, *fresh),
+        candidates=unset(*names, *fresh),
         remedy="Leave the caches on; TORCHINDUCTOR_CACHE_DIR puts them where they last.",
     )
 

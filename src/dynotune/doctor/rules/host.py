@@ -124,7 +124,7 @@ def host_bound(seen: Seen) -> Iterator[Finding]:
         return
     yield Finding(
         id="host-bound",
-        severity="low" if share < policy.MUCH_HOST else policy.severity(share),
+        severity=policy.severity(policy.SPARED_OF_HOST * share),
         claim=f"For {share:.0%} of a step the device waits for the host's own work.",
         share=share,
         evidence=evidence_of(losses),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.loaders import starts_workers_each_epoch
@@ -70,7 +72,8 @@ def gc_jitter(seen: Seen) -> Iterator[Finding]:
     Costs: that time, and with a device at most what it waits: it goes on with what is queued. Ranks that wait for one
     another all pay for the slowest.
 
-    Wrong when: objects are freed by it that would else fill memory.
+    Wrong when: objects are freed by it that would else fill memory. One long collection says that steps can be held up
+    so, and not how often: then its severity is low.
     """
     found, timing = seen.process.collections, seen.timing
     slow = _slow(seen, "garbage")
@@ -88,7 +91,11 @@ def gc_jitter(seen: Seen) -> Iterator[Finding]:
         *(slow.evidence() if slow else []),
     ]
     claim = f"Collecting garbage takes {found.total_s / timing.window_s:.0%} of the host's time."
-    yield _of_garbage(share, "speed", claim, evidence)
+    finding = _of_garbage(share, "speed", claim, evidence)
+    if found.num_oldest == 1 and found.longest_s > policy.MOST_OF_A_LOSS * found.total_s:
+        claim = f"One collection of garbage held the host up for {_ms(found.longest_s)}."
+        finding = msgspec.structs.replace(finding, severity="low", kind="jitter", claim=claim)
+    yield finding
 
 
 def _of_garbage(share: float, kind: Kind, claim: str, evidence: list[str]) -> Finding:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
+from dynotune.doctor.bounds import beyond
 from dynotune.doctor.loaders import (
     epoch_starts,
     first_batch_s,
@@ -34,7 +35,8 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
     idle time while the program is inside the loader; without one, the time inside the loader. What the starts of
     epochs cost where workers begin anew is left to `persistent-workers`.
 
-    Costs: all of that share, if batches were always ready. Where operators run on the CPU and wait for cores that
+    Costs: all of that share, if batches were always ready, and with a device what it waits for the host after each late
+    batch. Where operators run on the CPU and wait for cores that
     workers use, at most the time in which workers compute.
 
     Wrong when: the window began with a cold page cache and later epochs read from memory. A wait as short as handing
@@ -49,6 +51,8 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
         return
     if share < policy.LEAST_SHARE:
         return
+    # What the host has to queue after a late batch would be queued already.
+    share = min(1.0, share + beyond(seen, "loader-bound") * share / max(share, seen.attribution.shares.input))
     losses = seen.losses("loader-bound")
     evidence = evidence_of(losses)
     candidates: list[Setting] = []

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
+from dynotune.doctor.bounds import beyond
 from dynotune.doctor.loaders import main_loader
 from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.rules.transfer import NO_WAIT, calls_per_step, is_pinned, place_of, to_device
+from dynotune.doctor.rules.transfer import MADE, NO_WAIT, calls_per_step, is_pinned, place_of, to_device
 from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
@@ -25,7 +26,7 @@ def pin_memory_off(seen: Seen) -> Iterator[Finding]:
     Sees: copies from pageable memory to the device beside which nothing ran, and waits for them.
 
     Costs: the time of these copies, less what the bus needs at least; and the waits, since CUDA returns from such a
-    copy only when it has read the memory.
+    copy only when it has read the memory. Copies of tensors that were made for it count for `create-on-cpu-then-move`.
 
     Wrong when: the machine has no memory to spare that can be locked.
     """
@@ -36,6 +37,8 @@ def pin_memory_off(seen: Seen) -> Iterator[Finding]:
     # Where every copy is of pageable memory, that is also why the host waits for them.
     waits = [] if is_pinned(seen) else seen.losses("h2d-blocking")
     share = sum(loss.share for loss in losses) * _above_bus(seen, pageable) + sum(loss.share for loss in waits)
+    # Pinning a tensor that is made for the copy takes as long as copying it.
+    share -= beyond(seen, MADE)
     if not pageable or share < policy.LEAST_SHARE:
         return
     loader = main_loader(seen)

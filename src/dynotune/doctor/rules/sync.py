@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
@@ -9,7 +10,11 @@ from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Loss
 from dynotune.schema.trace_summary import Place
+
+_READS = re.compile(r"aten::(item|is_nonzero|_local_scalar_dense)$")
+_NEEDS_A_VALUE = re.compile(r"[Dd]ata-dependent|Tensor\.item|generic_jump")
 
 
 @rule("program", explains=["d2h-not-overlapped", "python-elementwise-loops", "launch-bound"])
@@ -19,15 +24,16 @@ def sync_per_step(seen: Seen) -> Iterator[Finding]:
     Sees: calls that wait for the device (`.item()`, printing a tensor, `nonzero`, masks, `torch.cuda.synchronize()`),
     after which the device had nothing to do until the host had queued more.
 
-    Costs: what a step would save if the host did not wait, and small copies to the host beside which nothing ran. That
-    is more than the idle time after each wait where the host has more to do before the next: it would do it while the
-    device is busy. Waiting for kernels that had to run anyway costs nothing.
+    Costs: what a step would save if the host did not wait, and small copies to the host beside which nothing ran.
+    That is more than the idle time after each wait where the host has more to do before the next: it would do it
+    while the device is busy. What waits where it also breaks a graph of torch.compile counts for `graph-breaks`.
+    Waiting for kernels that had to run anyway costs nothing.
 
     Wrong when: what follows depends on the value, as in a search that stops early.
     """
     if not seen.uses_cuda:
         return
-    losses = seen.losses("sync-per-step")
+    losses = [loss for loss in seen.losses("sync-per-step") if not breaks_a_graph(seen, loss)]
     without = seen.attribution.without.get("sync-per-step", 0.0)
     share = min(1.0, max(sum(loss.share for loss in losses), without) + _read_back(seen))
     if not losses or share < policy.LEAST_SHARE:
@@ -79,6 +85,15 @@ def d2h_nonblocking_unsynced(seen: Seen) -> Iterator[Finding]:
         where=where,
         remedy="Leave non_blocking out, or wait for an event recorded behind the copy before reading it.",
     )
+
+
+def breaks_a_graph(seen: Seen, loss: Loss) -> bool:
+    """Whether a value is read there on which a compiled function branches, so that it had to be cut."""
+    compilation = seen.process.compilation
+    file = loss.where.function.partition("(")[0]
+    if isinstance(compilation, Unknown) or not file or not _READS.search(loss.where.operator):
+        return False
+    return any(file in text and _NEEDS_A_VALUE.search(text) for text in compilation.breaks)
 
 
 def _read_back(seen: Seen) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
+from dynotune.doctor.bounds import beyond
 from dynotune.doctor.loaders import main_loader
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
@@ -15,6 +16,7 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Copies, Place
 
 NO_WAIT = Setting("transfer.non_blocking", True)
+MADE = "create-on-cpu-then-move"
 
 
 @rule("program")
@@ -25,7 +27,7 @@ def h2d_blocking(seen: Seen) -> Iterator[Finding]:
     the host had queued more.
 
     Costs: what a step would save if the host did not wait: with `non_blocking=True` it would have queued the next work
-    meanwhile.
+    meanwhile. Copies of tensors that were made for it count for `create-on-cpu-then-move`.
 
     Wrong when: the program refills the buffer right after the copy, which must then be waited for.
     """
@@ -33,7 +35,7 @@ def h2d_blocking(seen: Seen) -> Iterator[Finding]:
         return
     losses = seen.losses("h2d-blocking")
     without = seen.attribution.without.get("h2d-blocking", 0.0)
-    share = max(sum(loss.share for loss in losses), without)
+    share = max(sum(loss.share for loss in losses), without) - beyond(seen, MADE)
     if not losses or share < policy.LEAST_SHARE or not is_pinned(seen):
         return
     yield Finding(
@@ -182,15 +184,15 @@ def create_on_cpu_then_move(seen: Seen) -> Iterator[Finding]:
     Sees: operators that fill a new tensor on the host (`torch.randn`, `torch.zeros`, `torch.tensor` of a list),
     directly followed by its copy to the device, while the device had nothing to do.
 
-    Costs: that idle time.
+    Costs: what a step would save without making, copying and waiting for these copies.
 
     Wrong when: the random numbers must be those of the host's generator.
     """
     if not seen.uses_cuda:
         return
-    losses = seen.losses("create-on-cpu-then-move")
-    share = sum(loss.share for loss in losses)
-    if share < policy.LEAST_SHARE:
+    losses = seen.losses(MADE)
+    share = max(sum(loss.share for loss in losses), seen.attribution.without.get(MADE, 0.0))
+    if not losses or share < policy.LEAST_SHARE:
         return
     yield Finding(
         id="create-on-cpu-then-move",

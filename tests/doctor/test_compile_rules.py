@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from dynotune.schema.facts import Unknown
@@ -22,6 +23,7 @@ def compiled(
     shares: Any = None,
     timed: Any = None,
     operators: Any = None,
+    without: Any = None,
     **fields: Any,
 ) -> Any:
     told = {"num_graphs": 1, "num_graph_breaks": 0, "num_recompilations": 0, "num_compilations_in_window": 0} | fields
@@ -35,6 +37,7 @@ def compiled(
         compilation=Compilation(**told),
         models=[model(device, compiled=True)],
         timed=timed or timing(),
+        **({"without": without} if without else {}),
     )
 
 
@@ -52,6 +55,20 @@ def test_graph_breaks_stand_for_the_waits_and_name_the_line():
     assert (finding.share, finding.severity, finding.also) == (pytest.approx(0.3), "high", ["host-bound"])
     assert finding.where == Place("/home/me/model.py(31): forward")
     assert finding.evidence == breaks
+
+
+def test_a_wait_for_the_value_on_which_compiled_code_branches_is_one_finding_with_the_break():
+    read = msgspec.structs.replace(
+        lost("sync-per-step", 0.05), where=Place("model.py(30): forward", "aten::is_nonzero", "cudaStreamSynchronize")
+    )
+    breaks = ["12x /home/me/model.py:31: Data-dependent branching"]
+    losses, without = (lost("host-bound", 0.1), read), {"sync-per-step": 0.2}
+    told = found(compiled(on_gpu, *losses, num_graph_breaks=12, breaks=breaks, without=without, shares={"host": 0.15}))
+    assert told["graph-breaks"].share == pytest.approx(0.2)
+    assert "sync-per-step" not in told
+    elsewhere = ["12x /home/me/model.py:31: call to print"]
+    both = found(compiled(on_gpu, *losses, num_graph_breaks=12, breaks=elsewhere, without=without))
+    assert "sync-per-step" in both
 
 
 def test_graph_breaks_on_the_cpu_cost_what_was_not_compiled():

@@ -64,6 +64,18 @@ def test_what_the_host_does_between_waits_counts_for_the_waits():
     assert left["host-bound"].share == pytest.approx(0.2)
 
 
+def test_what_the_host_queues_after_late_batches_counts_for_the_loader():
+    losses = lost("host-bound", 0.10), lost("loader-bound", 0.08)
+    late = found(on_gpu(*losses, shares={"host": 0.1, "input": 0.08}, traced=SHORT, without={"loader-bound": 0.18}))
+    assert late["loader-bound"].share == pytest.approx(0.18)
+    assert "host-bound" not in late
+
+
+@pytest.mark.parametrize(("share", "severity"), [(0.06, "low"), (0.12, "medium"), (0.25, "high")])
+def test_waits_for_the_hosts_own_work_weigh_half_since_nothing_takes_them_all_away(share: float, severity: str):
+    assert found(waiting(lost("host-bound", share)))["host-bound"].severity == severity
+
+
 def short(num: int, short_s: float) -> Any:
     """So many of 10,000 kernels in ten steps of 0.1 s; half of the time is that of products."""
     few = msgspec.structs.replace(kernels(mean_s=5e-5, num=10_000, matmul=0.5), num_short=num, short_s=short_s)

@@ -67,6 +67,15 @@ def test_all_collections_of_the_window_count_where_they_were_timed():
     assert not ask("gc-jitter", timing(slow=[slow("garbage")], usual_s=0.1), collections=quick)
 
 
+def test_one_long_collection_says_that_it_can_happen_and_not_how_often():
+    once = Collections(num=8, num_oldest=1, total_s=0.35, longest_s=0.33)
+    (found,) = ask("gc-jitter", timing(), collections=once)
+    assert (found.share, found.severity, found.kind) == (pytest.approx(0.35 / 5), "low", "jitter")
+    assert "330 ms" in found.claim
+    again = Collections(num=8, num_oldest=2, total_s=0.65, longest_s=0.33)
+    assert ask("gc-jitter", timing(), collections=again)[0].severity == "high"
+
+
 def test_a_device_that_has_work_queued_does_not_wait_for_the_collector():
     often = Collections(num=30, num_oldest=20, total_s=2.0, longest_s=0.1)
     busy = attribution(busy_share=0.9, host=0.06, input=0.02, other=0.02)

@@ -8,6 +8,7 @@ from dynotune import probe
 from dynotune.doctor import Seen, all_rules, examine
 from dynotune.knobs import parse
 from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import FRESH_CACHES
 from dynotune.schema.run import EnvironmentChange
 from dynotune.schema.trace_summary import Operator, TraceSummary
 
@@ -338,3 +339,9 @@ def test_one_thread_costs_a_program_on_the_cpu_at_most_what_the_other_cores_coul
 def test_caches_that_nothing_uses_are_of_low_severity():
     finding = watched("caches-disabled", {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"})
     assert finding.severity == "low"
+
+
+def test_a_cache_folder_that_is_new_in_each_run_keeps_nothing():
+    finding = watched("caches-disabled", {FRESH_CACHES: "TORCHINDUCTOR_CACHE_DIR"})
+    assert finding.claim.startswith("Each start has a compile cache of its own")
+    assert [str(setting) for setting in finding.candidates] == ["env.TORCHINDUCTOR_CACHE_DIR=@unset"]

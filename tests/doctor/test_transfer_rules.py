@@ -71,6 +71,15 @@ def test_waits_for_pageable_copies_belong_to_the_pinning():
     assert "h2d-blocking" not in both
 
 
+def test_copies_of_tensors_that_are_made_for_it_belong_to_the_making():
+    losses = lost("create-on-cpu-then-move", 0.12), lost("pin-memory-off", 0.05), lost("h2d-blocking", 0.08)
+    made = found(moves(*losses, rows=(PAGEABLE,), without={"create-on-cpu-then-move": 0.3}))
+    assert made["create-on-cpu-then-move"].share == pytest.approx(0.3)
+    assert "pin-memory-off" not in made
+    both = found(moves(*losses, rows=(PAGEABLE,), without={"create-on-cpu-then-move": 0.15}))
+    assert both["pin-memory-off"].share == pytest.approx(0.1)
+
+
 def test_a_program_that_copies_its_own_tensors_is_not_told_to_set_its_loader():
     finding = found(moves(lost("pin-memory-off", 0.3), rows=(PAGEABLE,), loaders=[]))["pin-memory-off"]
     assert finding.candidates == []

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from dynotune.measure import pilot
+from dynotune.measure.pilot import Window
 from dynotune.measure.request import Request
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
@@ -16,6 +18,7 @@ from dynotune.schema.study import Candidate, Guarded, Study
 from dynotune.search import failures, guarding, real_bench
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.real_bench import RealBench
+from dynotune.search.study_window import study_window
 
 from ..fakes import Clock, Runs, Watcher, disturbed, raises
 
@@ -177,6 +180,18 @@ def test_a_small_budget_shortens_the_window_but_not_below_what_tells_something(r
     steps = [window for _, _, window, _, _ in runs.launched if window]
     assert steps[1] <= steps[0]
     assert steps[1] * 0.2 >= 1.0
+
+
+def test_a_window_is_not_cut_to_a_sliver_of_what_it_takes_to_get_there(monkeypatch, tmp_path):
+    def plan(request, pilots, *, budget_s=None, **_):
+        long = Window(warmup_steps=5, num_steps=1000, start_s=30.0, step_s=0.02)
+        return long if budget_s is None else msgspec.structs.replace(long, num_steps=10)
+
+    monkeypatch.setattr(pilot, "plan_window", plan)
+    request = Request(command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path)
+    baseline = SimpleNamespace(records=[])
+    assert study_window(request, baseline, [], 300.0).window_s == pytest.approx(0.2 * 30.0)
+    assert study_window(request, baseline, [], 3600.0).window_s == pytest.approx(20.0)
 
 
 def test_a_plan_is_made_of_runs_as_short_as_the_time_left_asks_for(runs, tmp_path, monkeypatch):

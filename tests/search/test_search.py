@@ -125,10 +125,9 @@ def test_what_cannot_gain_the_margin_is_said_so_with_an_interval_below_it(seed: 
 def test_before_the_noise_is_known_nothing_is_called_useless() -> None:
     wild = Noise(sd=0.05, stalls=0.0)
     for seed in range(8):
-        study = tuned(Table({"good=1": 0.05}), [*IDLE, candidate("good=1")], seed=seed, noise=wild, budget_s=300.0)
-        # Of what was confirmed on fresh pairs, the noise is known.
-        proved = {str(setting) for setting in study.confirmed.settings} if study.confirmed else set()
-        assert not {"no-effect", "slower"} & {kind for id_, kind in fates(study).items() if id_ not in proved}
+        study = tuned(Table({"good=1": 0.05}), [*IDLE, candidate("good=1")], seed=seed, noise=wild, budget_s=200.0)
+        assert len(study.trials) > 8
+        assert not {"no-effect", "slower"} & set(fates(study).values())
 
 
 def test_where_nothing_helps_the_recipe_is_empty() -> None:
@@ -338,6 +337,16 @@ def test_what_the_budget_does_not_afford_is_what_may_gain_least() -> None:
     assert 0 < len(left_out) < 12
     assert sorted(left_out) == list(range(len(left_out)))
     assert watcher.said[0].startswith("The budget affords about ")
+
+
+def test_what_the_plan_left_out_is_tried_where_what_it_took_gains_nothing() -> None:
+    candidates = [candidate(f"idle{at}=1", bound=0.5, warms=False) for at in range(10)]
+    candidates.append(candidate("good=1", bound=0.4, warms=False))
+    for seed in range(6):
+        study, _, _ = run(
+            study_of(candidates, budget_s=300.0, seed=seed), Table({"good=1": 0.30}), budget_s=300.0, noise=SOME_NOISE
+        )
+        assert recipe(study) == {"good=1"}, (seed, study.verdict)
 
 
 def test_what_a_budget_affords_grows_with_it() -> None:

@@ -31,3 +31,11 @@ def test_an_interval_that_leaves_all_open_is_not_given_in_figures() -> None:
 def test_a_ratio_beyond_reason_is_cut() -> None:
     assert words.size(STUDY, math.exp(20)) == "more than 100 times faster"
     assert words.size(STUDY, math.exp(-20)) == "more than 100 times slower"
+
+
+def test_what_is_twice_as_fast_or_more_is_said_as_a_ratio() -> None:
+    assert words.size(STUDY, 1.985) == "98.5% faster"
+    assert words.size(STUDY, 11.048) == "11 times as fast"
+    assert words.size(STUDY, 2.015) == "2.02 times as fast"
+    assert words.interval((1.25, 3.26)) == "95% interval 1.25× to 3.26×"
+    assert words.interval((1.05, 1.5)) == "95% interval +5.0% to +50.0%"

@@ -113,6 +113,40 @@ def test_waits_for_copies_are_told_apart():
     assert told["h2d-blocking"] == pytest.approx(saved(acts, "sync"), abs=0.03)
 
 
+@pytest.mark.parametrize("slower", [1, 2])
+@pytest.mark.parametrize(
+    "acts",
+    [
+        [load(6 * MS), *kernels(100, 40 * US, 50 * US)],
+        [load(3 * MS), *kernels(20, 300 * US, 50 * US)],
+        [load(MS), *kernels(50, 10 * US, 100 * US)],
+    ],
+)
+def test_without_waiting_for_batches_what_the_host_queues_after_them_is_saved_too(acts, slower):
+    plain, timeline = timed(acts), recorded(acts, slower=slower)
+    _, factor = retimed(timeline, plain.step_s, plain.wait_s)
+    told = savings(timeline, plain.wait_s, factor)
+    assert told.get("loader-bound", 0.0) == pytest.approx(saved(acts, "load"), abs=0.04)
+
+
+def test_without_tensors_made_on_the_host_their_copies_and_the_waits_for_these_go_too():
+    made = Made()
+    for number in range(5):
+        at = number * 1000 * US
+        made.annotation(f"ProfilerStep#{number}", at, at + 1000 * US)
+        made.operator("aten::randn", at, at + 400 * US)
+        made.operator("aten::to", at + 410 * US, at + 700 * US)
+        made.launch("cudaMemcpyAsync", at + 420 * US, at + 600 * US, correlation=10 * number)
+        made.copy("Memcpy HtoD (Pageable -> Device)", at + 430 * US, at + 650 * US, correlation=10 * number)
+        made.call("cudaStreamSynchronize", at + 610 * US, at + 660 * US)
+        made.operator("aten::mm", at + 710 * US, at + 730 * US)
+        made.launch("cudaLaunchKernel", at + 715 * US, at + 725 * US, correlation=10 * number + 1)
+        made.kernel("gemm", at + 730 * US, at + 990 * US, correlation=10 * number + 1)
+    told = savings(made.timeline(), None, 1.0)
+    # The product's 260 µs are left of a step, and what the host does besides.
+    assert told["create-on-cpu-then-move"] == pytest.approx(0.65, abs=0.08)
+
+
 def test_without_pinning_the_copy_behind_it_begins_earlier_too():
     made = Made()
     for number in range(5):

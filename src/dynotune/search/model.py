@@ -32,7 +32,7 @@ USUAL_RUNS = 4.0
 TAILS = 4.0
 # Of a user's own space of many values, more would take longer to solve than a run takes.
 MOST_PAIRS = 200
-PRIOR_TAILS = 1.0
+PRIOR_TAILS = 4.0
 _ROUNDS = 6
 _LEAST_SD = 1e-3
 
@@ -81,7 +81,7 @@ class Model:
             precision = (x.T * weights) @ x / sd**2 + np.diag(prior)
             covariance = np.linalg.inv(precision)
             mean = covariance @ ((x.T * weights) @ y) / sd**2
-            prior = small * (PRIOR_TAILS + 1) / (PRIOR_TAILS + small * mean**2)
+            prior = small * np.minimum(1.0, (PRIOR_TAILS + 1) / (PRIOR_TAILS + small * mean**2))
             residuals = y - x @ mean
             spent = len(in_block) + float(np.trace(covariance @ ((x.T * weights) @ x))) / sd**2
             weights = (TAILS + 1) / (TAILS + (residuals / sd) ** 2)

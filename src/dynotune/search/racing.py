@@ -32,16 +32,18 @@ def race(search: Search, reserve_s: float) -> None:
         OutOfTime: what was raced is kept.
     """
     done = {trial.arm for trial in search.trials("race")}
-    left_s = search.bench.left_s() - reserve_s - search.bench.run_s(BASELINE)
+    left_s = search.bench.left_s() - reserve_s
+    left_s -= 0.0 if BASELINE.key in done else search.bench.run_s(BASELINE)
     runners = []
     for one in taking_turns(search):
         if one.needs:
             continue
-        left_s -= 0.0 if one.id in done else search.bench.run_s(alone(one))
-        if left_s < 0:
-            search.settle({one.id: Fate("not-tried", TOO_LATE)})
-        else:
-            runners.append(alone(one))
+        if one.id not in done:
+            left_s -= search.bench.run_s(alone(one))
+            if left_s < 0:
+                search.settle({one.id: Fate("not-tried", TOO_LATE)})
+                continue
+        runners.append(alone(one))
     if runners:
         search.run_block([BASELINE, *runners], "race", 1)
     fit = Fit(search.trials("race"))

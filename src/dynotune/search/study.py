@@ -30,6 +30,7 @@ SCREEN_SHARE = 0.1
 JOIN_LEAVES_RUNS = 26
 # A pilot and four pairs.
 ONE_PROOF_RUNS = 9
+OTHERS_MAY_GAIN_MORE = "The budget does not afford to try all settings, and others may gain more."
 
 
 def search(study: Study, bench: Bench, save: Callable[[Study], None], watcher: Watcher) -> Study:
@@ -105,7 +106,18 @@ def _winner(work: Search, reserve_s: float) -> list[Setting]:
     if found := whole(work):
         return found
     # Nothing is sure enough to be proved: what was left for proofs of several is better spent on knowing more.
+    if found := _second_choice(work, (ONE_PROOF_RUNS - 1) * run_s):
+        return found
     join(work, min(reserve_s, ONE_PROOF_RUNS * run_s), more_pays)
+    look(work)
+    return whole(work)
+
+
+def _second_choice(work: Search, reserve_s: float) -> list[Setting]:
+    """Of what the plan had left out, since others might gain more, which they did not."""
+    work.revive([id_ for id_, fate in work.study.fates.items() if fate.reason == OTHERS_MAY_GAIN_MORE])
+    pilots(work, reserve_s)
+    race(work, reserve_s)
     look(work)
     return whole(work)
 
@@ -128,9 +140,7 @@ def _choose(work: Search, plan: Afforded) -> None:
     screened = {one.arm: one.speedup for one in work.study.estimates if one.phase == "screen"}
     in_turn = [one for one in taking_turns(work) if not one.needs]
     order = sorted(in_turn, key=lambda one: -screened.get(one.id, 1 + work.study.margin))
-    reason = f"The budget affords {plan.num_arms} settings, and others may gain more."
-    if not plan.num_arms:
-        reason = "The budget affords too few runs to try it and prove it."
+    reason = OTHERS_MAY_GAIN_MORE if plan.num_arms else "The budget affords too few runs to try it and prove it."
     work.settle({one.id: Fate("not-tried", reason) for one in order[plan.num_arms :]})
     settle_orphans(work)
 

@@ -19,6 +19,8 @@ NUM_BLOCKS = 3
 """Of a race, for each arm: fewer tell nothing of most settings."""
 NUM_PROVING = 20
 """Runs of ablation and confirmation."""
+OF_START = 0.2
+"""A window is no shorter than this much of what it takes to get there: cutting it further saves next to nothing."""
 
 
 def study_window(
@@ -50,11 +52,15 @@ def study_window(
     if request.window_steps is not None or not whole.num_steps:
         return whole
     pilot.refuse_too_short(request, whole)
+    fewest = max(
+        MIN_WINDOW_STEPS,
+        math.ceil(max(MIN_WINDOW_S, OF_START * whole.start_s) / whole.step_s),
+        pilot.fewest_steps(request, whole.step_s),
+    )
+    least = min(whole.num_steps, fewest)
     num_runs = NUM_BLOCKS * (len(pilots) + 1) + NUM_PROVING
     if num_runs * whole.run_s <= left_s:
         return whole
-    fewest = max(MIN_WINDOW_STEPS, math.ceil(MIN_WINDOW_S / whole.step_s), pilot.fewest_steps(request, whole.step_s))
-    least = min(whole.num_steps, fewest)
     try:
         window = pilot.plan_window(request, pilots, num_runs=num_runs, budget_s=left_s, num_telling=1)
     except UsageError:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dynotune.report.words import LARGEST_RATIO, percent_interval
+from dynotune.report.words import interval as ratios
 from dynotune.schema.study import Study
 from dynotune.search.fit import Gain
 
+TWICE = 2.0
+"""From here on a ratio says more than a percentage does."""
 _SAVES_TIME = ("throughput", "latency-p99", "time-to-first-step")
 
 
@@ -19,12 +22,17 @@ def size(study: Study, speedup: float) -> str:
     better, worse = ("faster", "slower") if study.objective in _SAVES_TIME else ("better", "worse")
     if not 1 / LARGEST_RATIO <= speedup <= LARGEST_RATIO:
         return f"more than {LARGEST_RATIO:g} times {better if speedup > 1 else worse}"
+    if speedup >= TWICE:
+        return f"{speedup:.3g} times {'as fast' if better == 'faster' else 'better'}"
     percent = f"{abs(speedup - 1):,.1%}"
     return f"{percent} {better if speedup >= 1 else worse}" if percent != "0.0%" else "as good as equal"
 
 
 def interval(ci: tuple[float, float] | None) -> str:
-    return f"95% interval {percent_interval(ci)}" if ci else "too few runs for an interval"
+    if ci is None:
+        return "too few runs for an interval"
+    is_large = ci[0] > 1 and ci[0] * ci[1] >= TWICE**2
+    return f"95% interval {ratios(ci) if is_large else percent_interval(ci)}"
 
 
 def either(ids: list[str]) -> str:

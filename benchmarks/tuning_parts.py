@@ -167,7 +167,7 @@ def tuned(words: Sequence[str], program: Program, folder: Path, setup: Setup, li
         found = json.loads(study.read_text())
         text = recipe.read_text() if recipe.is_file() else ""
     command = shlex.join(["dynotune", *words, "--", *spelled(program.command(setup.device))])
-    return {"command": command, **of_study(found), "recipe_toml": text}
+    return {"command": command, **of_study(found), "recipe_toml": without_places(text)}
 
 
 def of_study(study: Row) -> Row:

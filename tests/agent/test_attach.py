@@ -214,6 +214,16 @@ def test_says_who_set_an_environment_variable(script, run_under_agent):
     ]
 
 
+def test_who_writes_a_variable_as_it_stands_has_not_set_it(script, run_under_agent):
+    program = script(
+        "import os\nos.environ['TORCHINDUCTOR_CACHE_DIR'] = '/tmp/mine'\n"
+        "os.environ['TORCHINDUCTOR_CACHE_DIR'] = os.path.abspath(os.environ['TORCHINDUCTOR_CACHE_DIR'])\n"
+        "os.environ.pop('TORCHINDUCTOR_CACHE_DIR')\nos.environ.pop('TORCHINDUCTOR_CACHE_DIR', None)\n"
+    )
+    changes = run_under_agent([program]).processes[0].environment_changes
+    assert [(change.value, change.line) for change in changes] == [("/tmp/mine", 2), (None, 4)]
+
+
 def test_an_optimizer_that_cannot_be_remembered_is_built_all_the_same(script, fork_under_agent):
     program = script(
         """

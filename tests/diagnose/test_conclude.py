@@ -32,6 +32,14 @@ def test_the_bottleneck_is_the_largest_avoidable_part_of_a_tenth_else_a_busy_dev
     assert bottleneck(attribution(busy_share=busy, **shares)) == expected
 
 
+def test_what_the_host_queues_after_late_batches_belongs_to_the_input():
+    waits = loss("loader-bound", 0.08)
+    found = attribution(waits, busy_share=0.8, input=0.08, host=0.10, without={"loader-bound": 0.18})
+    assert bottleneck(found) == "input"
+    assert verdict(timing(), found, "input", []).startswith("A step takes 100 ms; 18% of it the device waits")
+    assert bottleneck(attribution(waits, busy_share=0.8, input=0.08, host=0.10)) == "host"
+
+
 def test_the_verdict_says_how_much_of_a_step_is_laid_to_nobody():
     found = attribution(busy_share=0.6, other=0.4)
     assert verdict(timing(), found, "none", []) == (

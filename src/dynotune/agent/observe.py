@@ -68,8 +68,11 @@ class EnvironmentWatch:
         try:
             variable = os.fsdecode(args[0])
             if self._num_changes < _MAX_CHANGES and variable.startswith(_WATCHED):
-                self._num_changes += 1
-                self._record(variable, os.fsdecode(args[1]) if name == "os.putenv" else None)
+                value = os.fsdecode(args[1]) if name == "os.putenv" else None
+                # Libraries write what they have read: who wrote it first is the one who set it.
+                if value != os.environ.get(variable):
+                    self._num_changes += 1
+                    self._record(variable, value)
         except Exception as error:  # it would be raised in the program
             self._log("environment", error)
 

@@ -93,12 +93,15 @@ def avoidable(attribution: Attribution) -> dict[Bottleneck, float]:
     """Shares of the parts in which no work is done that has to be, those that are preferred of equal ones first."""
     shares = attribution.shares
     allocating = min(shares.host, sum(loss.share for loss in attribution.losses if loss.id in ALLOCATOR))
+    # What the device waits for the host after a late batch would be queued already.
+    idle = sum(loss.share for loss in attribution.losses if loss.id == "loader-bound")
+    late = min(shares.host - allocating, max(0.0, attribution.without.get("loader-bound", 0.0) - idle))
     return {
-        "input": shares.input,
+        "input": shares.input + late,
         "transfer": shares.transfer,
         "communication": shares.communication,
         "memory": allocating,
-        "host": shares.host - allocating,
+        "host": shares.host - allocating - late,
     }
 
 

@@ -230,6 +230,16 @@ def test_settings_that_make_it_twice_as_fast_are_found_in_few_runs(gains: tuple[
         assert study.recipe, (seed, study.verdict)
 
 
+def test_what_never_ran_together_has_no_estimate_together_and_few_runs_give_no_interval() -> None:
+    table = Table({"a=1": 0.7, "b=1": 0.6})
+    candidates = [candidate("a=1", group="kernels", warms=False), candidate("b=1", group="kernels", warms=False)]
+    study, bench, _ = run(study_of(candidates, budget_s=140.0), table, budget_s=140.0, noise=SOME_NOISE)
+    ran = {key for key, _, _ in bench.ran}
+    raced = [one for one in study.estimates if one.phase in ("race", "join")]
+    assert {one.arm for one in raced} == {"a=1", "b=1"} <= ran
+    assert all(one.ci is None for one in raced)
+
+
 def test_where_every_candidate_fails_nothing_is_proved_and_nothing_raised() -> None:
     table = Table(ends={frozenset({one.id}): "failed" for one in IDLE})
     study = tuned(table, IDLE)

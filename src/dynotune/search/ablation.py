@@ -91,15 +91,27 @@ def _leaves_out_all(ablation: Ablation) -> bool:
     return len(ablation.left_out) == len(ablation.whole)
 
 
-def _begin(search: Search, settings: list[Setting]) -> Ablation | None:
-    """Lay out a round and write it down; None where one setting is all that is worth proving."""
+def provable(search: Search, settings: list[Setting]) -> list[Setting]:
+    """Those that the time left is best spent on proving, the strongest first."""
+    planned = _planned(search, settings)
+    return settings[:1] if planned is None else settings[: planned.num_settings]
+
+
+def _planned(search: Search, settings: list[Setting]) -> layout.Layout | None:
+    """None where one setting is all that is worth proving."""
     adds = [gain for setting, gain in contributions(search) if setting in settings]
     found = layout.best(adds, fitted(search).sd, runs_left(search, arm(settings)), new_arms(search, settings))
-    if found is None or not found[1].num_blocks:
+    return None if found is None or not found[1].num_blocks else found[1]
+
+
+def _begin(search: Search, settings: list[Setting]) -> Ablation | None:
+    """Lay out a round and write it down; None where one setting is all that is worth proving."""
+    planned = _planned(search, settings)
+    if planned is None:
         return None
-    whole = settings[: found[1].num_settings]
+    whole = settings[: planned.num_settings]
     first_block = 1 + max([0, *(trial.block for trial in search.trials("ablate"))])
-    ablation = Ablation(whole, list(map(str, whole)), first_block, found[1].num_blocks)
+    ablation = Ablation(whole, list(map(str, whole)), first_block, planned.num_blocks)
     search.update(ablations=[*search.study.ablations, ablation])
     together = f"Each of {words.names(ablation.left_out)} is left out in turn"
     search.watcher.say(f"{together}, in {ablation.num_blocks} blocks.")

@@ -16,7 +16,7 @@ from dynotune.search.ablation import Kept, outcome
 from dynotune.search.bench import arm
 from dynotune.search.budget import worth_trying
 from dynotune.search.fit import CONFIDENCE, Gain, counts, value_of
-from dynotune.search.racing import DROP_ERROR, LEAST_DF, by_itself, fitted, idle, was_in_a_run
+from dynotune.search.racing import DROP_ERROR, by_itself, fitted, idle, shown, was_in_a_run
 from dynotune.search.running import Search, fate_of_failure
 
 LATE = "The time was too short to decide it"
@@ -149,7 +149,7 @@ def _fate(search: Search, one: Candidate, proved: list[Setting], rounds: list[Ke
         return Fate("unproved", f"{none}: {void[-1]}.")
     if not gain.num_blocks:
         return Fate("unproved", f"{LATE}: it was run once, unmeasured.")
-    fate = _by_gain(search, gain if model.df >= LEAST_DF else gain._replace(df=0))
+    fate = _by_gain(search, shown(model, gain))
     return fate if beside is None else msgspec.structs.replace(fate, reason=f"Beside {beside}: {_lower(fate.reason)}")
 
 

@@ -100,6 +100,10 @@ class Model:
         df = max(1, min(self.df, num_blocks + 1))
         return Gain(float(contrast @ self.mean), math.sqrt(max(0.0, variance)), df, num_blocks)
 
+    def ran(self, feature: Feature) -> bool:
+        """Whether a run held all of it."""
+        return bool(self._rows[:, self.features.index(feature)].any())
+
     def draw(self, rng: np.random.Generator) -> Array:
         """One draw of what features add."""
         return rng.multivariate_normal(self.mean, self.covariance, method="eigh")

@@ -81,9 +81,9 @@ def look(search: Search) -> Model:
     found: list[Estimate] = []
     for feature in model.features:
         those = [by_id[id_] for id_ in feature.ids]
-        if together(those) != those:
+        if together(those) != those or not model.ran(feature):
             continue
-        gain = model.gain(frozenset(feature.ids))
+        gain = shown(model, model.gain(frozenset(feature.ids)))
         if gain.num_blocks:
             key = arm(one.setting for one in those).key
             found.append(estimate_of(key, "", "race" if len(those) == 1 else "join", gain))
@@ -91,7 +91,7 @@ def look(search: Search) -> Model:
         company, gain = by_itself(model, one)
         if company is not None and gain.num_blocks:
             both = arm([one.setting, by_id[company].setting]).key
-            found.append(estimate_of(both, company, "join", gain))
+            found.append(estimate_of(both, company, "join", shown(model, gain)))
     search.estimate(found)
     settle_orphans(search)
     candidates = taking_part(search)
@@ -102,6 +102,11 @@ def look(search: Search) -> Model:
         for id_, fate in fates.items():
             search.watcher.say(f"Dropped {id_}. {fate.reason}")
     return model
+
+
+def shown(model: Model, gain: Gain) -> Gain:
+    """As it is told: before the runs themselves say what their noise is, without an interval."""
+    return gain if model.df >= LEAST_DF else gain._replace(df=0)
 
 
 def by_itself(model: Model, one: Candidate) -> tuple[str | None, Gain]:

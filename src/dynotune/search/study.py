@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Estimate, Fate, FateKind, Study
 from dynotune.search import words
-from dynotune.search.ablation import ablate
+from dynotune.search.ablation import ablate, provable
 from dynotune.search.bench import BASELINE, Bench, arm
 from dynotune.search.budget import Afforded, afforded, bound_log, to_try, worth_trying
 from dynotune.search.choosing import more_pays, whole
@@ -83,10 +83,10 @@ def _go(work: Search) -> None:
 
 def _right(work: Search, settings: list[Setting]) -> list[Setting]:
     """What is worth proving and leaves results right. What makes them wrong has its fate, and others are chosen."""
-    while settings and work.check(arm(settings)):
-        if len(settings) > 1 and all(work.check(arm([one])) is None for one in settings):
-            work.warn(f"{arm(settings).key} give wrong results together: tried without the weakest.")
-            settings = complete(settings[:-1], work.study.candidates)
+    while (those := provable(work, settings)) and work.check(arm(those)):
+        if len(those) > 1 and all(work.check(arm([one])) is None for one in those):
+            work.warn(f"{arm(those).key} give wrong results together: tried without the weakest.")
+            settings = complete(those[:-1], work.study.candidates)
             continue
         work.settle(failures(work))
         settings = whole(work)

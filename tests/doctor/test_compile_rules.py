@@ -202,3 +202,25 @@ def test_graph_breaks_are_told_without_a_trace_and_bounded_by_nothing():
 
 def test_pointwise_kernels_are_unknown_without_a_trace():
     assert lacks(observed(models=[model()], timed=NOT_ASKED), "compile-default") == ["where a step goes"]
+
+
+def test_a_read_elsewhere_in_the_file_of_a_break_is_a_wait_of_its_own():
+    here = "train.py(20): forward", "train.py(112): main"
+    reads = [
+        msgspec.structs.replace(
+            lost("sync-per-step", share), where=Place(function, "aten::item", "cudaStreamSynchronize")
+        )
+        for function, share in zip(here, (0.05, 0.15), strict=True)
+    ]
+    breaks = ["12x /home/me/train.py:25: Data-dependent branching"]
+    told = found(
+        compiled(
+            on_gpu, lost("host-bound", 0.1), *reads, num_graph_breaks=12, breaks=breaks, without={"sync-per-step": 0.4}
+        )
+    )
+    assert told["sync-per-step"].share == pytest.approx(0.4 * 0.15 / 0.20)
+    assert told["sync-per-step"].where.function == here[1]
+    other = [breaks[0].replace("train.py", "retrain.py")]
+    assert found(compiled(on_gpu, *reads, num_graph_breaks=12, breaks=other))["sync-per-step"].share == pytest.approx(
+        0.2
+    )

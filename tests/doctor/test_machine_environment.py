@@ -344,4 +344,6 @@ def test_caches_that_nothing_uses_are_of_low_severity():
 def test_a_cache_folder_that_is_new_in_each_run_keeps_nothing():
     finding = watched("caches-disabled", {FRESH_CACHES: "TORCHINDUCTOR_CACHE_DIR"})
     assert finding.claim.startswith("Each start has a compile cache of its own")
-    assert [str(setting) for setting in finding.candidates] == ["env.TORCHINDUCTOR_CACHE_DIR=@unset"]
+    # The program writes it itself, after whatever it is started with.
+    assert finding.candidates == []
+    assert "TORCHINDUCTOR_CACHE_DIR" in finding.remedy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -105,6 +105,7 @@ class SimulatedBench:
     """A `Bench` over a table.
 
     Args:
+        check_s: what looking at results takes, and as much once for the baseline.
         voids: share of runs that something else disturbs, each then being slower by a fifth.
         stop_after: runs, after which Ctrl-C comes.
         spent_s: by earlier sittings.
@@ -118,6 +119,7 @@ class SimulatedBench:
         noise: Noise = QUIET,
         seed: int = 0,
         voids: float = 0.0,
+        check_s: float = 0.0,
         stop_after: int | None = None,
         spent_s: float = 0.0,
     ) -> None:
@@ -129,7 +131,7 @@ class SimulatedBench:
         self._noise = noise
         self._rng = np.random.default_rng([20261, seed])
         self._logs = noise.draw(self._rng, 512)
-        self._voids = voids
+        self._voids, self._check_s = voids, check_s
         self._stop_after = stop_after
         self._took_s: dict[str, float] = {}
 
@@ -158,6 +160,8 @@ class SimulatedBench:
         )  # fmt: skip
 
     def check(self, arm: Arm) -> Trial | None:
+        if arm.key not in self.checked:
+            self.clock_s += self._check_s * (1 if self.checked else 2)
         self.checked.append(arm.key)
         if self.table.end(arm) != "wrong-results":
             return None
@@ -207,4 +211,5 @@ def study_of(candidates: Iterable[Candidate], *, budget_s: float = FOREVER_S, se
 def candidate(id_: str, *, group: str = "", why: Sequence[str] = ("a-finding",), **more: object) -> Candidate:
     """From `knob=value`."""
     knob, _, value = id_.partition("=")
-    return Candidate(setting=Setting(knob, value), effect="exact", why=list(why), group=group, **more)  # type: ignore[arg-type]
+    fields: dict[str, Any] = {"effect": "exact", "why": list(why), "group": group} | more
+    return Candidate(setting=Setting(knob, value), **fields)

@@ -213,6 +213,44 @@ def test_of_two_that_make_results_wrong_only_together_the_stronger_is_kept() -> 
     assert any("wrong results together" in text for text in study.warnings)
 
 
+def test_a_gain_of_what_makes_results_wrong_is_not_credited_to_its_companions() -> None:
+    table = Table({"bad=1": 0.9, "good=1": 0.08}, ends={frozenset({"bad=1"}): "wrong-results"})
+    for seed in range(6):
+        study = tuned(table, [*IDLE[:4], candidate("bad=1"), candidate("good=1")], seed=seed)
+        found = {one.arm: one.speedup for one in study.estimates if one.phase == "race"}
+        assert fates(study)["bad=1"] == "wrong-results"
+        assert recipe(study) == {"good=1"}
+        assert all(abs(math.log(found[one.id])) < 0.05 for one in IDLE[:4]), found
+
+
+def test_of_three_of_which_two_are_wrong_together_the_innocent_one_stays() -> None:
+    table = Table({"a=1": 0.30, "b=1": 0.25, "c=1": 0.10}, ends={frozenset({"a=1", "b=1"}): "wrong-results"})
+    study = tuned(table, [*IDLE[:3], candidate("a=1"), candidate("b=1"), candidate("c=1")])
+    assert recipe(study) == {"a=1", "c=1"}
+
+
+@pytest.mark.parametrize("budget_s", [260.0, 280.0, 300.0, 400.0])
+def test_looking_at_results_leaves_the_time_for_the_proof(budget_s: float) -> None:
+    candidates = [candidate(f"idle{at}=1", warms=False, effect="numerics") for at in range(5)]
+    candidates.append(candidate("good=1", warms=False, effect="numerics"))
+    bench = SimulatedBench(Table({"good=1": 0.30}), budget_s=budget_s, noise=SOME_NOISE, check_s=10.0)
+    study = search(study_of(candidates, budget_s=budget_s), bench, lambda study: None, Silent())
+    assert recipe(study) == {"good=1"}, study.verdict
+
+
+def test_a_search_stopped_while_results_are_looked_at_looks_again() -> None:
+    class Stopped(SimulatedBench):
+        def check(self, arm):
+            raise KeyboardInterrupt
+
+    table = Table({"bad=1": 0.30}, ends={frozenset({"bad=1"}): "wrong-results"})
+    saved: list[Study] = []
+    with pytest.raises(KeyboardInterrupt):
+        search(study_of([candidate("bad=1")]), Stopped(table, noise=SOME_NOISE), saved.append, Silent())
+    study = search(saved[-1], SimulatedBench(table, noise=SOME_NOISE), lambda study: None, Silent())
+    assert recipe(study) == set() and fates(study)["bad=1"] == "wrong-results"
+
+
 def test_results_are_checked_only_of_what_is_to_be_proved() -> None:
     table = Table({"good=1": 0.30})
     study, bench, _ = run(study_of([*IDLE, candidate("good=1")]), table, noise=SOME_NOISE)
@@ -347,16 +385,6 @@ def test_what_the_budget_does_not_afford_is_what_may_gain_least() -> None:
     assert 0 < len(left_out) < 12
     assert sorted(left_out) == list(range(len(left_out)))
     assert watcher.said[0].startswith("The budget affords about ")
-
-
-def test_what_the_plan_left_out_is_tried_where_what_it_took_gains_nothing() -> None:
-    candidates = [candidate(f"idle{at}=1", bound=0.5, warms=False) for at in range(10)]
-    candidates.append(candidate("good=1", bound=0.4, warms=False))
-    for seed in range(6):
-        study, _, _ = run(
-            study_of(candidates, budget_s=300.0, seed=seed), Table({"good=1": 0.30}), budget_s=300.0, noise=SOME_NOISE
-        )
-        assert recipe(study) == {"good=1"}, (seed, study.verdict)
 
 
 def test_what_a_budget_affords_grows_with_it() -> None:

@@ -186,3 +186,18 @@ def test_kernels_that_end_before_their_launch_returns_are_waited_for_only_if_nea
 
 def test_without_steps_nothing_is_saved():
     assert savings(Made().kernel("gemm", 0, 10).timeline(), None, 1.0) == {}
+
+
+def test_a_copy_after_a_number_that_was_drawn_and_read_is_of_something_else():
+    made = Made()
+    for number in range(5):
+        at = number * 1000 * US
+        made.annotation(f"ProfilerStep#{number}", at, at + 1000 * US)
+        made.operator("aten::rand", at, at + 8 * US)
+        made.operator("aten::item", at + 9 * US, at + 12 * US)
+        made.operator("aten::to", at + 20 * US, at + 600 * US)
+        made.launch("cudaMemcpyAsync", at + 25 * US, at + 590 * US, correlation=10 * number)
+        made.copy("Memcpy HtoD (Pageable -> Device)", at + 30 * US, at + 580 * US, correlation=10 * number)
+        made.launch("cudaLaunchKernel", at + 715 * US, at + 725 * US, correlation=10 * number + 1)
+        made.kernel("gemm", at + 730 * US, at + 990 * US, correlation=10 * number + 1)
+    assert "create-on-cpu-then-move" not in savings(made.timeline(), None, 1.0)

@@ -26,12 +26,11 @@ def confirm(search: Search, settings: list[Setting]) -> Comparison | None:
     candidate = arm(settings)
     comparison = search.study.confirmed
     if comparison is None:
+        failed = search.check(candidate)
         max_pairs = affordable_pairs(search, candidate)
-        if max_pairs is None:
+        if failed is not None or max_pairs is None:
             return None
         comparison = _begin(search, candidate, max_pairs)
-        if wrong := search.check(candidate):
-            comparison = replace(comparison, verdict="undecided", reason=f"Its results are wrong: {wrong.detail}")
     while comparison.verdict is None:
         judgement = _judge(comparison)
         if judgement.finished:

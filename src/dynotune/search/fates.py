@@ -89,7 +89,7 @@ def verdict(study: Study, spread: float | None) -> str:
     if not tried and not any(estimate.phase == "screen" for estimate in study.estimates):
         return "Nothing was tried: the time was too short."
     if study.winner:
-        why = _disturbed(study) or f"{LATE[0].lower()}{LATE[1:]}"
+        why = _disturbed(study) or _wrong(study, study.winner) or f"{LATE[0].lower()}{LATE[1:]}"
         return f"Nothing is proved: {words.names([str(one) for one in study.winner])} looked best, but {why}."
     kinds = [study.fates[one.id].kind for one in study.candidates]
     number = f"{len(study.candidates)} settings" if len(study.candidates) > 1 else "one setting"
@@ -111,6 +111,14 @@ def _is_orphan(study: Study, one: Candidate) -> bool:
     if study.fates[one.id].kind not in left or not one.needs:
         return False
     return all(fate.kind not in left for id_ in one.needs if (fate := study.fates.get(id_)) is not None)
+
+
+def _wrong(study: Study, winner: list[Setting]) -> str:
+    """Said where losses or outputs differ with what was to be confirmed; else empty."""
+    parts = set(map(str, winner))
+    arms = [trial.arm for trial in study.trials if trial.ended == "wrong-results"]
+    found = next((key for key in arms if parts >= set(key.split(" "))), None)
+    return f"losses or outputs differ beyond the tolerance with {found}" if found else ""
 
 
 def _disturbed(study: Study) -> str:

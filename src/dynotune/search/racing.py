@@ -14,7 +14,7 @@ from dynotune.schema.study import Candidate, Estimate, Fate, FateKind
 from dynotune.search import words
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.budget import bound_log, worth_trying
-from dynotune.search.fit import Fit, Gain
+from dynotune.search.fit import Fit, Gain, counts
 from dynotune.search.model import Model
 from dynotune.search.needs import has_company, together
 from dynotune.search.running import Search, alone, estimate_of, fate_of_failure
@@ -67,8 +67,10 @@ def ran(search: Search, one: Candidate) -> bool:
 
 
 def fitted(search: Search) -> Model:
-    """Of all runs so far that only screened."""
-    known = together([one for one in search.study.candidates if one.needs or ran(search, one)])
+    """Of all runs so far that only screened; what is out of the race by now was in them too."""
+    measured = {trial.arm for trial in search.trials("race", "join") if counts(trial)}
+    all_of = search.study.candidates
+    known = together([one for one in all_of if one.needs or one.id in measured or ran(search, one)])
     arms = {one.id: frozenset([one.id]) for one in known if not one.needs} | {"": frozenset()}
     arms |= {arm(joint).key: frozenset(map(str, joint)) for joint in search.study.joint or []}
     return Model(known, arms, search.trials("race", "join"))

@@ -71,11 +71,6 @@ class Search:
         if fates:
             self.update(fates={**self.study.fates, **fates})
 
-    def revive(self, ids: Iterable[str]) -> None:
-        """Take their fates away."""
-        if ids := set(ids):
-            self.update(fates={id_: fate for id_, fate in self.study.fates.items() if id_ not in ids})
-
     def estimate(self, estimates: Iterable[Estimate]) -> None:
         """Write them in the place of earlier ones of the same arms in the same phase."""
         new = {(one.arm, one.against, one.phase): one for one in estimates}

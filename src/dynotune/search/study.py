@@ -30,7 +30,6 @@ SCREEN_SHARE = 0.1
 JOIN_LEAVES_RUNS = 26
 # A pilot and four pairs.
 ONE_PROOF_RUNS = 9
-OTHERS_MAY_GAIN_MORE = "The budget does not afford to try all settings, and others may gain more."
 
 
 def search(study: Study, bench: Bench, save: Callable[[Study], None], watcher: Watcher) -> Study:
@@ -66,7 +65,7 @@ def _go(work: Search) -> None:
         _screen(work)
         _choose(work, plan)
         pilots(work, reserve_s)
-        settings = _right(work, _winner(work, reserve_s))
+        settings = _right(work, _winner(work, reserve_s, plan.num_checks))
         work.update(winner=settings)
         if settings:
             work.watcher.say(f"Best so far: {words.names([str(setting) for setting in settings])}.")
@@ -83,17 +82,25 @@ def _go(work: Search) -> None:
 
 def _right(work: Search, settings: list[Setting]) -> list[Setting]:
     """What is worth proving and leaves results right. What makes them wrong has its fate, and others are chosen."""
-    while (those := provable(work, settings)) and work.check(arm(those)):
-        if len(those) > 1 and all(work.check(arm([one])) is None for one in those):
-            work.warn(f"{arm(those).key} give wrong results together: tried without the weakest.")
-            settings = complete(those[:-1], work.study.candidates)
-            continue
-        work.settle(failures(work))
-        settings = whole(work)
+    while those := provable(work, settings):
+        failed = work.check(arm(those))
+        # What fails otherwise, ablation takes apart.
+        if failed is None or failed.ended != "wrong-results":
+            break
+        right: list[Setting] = []
+        for setting in those:
+            if work.check(arm([setting])) is None and work.check(arm([*right, setting])) is None:
+                right.append(setting)
+        if alone := failures(work):
+            work.settle(alone)
+            settings = whole(work)
+        else:
+            work.warn(f"{arm(those).key} give wrong results together: {words.names(list(map(str, right)))} do not.")
+            settings = complete(right, work.study.candidates)
     return settings
 
 
-def _winner(work: Search, reserve_s: float) -> list[Setting]:
+def _winner(work: Search, reserve_s: float, num_checks: int) -> list[Setting]:
     raced = work.alive()
     if len(raced) == 1 and not work.trials("race"):
         # Its confirmation asks the same question with more pairs.
@@ -101,23 +108,12 @@ def _winner(work: Search, reserve_s: float) -> list[Setting]:
     if work.study.joint is None:
         race(work, reserve_s)
     run_s = work.bench.run_s(BASELINE)
-    join(work, min(reserve_s, JOIN_LEAVES_RUNS * run_s), more_pays)
+    join(work, min(reserve_s, (JOIN_LEAVES_RUNS + num_checks) * run_s), more_pays)
     look(work)
     if found := whole(work):
         return found
     # Nothing is sure enough to be proved: what was left for proofs of several is better spent on knowing more.
-    if found := _second_choice(work, (ONE_PROOF_RUNS - 1) * run_s):
-        return found
-    join(work, min(reserve_s, ONE_PROOF_RUNS * run_s), more_pays)
-    look(work)
-    return whole(work)
-
-
-def _second_choice(work: Search, reserve_s: float) -> list[Setting]:
-    """Of what the plan had left out, since others might gain more, which they did not."""
-    work.revive([id_ for id_, fate in work.study.fates.items() if fate.reason == OTHERS_MAY_GAIN_MORE])
-    pilots(work, reserve_s)
-    race(work, reserve_s)
+    join(work, min(reserve_s, (ONE_PROOF_RUNS + num_checks) * run_s), more_pays)
     look(work)
     return whole(work)
 
@@ -140,7 +136,9 @@ def _choose(work: Search, plan: Afforded) -> None:
     screened = {one.arm: one.speedup for one in work.study.estimates if one.phase == "screen"}
     in_turn = [one for one in taking_turns(work) if not one.needs]
     order = sorted(in_turn, key=lambda one: -screened.get(one.id, 1 + work.study.margin))
-    reason = OTHERS_MAY_GAIN_MORE if plan.num_arms else "The budget affords too few runs to try it and prove it."
+    reason = f"The budget affords {plan.num_arms} settings, and others may gain more."
+    if not plan.num_arms:
+        reason = "The budget affords too few runs to try it and prove it."
     work.settle({one.id: Fate("not-tried", reason) for one in order[plan.num_arms :]})
     settle_orphans(work)
 

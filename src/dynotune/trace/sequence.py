@@ -23,6 +23,9 @@ _MAKES = re.compile(
     r"|(rand|randn|randint|zeros|ones|full)_like|new_(zeros|ones|full)|normal_|uniform_|random_|fill_)$"
     r"|<built-in method (tensor|as_tensor) of type"
 )
+_READ_OUT = re.compile(
+    r"aten::(item|is_nonzero|_local_scalar_dense|equal|allclose)$|<built-in method (numpy|tolist|item) of Tensor"
+)
 _READS = re.compile(
     r"aten::(item|is_nonzero|sum|mean|add_?|sub_?|mul_?|div_?|argmax|argmin|max|min|eq|ne|norm|clone|cat|stack|topk)$"
     r"|<built-in method (numpy|tolist|item) of Tensor"
@@ -73,12 +76,14 @@ def made_then_copied(timeline: Timeline, threads: Ints) -> tuple[Ints, Ints]:
     for thread in threads.tolist():
         sequence = of_thread(timeline, thread)
         makes = _told(timeline, sequence.rows, _MAKES) & (sequence.num_queued == 0)
+        read_out = _told(timeline, sequence.rows, _READ_OUT)
         for first in np.flatnonzero(makes).tolist():
             for at in range(first + 1, min(first + 2 + MOST_BETWEEN, len(sequence.rows))):
                 if sequence.num_copied[at]:
                     found += sequence.rows[first:at].tolist()
                     copying.append(int(sequence.rows[at]))
-                if sequence.num_queued[at]:
+                # It was made to be read here; the next copy is of something else.
+                if sequence.num_queued[at] or read_out[at]:
                     break
     return np.unique(np.array(found, dtype=np.int64)), np.unique(np.array(copying, dtype=np.int64))
 

@@ -219,8 +219,10 @@ def caches_disabled(seen: Seen) -> Iterator[Finding]:
         share=0.0,
         evidence=[*told(seen, *names, *fresh), *live, *what_it_saves(seen)],
         where=place_of(seen, *names, *fresh),
-        candidates=unset(*names, *fresh),
-        remedy="Leave the caches on; TORCHINDUCTOR_CACHE_DIR puts them where they last.",
+        candidates=unset(*names),
+        remedy="Leave the caches on; TORCHINDUCTOR_CACHE_DIR puts them where they last."
+        if names or live
+        else f"Do not set {fresh[0]} to a new folder at each start: give it one that lasts.",
     )
 
 

@@ -52,7 +52,7 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
     if share < policy.LEAST_SHARE:
         return
     # What the host has to queue after a late batch would be queued already.
-    share = min(1.0, share + beyond(seen, "loader-bound") * share / max(share, seen.attribution.shares.input))
+    late = beyond(seen, "loader-bound") * share / max(share, seen.attribution.shares.input)
     losses = seen.losses("loader-bound")
     evidence = evidence_of(losses)
     candidates: list[Setting] = []
@@ -73,11 +73,13 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
                 remedy = "Handing batches over takes longer than making them: make larger ones, or none in workers."
     brief = share * seen.timing.step_s < policy.HANDOVER_S
     used_up = not seen.uses_cuda and _uses_up_processors(seen)
+    spared = min(share, _avoidable(seen, loader)) + late
+    then = f", and {late:.0%} until work is queued after late batches" if late >= policy.LEAST_SHARE else ""
     yield Finding(
         id="loader-bound",
-        severity="low" if brief or used_up else policy.severity(min(share, _avoidable(seen, loader))),
-        claim=f"A step waits {share:.0%} of its time for the data loader.",
-        share=share,
+        severity="low" if brief or used_up else policy.severity(spared),
+        claim=f"A step waits {share:.0%} of its time for the data loader{then}.",
+        share=min(1.0, share + late),
         evidence=evidence,
         where=losses[0].where if losses else loader.place if loader is not None else Place(),
         candidates=candidates,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from dynotune.doctor import policy
 from dynotune.doctor.registry import Missing, rule
@@ -13,6 +14,8 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loss
 from dynotune.schema.trace_summary import Place
 
+_FUNCTION = re.compile(r"(?P<file>[^(]+)\((?P<line>\d+)\): ")
+_PLACE = re.compile(r"(\S+\.py):(\d+)")
 _READS = re.compile(r"aten::(item|is_nonzero|_local_scalar_dense)$")
 _NEEDS_A_VALUE = re.compile(r"[Dd]ata-dependent|Tensor\.item|generic_jump")
 
@@ -33,8 +36,10 @@ def sync_per_step(seen: Seen) -> Iterator[Finding]:
     """
     if not seen.uses_cuda:
         return
-    losses = [loss for loss in seen.losses("sync-per-step") if not breaks_a_graph(seen, loss)]
-    without = seen.attribution.without.get("sync-per-step", 0.0)
+    all_losses = seen.losses("sync-per-step")
+    losses = [loss for loss in all_losses if not breaks_a_graph(seen, loss)]
+    part = sum(loss.share for loss in losses) / max(1e-9, sum(loss.share for loss in all_losses))
+    without = part * seen.attribution.without.get("sync-per-step", 0.0)
     share = min(1.0, max(sum(loss.share for loss in losses), without) + _read_back(seen))
     if not losses or share < policy.LEAST_SHARE:
         return
@@ -89,11 +94,15 @@ def d2h_nonblocking_unsynced(seen: Seen) -> Iterator[Finding]:
 
 def breaks_a_graph(seen: Seen, loss: Loss) -> bool:
     """Whether a value is read there on which a compiled function branches, so that it had to be cut."""
-    compilation = seen.process.compilation
-    file = loss.where.function.partition("(")[0]
-    if isinstance(compilation, Unknown) or not file or not _READS.search(loss.where.operator):
+    compilation, here = seen.process.compilation, _FUNCTION.match(loss.where.function)
+    if isinstance(compilation, Unknown) or here is None or not _READS.search(loss.where.operator):
         return False
-    return any(file in text and _NEEDS_A_VALUE.search(text) for text in compilation.breaks)
+    places = [place for text in compilation.breaks if _NEEDS_A_VALUE.search(text) for place in _PLACE.findall(text)]
+    # Functions are known by their first lines: a break lies in the last one that begins before it.
+    known = [_FUNCTION.match(each.where.function) for each in seen.attribution.losses]
+    begins = [int(each["line"]) for each in known if each is not None and each["file"] == here["file"]]
+    lines = [int(line) for path, line in places if PurePath(path).name == PurePath(here["file"]).name]
+    return any(max((begin for begin in begins if begin <= line), default=None) == int(here["line"]) for line in lines)
 
 
 def _read_back(seen: Seen) -> float:

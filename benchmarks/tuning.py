@@ -1,7 +1,7 @@
 """Does `dynotune tune` beat the program as written, an informed hand, other tuners, and is it near the best there is?
 
-    python benchmarks/tuning.py --device cuda [--plan] [--only NAME]… [--part KIND]… [--lane I/N] [--budget-s S]
-        [--out FILE] [--tables FOLDER] [--work FOLDER] [--keep FOLDER] [--no-lock]
+    python benchmarks/tuning.py --device cuda [--plan] [--only NAME]… [--part KIND]… [--lanes N | --lane I/N]
+        [--budget-s S] [--out FILE] [--tables FOLDER] [--work FOLDER] [--keep FOLDER] [--no-lock]
 
 Of each program (tuning_programs.py), in this order:
 
@@ -15,7 +15,8 @@ Of each program (tuning_programs.py), in this order:
 
 Whatever is in FILE and FOLDER is not done again, besides what failed. Nothing is begun that by its estimate would end
 after `--budget-s`; a part that is killed is lost. Several of these may write to one FILE: `--lane 0/2` takes every
-other program. `--plan` says what is left and how long it takes, and runs nothing.
+other program, and `--lanes 2` begins both, each with one of two GPUs and half of the cores. `--plan` says what is left
+and how long it takes, and runs nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -240,12 +244,27 @@ def show(programs: Sequence[Program], result: dict[str, Any]) -> None:
     print(f"recipe verify: met {found['met']} of {found['verified']}")
 
 
+def in_lanes(num: int, words: Sequence[str]) -> None:
+    """This program once for each lane, on a GPU and cores of its own; the last value of an option counts."""
+    cpus = sorted(os.sched_getaffinity(0))
+    size = max(1, len(cpus) // num)
+    running = []
+    for lane in range(num):
+        cores = ",".join(map(str, cpus[lane * size : (lane + 1) * size]))
+        mine = [*words, "--lanes", "1", "--lane", f"{lane}/{num}", "--no-lock"]
+        env = {**os.environ, "CUDA_VISIBLE_DEVICES": str(lane)}
+        running.append(subprocess.Popen(["taskset", "-c", cores, sys.executable, __file__, *mine], env=env))
+    for process in running:
+        process.wait()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--part", action="append", choices=(*KINDS, *TABLE_KINDS), metavar="KIND")
     parser.add_argument("--lane", default="0/1", metavar="I/N")
+    parser.add_argument("--lanes", type=int, default=1, metavar="N")
     parser.add_argument("--plan", action="store_true")
     parser.add_argument("--budget-s", type=float, default=math.inf)
     parser.add_argument("--tune-s", type=float, help="budget of each tune, in place of the program's")
@@ -256,6 +275,9 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="folder for each study, its recipe and its report")
     parser.add_argument("--no-lock", action="store_true")
     given = parser.parse_args()
+    if given.lanes > 1 and not given.plan:
+        in_lanes(given.lanes, sys.argv[1:])
+        return
     until_s = time.monotonic() + given.budget_s
     out = given.out or RESULTS / f"tuning_{given.device}.json"
     kinds = given.part or [*KINDS, *TABLE_KINDS]

@@ -78,6 +78,10 @@ def test_copies_of_tensors_that_are_made_for_it_belong_to_the_making():
     assert "pin-memory-off" not in made
     both = found(moves(*losses, rows=(PAGEABLE,), without={"create-on-cpu-then-move": 0.15}))
     assert both["pin-memory-off"].share == pytest.approx(0.1)
+    # Making them held nobody up: it is no finding, so the copies stay one.
+    quick = found(moves(lost("pin-memory-off", 0.2), rows=(PAGEABLE,), without={"create-on-cpu-then-move": 0.15}))
+    assert quick["pin-memory-off"].share == pytest.approx(0.2)
+    assert "create-on-cpu-then-move" not in quick
 
 
 def test_a_program_that_copies_its_own_tensors_is_not_told_to_set_its_loader():

@@ -201,6 +201,14 @@ def test_a_setting_that_makes_results_wrong_gives_way_to_those_that_do_not(warms
     assert "planned: wrong-results" in study.fates["bad=1"].reason
 
 
+def test_where_some_were_not_tried_it_is_not_said_that_none_helps() -> None:
+    table = Table({"bad=1": 0.6, "good=1": 0.3}, ends={frozenset({"bad=1"}): "wrong-results"})
+    candidates = [candidate(f"{name}=1", warms=False, bound=bound) for name, bound in (("bad", 0.6), ("good", 0.4))]
+    study, _, _ = run(study_of(candidates, budget_s=115.0), table, budget_s=115.0, noise=SOME_NOISE)
+    assert fates(study) == {"bad=1": "wrong-results", "good=1": "not-tried"}
+    assert study.verdict == "Nothing is proved: of 2 settings, 1 could not be tried in the time."
+
+
 def test_one_setting_alone_that_makes_results_wrong_is_in_no_recipe() -> None:
     study = tuned(Table({"bad=1": 0.30}, ends={frozenset({"bad=1"}): "wrong-results"}), [candidate("bad=1")])
     assert recipe(study) == set() and fates(study)["bad=1"] == "wrong-results"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dynotune.trace.retimed import _synchronous, retimed, savings
 from dynotune.trace.summarise import summarise
-from dynotune.trace.timeline import UNKNOWN
+from dynotune.trace.timeline import UNKNOWN, Timeline
 
 from ..diagnose.simulated import MS, SYNC, US, copy, kernels, load, pinned, python, recorded, saved, timed
 from .made import Made
@@ -129,22 +129,32 @@ def test_without_waiting_for_batches_what_the_host_queues_after_them_is_saved_to
     assert told.get("loader-bound", 0.0) == pytest.approx(saved(acts, "load"), abs=0.04)
 
 
-def test_without_tensors_made_on_the_host_their_copies_and_the_waits_for_these_go_too():
+def copying(*before: tuple[str, int, int]) -> Timeline:
+    """Steps of 1 ms: operators on the host (name, begin and end in µs), a batch copied and waited for, a product."""
     made = Made()
     for number in range(5):
         at = number * 1000 * US
         made.annotation(f"ProfilerStep#{number}", at, at + 1000 * US)
-        made.operator("aten::randn", at, at + 400 * US)
+        for name, begin, end in before:
+            made.operator(name, at + begin * US, at + end * US)
         made.operator("aten::to", at + 410 * US, at + 700 * US)
         made.launch("cudaMemcpyAsync", at + 420 * US, at + 600 * US, correlation=10 * number)
         made.copy("Memcpy HtoD (Pageable -> Device)", at + 430 * US, at + 650 * US, correlation=10 * number)
         made.call("cudaStreamSynchronize", at + 610 * US, at + 660 * US)
-        made.operator("aten::mm", at + 710 * US, at + 730 * US)
         made.launch("cudaLaunchKernel", at + 715 * US, at + 725 * US, correlation=10 * number + 1)
         made.kernel("gemm", at + 730 * US, at + 990 * US, correlation=10 * number + 1)
-    told = savings(made.timeline(), None, 1.0)
+    return made.timeline()
+
+
+def test_without_tensors_made_on_the_host_their_copies_and_the_waits_for_these_go_too():
+    told = savings(copying(("aten::randn", 0, 350), ("aten::sigmoid", 360, 400)), None, 1.0)
     # The product's 260 µs are left of a step, and what the host does besides.
     assert told["create-on-cpu-then-move"] == pytest.approx(0.65, abs=0.08)
+
+
+def test_a_copy_after_a_number_that_was_drawn_and_read_is_of_something_else():
+    told = savings(copying(("aten::rand", 0, 8), ("aten::item", 9, 12)), None, 1.0)
+    assert "create-on-cpu-then-move" not in told
 
 
 def test_without_pinning_the_copy_behind_it_begins_earlier_too():
@@ -186,18 +196,3 @@ def test_kernels_that_end_before_their_launch_returns_are_waited_for_only_if_nea
 
 def test_without_steps_nothing_is_saved():
     assert savings(Made().kernel("gemm", 0, 10).timeline(), None, 1.0) == {}
-
-
-def test_a_copy_after_a_number_that_was_drawn_and_read_is_of_something_else():
-    made = Made()
-    for number in range(5):
-        at = number * 1000 * US
-        made.annotation(f"ProfilerStep#{number}", at, at + 1000 * US)
-        made.operator("aten::rand", at, at + 8 * US)
-        made.operator("aten::item", at + 9 * US, at + 12 * US)
-        made.operator("aten::to", at + 20 * US, at + 600 * US)
-        made.launch("cudaMemcpyAsync", at + 25 * US, at + 590 * US, correlation=10 * number)
-        made.copy("Memcpy HtoD (Pageable -> Device)", at + 30 * US, at + 580 * US, correlation=10 * number)
-        made.launch("cudaLaunchKernel", at + 715 * US, at + 725 * US, correlation=10 * number + 1)
-        made.kernel("gemm", at + 730 * US, at + 990 * US, correlation=10 * number + 1)
-    assert "create-on-cpu-then-move" not in savings(made.timeline(), None, 1.0)

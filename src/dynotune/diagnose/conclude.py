@@ -95,7 +95,8 @@ def avoidable(attribution: Attribution) -> dict[Bottleneck, float]:
     allocating = min(shares.host, sum(loss.share for loss in attribution.losses if loss.id in ALLOCATOR))
     # What the device waits for the host after a late batch would be queued already.
     idle = sum(loss.share for loss in attribution.losses if loss.id == "loader-bound")
-    late = min(shares.host - allocating, max(0.0, attribution.without.get("loader-bound", 0.0) - idle))
+    beyond = max(0.0, attribution.without.get("loader-bound", 0.0) - idle) if idle else 0.0
+    late = min(shares.host - allocating, beyond)
     return {
         "input": shares.input + late,
         "transfer": shares.transfer,

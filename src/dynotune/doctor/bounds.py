@@ -121,8 +121,12 @@ def after_waits(seen: Seen) -> float:
 
 
 def beyond(seen: Seen, cause: str) -> float:
-    """Of a plain step, what it would save without this cause, beyond the idle time in which that was seen."""
-    return max(0.0, seen.attribution.without.get(cause, 0.0) - seen.lost(cause))
+    """Of a plain step, what it would save without this cause, beyond the idle time in which that was seen.
+
+    0 where it was not seen to hold the device up: then no finding bears that cost, and it stays where it is.
+    """
+    lost = seen.lost(cause)
+    return max(0.0, seen.attribution.without.get(cause, 0.0) - lost) if lost else 0.0
 
 
 def unless_waited(seen: Seen, share: float) -> float:

@@ -116,7 +116,7 @@ def worth_trying(study: Study) -> list[Candidate]:
 
 
 def to_try(study: Study) -> ToTry:
-    """Of the candidates worth it."""
+    """How many of the candidates that are worth it run alone or beside others, and what they need besides."""
     worth = worth_trying(study)
     alone = [one for one in worth if not one.needs]
     num_checks = CHECK_RUNS if any(one.effect == "numerics" for one in worth) else 0

@@ -101,6 +101,9 @@ def verdict(study: Study, spread: float | None) -> str:
     if num_open := sum(study.fates[one.id].kind == "unproved" for one in study.candidates if one not in orphans):
         doubt = f"; runs differ by {spread:.1%}" if spread is not None else ""
         return f"Nothing is proved: of {number}, {num_open} could not be decided in the time{doubt}."
+    worth = {one.id for one in worth_trying(study) if not one.needs}
+    if untried := [id_ for id_, fate in study.fates.items() if fate.kind == "not-tried" and id_ in worth]:
+        return f"Nothing is proved: of {number}, {len(untried)} could not be tried in the time."
     which = f"; {len(orphans)} of them would only beside others, which do not" if orphans else ""
     return f"Nothing helps: none of the {number} makes a difference worth having{which}."
 
@@ -115,9 +118,8 @@ def _is_orphan(study: Study, one: Candidate) -> bool:
 
 def _wrong(study: Study, winner: list[Setting]) -> str:
     """Said where losses or outputs differ with what was to be confirmed; else empty."""
-    parts = set(map(str, winner))
-    arms = [trial.arm for trial in study.trials if trial.ended == "wrong-results"]
-    found = next((key for key in arms if parts >= set(key.split(" "))), None)
+    wrong = [trial.arm for trial in study.trials if trial.ended == "wrong-results"]
+    found = next((key for key in wrong if arm(one for one in winner if str(one) in key).key == key), None)
     return f"losses or outputs differ beyond the tolerance with {found}" if found else ""
 
 

@@ -83,15 +83,15 @@ _YOLO_NEEDS = ("torch", "torchvision", "cv2", "ultralytics")
 PROGRAMS = [
     Program(
         "yolo-train", ("yolo.py", "train"), needs=_YOLO_NEEDS, env=OFFLINE, prepare=yolo_photographs,
-        run_s={"cuda": 32.0, "cpu": 20.0}, tune_s={"cuda": 570.0, "cpu": 240.0}, cannot={"autotune": _NOT_A_STEP},
+        run_s={"cuda": 22.0, "cpu": 20.0}, tune_s={"cuda": 420.0, "cpu": 240.0}, cannot={"autotune": _NOT_A_STEP},
     ),
     Program(
         "yolo-predict", ("yolo.py", "predict"), needs=_YOLO_NEEDS, env=OFFLINE, prepare=yolo_photographs,
-        run_s={"cuda": 20.0, "cpu": 15.0}, tune_s={"cuda": 400.0, "cpu": 150.0}, cannot={"autotune": _NOT_INFERENCE},
+        run_s={"cuda": 14.0, "cpu": 15.0}, tune_s={"cuda": 300.0, "cpu": 150.0}, cannot={"autotune": _NOT_INFERENCE},
     ),
     Program(
         "resnet50-jpeg", ("train.py", "resnet50"), needs=("torch", "torchvision", "PIL"), prepare=photographs,
-        run_s={"cuda": 11.0, "cpu": 12.0},
+        run_s={"cuda": 9.0, "cpu": 12.0},
         table={
             "cuda": {
                 "loader.num_workers": (4, 8, 16), "precision.autocast": ("off", "bf16"),
@@ -100,7 +100,7 @@ PROGRAMS = [
         },
     ),
     Program(
-        "gpt", ("train.py", "gpt"), needs=("torch", "transformers"), run_s={"cuda": 16.0, "cpu": 12.0},
+        "gpt", ("train.py", "gpt"), needs=("torch", "transformers"), run_s={"cuda": 9.0, "cpu": 12.0},
         table={
             "cuda": {
                 "matmul.fp32_precision": ("highest", "high"), "precision.autocast": ("off", "bf16", "fp16"),
@@ -108,13 +108,13 @@ PROGRAMS = [
             },
         },
     ),
-    Program("bert-padded", ("train.py", "bert"), needs=("torch", "transformers"), run_s={"cuda": 16.0, "cpu": 12.0}),
+    Program("bert-padded", ("train.py", "bert"), needs=("torch", "transformers"), run_s={"cuda": 9.0, "cpu": 12.0}),
     Program(
         "starved", ("train.py", "starved"), needs=("torch", "PIL"), prepare=photographs,
         table={"cpu": {"loader.num_workers": (0, 1, 2), "optimizer.fused": (False, True)}},
     ),
     Program("mlp", ("train.py", "mlp"), run_s={"cuda": 7.0, "cpu": 7.0}),
-    Program("vit", ("train.py", "vit"), needs=("torch", "transformers"), run_s={"cuda": 16.0, "cpu": 12.0}),
+    Program("vit", ("train.py", "vit"), needs=("torch", "transformers"), run_s={"cuda": 9.0, "cpu": 12.0}),
 ]  # fmt: skip
 
 

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.diagnose.attribute import PART_OF, Parts, attribute, plain_parts
+from dynotune.diagnose.attribute import PART_OF, attribute
 from dynotune.diagnose.gather import attributed
+from dynotune.diagnose.parts import Parts, plain_parts
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Attribution, ProcessState, Timing
 from dynotune.schema.trace_summary import (
@@ -26,6 +29,7 @@ from .simulated import MS, SYNC, US, copy, drawn, kernels, load, pinned, python,
 
 seconds = st.floats(0, 1)
 RELATIVE = 0.1
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)"
 
 
 def of(acts, *, slower: float) -> Attribution:
@@ -301,6 +305,24 @@ def test_copies_within_the_device_are_its_work_and_those_between_devices_communi
     assert found.shares.device == pytest.approx(0.6)
     assert found.shares.communication == pytest.approx(0.3)
     assert found.shares.transfer == 0
+
+
+@pytest.mark.parametrize(("joined", "waits"), [((60, 90), 0.3), ((90, 60), 0.3), ((90, 90), None)])
+def test_what_ranks_wait_for_the_slowest_is_no_less_where_the_slowest_is_the_busiest(joined, waits):
+    timelines = []
+    for rank, at in enumerate(joined):
+        made = Made(rank=rank)
+        for number in range(3):
+            begin = number * 100 * MS
+            made.annotation(f"ProfilerStep#{number}", begin, begin + 100 * MS)
+            for index, (name, start, end) in enumerate([("gemm", 0, at), (ALL_REDUCE, at, 100)]):
+                made.launch("cudaLaunchKernel", begin + index, begin + index + 1, correlation=10 * number + index)
+                made.kernel(name, begin + start * MS + 5, begin + end * MS, correlation=10 * number + index)
+        # That collectives end together is believed only of clocks that agree.
+        timelines.append(dataclasses.replace(made.timeline(), clock_base_ns=0))
+    found = attribute(timing(step_s=0.1), summarise(timelines))
+    lost = {loss.id: loss.share for loss in found.losses}
+    assert lost.get("rank-imbalance") == (None if waits is None else pytest.approx(waits, abs=0.01))
 
 
 def on_the_host(*, operator=40, loader=30, gloo=0, python=30, background=False) -> TraceSummary:

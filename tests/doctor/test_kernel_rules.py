@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import SlowStep
 from dynotune.schema.trace_summary import Called, Place
 
 from .devices import AT, CALLED, found, kernels, lacks, lost, model, on_cpu, on_gpu, operator, settings, waits
@@ -224,6 +225,22 @@ def test_shapes_that_were_all_timed_already_cost_nothing():
     uneven = timing(step_s=0.1, median_step_s=0.06)
     finding = found(convolving(models=MANY_SHAPES, traced=calls, timed=uneven))["cudnn-benchmark-dynamic"]
     assert finding.share == pytest.approx(0.4)
+
+
+def test_algorithms_that_are_timed_for_a_new_shape_now_and_then():
+    slow = SlowStep(index=9, step_s=0.6, wait_s=0.0, had=["allocation"])
+    uneven = timing(step_s=0.1, median_step_s=0.01, slow=[slow], usual_s=0.1)
+
+    def asked(num_shapes, timed):
+        models = [model(**CONVOLUTIONS, call={"num_input_shapes": num_shapes})]
+        return found(convolving(models=models, timed=timed, shares={"host": 0.1, "other": 0.2}))
+
+    finding = asked(7, uneven)["cudnn-benchmark-dynamic"]
+    assert finding.share == pytest.approx(0.3)
+    assert finding.also == ["alloc-jitter"]
+    # All have been seen; a last batch that is smaller is no new shape.
+    assert "cudnn-benchmark-dynamic" not in asked(7, timing(step_s=0.1, median_step_s=0.01))
+    assert "cudnn-benchmark-dynamic" not in asked(2, uneven)
 
 
 def test_the_limit_of_algorithms_is_low():

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Allocator, Loss, ModelCall, Observation
+from dynotune.schema.observation import Allocator, Loss, ModelCall, Observation, SlowStep
 from dynotune.schema.trace_summary import Place
 
 from .observations import attribution, loss, observed, timing
@@ -54,6 +54,15 @@ def test_what_emptying_brings_with_it_is_not_named_beside_it():
     live = {"live.empty_cache_calls": 50, "live.empty_cache_place": ""}
     (finding,) = found(holds(loss("alloc-retries", 0.2), live=live)).values()
     assert (finding.id, finding.also, finding.share) == ("empty-cache-in-loop", ["alloc-retries"], 0.2)
+
+
+def test_emptying_now_and_then_costs_what_the_slow_steps_lose():
+    steps = timing(slow=[SlowStep(index=4, step_s=0.6, wait_s=0.0, had=["allocation"])], usual_s=0.1)
+    live = {"live.empty_cache_calls": 12, "live.empty_cache_place": ""}
+    (finding,) = found(holds(loss("empty-cache-in-loop", 0.02), live=live, timed=steps)).values()
+    assert (finding.id, finding.also) == ("empty-cache-in-loop", ["alloc-jitter"])
+    assert finding.share == pytest.approx(0.1)
+    assert "empty-cache-in-loop" not in found(holds(live=live | {"live.empty_cache_calls": 0}, timed=steps))
 
 
 @pytest.mark.parametrize("calls", [0, 1])
@@ -149,6 +158,15 @@ def test_the_process_itself_may_grow():
     assert found(holds(**grows))["leak-graph-kept"].severity == "low"
     uneven = grows | {"rss_levels_bytes": [1, 500, 400, 400, 400, 400]}
     assert "leak-graph-kept" not in found(holds(facts=facts, **uneven))
+
+
+@pytest.mark.parametrize(("grad_enabled", "severity"), [(True, "high"), (False, "low")])
+def test_a_process_that_grows_without_gradients_may_keep_its_results(grad_enabled, severity):
+    call = ModelCall(grad_enabled=grad_enabled, inference_mode=False, training=False)
+    model = msgspec.structs.replace(_model("cuda:0"), call=call)
+    grows: dict[str, Any] = {"rss_growth_bytes": 400 << 20, "models": [model]}
+    finding = found(holds(facts={"host.memory_available_bytes": 8 * GB}, **grows))["leak-graph-kept"]
+    assert finding.severity == severity
 
 
 def test_less_growth_will_do_where_every_level_rises():

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from dynotune.diagnose.parts import Parts, parts_of, plain_parts, without_first_gap
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Attribution, Loss, Shares, Timing
 from dynotune.schema.trace_summary import Cause, Copies, DeviceTime, HostTime, TraceSummary
@@ -19,6 +20,8 @@ NOTED_SHORTER = 0.05
 """A plain step that differs from all that was recorded by more than this is worth a note."""
 NOTED_SLOWER = 0.2
 """A recorded step that is longer by more than this, too; what the host does is then known less well."""
+
+IMBALANCE = "rank-imbalance"
 
 PART_OF = {
     "loader-bound": "loader",
@@ -41,43 +44,13 @@ PART_OF = {
     "device-copies": "copy",
     "ddp-bucket-cap": "communication",
     "communication-exposed": "communication",
-    "rank-imbalance": "communication",
+    IMBALANCE: "communication",
 }
 """The part of a step that each cause of a trace lies in; those that are not named lie in what the device computes."""
 
-AS_RECORDED = ("rank-imbalance", "optimizer-forloop")
+AS_RECORDED = (IMBALANCE, "optimizer-forloop")
 """Without a device: ranks keep in step and are slowed down alike, whichever of them the parts are of; and so are an
 optimizer's short operators and the Python between them."""
-
-
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of a program with a device, in seconds that sum to it.
-
-    Args:
-        compute, copy, communication: the device's own time; of the latter two what is exposed.
-        queued: the device was idle and work for it was queued all the while.
-        loader, sync, host: it waited for the loader, after a synchronisation, for the host otherwise.
-        late: work that was queued into an idle device had not started yet.
-        other: it is not known what it waited for.
-        garbage: garbage was collected in steps that were not recorded.
-        unseen: what else the plain step is longer by than all that was recorded.
-    """
-
-    compute: float = 0.0
-    copy: float = 0.0
-    communication: float = 0.0
-    queued: float = 0.0
-    loader: float = 0.0
-    sync: float = 0.0
-    other: float = 0.0
-    late: float = 0.0
-    host: float = 0.0
-    garbage: float = 0.0
-    unseen: float = 0.0
-
-    @property
-    def busy(self) -> float:
-        return self.compute + self.copy + self.communication
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,85 +142,18 @@ def _with_device(
         communication=plain.communication + plain.copy * between,
         other=plain.queued + plain.other + plain.unseen,
     )
-    losses = [_loss(cause, seen, plain, recorded, step_s) for cause in trace.causes]
+    losses = [
+        _of_another_rank(cause, trace, recorded, step_s)
+        if cause.id == IMBALANCE
+        else _loss(cause, seen, plain, recorded, step_s)
+        for cause in trace.causes
+    ]
     return Attribution(
         shares=shares,
         losses=_largest_first(losses),
         busy_share=min(1.0, plain.busy / step_s),
         slowed=slowed,
         notes=_notes(timing, seen, plain, slowed),
-    )
-
-
-def parts_of(device: DeviceTime, num_steps: float) -> Parts:
-    """A recorded step of this device. Copies that run under a collective count as communication."""
-    overlap, idle = device.overlap, device.idle
-    communication_s = overlap.communication_s + overlap.copy_and_communication_s
-    late_s = min(device.late_s, idle.kernel_s)
-    return Parts(
-        compute=max(0.0, device.busy_s - overlap.copy_s - communication_s) / num_steps,
-        copy=overlap.copy_s / num_steps,
-        communication=communication_s / num_steps,
-        queued=(idle.kernel_s - late_s) / num_steps,
-        loader=idle.loader_s / num_steps,
-        sync=idle.sync_s / num_steps,
-        other=idle.other_s / num_steps,
-        late=late_s / num_steps,
-        host=idle.host_s / num_steps,
-    )
-
-
-def without_first_gap(seen: Parts, device: DeviceTime, num_steps: float) -> Parts:
-    """The recorded step as it would be had it not begun with a device that the recorder had waited for."""
-    first, usual = device.first_gap, device.usual_gap
-    if first is None or usual is None:
-        return seen
-
-    def instead(name: str) -> float:
-        part_s: float = getattr(seen, name)
-        beyond_s: float = getattr(usual, f"{name}_s") - getattr(first, f"{name}_s")
-        return max(0.0, part_s + beyond_s / num_steps)
-
-    return msgspec.structs.replace(seen, **{name: instead(name) for name in ("host", "loader", "sync", "other")})
-
-
-def plain_parts(
-    seen: Parts, step_s: float, wait_s: float, *, most_wait_s: float = 0.0, garbage_s: float = 0.0
-) -> Parts:
-    """The recorded step `seen`, brought to a plain step of `step_s`.
-
-    Every part keeps its seconds, in this order, as far as the step has room for them: the device's own time, what was
-    queued, the loader, synchronisations, what is not known, the host with work that started late. A plain step that is
-    longer than all of it is so by steps that are slow now and then, none of which was recorded: that time goes to the
-    loader and to collections of garbage as far as these are known to take it, and else nobody knows where.
-
-    Args:
-        wait_s: of a plain step, waiting for the loader while the device was idle.
-        most_wait_s: of a plain step, waiting for the loader whatever the device did.
-        garbage_s: of a plain step, collecting garbage.
-    """
-    fits = min(1.0, step_s / seen.busy) if seen.busy else 1.0
-    left_s = max(0.0, step_s - seen.busy * fits)
-    kept: dict[str, float] = {}
-    for name, wanted_s in (("queued", seen.queued), ("loader", wait_s), ("sync", seen.sync), ("other", seen.other)):
-        kept[name] = min(wanted_s, left_s)
-        left_s -= kept[name]
-    waited = seen.late + seen.host
-    host_s = min(waited, left_s)
-    late = host_s * seen.late / waited if waited else 0.0
-    left_s -= host_s
-    more = min(left_s, max(0.0, most_wait_s - kept["loader"]))
-    kept["loader"] += more
-    garbage = min(left_s - more, garbage_s)
-    return Parts(
-        compute=seen.compute * fits,
-        copy=seen.copy * fits,
-        communication=seen.communication * fits,
-        late=late,
-        host=max(0.0, host_s - late),
-        garbage=garbage,
-        unseen=max(0.0, left_s - more - garbage),
-        **kept,
     )
 
 
@@ -336,6 +242,16 @@ def _loss(cause: Cause, seen: Parts, plain: Parts, recorded: _Recorded, step_s: 
     fits = plain.compute / seen.compute if seen.compute else 0.0
     worked_s = min(plain.compute + plain.copy, work_s * fits) if work_s else 0.0
     share = min(1.0, (idle_s + worked_s) / step_s)
+    return Loss(id=cause.id, share=share, claim=cause.claim, where=cause.where, evidence=list(cause.evidence))
+
+
+def _of_another_rank(cause: Cause, trace: TraceSummary, recorded: _Recorded, step_s: float) -> Loss:
+    """What ranks wait for the slowest. The shares are of that one, which waits least: so of the exposed communication
+    of the others, which take the same step.
+    """
+    exposed_s = max((row.exposed_s for row in trace.communication), default=0.0)
+    lost_s = min(cause.lost_s, exposed_s) / recorded.num_steps
+    share = min(1.0, lost_s / max(step_s, recorded.step_s))
     return Loss(id=cause.id, share=share, claim=cause.claim, where=cause.where, evidence=list(cause.evidence))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from dynotune.diagnose.attribute import PART_OF
+from dynotune.diagnose.attribute import IMBALANCE, PART_OF
 from dynotune.doctor import Seen, all_rules, examine
 from dynotune.schema.diagnosis import Bottleneck, Ceiling, Diagnosis, Finding, Limit
 from dynotune.schema.facts import Unknown
@@ -97,10 +97,12 @@ def avoidable(attribution: Attribution) -> dict[Bottleneck, float]:
     idle = sum(loss.share for loss in attribution.losses if loss.id == "loader-bound")
     beyond = max(0.0, attribution.without.get("loader-bound", 0.0) - idle) if idle else 0.0
     late = min(shares.host - allocating, beyond)
+    waiting = sum(loss.share for loss in attribution.losses if loss.id == IMBALANCE)
     return {
         "input": shares.input + late,
         "transfer": shares.transfer,
-        "communication": shares.communication,
+        # The shares are of the slowest rank, for which the others wait.
+        "communication": max(shares.communication, waiting),
         "memory": allocating,
         "host": shares.host - allocating - late,
     }

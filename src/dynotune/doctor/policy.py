@@ -154,6 +154,8 @@ FEW_SHAPES = 20
 """Distinct input shapes: more of them, and the time goes into timing algorithms rather than into using them."""
 KERNELS_OF_CONVOLUTION = 6
 """That one call of a convolution's operator launches: the product, two or three layouts, bias, a sum."""
+FULL_AND_LAST = 2
+"""Input shapes that any program may have: of full batches, and of the last one."""
 UNFUSED_ATTENTION = 4.0
 """Times its softmax: scores are also scaled, masked, and written and read by two products. At most, beside the sum."""
 BACKWARD_OF_ATTENTION = 2.0

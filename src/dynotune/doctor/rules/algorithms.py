@@ -14,10 +14,12 @@ from dynotune.doctor.bounds import (
     operators,
     place_of,
     saved,
+    unless_waited,
 )
 from dynotune.doctor.machine import known
 from dynotune.doctor.registry import rule
 from dynotune.doctor.seen import Seen, evidence_of
+from dynotune.doctor.slow_steps import slow_steps
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
@@ -101,16 +103,19 @@ def cudnn_benchmark_dynamic(seen: Seen) -> Iterator[Finding]:
     """cuDNN times its algorithms again and again.
 
     Sees: `torch.backends.cudnn.benchmark` is on, inputs of more than twenty shapes, and more kernels of convolutions
-    in the recorded steps than their operators can have used, or steps that differ much in length.
+    in the recorded steps than their operators can have used, or steps that differ much in length. Or inputs of more
+    than two shapes, and steps among the slowest hundredth in which memory was allocated, as each trial needs some.
 
-    Costs: the kernels that were only timed, and what the host waits for them; else what steps take beyond the median.
+    Costs: the kernels that were only timed, and what the host waits for them; else what steps take beyond the median,
+    as far as the device is not seen to work, or what those slowest steps lost.
 
     Wrong when: all shapes have been seen once the program has run for a while.
     """
     if not seen.uses_cuda or not _may_convolve(seen) or not seen.truth("live.cudnn_benchmark"):
         return
     num_shapes = num_input_shapes(seen)
-    if num_shapes <= policy.FEW_SHAPES:
+    slow = slow_steps(seen, "allocation") if num_shapes > policy.FULL_AND_LAST else None
+    if num_shapes <= policy.FEW_SHAPES and slow is None:
         return
     kernels = sum(row.num for row in seen.kernels.classes if row.name in ("convolution", "layout"))
     calls = sum(row.num for row in operators(seen, lambda name: name in _CONVOLUTIONS))
@@ -118,7 +123,8 @@ def cudnn_benchmark_dynamic(seen: Seen) -> Iterator[Finding]:
     # With such trials the host waits for each of them.
     timed = tried * seen.kernel_share("convolution", "layout") + seen.attribution.shares.host if tried > 0 else 0.0
     uneven = 1.0 - seen.timing.median_step_s / seen.timing.step_s if seen.timing.step_s else 0.0
-    share = min(1.0, max(timed, uneven))
+    # Of few shapes most steps time nothing: what the recorded ones show beside them is all that can be said.
+    share = min(1.0, max(timed, unless_waited(seen, uneven) if num_shapes <= policy.FEW_SHAPES else uneven))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -129,6 +135,7 @@ def cudnn_benchmark_dynamic(seen: Seen) -> Iterator[Finding]:
         evidence=[
             f"{kernels / max(1, calls):.1f} kernels for each call of a convolution",
             f"the median step takes {1 - uneven:.0%} of the mean one",
+            *(slow.evidence() if slow else []),
         ],
         where=place_of([], main_model(seen)),
         candidates=[Setting("cudnn.benchmark", False)],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import msgspec
 
@@ -12,54 +11,11 @@ from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.loaders import starts_workers_each_epoch
 from dynotune.doctor.registry import rule
 from dynotune.doctor.seen import Seen, needs
-from dynotune.schema.diagnosis import Finding, Kind, Severity
+from dynotune.doctor.slow_steps import ms, slow_steps
+from dynotune.schema.diagnosis import Finding, Kind
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import SlowStep, Why
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
-
-ORDER: tuple[Why, ...] = ("compilation", "allocation", "garbage", "epoch", "loader")
-"""Of several things that a step had, the first of these counts: it is the rarer one, and holds up the others."""
-SHOWN = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _Slow:
-    """Slow steps of one reason, longest first, beside what a step usually takes."""
-
-    steps: list[SlowStep]
-    usual_s: float
-    share: float
-
-    @property
-    def severity(self) -> Severity:
-        return policy.severity(self.share)
-
-    def evidence(self) -> list[str]:
-        longest = ", ".join(_ms(step.step_s) for step in self.steps[:SHOWN])
-        more = f" and {len(self.steps) - SHOWN} more" if len(self.steps) > SHOWN else ""
-        return [f"{longest}{more}; a usual step takes {_ms(self.usual_s)}"]
-
-    def claim(self, what: str) -> str:
-        steps = "One of the slowest steps" if len(self.steps) == 1 else f"{len(self.steps)} of the slowest steps"
-        return f"{steps} {what}: up to {self.steps[0].step_s / self.usual_s:.1f} times as long as usual."
-
-
-def _slow(seen: Seen, why: Why) -> _Slow | None:
-    """The slow steps that had this; None where there are none, or they cost too little to be told."""
-    timing = seen.timing
-    usual_s = timing.usual_s or timing.median_step_s
-    needs(usual_s > 0, "what a usual step takes", "the steps have no length")
-    steps = [
-        step
-        for step in timing.slow
-        if step.step_s >= policy.SLOW_STEP * usual_s and next((had for had in ORDER if had in step.had), None) == why
-    ]
-    if not steps:
-        return None
-    lost_s = sum(step.step_s - usual_s for step in steps)
-    longest = sorted(steps, key=lambda step: -step.step_s)
-    return _Slow(longest, usual_s, unless_waited(seen, min(1.0, lost_s / timing.window_s)))
 
 
 @rule("program", explains=["host-bound"])
@@ -76,7 +32,7 @@ def gc_jitter(seen: Seen) -> Iterator[Finding]:
     so, and not how often: then its severity is low.
     """
     found, timing = seen.process.collections, seen.timing
-    slow = _slow(seen, "garbage")
+    slow = slow_steps(seen, "garbage")
     if isinstance(found, Unknown):
         if slow:
             yield _of_garbage(slow.share, "jitter", slow.claim("had a collection of garbage"), slow.evidence())
@@ -85,15 +41,15 @@ def gc_jitter(seen: Seen) -> Iterator[Finding]:
     if share < policy.LEAST_SHARE:
         return
     evidence = [
-        f"{found.num} collections, {found.num_oldest} of the oldest generation, {_ms(found.total_s)} together",
-        f"the longest collection took {_ms(found.longest_s)}",
+        f"{found.num} collections, {found.num_oldest} of the oldest generation, {ms(found.total_s)} together",
+        f"the longest collection took {ms(found.longest_s)}",
         *([f"{found.num_objects:,} objects"] if found.num_objects is not None else []),
         *(slow.evidence() if slow else []),
     ]
     claim = f"Collecting garbage takes {found.total_s / timing.window_s:.0%} of the host's time."
     finding = _of_garbage(share, "speed", claim, evidence)
     if found.num_oldest == 1 and found.longest_s > policy.MOST_OF_A_LOSS * found.total_s:
-        claim = f"One collection of garbage held the host up for {_ms(found.longest_s)}."
+        claim = f"One collection of garbage held the host up for {ms(found.longest_s)}."
         finding = msgspec.structs.replace(finding, severity="low", kind="jitter", claim=claim)
     yield finding
 
@@ -121,7 +77,7 @@ def alloc_jitter(seen: Seen) -> Iterator[Finding]:
 
     Wrong when: the program had not seen its largest batch yet, and the cache has grown enough since.
     """
-    if slow := _slow(seen, "allocation"):
+    if slow := slow_steps(seen, "allocation"):
         yield Finding(
             id="alloc-jitter",
             kind="jitter",
@@ -144,7 +100,7 @@ def recompile_jitter(seen: Seen) -> Iterator[Finding]:
 
     Wrong when: the window began before all shapes had been seen, and no more will come.
     """
-    if slow := _slow(seen, "compilation"):
+    if slow := slow_steps(seen, "compilation"):
         yield Finding(
             id="recompile-jitter",
             kind="jitter",
@@ -185,7 +141,7 @@ def epoch_jitter(seen: Seen) -> Iterator[Finding]:
         severity=policy.severity(share),
         claim=f"A step that begins an epoch takes {timing.epoch_begin_s / usual_s:.1f} times as long as others.",
         share=share,
-        evidence=[f"{_ms(timing.epoch_begin_s)} against {_ms(usual_s)}, {times} in {timing.num_steps} steps"],
+        evidence=[f"{ms(timing.epoch_begin_s)} against {ms(usual_s)}, {times} in {timing.num_steps} steps"],
         where=next((loader.place for loader in (begun or seen.loaders)), Place()),
         candidates=[Setting("loader.persistent_workers", True)] if begun else [],
         remedy="" if begun else "Draw from one iterator that goes on across epochs, or make the data set start faster.",
@@ -203,7 +159,7 @@ def loader_jitter(seen: Seen) -> Iterator[Finding]:
 
     Wrong when: the page cache was cold at the window's begin.
     """
-    if slow := _slow(seen, "loader"):
+    if slow := slow_steps(seen, "loader"):
         with_workers = next((loader for loader in seen.loaders if loader.num_workers), None)
         prefetch = [] if with_workers is None else [_more_prefetching(with_workers.prefetch_factor)]
         yield Finding(
@@ -221,7 +177,3 @@ def loader_jitter(seen: Seen) -> Iterator[Finding]:
 
 def _more_prefetching(now: int | None) -> Setting:
     return Setting("loader.prefetch_factor", 2 * (now or 2))
-
-
-def _ms(duration_s: float) -> str:
-    return f"{1000 * duration_s:.3g} ms"

@@ -10,6 +10,7 @@ from dynotune.doctor.bounds import num_input_shapes
 from dynotune.doctor.machine import known
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.seen import Seen, evidence_of
+from dynotune.doctor.slow_steps import slow_steps
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Allocator, Loss
@@ -24,7 +25,8 @@ def empty_cache_in_loop(seen: Seen) -> Iterator[Finding]:
     Sees: `torch.cuda.empty_cache()` is called within the window about as often as steps are made, or each step gives
     memory back to the driver and takes it anew.
 
-    Costs: the time in which the device waits for these calls. Each waits for the device first.
+    Costs: the time in which the device waits for these calls. Each waits for the device first. Where the slowest steps
+    allocated memory and lost more than the recorded ones, what those lost.
 
     Wrong when: another process needs the memory in between.
     """
@@ -36,13 +38,20 @@ def empty_cache_in_loop(seen: Seen) -> Iterator[Finding]:
     share = sum(loss.share for loss in losses)
     if not often and (calls is not None or share < policy.LEAST_SHARE):
         return  # nobody calls it: memory is given back for another reason
+    slow = slow_steps(seen, "allocation") if often else None
+    if slow:
+        share = max(share, slow.share)
     place = seen.process.live.get("live.empty_cache_place")
     yield Finding(
         id="empty-cache-in-loop",
         severity=policy.severity(share),
         claim="Device memory is given back to the driver and taken anew in the loop.",
         share=share if share >= policy.LEAST_SHARE else Unknown("less than a hundredth of the recorded steps"),
-        evidence=[*([f"empty_cache(): {calls:.3g} calls a step"] if calls else []), *evidence_of(losses)],
+        evidence=[
+            *([f"empty_cache(): {calls:.3g} calls a step"] if calls else []),
+            *evidence_of(losses),
+            *(slow.evidence() if slow else []),
+        ],
         where=Place(place) if isinstance(place, str) and place else _where(losses),
         remedy="Leave torch.cuda.empty_cache() out of the loop: the allocator reuses its cache.",
     )
@@ -176,8 +185,9 @@ def leak_graph_kept(seen: Seen) -> Iterator[Finding]:
     Costs: memory, until there is none. Often a loss is summed up with its graph (`total += loss`).
 
     Wrong when: the program fills a cache that has an end, or its inputs grow: where their shapes vary and memory grew
-    by little, the finding is a low one. Growth of the process is not judged while the program runs torch's profiler,
-    which keeps each event.
+    by little, the finding is a low one. So it is where the process grows and no gradient is computed, as it does by
+    the results that are kept. Growth of the process is not judged while the program runs torch's profiler, which keeps
+    each event.
     """
     num_steps = max(1, seen.timing.num_steps)
     for one in seen.allocators:
@@ -197,7 +207,7 @@ def leak_graph_kept(seen: Seen) -> Iterator[Finding]:
     followed = len(levels) > policy.LEAK_SURE_RISES and all(after > before for before, after in pairwise(levels))
     least = policy.LEAK_FOLLOWED_BYTES if followed else policy.LEAK_HOST_BYTES
     if _rises(levels) and grown_rss >= max(least, policy.LEAK_HOST_STEP_BYTES * num_steps):
-        yield _leak(seen, "memory of the process", grown_rss, _free_host_bytes(seen))
+        yield _leak(seen, "memory of the process", grown_rss, _free_host_bytes(seen) if _keeps_graphs(seen) else None)
 
 
 def _leak(seen: Seen, what: str, grown: int, free: float | None) -> Finding:
@@ -216,6 +226,12 @@ def _leak(seen: Seen, what: str, grown: int, free: float | None) -> Finding:
         evidence=[f"{_size(grown)} in {timing.num_steps} steps ({timing.window_s:.1f} s)", *until],
         remedy="Sum up loss.detach() or its value, and keep no tensor that still has its graph.",
     )
+
+
+def _keeps_graphs(seen: Seen) -> bool:
+    """Whether there can be graphs: gradients are computed, or it is not known."""
+    calls = [model.call for model in seen.models]
+    return seen.is_training or not calls or any(call is None or call.grad_enabled for call in calls)
 
 
 def _size(num_bytes: float) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended, Estimate, Phase, Study, Trial
-from dynotune.search.bench import Arm
+from dynotune.search.bench import Arm, Look
 
 FOREVER_S = 1e9
 OTHERS = "another process took 80% of the cores"
@@ -109,6 +110,8 @@ class SimulatedBench:
         voids: share of runs that something else disturbs, each then being slower by a fifth.
         stop_after: runs, after which Ctrl-C comes.
         spent_s: by earlier sittings.
+        cold_s: by the key of an arm, what its first run takes longer, and half of it each later one.
+        look, look_s: what a diagnosis with the best settings says, and takes.
     """
 
     def __init__(
@@ -122,6 +125,9 @@ class SimulatedBench:
         check_s: float = 0.0,
         stop_after: int | None = None,
         spent_s: float = 0.0,
+        cold_s: Mapping[str, float] = MappingProxyType({}),
+        look: Look | None = None,
+        look_s: float = 30.0,
     ) -> None:
         self.table = table
         self.clock_s = spent_s
@@ -134,6 +140,8 @@ class SimulatedBench:
         self._voids, self._check_s = voids, check_s
         self._stop_after = stop_after
         self._took_s: dict[str, float] = {}
+        self._cold_s, self._look, self._look_s = cold_s, look, look_s
+        self.looked: list[list[Setting]] = []
 
     def run(self, arm: Arm, phase: Phase, block: int) -> Trial:
         if self._stop_after is not None and len(self.ran) >= self._stop_after:
@@ -151,9 +159,11 @@ class SimulatedBench:
             )  # fmt: skip
         void = bool(self._voids) and self._rng.random() < self._voids
         value = self.table.value(arm, self._rng) * math.exp(log) * (1.2 if void else 1.0)
-        wall_s = self.table.start_s + self.table.window_s * value / self.table.base
+        warm_s = self.table.start_s + self.table.window_s * value / self.table.base
+        cold_s = self._cold_s.get(arm.key, 0.0)
+        self._took_s[arm.key] = warm_s + cold_s / 2
+        wall_s = warm_s + (cold_s if phase == "pilot" else cold_s / 2)
         self.clock_s += wall_s
-        self._took_s[arm.key] = wall_s
         return Trial(
             arm=arm.key, phase=phase, block=block, ended="measured", value=value, void=OTHERS if void else "",
             began_s=began_s, wall_s=wall_s, time_to_first_step_s=self.table.start_s, run=f"{len(self.ran):04d}",
@@ -169,6 +179,12 @@ class SimulatedBench:
 
     def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
         return []
+
+    def look_again(self, settings: Sequence[Setting]) -> Look | None:
+        if self._look is not None:
+            self.clock_s += self._look_s
+            self.looked.append(list(settings))
+        return self._look
 
     def run_s(self, arm: Arm) -> float:
         # A first guess, as a diagnosis gives it; then what the arm's last run took.

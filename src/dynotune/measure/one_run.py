@@ -86,6 +86,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return max((len(record.steps) for record in self.all_records), default=0)
 
     @property
+    def first_step_s(self) -> float | None:
+        """Time to the first step, of the slowest rank."""
+        found = [process.time_to_first_step_s for process in self.run.processes if process.num_steps]
+        return max((time_s for time_s in found if time_s is not None), default=None)
+
+    @property
     def without_steps(self) -> Outcome:
         """To be kept: the steps of a fast program would fill the memory beside what is measured."""
         return msgspec.structs.replace(self, records=[], all_records=[])

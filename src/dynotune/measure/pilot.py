@@ -183,8 +183,8 @@ def plan_window(
     """The window for all runs, from the pilot of each arm.
 
     Args:
-        num_telling: the first so many pilots tell how much runs differ, and so how long it is; None for all. Many arms
-            differ for another reason than noise.
+        num_telling: the first so many pilots tell how much runs differ and how long they take to start, and so how
+            long it is; None for all. Many arms differ for another reason than noise, and start with cold caches.
 
     Raises:
         CannotRunHere: the program ends before there is anything to time.
@@ -199,7 +199,7 @@ def plan_window(
     warmup = _warmup(request, records, found, most)
     if most is not None:
         _refuse_too_few(request, most, warmup)
-    start_s = max(_start_s(pilot, warmup) for pilot in pilots)
+    start_s = max(_start_s(pilot, warmup) for pilot in pilots[:num_telling])
     steady = [r.step_s[max(0, min(warmup, len(r.steps) - MIN_WINDOW_STEPS)) :] for r in records]
     step_s = max(statistics.fmean(times) for times in steady)
     num_steps, whole_epochs = request.window_steps, 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import NamedTuple
 
 import msgspec
@@ -115,12 +116,17 @@ def worth_trying(study: Study) -> list[Candidate]:
     return sorted(may_gain, key=lambda one: (bool(one.why), -bound_log(one)))
 
 
-def to_try(study: Study) -> ToTry:
-    """How many of the candidates that are worth it run alone or beside others, and what they need besides."""
+def to_try(study: Study, piloted: Collection[str] = ()) -> ToTry:
+    """How many of the candidates that are worth it run alone or beside others, and what they need besides.
+
+    Args:
+        piloted: ids of those that had their pilot.
+    """
     worth = worth_trying(study)
     alone = [one for one in worth if not one.needs]
     num_checks = CHECK_RUNS if any(one.effect == "numerics" for one in worth) else 0
-    return ToTry(len(alone), len(worth) - len(alone), sum(one.warms for one in alone), num_checks)
+    num_pilots = sum(one.warms and one.id not in piloted for one in alone)
+    return ToTry(len(alone), len(worth) - len(alone), num_pilots, num_checks)
 
 
 def bound_log(candidate: Candidate) -> float:

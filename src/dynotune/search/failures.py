@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from dynotune import probe
 from dynotune.launch.run_folder import has_room, last_lines
+from dynotune.measure.one_run import Outcome
 from dynotune.probe.host_memory import num_oom_kills
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, RecordError
@@ -76,6 +77,15 @@ def _of_command(error: CommandFailed, lines: Sequence[str], then: Before) -> Ans
     code = error.command_exit_code
     how = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
     return Answer("failed", lines[-1].strip() if lines else how)
+
+
+def rejection(outcome: Outcome) -> str:
+    """Of a run whose settings did not all take effect, the first one's."""
+    first = outcome.rejected[0]
+    if isinstance(first.found, Unknown):
+        return first.found.reason
+    text = f"{first.witness} says {first.found}"
+    return f"{text}; {first.detail}" if first.detail and first.detail != first.found else text
 
 
 def _more(now: int | Unknown, then: int | Unknown) -> bool:

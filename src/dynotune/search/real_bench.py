@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,9 +18,10 @@ from dynotune.measure.request import Request, Watcher
 from dynotune.measure.stats import StatisticsError
 from dynotune.schema.errors import CannotRunHere, DynotuneError
 from dynotune.schema.facts import Unknown
+from dynotune.schema.setting import Setting
 from dynotune.schema.study import Ended, Estimate, Phase, Study, Trial
 from dynotune.search import failures
-from dynotune.search.bench import BASELINE, Arm
+from dynotune.search.bench import BASELINE, Arm, Look
 from dynotune.search.earlier import pilots_on_disk
 from dynotune.search.guarding import Guards
 from dynotune.search.study_window import num_ahead, study_window
@@ -28,6 +29,9 @@ from dynotune.search.study_window import num_ahead, study_window
 # A run that is cut short by the deadline is lost: one that is nearly done is let go on.
 GRACE_RUNS = 0.5
 GUARD_LIMIT_S = 900.0
+# Of what an arm's first run takes longer than the baseline, with caches that it finds empty, later ones take so much:
+# compiled nets started in 28 s, then in 12, beside 4 s as they were written.
+COLD_KEPT = 0.5
 OUT_OF_TIME = "the time was up before it was done"
 
 
@@ -37,7 +41,8 @@ class RealBench:
     Args:
         request: its `budget_s` is not looked at.
         elapsed_s: of earlier sittings and of this one so far.
-        reserve_s: of the budget, that is left to what comes after the search.
+        reserve_s: of the budget, that is left to what comes after the search: a diagnosis, unless `again` made it.
+        again: diagnoses the command with some settings.
         guess_s: what a run takes, as long as none has told.
     """
 
@@ -50,10 +55,12 @@ class RealBench:
         *,
         elapsed_s: float = 0.0,
         reserve_s: float = 0.0,
+        again: Callable[[list[Setting]], Look | None] | None = None,
         guess_s: float = 60.0,
     ) -> None:
         self._request, self._folder, self._watcher = request, folder, watcher
         self._facts, self._budget_s, self._guess_s = study.facts, study.budget_s, guess_s
+        self._again = again
         self._reserve_s, self._began_s = reserve_s, time.monotonic() - elapsed_s
         self._num_trials, self._num_alive = len(study.trials), _num_alive(study)
         self._study = study
@@ -112,6 +119,14 @@ class RealBench:
             watcher=self._watcher,
         )
 
+    def look_again(self, settings: Sequence[Setting]) -> Look | None:
+        """As `Bench.look_again`, in the time that was set aside for what comes after the search."""
+        if self._again is None or not self._reserve_s:
+            return None
+        self._reserve_s = 0.0
+        self._watcher.running("what holds the command up with the best so far")
+        return self._again(list(settings))
+
     def run_s(self, arm: Arm) -> float:
         """As `Bench.run_s`."""
         for key in (arm.key, BASELINE.key):
@@ -121,7 +136,11 @@ class RealBench:
                 return self._planned_s[key]
         if BASELINE.key in self._pilots:
             # As short as the time left asks for: a plan must not give up what a shorter window affords.
-            return self._window().run_s
+            window = self._window()
+            if arm == BASELINE or arm.key not in self._pilots:
+                return window.run_s
+            own = self._alone(self._pilots[arm.key], window.warmup_steps, window.num_steps)
+            return self._once_warm_s(arm.key, own.run_s, window.run_s)
         return self._study.run_s or self._guess_s
 
     def left_s(self) -> float:
@@ -136,7 +155,7 @@ class RealBench:
 
     def add_to(self, study: Study) -> Study:
         """`study` with what is known of its runs besides the trials."""
-        mine = self._study
+        mine = self._study = msgspec.structs.replace(self._study, candidates=study.candidates)
         self._num_alive = _num_alive(study)
         return msgspec.structs.replace(
             study,
@@ -185,7 +204,7 @@ class RealBench:
             return trial(answer.ended, answer.detail)
         void = "; ".join(summary.void_reasons({"candidate": outcome})) if phase != "pilot" else ""
         if outcome.rejected:
-            return trial("rejected", _rejection(outcome))
+            return trial("rejected", failures.rejection(outcome))
         if phase == "pilot" and (refused := self._pilot(arm, outcome)):
             return trial(*refused)
         self._note(outcome)
@@ -193,7 +212,7 @@ class RealBench:
             self._walls_s.setdefault(arm.key, []).append(self.elapsed_s() - began_s)
         if void:
             self._watcher.say(f"{_in_place(phase, block)}: {arm.key or 'the command as it is'} does not count: {void}")
-        return trial("measured", value=value, void=void, time_to_first_step_s=_first_step_s(outcome))
+        return trial("measured", value=value, void=void, time_to_first_step_s=outcome.first_step_s)
 
     def _launch(self, arm: Arm, phase: Phase, folder: Path, limit: float) -> Outcome:
         is_pilot = phase == "pilot"
@@ -231,7 +250,7 @@ class RealBench:
             if not self._is_planned:
                 pilot.plan_window(self._request, [self._pilots.get(BASELINE.key, outcome), outcome])
             else:
-                self._planned_s[arm.key] = self._alone(outcome).run_s
+                self._planned_s[arm.key] = self._once_warm_s(arm.key, self._own(outcome).run_s, self.run_s(BASELINE))
         except CannotRunHere as error:
             if arm == BASELINE:
                 raise
@@ -290,10 +309,10 @@ class RealBench:
             step=summary.step(baseline),
             warnings=[*self._study.warnings, *cautions, *summary.sandbox_warnings(baseline)],
         )
-        for key, outcome in self._pilots.items():
-            self._planned_s[key] = self._alone(outcome).run_s
+        run_s = self._planned_s[BASELINE.key] = self._own(baseline).run_s
+        for key, outcome in pilots.items():
+            self._planned_s[key] = self._once_warm_s(key, self._own(outcome).run_s, run_s)
         self._pilots.clear()
-        run_s = self._planned_s[BASELINE.key]
         self._watcher.say(
             f"Each run: {window.warmup_steps} steps of warm-up, then {window.num_steps} timed as a whole; "
             f"about {run_s:.0f} s."
@@ -307,14 +326,22 @@ class RealBench:
         ahead = num_ahead(self._study.candidates)
         return study_window(self._request, self._pilots[BASELINE.key], others, self.left_s(), num_ahead=ahead)
 
-    def _alone(self, outcome: Outcome) -> Window:
-        """The window of one arm; its length as it was fixed, where it was."""
+    def _own(self, outcome: Outcome) -> Window:
+        """The window of one arm; its length as it was fixed."""
+        return self._alone(outcome, self._study.warmup_steps, self._study.window_steps)
+
+    def _alone(self, outcome: Outcome, warmup_steps: int | None, num_steps: int | None) -> Window:
         request = msgspec.structs.replace(
             self._request,
-            warmup_steps=self._study.warmup_steps or self._request.warmup_steps,
-            window_steps=self._study.window_steps or self._request.window_steps,
+            warmup_steps=warmup_steps or self._request.warmup_steps,
+            window_steps=num_steps or self._request.window_steps,
         )
         return pilot.plan_window(request, [outcome])
+
+    def _once_warm_s(self, key: str, own_s: float, usual_s: float) -> float:
+        """What a run takes in an arm, by its pilot; of one that compiles, once its caches are warm."""
+        cold = any(one.warms and f" {one.id} " in f" {key} " for one in self._study.candidates)
+        return usual_s + COLD_KEPT * (own_s - usual_s) if cold and own_s > usual_s else own_s
 
     # Time
 
@@ -367,17 +394,3 @@ def _counts(trial: Trial) -> bool:
 def _folder_name(arm: Arm) -> str:
     """Of an arm's caches: a key may be longer than a file's name may be."""
     return hashlib.sha256(arm.key.encode()).hexdigest()[:16] if arm.settings else "baseline"
-
-
-def _rejection(outcome: Outcome) -> str:
-    first = outcome.rejected[0]
-    if isinstance(first.found, Unknown):
-        return first.found.reason
-    text = f"{first.witness} says {first.found}"
-    return f"{text}; {first.detail}" if first.detail and first.detail != first.found else text
-
-
-def _first_step_s(outcome: Outcome) -> float | None:
-    """Of the slowest rank."""
-    found = [process.time_to_first_step_s for process in outcome.run.processes if process.num_steps]
-    return max((time_s for time_s in found if time_s is not None), default=None)

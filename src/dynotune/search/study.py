@@ -15,13 +15,14 @@ from dynotune.search import words
 from dynotune.search.ablation import ablate, provable
 from dynotune.search.bench import BASELINE, Bench, arm
 from dynotune.search.budget import Afforded, afforded, bound_log, to_try, worth_trying
-from dynotune.search.choosing import more_pays, whole
+from dynotune.search.choosing import contributions, more_pays, whole
 from dynotune.search.confirm import confirm
 from dynotune.search.fates import conclude
 from dynotune.search.joining import join
 from dynotune.search.needs import complete
 from dynotune.search.racing import failures, look, pilots, race, settle_orphans, taking_turns
 from dynotune.search.running import OutOfTime, Search, Watcher, alone
+from dynotune.search.second_look import look_again
 
 # Of the time left, what screening inside one process may take.
 SCREEN_SHARE = 0.1
@@ -30,6 +31,11 @@ SCREEN_SHARE = 0.1
 JOIN_LEAVES_RUNS = 26
 # A pilot and four pairs.
 ONE_PROOF_RUNS = 9
+LEAST_PAIRS = 4
+# Of what races find, as the logarithm of a ratio: with it something else may hold the command up.
+LARGE_GAIN = math.log(1.1)
+# Times a run of the command as written: what takes less is planned for as one of its runs.
+COSTLY = 1.5
 
 
 def search(study: Study, bench: Bench, save: Callable[[Study], None], watcher: Watcher) -> Study:
@@ -60,12 +66,17 @@ def _go(work: Search) -> None:
         if not work.study.fates and len(work.study.trials) == 1:
             work.watcher.say(plan.text)
         _refuse_hopeless(work)
-        run_s = work.bench.run_s(BASELINE)
-        reserve_s = (plan.num_checks + 2 * plan.num_pairs + plan.num_ablation_runs) * run_s
         _screen(work)
         _choose(work, plan)
-        pilots(work, reserve_s)
+        pilots(work, _reserve_s(work, plan))
+        # First runs with cold caches may have taken any time.
+        plan = _plan(work)
+        _refuse_costly(work, plan)
+        _choose(work, plan)
+        reserve_s = _reserve_s(work, plan)
         settings = _right(work, _winner(work, reserve_s, plan.num_checks))
+        if settings and look_again(work, settings, reserve_s):
+            settings = _right(work, _winner(work, reserve_s, plan.num_checks))
         work.update(winner=settings)
         if settings:
             work.watcher.say(f"Best so far: {words.names([str(setting) for setting in settings])}.")
@@ -107,6 +118,9 @@ def _winner(work: Search, reserve_s: float, num_checks: int) -> list[Setting]:
         return [raced[0].setting] if work.pilot(alone(raced[0])) is None else []
     if work.study.joint is None:
         race(work, reserve_s)
+        best = contributions(work)
+        if sum(gain.log for _, gain in best) > LARGE_GAIN:
+            look_again(work, [setting for setting, _ in best], reserve_s)
     run_s = work.bench.run_s(BASELINE)
     join(work, min(reserve_s, (JOIN_LEAVES_RUNS + num_checks) * run_s), more_pays)
     look(work)
@@ -119,9 +133,30 @@ def _winner(work: Search, reserve_s: float, num_checks: int) -> list[Setting]:
 
 
 def _plan(work: Search) -> Afforded:
-    """The same at every sitting: of the time left and the time spent since the first pilot."""
-    spent_s = math.fsum(trial.wall_s for trial in work.study.trials[1:])
-    return afforded(work.bench.left_s() + spent_s, work.bench.run_s(BASELINE), to_try(work.study))
+    """The same at every sitting: of the time left and the time spent since the pilots."""
+    single = {one.id for one in work.study.candidates}
+    piloted = {trial.arm for trial in work.trials("pilot")} & single
+    spent = [trial for trial in work.study.trials[1:] if trial.phase != "pilot" or trial.arm not in single]
+    left_s = work.bench.left_s() + math.fsum(trial.wall_s for trial in spent)
+    return afforded(left_s, work.bench.run_s(BASELINE), to_try(work.study, piloted))
+
+
+def _reserve_s(work: Search, plan: Afforded) -> float:
+    """For the proofs."""
+    return (plan.num_checks + 2 * plan.num_pairs + plan.num_ablation_runs) * work.bench.run_s(BASELINE)
+
+
+def _refuse_costly(work: Search, plan: Afforded) -> None:
+    """Leave out what takes so long to start that the time does not afford its proof."""
+    if work.trials("race", "join", "ablate", "confirm"):
+        return
+    for one in work.alive():
+        own_s, run_s = work.bench.run_s(alone(one)), work.bench.run_s(BASELINE)
+        needed_s = (1 + LEAST_PAIRS + plan.num_checks / 2) * (own_s + run_s)
+        if work.piloted(one.id) and own_s > COSTLY * run_s and needed_s > work.bench.left_s():
+            reason = f"A run with it takes {own_s:.0f} s, and the command as written {run_s:.0f} s: to prove it takes "
+            work.settle({one.id: Fate("not-tried", f"{reason}{needed_s:.0f} s, more than there is.")})
+    settle_orphans(work)
 
 
 def _refuse_hopeless(work: Search) -> None:

@@ -99,6 +99,8 @@ def test_waits_for_the_host_weigh_from_a_twentieth_on():
 def test_python_between_operators_on_the_cpu():
     assert found(on_cpu(shares={"host": 0.4}))["host-bound"].share == 0.4
     assert "host-bound" not in found(on_cpu(shares={"host": 0.15}))
+    # What the optimizer runs between its own operators is in what that costs.
+    assert "host-bound" not in found(on_cpu(lost("optimizer-forloop", 0.3), shares={"host": 0.4}))
 
 
 def test_a_step_that_others_held_up_is_not_the_fault_of_python():

@@ -176,6 +176,14 @@ def test_less_growth_will_do_where_every_level_rises():
     assert "leak-graph-kept" not in found(holds(**grows))
 
 
+def test_a_process_that_holds_now_more_now_less_does_not_leak():
+    grows: dict[str, Any] = {"rss_growth_bytes": 36 << 20, "allocators": []}
+    wanders = [366, 374, 346, 355, 368, 382, 394, 402, 402]
+    assert "leak-graph-kept" not in found(holds(rss_levels_bytes=[mb << 20 for mb in wanders], **grows))
+    rises = [366, 374, 370, 375, 380, 385, 392, 400, 402]
+    assert "leak-graph-kept" in found(holds(rss_levels_bytes=[mb << 20 for mb in rises], **grows))
+
+
 def test_what_a_profiler_keeps_is_no_leak_of_the_programs():
     grows: dict[str, Any] = {"rss_growth_bytes": 400 << 20, "allocators": []}
     profiled = {"live.profiler_place": "train.py:3"}

@@ -138,6 +138,8 @@ LEAK_OF_ALL = 0.05
 """Of what is allocated: inputs that get larger from step to step make it vary by as much."""
 LEAK_RISES = 0.75
 """Of the stretches between levels: what leaks rises nearly always, what varies every second time."""
+LEAK_FALLS = 1 / 3
+"""Of its growth: a process whose memory once fell by more holds now more, now less."""
 SOON_S = 24 * 3600.0
 VERY_SOON_S = 3600.0
 """Until memory is full at that rate: within a day it ends a training, within an hour it ends most."""

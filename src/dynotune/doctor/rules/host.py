@@ -134,7 +134,8 @@ def host_bound(seen: Seen) -> Iterator[Finding]:
 
 
 def _python_bound(seen: Seen) -> Iterator[Finding]:
-    share = waits_for_host(seen)
+    # The Python between an optimizer's short operators is in what that loop costs.
+    share = waits_for_host(seen) - seen.lost("optimizer-forloop")
     if seen.attribution.busy_share is not None or share < policy.MUCH_PYTHON:
         return
     yield Finding(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import num_input_shapes
@@ -180,7 +180,7 @@ def leak_graph_kept(seen: Seen) -> Iterator[Finding]:
     """Memory grows with each step.
 
     Sees: allocated device memory, or the process's own, is higher at the end of the window than at its begin by so
-    much a step, and rose all along where its levels are known.
+    much a step, and rose all along where its levels are known; the process's without ever falling by a third of that.
 
     Costs: memory, until there is none. Often a loss is summed up with its graph (`total += loss`).
 
@@ -206,7 +206,7 @@ def leak_graph_kept(seen: Seen) -> Iterator[Finding]:
     levels = seen.process.rss_levels_bytes
     followed = len(levels) > policy.LEAK_SURE_RISES and all(after > before for before, after in pairwise(levels))
     least = policy.LEAK_FOLLOWED_BYTES if followed else policy.LEAK_HOST_BYTES
-    if _rises(levels) and grown_rss >= max(least, policy.LEAK_HOST_STEP_BYTES * num_steps):
+    if _rises(levels) and not _wanders(levels) and grown_rss >= max(least, policy.LEAK_HOST_STEP_BYTES * num_steps):
         yield _leak(seen, "memory of the process", grown_rss, _free_host_bytes(seen) if _keeps_graphs(seen) else None)
 
 
@@ -301,6 +301,12 @@ def _rises(levels: Sequence[int]) -> bool:
         return True
     rises = sum(after > before for before, after in pairwise(levels))
     return rises >= policy.LEAK_RISES * (len(levels) - 1)
+
+
+def _wanders(levels: Sequence[int]) -> bool:
+    """Whether memory once fell by so much of what it grew that the growth may be chance, as of malloc's arenas."""
+    falls = max((high - low for high, low in zip(accumulate(levels, max), levels, strict=True)), default=0)
+    return len(levels) >= 3 and falls > policy.LEAK_FALLS * (levels[-1] - levels[0])
 
 
 def _expandable(seen: Seen) -> list[Setting]:

@@ -33,13 +33,15 @@ WINDOW = {
     "window.pcie_tx_bytes_per_s": 1e8,
 }
 """A command was watched that keeps the GPU at work."""
+SINCE = {"torch.bytecode": True, "torch.bytecode_writable": True}
+"""What was not asked yet when it was recorded."""
 NO_GPU = {"gpu.count": 0, "torch.cuda": None, "torch.version": "2.13.0+cpu"}
 
 
 def h200(changes: Mapping[str, Any] | None = None) -> Facts:
     """The recorded facts with `changes`; a variable may be named alone, `CUDA_LAUNCH_BLOCKING`."""
     recorded: Facts = msgspec.json.decode(RECORDED.read_bytes(), type=Facts)
-    return recorded | {name if "." in name else ENV + name: value for name, value in (changes or {}).items()}
+    return recorded | SINCE | {name if "." in name else ENV + name: value for name, value in (changes or {}).items()}
 
 
 def alone(facts: Facts) -> Observation:

@@ -78,6 +78,10 @@ FIRES = {
         ({"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}, "medium"),
         ({"TORCHINDUCTOR_FX_GRAPH_CACHE": "0"}, "medium"),
     ],
+    "bytecode-not-kept": [
+        ({"torch.bytecode": False, "PYTHONDONTWRITEBYTECODE": "1"}, "medium"),
+        ({"torch.bytecode": False, "torch.bytecode_writable": False}, "medium"),
+    ],
     "jiterator-cache": [({"USE_PYTORCH_KERNEL_CACHE": "0"}, "low")],
     "driver-too-old": [({"torch.driver_ok": False, "gpu.cuda_driver": "12.4"}, "high")],
     "torch-without-cuda": [({"torch.cuda": None, "torch.version": "2.13.0+cpu"}, "high")],
@@ -127,6 +131,12 @@ SILENT = {
     "debug-flags-left-on": [{}, {"NCCL_DEBUG": "WARN"}, {"TORCH_LOGS": "recompiles"}, {"TORCH_COMPILE_DEBUG": "0"}],
     "torch-nccl-debug": [{}, {"TORCH_NCCL_BLOCKING_WAIT": "0"}],
     "caches-disabled": [{}, {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}],
+    "bytecode-not-kept": [
+        {},
+        {"PYTHONDONTWRITEBYTECODE": "1"},  # it was compiled as it was installed
+        {"torch.bytecode": False},  # the next start writes it
+        {"torch.bytecode": False, "PYTHONDONTWRITEBYTECODE": ""},
+    ],
     "jiterator-cache": [{}, {"USE_PYTORCH_KERNEL_CACHE": "1"}],
     "driver-too-old": [{}, NO_GPU, {"torch.cuda": None}],
     "torch-without-cuda": [{}, NO_GPU, {"torch.cuda": None, "torch.version": "2.11.0+rocm6.4"}],
@@ -156,6 +166,10 @@ UNKNOWN = {
     "debug-flags-left-on": [({"NCCL_DEBUG": NOBODY}, "env.NCCL_DEBUG")],
     "torch-nccl-debug": [({"TORCH_NCCL_NAN_CHECK": NOBODY}, "env.TORCH_NCCL_NAN_CHECK")],
     "caches-disabled": [({"TRITON_ALWAYS_COMPILE": NOBODY}, "env.TRITON_ALWAYS_COMPILE")],
+    "bytecode-not-kept": [
+        ({"torch.bytecode": NOBODY}, "torch.bytecode"),
+        ({"torch.bytecode": False, "torch.bytecode_writable": NOBODY}, "torch.bytecode_writable"),
+    ],
     "jiterator-cache": [({"USE_PYTORCH_KERNEL_CACHE": NOBODY}, "env.USE_PYTORCH_KERNEL_CACHE")],
     "driver-too-old": [({"torch.driver_ok": NOBODY}, "torch.driver_ok"), ({"torch.cuda": NOBODY}, "torch.cuda")],
     "torch-without-cuda": [({"gpu.count": NOBODY}, "gpu.count"), ({"torch.cuda": NOBODY}, "torch.cuda")],

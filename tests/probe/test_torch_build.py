@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -43,6 +44,19 @@ def test_a_build_with_cuda_is_read_without_importing_it(site, tmp_path):
     assert facts["python.version"] == ".".join(map(str, sys.version_info[:3]))
     assert {name for name in facts if not name.startswith("package.")} == set(torch_build.NAMES)
     assert not list(site.rglob("__pycache__"))
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+def test_whether_its_modules_are_there_in_compiled_form(site, tmp_path, prefix):
+    module = site / "torch/_tensor.py"
+    module.write_text("x = 1\n")
+    env = version(site, CUDA_BUILD) | ({"PYTHONPYCACHEPREFIX": str(tmp_path / "compiled")} if prefix else {})
+    first = torch_build.ask(sys.executable, tmp_path, env)
+    assert (first["torch.bytecode"], first["torch.bytecode_writable"]) == (False, True)
+    subprocess.run([sys.executable, "-m", "py_compile", str(module)], env=env, check=True)
+    assert torch_build.ask(sys.executable, tmp_path, env)["torch.bytecode"] is True
+    other = env | {"PYTHONPYCACHEPREFIX": str(tmp_path / "elsewhere")}
+    assert torch_build.ask(sys.executable, tmp_path, other)["torch.bytecode"] is False
 
 
 def test_cudnn_that_is_no_package_is_unknown(site, tmp_path):

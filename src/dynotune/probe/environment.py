@@ -62,6 +62,8 @@ NAMES: dict[str, str] = {
     "TOKENIZERS_PARALLELISM": "threads of Hugging Face tokenizers in loader workers",
     "LD_PRELOAD": "another allocator, or anything else, below the program",
     "PYTHONPATH": "which modules the program finds first",
+    "PYTHONDONTWRITEBYTECODE": "no compiled form of imported modules is kept",
+    "PYTHONPYCACHEPREFIX": "where the compiled form of imported modules is kept",
     "PYTHONHASHSEED": "order of sets of strings, and what depends on it",
     "PYTHONFAULTHANDLER": "prints a stack when the program crashes",
     "PYTHONMALLOC": "another allocator under Python; `debug` checks each object",

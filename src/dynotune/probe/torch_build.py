@@ -23,6 +23,8 @@ NAMES = (
     "python.executable",
     "python.include",
     "torch.folder",
+    "torch.bytecode",
+    "torch.bytecode_writable",
     "torch.version",
     "torch.cuda",
     "torch.cudnn",
@@ -83,7 +85,7 @@ _QUESTION = (
     _START
     + """
 import ast, mmap, os, platform, re, sysconfig
-from importlib import machinery, metadata
+from importlib import machinery, metadata, util
 from pathlib import Path
 
 facts["python.version"] = platform.python_version()
@@ -139,14 +141,25 @@ def archs(folder):
         found = set()
     return found.pop().decode().split() if len(found) == 1 else None
 
+BYTECODE = ("torch.bytecode", "torch.bytecode_writable")
+
+def bytecode(source):
+    # Whether a module that every torch imports is there compiled, and whether it could be written.
+    compiled = util.cache_from_source(source)
+    folder = os.path.dirname(compiled)
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    return os.path.exists(compiled), os.access(folder, os.W_OK)
+
 def ask_torch():
-    names = ("torch.folder", "torch.version", "torch.cuda", "torch.cudnn", "torch.nccl", "torch.arch_list")
+    names = ("torch.folder", *BYTECODE, "torch.version", "torch.cuda", "torch.cudnn", "torch.nccl", "torch.arch_list")
     spec = machinery.PathFinder.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         unknown.update(dict.fromkeys(names, "torch is not installed for " + sys.executable))
         return
     folder = list(spec.submodule_search_locations)[0]
     facts["torch.folder"] = folder
+    facts.update(zip(BYTECODE, bytecode(os.path.join(folder, "_tensor.py"))))
     version_file = Path(folder) / "version.py"
     try:
         build = literals(version_file)
@@ -154,7 +167,7 @@ def ask_torch():
         facts["torch.cuda"] = build["cuda"]
     except (OSError, SyntaxError, KeyError) as error:
         why = "%s does not name this build of torch: %r" % (version_file, error)
-        unknown.update(dict.fromkeys(names[1:], why))
+        unknown.update(dict.fromkeys(names[1 + len(BYTECODE):], why))
         return
     for name, prefix, title in (
         ("torch.cudnn", "nvidia-cudnn-cu", "cuDNN"),

@@ -10,6 +10,7 @@ from dynotune.doctor.machine import (
     NOT_MEASURED,
     in_words,
     is_on,
+    is_watched,
     known,
     known_number,
     place_of,
@@ -230,6 +231,41 @@ def _compiles(seen: Seen) -> bool:
     """Something was compiled by torch.compile, or that is not known."""
     compilation = seen.process.compilation if seen.observation.processes else None
     return isinstance(compilation, Compilation) and compilation.num_graphs > 0
+
+
+@rule("machine")
+def bytecode_not_kept(seen: Seen) -> Iterator[Finding]:
+    """Python compiles the modules that it imports anew at each start.
+
+    Sees: torch's modules are not there in compiled form, and PYTHONDONTWRITEBYTECODE is set, or where they would lie
+    cannot be written to.
+
+    Costs: a second or two at each start for torch alone, several with large libraries. Each worker that is spawned, and
+    each rank, pays too. No step once it runs: of a command that was watched its severity is low.
+
+    Wrong when: the program starts once and runs for days.
+    """
+    if seen.truth("torch.bytecode"):
+        return
+    name = "PYTHONDONTWRITEBYTECODE"
+    refused = bool(seen.variable(name))
+    if not refused and seen.truth("torch.bytecode_writable"):
+        return
+    folder, python = known(seen, "torch.folder"), known(seen, "python.executable")
+    packages = str(folder).rpartition("/")[0] if folder else ""
+    way = f"Take {name} away" if refused else "Let PYTHONPYCACHEPREFIX name a folder that lasts"
+    compiles = [f"{python} -m compileall -q {packages}"] if packages and python else []
+    yield Finding(
+        id="bytecode-not-kept",
+        severity="low" if is_watched(seen) else "medium",
+        kind="start",
+        claim="Python compiles all modules that it imports anew at each start, torch's among them.",
+        share=0.0,
+        evidence=[*told(seen, name), *([] if refused else [f"{packages} cannot be written to, and nothing is there"])],
+        where=place_of(seen, name),
+        remedy=f"{way}, or compile once: in an image, as it is built.",
+        commands=compiles,
+    )
 
 
 @rule("machine")

@@ -1,4 +1,5 @@
 """Diffusion policy for a fleet of robot arms: plan an action chunk per arm with DDIM steps."""
+
 import argparse
 import math
 import time
@@ -102,7 +103,8 @@ def main():
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16
     arms, horizon, act, obs_dim, dim, depth, iters = (
-        (4, 4, 2, 3, 32, 1, 2) if args.tiny else (2048, 16, 8, 128, 512, 3, 16))
+        (4, 4, 2, 3, 32, 1, 2) if args.tiny else (2048, 16, 8, 128, 512, 3, 16)
+    )
     steps = args.steps or (6 if args.tiny else 450)
 
     model = Denoiser(act, obs_dim, horizon, dim, depth, max(1, dim // 64)).to(device, dtype).eval()

@@ -1,4 +1,5 @@
 """Audio tagging with a deep spectrogram transformer, Lightning training script."""
+
 import argparse
 import logging
 import time
@@ -114,11 +115,24 @@ if __name__ == "__main__":
     if args.fixed:
         kwargs = {"fused": True} if cuda else {}
     data = MelClips(steps * batch, 128, frames, 50)
-    loader = DataLoader(data, batch, num_workers=workers, pin_memory=cuda, collate_fn=passthrough,
-                        persistent_workers=True, prefetch_factor=4)
+    loader = DataLoader(
+        data,
+        batch,
+        num_workers=workers,
+        pin_memory=cuda,
+        collate_fn=passthrough,
+        persistent_workers=True,
+        prefetch_factor=4,
+    )
     trainer = L.Trainer(
-        max_epochs=1, accelerator="gpu" if cuda else "cpu", devices=1, logger=False,
-        precision="bf16-mixed", enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=[Stopwatch(steps)],
+        max_epochs=1,
+        accelerator="gpu" if cuda else "cpu",
+        devices=1,
+        logger=False,
+        precision="bf16-mixed",
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[Stopwatch(steps)],
     )
     trainer.fit(Tagger(dim, depth, heads, 128, frames, 50, kwargs), loader)

@@ -1,4 +1,5 @@
 """Pretrain a small GPT on a token stream of source code (synthetic here)."""
+
 from __future__ import annotations
 
 import argparse
@@ -110,7 +111,10 @@ def train(cfg: Config, n_tokens: int):
     vectors = [p for p in model.parameters() if p.ndim == 1]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
-        lr=cfg.lr, betas=(0.9, 0.95), fused=cuda)
+        lr=cfg.lr,
+        betas=(0.9, 0.95),
+        fused=cuda,
+    )
     stream = TokenStream(cfg, device, n_tokens)
     loss_sum = torch.zeros((), device=device)
     x, y = stream.batch()

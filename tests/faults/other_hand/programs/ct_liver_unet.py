@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """3-D U-Net for liver segmentation in CT, random crops, soft Dice + cross entropy."""
+
 import argparse
 import time
 
@@ -11,15 +12,19 @@ import torch.nn.functional as F
 class DoubleConv(nn.Sequential):
     def __init__(self, cin, cout):
         super().__init__(
-            nn.Conv3d(cin, cout, 3, padding=1, bias=False), nn.BatchNorm3d(cout), nn.ReLU(inplace=True),
-            nn.Conv3d(cout, cout, 3, padding=1, bias=False), nn.BatchNorm3d(cout), nn.ReLU(inplace=True),
+            nn.Conv3d(cin, cout, 3, padding=1, bias=False),
+            nn.BatchNorm3d(cout),
+            nn.ReLU(inplace=True),
+            nn.Conv3d(cout, cout, 3, padding=1, bias=False),
+            nn.BatchNorm3d(cout),
+            nn.ReLU(inplace=True),
         )
 
 
 class UNet3D(nn.Module):
     def __init__(self, base, levels, classes=2):
         super().__init__()
-        ch = [base * 2 ** i for i in range(levels)]
+        ch = [base * 2**i for i in range(levels)]
         self.enc = nn.ModuleList([DoubleConv(1 if i == 0 else ch[i - 1], c) for i, c in enumerate(ch)])
         self.up = nn.ModuleList([nn.ConvTranspose3d(ch[i + 1], ch[i], 2, 2) for i in range(levels - 1)])
         self.dec = nn.ModuleList([DoubleConv(ch[i] * 2, ch[i]) for i in range(levels - 1)])
@@ -75,8 +80,7 @@ def release(device, step, every):
 
 def fit(net, queue, device, steps, tidy_every):
     cuda = device.type == "cuda"
-    opt = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.99, nesterov=True, weight_decay=3e-5,
-                          fused=cuda)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.99, nesterov=True, weight_decay=3e-5, fused=cuda)
     poly = torch.optim.lr_scheduler.PolynomialLR(opt, total_iters=steps, power=0.9)
     avg = torch.zeros((), device=device)
     t0 = None

@@ -1,4 +1,5 @@
 """Click-through model on tabular logs that live on the GPU as one big table."""
+
 import argparse
 import time
 

@@ -1,4 +1,5 @@
 """Monocular depth for dash-cam clips: nearest obstacle per frame, alarm when too close."""
+
 import argparse
 import time
 
@@ -117,8 +118,9 @@ def main():
     b, h, w, base, blocks = (2, 32, 48, 8, 1) if args.tiny else (32, 480, 640, 64, 3)
     steps = args.steps or (6 if args.tiny else 500)
     net = DepthNet(base, blocks).eval().to(device, torch.bfloat16, memory_format=torch.channels_last)
-    clips = [torch.randint(0, 256, (b, 3, h, w), dtype=torch.uint8).to(memory_format=torch.channels_last)
-             for _ in range(3)]
+    clips = [
+        torch.randint(0, 256, (b, 3, h, w), dtype=torch.uint8).to(memory_format=torch.channels_last) for _ in range(3)
+    ]
     if device.type == "cuda":
         clips = [c.pin_memory() for c in clips]
     source = Uploader(clips, device)

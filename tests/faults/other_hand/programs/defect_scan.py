@@ -1,4 +1,5 @@
 """Surface inspection line: classify sheet-metal tiles coming from four cameras."""
+
 import argparse
 import time
 
@@ -37,7 +38,7 @@ class TileNet(nn.Module):
         self.bn0 = nn.BatchNorm2d(width)
         layers, cin = [], width
         for i, d in enumerate(depths):
-            mid = width * 2 ** i
+            mid = width * 2**i
             for j in range(d):
                 layers.append(Unit(cin, mid, mid * 4, 2 if j == 0 and i > 0 else 1))
                 cin = mid * 4
@@ -74,8 +75,9 @@ class TileFeed:
         self.cuda = device.type == "cuda"
         self.device = device
         self.buffers = [
-            torch.randint(0, 256, (batch, 3, side, side), dtype=torch.uint8)
-            .contiguous(memory_format=torch.channels_last)
+            torch.randint(0, 256, (batch, 3, side, side), dtype=torch.uint8).contiguous(
+                memory_format=torch.channels_last
+            )
             for _ in range(n_buffers)
         ]
         if self.cuda:

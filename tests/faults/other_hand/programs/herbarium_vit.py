@@ -1,4 +1,5 @@
 """Fine-grained plant species classifier, trained straight from a folder of camera JPEGs."""
+
 import argparse
 import os
 import random
@@ -90,8 +91,13 @@ def train(args, root):
         batch, workers, size, n_files, steps = 64, 14, (1600, 1200), 40, args.steps or 160
     paths = make_photo_folder(root, n_files, size)
     loader = DataLoader(
-        Photos(paths, steps * batch, cfg["side"], args.fixed), batch_size=batch, shuffle=True,
-        num_workers=workers, pin_memory=cuda, prefetch_factor=4, drop_last=True,
+        Photos(paths, steps * batch, cfg["side"], args.fixed),
+        batch_size=batch,
+        shuffle=True,
+        num_workers=workers,
+        pin_memory=cuda,
+        prefetch_factor=4,
+        drop_last=True,
     )
     model = ViT(classes=10, **cfg).to(device)
     opt = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=cuda)

@@ -1,4 +1,5 @@
 """Document layout detection: every document has its own page size, pages go in batches."""
+
 import argparse
 import random
 import time
@@ -49,7 +50,7 @@ def page_batches(rng, n_docs, batches_each, batch, lo, hi, pinned):
     if pinned:
         scanner = scanner.pin_memory()
     for h, w in documents(rng, n_docs, lo, hi, 4):
-        scan = scanner[:batch * h * w].view(batch, 1, h, w)
+        scan = scanner[: batch * h * w].view(batch, 1, h, w)
         for _ in range(batches_each):
             yield scan
 

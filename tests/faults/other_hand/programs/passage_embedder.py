@@ -1,4 +1,5 @@
 """Embed a corpus of passages with a bf16 encoder and write the vectors to a numpy array."""
+
 import argparse
 import time
 from collections import deque
@@ -62,7 +63,7 @@ class VectorSink:
         row, buf, event = self.busy.popleft()
         if event is not None:
             event.synchronize()
-        self.array[row:row + len(buf)] = buf.numpy()
+        self.array[row : row + len(buf)] = buf.numpy()
         self.free.append(buf)
 
     def close(self):
@@ -78,7 +79,7 @@ def token_batches(n, batch, length, vocab, pinned):
         pool = pool.pin_memory()
     for i in range(n):
         k = (i % 4) * batch
-        yield pool[k:k + batch]
+        yield pool[k : k + batch]
 
 
 def main(argv=None):

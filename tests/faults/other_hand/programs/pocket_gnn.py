@@ -1,4 +1,5 @@
 """Binding-affinity regression on protein pockets with a small message-passing network."""
+
 import argparse
 import random
 import time
@@ -32,13 +33,15 @@ def make_library(n, atoms_mean, degree, feat):
     library = []
     for _ in range(n):
         na = int(atoms_mean * g.uniform(0.7, 1.3))
-        library.append(Pocket(
-            torch.randn(na, feat),
-            torch.randint(0, na, (2, na * degree), dtype=torch.int32),
-            torch.rand(na * degree),
-            torch.randn(na),
-            torch.randn(1),
-        ))
+        library.append(
+            Pocket(
+                torch.randn(na, feat),
+                torch.randint(0, na, (2, na * degree), dtype=torch.int32),
+                torch.rand(na * degree),
+                torch.randn(na),
+                torch.randn(1),
+            )
+        )
     return library
 
 
@@ -72,7 +75,8 @@ class Mover:
         )
         shift = torch.repeat_interleave(self._ints(starts), self._ints(ne), output_size=sum(ne))
         graph_of = torch.repeat_interleave(
-            torch.arange(len(pockets), device=self.device), self._ints(na), output_size=sum(na))
+            torch.arange(len(pockets), device=self.device), self._ints(na), output_size=sum(na)
+        )
         src, dst = bonds.long() + shift
         return Batch(atoms, src, dst, dists, charge, graph_of, affinity)
 

@@ -1,4 +1,5 @@
 """Masked-residue pretraining of a protein language model on synthetic sequences."""
+
 import argparse
 import math
 import time
@@ -31,7 +32,7 @@ class ResidueAttention(nn.Module):
     def mix(self, q, k, v):
         if self.mode == "sdpa":
             return F.scaled_dot_product_attention(q, k, v)
-        weights = torch.softmax((q * self.hd ** -0.5) @ k.transpose(-2, -1), dim=-1)
+        weights = torch.softmax((q * self.hd**-0.5) @ k.transpose(-2, -1), dim=-1)
         return weights @ v
 
     def forward(self, x, cos, sin):

@@ -1,4 +1,5 @@
 """Train a patch transformer on three-component seismograms (P / S / noise)."""
+
 import argparse
 import time
 
@@ -40,7 +41,7 @@ class Continuous(Dataset):
         out = wave.numpy()
         for row, i in enumerate(idx):
             s = self.starts[i]
-            out[row] = self.trace[:, s:s + WIN]
+            out[row] = self.trace[:, s : s + WIN]
         return wave, torch.from_numpy(self.labels[idx])
 
 

@@ -2,6 +2,7 @@
 
 Diffusion is solved exactly in Fourier space; the reaction half steps use Heun's method.
 """
+
 import argparse
 import math
 import time
@@ -55,7 +56,7 @@ class Diffusion:
     def __init__(self, n, coeffs, dt, device):
         ky = torch.fft.fftfreq(n, device=device)[:, None] * 2 * math.pi
         kx = torch.fft.rfftfreq(n, device=device)[None, :] * 2 * math.pi
-        k2 = kx ** 2 + ky ** 2
+        k2 = kx**2 + ky**2
         self.kernels = [torch.exp(-d * k2 * dt) for d in coeffs]
         self.n = n
 
@@ -72,8 +73,8 @@ def seeds(batch, n, device):
     v = torch.zeros(batch, n, n, device=device)
     r = max(2, n // 16)
     c = n // 2
-    u[:, c - r:c + r, c - r:c + r] = 0.5
-    v[:, c - r:c + r, c - r:c + r] = 0.25
+    u[:, c - r : c + r, c - r : c + r] = 0.5
+    v[:, c - r : c + r, c - r : c + r] = 0.25
     v += 0.02 * torch.rand_like(v)
     return u, v
 

@@ -1,4 +1,5 @@
 """Land-use classification on satellite chips with a bottleneck residual network."""
+
 import argparse
 import time
 
@@ -30,7 +31,7 @@ class Chips(Dataset):
         flips = rng.random(len(indices)) < 0.5
         for k, i in enumerate(indices):
             y, x = offs[k]
-            chip = self.data[i % len(self.data), y:y + c, x:x + c]
+            chip = self.data[i % len(self.data), y : y + c, x : x + c]
             view[k] = chip[:, ::-1] if flips[k] else chip
         labels = torch.from_numpy(self.labels[np.asarray(indices) % len(self.data)])
         return batch, labels
@@ -64,8 +65,7 @@ class Bottleneck(nn.Module):
 
 
 def resnet(width, depths, classes):
-    layers = [nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(True),
-              nn.MaxPool2d(3, 2, 1)]
+    layers = [nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(True), nn.MaxPool2d(3, 2, 1)]
     cin = width
     for stage, depth in enumerate(depths):
         mid = width << stage
@@ -92,9 +92,17 @@ def main():
         batch, stored, crop, width, depths, workers = 320, 224, 192, 64, (3, 4, 6, 3), 8
     steps = args.steps or (6 if args.tiny else 190)
 
-    loader = DataLoader(Chips(steps * batch, stored, crop, 45), batch_size=batch, shuffle=True,
-                        num_workers=workers, pin_memory=cuda, prefetch_factor=3, persistent_workers=True,
-                        collate_fn=keep, drop_last=True)
+    loader = DataLoader(
+        Chips(steps * batch, stored, crop, 45),
+        batch_size=batch,
+        shuffle=True,
+        num_workers=workers,
+        pin_memory=cuda,
+        prefetch_factor=3,
+        persistent_workers=True,
+        collate_fn=keep,
+        drop_last=True,
+    )
     model = resnet(width, depths, 45).to(device, memory_format=torch.channels_last)
     opt = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9, weight_decay=5e-5, nesterov=True, fused=cuda)
     sched = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=0.4, total_steps=steps + 1)

@@ -1,4 +1,5 @@
 """Semantic search back end: encode query batches, score the corpus, remember answers."""
+
 import argparse
 import gc
 import time

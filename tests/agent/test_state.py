@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
+
 import pytest
 
+from dynotune.agent.state_memory import Memory
 from dynotune.agent.state_threads import Threads
 from dynotune.launch.observed import failures, state
 from dynotune.launch.record import GARBAGE
@@ -160,6 +163,17 @@ def test_debugging_left_on_collections_and_growth_are_seen(observed):
     assert len(found.rss_levels_bytes) > 2
     assert found.rss_levels_bytes[-1] - found.rss_levels_bytes[0] == found.rss_growth_bytes
     assert found.models[0].call.num_input_shapes == 3
+
+
+def test_shared_memory_is_no_growth_of_the_process():
+    memory = Memory()
+    memory.begin()
+    with mmap.mmap(-1, 64 << 20) as shared:
+        shared.write(b"x" * (64 << 20))
+        assert memory.facts()["rss_growth_bytes"] < 32 << 20
+        own = bytearray(b"x" * (64 << 20))
+        assert memory.facts()["rss_growth_bytes"] > 32 << 20
+        del own
 
 
 def test_compilations_are_counted_with_reasons_and_none_is_added(observed, fork_under_agent, script):

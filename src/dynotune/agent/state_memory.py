@@ -85,14 +85,14 @@ class Memory:
 
     def begin(self) -> None:
         self._before = self._allocators()
-        self._rss_before = _resident_bytes()
+        self._rss_before = _own_bytes()
         self._workers_before = _private_bytes(_children())
         self._rss_levels = [self._rss_before]
         self._levels = {index: [stats["allocated_bytes.all.current"]] for index, stats in self._before.items()}
 
     def level(self) -> None:
         """Called some times within the window: tens of microseconds each."""
-        self._rss_levels.append(_resident_bytes())
+        self._rss_levels.append(_own_bytes())
         for index, levels in self._levels.items():
             levels.append(int(self._torch.cuda.memory_allocated(index)))
 
@@ -101,7 +101,7 @@ class Memory:
         workers = _private_bytes(_children())
         # Workers that were begun anew cannot be compared with those before.
         same = bool(workers) and workers.keys() == self._workers_before.keys()
-        rss = _resident_bytes()
+        rss = _own_bytes()
         return {
             "allocators": [self._allocator(index, after) for index, after in self._allocators().items()],
             "rss_growth_bytes": rss - self._rss_before,
@@ -143,9 +143,11 @@ class Memory:
         }
 
 
-def _resident_bytes() -> int:
+def _own_bytes() -> int:
+    """Resident memory, without files and shared memory: in the latter lie batches of workers until they are used."""
     with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        _, resident, shared = file.read().split()[:3]
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _children() -> list[int]:

@@ -289,7 +289,8 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
         step: the cycle that counts as a step, in words.
         live: what torch and Python say of themselves in the process, `live.*`; see docs/reference/facts.md.
         loaders: those that the steps draw from come first.
-        rss_growth_bytes: of the process and of its loader's workers within the window.
+        rss_growth_bytes: of the process's resident memory within the window, without files and shared memory.
+        workers_rss_growth_bytes: of its loader's workers, of what each has to itself.
         rss_levels_bytes: of the process, at ends of steps spread evenly over the window; [] where not followed.
     """
 

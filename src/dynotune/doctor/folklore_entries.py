@@ -294,6 +294,22 @@ ENTRIES = (
     ),
     Entry(
         Folklore(
+            id="no-bytecode",
+            about=["PYTHONDONTWRITEBYTECODE", "dont write bytecode", "no pyc", "uv compile bytecode"],
+            claim="PYTHONDONTWRITEBYTECODE=1 belongs into every Dockerfile: images get smaller and cleaner.",
+            does="Python then writes no compiled form of the modules that it imports. pip still compiles what it "
+            "installs; uv does not unless it is asked to.",
+            does_not="It makes no start faster. Where a module has no compiled form, each start compiles its source "
+            "anew, in each process and in each rank.",
+            instead="Compile as the image is built: python -m compileall, or UV_COMPILE_BYTECODE=1. See "
+            "bytecode-not-kept.",
+            source="https://docs.python.org/3/using/cmdline.html#envvar-PYTHONDONTWRITEBYTECODE",
+            bears_on=["bytecode-not-kept"],
+        ),
+        variable("PYTHONDONTWRITEBYTECODE"),
+    ),
+    Entry(
+        Folklore(
             id="cuda-toolkit",
             about=["CUDA toolkit", "install cuda", "nvcc", "install cudnn"],
             claim="The CUDA toolkit and cuDNN must be installed before PyTorch, in the same version.",

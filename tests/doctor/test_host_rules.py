@@ -11,7 +11,7 @@ from dynotune.doctor import Seen, examine
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Observation
-from dynotune.schema.trace_summary import Called, HostTime, Place
+from dynotune.schema.trace_summary import Called, Cause, HostTime, Place
 
 from .devices import (
     AT,
@@ -100,7 +100,9 @@ def test_python_between_operators_on_the_cpu():
     assert found(on_cpu(shares={"host": 0.4}))["host-bound"].share == 0.4
     assert "host-bound" not in found(on_cpu(shares={"host": 0.15}))
     # What the optimizer runs between its own operators is in what that costs.
-    assert "host-bound" not in found(on_cpu(lost("optimizer-forloop", 0.3), shares={"host": 0.4}))
+    loop = Cause(id="optimizer-forloop", lost_s=0.3, share=0.3, claim="", work_s=0.1)
+    assert "host-bound" not in found(on_cpu(shares={"host": 0.4}, traced={"causes": [loop]}))
+    assert found(on_cpu(shares={"host": 0.6}, traced={"causes": [loop]}))["host-bound"].share == pytest.approx(0.4)
 
 
 def test_a_step_that_others_held_up_is_not_the_fault_of_python():

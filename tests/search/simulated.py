@@ -11,7 +11,7 @@ import numpy as np
 
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended, Estimate, Phase, Study, Trial
-from dynotune.search.bench import Arm, Look
+from dynotune.search.bench import Arm
 
 FOREVER_S = 1e9
 OTHERS = "another process took 80% of the cores"
@@ -111,7 +111,6 @@ class SimulatedBench:
         stop_after: runs, after which Ctrl-C comes.
         spent_s: by earlier sittings.
         cold_s: by the key of an arm, what its first run takes longer, and half of it each later one.
-        look, look_s: what a diagnosis with the best settings says, and takes.
     """
 
     def __init__(
@@ -126,8 +125,6 @@ class SimulatedBench:
         stop_after: int | None = None,
         spent_s: float = 0.0,
         cold_s: Mapping[str, float] = MappingProxyType({}),
-        look: Look | None = None,
-        look_s: float = 30.0,
     ) -> None:
         self.table = table
         self.clock_s = spent_s
@@ -140,8 +137,7 @@ class SimulatedBench:
         self._voids, self._check_s = voids, check_s
         self._stop_after = stop_after
         self._took_s: dict[str, float] = {}
-        self._cold_s, self._look, self._look_s = cold_s, look, look_s
-        self.looked: list[list[Setting]] = []
+        self._cold_s = cold_s
 
     def run(self, arm: Arm, phase: Phase, block: int) -> Trial:
         if self._stop_after is not None and len(self.ran) >= self._stop_after:
@@ -179,12 +175,6 @@ class SimulatedBench:
 
     def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
         return []
-
-    def look_again(self, settings: Sequence[Setting]) -> Look | None:
-        if self._look is not None:
-            self.clock_s += self._look_s
-            self.looked.append(list(settings))
-        return self._look
 
     def run_s(self, arm: Arm) -> float:
         # A first guess, as a diagnosis gives it; then what the arm's last run took.

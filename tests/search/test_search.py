@@ -395,6 +395,15 @@ def test_what_the_budget_does_not_afford_is_what_may_gain_least() -> None:
     assert watcher.said[0].startswith("The budget affords about ")
 
 
+def test_a_first_run_that_takes_the_time_leaves_the_rest_to_the_others() -> None:
+    table = Table({"compile=1": 0.5, "good=1": 0.25})
+    candidates = [candidate("compile=1"), candidate("good=1", warms=False)]
+    study, _, _ = run(study_of(candidates), table, budget_s=300.0, noise=SOME_NOISE, cold_s={"compile=1": 90.0})
+    assert recipe(study) == {"good=1"}
+    assert fates(study)["compile=1"] == "not-tried"
+    assert study.fates["compile=1"].reason.startswith("A run with it takes 5")
+
+
 def test_what_a_budget_affords_grows_with_it() -> None:
     found = [afforded(60.0 * minutes, 10.0, ToTry(12, num_pilots=3, num_checks=2)) for minutes in range(0, 60, 3)]
     for less, more in itertools.pairwise(found):

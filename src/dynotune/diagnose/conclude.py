@@ -97,7 +97,8 @@ def avoidable(attribution: Attribution) -> dict[Bottleneck, float]:
     idle = sum(loss.share for loss in attribution.losses if loss.id == "loader-bound")
     beyond = max(0.0, attribution.without.get("loader-bound", 0.0) - idle) if idle else 0.0
     late = min(shares.host - allocating, beyond)
-    waiting = sum(loss.share for loss in attribution.losses if loss.id == IMBALANCE)
+    has_device = attribution.busy_share is not None
+    waiting = sum(loss.share for loss in attribution.losses if loss.id == IMBALANCE and has_device)
     return {
         "input": shares.input + late,
         "transfer": shares.transfer,

@@ -40,7 +40,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """The window of every run of a comparison.
 
     Args:
-        start_s: from launch to its begin, of the slower arm; `step_s`: a step of the slower arm.
+        start_s: from launch to its begin, of the slower of the arms that tell how long it is; `step_s`: a step of the
+            slower arm.
         steady: false when a pilot had not become steady.
         whole_epochs: it holds this many epochs of the loader; 0 when it is shorter than one, or they are unknown.
         num_steps: 0 where a run ends with its first step, and none is timed.
@@ -191,7 +192,7 @@ def plan_window(
         UsageError: the budget affords no window.
     """
     if request.objective == "time-to-first-step":
-        return _first_step_only(pilots)
+        return _first_step_only(pilots[:num_telling])
     records = [pilot.records[0] for pilot in pilots]
     found = [steady_steps(record) for record in records]
     ended = [len(r.steps) for r, pilot in zip(records, pilots, strict=True) if pilot.run.ended_by == "command"]

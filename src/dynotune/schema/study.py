@@ -39,7 +39,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         bound: of the baseline's time, the largest share that it can save (0 to 1); Unknown where nothing bounds it.
         bound_by: what bounds it, in words: a finding's share, a ceiling.
         group: knobs that interact are raced jointly; "" for none.
-        needs: ids of candidates of which any arm with it holds one; empty where it stands alone.
+        needs: ids of candidates of its group, of which any arm with it holds one; empty where it stands alone.
         in_process: it can change at any step, so that one process can try it.
         warms: its first run leaves something behind that later ones find, such as compiled code; so every arm that
             holds it first runs once unmeasured. False where only a first run of the setting alone is asked for.
@@ -191,13 +191,6 @@ class Ablation(msgspec.Struct, frozen=True):
     num_blocks: int
 
 
-class SecondLook(msgspec.Struct, frozen=True):
-    """A diagnosis with the best settings so far: what it names is tried beside them."""
-
-    settings: list[Setting]
-    diagnosis: Diagnosis
-
-
 class Sitting(msgspec.Struct, frozen=True):
     """From when to when it was worked on (ISO 8601, UTC); `ended_by`: "done", "user", "error"; "" while it runs."""
 
@@ -215,7 +208,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         also, excluded, space: as given: knobs or settings besides, knobs left out, values of the user's own.
         unit: what the value is of, in words: "s/sample".
         diagnosis: of the command as written; `after`: with the recipe's settings.
-        looked: a second diagnosis, with the best settings so far; None where there was none.
         winner: the best arm that the race and the joint race found; `recipe`: what is left after ablation, confirmed.
         confirmed: the recipe against the baseline, on pairs that played no part in the choice; None where there was
             no time for it, or nothing to confirm.
@@ -259,7 +251,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     fates: dict[str, Fate] = {}
     noise: float | None = None
     joint: list[list[Setting]] | None = None
-    looked: SecondLook | None = None
     winner: list[Setting] | None = None
     ablations: list[Ablation] = []
     recipe: list[Setting] | None = None

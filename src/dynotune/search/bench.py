@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
-from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Candidate, Estimate, NotOffered, Phase, Trial
+from dynotune.schema.study import Estimate, Phase, Trial
 
 
 class Arm(msgspec.Struct, frozen=True):
@@ -36,14 +35,6 @@ def arm(settings: Iterable[Setting]) -> Arm:
     """Of a knob named twice, the last value."""
     by_knob = {setting.knob: setting for setting in settings}
     return Arm(tuple(by_knob[knob] for knob in sorted(by_knob)))
-
-
-class Look(NamedTuple):
-    """What a diagnosis with some settings says, and which settings it names."""
-
-    diagnosis: Diagnosis
-    candidates: list[Candidate]
-    not_offered: list[NotOffered]
 
 
 class Bench(Protocol):
@@ -74,10 +65,6 @@ class Bench(Protocol):
 
         None where they do not, or where that cannot be told. It costs runs, for each arm once.
         """
-        ...
-
-    def look_again(self, settings: Sequence[Setting]) -> Look | None:
-        """A diagnosis with these settings; None where it cannot be made, or the budget has no time for it."""
         ...
 
     def run_s(self, arm: Arm) -> float:

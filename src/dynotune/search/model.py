@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 from dynotune.schema.study import Candidate, Trial
 from dynotune.search.fit import Gain, counts, value_of
@@ -115,8 +114,8 @@ class Model:
         groups: dict[str, list[Candidate]] = {}
         for one in candidates:
             groups.setdefault(f"group {one.group}" if one.group else one.setting.knob, []).append(one)
-        ids = {one.id for those in groups.values() for one in _best_of_group(_by_themselves(those), worth)}
-        return together([one for those in groups.values() for one in those if one.id in ids])
+        found = [one for those in groups.values() for one in _best_of_group(those, worth)]
+        return together(found)
 
 
 def features(candidates: Sequence[Candidate]) -> list[Feature]:
@@ -131,12 +130,6 @@ def features(candidates: Sequence[Candidate]) -> list[Feature]:
 
 def _row(among: Sequence[Feature], ids: frozenset[str]) -> Array:
     return np.array([float(all(id_ in ids for id_ in feature.ids)) for feature in among])
-
-
-def _by_themselves(those: Sequence[Candidate]) -> list[Candidate]:
-    """The same, without needs that others than these can meet: whether they do shows once all groups are chosen."""
-    inside = {one.id for one in those}
-    return [one if inside.issuperset(one.needs) else replace(one, needs=[]) for one in those]
 
 
 def _best_of_group(those: Sequence[Candidate], worth: Mapping[tuple[str, ...], float]) -> list[Candidate]:

@@ -192,13 +192,10 @@ def _outrun(
 
 
 def _companies(candidate: Candidate, candidates: Sequence[Candidate], best: Sequence[str]) -> Iterator[frozenset[str]]:
-    """Alone, beside the best arm, and beside each other setting of its group, or that it needs: those in which all mean
-    something.
-    """
+    """Alone, beside the best arm, and beside each other setting of its group: those in which all mean something."""
     knob = candidate.setting.knob
     others = [one for one in candidates if one.setting.knob != knob]
-    of_group = [one for one in others if one.group == candidate.group] if candidate.group else []
-    of_group += [one for one in others if one.id in candidate.needs and one not in of_group]
+    of_group = [one for one in others if candidate.group and one.group == candidate.group]
     for company in ([], [one for one in others if one.id in best], *([one] for one in of_group)):
         if together([*company, candidate]) == [*company, candidate]:
             yield _ids(company)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,10 +18,9 @@ from dynotune.measure.request import Request, Watcher
 from dynotune.measure.stats import StatisticsError
 from dynotune.schema.errors import CannotRunHere, DynotuneError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.setting import Setting
 from dynotune.schema.study import Ended, Estimate, Phase, Study, Trial
 from dynotune.search import failures
-from dynotune.search.bench import BASELINE, Arm, Look
+from dynotune.search.bench import BASELINE, Arm
 from dynotune.search.earlier import pilots_on_disk
 from dynotune.search.guarding import Guards
 from dynotune.search.study_window import num_ahead, study_window
@@ -41,8 +40,7 @@ class RealBench:
     Args:
         request: its `budget_s` is not looked at.
         elapsed_s: of earlier sittings and of this one so far.
-        reserve_s: of the budget, that is left to what comes after the search: a diagnosis, unless `again` made it.
-        again: diagnoses the command with some settings.
+        reserve_s: of the budget, that is left to what comes after the search.
         guess_s: what a run takes, as long as none has told.
     """
 
@@ -55,12 +53,10 @@ class RealBench:
         *,
         elapsed_s: float = 0.0,
         reserve_s: float = 0.0,
-        again: Callable[[list[Setting]], Look | None] | None = None,
         guess_s: float = 60.0,
     ) -> None:
         self._request, self._folder, self._watcher = request, folder, watcher
         self._facts, self._budget_s, self._guess_s = study.facts, study.budget_s, guess_s
-        self._again = again
         self._reserve_s, self._began_s = reserve_s, time.monotonic() - elapsed_s
         self._num_trials, self._num_alive = len(study.trials), _num_alive(study)
         self._study = study
@@ -73,6 +69,8 @@ class RealBench:
         for trial in study.trials:
             if _counts(trial):
                 self._walls_s.setdefault(trial.arm, []).append(trial.wall_s)
+            elif self._is_planned and trial.arm and trial.ended == "measured":
+                self._planned_s[trial.arm] = self._once_warm_s(trial.arm, trial.wall_s, study.run_s or trial.wall_s)
         if not self._is_planned or study.objective == "time-to-first-step":
             self._keep_pilots(pilots_on_disk(folder, study.trials))
 
@@ -119,14 +117,6 @@ class RealBench:
             watcher=self._watcher,
         )
 
-    def look_again(self, settings: Sequence[Setting]) -> Look | None:
-        """As `Bench.look_again`, in the time that was set aside for what comes after the search."""
-        if self._again is None or not self._reserve_s:
-            return None
-        self._reserve_s = 0.0
-        self._watcher.running("what holds the command up with the best so far")
-        return self._again(list(settings))
-
     def run_s(self, arm: Arm) -> float:
         """As `Bench.run_s`."""
         for key in (arm.key, BASELINE.key):
@@ -155,7 +145,7 @@ class RealBench:
 
     def add_to(self, study: Study) -> Study:
         """`study` with what is known of its runs besides the trials."""
-        mine = self._study = msgspec.structs.replace(self._study, candidates=study.candidates)
+        mine = self._study
         self._num_alive = _num_alive(study)
         return msgspec.structs.replace(
             study,
@@ -340,8 +330,10 @@ class RealBench:
 
     def _once_warm_s(self, key: str, own_s: float, usual_s: float) -> float:
         """What a run takes in an arm, by its pilot; of one that compiles, once its caches are warm."""
-        cold = any(one.warms and f" {one.id} " in f" {key} " for one in self._study.candidates)
-        return usual_s + COLD_KEPT * (own_s - usual_s) if cold and own_s > usual_s else own_s
+        warms = any(one.warms and f" {one.id} " in f" {key} " for one in self._study.candidates)
+        if not warms or self._request.caches == "cold" or own_s <= usual_s:
+            return own_s
+        return usual_s + COLD_KEPT * (own_s - usual_s)
 
     # Time
 

@@ -15,14 +15,13 @@ from dynotune.search import words
 from dynotune.search.ablation import ablate, provable
 from dynotune.search.bench import BASELINE, Bench, arm
 from dynotune.search.budget import Afforded, afforded, bound_log, to_try, worth_trying
-from dynotune.search.choosing import contributions, more_pays, whole
+from dynotune.search.choosing import more_pays, whole
 from dynotune.search.confirm import confirm
 from dynotune.search.fates import conclude
 from dynotune.search.joining import join
 from dynotune.search.needs import complete
 from dynotune.search.racing import failures, look, pilots, race, settle_orphans, taking_turns
 from dynotune.search.running import OutOfTime, Search, Watcher, alone
-from dynotune.search.second_look import look_again
 
 # Of the time left, what screening inside one process may take.
 SCREEN_SHARE = 0.1
@@ -32,8 +31,6 @@ JOIN_LEAVES_RUNS = 26
 # A pilot and four pairs.
 ONE_PROOF_RUNS = 9
 LEAST_PAIRS = 4
-# Of what races find, as the logarithm of a ratio: with it something else may hold the command up.
-LARGE_GAIN = math.log(1.1)
 # Times a run of the command as written: what takes less is planned for as one of its runs.
 COSTLY = 1.5
 
@@ -75,8 +72,6 @@ def _go(work: Search) -> None:
         _choose(work, plan)
         reserve_s = _reserve_s(work, plan)
         settings = _right(work, _winner(work, reserve_s, plan.num_checks))
-        if settings and look_again(work, settings, reserve_s):
-            settings = _right(work, _winner(work, reserve_s, plan.num_checks))
         work.update(winner=settings)
         if settings:
             work.watcher.say(f"Best so far: {words.names([str(setting) for setting in settings])}.")
@@ -118,9 +113,6 @@ def _winner(work: Search, reserve_s: float, num_checks: int) -> list[Setting]:
         return [raced[0].setting] if work.pilot(alone(raced[0])) is None else []
     if work.study.joint is None:
         race(work, reserve_s)
-        best = contributions(work)
-        if sum(gain.log for _, gain in best) > LARGE_GAIN:
-            look_again(work, [setting for setting, _ in best], reserve_s)
     run_s = work.bench.run_s(BASELINE)
     join(work, min(reserve_s, (JOIN_LEAVES_RUNS + num_checks) * run_s), more_pays)
     look(work)

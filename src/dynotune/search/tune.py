@@ -25,14 +25,13 @@ from dynotune.measure.protocol import Interrupted
 from dynotune.measure.request import Request, Watcher
 from dynotune.report.study_story import spent_s
 from dynotune.schema import document
-from dynotune.schema.diagnosis import Ceiling, Diagnosis
+from dynotune.schema.diagnosis import Ceiling
 from dynotune.schema.errors import CannotRunHere, DynotuneError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import Attribution, Compilation, Observation
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Sitting, Study
 from dynotune.search import asked
-from dynotune.search.bench import Look
 from dynotune.search.candidates import Machine, candidates, refuse_unfit
 from dynotune.search.present import present
 from dynotune.search.real_bench import RealBench
@@ -234,10 +233,6 @@ class _Sitting:
         diagnosis = conclude(observation, ceilings=bounds)
         self._diagnosis_s = time.monotonic() - began_s
         self._watcher.say(diagnosis.verdict)
-        look = self._named_by(diagnosis, observation)
-        self._update(diagnosis=diagnosis, candidates=look.candidates, not_offered=look.not_offered)
-
-    def _named_by(self, diagnosis: Diagnosis, observation: Observation) -> Look:
         run = self._request.run
         machine = Machine(
             facts=self.study.facts,
@@ -247,17 +242,8 @@ class _Sitting:
             compiles=_compiles(observation),
             refused=_refusal(run, self.study.facts),
         )
-        found = candidates(diagnosis, machine, self._request.asked(), objective=self.study.objective)
-        return Look(diagnosis, *found)
-
-    def _look_again(self, settings: list[Setting]) -> Look | None:
-        """With the best settings so far."""
-        try:
-            observation, _ = gather(self._diagnosis_request(settings), self._watcher)
-        except DynotuneError as error:
-            self._watcher.warn(f"What holds the command up with the best so far is not known: {error.message}")
-            return None
-        return self._named_by(conclude(observation), observation)
+        offered, not_offered = candidates(diagnosis, machine, self._request.asked(), objective=self.study.objective)
+        self._update(diagnosis=diagnosis, candidates=offered, not_offered=not_offered)
 
     def _diagnosis_request(self, settings: list[Setting]) -> DiagnoseRequest:
         run = self._request.run
@@ -279,10 +265,6 @@ class _Sitting:
         """With the recipe's settings, where the time allows for it."""
         needed_s = self._diagnosis_s or 4 * _guess_s(self.study)
         if not self.study.recipe:
-            return
-        looked = self.study.looked
-        if looked is not None and set(looked.settings) == set(self.study.recipe):
-            self._update(after=looked.diagnosis)
             return
         if self._elapsed_s() + needed_s > self.study.budget_s:
             self._update(after=Unknown("the budget did not afford a diagnosis with the recipe"))
@@ -309,7 +291,6 @@ class _Sitting:
             self._watcher,
             elapsed_s=self._elapsed_s(),
             reserve_s=again_s,
-            again=self._look_again,
             guess_s=_guess_s(self.study),
         )
         found = search(self.study, self._bench, self._save, self._watcher)

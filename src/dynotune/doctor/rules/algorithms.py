@@ -14,7 +14,6 @@ from dynotune.doctor.bounds import (
     operators,
     place_of,
     saved,
-    unless_waited,
 )
 from dynotune.doctor.machine import known
 from dynotune.doctor.registry import rule
@@ -106,8 +105,8 @@ def cudnn_benchmark_dynamic(seen: Seen) -> Iterator[Finding]:
     in the recorded steps than their operators can have used, or steps that differ much in length. Or inputs of more
     than two shapes, and steps among the slowest hundredth in which memory was allocated, as each trial needs some.
 
-    Costs: the kernels that were only timed, and what the host waits for them; else what steps take beyond the median,
-    as far as the device is not seen to work, or what those slowest steps lost.
+    Costs: the kernels that were only timed, and what the host waits for them; else what steps take beyond the median.
+    Of few shapes what those slowest steps lost, which is the least that it costs.
 
     Wrong when: all shapes have been seen once the program has run for a while.
     """
@@ -123,8 +122,8 @@ def cudnn_benchmark_dynamic(seen: Seen) -> Iterator[Finding]:
     # With such trials the host waits for each of them.
     timed = tried * seen.kernel_share("convolution", "layout") + seen.attribution.shares.host if tried > 0 else 0.0
     uneven = 1.0 - seen.timing.median_step_s / seen.timing.step_s if seen.timing.step_s else 0.0
-    # Of few shapes most steps time nothing: what the recorded ones show beside them is all that can be said.
-    share = min(1.0, max(timed, unless_waited(seen, uneven) if num_shapes <= policy.FEW_SHAPES else uneven))
+    # Of few shapes most steps time nothing, and some are longer by their size.
+    share = min(1.0, max(timed, uneven if num_shapes > policy.FEW_SHAPES else slow.share if slow else 0.0))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(

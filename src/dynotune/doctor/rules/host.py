@@ -133,9 +133,14 @@ def host_bound(seen: Seen) -> Iterator[Finding]:
     )
 
 
+def _between_operators_of_optimizer(seen: Seen) -> float:
+    """Of a step without a device, the Python in what an optimizer's loop over parameters costs."""
+    causes = [cause for cause in seen.trace.causes if cause.id == "optimizer-forloop"]
+    return sum(cause.share * (1 - cause.work_s / cause.lost_s) for cause in causes if cause.lost_s)
+
+
 def _python_bound(seen: Seen) -> Iterator[Finding]:
-    # The Python between an optimizer's short operators is in what that loop costs.
-    share = waits_for_host(seen) - seen.lost("optimizer-forloop")
+    share = waits_for_host(seen) - _between_operators_of_optimizer(seen)
     if seen.attribution.busy_share is not None or share < policy.MUCH_PYTHON:
         return
     yield Finding(

@@ -1,7 +1,7 @@
 """How often `dynotune diagnose` is right: programs with a planted fault, in several doses, and programs with none.
 
-    python benchmarks/diagnosis_accuracy.py [--device cuda] [--only ID]… [--doses 10,30,60 | --draw SEED] [--lanes 1]
-        [--gpus 1] [--programs FOLDER] [--keep FOLDER] [--replay FOLDER [--record FOLDER]] [--out FILE]
+    python benchmarks/diagnosis_accuracy.py [--gpu | --device cuda-x2] [--only ID]… [--doses 10,30,60 | --draw SEED]
+        [--lanes 1] [--gpus 1] [--programs FOLDER] [--keep FOLDER] [--replay FOLDER [--record FOLDER]] [--out FILE]
 
 Each program of tests/faults is diagnosed as a user would, in processes of their own. The programs and what they plant
 were written without knowledge of the rules. Of each:
@@ -280,6 +280,7 @@ def show(rows: dict[str, Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda", "cuda-x2"), default="cpu")
+    parser.add_argument("--gpu", action="store_const", const="cuda", dest="device", help="as --device cuda")
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--doses", type=lambda text: tuple(map(int, text.split(","))))
     parser.add_argument("--draw", type=int, metavar="SEED")

@@ -11,7 +11,7 @@ from dynotune.doctor import Seen, examine
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Observation
-from dynotune.schema.trace_summary import Called, Cause, HostTime, Place
+from dynotune.schema.trace_summary import Called, Cause, Copies, HostTime, Place
 
 from .devices import (
     AT,
@@ -94,6 +94,14 @@ def test_waits_for_the_host_weigh_from_a_twentieth_on():
     assert found(waiting(lost("host-bound", 0.3)))["host-bound"].severity == "high"
     assert found(waiting(lost("host-bound", 0.04)))["host-bound"].severity == "low"
     assert "host-bound" not in found(waiting(lost("host-bound", 0.004)))
+
+
+def test_what_the_host_queues_late_for_pageable_copies_is_not_its_own_work():
+    copy = Copies(
+        rank=None, kind="HtoD", pinned=False, num=10, num_bytes=10_000, total_s=1e-4, bytes_per_s=1e8, exposed_s=1e-4
+    )
+    late = waiting(lost("host-bound", 0.10), without={"h2d-blocking": 0.06}, traced={"copies": [copy]})
+    assert found(late)["host-bound"].share == pytest.approx(0.04)
 
 
 def test_python_between_operators_on_the_cpu():

@@ -161,6 +161,18 @@ def test_waiting_for_each_pinned_copy():
     assert "h2d-blocking" not in found(moves(lost("h2d-blocking", 0.005), rows=(PINNED,)))
 
 
+def test_what_is_queued_late_for_copies_of_pageable_memory_is_its_cost():
+    # Copies that take no time themselves, and the host waits for each.
+    late = {"h2d-blocking": 0.06}
+    small = found(moves(lost("host-bound", 0.07), rows=(PAGEABLE,), without=late, shares={"host": 0.075}))
+    assert small["pin-memory-off"].share == pytest.approx(0.06)
+    most = found(moves(rows=(PAGEABLE,), without={"h2d-blocking": 0.3}, shares={"host": 0.075}))
+    assert most["pin-memory-off"].share == pytest.approx(0.075)
+    assert "pin-memory-off" not in found(moves(rows=(PINNED,), without=late, shares={"host": 0.075}))
+    made = found(moves(rows=(PAGEABLE,), without=late | {"create-on-cpu-then-move": 0.06}, shares={"host": 0.075}))
+    assert "pin-memory-off" not in made
+
+
 def test_a_copy_that_is_waited_for_costs_what_a_step_without_the_wait_saves():
     blocked = moves(lost("h2d-blocking", 0.2), rows=(PINNED,), without={"h2d-blocking": 0.28})
     assert found(blocked)["h2d-blocking"].share == 0.28

@@ -117,7 +117,22 @@ def after_waits(seen: Seen) -> float:
     """Of a plain step, work of the host that the device waits for only because the host had waited: for the device, or
     for a batch. Without the wait it would be done while the device is busy.
     """
-    return sum(beyond(seen, cause) for cause in ("sync-per-step", "h2d-blocking", "loader-bound"))
+    of_copies = behind_pageable_copies(seen) or beyond(seen, "h2d-blocking")
+    return of_copies + sum(beyond(seen, cause) for cause in ("sync-per-step", "loader-bound"))
+
+
+def behind_pageable_copies(seen: Seen) -> float:
+    """Of a plain step, what it would save if the host did not wait for copies to the device, all of which read pageable
+    memory, beyond the idle time right after such waits: work is queued late for small copies, too.
+
+    No more than the device waits for the host, and nothing that is due to tensors which are made on the host.
+    """
+    copies = [row for row in seen.trace.copies if row.kind == "HtoD"]
+    if not copies or any(row.pinned is not False for row in copies):
+        return 0.0
+    without, made = seen.attribution.without, "create-on-cpu-then-move"
+    save = without.get("h2d-blocking", 0.0) - max(without.get(made, 0.0), seen.lost(made))
+    return max(0.0, min(save - seen.lost("h2d-blocking"), seen.attribution.shares.host))
 
 
 def beyond(seen: Seen, cause: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import beyond
+from dynotune.doctor.bounds import behind_pageable_copies, beyond
 from dynotune.doctor.loaders import main_loader
 from dynotune.doctor.registry import Missing, rule
 from dynotune.doctor.rules.transfer import MADE, NO_WAIT, calls_per_step, is_pinned, place_of, to_device
@@ -25,8 +25,9 @@ def pin_memory_off(seen: Seen) -> Iterator[Finding]:
 
     Sees: copies from pageable memory to the device beside which nothing ran, and waits for them.
 
-    Costs: the time of these copies, less what the bus needs at least; and the waits, since CUDA returns from such a
-    copy only when it has read the memory. Copies of tensors that were made for it count for `create-on-cpu-then-move`.
+    Costs: the time of these copies, less what the bus needs at least; and the waits, with the work that is queued late
+    for them, since CUDA returns from such a copy only when it has read the memory. Copies of tensors that were made for
+    it count for `create-on-cpu-then-move`.
 
     Wrong when: the machine has no memory to spare that can be locked.
     """
@@ -37,6 +38,7 @@ def pin_memory_off(seen: Seen) -> Iterator[Finding]:
     # Where every copy is of pageable memory, that is also why the host waits for them.
     waits = [] if is_pinned(seen) else seen.losses("h2d-blocking")
     share = sum(loss.share for loss in losses) * _above_bus(seen, pageable) + sum(loss.share for loss in waits)
+    share += behind_pageable_copies(seen)
     # Pinning a tensor that is made for the copy takes as long as copying it.
     share -= beyond(seen, MADE)
     if not pageable or share < policy.LEAST_SHARE:

@@ -58,8 +58,8 @@ class Program:
     def environment(self) -> dict[str, str]:
         """Ours, without what would change how the program runs.
 
-        Python keeps the compiled form of what it imports: without it a start takes twice as long, and a budget holds
-        half as many runs.
+        Python keeps the compiled form of what it imports: without it a start can take twice as long, and a budget
+        holds fewer runs.
         """
         ours = {
             name: value for name, value in os.environ.items() if name not in ("TUNED_AS", "PYTHONDONTWRITEBYTECODE")

@@ -55,8 +55,9 @@ def test_whether_its_modules_are_there_in_compiled_form(site, tmp_path, prefix):
     assert (first["torch.bytecode"], first["torch.bytecode_writable"]) == (False, True)
     subprocess.run([sys.executable, "-m", "py_compile", str(module)], env=env, check=True)
     assert torch_build.ask(sys.executable, tmp_path, env)["torch.bytecode"] is True
-    other = env | {"PYTHONPYCACHEPREFIX": str(tmp_path / "elsewhere")}
-    assert torch_build.ask(sys.executable, tmp_path, other)["torch.bytecode"] is False
+    for elsewhere in (str(tmp_path / "elsewhere"), "from/here"):
+        other = torch_build.ask(sys.executable, tmp_path, env | {"PYTHONPYCACHEPREFIX": elsewhere})
+        assert (other["torch.bytecode"], other["torch.bytecode_writable"]) == (False, True)
 
 
 def test_cudnn_that_is_no_package_is_unknown(site, tmp_path):

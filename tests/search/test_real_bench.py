@@ -169,6 +169,44 @@ def test_what_a_run_takes_is_known_from_its_own_runs_then_from_pilots_then_from_
     assert bench.run_s(FAST | EXACT) == bench.run_s(BASELINE)
 
 
+def late(runs):
+    """A first run that takes a minute longer than later ones, until it makes its steps."""
+
+    def make(outcome):
+        runs.clock.now_s += 60.0
+        return msgspec.structs.replace(outcome, launched_s=-60.0)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("caches", "warms", "later_s"), [("warm", True, 30.0), ("warm", False, 60.0), ("cold", True, 60.0)]
+)
+def test_what_a_first_run_compiles_counts_half_for_its_arm_and_nothing_for_others(
+    runs, tmp_path, caches, warms, later_s
+):
+    request = Request(command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path, caches=caches)
+    offered = [Candidate(setting=setting, effect="exact", warms=warms) for setting in EXACT.settings]
+    bench = bench_in(tmp_path, request, candidates=offered)
+    bench.run(BASELINE, "pilot", 0)
+    alone_s = bench.run_s(BASELINE)
+    runs.instead["0002-pilot"] = late(runs)
+    bench.run(EXACT, "pilot", 0)
+    assert bench.run_s(BASELINE) == pytest.approx(alone_s)
+    assert bench.run_s(EXACT) == pytest.approx(alone_s + later_s)
+    bench.run(BASELINE, "race", 1)  # from here on the window is fixed
+    assert bench.run_s(EXACT) == pytest.approx(alone_s + later_s)
+
+
+def test_a_resumed_bench_knows_how_long_an_arm_took_to_start(bench, runs, tmp_path):
+    runs.instead["0002-pilot"] = late(runs)
+    done = [*pilots(bench, FAST), bench.run(BASELINE, "race", 1)]
+    kept = bench.add_to(study_in(tmp_path, trials=done))
+    fields = {name: getattr(kept, name) for name in ("trials", "warmup_steps", "window_steps", "run_s", "unit")}
+    again = bench_in(tmp_path, **fields)
+    assert again.run_s(BASELINE) + 25.0 < again.run_s(FAST) < again.run_s(BASELINE) + 60.0
+
+
 def test_a_small_budget_shortens_the_window_but_not_below_what_tells_something(runs, tmp_path):
     long = bench_in(tmp_path)
     runs.step_s[""] = 0.2

@@ -145,7 +145,7 @@ BYTECODE = ("torch.bytecode", "torch.bytecode_writable")
 
 def bytecode(source):
     # Whether a module that every torch imports is there compiled, and whether it could be written.
-    compiled = util.cache_from_source(source)
+    compiled = os.path.abspath(util.cache_from_source(source))
     folder = os.path.dirname(compiled)
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
@@ -159,7 +159,10 @@ def ask_torch():
         return
     folder = list(spec.submodule_search_locations)[0]
     facts["torch.folder"] = folder
-    facts.update(zip(BYTECODE, bytecode(os.path.join(folder, "_tensor.py"))))
+    try:
+        facts.update(zip(BYTECODE, bytecode(os.path.join(folder, "_tensor.py"))))
+    except (NotImplementedError, OSError) as error:
+        unknown.update(dict.fromkeys(BYTECODE, "this interpreter does not say where it keeps it: %r" % (error,)))
     version_file = Path(folder) / "version.py"
     try:
         build = literals(version_file)

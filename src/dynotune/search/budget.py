@@ -13,6 +13,7 @@ from dynotune.schema.study import Candidate, Study
 
 # Confirmation is what a tune is for: so many pairs from so many runs on.
 PAIRS_FROM_RUNS = ((12, 120), (8, 72), (6, 40), (4, 0))
+LEAST_PAIRS = PAIRS_FROM_RUNS[-1][0]
 ABLATE_SHARE = 0.27
 # The whole, each of three settings left out, and the baseline, in 2 blocks.
 LEAST_ABLATION_RUNS = 10

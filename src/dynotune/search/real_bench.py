@@ -28,8 +28,8 @@ from dynotune.search.study_window import num_ahead, study_window
 # A run that is cut short by the deadline is lost: one that is nearly done is let go on.
 GRACE_RUNS = 0.5
 GUARD_LIMIT_S = 900.0
-# Of what an arm's first run takes longer than the baseline, with caches that it finds empty, later ones take so much:
-# compiled nets started in 28 s, then in 12, beside 4 s as they were written.
+# Of what an arm's first run takes longer than the baseline, with caches that it finds empty, later ones are planned to
+# take so much: a compiled net started in 28 s and then in 12, most of them imports.
 COLD_KEPT = 0.5
 OUT_OF_TIME = "the time was up before it was done"
 
@@ -69,7 +69,7 @@ class RealBench:
         for trial in study.trials:
             if _counts(trial):
                 self._walls_s.setdefault(trial.arm, []).append(trial.wall_s)
-            elif self._is_planned and trial.arm and trial.ended == "measured":
+            elif self._is_planned and trial.arm and trial.phase == "pilot" and trial.ended == "measured":
                 self._planned_s[trial.arm] = self._once_warm_s(trial.arm, trial.wall_s, study.run_s or trial.wall_s)
         if not self._is_planned or study.objective == "time-to-first-step":
             self._keep_pilots(pilots_on_disk(folder, study.trials))

@@ -14,7 +14,7 @@ from dynotune.schema.study import Candidate, Estimate, Fate, FateKind, Study
 from dynotune.search import words
 from dynotune.search.ablation import ablate, provable
 from dynotune.search.bench import BASELINE, Bench, arm
-from dynotune.search.budget import Afforded, afforded, bound_log, to_try, worth_trying
+from dynotune.search.budget import LEAST_PAIRS, Afforded, afforded, bound_log, to_try, worth_trying
 from dynotune.search.choosing import more_pays, whole
 from dynotune.search.confirm import confirm
 from dynotune.search.fates import conclude
@@ -30,7 +30,6 @@ SCREEN_SHARE = 0.1
 JOIN_LEAVES_RUNS = 26
 # A pilot and four pairs.
 ONE_PROOF_RUNS = 9
-LEAST_PAIRS = 4
 # Times a run of the command as written: what takes less is planned for as one of its runs.
 COSTLY = 1.5
 

@@ -240,8 +240,9 @@ def bytecode_not_kept(seen: Seen) -> Iterator[Finding]:
     Sees: torch's modules are not there in compiled form, and PYTHONDONTWRITEBYTECODE is set, or where they would lie
     cannot be written to.
 
-    Costs: a second or two at each start for torch alone, several with large libraries. Each worker that is spawned, and
-    each rank, pays too. No step once it runs: of a command that was watched its severity is low.
+    Costs: seconds at each start: a small training took 8.2 s to its first step, and 3.0 s with its modules compiled.
+    Each worker that is spawned, and each rank, pays too. No step once it runs: of a command that was watched its
+    severity is low.
 
     Wrong when: the program starts once and runs for days.
     """
@@ -261,7 +262,7 @@ def bytecode_not_kept(seen: Seen) -> Iterator[Finding]:
         kind="start",
         claim="Python compiles all modules that it imports anew at each start, torch's among them.",
         share=0.0,
-        evidence=[*told(seen, name), *([] if refused else [f"{packages} cannot be written to, and nothing is there"])],
+        evidence=told(seen, name) if refused else ["they are not there, and cannot be written where they would be"],
         where=place_of(seen, name),
         remedy=f"{way}, or compile once: in an image, as it is built.",
         commands=compiles,

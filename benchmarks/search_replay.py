@@ -2,14 +2,16 @@
 
     python benchmarks/search_replay.py
 
-Commands are tables, runs take simulated seconds, the search is the shipped one. Three questions:
+Commands are tables, runs take simulated seconds, the search is the shipped one. Four questions:
 
 - regret and false wins on synthetic tables with planted interactions, failing arms and noise, against random search and
   one-at-a-time. Both keep the best mean, as common tools do, and have the very seconds that ours used;
 - the same on tables recorded on real machines (`results/tuning_tables/*.json`: every arm of a full factorial with its
   values), a run being drawn from what was recorded;
 - of tunes of 20 settings that do nothing, how many recipes contain any; and with one that helps among 19, how often it
-  is found, and how often others come along.
+  is found, and how often others come along;
+- where runs are few, and the blocks of the ablation stand for fresh pairs: whether the stated interval holds the truth,
+  and how often an idle setting comes along.
 
 A false win is a setting in the answer without which, by the table, the rest is as good or better.
 """
@@ -178,6 +180,43 @@ def one_helps(job: tuple[float, float, int]) -> tuple[tuple[float, float], Found
     return (sd, gain), Found("good=1" in found, "good=1" in answer.dropped, others, answer.stated)
 
 
+SHORT_RUNS = (15, 22, 30)
+# What helps, as logarithms of ratios; two that do nothing stand beside them.
+SHORT_GAINS = ((0.3,), (0.3, 0.2), (0.06, 0.05))
+
+
+class Short(NamedTuple):
+    """Of one short tune: which runs confirmed its recipe ("" without one), and what is true of that.
+
+    Args:
+        idle: it contains a setting that does nothing; `covers`: its interval holds the truth; `over`: by how much the
+            stated speed-up is too high, as a logarithm.
+    """
+
+    by: str
+    idle: bool = False
+    covers: bool = False
+    over: float = 0.0
+
+
+def short_tune(job: tuple[float, int, tuple[float, ...], int]) -> tuple[tuple[float, int], Short]:
+    sd, num_runs, gains, seed = job
+    candidates = [candidate(f"good{at}=1", warms=False) for at in range(len(gains))]
+    candidates += [candidate(f"idle{at}=1", warms=False) for at in range(2)]
+    table = Table({one.id: gain for one, gain in zip(candidates, gains, strict=False)})
+    np.random.default_rng([13, seed]).shuffle(candidates)
+    budget_s = num_runs * RUN_S
+    bench = SimulatedBench(table, budget_s=budget_s, noise=Noise(sd=sd), seed=seed)
+    study = search(study_of(candidates, budget_s=budget_s, seed=seed), bench, lambda study: None, Silent())
+    confirmed = study.confirmed
+    if not study.recipe or confirmed is None or confirmed.ci is None or confirmed.speedup is None:
+        return (sd, num_runs), Short("")
+    truth = math.exp(table.gain(arm(study.recipe)))
+    idle = any(setting.knob.startswith("idle") for setting in study.recipe)
+    covers = confirmed.ci[0] <= truth <= confirmed.ci[1]
+    return (sd, num_runs), Short(study.confirming, idle, covers, math.log(confirmed.speedup / truth))
+
+
 # Tables of results
 
 
@@ -257,6 +296,30 @@ def run_power(pool: multiprocessing.pool.Pool, num: int) -> list[dict[str, objec
     return rows
 
 
+def run_short(pool: multiprocessing.pool.Pool, num: int) -> list[dict[str, object]]:
+    jobs = [
+        (sd, runs, gains, seed) for sd in SDS for runs in SHORT_RUNS for gains in SHORT_GAINS for seed in range(num)
+    ]
+    counted: dict[tuple[float, int], list[Short]] = collections.defaultdict(list)
+    for key, found in pool.imap_unordered(short_tune, jobs, chunksize=8):
+        counted[key].append(found)
+    print("\nFew runs: recipes by what confirmed them")
+    print("| sd | runs | tunes | confirmed by | recipes | with an idle one | interval holds | stated too high by |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    rows: list[dict[str, object]] = []
+    for (sd, runs), those in sorted(counted.items()):
+        for by in ("ablate", "confirm"):
+            if not (found := [one for one in those if one.by == by]):
+                continue
+            idle, covers = (statistics.fmean(getattr(one, name) for one in found) for name in ("idle", "covers"))
+            over = statistics.fmean(one.over for one in found)
+            shares = f"{idle:.1%} | {covers:.1%} | {over:.1%}"
+            print(f"| {sd:.1%} | {runs} | {len(those)} | {by} | {len(found)} | {shares} |")
+            row = {"sd": sd, "runs": runs, "num": len(those), "by": by, "recipes": len(found)}
+            rows.append({**row, "any_idle": idle, "covers": covers, "over": over})
+    return rows
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num", type=int, default=100, help="synthetic tables a noise and budget")
@@ -295,6 +358,7 @@ def main() -> int:
             "recorded": run_tables(pool, replays),
             "nothing_helps": run_nothing(pool, asked.tunes),
             "one_helps": run_power(pool, asked.power),
+            "short": run_short(pool, asked.power),
         }
     if str(asked.out) != "-":
         took = {"wall_s": round(time.monotonic() - began_s, 1), "seed": asked.seed}

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.study import Estimate, Study
+from dynotune.schema.study import Ablation, Estimate, Study, Trial
 from dynotune.search.bench import Arm, arm
 from dynotune.search.budget import ToTry, afforded
 from dynotune.search.study import search
@@ -159,6 +159,59 @@ def test_the_confirmation_uses_its_own_runs_only_in_balanced_order() -> None:
     assert used == values and not used & others
     for first, second in itertools.batched(study.confirmed.pairs, 2) if hasattr(itertools, "batched") else ():
         assert first.first != second.first
+
+
+def test_where_no_fresh_pairs_fit_the_blocks_that_show_what_each_adds_confirm_the_whole() -> None:
+    table = Table({"a=1": 0.3, "b=1": 0.2})
+    candidates = [candidate("a=1", warms=False), candidate("b=1", warms=False)]
+    study = tuned(table, candidates, budget_s=150.0)
+    assert recipe(study) == {"a=1", "b=1"} and study.verdict.startswith("Proved: ")
+    assert study.confirming == "ablate" and not [trial for trial in study.trials if trial.phase == "confirm"]
+    confirmed = study.confirmed
+    assert confirmed is not None and confirmed.ci is not None and confirmed.ci[0] < math.exp(0.5) < confirmed.ci[1]
+    in_blocks = [trial for trial in study.trials if trial.phase == "ablate" and trial.arm in ("", "a=1 b=1")]
+    used = [value for pair in confirmed.pairs for value in (pair.baseline_s, pair.candidate_s)]
+    assert sorted(used) == sorted(trial.value for trial in in_blocks if trial.value)
+    for pair in confirmed.pairs:
+        runs = [trial.run for trial in in_blocks]
+        assert (pair.first == "baseline") == (runs.index(pair.baseline_run) < runs.index(pair.candidate_run))
+    assert confirmed.baseline.s_per_sample and confirmed.candidate.time_to_first_step_s
+
+
+def ablated(table: Table, *ids: str, blocks: int = 3, left_s: float = 0.0) -> Study:
+    """A search whose next thing to do is to leave each of these settings out in turn, and that has no time beyond."""
+    candidates = [candidate(id_, warms=False) for id_ in ids]
+    settings = [one.setting for one in candidates]
+    num_runs = blocks * len({arm(settings), arm([]), *(arm(settings).without(one.knob) for one in settings)})
+    budget_s = 11.0 * num_runs + left_s
+    round_ = Ablation(settings, list(ids), 1, blocks)
+    raced = [
+        Trial(arm=id_, phase="race", block=1, ended="measured", value=0.1, began_s=0.0, wall_s=0.0)
+        for id_ in ["", *ids]
+    ]
+    asked = replace(study_of(candidates, budget_s=budget_s), winner=settings, ablations=[round_], trials=raced)
+    return run(asked, table, budget_s=budget_s, noise=SOME_NOISE)[0]
+
+
+def test_what_is_left_without_one_setting_ran_in_the_blocks_too() -> None:
+    study = ablated(Table({"a=1": 0.1, "b=1": 0.08}), "a=1", "b=1", "idle=1")
+    assert recipe(study) == {"a=1", "b=1"} and study.confirming == "ablate"
+    assert study.confirmed is not None and study.confirmed.speedup == pytest.approx(math.exp(0.18), rel=0.01)
+
+
+def test_what_ran_in_no_block_is_not_proved_without_fresh_pairs() -> None:
+    study = ablated(Table({"a=1": 0.1}), "a=1", "idle=1", "idle2=1")
+    assert study.recipe == [] and "Nothing is proved" in study.verdict
+
+
+def test_settings_that_earn_their_place_in_a_whole_no_better_than_the_baseline_are_in_no_recipe() -> None:
+    table = Table({"a=1": -0.3, "b=1": -0.3}, {frozenset({"a=1", "b=1"}): 0.6})
+    assert ablated(table, "a=1", "b=1").recipe == []
+
+
+def test_where_fresh_pairs_fit_they_confirm() -> None:
+    study = ablated(Table({"a=1": 0.1, "b=1": 0.08}), "a=1", "b=1", left_s=100.0)
+    assert recipe(study) == {"a=1", "b=1"} and study.confirming == "confirm"
 
 
 def test_how_many_blocks_an_ablation_has_is_on_disk_before_its_first_run() -> None:

@@ -208,7 +208,7 @@ def medians(study: Study) -> tuple[float, float] | None:
     if not study.recipe:
         return None
     key = " ".join(str(one) for one in sorted(study.recipe, key=lambda one: one.knob))
-    runs = [trial for trial in study.trials if trial.phase == "confirm" and counts(trial)]
+    runs = [trial for trial in study.trials if trial.phase == study.confirming and counts(trial)]
     sides = [[trial.value for trial in runs if trial.arm == arm and trial.value] for arm in ("", key)]
     return (statistics.median(sides[0]), statistics.median(sides[1])) if all(sides) else None
 

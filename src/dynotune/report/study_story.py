@@ -16,6 +16,8 @@ from dynotune.schema.study import Sitting, Study
 
 __all__ = ["Headline", "headline", "machine", "pays_off", "spent_s", "stats"]
 
+PAIRS = {"confirm": "fresh pairs", "ablate": "pairs, of the blocks that show what each setting adds"}
+
 
 @dataclass(frozen=True, slots=True)
 class Headline:
@@ -40,7 +42,7 @@ def headline(study: Study) -> Headline:
     if study.recipe and confirmed is not None and confirmed.verdict == "faster" and confirmed.speedup is not None:
         rest = (
             f"{BETTER[study.objective]}: {words.interval(confirmed.ci)} at {confirmed.confidence:.0%}, "
-            f"on {confirmed.num_pairs} fresh pairs"
+            f"on {confirmed.num_pairs} {PAIRS[study.confirming]}"
         )
         return Headline(words.speedup(confirmed), rest, study.verdict, True)
     if not study.finished:

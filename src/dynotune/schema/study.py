@@ -209,8 +209,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         unit: what the value is of, in words: "s/sample".
         diagnosis: of the command as written; `after`: with the recipe's settings.
         winner: the best arm that the race and the joint race found; `recipe`: what is left after ablation, confirmed.
-        confirmed: the recipe against the baseline, on pairs that played no part in the choice; None where there was
-            no time for it, or nothing to confirm.
+        confirmed: the recipe against the baseline; None where there was no time for it, or nothing to confirm.
+            `confirming` says on which runs.
         joint: arms of several settings that the joint race ran, in order; None before it began.
         ablations: rounds of leaving settings out, in order.
         verdict: the whole in one sentence.
@@ -260,3 +260,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     finished: bool = False
     warnings: list[str] = []
     sittings: list[Sitting] = []
+
+    @property
+    def confirming(self) -> Literal["confirm", "ablate"]:
+        """The phase whose runs confirmed the recipe: `confirm`, on pairs that played no part in the choice; `ablate`
+        where the time held none, on the blocks that showed what each setting adds.
+        """
+        return "confirm" if any(trial.phase == "confirm" for trial in self.trials) else "ablate"

@@ -21,7 +21,7 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import Ablation
 from dynotune.search import layout, words
 from dynotune.search.bench import BASELINE, Arm, arm
-from dynotune.search.choosing import ENTER_P, contributions, new_arms, runs_left
+from dynotune.search.choosing import ENTER_P, contributions, pilots_to_ablate, runs_left
 from dynotune.search.fit import Fit, Gain, holm
 from dynotune.search.joining import warms
 from dynotune.search.needs import complete, dependants
@@ -100,7 +100,8 @@ def provable(search: Search, settings: list[Setting]) -> list[Setting]:
 def _planned(search: Search, settings: list[Setting]) -> layout.Layout | None:
     """None where one setting is all that is worth proving."""
     adds = [gain for setting, gain in contributions(search) if setting in settings]
-    found = layout.best(adds, fitted(search).sd, runs_left(search, arm(settings)), new_arms(search, settings))
+    num_pilots = pilots_to_ablate(search, settings)
+    found = layout.best(adds, fitted(search).sd, runs_left(search, arm(settings)), num_pilots)
     return None if found is None or not found[1].num_blocks else found[1]
 
 

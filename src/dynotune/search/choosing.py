@@ -8,7 +8,7 @@ from dynotune.schema.setting import Setting
 from dynotune.search import layout
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.fit import Gain
-from dynotune.search.joining import ARMS_A_BLOCK
+from dynotune.search.joining import ARMS_A_BLOCK, warms
 from dynotune.search.model import USUAL_RUNS, Model
 from dynotune.search.needs import complete, dependants, needed_first
 from dynotune.search.racing import added, fitted, taking_part
@@ -57,8 +57,8 @@ def more_pays(search: Search, model: Model, num_blocks: int) -> bool:
     best = [one for one in candidates if one.setting in settings]
     unknown = math.fsum(_worth_knowing(added(model, one, best)) for one in candidates)
     adds = [gain for _, gain in found]
-    num_runs, num_new = runs_left(search, arm(settings)), new_arms(search, settings)
-    now, later = (layout.best(adds, model.sd, num, num_new) for num in (num_runs, num_runs - ARMS_A_BLOCK - 2))
+    num_runs, num_pilots = runs_left(search, arm(settings)), pilots_to_ablate(search, settings)
+    now, later = (layout.best(adds, model.sd, num, num_pilots) for num in (num_runs, num_runs - ARMS_A_BLOCK - 2))
     lost = (now[0] if now is not None else 0.0) - (later[0] if later is not None else 0.0)
     return unknown / (num_blocks + 1) > lost
 
@@ -69,9 +69,15 @@ def runs_left(search: Search, whole: Arm) -> int:
     return int(search.bench.left_s() / (SLACK * run_s)) if run_s > 0 else MOST_RUNS
 
 
-def new_arms(search: Search, settings: list[Setting]) -> int:
-    """Whether arms of these settings need a pilot each."""
-    return int(any(one.warms for one in search.study.candidates if one.setting in settings))
+def pilots_to_ablate(search: Search, settings: list[Setting]) -> list[int]:
+    """How many arms of an ablation need a pilot: of one of the first setting, of one of the first two, and so on."""
+    return [_num_pilots(search, settings[:num]) for num in range(1, len(settings) + 1)]
+
+
+def _num_pilots(search: Search, settings: list[Setting]) -> int:
+    whole = arm(settings)
+    arms = {whole.key: whole} | {one.key: one for one in (whole.without(setting.knob) for setting in settings)}
+    return sum(warms(search, one) and not search.piloted(key) for key, one in arms.items())
 
 
 def _worth_knowing(gain: Gain) -> float:

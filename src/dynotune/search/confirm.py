@@ -1,8 +1,15 @@
-"""What is left, against the baseline, on pairs that played no part in any choice; judged as `compare` judges."""
+"""What is left, against the baseline, on pairs that played no part in any choice; judged as `compare` judges.
+
+Where the time left holds no such pairs, the blocks of the ablation answer: the baseline ran in them, and what was to be
+left out in turn was fixed before the first. Which arm is left they decided themselves, so each arm of theirs has its
+share of the level.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -13,6 +20,8 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import Trial
 from dynotune.search import words
 from dynotune.search.bench import BASELINE, Arm, arm
+from dynotune.search.fit import Fit, counts, value_of
+from dynotune.search.layout import of_one_arm
 from dynotune.search.running import OutOfTime, Search
 
 PAST_DEADLINE = "The budget is used up."
@@ -27,9 +36,11 @@ def confirm(search: Search, settings: list[Setting]) -> Comparison | None:
     comparison = search.study.confirmed
     if comparison is None:
         failed = search.check(candidate)
-        max_pairs = affordable_pairs(search, candidate)
-        if failed is not None or max_pairs is None:
+        if failed is not None:
             return None
+        max_pairs = affordable_pairs(search, candidate)
+        if max_pairs is None:
+            return _by_ablation(search, candidate)
         comparison = _begin(search, candidate, max_pairs)
     while comparison.verdict is None:
         judgement = _judge(comparison)
@@ -51,9 +62,47 @@ def affordable_pairs(search: Search, candidate: Arm) -> int | None:
     return next((pairs for pairs in reversed(LOOKS) if pairs * pair_s <= search.bench.left_s()), None)
 
 
+def _by_ablation(search: Search, candidate: Arm) -> Comparison | None:
+    """What its blocks say of an arm that ran in them; None unless that is better than the baseline."""
+    trials = search.trials("ablate")
+    arms = {trial.arm for trial in trials} - {BASELINE.key}
+    gain = Fit(trials).gain(candidate.key) if candidate.key in arms else None
+    if gain is None or gain.p > (level := of_one_arm(len(arms))):
+        return None
+    search.watcher.say("No fresh pairs fit into the time left; the blocks that showed what each adds stand for them.")
+    ci = math.exp(gain.lower(level)), math.exp(gain.upper(level))
+    pairs = _pairs_of_blocks(trials, candidate)
+    judgement = Judgement(verdict="faster", finished=True, speedup=gain.speedup, ci=ci, num_pairs=len(pairs))
+    comparison = replace(_comparison(search, candidate, len(pairs)), pairs=pairs)
+    comparison = _conclude(search, comparison, judgement)
+    search.update(confirmed=comparison)
+    return comparison
+
+
+def _pairs_of_blocks(trials: Sequence[Trial], candidate: Arm) -> list[Pair]:
+    """The baseline and the arm of each block in which both were measured."""
+    pairs = []
+    for block in dict.fromkeys(trial.block for trial in trials):
+        ran = {trial.arm: trial for trial in trials if trial.block == block and counts(trial)}
+        baseline, other = ran.get(BASELINE.key), ran.get(candidate.key)
+        if baseline is not None and other is not None:
+            first: ArmName = "baseline" if trials.index(baseline) < trials.index(other) else "candidate"
+            pairs.append(_pair_of(first, baseline, other))
+    return pairs
+
+
 def _begin(search: Search, candidate: Arm, max_pairs: int) -> Comparison:
+    comparison = _comparison(search, candidate, max_pairs)
+    search.update(confirmed=comparison)
+    search.watcher.say(
+        f"Confirming {words.names(list(map(str, candidate.settings)))} on up to {max_pairs} fresh pairs."
+    )
+    return comparison
+
+
+def _comparison(search: Search, candidate: Arm, max_pairs: int) -> Comparison:
     study = search.study
-    comparison = Comparison(
+    return Comparison(
         id=study.id,
         command=study.command,
         settings=list(candidate.settings),
@@ -74,11 +123,6 @@ def _begin(search: Search, candidate: Arm, max_pairs: int) -> Comparison:
         sandbox=study.sandbox,
         facts=study.facts,
     )
-    search.update(confirmed=comparison)
-    search.watcher.say(
-        f"Confirming {words.names(list(map(str, candidate.settings)))} on up to {max_pairs} fresh pairs."
-    )
-    return comparison
 
 
 def _judge(comparison: Comparison) -> Judgement:
@@ -104,15 +148,11 @@ def _pair(search: Search, comparison: Comparison, candidate: Arm) -> Comparison:
     void = "; ".join(dict.fromkeys(trial.void for trial in ran.values() if trial.void))
     if void:
         return replace(comparison, voided=[*comparison.voided, Voided(block, void)])
-    pair = Pair(
-        first, _value(ran["baseline"]), _value(ran["candidate"]), ran["baseline"].run, ran["candidate"].run
-    )  # fmt: skip
-    return replace(comparison, pairs=[*comparison.pairs, pair])
+    return replace(comparison, pairs=[*comparison.pairs, _pair_of(first, ran["baseline"], ran["candidate"])])
 
 
-def _value(trial: Trial) -> float:
-    assert trial.value is not None
-    return trial.value
+def _pair_of(first: ArmName, baseline: Trial, candidate: Trial) -> Pair:
+    return Pair(first, value_of(baseline), value_of(candidate), baseline.run, candidate.run)
 
 
 def _conclude(search: Search, comparison: Comparison, judgement: Judgement) -> Comparison:
@@ -133,7 +173,7 @@ def _conclude(search: Search, comparison: Comparison, judgement: Judgement) -> C
 
 def _summary(search: Search, comparison: Comparison, name: ArmName, key: str) -> ArmSummary:
     values = [pair.baseline_s if name == "baseline" else pair.candidate_s for pair in comparison.pairs]
-    starts = [trial.time_to_first_step_s for trial in search.trials("confirm") if trial.arm == key]
+    starts = [trial.time_to_first_step_s for trial in search.trials(search.study.confirming) if trial.arm == key]
     first_steps = [start for start in starts if start is not None]
     start_s = statistics.median(first_steps) if first_steps else None
     if not values:

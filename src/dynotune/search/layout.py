@@ -23,11 +23,14 @@ MOST_BLOCKS = 10
 LEAST_DF = 3
 # Runs stall and have tails: the spread seen is taken for so much larger.
 CAUTION = 1.2
+# Estimates of what was picked are too high. That costs most where all is lost if two settings go.
+ALL_OR_NOTHING = 0.85
 
 
 class Layout(NamedTuple):
     """Args:
-    num_settings: of the strongest; `num_blocks`: of ablation, 0 where there is one setting; `num_pairs`: to confirm.
+    num_settings: of the strongest; `num_blocks`: of ablation, 0 where there is one setting; `num_pairs`: to confirm,
+        0 where the blocks of the ablation do that, too.
     """
 
     num_settings: int
@@ -35,27 +38,27 @@ class Layout(NamedTuple):
     num_pairs: int
 
 
-def best(adds: Sequence[Gain], sd: float, num_runs: int, num_new: int) -> tuple[float, Layout] | None:
+def best(adds: Sequence[Gain], sd: float, num_runs: int, num_pilots: Sequence[int]) -> tuple[float, Layout] | None:
     """The most promising layout, and what it promises: the expected proved gain, as the logarithm of a ratio.
 
     Args:
         adds: what each setting adds to the rest, the largest first.
         sd: of the logarithm of one run's value.
         num_runs: that the time left affords.
-        num_new: pilots that an arm with one setting less may need: 1, or 0.
+        num_pilots: that the arms of an ablation need, of the first setting, of the first two, and so on.
     """
     found: tuple[float, Layout] | None = None
     for num_settings in range(1, len(adds) + 1):
         for num_blocks in _blocks(num_settings):
-            ablation = num_blocks * (num_settings + 2) + num_new * (num_settings + 1) if num_blocks else 0
-            for num_pairs in LOOKS:
-                if ablation + 2 * num_pairs > num_runs:
-                    continue
-                layout = Layout(num_settings, num_blocks, num_pairs)
-                promise = _promise(adds[:num_settings], CAUTION * sd, layout)
-                # Of two that promise about the same, the cheaper one came first.
-                if found is None or promise > found[0] * 1.02:
-                    found = promise, layout
+            ablation = num_blocks * (num_settings + 2) + num_pilots[num_settings - 1] if num_blocks else 0
+            num_pairs = next((pairs for pairs in reversed(LOOKS) if ablation + 2 * pairs <= num_runs), 0)
+            if ablation > num_runs or not (num_blocks or num_pairs):
+                continue
+            layout = Layout(num_settings, num_blocks, num_pairs)
+            promise = _promise(adds[:num_settings], CAUTION * sd, layout)
+            # Of two that promise about the same, the cheaper one came first.
+            if found is None or promise > found[0] * 1.02:
+                found = promise, layout
     return found
 
 
@@ -67,16 +70,36 @@ def _blocks(num_settings: int) -> Sequence[int]:
 
 def _promise(adds: Sequence[Gain], sd: float, layout: Layout) -> float:
     """Expected gain that is proved."""
-    kept = [gain.log for gain in adds]
+    stay = [1.0] * len(adds)
     if layout.num_blocks:
         df = (layout.num_blocks - 1) * (layout.num_settings + 1)
         se = sd * math.sqrt(2 / layout.num_blocks)
         critical = _t(ERROR / layout.num_settings, df)
-        kept = [gain.log * _passes(gain.log, critical * se, math.hypot(se, gain.se)) for gain in adds]
-    total = math.fsum(kept)
-    se = sd * math.sqrt(2 / layout.num_pairs)
+        stay = [_passes(gain.log, critical * se, math.hypot(se, gain.se)) for gain in adds]
+    logs = [gain.log for gain in adds]
     unsure = math.sqrt(math.fsum(gain.se**2 for gain in adds))
-    return total * _passes(total, _confirm_t(layout.num_pairs) * se, math.hypot(se, unsure))
+    if layout.num_pairs:
+        kept = math.fsum(log * passes for log, passes in zip(logs, stay, strict=True))
+        critical, se = _confirm_t(layout.num_pairs), sd * math.sqrt(2 / layout.num_pairs)
+    else:
+        kept = _of_arms_that_ran(logs, stay)
+        critical = _t(of_one_arm(layout.num_settings + 1), df)
+    total = math.fsum(logs)
+    return kept * _passes(total, critical * se, math.hypot(se, unsure))
+
+
+def of_one_arm(num_arms: int) -> float:
+    """The one-sided level at which each of so many arms may be better than the baseline by chance."""
+    return (1 - CONFIDENCE) / 2 / num_arms
+
+
+def _of_arms_that_ran(logs: Sequence[float], stay: Sequence[float]) -> float:
+    """Expected gain of what stays, if that is the whole or the whole without one setting; of other arms none ran."""
+    total, all_stay = math.fsum(logs), math.prod(stay)
+    without_one = 0.0
+    for at, (log, passes) in enumerate(zip(logs, stay, strict=True)):
+        without_one += (1 - passes) * math.prod([*stay[:at], *stay[at + 1 :]]) * (total - log)
+    return ALL_OR_NOTHING * (all_stay * total + without_one)
 
 
 @functools.cache

@@ -41,7 +41,7 @@ def paid_off(folder: Path, study: Study) -> PaysOff | None:
 def _runs(folder: Path, study: Study, key: str) -> list[MeasuredRun]:
     found = []
     for trial in study.trials:
-        if (trial.arm, trial.phase, trial.ended) != (key, "confirm", "measured") or trial.void:
+        if (trial.arm, trial.phase, trial.ended) != (key, study.confirming, "measured") or trial.void:
             continue
         try:
             found.append(read_run(folder / trial.run))

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,19 +167,28 @@ def tuned(words: Sequence[str], program: Program, folder: Path, setup: Setup, li
                     kept.write_bytes(file.read_bytes())
         found = json.loads(study.read_text())
         text = recipe.read_text() if recipe.is_file() else ""
+    proved = tomllib.loads(text) if text else None
     command = shlex.join(["dynotune", *words, "--", *spelled(program.command(setup.device))])
-    return {"command": command, **of_study(found), "recipe_toml": without_places(text)}
+    return {"command": command, **of_study(found, proved), "recipe_toml": without_places(text)}
 
 
-def of_study(study: Row) -> Row:
-    """What a result keeps of it."""
+def of_study(study: Row, proved: Row | None) -> Row:
+    """What a result keeps of it.
+
+    Args:
+        proved: its recipe, which holds that of the study that it began from, too; None without one.
+    """
     confirmed = study["confirmed"] or {}
+    head = proved["recipe"] if proved else {}
+    chosen = proved["settings"] if proved else {}
+    began_from = study["began_from"] or {"settings": []}
     diagnosis = study["diagnosis"]
     return {
         "verdict": study["verdict"],
-        "recipe": [_text(setting) for setting in study["recipe"] or []],
-        "stated": confirmed.get("speedup") if study["recipe"] else None,
-        "ci": confirmed.get("ci") if study["recipe"] else None,
+        "recipe": [_text({"knob": knob, "value": value}) for knob, value in sorted(chosen.items())],
+        "began_from": [_text(setting) for setting in began_from["settings"]],
+        "stated": head.get("speedup"),
+        "ci": head.get("ci"),
         "num_pairs": confirmed.get("num_pairs", 0),
         "budget_s": study["budget_s"],
         "run_s": study["run_s"],

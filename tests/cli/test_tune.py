@@ -12,6 +12,7 @@ from dynotune import cli
 from dynotune.cli import tune as tuning
 from dynotune.measure.protocol import Interrupted
 from dynotune.schema import document
+from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study
 from dynotune.search import tune as studies
@@ -192,3 +193,109 @@ def _changed(folder, study):
 
     runs = [document.read(folder / trial.run / "run.json", Run) for trial in study.trials]
     return {name for run in runs for name in run.changed_files}
+
+
+# On top of a recipe
+
+RECIPE = '[recipe]\nschema = "dynotune.recipe/1"\nspeedup = 2.0\nci = [1.9, 2.1]\n[settings]\n"env.A" = "1"\n'
+
+
+def test_a_recipe_is_begun_from(asked, tmp_path):
+    (tmp_path / "first.toml").write_text(RECIPE)
+    assert dynotune("--recipe", "first.toml", *COMMAND) == 0
+    began_from = asked.request.began_from
+    assert (began_from.file, began_from.settings) == (str(tmp_path / "first.toml"), [Setting("env.A", "1")])
+    assert began_from.recipe.recipe.speedup == 2.0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "No such file"),
+        ("[recipe]\nschema = 1", "first.toml"),
+        ('[recipe]\nschema = "dynotune.recipe/1"\n', "no settings to begin from"),
+        (RECIPE.replace("env.A", "no.such.knob"), "no.such.knob"),
+        (RECIPE.replace("env.A", "env.LD_PRELOAD"), "foreign code"),
+    ],
+)
+def test_what_cannot_be_begun_from_is_refused_before_anything_runs(asked, tmp_path, capsys, text, said):
+    if text is not None:
+        (tmp_path / "first.toml").write_text(text)
+    assert dynotune("--recipe", "first.toml", *COMMAND) in (2, 3)
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not hasattr(asked, "request")
+
+
+def test_a_study_that_goes_on_has_the_recipe_that_it_began_from(asked, tmp_path, capsys):
+    (tmp_path / "first.toml").write_text(RECIPE)
+    assert dynotune("--resume", "s", "--recipe", "first.toml") == 2
+    assert "no --recipe" in capsys.readouterr().err
+
+
+@pytest.fixture
+def then(proved, monkeypatch):
+    """Studies that come of a sequel, each from the one before; an error in their place is raised."""
+    then: list[Study | BaseException] = []
+    proved.seen = []
+
+    def sequel(folder, study, run, watcher):
+        proved.seen.append((folder, study.id))
+        if not then:
+            return None
+        further = then.pop(0)
+        if isinstance(further, BaseException):
+            raise further
+        folder = proved.kept.parent / further.id
+        folder.mkdir()
+        (folder / "report.html").write_text(f"<p>{further.id}</p>")
+        if further.recipe:
+            (folder / "recipe.toml").write_text(further.id)
+        return folder, further
+
+    monkeypatch.setattr(studies, "sequel", sequel)
+    return then
+
+
+def further(study, id_, *settings):
+    return replace(study, id=id_, recipe=list(settings), verdict=f"Verdict of {id_}.")
+
+
+def test_while_something_is_proved_it_goes_on_from_there_and_the_last_recipe_is_kept(then, proved, tmp_path, capsys):
+    then += [further(proved.study, "t", Setting("env.B", "1")), further(proved.study, "u")]
+    assert dynotune("--report", "r.html", "--json", "out.json", *COMMAND) == 0
+    assert [id_ for _, id_ in proved.seen] == ["s", "t"]
+    assert (tmp_path / "recipe.toml").read_text() == "t"
+    assert (tmp_path / "r.html").read_text() == "<p>t</p>"
+    assert document.read(tmp_path / "out.json", Study).id == "t"
+    out = capsys.readouterr().out
+    assert out.index("Verdict of t.") < out.index("Verdict of u.")
+
+
+def test_a_foreign_recipe_is_left_by_sequels_too(then, proved, tmp_path):
+    (tmp_path / "recipe.toml").write_text("old")
+    then += [further(proved.study, "t", Setting("env.B", "1"))]
+    assert dynotune(*COMMAND) == 0
+    assert (tmp_path / "recipe.toml").read_text() == "old"
+
+
+def test_a_recipe_stands_whatever_comes_of_going_on(then, proved, tmp_path, capsys):
+    then.append(CannotRunHere("The GPU is lost."))
+    assert dynotune("--json", "out.json", *COMMAND) == 0
+    assert "on top of this recipe: The GPU is lost." in " ".join(capsys.readouterr().err.split())
+    assert (tmp_path / "recipe.toml").read_text() == "new"
+    assert document.read(tmp_path / "out.json", Study).id == "s"
+
+
+def test_an_interrupted_sequel_says_how_to_go_on_and_keeps_what_was_proved(then, proved, tmp_path, capsys):
+    then.append(Interrupted(Path("/a folder/t")))
+    assert dynotune("--json", "-", *COMMAND) == 130
+    out, err = capsys.readouterr()
+    assert "dynotune tune --resume '/a folder/t'" in err
+    assert document.decode(out.encode(), Study, name="stdout").id == "s"
+    assert (tmp_path / "recipe.toml").read_text() == "new"
+
+
+def test_one_that_goes_on_after_a_pause_is_not_followed(then, proved):
+    document.write(proved.kept / "study.json", proved.study)
+    assert dynotune("--resume", "s") == 0
+    assert proved.seen == []

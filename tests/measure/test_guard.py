@@ -133,6 +133,18 @@ def test_what_the_baseline_computes_serves_several_arms(runs, ask, tmp_path):
     assert runs.names == ["guard-1"]
 
 
+def test_what_the_baseline_has_the_arm_has_too(runs, tmp_path):
+    against = [knobs.parse(text) for text in ("optimizer.fused=true", "loader.num_workers=2")]
+    request = Request(command=["train"], settings=[], against=against, cwd=tmp_path, env={}, base=tmp_path)
+    arm_of = [knobs.parse("precision.autocast=bf16"), knobs.parse("optimizer.fused=false")]
+    assert guard(request, arm_of, folder=tmp_path, facts={}).ok
+    (first, base, _), (second, both, _) = runs.asked[:2]
+    assert (first, base) == ("baseline", ["optimizer.fused=true", "loader.num_workers=2"])
+    assert (second, both) == (
+        "candidate", ["optimizer.fused=false", "loader.num_workers=2", "precision.autocast=bf16"],
+    )  # fmt: skip
+
+
 def test_an_arm_that_drifts_is_held_against_the_baseline_with_nudged_weights(ask, runs):
     runs.losses["guard"] = [value * (1.0 if at < 6 else 1.3) for at, value in enumerate(FALLING)]
     assert not ask("precision.autocast=bf16").ok

@@ -15,9 +15,11 @@ from dynotune.schema.diagnosis import Diagnosis, Finding, NotKnown
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Effect
 from dynotune.schema.observation import Shares, Timing
+from dynotune.schema.recipe import SCHEMA, Header, Recipe
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import (
+    Beginning,
     Candidate,
     Ended,
     Estimate,
@@ -376,6 +378,14 @@ def rich(**changes: Any) -> Study:
 
 def _guarded(arm: str, *, ok: bool = True, **figures: float) -> Guarded:
     return Guarded(arm=arm, what="losses", num_values=20, ok=ok, **figures)
+
+
+def on_top() -> Study:
+    """One that began from a recipe, proved something on top of it, and knows what may come next."""
+    base = [Setting("cudnn.benchmark", True)]
+    recipe = Recipe(Header(schema=SCHEMA, speedup=1.2, ci=(1.1, 1.3)), {"cudnn.benchmark": True})
+    then = [Candidate(setting=Setting("compile.mode", "default"), effect="numerics", why=["launch-bound"])]
+    return rich(began_from=Beginning("/runs/a study/recipe.toml", recipe, base), then=then)
 
 
 def empty(**changes: Any) -> Study:

@@ -20,7 +20,14 @@ from . import studies
 HOSTILE = (
     "</script><script>alert(1)</script><img src=//evil.example/x onerror=alert(1)>\"'&<!--{{7*7}}\x1b[31m\u202e\x00]]>"
 )
-DEGENERATE = [studies.empty, studies.unfinished, studies.only_failures, studies.one_candidate, studies.large]
+DEGENERATE = [
+    studies.on_top,
+    studies.empty,
+    studies.unfinished,
+    studies.only_failures,
+    studies.one_candidate,
+    studies.large,
+]
 # Strings that say what kind of thing another is: no other value of theirs is read.
 KINDS = re.compile(r"dynotune\.|limit$|timing$|shares$|unknown$|[A-Za-z0-9-]{0,20}$")
 
@@ -114,6 +121,15 @@ def test_pairs_that_are_not_fresh_are_not_called_so():
     assert "2.27× to 2.35× at 95%, on 8 fresh pairs" not in text
 
 
+def test_what_it_began_from_is_told_and_nothing_is_called_as_written(light):
+    text = Reading(page(studies.on_top())).text
+    assert "on 8 fresh pairs, on top of recipe.toml" in text
+    assert "/runs/a study/recipe.toml: cudnn.benchmark=true" in text
+    assert "against the command as begun" in text and "as written" not in text
+    nothing = msgspec.structs.replace(studies.on_top(), recipe=[], confirmed=None)
+    assert "no setting earned a place on top of recipe.toml, which stands" in Reading(page(nothing)).text
+
+
 def test_every_part_of_the_story_is_told(light):
     reading = Reading(page(studies.rich(), recipe='[settings]\n"loader.num_workers" = 8\n'))
     headings = ("What each is worth in the whole", "Settings together", "Bounds and what was measured", "Confirmation")
@@ -147,7 +163,7 @@ def test_a_page_is_made_of_what_there_is(made, light):
     reading = Reading(page(made()))
     assert reading.tags.count("h1") == 1
     assert not {"nan", "inf", "Unknown(reason"} & set(reading.text.split())
-    assert "the command as written" in reading.text or "None was tried yet." in reading.text
+    assert f"the command {made().begun}" in reading.text or "None was tried yet." in reading.text
 
 
 def test_a_study_that_is_not_finished_says_so_and_how_to_go_on(light):

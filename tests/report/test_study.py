@@ -16,7 +16,15 @@ from dynotune.schema.study import Candidate, Estimate, Study
 from . import studies
 from .test_html import hostile
 
-EVERY = [studies.rich, studies.empty, studies.unfinished, studies.only_failures, studies.one_candidate, studies.large]
+EVERY = [
+    studies.rich,
+    studies.on_top,
+    studies.empty,
+    studies.unfinished,
+    studies.only_failures,
+    studies.one_candidate,
+    studies.large,
+]
 # A terminal of a common size, somewhat enlarged.
 ONE_SCREEN = 55
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dynotune.report import plots
 from dynotune.report.plot_axes import ratio_axis
@@ -226,7 +227,7 @@ def test_no_figure_holds_a_number_that_json_has_not(speedups):
 
 
 def test_bars_before_and_after_are_of_one_scale():
-    figure = plots.shares(studies.diagnosis(), studies.after())
+    figure = plots.shares(studies.rich())
     assert figure is not None
     totals = [sum(trace["x"][side] for trace in figure["data"]) for side in (0, 1)]
     assert totals == pytest.approx([83.97, 36.35], rel=1e-3)
@@ -235,7 +236,8 @@ def test_bars_before_and_after_are_of_one_scale():
 def test_without_times_the_bars_are_parts_of_a_hundred():
     from dynotune.schema.facts import Unknown
 
-    figure = plots.shares(studies.diagnosis(steps=Unknown("none was seen")), Unknown("not yet made"))
+    untimed = studies.diagnosis(steps=Unknown("none was seen"))
+    figure = plots.shares(replace(studies.rich(), diagnosis=untimed, after=Unknown("not yet made")))
     assert figure is not None
     assert sum(trace["x"][0] for trace in figure["data"]) == pytest.approx(100)
     assert figure["layout"]["xaxis"]["ticksuffix"] == "%"
@@ -247,3 +249,15 @@ def test_voids_and_failures_have_marks_of_their_own_on_the_timeline():
     marks = {trace["marker"]["symbol"]: len(trace["y"]) for trace in figure["data"] if trace["type"] == "scatter"}
     assert marks == {"circle-open": 1, "x-thin-open": 4}
     assert [row["text"] for row in figure["rows"]] == ["pilots", "race", "joint race", "ablation", "confirmation"]
+
+
+def test_commands_of_a_study_that_began_from_a_recipe_have_its_settings():
+    study = studies.on_top()
+    lines = {one.what: one.line for one in [*repeats(study, recipe="new.toml"), *compares(study)]}
+    assert "--recipe '/runs/a study/recipe.toml'" in lines["Tune again"]
+    assert "--recipe new.toml" in lines["Go on from the recipe"]
+    compared = [line for line in lines.values() if " compare " in line]
+    assert compared and all(
+        "compare cudnn.benchmark=true" in line and "--against cudnn.benchmark=true" in line for line in compared
+    )
+    assert "Go on from the recipe" not in {one.what for one in repeats(studies.rich())}

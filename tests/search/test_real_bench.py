@@ -12,9 +12,10 @@ from dynotune.measure.pilot import Window
 from dynotune.measure.request import Request
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
+from dynotune.schema.recipe import Header, Recipe
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Candidate, Guarded, Study
+from dynotune.schema.study import Beginning, Candidate, Guarded, Study
 from dynotune.search import failures, guarding, real_bench
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.real_bench import RealBench
@@ -386,6 +387,19 @@ def test_an_interruption_is_nobodys_answer(bench, runs):
     runs.instead["0003-race"] = raises(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         bench.run(FAST, "race", 1)
+
+
+# What all runs have
+
+
+def test_arms_come_on_top_of_what_all_runs_have(runs, tmp_path):
+    base = [*EXACT.settings, *SLOW.settings]
+    began_from = Beginning("recipe.toml", Recipe(Header(schema="")), base)
+    bench = bench_in(tmp_path, began_from=began_from)
+    runs.step_s |= {arm([*EXACT.settings, *one.settings]).key: 0.02 for one in (SLOW, FAST)}
+    trials = pilots(bench, FAST)
+    assert [trial.arm for trial in trials] == ["", FAST.key]
+    assert [key for key, *_ in runs.launched] == [arm([*EXACT.settings, *one.settings]).key for one in (SLOW, FAST)]
 
 
 # The guard

@@ -13,7 +13,7 @@ from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.recipe import Header, Proof, Recipe
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Candidate, Estimate, Sitting, Study
+from dynotune.schema.study import Beginning, Candidate, Estimate, Sitting, Study
 from dynotune.search import recipe as search
 from dynotune.search.bench import arm
 from dynotune.search.verify import judge
@@ -98,6 +98,52 @@ def test_an_ablation_that_was_written_the_other_way_round_is_turned():
     (proof, _) = search.of(study(recipe=[WORKERS, SPACED], estimates=[turned])).proof
     assert proof.speedup == pytest.approx(2.0)
     assert proof.ci == pytest.approx((2 / 1.1, 2 * 1.1))
+
+
+def on_top(first: Header, *settings, proof=(), **changes):
+    """A study that began from a recipe of these settings, and proved PINNED on top."""
+    began_from = Beginning("first.toml", Recipe(first, proof=list(proof)), list(settings))
+    return study(recipe=[PINNED], winner=[PINNED], began_from=began_from, **changes)
+
+
+def test_a_recipe_that_went_on_from_another_holds_both_and_the_gain_of_both():
+    first = Header(schema=recipes.SCHEMA, speedup=2.0, ci=(1.9, 2.1), num_pairs=4)
+    known = Proof("env.A", 2.0, (1.9, 2.1), 4, "exact", value="x y")
+    recipe = search.of(on_top(first, SPACED, proof=[known]))
+    assert recipe.settings == {"env.A": "x y", "loader.pin_memory": True}
+    assert recipe.recipe.speedup == pytest.approx(2.84) and recipe.recipe.num_pairs is None
+    low, high = recipe.recipe.ci
+    # Wider than either by itself, narrower than both ends at once.
+    assert 1.9 * 1.38 < low < 2.84 * 1.9 / 2 and 2.84 * 2.1 / 2 < high < 2.1 * 1.47
+    assert recipe.proof == [known, Proof("loader.pin_memory", 1.42, (1.38, 1.47), 8, "exact", "ablation", True)]
+
+
+def test_another_value_of_a_setting_that_it_began_from_takes_its_place():
+    first = Header(schema=recipes.SCHEMA, speedup=2.0, ci=(1.9, 2.1))
+    known = Proof("loader.pin_memory", 2.0, (1.9, 2.1), 4, "exact", value=False)
+    recipe = search.of(on_top(first, Setting("loader.pin_memory", False), proof=[known]))
+    assert recipe.settings == {"loader.pin_memory": True}
+    assert [proof.value for proof in recipe.proof] == [True]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"speedup": None}, {"ci": None}, {"objective": "memory"}, {"speedup": 1e300, "ci": (1e-300, 1e305)}],
+)
+def test_what_the_first_recipe_does_not_state_the_second_does_not_either(changes, tmp_path):
+    first = Header(**({"schema": recipes.SCHEMA, "speedup": 2.0, "ci": (1.9, 2.1)} | changes))
+    recipe = search.of(on_top(first, SPACED))
+    assert (recipe.recipe.speedup, recipe.recipe.ci, recipe.recipe.num_pairs) == (None, None, None)
+    recipes.write(tmp_path / "recipe.toml", recipe)
+    assert recipes.read(tmp_path / "recipe.toml").settings == recipe.settings
+
+
+@given(st.floats(1.01, 9), st.floats(1.01, 9), st.floats(1.001, 2), st.floats(1.001, 2))
+def test_the_interval_of_both_gains_holds_their_product(one, other, widely, more_widely):
+    first = Header(schema=recipes.SCHEMA, speedup=one, ci=(one / widely, one * more_widely))
+    confirmed = compared(speedup=other, ci=(other / more_widely, other * widely))
+    head = search.of(on_top(first, SPACED, confirmed=confirmed)).recipe
+    assert head.speedup == pytest.approx(one * other) and head.ci[0] <= head.speedup <= head.ci[1]
 
 
 @pytest.mark.parametrize(

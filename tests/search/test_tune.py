@@ -13,12 +13,13 @@ from dynotune.report.study_story import spent_s
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis, Finding
-from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
+from dynotune.schema.errors import CannotRunHere, DynotuneError, RecordError, UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation
+from dynotune.schema.recipe import SCHEMA, Header, Recipe
 from dynotune.schema.recipe import read as read_recipe
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Sitting, Study, Trial
+from dynotune.schema.study import Beginning, Fate, Sitting, Study, Trial
 from dynotune.search import results
 from dynotune.search import tune as studies
 from dynotune.search.tune import TuneRequest
@@ -270,3 +271,112 @@ def test_a_budget_that_the_diagnosis_alone_uses_up_is_what_the_error_names(world
     with pytest.raises(CannotRunHere) as caught:
         begin(tmp_path, budget_s=600.0)
     assert caught.value.hint == "Give more with --timeout."
+
+
+# On top of a recipe
+
+
+TWO, BF16 = Setting("loader.num_workers", 2), Setting("precision.autocast", "bf16")
+HIGH = Setting("matmul.fp32_precision", "high")
+
+
+def sequel(tmp_path, folder, study, **run):
+    return studies.sequel(folder, study, replace(request_in(tmp_path).run, **run), Watcher())
+
+
+@pytest.fixture
+def then(world, monkeypatch):
+    """Findings of the command with the recipe: `then.findings`."""
+    then = SimpleNamespace(findings=[finding(FOUR), finding(BF16)])
+    conclude = studies.conclude
+
+    def concluded(observation, **beside):
+        found = conclude(observation, **beside)
+        return replace(found, findings=then.findings) if world.diagnosed[-1] else found
+
+    monkeypatch.setattr(studies, "conclude", concluded)
+    return then
+
+
+def test_what_the_diagnosis_with_the_recipe_names_besides_is_to_be_tried_then(world, then, tmp_path):
+    then.findings = [finding(FOUR, TWO), finding(BF16, HIGH)]
+    world.search = lambda study, save: replace(
+        proves(study, save),
+        winner=[FOUR, Setting("host.num_threads", 2)],
+        fates={str(HIGH): Fate("wrong-results", "They differ.")},
+    )
+    _, study = begin(tmp_path, allow=["numerics"])
+    tried = {candidate.setting for candidate in study.then}
+    assert BF16 in tried and TWO in tried
+    assert not tried & {FOUR, HIGH}
+
+
+def test_a_sequel_begins_from_the_recipe_in_the_time_that_is_left(world, then, tmp_path):
+    world.search = proves
+    folder, study = begin(tmp_path, 2000.0, allow=["numerics"], also=["env.A=1"])
+    study = replace(study, run_s=10.0, window_steps=99)
+    seen = []
+
+    def on_top(study, save):
+        seen.append(study)
+        confirmed = proves(study, save).confirmed
+        return replace(study, recipe=[BF16], confirmed=confirmed, verdict="More.", finished=True)
+
+    world.search = on_top
+    further, after = sequel(tmp_path, folder, study, warmup_steps=7)
+    (begun,) = seen
+    assert (begun.base, begun.diagnosis) == ([FOUR], study.after)
+    assert [candidate.setting for candidate in begun.candidates] == [BF16]
+    assert begun.budget_s == pytest.approx(2000.0, abs=20) and begun.also == ["env.A=1"]
+    # A window of as many steps would be shorter now.
+    assert (begun.warmup_steps, begun.window_steps) == (7, None)
+    # The diagnosis with the recipe is made once, then that with both.
+    assert world.diagnosed == [[], [FOUR], [FOUR, BF16]]
+    assert read_recipe(further / results.RECIPE).settings == {"loader.num_workers": 4, "precision.autocast": "bf16"}
+    assert read_recipe(further / results.RECIPE).recipe.speedup == pytest.approx(1.5 * 1.5)
+    assert after == document.read(further / studies.FILE, Study)
+    assert read_recipe(folder / results.RECIPE).settings == {"loader.num_workers": 4}
+
+
+def test_an_interrupted_sequel_goes_on_from_its_recipe(world, then, tmp_path):
+    world.search = proves
+    folder, study = begin(tmp_path, 2000.0, allow=["numerics"])
+
+    def stop(study, save):
+        raise KeyboardInterrupt
+
+    world.search = stop
+    with pytest.raises(Interrupted) as stopped:
+        sequel(tmp_path, folder, replace(study, run_s=10.0))
+    seen = []
+    world.search = lambda study, save: seen.append(study) or replace(study, finished=True)
+    studies.resume(stopped.value.folder, request_in(tmp_path).run, None, Watcher())
+    assert [one.base for one in seen] == [[FOUR]]
+
+
+@pytest.mark.parametrize("why", ["nothing was proved", "nothing is named", "no time"])
+def test_there_is_no_sequel_where(why, world, then, tmp_path):
+    if why == "nothing is named":
+        then.findings = [finding(FOUR)]
+    world.search = proves
+    folder, study = begin(tmp_path, 2000.0, allow=["numerics"])
+    study = replace(study, run_s=10.0 if why != "no time" else 150.0)
+    if why == "nothing was proved":
+        study = replace(study, recipe=[])
+    assert sequel(tmp_path, folder, study) is None
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_what_a_study_begins_from_is_refused_where_it_cannot_be_applied(world, tmp_path):
+    on_a_gpu = Beginning("r.toml", Recipe(Header(schema=SCHEMA)), [Setting("alloc.expandable_segments", True)])
+    with pytest.raises(DynotuneError, match="without CUDA"):
+        begin(tmp_path, began_from=on_a_gpu)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_recipe_of_another_machine_is_begun_from_with_a_word(world, tmp_path):
+    recipe = Recipe(Header(schema=SCHEMA), facts={"num_cores": 64})
+    watcher = Watcher()
+    request = request_in(tmp_path, began_from=Beginning("/a/r.toml", recipe, [FOUR]))
+    studies.tune(request, 600.0, watcher)
+    assert any("r.toml: " in text and "64" in text for text in watcher.warned)

@@ -6,8 +6,9 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
@@ -21,18 +22,20 @@ from dynotune.cli.options import (
     seconds,
     write_json,
 )
-from dynotune.schema.errors import UsageError
+from dynotune.schema.errors import DynotuneError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from dynotune.measure.request import Request, Watcher
-    from dynotune.schema.study import Study
+    from dynotune.schema.study import Beginning, Study
     from dynotune.search.tune import TuneRequest
 
+T = TypeVar("T")
 RECIPE = "recipe.toml"
 BUDGET = "15m"
 OF_A_NEW_STUDY = {
+    "recipe": "--recipe",
     "allow": "--allow",
     "also": "--also",
     "leave_out": "--not",
@@ -54,6 +57,9 @@ def tune(
     context: typer.Context,
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help=f"Most time for all of it: 90s, 15m, 1h. {BUDGET} without.")
+    ] = None,
+    recipe: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Begin from this recipe: find what helps on top of it.")
     ] = None,
     allow: Annotated[
         list[str] | None,
@@ -142,12 +148,69 @@ def tune(
         sandbox=sandbox,
         lock=lock,
     )
-    words = TuneRequest(run=request, allow=allow or [], also=also or [], excluded=leave_out or [], space=space or [])
+    words = TuneRequest(
+        run=request,
+        allow=allow or [],
+        also=also or [],
+        excluded=leave_out or [],
+        space=space or [],
+        began_from=None if recipe is None else _beginning(recipe),
+    )
     folder, study = studied(words, seconds(budget, "--budget"), resume=resume)
-    recipe = _hand_over(folder, study, out=out, report=report)
-    show(study, json, recipe=recipe)
-    if gate and not study.recipe:
+    written = _hand_over(folder, study, out=out, report=report)
+    show(study, json, recipe=written)
+    proved = study if resume is not None else _further(folder, study, request, json, written, out=out, report=report)
+    if json is not None:
+        write_json(proved, json)
+    if gate and not proved.recipe:
         raise typer.Exit(1)
+
+
+def _beginning(file: Path) -> Beginning:
+    """Raises RecordError and UsageError: it is no recipe, or holds what may not be applied."""
+    from dynotune.schema import recipe as recipes
+    from dynotune.schema.study import Beginning
+    from dynotune.search import recipe as search
+
+    recipe = recipes.read(file)
+    chosen = search.settings(recipe, str(file))
+    if not chosen:
+        raise UsageError(f"{file} has no settings to begin from.", hint="Leave --recipe out.")
+    return Beginning(str(file.absolute()), recipe, chosen)
+
+
+def _further(
+    folder: Path, study: Study, run: Request, json: str | None, written: Path, *, out: Path | None, report: Path | None
+) -> Study:
+    """From the recipe of each study on, while there is something to try and time; the last that proved something.
+
+    Raises:
+        Interrupted: as `studied`; what was proved before is handed over.
+    """
+    while (further := _sequel(folder, study, run, json)) is not None:
+        is_ours = written.is_file() and written.read_bytes() == (folder / RECIPE).read_bytes()
+        before, (folder, study) = study, further
+        in_its_place = written if is_ours and study.recipe else out
+        written = _hand_over(folder, study, out=in_its_place, report=report if study.recipe else None)
+        show(study, json, recipe=written)
+        if not study.recipe:
+            return before
+    return study
+
+
+def _sequel(folder: Path, study: Study, run: Request, json: str | None) -> tuple[Path, Study] | None:
+    """None where there is none, or where the command fails with its recipe now: that stands."""
+    from dynotune.search import tune as studies
+
+    try:
+        return _watched(lambda watcher: studies.sequel(folder, study, run, watcher))
+    except DynotuneError as error:
+        _say(f"Nothing was tried on top of this recipe: {error.message}")
+        return None
+    except KeyboardInterrupt:
+        if json is not None:
+            write_json(study, json)
+        raise
 
 
 def studied(request: TuneRequest, budget_s: float | None, *, resume: str | None = None) -> tuple[Path, Study]:
@@ -156,19 +219,28 @@ def studied(request: TuneRequest, budget_s: float | None, *, resume: str | None 
     Raises:
         DynotuneError: as `search.tune.tune`; Interrupted after saying how to go on.
     """
-    from dynotune.measure.protocol import Interrupted
-    from dynotune.report.terminal import Progress
     from dynotune.search import tune as studies
 
+    if resume is None:
+        usual_s = seconds(BUDGET, "--budget") or 0.0
+        return _watched(lambda watcher: studies.tune(request, budget_s or usual_s, watcher))
+    folder = _folder_of(resume, request.run)
+    return folder, _watched(lambda watcher: studies.resume(folder, request.run, budget_s, watcher))
+
+
+def _watched(work: Callable[[Watcher], T]) -> T:
+    """With its progress on stderr.
+
+    Raises:
+        Interrupted: after saying how to go on.
+    """
+    from dynotune.measure.protocol import Interrupted
+    from dynotune.report.terminal import Progress
+
     console = _console()
-    usual_s = seconds(BUDGET, "--budget") or 0.0
     with Progress(console) as progress:
-        watcher: Watcher = progress
         try:
-            if resume is None:
-                return studies.tune(request, budget_s or usual_s, watcher)
-            folder = _folder_of(resume, request.run)
-            return folder, studies.resume(folder, request.run, budget_s, watcher)
+            return work(progress)
         except Interrupted as stopped:
             which = shlex.join([str(stopped.folder)])
             console.print(
@@ -186,25 +258,24 @@ def _hand_over(folder: Path, study: Study, *, out: Path | None, report: Path | N
     from dynotune.search.results import RECIPE as KEPT
     from dynotune.search.results import REPORT
 
-    console = _console()
-
-    def say(text: str) -> None:
-        console.print(text, style="dim", soft_wrap=True, markup=False)
-
     target = out or Path(RECIPE)
     if study.recipe and (folder / KEPT).exists():
         if out is None and target.exists() and target.read_bytes() != (folder / KEPT).read_bytes():
-            say(f"{target} was here before and is left as it is; --out {target} replaces it.")
+            _say(f"{target} was here before and is left as it is; --out {target} replaces it.")
             target = folder / KEPT
-            say(f"Recipe: {target}")
+            _say(f"Recipe: {target}")
         else:
-            say(f"Recipe: {target}{', in place of the one that was there' if target.exists() else ''}")
+            _say(f"Recipe: {target}{', in place of the one that was there' if target.exists() else ''}")
             _copy(folder / KEPT, target, "--out")
     if (folder / REPORT).exists():
         if report is not None:
             _copy(folder / REPORT, report, "--report")
-        say(f"Report: {report or folder / REPORT}")
+        _say(f"Report: {report or folder / REPORT}")
     return target
+
+
+def _say(text: str) -> None:
+    _console().print(text, style="dim", soft_wrap=True, markup=False)
 
 
 def _copy(source: Path, target: Path, option: str) -> None:
@@ -217,7 +288,7 @@ def _copy(source: Path, target: Path, option: str) -> None:
 
 
 def show(study: Study, json: str | None, *, recipe: Path) -> None:
-    """The study on the terminal, and as JSON where it was asked for. `recipe`: where it is, if there is one."""
+    """The study on the terminal, unless its JSON goes there. `recipe`: where it is, if there is one."""
     from rich.console import Console
 
     from dynotune.report.study import study_report
@@ -226,8 +297,6 @@ def show(study: Study, json: str | None, *, recipe: Path) -> None:
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")
         Console(highlight=False).print(study_report(study, recipe=str(recipe)))
-    if json is not None:
-        write_json(study, json)
 
 
 def _refuse_anew(context: typer.Context) -> None:

@@ -23,7 +23,7 @@ from dynotune.measure.tolerance import Tolerance, allowed, guarded
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import GuardPlan
-from dynotune.schema.setting import Setting
+from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Guarded
 
 NUM_VALUES = 24
@@ -227,7 +227,8 @@ def _apart(ours: Reading, others: Reading) -> Apart:
 def _run(
     request: Request, settings: Sequence[Setting], folder: Path, facts: Facts, limit_s: float, plan: GuardPlan
 ) -> Readings | Unknown:
-    request = msgspec.structs.replace(request, settings=list(settings))
+    """What the baseline has, the settings come on top of."""
+    request = msgspec.structs.replace(request, settings=over(request.against, settings))
     outcome = run_arm(
         request,
         "candidate" if settings else "baseline",

@@ -97,7 +97,7 @@ def _figures(study: Study) -> dict[str, plots.Figure]:
     margin = study.margin
     drawn = {
         "confirmation": plots.pairs(study.confirmed) if study.confirmed else None,
-        "step": plots.shares(study.diagnosis, study.after),
+        "step": plots.shares(study),
         "settings": plots.forest(tried(study), margin=margin),
         "worth": plots.worths(within(study), margin=margin),
         "together": plots.joint(joints(study), margin=margin),

@@ -45,7 +45,7 @@ def failures(study: Study) -> Table:
     found = [trial for trial in study.trials if trial.void or trial.ended != "measured"]
     rows = [
         [
-            trial.arm or "as written",
+            trial.arm or study.begun,
             PHASES[trial.phase],
             "void" if trial.void else trial.ended,
             trial.void or trial.detail or NOTHING,

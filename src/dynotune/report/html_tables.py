@@ -65,7 +65,7 @@ def tables(study: Study) -> dict[str, Table]:
 def warnings(study: Study) -> list[str]:
     """What to be wary of, in sentences."""
     found = list(study.warnings)
-    for label, made in (("As written", study.diagnosis), ("With the recipe", study.after)):
+    for label, made in ((study.begun.capitalize(), study.diagnosis), ("With the recipe", study.after)):
         if isinstance(made, Diagnosis):
             found += [f"{label}: {note}" for note in made.notes]
     for one in study.readback.values():
@@ -76,7 +76,7 @@ def warnings(study: Study) -> list[str]:
 
 
 def _step(study: Study) -> Table:
-    sides = [("As written", study.diagnosis), ("With the recipe", study.after)]
+    sides = [(study.begun.capitalize(), study.diagnosis), ("With the recipe", study.after)]
     known = [
         (name, made) for name, made in sides if isinstance(made, Diagnosis) and not isinstance(made.shares, Unknown)
     ]
@@ -115,7 +115,8 @@ def _settings(study: Study) -> Table:
         ("From", "text"),
         ("Why", "text"),
     ]
-    return Table("Each setting alone, against the command as written", columns, [_setting(row) for row in tried(study)])
+    title = f"Each setting alone, against the command {study.begun}"
+    return Table(title, columns, [_setting(row) for row in tried(study)])
 
 
 def _setting(row: Tried) -> list[str]:
@@ -178,7 +179,7 @@ def _together(study: Study) -> Table:
         ("So they give", "text"),
     ]
     rows = [[" ".join(row.ids), *_ratio(row.estimate), words.times(row.parts), row.word] for row in joints(study)]
-    return Table("Settings together, against the command as written", columns, rows)
+    return Table(f"Settings together, against the command {study.begun}", columns, rows)
 
 
 def _bounds(study: Study) -> Table:
@@ -196,14 +197,14 @@ def _bounds(study: Study) -> Table:
         rows.append(
             [row.candidate.id, words.fine_share(row.bound), gain, ends, row.word, row.candidate.bound_by or NOTHING]
         )
-    return Table("Shares of the time as written", columns, rows)
+    return Table(f"Shares of the time {study.begun}", columns, rows)
 
 
 def _pairs(study: Study) -> Table:
     columns: list[tuple[str, Column]] = [
         ("Pair", "number"),
         ("First", "text"),
-        ("As written", "number"),
+        (study.begun.capitalize(), "number"),
         ("With the recipe", "number"),
         ("Ratio", "number"),
     ]
@@ -249,7 +250,11 @@ def _guarded(study: Study) -> Table:
 
 
 def _pays_off(study: Study) -> Table:
-    columns: list[tuple[str, Column]] = [("As written", "text"), ("With the recipe", "text"), ("Paid for", "text")]
+    columns: list[tuple[str, Column]] = [
+        (study.begun.capitalize(), "text"),
+        ("With the recipe", "text"),
+        ("Paid for", "text"),
+    ]
     if study.pays_off is None:
         return Table("", columns, [])
     starts = [words.duration(study.pays_off.baseline_start_s), words.duration(study.pays_off.start_s)]

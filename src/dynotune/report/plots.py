@@ -23,7 +23,6 @@ from dynotune.report.study_rows import (
     interval_of,
 )
 from dynotune.schema.comparison import Comparison
-from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Shares, Timing
 from dynotune.schema.study import Estimate, Study, Trial
@@ -50,11 +49,11 @@ MOST_LOST = -0.6
 LONGEST_LABEL, LONGEST_HOVER = 400, 400
 
 
-def shares(before: Diagnosis | Unknown, after: Diagnosis | Unknown) -> Figure | None:
+def shares(study: Study) -> Figure | None:
     """A step before and after as stacked bars: in milliseconds where both are timed, else in parts of one."""
     sides = [
         (label, found.shares, found.steps, found.busy_share is not None)
-        for label, found in (("as written", before), ("with the recipe", after))
+        for label, found in ((study.begun, study.diagnosis), ("with the recipe", study.after))
         if not isinstance(found, Unknown) and not isinstance(found.shares, Unknown)
     ]
     if not sides:
@@ -99,7 +98,7 @@ def shares(before: Diagnosis | Unknown, after: Diagnosis | Unknown) -> Figure | 
             }
         )
     return {
-        "label": "Where a step goes, as written and with the recipe",
+        "label": f"Where a step goes, {study.begun} and with the recipe",
         "data": traces,
         "layout": {"barmode": "stack", "xaxis": {"ticksuffix": unit, "rangemode": "tozero", "nticks": 6}},
         "rows": [{"y": at, "text": label} for at, (label, *_) in enumerate(sides)],
@@ -316,7 +315,7 @@ def _marks(trials: Sequence[Trial], lane: dict[Any, int], symbol: str, colour: s
 
 def _told(trial: Trial) -> list[str]:
     """What a run's mark says."""
-    arm = words.plain(trial.arm, longest=LONGEST_LABEL) or "as written"
+    arm = words.plain(trial.arm, longest=LONGEST_LABEL) or "baseline"
     block = f", block {trial.block}" if trial.block else ""
     ending = "void: " + trial.void if trial.void else "" if trial.ended == "measured" else trial.ended
     lines = [arm, f"{PHASES[trial.phase]}{block}, {words.duration(trial.wall_s)}"]

@@ -80,6 +80,8 @@ def _head(study: Study) -> RenderableType:
     told.pop("A later start is paid for", None)
     if "Before and after" in told:
         lines.add_row("from, to", Text(told["Before and after"]))
+    if "Began from" in told:
+        lines.add_row("began from", Text(words.plain(told["Began from"])))
     noise = f"; noise between runs {told['Noise between runs']}" if "Noise between runs" in told else ""
     lines.add_row("search", Text(told["Search"] + noise))
     lines.add_row("machine", Text(machine(study.facts)))
@@ -175,7 +177,7 @@ def _settings(study: Study) -> Iterator[RenderableType]:
         yield title("Settings", "none was tried yet")
         return
     measured = sum(row.shown is not None for row in rows)
-    detail = f"{measured} of {len(rows)} measured, each alone against the command as it is"
+    detail = f"{measured} of {len(rows)} measured, each alone against the command {study.begun}"
     yield Group(title("Settings", detail), _Rows(rows))
 
 
@@ -289,8 +291,14 @@ def _warnings(warnings: Sequence[str]) -> list[RenderableType]:
 
 def _next(study: Study, recipe: str) -> RenderableType:
     """The first commands that follow, to be pasted."""
-    commands = [one for one in repeats(study, recipe=recipe) if one.what.startswith(("Go on", "Run", "Prove"))]
+    shown = ("Go on where", "Run", "Prove")
+    commands = [one for one in repeats(study, recipe=recipe) if one.what.startswith(shown)]
     if not commands:
         return Text("report.html has every run, bound and fact; dynotune diagnose says what else costs.", style="dim")
-    lines = [piece for one in commands for piece in (Text(f"{one.what}:", style="dim"), Pasted(one.words, indent=2))]
+    lines: list[RenderableType] = [
+        piece for one in commands for piece in (Text(f"{one.what}:", style="dim"), Pasted(one.words, indent=2))
+    ]
+    if study.then:
+        names = words.plain(", ".join(one.id for one in study.then), longest=LONGEST_REASON)
+        lines.append(Text(f"On top of it may help {names}: dynotune tune --recipe goes on from there.", style="dim"))
     return Group(*lines)

@@ -7,8 +7,10 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from dynotune.report.study_rows import Tried, tried
-from dynotune.schema.setting import Setting
+from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Study
 
 __all__ = ["RECIPE", "Command", "compares", "repeats", "shell"]
@@ -39,8 +41,12 @@ def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
         found += [
             Command("Run with the recipe", shell(["dynotune", "run", "--recipe", recipe, *command])),
             Command("Prove the recipe again", shell(["dynotune", "recipe", "verify", recipe, *command])),
-            Command("Compare the recipe with the command as it is", _compare(study, study.recipe, [])),
+            Command(f"Compare the recipe with the command {study.begun}", _compare(study, study.recipe, [])),
         ]
+    if study.then:
+        # A step that became shorter asks for another window.
+        anew = replace(study, warmup_steps=None, window_steps=None)
+        found.append(Command("Go on from the recipe", shell(_tune(anew, recipe))))
     return found
 
 
@@ -87,8 +93,10 @@ def _escaped(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
 
 
-def _tune(study: Study) -> list[str]:
+def _tune(study: Study, recipe: str = "") -> list[str]:
     options = ["--budget", _time(study.budget_s)]
+    if began_from := recipe or (study.began_from.file if study.began_from is not None else ""):
+        options += ["--recipe", began_from]
     if study.objective != "throughput":
         options += ["--objective", study.objective]
     for option, values in (
@@ -102,9 +110,9 @@ def _tune(study: Study) -> list[str]:
 
 
 def _compare(study: Study, settings: Sequence[Setting], against: Sequence[Setting]) -> list[str]:
-    baseline = [word for setting in against for word in ("--against", str(setting))]
+    baseline = [word for setting in over(study.base, against) for word in ("--against", str(setting))]
     objective = [] if study.objective == "throughput" else ["--objective", study.objective]
-    names = list(map(str, settings))
+    names = list(map(str, over(study.base, settings)))
     return shell(["dynotune", "compare", *names, *baseline, *objective, *_measured_as(study), "--", *study.command])
 
 

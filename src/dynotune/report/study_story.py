@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from dynotune.report import words
 from dynotune.report.study_rows import BETTER, level, long_time, medians
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import Timing
-from dynotune.schema.study import Sitting, Study
+from dynotune.schema.study import Beginning, Sitting, Study
 
 __all__ = ["Headline", "headline", "machine", "pays_off", "spent_s", "stats"]
 
@@ -44,13 +45,21 @@ def headline(study: Study) -> Headline:
             f"{BETTER[study.objective]}: {words.interval(confirmed.ci)} at {confirmed.confidence:.0%}, "
             f"on {confirmed.num_pairs} {PAIRS[study.confirming]}"
         )
+        if study.began_from is not None:
+            rest += f", on top of {_name(study.began_from)}"
         return Headline(words.speedup(confirmed), rest, study.verdict, True)
     if not study.finished:
         return Headline("Not finished", "what is known so far", study.verdict or "Nothing is proved yet.", False)
     if study.recipe:
         return Headline("Unproved", "settings that were not confirmed", study.verdict, False)
     rest = "no setting earned a place in a recipe"
+    if study.began_from is not None:
+        rest = f"no setting earned a place on top of {_name(study.began_from)}, which stands"
     return Headline("Nothing proved", rest, study.verdict or "No setting was proved to help.", False)
+
+
+def _name(beginning: Beginning) -> str:
+    return words.plain(Path(beginning.file).name)
 
 
 def stats(study: Study) -> list[tuple[str, str]]:
@@ -65,6 +74,8 @@ def _stats(study: Study) -> Iterator[tuple[str, str]]:
         yield "A step", arrow(*(words.duration(step_s, column=True) for step_s in steps))
     if study.pays_off is not None:
         yield "A later start is paid for", pays_off(study)
+    if study.began_from is not None:
+        yield "Began from", f"{study.began_from.file}: {' '.join(map(str, study.base))}"
     num = len(study.trials)
     yield "Search", f"{num:,} run{'' if num == 1 else 's'}, {long_time(spent_s(study))} of {long_time(study.budget_s)}"
     if study.noise is not None:

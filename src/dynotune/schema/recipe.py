@@ -12,12 +12,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from dynotune.schema.comparison import Caches, Comparison
+from dynotune.schema.comparison import Caches, Comparison, Objective
 from dynotune.schema.document import check_schema
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 from dynotune.schema.knob import Effect, Scalar
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Objective
 from dynotune.schema.toml_text import commented, quoted, value
 
 SCHEMA = "dynotune.recipe/1"
@@ -42,7 +41,8 @@ class Header(msgspec.Struct, frozen=True):
     Args:
         created: ISO 8601.
         command: that it was proved on; empty where it is not told.
-        speedup, ci, num_pairs: of the confirmation: all settings against the command as it is.
+        speedup, ci, num_pairs: of the confirmation: all settings against the command as it is. Of a recipe that went on
+            from another, the product of both; then there are no pairs of the whole.
         step_on, caches: as it was measured.
         study: the study's id.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from dynotune.schema.knob import Scalar
@@ -23,3 +25,8 @@ class Setting(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         value = str(self.value).lower() if isinstance(self.value, bool) else self.value
         return f"{self.knob}={value}"
+
+
+def over(base: Sequence[Setting], settings: Sequence[Setting]) -> list[Setting]:
+    """Both; of a knob in both, the value in `settings`."""
+    return list({setting.knob: setting for setting in (*base, *settings)}.values())

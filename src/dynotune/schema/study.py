@@ -12,6 +12,7 @@ from dynotune.schema.comparison import Objective as Objective
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Effect
+from dynotune.schema.recipe import Recipe
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 
@@ -191,6 +192,18 @@ class Ablation(msgspec.Struct, frozen=True):
     num_blocks: int
 
 
+class Beginning(msgspec.Struct, frozen=True):
+    """A recipe that a study began from: all of its runs have these settings.
+
+    Args:
+        file: where it was read.
+    """
+
+    file: str
+    recipe: Recipe
+    settings: list[Setting]
+
+
 class Sitting(msgspec.Struct, frozen=True):
     """From when to when it was worked on (ISO 8601, UTC); `ended_by`: "done", "user", "error"; "" while it runs."""
 
@@ -207,7 +220,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         allow: effects tried besides `exact` and `sampling`.
         also, excluded, space: as given: knobs or settings besides, knobs left out, values of the user's own.
         unit: what the value is of, in words: "s/sample".
-        diagnosis: of the command as written; `after`: with the recipe's settings.
+        began_from: a recipe that all runs have: the baseline is the command with it, and what is proved comes on top.
+        diagnosis: of the baseline; `after`: with the recipe's settings.
+        then: what `after` names besides, worth trying in a study that begins from the recipe.
         winner: the best arm that the race and the joint race found; `recipe`: what is left after ablation, confirmed.
         confirmed: the recipe against the baseline; None where there was no time for it, or nothing to confirm.
             `confirming` says on which runs.
@@ -240,8 +255,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = ""
     step: str = ""
     facts: Facts = {}
+    began_from: Beginning | None = None
     diagnosis: Diagnosis | Unknown = Unknown("not yet made")
     after: Diagnosis | Unknown = Unknown("not yet made")
+    then: list[Candidate] = []
     candidates: list[Candidate] = []
     not_offered: list[NotOffered] = []
     trials: list[Trial] = []
@@ -260,6 +277,16 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     finished: bool = False
     warnings: list[str] = []
     sittings: list[Sitting] = []
+
+    @property
+    def base(self) -> list[Setting]:
+        """What all runs have."""
+        return [] if self.began_from is None else self.began_from.settings
+
+    @property
+    def begun(self) -> str:
+        """What the baseline is, in words after "the command"."""
+        return "as written" if self.began_from is None else "as begun"
 
     @property
     def confirming(self) -> Literal["confirm", "ablate"]:

@@ -38,7 +38,7 @@ def conclude(search: Search) -> None:
     search.update(fates=fates, recipe=list(proved), noise=noise(study), finished=True)
     if spread is not None and (needed := pairs_needed(spread)) > MAX_PAIRS:
         search.warn(
-            f"Runs of the command as written differ by {spread:.1%} (standard deviation): to prove a gain of "
+            f"Runs of the command {study.begun} differ by {spread:.1%} (standard deviation): to prove a gain of "
             f"{WORTH_HAVING - 1:.0%} would take about {needed} pairs, and a tune has {MAX_PAIRS}. "
             "A longer window (--steps) or a quieter machine helps."
         )
@@ -75,7 +75,8 @@ def verdict(study: Study, spread: float | None) -> str:
     confirmed = study.confirmed
     if confirmed is not None and confirmed.speedup is not None:
         names = words.names([str(setting) for setting in confirmed.settings])
-        seen = f"{words.size(study, confirmed.speedup)} ({words.interval(confirmed.ci)}, {confirmed.num_pairs} pairs)"
+        pairs = f"{confirmed.num_pairs} pair{'s' * (confirmed.num_pairs != 1)}"
+        seen = f"{words.size(study, confirmed.speedup)} ({words.interval(confirmed.ci)}, {pairs})"
         if confirmed.verdict == "faster":
             return f"Proved: with {names} it is {seen}."
         if confirmed.verdict == "undecided":

@@ -82,7 +82,7 @@ def _promise(adds: Sequence[Gain], sd: float, layout: Layout) -> float:
         kept = math.fsum(log * passes for log, passes in zip(logs, stay, strict=True))
         critical, se = _confirm_t(layout.num_pairs), sd * math.sqrt(2 / layout.num_pairs)
     else:
-        kept = _of_arms_that_ran(logs, stay)
+        kept = of_arms_that_ran(logs, stay)
         critical = _t(of_one_arm(layout.num_settings + 1), df)
     total = math.fsum(logs)
     return kept * _passes(total, critical * se, math.hypot(se, unsure))
@@ -93,7 +93,7 @@ def of_one_arm(num_arms: int) -> float:
     return (1 - CONFIDENCE) / 2 / num_arms
 
 
-def _of_arms_that_ran(logs: Sequence[float], stay: Sequence[float]) -> float:
+def of_arms_that_ran(logs: Sequence[float], stay: Sequence[float]) -> float:
     """Expected gain of what stays, if that is the whole or the whole without one setting; of other arms none ran."""
     total, all_stay = math.fsum(logs), math.prod(stay)
     without_one = 0.0

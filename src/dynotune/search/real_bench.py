@@ -18,6 +18,7 @@ from dynotune.measure.request import Request, Watcher
 from dynotune.measure.stats import StatisticsError
 from dynotune.schema.errors import CannotRunHere, DynotuneError
 from dynotune.schema.facts import Unknown
+from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Ended, Estimate, Phase, Study, Trial
 from dynotune.search import failures
 from dynotune.search.bench import BASELINE, Arm
@@ -55,12 +56,13 @@ class RealBench:
         reserve_s: float = 0.0,
         guess_s: float = 60.0,
     ) -> None:
-        self._request, self._folder, self._watcher = request, folder, watcher
+        self._request = msgspec.structs.replace(request, against=study.base)
+        self._folder, self._watcher = folder, watcher
         self._facts, self._budget_s, self._guess_s = study.facts, study.budget_s, guess_s
         self._reserve_s, self._began_s = reserve_s, time.monotonic() - elapsed_s
         self._num_trials, self._num_alive = len(study.trials), _num_alive(study)
         self._study = study
-        self._guards = Guards(request, folder / "guard", study.facts, study.guarded)
+        self._guards = Guards(self._request, folder / "guard", study.facts, study.guarded)
         self._pilots: dict[str, Outcome] = {}
         self._planned_s: dict[str, float] = {}
         self._walls_s: dict[str, list[float]] = {}
@@ -209,7 +211,7 @@ class RealBench:
         steadiness, first_step = Steadiness(self._request), self._first_steps.get(BASELINE.key)
         return run_settings(
             self._request,
-            arm.settings,
+            self._settings(arm),
             what=f"a run with {arm.key}" if arm.settings else "a run of the command as it is",
             cache_folder=self._cache_folder(arm),
             folder=folder,
@@ -368,7 +370,11 @@ class RealBench:
         return self._folder / "caches" / _folder_name(arm)
 
     def _request_of(self, arm: Arm) -> Request:
-        return msgspec.structs.replace(self._request, settings=list(arm.settings))
+        return msgspec.structs.replace(self._request, settings=self._settings(arm))
+
+    def _settings(self, arm: Arm) -> list[Setting]:
+        """On top of what all runs have."""
+        return over(self._study.base, arm.settings)
 
 
 def _num_alive(study: Study) -> int:

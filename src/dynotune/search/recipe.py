@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime
 import difflib
 import hashlib
+import math
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from dynotune import knobs
 from dynotune.probe.interpreter import PYTHON
@@ -17,7 +19,7 @@ from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Scalar
 from dynotune.schema.recipe import SCHEMA, Header, Proof, Recipe, proof_of
-from dynotune.schema.setting import Setting
+from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import without
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ __all__ = [
     "unproved",
 ]
 
+MOST_LOG = 50.0
 FACTS = {
     "gpu": "gpu.name",
     "gpu_count": "gpu.count",
@@ -105,14 +108,38 @@ def of(study: Study) -> Recipe:
         caches=study.caches,
         study=study.id,
     )
-    chosen = sorted(chosen, key=lambda setting: setting.knob)
+    proofs = {setting.knob: _proof(study, setting, confirmed) for setting in chosen}
+    if study.began_from is not None:
+        head = _times(head, study.began_from.recipe.recipe)
+        proofs = {proof.knob: proof for proof in study.began_from.recipe.proof} | proofs
+    chosen = sorted(over(study.base, chosen), key=lambda setting: setting.knob)
     return Recipe(
         head,
         settings={setting.knob: setting.value for setting in chosen},
-        proof=[_proof(study, setting, confirmed) for setting in chosen],
+        proof=[proofs[setting.knob] for setting in chosen if setting.knob in proofs],
         facts=facts_to_keep(study.facts, study.command),
         about={setting.knob: knobs.get(setting.knob).doc for setting in chosen},
     )
+
+
+def _times(head: Header, first: Header) -> Header:
+    """The gain of one on top of the other's; unknown where the first one states none, or of another objective."""
+    gains = [_as_logs(one) for one in (first, head)]
+    known = [gain for gain in gains if gain is not None]
+    if len(known) < 2 or first.objective != head.objective:
+        return replace(head, speedup=None, ci=None, num_pairs=None)
+    log = math.fsum(gain[1] for gain in known)
+    # Both were measured apart from each other, so their errors add as squares.
+    below, above = (math.hypot(*(gain[1] - gain[end] for gain in known)) for end in (0, 2))
+    return replace(head, speedup=math.exp(log), ci=(math.exp(log - below), math.exp(log + above)), num_pairs=None)
+
+
+def _as_logs(head: Header) -> tuple[float, float, float] | None:
+    """The lower end, the speed-up and the upper end; None where they are not told, or beyond all reason."""
+    if head.speedup is None or head.ci is None:
+        return None
+    low, middle, high = (math.log(ratio) for ratio in (head.ci[0], head.speedup, head.ci[1]))
+    return (low, middle, high) if max(map(abs, (low, middle, high))) < MOST_LOG else None
 
 
 def facts_to_keep(facts: Facts, command: Sequence[str]) -> dict[str, Scalar]:
@@ -131,7 +158,10 @@ def _created(study: Study) -> str:
 
 
 def _proof(study: Study, setting: Setting, confirmed: Comparison) -> Proof:
-    """By the ablation; by the confirmation where it is the only setting, or none was ablated."""
+    """By the ablation; by the confirmation where it is the only setting, or none was ablated.
+
+    Of one setting on top of a recipe, the confirmation leaves just that one out.
+    """
     effect = next((each.effect for each in study.candidates if each.setting == setting), None)
     effect = effect or knobs.get(setting.knob).effect
     found = _ablated(study, setting)
@@ -142,8 +172,8 @@ def _proof(study: Study, setting: Setting, confirmed: Comparison) -> Proof:
         )  # fmt: skip
     assert confirmed.speedup is not None and confirmed.ci is not None
     return Proof(
-        setting.knob, confirmed.speedup, confirmed.ci, confirmed.num_pairs, effect, by="confirmation",
-        value=setting.value,
+        setting.knob, confirmed.speedup, confirmed.ci, confirmed.num_pairs, effect,
+        by="ablation" if study.base and study.recipe == [setting] else "confirmation", value=setting.value,
     )  # fmt: skip
 
 

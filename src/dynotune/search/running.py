@@ -100,7 +100,8 @@ class Search:
         self.update(trials=[*self.study.trials, trial])
         if one == BASELINE and gave_nothing(trial):
             raise CannotRunHere(
-                f"The command as written gave no measurement ({trial.ended}): {trial.detail or 'no reason is known'}.",
+                f"The command {self.study.begun} gave no measurement ({trial.ended}): "
+                f"{trial.detail or 'no reason is known'}.",
                 hint="See that it runs by itself; then --resume goes on.",
             )
         return trial

@@ -145,8 +145,8 @@ def _refuse_costly(work: Search, plan: Afforded) -> None:
         own_s, run_s = work.bench.run_s(alone(one)), work.bench.run_s(BASELINE)
         needed_s = (1 + LEAST_PAIRS + plan.num_checks / 2) * (own_s + run_s)
         if work.piloted(one.id) and own_s > COSTLY * run_s and needed_s > work.bench.left_s():
-            reason = f"A run with it takes {own_s:.0f} s, and the command as written {run_s:.0f} s: to prove it takes "
-            work.settle({one.id: Fate("not-tried", f"{reason}{needed_s:.0f} s, more than there is.")})
+            reason = f"A run with it takes {own_s:.0f} s, and the command {work.study.begun} {run_s:.0f} s: to prove it"
+            work.settle({one.id: Fate("not-tried", f"{reason} takes {needed_s:.0f} s, more than there is.")})
     settle_orphans(work)
 
 

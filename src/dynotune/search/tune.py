@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from dynotune import probe
+from dynotune import knobs, probe
 from dynotune.diagnose.ceilings import ceilings
 from dynotune.diagnose.conclude import conclude
 from dynotune.diagnose.gather import gather
@@ -25,17 +23,19 @@ from dynotune.measure.protocol import Interrupted
 from dynotune.measure.request import Request, Watcher
 from dynotune.report.study_story import spent_s
 from dynotune.schema import document
+from dynotune.schema import recipe as recipes
 from dynotune.schema.diagnosis import Ceiling
 from dynotune.schema.errors import CannotRunHere, DynotuneError
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.observation import Attribution, Compilation, Observation
-from dynotune.schema.setting import Setting
-from dynotune.schema.study import Sitting, Study
+from dynotune.schema.observation import Attribution, Observation
+from dynotune.schema.setting import Setting, over
+from dynotune.schema.study import Beginning, Sitting, Study
 from dynotune.search import asked
-from dynotune.search.candidates import Machine, candidates, refuse_unfit
-from dynotune.search.present import present
+from dynotune.search.candidates import Machine, refuse_unfit
+from dynotune.search.offering import beyond, nothing_to_try, offered, refusal, to_try
 from dynotune.search.real_bench import RealBench
-from dynotune.search.results import REPORT, paid_off, write_results
+from dynotune.search.recipe import differences
+from dynotune.search.results import RECIPE, REPORT, paid_off, write_results
 from dynotune.search.study import search
 
 FILE = "study.json"
@@ -46,6 +46,8 @@ LEAST_WAIT = 0.05
 """Of a step: with less of it spent on waiting for the loader, ceilings bound nothing that matters."""
 DIAGNOSIS_LIMIT_S = 900.0
 UNKNOWN_RUN_S = 60.0
+SEQUEL_RUNS = 14
+"""As long as those of the command before: pilots, a block of a few settings, and four pairs."""
 EndedBy = Literal["done", "user", "error", ""]
 
 
@@ -55,6 +57,7 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         run: the command, how it is run, and the objective. It has no settings, and its `budget_s` is not looked at.
         allow, also, excluded, space: as they stand on the command line.
+        began_from: what all runs have.
     """
 
     run: Request
@@ -62,6 +65,7 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     also: list[str] = []
     excluded: list[str] = []
     space: list[str] = []
+    began_from: Beginning | None = None
 
     def asked(self) -> asked.Asked:
         """Raises UsageError as `asked.parse`."""
@@ -81,9 +85,73 @@ def tune(request: TuneRequest, budget_s: float, watcher: Watcher) -> tuple[Path,
     """
     run, words = request.run, request.asked()
     facts = facts_of(run)
-    for caution in refuse_unfit(words, Machine(facts=facts, env=run.env, refused=_refusal(run, facts))):
+    base = [] if request.began_from is None else request.began_from.settings
+    for setting in base:
+        knobs.check_applies(setting, facts)
+    refuse_impossible(msgspec.structs.replace(run, settings=base), "candidate", facts)
+    if request.began_from is not None:
+        for differs in differences(request.began_from.recipe, facts, run.command):
+            watcher.warn(f"{Path(request.began_from.file).name}: {differs}.")
+    for caution in refuse_unfit(words, Machine(facts=facts, env=run.env, refused=refusal(run, facts, base))):
         watcher.warn(caution)
     objective.refuse_impossible(run)
+    return _begin(request, budget_s, {**facts, **probe.environment.facts(run.env)}, watcher)
+
+
+def resume(folder: Path, run: Request, budget_s: float | None, watcher: Watcher) -> Study:
+    """Go on with the study in `folder`; one that is finished is only read.
+
+    Args:
+        run: only its `env`, `base` and `lock` count; the rest is as it was.
+        budget_s: for all sittings together, in place of what was given before.
+
+    Raises:
+        RecordError: there is no study in `folder`, or not one that can be read.
+        CannotRunHere: this is another machine than the one it was begun on, or the command's folder is gone.
+        Interrupted: as `tune`.
+    """
+    study = document.read(folder / FILE, Study)
+    if study.finished:
+        if not (folder / REPORT).exists():
+            write_results(folder, study, watcher)
+        return study
+    request = _as_begun(study, run)
+    objective.refuse_impossible(request.run)
+    refuse_another_machine("study", study.facts, facts_of(request.run))
+    study = msgspec.structs.replace(study, budget_s=budget_s or study.budget_s)
+    return _sit(request, folder, study, watcher)
+
+
+def sequel(folder: Path, study: Study, run: Request, watcher: Watcher) -> tuple[Path, Study] | None:
+    """From the recipe of a finished study on: a step that became shorter may wait for something else now.
+
+    Args:
+        run: as `resume` takes it, and with the window that the user asked for.
+
+    Returns:
+        As `tune`; None where nothing was proved, nothing more is named, or too little of the budget is left.
+
+    Raises:
+        CommandFailed, CannotRunHere, Interrupted: as `tune`.
+    """
+    left_s = study.budget_s - spent_s(study)
+    if not study.recipe or not study.then or left_s < SEQUEL_RUNS * (study.run_s or UNKNOWN_RUN_S):
+        return None
+    file = folder / RECIPE
+    beginning = Beginning(str(file), recipes.read(file), over(study.base, study.recipe))
+    request = _as_begun(study, run)
+    # Of a step that became shorter, a window holds more.
+    own = msgspec.structs.replace(request.run, warmup_steps=run.warmup_steps, window_steps=run.window_steps)
+    request = msgspec.structs.replace(request, run=own, began_from=beginning)
+    names = ", ".join(candidate.id for candidate in study.then)
+    watcher.say(f"From this recipe on, with the {in_words(round(left_s))} that are left: {names}.")
+    return _begin(request, left_s, study.facts, watcher, diagnosis=study.after, candidates=study.then)
+
+
+def _begin(
+    request: TuneRequest, budget_s: float, facts: Facts, watcher: Watcher, **known: object
+) -> tuple[Path, Study]:
+    run, words = request.run, request.asked()
     folder = new_run_folder(run.base)
     study = Study(
         id=folder.name,
@@ -103,29 +171,16 @@ def tune(request: TuneRequest, budget_s: float, watcher: Watcher) -> tuple[Path,
         sandbox="auto" if run.sandbox else "none",
         warmup_steps=run.warmup_steps,
         window_steps=run.window_steps,
-        facts={**facts, **probe.environment.facts(run.env)},
+        facts=facts,
+        began_from=request.began_from,
     )
+    study = msgspec.structs.replace(study, **known)
     document.write(folder / FILE, study)
     return folder, _sit(request, folder, study, watcher)
 
 
-def resume(folder: Path, run: Request, budget_s: float | None, watcher: Watcher) -> Study:
-    """Go on with the study in `folder`; one that is finished is only read.
-
-    Args:
-        run: only its `env` and `lock` count; the rest is as it was.
-        budget_s: for all sittings together, in place of what was given before.
-
-    Raises:
-        RecordError: there is no study in `folder`, or not one that can be read.
-        CannotRunHere: this is another machine than the one it was begun on, or the command's folder is gone.
-        Interrupted: as `tune`.
-    """
-    study = document.read(folder / FILE, Study)
-    if study.finished:
-        if not (folder / REPORT).exists():
-            write_results(folder, study, watcher)
-        return study
+def _as_begun(study: Study, run: Request) -> TuneRequest:
+    """What the study was asked to do, where `run` says."""
     run = msgspec.structs.replace(
         run,
         command=study.command,
@@ -140,30 +195,14 @@ def resume(folder: Path, run: Request, budget_s: float | None, watcher: Watcher)
         sandbox=study.sandbox == "auto",
         objective=study.objective,
     )
-    objective.refuse_impossible(run)
-    refuse_another_machine("study", study.facts, facts_of(run))
-    study = msgspec.structs.replace(study, budget_s=budget_s or study.budget_s)
-    request = TuneRequest(
+    return TuneRequest(
         run=run,
         allow=list(study.allow),
         also=study.also,
         excluded=study.excluded,
         space=study.space,
+        began_from=study.began_from,
     )
-    return _sit(request, folder, study, watcher)
-
-
-def _refusal(run: Request, facts: Facts) -> Callable[[Setting], str]:
-    """Says of a setting why no run could be launched with it; "" where one can."""
-
-    def refused(setting: Setting) -> str:
-        try:
-            refuse_impossible(msgspec.structs.replace(run, settings=[setting]), "candidate", facts)
-        except DynotuneError as error:
-            return error.message
-        return ""
-
-    return refused
 
 
 def _sit(request: TuneRequest, folder: Path, study: Study, watcher: Watcher) -> Study:
@@ -219,7 +258,7 @@ class _Sitting:
         budget_s = self.study.budget_s
         self._watcher.say(f"The budget is {in_words(budget_s)}. First, what holds the command up.")
         began_s = time.monotonic()
-        request = self._diagnosis_request([])
+        request = self._diagnosis_request(self.study.base)
         try:
             observation, _ = gather(request, self._watcher)
         except CannotRunHere as error:
@@ -233,17 +272,9 @@ class _Sitting:
         diagnosis = conclude(observation, ceilings=bounds)
         self._diagnosis_s = time.monotonic() - began_s
         self._watcher.say(diagnosis.verdict)
-        run = self._request.run
-        machine = Machine(
-            facts=self.study.facts,
-            env=run.env,
-            present=present(observation, run.env),
-            num_ranks=_num_ranks(observation),
-            compiles=_compiles(observation),
-            refused=_refusal(run, self.study.facts),
-        )
-        offered, not_offered = candidates(diagnosis, machine, self._request.asked(), objective=self.study.objective)
-        self._update(diagnosis=diagnosis, candidates=offered, not_offered=not_offered)
+        asked_for = self._request.asked()
+        found, left_out = offered(self._request.run, self.study, asked_for, observation, diagnosis, self.study.base)
+        self._update(diagnosis=diagnosis, candidates=found, not_offered=left_out)
 
     def _diagnosis_request(self, settings: list[Setting]) -> DiagnoseRequest:
         run = self._request.run
@@ -270,11 +301,14 @@ class _Sitting:
             self._update(after=Unknown("the budget did not afford a diagnosis with the recipe"))
             return
         try:
-            observation, _ = gather(self._diagnosis_request(list(self.study.recipe)), self._watcher)
+            settings = over(self.study.base, self.study.recipe)
+            observation, _ = gather(self._diagnosis_request(settings), self._watcher)
         except DynotuneError as error:
             self._update(after=Unknown(error.message))
         else:
-            self._update(after=conclude(observation))
+            after = conclude(observation)
+            then = beyond(self._request.run, self.study, self._request.asked(), observation, after)
+            self._update(after=after, then=then)
 
     # Search
 
@@ -282,7 +316,7 @@ class _Sitting:
         if not self.study.candidates:
             self._update(verdict=nothing_to_try(self.study), finished=True)
             return
-        self._watcher.say(_offered(self.study))
+        self._watcher.say(to_try(self.study))
         again_s = self._diagnosis_s if self._diagnosis_s <= MOST_OF_DIAGNOSIS * self.study.budget_s else 0.0
         self._bench = RealBench(
             self._request.run,
@@ -320,25 +354,6 @@ def void_caution(study: Study) -> list[str]:
     return [f"{len(voids)} of {len(study.trials)} runs did not count, the last one as {voids[-1]}."] if voids else []
 
 
-def nothing_to_try(study: Study) -> str:
-    """Why there is no candidate, and what would change that."""
-    waiting = sorted({word for row in study.not_offered for word in re.findall(r"--allow (\w+)", row.reason)})
-    if not study.not_offered:
-        return "Nothing to try: no finding names a setting. --also KNOB tries one all the same."
-    held = f"Nothing to try: {len(study.not_offered)} settings that findings name are not offered here"
-    if waiting:
-        return f"{held}; {' '.join(f'--allow {word}' for word in waiting)} widens that."
-    reasons = {row.reason for row in study.not_offered}
-    return f"{held}: {reasons.pop()}." if len(reasons) == 1 else f"{held}; the report says why."
-
-
-def _offered(study: Study) -> str:
-    num, knobs = len(study.candidates), {candidate.setting.knob for candidate in study.candidates}
-    left_out = f"; {len(study.not_offered)} more are not offered" if study.not_offered else ""
-    settings = "1 setting" if num == 1 else f"{num} settings of {len(knobs)} {'knob' if len(knobs) == 1 else 'knobs'}"
-    return f"To try: {settings}{left_out}."
-
-
 def in_words(duration_s: float) -> str:
     """`15 min`, `90 s`."""
     return f"{duration_s / 60:g} min" if duration_s >= 120 else f"{duration_s:.0f} s"
@@ -356,15 +371,6 @@ def _waits(observation: Observation) -> float:
     """Share of a step that waits for the loader; 0 where it is not known, and then it bounds nothing."""
     found = observation.attribution
     return found.shares.input if isinstance(found, Attribution) else 0.0
-
-
-def _num_ranks(observation: Observation) -> int:
-    return max(1, len(observation.processes)) if not isinstance(observation.processes, Unknown) else 1
-
-
-def _compiles(observation: Observation) -> bool:
-    processes = observation.processes
-    return not isinstance(processes, Unknown) and any(isinstance(one.compilation, Compilation) for one in processes)
 
 
 def _iso(when: datetime) -> str:

@@ -1,0 +1,93 @@
+"""From what was observed of a program to what is tried on it, here and now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from dynotune.measure.one_run import refuse_impossible
+from dynotune.measure.request import Request
+from dynotune.schema.diagnosis import Diagnosis
+from dynotune.schema.errors import DynotuneError
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.observation import Compilation, Observation
+from dynotune.schema.setting import Setting, over
+from dynotune.schema.study import Candidate, FateKind, NotOffered, Study
+from dynotune.search.asked import Asked
+from dynotune.search.budget import worth_trying
+from dynotune.search.candidates import Machine, candidates
+from dynotune.search.present import present
+
+# Beside the recipe's settings they would end the same way.
+_ENDED: tuple[FateKind, ...] = ("failed", "out-of-memory", "rejected", "wrong-results")
+
+
+def offered(
+    run: Request, study: Study, asked: Asked, observation: Observation, diagnosis: Diagnosis, base: Sequence[Setting]
+) -> tuple[list[Candidate], list[NotOffered]]:
+    """As `candidates`, of an observation that was made with the settings of `base`."""
+    in_environment = {one.knob.removeprefix("env."): str(one.value) for one in base if one.knob.startswith("env.")}
+    machine = Machine(
+        facts=study.facts,
+        env={**run.env, **in_environment},
+        present=present(observation, run.env) | {one.knob: one.value for one in base},
+        num_ranks=_num_ranks(observation),
+        compiles=_compiles(observation),
+        refused=refusal(run, study.facts, base),
+    )
+    return candidates(diagnosis, machine, asked, objective=study.objective)
+
+
+def beyond(run: Request, study: Study, asked: Asked, observation: Observation, diagnosis: Diagnosis) -> list[Candidate]:
+    """What a diagnosis with the recipe of a study names besides, and is worth trying on top of it.
+
+    What was left out in turn beside the recipe, or did not run, is decided.
+    """
+    found, _ = offered(run, study, asked, observation, diagnosis, over(study.base, study.recipe or []))
+    ended = {id_ for id_, fate in study.fates.items() if fate.kind in _ENDED}
+    new = [one for one in found if one.setting not in (study.winner or []) and one.id not in ended and one.why]
+    return worth_trying(msgspec.structs.replace(study, candidates=new))
+
+
+def refusal(run: Request, facts: Facts, base: Sequence[Setting] = ()) -> Callable[[Setting], str]:
+    """Says of a setting why no run could be launched with it beside `base`; "" where one can."""
+
+    def refused(setting: Setting) -> str:
+        try:
+            refuse_impossible(msgspec.structs.replace(run, settings=over(base, [setting])), "candidate", facts)
+        except DynotuneError as error:
+            return error.message
+        return ""
+
+    return refused
+
+
+def nothing_to_try(study: Study) -> str:
+    """Why there is no candidate, and what would change that."""
+    waiting = sorted({word for row in study.not_offered for word in re.findall(r"--allow (\w+)", row.reason)})
+    if not study.not_offered:
+        return "Nothing to try: no finding names a setting. --also KNOB tries one all the same."
+    held = f"Nothing to try: {len(study.not_offered)} settings that findings name are not offered here"
+    if waiting:
+        return f"{held}; {' '.join(f'--allow {word}' for word in waiting)} widens that."
+    reasons = {row.reason for row in study.not_offered}
+    return f"{held}: {reasons.pop()}." if len(reasons) == 1 else f"{held}; the report says why."
+
+
+def to_try(study: Study) -> str:
+    """How many candidates there are."""
+    num, knobs = len(study.candidates), {candidate.setting.knob for candidate in study.candidates}
+    left_out = f"; {len(study.not_offered)} more are not offered" if study.not_offered else ""
+    settings = "1 setting" if num == 1 else f"{num} settings of {len(knobs)} {'knob' if len(knobs) == 1 else 'knobs'}"
+    return f"To try: {settings}{left_out}."
+
+
+def _num_ranks(observation: Observation) -> int:
+    return max(1, len(observation.processes)) if not isinstance(observation.processes, Unknown) else 1
+
+
+def _compiles(observation: Observation) -> bool:
+    processes = observation.processes
+    return not isinstance(processes, Unknown) and any(isinstance(one.compilation, Compilation) for one in processes)

@@ -12,7 +12,7 @@ from dynotune import cli
 from dynotune.cli import tune as tuning
 from dynotune.measure.protocol import Interrupted
 from dynotune.schema import document
-from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study
 from dynotune.search import tune as studies
@@ -216,6 +216,8 @@ def test_a_recipe_is_begun_from(asked, tmp_path):
         ('[recipe]\nschema = "dynotune.recipe/1"\n', "no settings to begin from"),
         (RECIPE.replace("env.A", "no.such.knob"), "no.such.knob"),
         (RECIPE.replace("env.A", "env.LD_PRELOAD"), "foreign code"),
+        (RECIPE.replace('"1"', "nan"), "is no number"),
+        (RECIPE + "[facts]\nnum_cores = inf\n", "is no number"),
     ],
 )
 def test_what_cannot_be_begun_from_is_refused_before_anything_runs(asked, tmp_path, capsys, text, said):
@@ -249,11 +251,15 @@ def then(proved, monkeypatch):
         folder.mkdir()
         (folder / "report.html").write_text(f"<p>{further.id}</p>")
         if further.recipe:
-            (folder / "recipe.toml").write_text(further.id)
+            (folder / "recipe.toml").write_text(recipe_of(further.id))
         return folder, further
 
     monkeypatch.setattr(studies, "sequel", sequel)
     return then
+
+
+def recipe_of(id_):
+    return f"# {id_}\n{RECIPE}"
 
 
 def further(study, id_, *settings):
@@ -264,11 +270,12 @@ def test_while_something_is_proved_it_goes_on_from_there_and_the_last_recipe_is_
     then += [further(proved.study, "t", Setting("env.B", "1")), further(proved.study, "u")]
     assert dynotune("--report", "r.html", "--json", "out.json", *COMMAND) == 0
     assert [id_ for _, id_ in proved.seen] == ["s", "t"]
-    assert (tmp_path / "recipe.toml").read_text() == "t"
+    assert (tmp_path / "recipe.toml").read_text() == recipe_of("t")
     assert (tmp_path / "r.html").read_text() == "<p>t</p>"
     assert document.read(tmp_path / "out.json", Study).id == "t"
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
     assert out.index("Verdict of t.") < out.index("Verdict of u.")
+    assert "All of its settings: 2.00× (1.90× to 2.10×), the product of both." in " ".join(err.split())
 
 
 def test_a_foreign_recipe_is_left_by_sequels_too(then, proved, tmp_path):
@@ -276,12 +283,29 @@ def test_a_foreign_recipe_is_left_by_sequels_too(then, proved, tmp_path):
     then += [further(proved.study, "t", Setting("env.B", "1"))]
     assert dynotune(*COMMAND) == 0
     assert (tmp_path / "recipe.toml").read_text() == "old"
+    # Nor is that of the first study, from which the second began.
+    assert (proved.kept / "recipe.toml").read_text() == "new"
+    assert (proved.kept.parent / "t" / "recipe.toml").read_text() == recipe_of("t")
+
+
+def test_what_was_proved_is_told_where_handing_over_fails(then, proved, tmp_path, monkeypatch):
+    hand_over = tuning._hand_over
+
+    def failing(folder, study, **where):
+        if study.id == "t":
+            raise UsageError("Cannot write recipe.toml: No space left on device.")
+        return hand_over(folder, study, **where)
+
+    monkeypatch.setattr(tuning, "_hand_over", failing)
+    then += [further(proved.study, "t", Setting("env.B", "1"))]
+    assert dynotune("--json", "out.json", *COMMAND) == 2
+    assert document.read(tmp_path / "out.json", Study).id == "s"
 
 
 def test_a_recipe_stands_whatever_comes_of_going_on(then, proved, tmp_path, capsys):
     then.append(CannotRunHere("The GPU is lost."))
     assert dynotune("--json", "out.json", *COMMAND) == 0
-    assert "on top of this recipe: The GPU is lost." in " ".join(capsys.readouterr().err.split())
+    assert "On top of this recipe it did not go on: The GPU is lost." in " ".join(capsys.readouterr().err.split())
     assert (tmp_path / "recipe.toml").read_text() == "new"
     assert document.read(tmp_path / "out.json", Study).id == "s"
 

@@ -173,6 +173,9 @@ class SimulatedBench:
             return None
         return Trial(arm=arm.key, phase="pilot", block=0, ended="wrong-results", detail="planned: wrong-results")
 
+    def is_checked(self, arm: Arm) -> bool:
+        return not self._check_s or arm.key in self.checked
+
     def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
         return []
 

@@ -141,13 +141,13 @@ def test_before_any_run_nothing_is_known_and_one_value_a_knob_is_drawn() -> None
 @settings(max_examples=60, deadline=None)
 def test_a_layout_fits_into_the_runs_left(logs: list[float], sd: float, num_runs: int, new: bool) -> None:
     adds = [Gain(log, sd / 2, 10, 4) for log in sorted(logs, reverse=True)]
-    pilots = [int(new) * (num + 1) for num in range(1, len(adds) + 1)]
-    found = layout.best(adds, sd, num_runs, pilots)
+    rounds = [layout.Round(num + 2, int(new) * (num + 1)) for num in range(1, len(adds) + 1)]
+    found = layout.best(adds, sd, num_runs, rounds)
     if found is None:
         assert num_runs < 2 * LOOKS[0]
         return
     promise, (num_settings, num_blocks, num_pairs) = found
-    ablation = num_blocks * (num_settings + 2) + pilots[num_settings - 1] if num_blocks else 0
+    ablation = rounds[num_settings - 1].num_runs(num_blocks)
     assert ablation + 2 * num_pairs <= num_runs
     assert (num_blocks == 0) == (num_settings == 1)
     assert num_blocks or num_pairs
@@ -156,14 +156,23 @@ def test_a_layout_fits_into_the_runs_left(logs: list[float], sd: float, num_runs
 
 def test_with_time_all_settings_are_laid_out_and_without_only_the_strongest() -> None:
     adds = [Gain(log, 0.004, 20, 6) for log in (0.2, 0.1, 0.08)]
-    plenty, little = layout.best(adds, 0.01, 100, [0, 0, 0]), layout.best(adds, 0.01, 8, [0, 1, 1])
+    rounds = [layout.Round(3), layout.Round(4, 1), layout.Round(5, 1)]
+    plenty, little = layout.best(adds, 0.01, 100, rounds), layout.best(adds, 0.01, 8, rounds)
     assert plenty is not None and plenty[1].num_settings == 3
     assert little is not None and little[1] == (1, 0, 4)
 
 
 def test_without_time_for_fresh_pairs_the_blocks_of_an_ablation_are_laid_out_alone() -> None:
     adds = [Gain(log, 0.004, 20, 6) for log in (0.4, 0.3)]
-    assert layout.best(adds, 0.01, 8, [0, 0]) == (pytest.approx(layout.ALL_OR_NOTHING * 0.7, abs=0.01), (2, 2, 0))
+    rounds = [layout.Round(3), layout.Round(4)]
+    assert layout.best(adds, 0.01, 8, rounds) == (pytest.approx(layout.ALL_OR_NOTHING * 0.7, abs=0.01), (2, 2, 0))
+
+
+def test_what_is_left_out_with_another_leaves_fewer_arms_and_more_blocks() -> None:
+    """Workers and what they make ready: without workers it is the baseline, which runs in any block."""
+    adds = [Gain(log, 0.004, 20, 6) for log in (0.4, 0.3)]
+    found = layout.best(adds, 0.01, 9, [layout.Round(3), layout.Round(3)])
+    assert found is not None and found[1] == (2, 3, 0)
 
 
 def test_blocks_alone_promise_what_their_arms_may_prove() -> None:

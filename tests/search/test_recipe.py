@@ -100,50 +100,81 @@ def test_an_ablation_that_was_written_the_other_way_round_is_turned():
     assert proof.ci == pytest.approx((2 / 1.1, 2 * 1.1))
 
 
-def on_top(first: Header, *settings, proof=(), **changes):
-    """A study that began from a recipe of these settings, and proved PINNED on top."""
-    began_from = Beginning("first.toml", Recipe(first, proof=list(proof)), list(settings))
+def first(*settings, **changes):
+    """What a recipe of these settings states, proved here."""
+    known = study(recipe=list(settings), winner=list(settings), confirmed=compared(speedup=2.0, ci=(1.9, 2.1)))
+    recipe = search.of(known)
+    return replace(recipe, recipe=replace(recipe.recipe, **changes))
+
+
+def on_top(recipe, **changes):
+    """A study that began from this recipe, and proved PINNED on top."""
+    began_from = Beginning("first.toml", recipe, search.settings(recipe, "first.toml"))
     return study(recipe=[PINNED], winner=[PINNED], began_from=began_from, **changes)
 
 
 def test_a_recipe_that_went_on_from_another_holds_both_and_the_gain_of_both():
-    first = Header(schema=recipes.SCHEMA, speedup=2.0, ci=(1.9, 2.1), num_pairs=4)
-    known = Proof("env.A", 2.0, (1.9, 2.1), 4, "exact", value="x y")
-    recipe = search.of(on_top(first, SPACED, proof=[known]))
+    recipe = search.of(on_top(first(SPACED)))
     assert recipe.settings == {"env.A": "x y", "loader.pin_memory": True}
     assert recipe.recipe.speedup == pytest.approx(2.84) and recipe.recipe.num_pairs is None
     low, high = recipe.recipe.ci
     # Wider than either by itself, narrower than both ends at once.
     assert 1.9 * 1.38 < low < 2.84 * 1.9 / 2 and 2.84 * 2.1 / 2 < high < 2.1 * 1.47
-    assert recipe.proof == [known, Proof("loader.pin_memory", 1.42, (1.38, 1.47), 8, "exact", "ablation", True)]
+    assert [(proof.knob, proof.speedup, proof.by) for proof in recipe.proof] == [
+        ("env.A", 2.0, "confirmation"), ("loader.pin_memory", 1.42, "ablation"),
+    ]  # fmt: skip
 
 
 def test_another_value_of_a_setting_that_it_began_from_takes_its_place():
-    first = Header(schema=recipes.SCHEMA, speedup=2.0, ci=(1.9, 2.1))
-    known = Proof("loader.pin_memory", 2.0, (1.9, 2.1), 4, "exact", value=False)
-    recipe = search.of(on_top(first, Setting("loader.pin_memory", False), proof=[known]))
+    recipe = search.of(on_top(first(Setting("loader.pin_memory", False))))
     assert recipe.settings == {"loader.pin_memory": True}
     assert [proof.value for proof in recipe.proof] == [True]
 
 
+def edited(recipe, **settings):
+    return replace(recipe, settings={**recipe.settings, **settings})
+
+
 @pytest.mark.parametrize(
-    "changes",
-    [{"speedup": None}, {"ci": None}, {"objective": "memory"}, {"speedup": 1e300, "ci": (1e-300, 1e305)}],
+    "recipe",
+    [
+        replace(first(SPACED), recipe=Header(schema=recipes.SCHEMA)),
+        first(SPACED, ci=None),
+        first(SPACED, objective="memory"),
+        first(SPACED, caches="cold"),
+        first(SPACED, step_on="a:b"),
+        first(SPACED, speedup=1e300, ci=(1e-300, 1e305)),
+        edited(first(SPACED), **{"env.B": "by hand"}),
+        edited(first(SPACED), **{"env.A": "by hand"}),
+        replace(first(SPACED, WORKERS), settings={"env.A": "x y"}),
+        replace(first(SPACED), facts={**first(SPACED).facts, "gpu": "NVIDIA T4"}),
+        first(SPACED, command=["python", "other.py"]),
+        replace(first(SPACED), facts={}),
+    ],
 )
-def test_what_the_first_recipe_does_not_state_the_second_does_not_either(changes, tmp_path):
-    first = Header(**({"schema": recipes.SCHEMA, "speedup": 2.0, "ci": (1.9, 2.1)} | changes))
-    recipe = search.of(on_top(first, SPACED))
-    assert (recipe.recipe.speedup, recipe.recipe.ci, recipe.recipe.num_pairs) == (None, None, None)
-    recipes.write(tmp_path / "recipe.toml", recipe)
-    assert recipes.read(tmp_path / "recipe.toml").settings == recipe.settings
+def test_of_a_recipe_that_was_not_proved_so_nothing_is_stated(recipe, tmp_path):
+    """Not here, not on this command, not of these settings, or not as this study measured."""
+    both = search.of(on_top(recipe))
+    assert (both.recipe.speedup, both.recipe.ci, both.recipe.num_pairs) == (None, None, None)
+    assert both.settings == {**recipe.settings, "loader.pin_memory": True}
+    stated = [proof.knob for proof in both.proof]
+    assert stated == ["loader.pin_memory"] or recipe.recipe.speedup == 1e300 or recipe.recipe.ci is None
+    recipes.write(tmp_path / "recipe.toml", both)
+    assert recipes.read(tmp_path / "recipe.toml").settings == both.settings
 
 
 @given(st.floats(1.01, 9), st.floats(1.01, 9), st.floats(1.001, 2), st.floats(1.001, 2))
 def test_the_interval_of_both_gains_holds_their_product(one, other, widely, more_widely):
-    first = Header(schema=recipes.SCHEMA, speedup=one, ci=(one / widely, one * more_widely))
+    recipe = first(SPACED, speedup=one, ci=(one / widely, one * more_widely))
     confirmed = compared(speedup=other, ci=(other / more_widely, other * widely))
-    head = search.of(on_top(first, SPACED, confirmed=confirmed)).recipe
+    head = search.of(on_top(recipe, confirmed=confirmed)).recipe
     assert head.speedup == pytest.approx(one * other) and head.ci[0] <= head.speedup <= head.ci[1]
+
+
+def test_a_round_that_did_not_let_a_setting_stay_is_no_proof_of_it():
+    refused = replace(ablated([WORKERS, SPACED], SPACED, 0.74), p=0.9)
+    (proof,) = search.of(study(recipe=[SPACED], estimates=[refused])).proof
+    assert (proof.speedup, proof.by) == (1.42, "confirmation")
 
 
 @pytest.mark.parametrize(

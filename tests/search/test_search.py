@@ -199,6 +199,23 @@ def test_what_is_left_without_one_setting_ran_in_the_blocks_too() -> None:
     assert study.confirmed is not None and study.confirmed.speedup == pytest.approx(math.exp(0.18), rel=0.01)
 
 
+def test_blocks_that_took_all_the_time_confirm() -> None:
+    """Whether results are right is known, and asking again costs nothing."""
+    for budget_s in range(119, 127):
+        study = ablated(Table({"a=1": 0.1, "b=1": 0.08}), "a=1", "b=1", left_s=budget_s - 132.0)
+        ran = [trial for trial in study.trials if trial.phase == "ablate"]
+        assert recipe(study) == {"a=1", "b=1"}, (budget_s, len(ran), study.verdict)
+
+
+def test_where_the_time_ends_inside_a_round_its_whole_blocks_stand() -> None:
+    study = ablated(Table({"a=1": 0.1, "b=1": 0.08}), "a=1", "b=1", blocks=4, left_s=-25.0)
+    assert len([trial for trial in study.trials if trial.phase == "ablate"]) < 16
+    assert recipe(study) == {"a=1", "b=1"}
+    assert study.confirmed is not None and study.confirmed.num_pairs in (3, 4)
+    one_block = ablated(Table({"a=1": 0.1, "b=1": 0.08}), "a=1", "b=1", blocks=2, left_s=-20.0)
+    assert one_block.recipe == [] and "Nothing is proved" in one_block.verdict
+
+
 def test_what_ran_in_no_block_is_not_proved_without_fresh_pairs() -> None:
     study = ablated(Table({"a=1": 0.1}), "a=1", "idle=1", "idle2=1")
     assert study.recipe == [] and "Nothing is proved" in study.verdict

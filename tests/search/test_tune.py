@@ -19,8 +19,8 @@ from dynotune.schema.observation import Observation
 from dynotune.schema.recipe import SCHEMA, Header, Recipe
 from dynotune.schema.recipe import read as read_recipe
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Beginning, Fate, Sitting, Study, Trial
-from dynotune.search import results
+from dynotune.schema.study import Ablation, Beginning, Fate, Sitting, Study, Trial
+from dynotune.search import offering, results
 from dynotune.search import tune as studies
 from dynotune.search.tune import TuneRequest
 
@@ -300,15 +300,38 @@ def then(world, monkeypatch):
 
 def test_what_the_diagnosis_with_the_recipe_names_besides_is_to_be_tried_then(world, then, tmp_path):
     then.findings = [finding(FOUR, TWO), finding(BF16, HIGH)]
-    world.search = lambda study, save: replace(
-        proves(study, save),
-        winner=[FOUR, Setting("host.num_threads", 2)],
-        fates={str(HIGH): Fate("wrong-results", "They differ.")},
-    )
+    fates = {str(HIGH): Fate("wrong-results", "They differ.")}
+    # What looked best and was not left out in turn is not decided.
+    world.search = lambda study, save: replace(proves(study, save), winner=[FOUR, BF16], fates=fates)
     _, study = begin(tmp_path, allow=["numerics"])
     tried = {candidate.setting for candidate in study.then}
     assert BF16 in tried and TWO in tried
     assert not tried & {FOUR, HIGH}
+
+
+def test_what_is_decided_stays_so_in_all_that_follows(world, then, tmp_path):
+    fused = Setting("optimizer.fused", True)
+    then.findings = [finding(BF16, HIGH, fused)]
+    ablations = [Ablation([FOUR, fused], [str(FOUR), str(fused)], 1, 2)]
+    fates = {str(HIGH): Fate("failed", "It failed.")}
+    world.search = lambda study, save: replace(proves(study, save), ablations=ablations, fates=fates)
+    folder, study = begin(tmp_path, 2000.0, allow=["numerics"])
+    assert [one.setting for one in study.then] == [BF16]
+    confirmed = study.confirmed
+    then.findings = [finding(BF16, HIGH, fused, TWO)]
+    world.search = lambda study, save: replace(study, recipe=[BF16], confirmed=confirmed, finished=True)
+    _, second = sequel(tmp_path, folder, replace(study, run_s=10.0))
+    assert [one.setting for one in second.then] == [TWO]
+
+
+def test_what_means_nothing_without_what_is_decided_is_not_tried(world, then, tmp_path, monkeypatch):
+    monkeypatch.setattr(offering, "present", lambda observation, env: {"loader.num_workers": 0})
+    then.findings = [finding(TWO, Setting("loader.prefetch_factor", 8))]
+    fates = {f"loader.num_workers={num}": Fate("failed", "It failed.") for num in range(1, 9)}
+    threads = Setting("host.num_threads", 2)
+    world.search = lambda study, save: replace(proves(study, save), recipe=[threads], fates=fates)
+    _, study = begin(tmp_path, 2000.0, allow=["numerics"])
+    assert study.then == []
 
 
 def test_a_sequel_begins_from_the_recipe_in_the_time_that_is_left(world, then, tmp_path):

@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
@@ -157,11 +157,17 @@ def tune(
         began_from=None if recipe is None else _beginning(recipe),
     )
     folder, study = studied(words, seconds(budget, "--budget"), resume=resume)
-    written = _hand_over(folder, study, out=out, report=report)
-    show(study, json, recipe=written)
-    proved = study if resume is not None else _further(folder, study, request, json, written, out=out, report=report)
-    if json is not None:
-        write_json(proved, json)
+    proved = study
+    try:
+        written = _hand_over(folder, study, out=out, report=report)
+        show(study, json, recipe=written)
+        if resume is None:
+            for further in _further(folder, study, request, json, written, out=out, report=report):
+                proved = further
+    finally:
+        # Whatever comes of going on: what was proved stands.
+        if json is not None:
+            write_json(proved, json)
     if gate and not proved.recipe:
         raise typer.Exit(1)
 
@@ -173,44 +179,54 @@ def _beginning(file: Path) -> Beginning:
     from dynotune.search import recipe as search
 
     recipe = recipes.read(file)
-    chosen = search.settings(recipe, str(file))
+    # A name that is no text cannot be kept in a study.
+    name = str(file.absolute()).encode(errors="replace").decode()
+    chosen = search.settings(recipe, name)
     if not chosen:
         raise UsageError(f"{file} has no settings to begin from.", hint="Leave --recipe out.")
-    return Beginning(str(file.absolute()), recipe, chosen)
+    return Beginning(name, recipe, chosen)
 
 
 def _further(
     folder: Path, study: Study, run: Request, json: str | None, written: Path, *, out: Path | None, report: Path | None
-) -> Study:
-    """From the recipe of each study on, while there is something to try and time; the last that proved something.
+) -> Iterator[Study]:
+    """From the recipe of each study on, while there is something to try and time: those that proved something.
 
     Raises:
         Interrupted: as `studied`; what was proved before is handed over.
     """
-    while (further := _sequel(folder, study, run, json)) is not None:
-        is_ours = written.is_file() and written.read_bytes() == (folder / RECIPE).read_bytes()
-        before, (folder, study) = study, further
+    while (further := _sequel(folder, study, run)) is not None:
+        kept = folder / RECIPE
+        is_ours = written != kept and written.is_file() and written.read_bytes() == kept.read_bytes()
+        folder, study = further
         in_its_place = written if is_ours and study.recipe else out
         written = _hand_over(folder, study, out=in_its_place, report=report if study.recipe else None)
         show(study, json, recipe=written)
         if not study.recipe:
-            return before
-    return study
+            return
+        _tell_both(folder / RECIPE)
+        yield study
 
 
-def _sequel(folder: Path, study: Study, run: Request, json: str | None) -> tuple[Path, Study] | None:
-    """None where there is none, or where the command fails with its recipe now: that stands."""
+def _sequel(folder: Path, study: Study, run: Request) -> tuple[Path, Study] | None:
+    """None where there is none, or where it ended in an error, which is told: the recipe stands."""
     from dynotune.search import tune as studies
 
     try:
         return _watched(lambda watcher: studies.sequel(folder, study, run, watcher))
     except DynotuneError as error:
-        _say(f"Nothing was tried on top of this recipe: {error.message}")
+        _say(f"On top of this recipe it did not go on: {error.message} {error.hint}".rstrip())
         return None
-    except KeyboardInterrupt:
-        if json is not None:
-            write_json(study, json)
-        raise
+
+
+def _tell_both(file: Path) -> None:
+    """What a recipe and the one that it went on from gain together."""
+    from dynotune.report import words
+    from dynotune.schema import recipe as recipes
+
+    head = recipes.read(file).recipe
+    if head.speedup is not None:
+        _say(f"All of its settings: {words.times(head.speedup)} ({words.interval(head.ci)}), the product of both.")
 
 
 def studied(request: TuneRequest, budget_s: float | None, *, resume: str | None = None) -> tuple[Path, Study]:

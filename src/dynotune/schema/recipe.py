@@ -174,7 +174,10 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _check_numbers(recipe: Recipe) -> None:
-    """TOML has nan and inf; a proof has not."""
+    """TOML has nan and inf; a proof has not, nor has a setting or a fact."""
+    for name, told in (*recipe.settings.items(), *recipe.facts.items()):
+        if isinstance(told, float) and not math.isfinite(told):
+            raise msgspec.ValidationError(f"{name[:100]!r} is no number")
     head = recipe.recipe
     stated = [("[recipe]", head.speedup, head.ci, head.num_pairs)]
     stated += [

@@ -197,11 +197,13 @@ class Beginning(msgspec.Struct, frozen=True):
 
     Args:
         file: where it was read.
+        decided: ids of settings on which the studies that led to it have decided; they are not tried again.
     """
 
     file: str
     recipe: Recipe
     settings: list[Setting]
+    decided: list[str] = []
 
 
 class Sitting(msgspec.Struct, frozen=True):

@@ -21,12 +21,12 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import Ablation
 from dynotune.search import layout, words
 from dynotune.search.bench import BASELINE, Arm, arm
-from dynotune.search.choosing import ENTER_P, contributions, pilots_to_ablate, runs_left
-from dynotune.search.fit import Fit, Gain, holm
+from dynotune.search.choosing import ENTER_P, contributions, rounds_of, runs_left
+from dynotune.search.fit import Fit, Gain, counts, holm
 from dynotune.search.joining import warms
-from dynotune.search.needs import complete, dependants
+from dynotune.search.needs import complete, dependants, each_left_out
 from dynotune.search.racing import by_itself, fitted
-from dynotune.search.running import Search, estimate_of
+from dynotune.search.running import OutOfTime, Search, estimate_of
 
 # The whole surely helps, and more by this many standard errors than what stays explains.
 HELPS_P = 0.1
@@ -61,14 +61,16 @@ class Kept(NamedTuple):
 def ablate(search: Search, settings: list[Setting], reserve_s: float) -> list[Setting]:
     """What of `settings`, the strongest first, is worth confirming. One setting alone is: its proof is to come.
 
+    Where the time ends inside a round, its whole blocks stand: how many they are says nothing of what they say.
+
     Raises:
-        OutOfTime: what was measured is kept, and nothing is proved.
+        OutOfTime: there are too few; what was measured is kept, and nothing is proved.
     """
     first = next((one for one in reversed(search.study.ablations) if _leaves_out_all(one)), None)
     if first is None:
         first = _begin(search, settings)
     while first is not None:
-        _run(search, first)
+        _run_in_time(search, first)
         failed = search.failure(arm(first.whole).key)
         if failed is None:
             break
@@ -84,7 +86,10 @@ def ablate(search: Search, settings: list[Setting], reserve_s: float) -> list[Se
     dropped = [setting for setting in first.whole if setting not in kept]
     if len(dropped) < 2 or not (found.given_up or _hides_something(search, found, kept)):
         return kept
-    return _one_more(search, first, kept, dropped, reserve_s)
+    try:
+        return _one_more(search, first, kept, dropped, reserve_s)
+    except OutOfTime:
+        return kept
 
 
 def _leaves_out_all(ablation: Ablation) -> bool:
@@ -100,8 +105,7 @@ def provable(search: Search, settings: list[Setting]) -> list[Setting]:
 def _planned(search: Search, settings: list[Setting]) -> layout.Layout | None:
     """None where one setting is all that is worth proving."""
     adds = [gain for setting, gain in contributions(search) if setting in settings]
-    num_pilots = pilots_to_ablate(search, settings)
-    found = layout.best(adds, fitted(search).sd, runs_left(search, arm(settings)), num_pilots)
+    found = layout.best(adds, fitted(search).sd, runs_left(search, arm(settings)), rounds_of(search, settings))
     return None if found is None or not found[1].num_blocks else found[1]
 
 
@@ -160,12 +164,10 @@ def _without_dependants(
 
 def _run(search: Search, ablation: Ablation) -> None:
     whole = arm(ablation.whole)
-    arms = list(dict.fromkeys([whole, *_without(search, ablation).values()]))
+    arms = _arms(search, ablation)
     for one in arms:
         if warms(search, one):
             search.pilot(one)
-    if BASELINE not in arms:
-        arms.append(BASELINE)
     first_look = max(2, ablation.num_blocks // 2)
     for number in range(1, ablation.num_blocks + 1):
         search.run_block(arms, "ablate", ablation.first_block + number - 1)
@@ -174,18 +176,35 @@ def _run(search: Search, ablation: Ablation) -> None:
             return
 
 
+def _arms(search: Search, ablation: Ablation) -> list[Arm]:
+    return list(dict.fromkeys([arm(ablation.whole), *_without(search, ablation).values(), BASELINE]))
+
+
+def _run_in_time(search: Search, ablation: Ablation) -> None:
+    try:
+        _run(search, ablation)
+    except OutOfTime:
+        blocks = [_blocks_of(search, one.key, ablation) for one in _arms(search, ablation)]
+        if len(set.intersection(*blocks)) < layout.LEAST_BLOCKS:
+            raise
+
+
+def _blocks_of(search: Search, key: str, ablation: Ablation) -> set[int]:
+    """In which it was measured, or failed: that is an answer, too."""
+    numbers = range(ablation.first_block, ablation.first_block + ablation.num_blocks)
+    if search.failure(key):
+        return set(numbers)
+    return {trial.block for trial in search.trials("ablate") if trial.arm == key and counts(trial)} & set(numbers)
+
+
 def _is_futile(search: Search, gain: Gain | None) -> bool:
     return gain is not None and gain.log < search.margin
 
 
 def _without(search: Search, ablation: Ablation) -> dict[str, Arm]:
     """The whole without each setting, and without what means nothing then."""
-    found = {}
-    for one in ablation.whole:
-        if str(one) in ablation.left_out:
-            gone = [one, *dependants(str(one), ablation.whole, search.study.candidates)]
-            found[str(one)] = arm(setting for setting in ablation.whole if setting not in gone)
-    return found
+    rests = each_left_out(ablation.whole, search.study.candidates)
+    return {id_: arm(rest) for id_, rest in rests.items() if id_ in ablation.left_out}
 
 
 def _write_down(search: Search, ablation: Ablation) -> None:

@@ -67,6 +67,10 @@ class Bench(Protocol):
         """
         ...
 
+    def is_checked(self, arm: Arm) -> bool:
+        """Whether `check` of it costs no run."""
+        ...
+
     def run_s(self, arm: Arm) -> float:
         """About how long a run of the arm takes, seconds; of an arm not yet run, as the baseline."""
         ...

@@ -10,7 +10,7 @@ from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.fit import Gain
 from dynotune.search.joining import ARMS_A_BLOCK, warms
 from dynotune.search.model import USUAL_RUNS, Model
-from dynotune.search.needs import complete, dependants, needed_first
+from dynotune.search.needs import complete, dependants, each_left_out, needed_first
 from dynotune.search.racing import added, fitted, taking_part
 from dynotune.search.running import Search
 
@@ -57,8 +57,8 @@ def more_pays(search: Search, model: Model, num_blocks: int) -> bool:
     best = [one for one in candidates if one.setting in settings]
     unknown = math.fsum(_worth_knowing(added(model, one, best)) for one in candidates)
     adds = [gain for _, gain in found]
-    num_runs, num_pilots = runs_left(search, arm(settings)), pilots_to_ablate(search, settings)
-    now, later = (layout.best(adds, model.sd, num, num_pilots) for num in (num_runs, num_runs - ARMS_A_BLOCK - 2))
+    num_runs, rounds = runs_left(search, arm(settings)), rounds_of(search, settings)
+    now, later = (layout.best(adds, model.sd, num, rounds) for num in (num_runs, num_runs - ARMS_A_BLOCK - 2))
     lost = (now[0] if now is not None else 0.0) - (later[0] if later is not None else 0.0)
     return unknown / (num_blocks + 1) > lost
 
@@ -69,15 +69,15 @@ def runs_left(search: Search, whole: Arm) -> int:
     return int(search.bench.left_s() / (SLACK * run_s)) if run_s > 0 else MOST_RUNS
 
 
-def pilots_to_ablate(search: Search, settings: list[Setting]) -> list[int]:
-    """How many arms of an ablation need a pilot: of one of the first setting, of one of the first two, and so on."""
-    return [_num_pilots(search, settings[:num]) for num in range(1, len(settings) + 1)]
+def rounds_of(search: Search, settings: list[Setting]) -> list[layout.Round]:
+    """What an ablation of the first of these settings takes, one of the first two, and so on."""
+    return [_round_of(search, settings[:num]) for num in range(1, len(settings) + 1)]
 
 
-def _num_pilots(search: Search, settings: list[Setting]) -> int:
-    whole = arm(settings)
-    arms = {whole.key: whole} | {one.key: one for one in (whole.without(setting.knob) for setting in settings)}
-    return sum(warms(search, one) and not search.piloted(key) for key, one in arms.items())
+def _round_of(search: Search, settings: list[Setting]) -> layout.Round:
+    rests = each_left_out(settings, search.study.candidates).values()
+    arms = dict.fromkeys([arm(settings), *map(arm, rests), BASELINE])
+    return layout.Round(len(arms), sum(warms(search, one) and not search.piloted(one.key) for one in arms))
 
 
 def _worth_knowing(gain: Gain) -> float:

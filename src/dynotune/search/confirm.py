@@ -21,7 +21,7 @@ from dynotune.schema.study import Trial
 from dynotune.search import words
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.fit import Fit, counts, value_of
-from dynotune.search.layout import of_one_arm
+from dynotune.search.layout import LEAST_BLOCKS, of_one_arm
 from dynotune.search.running import OutOfTime, Search
 
 PAST_DEADLINE = "The budget is used up."
@@ -69,9 +69,11 @@ def _by_ablation(search: Search, candidate: Arm) -> Comparison | None:
     gain = Fit(trials).gain(candidate.key) if candidate.key in arms else None
     if gain is None or gain.p > (level := of_one_arm(len(arms))):
         return None
+    pairs = _pairs_of_blocks(trials, candidate)
+    if len(pairs) < LEAST_BLOCKS:
+        return None
     search.watcher.say("No fresh pairs fit into the time left; the blocks that showed what each adds stand for them.")
     ci = math.exp(gain.lower(level)), math.exp(gain.upper(level))
-    pairs = _pairs_of_blocks(trials, candidate)
     judgement = Judgement(verdict="faster", finished=True, speedup=gain.speedup, ci=ci, num_pairs=len(pairs))
     comparison = replace(_comparison(search, candidate, len(pairs)), pairs=pairs)
     comparison = _conclude(search, comparison, judgement)
@@ -106,7 +108,7 @@ def _comparison(search: Search, candidate: Arm, max_pairs: int) -> Comparison:
         id=study.id,
         command=study.command,
         settings=list(candidate.settings),
-        against=[],
+        against=study.base,
         objective=study.objective,
         margin=study.margin,
         max_pairs=max_pairs,

@@ -175,6 +175,8 @@ def _proof(study: Study, one: Candidate, rounds: list[Kept]) -> str:
     confirmed = study.confirmed
     assert confirmed is not None and confirmed.speedup is not None
     seen = f"{words.size(study, confirmed.speedup)} ({words.interval(confirmed.ci)}, {confirmed.num_pairs} pairs)"
+    if study.confirming == "ablate":
+        return f"It is {seen}, in blocks that left out what was beside it."
     return f"It is {seen}, on pairs that played no part in choosing it."
 
 

@@ -3,7 +3,7 @@
 A block's level is estimated from all its runs, not from the baseline's alone, so one stalled run of the baseline does
 not lift all others. One spread is estimated for all arms, widened for an arm whose own runs spread more: two or three
 runs alone give none. Runs far from what their arm and block explain weigh less, as under Student's t: with stalls and
-heavy tails a mean of a few runs finds half of what this finds. It is for choosing; a comparison weighs all runs.
+heavy tails a mean of a few runs finds half of what this finds. A comparison weighs all runs.
 """
 
 from __future__ import annotations

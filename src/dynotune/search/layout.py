@@ -38,41 +38,52 @@ class Layout(NamedTuple):
     num_pairs: int
 
 
-def best(adds: Sequence[Gain], sd: float, num_runs: int, num_pilots: Sequence[int]) -> tuple[float, Layout] | None:
+class Round(NamedTuple):
+    """What an ablation takes: arms a block, the whole and the baseline among them, and pilots before it."""
+
+    num_arms: int
+    num_pilots: int = 0
+
+    def num_runs(self, num_blocks: int) -> int:
+        return num_blocks * self.num_arms + self.num_pilots if num_blocks else 0
+
+    def df(self, num_blocks: int) -> int:
+        """Degrees of freedom behind its noise."""
+        return (num_blocks - 1) * (self.num_arms - 1)
+
+
+def best(adds: Sequence[Gain], sd: float, num_runs: int, rounds: Sequence[Round]) -> tuple[float, Layout] | None:
     """The most promising layout, and what it promises: the expected proved gain, as the logarithm of a ratio.
 
     Args:
         adds: what each setting adds to the rest, the largest first.
         sd: of the logarithm of one run's value.
         num_runs: that the time left affords.
-        num_pilots: that the arms of an ablation need, of the first setting, of the first two, and so on.
+        rounds: of the first setting, of the first two, and so on.
     """
     found: tuple[float, Layout] | None = None
-    for num_settings in range(1, len(adds) + 1):
-        for num_blocks in _blocks(num_settings):
-            ablation = num_blocks * (num_settings + 2) + num_pilots[num_settings - 1] if num_blocks else 0
+    for num_settings, a_round in enumerate(rounds[: len(adds)], start=1):
+        for num_blocks in _blocks(a_round) if num_settings > 1 else (0,):
+            ablation = a_round.num_runs(num_blocks)
             num_pairs = next((pairs for pairs in reversed(LOOKS) if ablation + 2 * pairs <= num_runs), 0)
             if ablation > num_runs or not (num_blocks or num_pairs):
                 continue
             layout = Layout(num_settings, num_blocks, num_pairs)
-            promise = _promise(adds[:num_settings], CAUTION * sd, layout)
+            promise = _promise(adds[:num_settings], CAUTION * sd, layout, a_round.df(num_blocks))
             # Of two that promise about the same, the cheaper one came first.
             if found is None or promise > found[0] * 1.02:
                 found = promise, layout
     return found
 
 
-def _blocks(num_settings: int) -> Sequence[int]:
-    if num_settings == 1:
-        return (0,)
-    return [n for n in range(LEAST_BLOCKS, MOST_BLOCKS + 1) if (n - 1) * (num_settings + 1) >= LEAST_DF]
+def _blocks(a_round: Round) -> Sequence[int]:
+    return [num for num in range(LEAST_BLOCKS, MOST_BLOCKS + 1) if a_round.df(num) >= LEAST_DF]
 
 
-def _promise(adds: Sequence[Gain], sd: float, layout: Layout) -> float:
-    """Expected gain that is proved."""
+def _promise(adds: Sequence[Gain], sd: float, layout: Layout, df: int) -> float:
+    """Expected gain that is proved; `df`: degrees of freedom of the ablation."""
     stay = [1.0] * len(adds)
     if layout.num_blocks:
-        df = (layout.num_blocks - 1) * (layout.num_settings + 1)
         se = sd * math.sqrt(2 / layout.num_blocks)
         critical = _t(ERROR / layout.num_settings, df)
         stay = [_passes(gain.log, critical * se, math.hypot(se, gain.se)) for gain in adds]

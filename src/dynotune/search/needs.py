@@ -55,6 +55,15 @@ def needed_first(settings: Sequence[Setting], candidates: Iterable[Candidate]) -
     return ordered + waiting
 
 
+def each_left_out(settings: Sequence[Setting], candidates: Sequence[Candidate]) -> dict[str, list[Setting]]:
+    """By id of each of `settings`, the others without it, and without what means nothing then."""
+    found = {}
+    for one in settings:
+        gone = [one, *dependants(str(one), settings, candidates)]
+        found[str(one)] = [setting for setting in settings if setting not in gone]
+    return found
+
+
 def dependants(id_: str, settings: Iterable[Setting], candidates: Iterable[Candidate]) -> list[Setting]:
     """Of these settings, those that mean nothing once `id_` is left out."""
     needing = {one.id for one in candidates if id_ in one.needs}

@@ -18,6 +18,7 @@ from dynotune.schema.study import Candidate, FateKind, NotOffered, Study
 from dynotune.search.asked import Asked
 from dynotune.search.budget import worth_trying
 from dynotune.search.candidates import Machine, candidates
+from dynotune.search.needs import together
 from dynotune.search.present import present
 
 # Beside the recipe's settings they would end the same way.
@@ -32,7 +33,7 @@ def offered(
     machine = Machine(
         facts=study.facts,
         env={**run.env, **in_environment},
-        present=present(observation, run.env) | {one.knob: one.value for one in base},
+        present=present(observation, {**run.env, **in_environment}) | {one.knob: one.value for one in base},
         num_ranks=_num_ranks(observation),
         compiles=_compiles(observation),
         refused=refusal(run, study.facts, base),
@@ -41,14 +42,20 @@ def offered(
 
 
 def beyond(run: Request, study: Study, asked: Asked, observation: Observation, diagnosis: Diagnosis) -> list[Candidate]:
-    """What a diagnosis with the recipe of a study names besides, and is worth trying on top of it.
+    """What a diagnosis with the recipe of a study names besides, and is worth trying on top of it."""
+    base = over(study.base, study.recipe or [])
+    found, _ = offered(run, study, asked, observation, diagnosis, base)
+    known = {*decided(study), *map(str, base)}
+    new = together([one for one in found if one.why and one.id not in known])
+    return together(worth_trying(msgspec.structs.replace(study, candidates=new)))
 
-    What was left out in turn beside the recipe, or did not run, is decided.
-    """
-    found, _ = offered(run, study, asked, observation, diagnosis, over(study.base, study.recipe or []))
-    ended = {id_ for id_, fate in study.fates.items() if fate.kind in _ENDED}
-    new = [one for one in found if one.setting not in (study.winner or []) and one.id not in ended and one.why]
-    return worth_trying(msgspec.structs.replace(study, candidates=new))
+
+def decided(study: Study) -> list[str]:
+    """Ids of settings that ablations left out in turn, or that do not run; before this study, too."""
+    earlier = study.began_from.decided if study.began_from is not None else []
+    ended = [id_ for id_, fate in study.fates.items() if fate.kind in _ENDED]
+    ablated = [id_ for ablation in study.ablations for id_ in ablation.left_out]
+    return list(dict.fromkeys([*earlier, *ended, *ablated]))
 
 
 def refusal(run: Request, facts: Facts, base: Sequence[Setting] = ()) -> Callable[[Setting], str]:

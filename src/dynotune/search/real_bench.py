@@ -105,6 +105,10 @@ class RealBench:
             arm=arm.key, phase="pilot", block=0, ended="wrong-results", detail=wrong, began_s=began_s, wall_s=took_s
         )
 
+    def is_checked(self, arm: Arm) -> bool:
+        """As `Bench.is_checked`."""
+        return self._guards.is_known(arm)
+
     def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
         """As `Bench.screen`."""
         if not candidates or self._study.objective != "throughput":

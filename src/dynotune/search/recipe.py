@@ -21,6 +21,7 @@ from dynotune.schema.knob import Scalar
 from dynotune.schema.recipe import SCHEMA, Header, Proof, Recipe, proof_of
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import without
+from dynotune.search.layout import ERROR
 
 if TYPE_CHECKING:
     from dynotune.schema.comparison import Comparison
@@ -110,8 +111,12 @@ def of(study: Study) -> Recipe:
     )
     proofs = {setting.knob: _proof(study, setting, confirmed) for setting in chosen}
     if study.began_from is not None:
-        head = _times(head, study.began_from.recipe.recipe)
-        proofs = {proof.knob: proof for proof in study.began_from.recipe.proof} | proofs
+        first = study.began_from.recipe
+        if not _holds(first, study):
+            head = replace(head, speedup=None, ci=None, num_pairs=None)
+        else:
+            head = _times(head, first.recipe)
+            proofs = {proof.knob: proof for proof in first.proof} | proofs
     chosen = sorted(over(study.base, chosen), key=lambda setting: setting.knob)
     return Recipe(
         head,
@@ -122,11 +127,19 @@ def of(study: Study) -> Recipe:
     )
 
 
+def _holds(first: Recipe, study: Study) -> bool:
+    """Whether what a recipe states was proved here, on this command, and of the settings that it has now."""
+    head = first.recipe
+    told = (head.objective, head.caches, head.step_on) == (study.objective, study.caches, study.step_on)
+    whole = {proof.knob for proof in first.proof} == set(first.settings) and not unproved(first)
+    return told and whole and not differences(first, study.facts, study.command, strict=True)
+
+
 def _times(head: Header, first: Header) -> Header:
-    """The gain of one on top of the other's; unknown where the first one states none, or of another objective."""
+    """The gain of one on top of the other's; unknown where the first one states none."""
     gains = [_as_logs(one) for one in (first, head)]
     known = [gain for gain in gains if gain is not None]
-    if len(known) < 2 or first.objective != head.objective:
+    if len(known) < 2:
         return replace(head, speedup=None, ci=None, num_pairs=None)
     log = math.fsum(gain[1] for gain in known)
     # Both were measured apart from each other, so their errors add as squares.
@@ -184,7 +197,8 @@ def _ablated(study: Study, setting: Setting) -> tuple[float, tuple[float, float]
     """
     needing = [one for one in study.candidates if str(setting) in one.needs]
     for estimate in reversed(study.estimates):
-        if estimate.phase != "ablate" or estimate.ci is None:
+        # Of a round that did not let it stay, nothing is a proof.
+        if estimate.phase != "ablate" or estimate.ci is None or (estimate.p is not None and estimate.p > ERROR):
             continue
         low, high = estimate.ci
         if without(estimate.arm, str(setting), study.candidates) == estimate.against:

@@ -21,7 +21,9 @@ from dynotune.measure.machine import alone, facts_of, refuse_another_machine
 from dynotune.measure.one_run import refuse_impossible
 from dynotune.measure.protocol import Interrupted
 from dynotune.measure.request import Request, Watcher
+from dynotune.report.study_rows import long_time
 from dynotune.report.study_story import spent_s
+from dynotune.report.words import plain
 from dynotune.schema import document
 from dynotune.schema import recipe as recipes
 from dynotune.schema.diagnosis import Ceiling
@@ -32,9 +34,9 @@ from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Beginning, Sitting, Study
 from dynotune.search import asked
 from dynotune.search.candidates import Machine, refuse_unfit
-from dynotune.search.offering import beyond, nothing_to_try, offered, refusal, to_try
+from dynotune.search.offering import beyond, decided, nothing_to_try, offered, refusal, to_try
 from dynotune.search.real_bench import RealBench
-from dynotune.search.recipe import differences
+from dynotune.search.recipe import differences, unproved
 from dynotune.search.results import RECIPE, REPORT, paid_off, write_results
 from dynotune.search.study import search
 
@@ -47,7 +49,7 @@ LEAST_WAIT = 0.05
 DIAGNOSIS_LIMIT_S = 900.0
 UNKNOWN_RUN_S = 60.0
 SEQUEL_RUNS = 14
-"""As long as those of the command before: pilots, a block of a few settings, and four pairs."""
+"""Pilots, a block of a few settings, and four pairs."""
 EndedBy = Literal["done", "user", "error", ""]
 
 
@@ -90,8 +92,12 @@ def tune(request: TuneRequest, budget_s: float, watcher: Watcher) -> tuple[Path,
         knobs.check_applies(setting, facts)
     refuse_impossible(msgspec.structs.replace(run, settings=base), "candidate", facts)
     if request.began_from is not None:
-        for differs in differences(request.began_from.recipe, facts, run.command):
-            watcher.warn(f"{Path(request.began_from.file).name}: {differs}.")
+        first, name = request.began_from.recipe, Path(request.began_from.file).name
+        for text in (*map(str, differences(first, facts, run.command)), *unproved(first)):
+            watcher.warn(plain(f"{name}: {text}."))
+    for setting in base:
+        if caution := knobs.caution(setting, facts):
+            watcher.warn(caution)
     for caution in refuse_unfit(words, Machine(facts=facts, env=run.env, refused=refusal(run, facts, base))):
         watcher.warn(caution)
     objective.refuse_impossible(run)
@@ -138,13 +144,13 @@ def sequel(folder: Path, study: Study, run: Request, watcher: Watcher) -> tuple[
     if not study.recipe or not study.then or left_s < SEQUEL_RUNS * (study.run_s or UNKNOWN_RUN_S):
         return None
     file = folder / RECIPE
-    beginning = Beginning(str(file), recipes.read(file), over(study.base, study.recipe))
+    beginning = Beginning(str(file), recipes.read(file), over(study.base, study.recipe), decided(study))
     request = _as_begun(study, run)
     # Of a step that became shorter, a window holds more.
     own = msgspec.structs.replace(request.run, warmup_steps=run.warmup_steps, window_steps=run.window_steps)
     request = msgspec.structs.replace(request, run=own, began_from=beginning)
     names = ", ".join(candidate.id for candidate in study.then)
-    watcher.say(f"From this recipe on, with the {in_words(round(left_s))} that are left: {names}.")
+    watcher.say(f"From this recipe on, with the {long_time(left_s)} that are left: {names}.")
     return _begin(request, left_s, study.facts, watcher, diagnosis=study.after, candidates=study.then)
 
 

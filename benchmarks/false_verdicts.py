@@ -118,6 +118,7 @@ class Scenario(NamedTuple):
     Args:
         sd: of the log ratio of a pair, were all noise of the unit size that `noise` has at its core.
         speedup: true baseline over candidate time.
+        ends_after: pairs, after which the time is up; None where it lasts for all.
         candidate_stalls: one candidate run in ten is longer by 5 to 30%, and no baseline run is.
         at_most, at_least: a verdict and the promised share of it; `false` is faster and slower together.
     """
@@ -128,6 +129,7 @@ class Scenario(NamedTuple):
     speedup: float = 1.0
     max_pairs: int = schedule.MAX_PAIRS
     candidate_stalls: bool = False
+    ends_after: int | None = None
     at_most: tuple[str, float] | None = None
     at_least: tuple[str, float] | None = None
 
@@ -170,6 +172,14 @@ SCENARIOS = (
     Scenario("differs by the margin (1%), sd 0.5%", normal, sd=0.005, speedup=1.01, at_most=("same", 0.05)),
     Scenario("only the candidate stalls, sd 0.5%", normal, sd=0.005, candidate_stalls=True),
     Scenario("only the candidate stalls, sd 2%", normal, candidate_stalls=True),
+    Scenario("A/A, time up after 5 of 6 pairs", normal, max_pairs=6, ends_after=5, at_most=FALSE),
+    Scenario("A/A, time up after 5 of 6 pairs, two modes", two_modes(0.5), max_pairs=6, ends_after=5, at_most=FALSE),
+    Scenario("A/A, time up after 7 of 8 pairs", normal, max_pairs=8, ends_after=7, at_most=FALSE),
+    Scenario("A/A, time up after 9 of 12 pairs", normal, ends_after=9, at_most=FALSE),
+    Scenario("A/A, time up after 11 of 12 pairs", normal, ends_after=11, at_most=FALSE),
+    Scenario("A/A, time up after 11 of 12, autocorrelation 0.5", autocorrelated(0.5), ends_after=11, at_most=FALSE),
+    Scenario("A/A, time up after 11 of 12, two modes", two_modes(0.5, rest=0.1), ends_after=11, at_most=FALSE),
+    Scenario("3% faster, time up after 7 of 8 pairs", normal, speedup=1.03, max_pairs=8, ends_after=7),
 )
 
 
@@ -185,8 +195,10 @@ def simulate(job: tuple[int, int, int, int]) -> tuple[int, collections.Counter[s
     num_pairs = num_covered = 0
     for number in range(num):
         pairs = list(_pairs(scenario, log_s[number], stall[number], seed=chunk * CHUNK + number))
-        for look in schedule.looks(scenario.max_pairs):
-            judgement = stats.judge(pairs[:look], max_pairs=scenario.max_pairs)
+        last = scenario.ends_after or scenario.max_pairs
+        looks = [look for look in schedule.looks(scenario.max_pairs) if look < last]
+        for look in [*looks, last]:
+            judgement = stats.judge(pairs[:look], max_pairs=scenario.max_pairs, ended=look == last)
             if judgement.finished:
                 break
         verdicts[str(judgement.verdict)] += 1

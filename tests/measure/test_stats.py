@@ -252,6 +252,44 @@ def test_finished_verdict_and_next_look_tell_the_same_story(ys: list[float], max
         assert judgement.ci is not None and judgement.ci[1] < 1
 
 
+# When the time is up between two looks
+
+
+@given(noisy, st.integers(2, 12))
+def test_at_the_end_there_is_always_an_answer_and_a_look_that_settled_it_stands(
+    ys: list[float], max_pairs: int
+) -> None:
+    pairs = pairs_of(ys)[:max_pairs]
+    before, at_the_end = judge(pairs, max_pairs=max_pairs), judge(pairs, max_pairs=max_pairs, ended=True)
+    assert at_the_end.finished and at_the_end.next_look is None
+    if before.finished:
+        assert at_the_end == before
+    elif len(pairs) in looks(max_pairs) or len(pairs) < looks(max_pairs)[0]:
+        assert at_the_end.verdict == "undecided" and at_the_end.reason.startswith("The budget is used up.")
+
+
+def test_pairs_beyond_the_last_look_are_judged_at_the_level_of_the_next() -> None:
+    pairs = simulated(5, effect=0.05, sd=0.02, seed=1)
+    before, at_the_end = judge(pairs, max_pairs=6), judge(pairs, max_pairs=6, ended=True)
+    assert before.verdict is None and at_the_end.verdict == "faster" and at_the_end.num_pairs == 5
+    _, level = nominal_levels(looks(6), 1 - stats.CONFIDENCE)
+    fit = stats._fit(pairs)
+    assert at_the_end.ci == pytest.approx(
+        (math.exp(fit.effect - fit.half_width(level)), math.exp(fit.effect + fit.half_width(level)))
+    )
+
+
+def test_what_five_pairs_do_not_show_is_undecided_with_both_reasons() -> None:
+    judgement = judge(simulated(5, effect=0.0, sd=0.05, seed=3), max_pairs=6, ended=True)
+    assert judgement.verdict == "undecided"
+    assert judgement.reason.startswith("The budget is used up. Neither a difference nor equality")
+
+
+def test_at_the_end_too_more_than_a_fifth_void_says_nothing() -> None:
+    judgement = judge(simulated(5, effect=0.3, sd=0.01, seed=3), max_pairs=6, num_voided=2, ended=True)
+    assert judgement.verdict == "undecided" and "2 of 7 pairs were void" in judgement.reason
+
+
 def test_going_on_past_the_last_look_is_refused() -> None:
     pairs = simulated(8, effect=0.0, sd=0.03, seed=4)
     with pytest.raises(StatisticsError, match="no verdict comes from going on"):

@@ -213,9 +213,7 @@ class _Session:
         while not (judgement := self._judge()).finished:
             valid, attempt = len(self._comparison.pairs), len(self._comparison.pairs) + len(self._comparison.voided)
             if self._out_of_time(window):
-                judgement = msgspec.structs.replace(
-                    judgement, verdict="undecided", finished=True, reason="The budget is used up."
-                )
+                judgement = self._judge(ended=True)
                 break
             order = schedule.orders(self._comparison.max_pairs, self._comparison.seed)
             self._pair(attempt + 1, order[valid], window, limit)
@@ -241,12 +239,13 @@ class _Session:
                 unit=self._comparison.unit, objective=self._comparison.objective,
             )  # fmt: skip
 
-    def _judge(self) -> Judgement:
+    def _judge(self, *, ended: bool = False) -> Judgement:
         return judge(
             self._comparison.pairs,
             margin=self._comparison.margin,
             max_pairs=self._comparison.max_pairs,
             num_voided=len(self._comparison.voided),
+            ended=ended,
         )
 
     def _conclude(self, judgement: Judgement) -> None:

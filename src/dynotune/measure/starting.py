@@ -294,13 +294,14 @@ class _Sitting:
         self._update(blocks=[*self._startup.blocks, block])
         self._watcher.started(block, number=len(self._startup.blocks), max_blocks=self._startup.max_blocks)
 
-    def _judged(self) -> dict[Arm, Judgement]:
+    def _judged(self, *, ended: bool = False) -> dict[Arm, Judgement]:
         return {
             arm: judge(
                 pairs_of(self._startup.blocks, arm),
                 margin=self._startup.margin,
                 max_pairs=self._startup.max_blocks,
                 num_voided=len(self._startup.voided),
+                ended=ended,
             )
             for arm in COMPARED
         }
@@ -313,9 +314,7 @@ class _Sitting:
 
     def _conclude(self) -> None:
         ratios = []
-        for arm, judged in self._judged().items():
-            out_of_time = {"verdict": "undecided", "reason": "The budget is used up.", "next_look": None}
-            judgement = judged if judged.finished else msgspec.structs.replace(judged, **out_of_time)
+        for arm, judgement in self._judged(ended=True).items():
             ratios.append(ratio(self._startup.blocks, arm, judgement))
         warnings = list(dict.fromkeys([*self._startup.warnings, *self._warnings]))
         warm = self._places.of("warm").caches

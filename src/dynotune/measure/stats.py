@@ -30,6 +30,8 @@ SIGN_FLIP_LEVEL = 0.05
 # modes, the few pairs of one order agree by luck, the fit looks perfect, and up to one A/A in ten is called.
 ORDER_MAY_NARROW_FROM = 8
 
+OUT_OF_TIME = "The budget is used up."
+
 _POWER_Z = 0.8416  # of 80%
 _MOST_TO_SETTLE = 1000
 _LARGEST_LOG = 700.0  # exp(710) leaves the range of floats
@@ -66,7 +68,12 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(
-    pairs: Sequence[Pair], *, margin: float = MARGIN, max_pairs: int = MAX_PAIRS, num_voided: int = 0
+    pairs: Sequence[Pair],
+    *,
+    margin: float = MARGIN,
+    max_pairs: int = MAX_PAIRS,
+    num_voided: int = 0,
+    ended: bool = False,
 ) -> Judgement:
     """Judge the valid `pairs`, in order of time, as a group-sequential comparison of at most `max_pairs`.
 
@@ -76,6 +83,8 @@ def judge(
     Args:
         margin: `same` when the ratio lies between 1/(1 + margin) and 1 + margin.
         num_voided: pairs thrown away so far. While they are more than a fifth of all, no look settles it.
+        ended: the time is up, and no more pairs will come. Those since the last look are judged at the level of the
+            next one, which they resemble the looks before more than it would, and so pass no more often by chance.
 
     Raises:
         UsageError: `margin` or `max_pairs` is out of range.
@@ -106,9 +115,27 @@ def judge(
             to_settle = _pairs_to_settle(fit, level, equivalence_levels[k], margin)
             return _state(fit, level, verdict="undecided", reason=reason, num_pairs_to_settle=to_settle)
 
+    if ended:
+        last_look = schedule[num_passed - 1] if num_passed else schedule[0] - 1
+        return _ended(pairs, last_look, levels[num_passed], equivalence_levels[num_passed], margin, num_voided)
     next_look = schedule[num_passed]
     reason = f"The next look is at {next_look} pairs."
     return _state(_fit(pairs), level, verdict=None, reason=reason, next_look=next_look)
+
+
+def _ended(
+    pairs: Sequence[Pair], last_look: int, level: float, equivalence_level: float, margin: float, num_voided: int
+) -> Judgement:
+    """What pairs beyond the last look say, without any to come."""
+    fit = _fit(pairs)
+    verdict: Verdict | None = None
+    reason = ""
+    if num_voided > MOST_VOID * (fit.num_pairs + num_voided):
+        reason = _void_reason(fit.num_pairs, num_voided)
+    elif fit.num_pairs > last_look:
+        verdict, reason = _verdict(fit, level, equivalence_level, margin)
+    told = f"{OUT_OF_TIME} {reason}".strip() if verdict is None else reason
+    return _state(fit, level, verdict=verdict or "undecided", reason=told)
 
 
 class _Fit(NamedTuple):

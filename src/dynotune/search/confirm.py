@@ -24,8 +24,6 @@ from dynotune.search.fit import Fit, counts, value_of
 from dynotune.search.layout import LEAST_BLOCKS, of_one_arm
 from dynotune.search.running import OutOfTime, Search
 
-PAST_DEADLINE = "The budget is used up."
-
 
 def confirm(search: Search, settings: list[Setting]) -> Comparison | None:
     """Judge fresh pairs; None where the time left holds too few for any verdict.
@@ -50,8 +48,7 @@ def confirm(search: Search, settings: list[Setting]) -> Comparison | None:
         try:
             comparison = _pair(search, comparison, candidate)
         except OutOfTime:
-            late = replace(judgement, verdict="undecided", finished=True, reason=PAST_DEADLINE)
-            comparison = _conclude(search, comparison, late)
+            comparison = _conclude(search, comparison, _judge(comparison, ended=True))
         search.update(confirmed=comparison)
     search.update(confirmed=comparison)
     return comparison
@@ -127,12 +124,13 @@ def _comparison(search: Search, candidate: Arm, max_pairs: int) -> Comparison:
     )
 
 
-def _judge(comparison: Comparison) -> Judgement:
+def _judge(comparison: Comparison, *, ended: bool = False) -> Judgement:
     return judge(
         comparison.pairs,
         margin=comparison.margin,
         max_pairs=comparison.max_pairs,
         num_voided=len(comparison.voided),
+        ended=ended,
     )
 
 

@@ -341,6 +341,22 @@ def test_collating_takes_its_part_of_the_wait():
     assert found(waits(0.4, loader(2, loading=loading(collate_s=0.03))))["collate-heavy"].share == 0.4
 
 
+@pytest.mark.parametrize(("id_", "part"), [("decode-bound", "decode_s"), ("collate-heavy", "collate_s")])
+def test_batches_that_take_long_to_make_are_made_by_more_workers_too(id_, part):
+    def named(busy_share):
+        expensive = loading(**{part: 0.03}, busy_share=busy_share)
+        return settings(found(waits(0.4, loader(4, loading=expensive)))[id_])
+
+    # As where only the wait is known, and though a worker is not always at work.
+    assert named(0.98) == named(0.8) == ["loader.num_workers=7", "loader.num_workers=8"]
+    assert named(0.6) == []
+
+
+def test_of_a_loader_without_workers_another_rule_asks_for_some():
+    expensive = loading(decode_s=0.03, busy_share=None)
+    assert settings(found(waits(0.4, loader(0, loading=expensive)))["decode-bound"]) == []
+
+
 def test_collating_that_takes_little_is_no_finding():
     assert "collate-heavy" not in found(waits(0.4, loader(2, loading=loading(collate_s=0.005))))
     assert "collate-heavy" not in found(waits(0.0, loader(2, loading=loading(collate_s=0.03))))

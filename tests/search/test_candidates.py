@@ -317,6 +317,13 @@ def test_a_program_that_waits_12_percent_cannot_gain_more_from_the_loader():
     assert found[0].bound_by == "the wait for the loader"
 
 
+def test_what_makes_batches_expensive_does_not_bound_what_more_workers_gain():
+    expensive = finding("decode-bound", WORKERS, share=0.2)
+    found, _ = offer(expensive, has={"loader.num_workers": 2}, shares={"input": 0.36})
+    bounds = {candidate.bound for candidate in found}
+    assert bounds == {0.36}
+
+
 def test_fewer_workers_give_cores_back_so_the_wait_does_not_bound_them():
     found, _ = offer(words={"also": ["loader.num_workers=1"]}, has={"loader.num_workers": 8}, shares={"input": 0.0})
     assert isinstance(found[0].bound, Unknown)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.machine import known_number
@@ -9,6 +11,7 @@ from dynotune.doctor.registry import Missing
 from dynotune.doctor.seen import Seen
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
+from dynotune.schema.setting import Setting
 
 
 def main_loader(seen: Seen) -> Loader | None:
@@ -70,6 +73,21 @@ def epoch_starts(seen: Seen, needed_s: float = 0.0) -> float:
 def first_batch_s(loader: Loader) -> float:
     """What an epoch's first batch takes, whoever makes it: nothing is made ahead of it."""
     return 0.0 if isinstance(loader.loading, Unknown) else loader.loading.fetch_s
+
+
+def are_behind(loader: Loader) -> bool:
+    """Whether more workers may make more batches; so too where what they do was not timed."""
+    return isinstance(loader.loading, Unknown) or (loader.loading.busy_share or 0.0) >= policy.WORKERS_BEHIND
+
+
+def more_workers(seen: Seen, loader: Loader) -> list[Setting]:
+    """So many workers that batches come as fast as they are used, and twice that, within the cores of a rank."""
+    cores = max(1, int(seen.number("host.num_cores")) // num_ranks(seen))
+    wait = min(seen.attribution.shares.input, 0.99)
+    makers = max(1, loader.num_workers)
+    needed = math.ceil(makers / (1.0 - wait)) if loader.num_workers else math.ceil(wait / (1.0 - wait)) + 1
+    most = {min(needed, cores), min(2 * needed, cores)}
+    return [Setting("loader.num_workers", num) for num in sorted(most) if num > loader.num_workers]
 
 
 def num_ranks(seen: Seen) -> int:

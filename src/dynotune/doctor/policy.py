@@ -85,6 +85,8 @@ LARGE_PART = 0.3
 """Of the time that making a batch takes: less of it in one place is not what loading is about."""
 WORKERS_BUSY = 0.85
 """Of their time. Above it more workers make more batches; the rest is the wait for what to load next."""
+WORKERS_BEHIND = 0.7
+"""Of their time. Above it, and waited for, they are behind now and then: more of them are worth a try."""
 WORKERS_REST = 0.5
 """Of their time. Below it a batch takes less than half as long to make as it may: it is ready when it is asked for."""
 UNEVEN = 3.0

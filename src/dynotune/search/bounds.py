@@ -24,6 +24,8 @@ _ONLY_LOADING = (
     "loader.multiprocessing_context",
 )
 """They change when batches are ready, and nothing that is done with them."""
+_OF_MAKING = ("collate-heavy", "decode-bound")
+"""Their shares are of what makes batches expensive, which no setting changes."""
 
 
 def bound(
@@ -37,6 +39,7 @@ def bound(
     if objective not in OF_TIME:
         return Unknown("a share of a step's time does not bound it"), ""
     limits: list[tuple[float, str]] = []
+    why = [finding for finding in why if finding.id not in _OF_MAKING]
     shares = [finding.share for finding in why]
     known = [share for share in shares if not isinstance(share, Unknown)]
     if why and len(known) == len(shares):

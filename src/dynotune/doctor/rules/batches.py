@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.loaders import loading_of, main_loader, steady_wait, taken_by_workers
+from dynotune.doctor.loaders import are_behind, loading_of, main_loader, more_workers, steady_wait, taken_by_workers
 from dynotune.doctor.registry import rule
 from dynotune.doctor.seen import Seen
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
+from dynotune.schema.setting import Setting
 
 
 @rule("program", explains=["loader-bound", "loader-jitter", "epoch-jitter"])
@@ -38,6 +39,7 @@ def collate_heavy(seen: Seen) -> Iterator[Finding]:
         share=share,
         evidence=[_part(loading, loading.collate_s, "in the collate function"), f"collate_fn: {loader.collate}"],
         where=loading.collate if loading.collate.function else loader.place,
+        candidates=_workers(seen, loader),
         remedy=(
             "Write samples into one tensor that is allocated once a batch, or let the data set give whole batches "
             "(__getitems__)."
@@ -72,6 +74,7 @@ def decode_bound(seen: Seen) -> Iterator[Finding]:
         share=share,
         evidence=[_part(loading, loading.decode_s, f"in {', '.join(loading.decoders)}")],
         where=loading.items if loading.items.function else loader.place,
+        candidates=_workers(seen, loader),
         remedy="Store the data decoded and at the size that is used, or decode with a faster library or on the GPU.",
     )
 
@@ -177,6 +180,11 @@ def _saved(seen: Seen, loader: Loader, part_s: float) -> float:
         return waited * part
     sooner = 0.0 if loading.busy_share < policy.WORKERS_REST else min(waited, loading.busy_share * part)
     return max(sooner, taken_by_workers(seen, loader) * part)
+
+
+def _workers(seen: Seen, loader: Loader) -> list[Setting]:
+    """A setting makes no batch cheaper, and more workers make more of them; of none at all another rule speaks."""
+    return more_workers(seen, loader) if loader.num_workers and are_behind(loader) else []
 
 
 def _part(loading: Loading, part_s: float, where: str) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import beyond
 from dynotune.doctor.loaders import (
+    are_behind,
     epoch_starts,
     first_batch_s,
     loading_of,
     main_loader,
+    more_workers,
     num_ranks,
     starts_workers_each_epoch,
     steady_wait,
@@ -60,9 +61,8 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
     if loader is not None:
         evidence += [_in_words(loader), *_making(loader)]
         loading = loader.loading
-        idle = not isinstance(loading, Unknown) and (loading.busy_share or 0.0) < policy.WORKERS_BUSY
-        if loader.num_workers and not idle:
-            candidates = _more_workers(seen, loader)
+        if loader.num_workers and are_behind(loader):
+            candidates = more_workers(seen, loader)
             remedy = "Give it more workers, or make each batch cheaper to load."
         elif loader.num_workers:
             remedy = (
@@ -143,7 +143,7 @@ def num_workers_zero(seen: Seen) -> Iterator[Finding]:
     if share < policy.LEAST_SHARE:
         return
     losses = seen.losses("loader-bound")
-    candidates, remedy = _more_workers(seen, loader), "Let workers make batches beside the training process."
+    candidates, remedy = more_workers(seen, loader), "Let workers make batches beside the training process."
     if loader.is_iterable and (isinstance(loader.loading, Unknown) or not loader.loading.splits_by_worker):
         candidates = []
         remedy = "Let the data set give each worker its part (torch.utils.data.get_worker_info), then use workers."
@@ -327,16 +327,6 @@ def _hidden_by_workers(seen: Seen, loader: Loader, wait: float) -> float:
     cores = max(1, int(seen.number("host.num_cores")) // num_ranks(seen))
     busy = wait * min(1.0, loading.cpu_s / loading.fetch_s)
     return 1.0 - max(rest, (1.0 - wait + busy) / cores)
-
-
-def _more_workers(seen: Seen, loader: Loader) -> list[Setting]:
-    """So many workers that batches come as fast as they are used, and twice that, within the cores of a rank."""
-    cores = max(1, int(seen.number("host.num_cores")) // num_ranks(seen))
-    wait = min(seen.attribution.shares.input, 0.99)
-    makers = max(1, loader.num_workers)
-    needed = math.ceil(makers / (1.0 - wait)) if loader.num_workers else math.ceil(wait / (1.0 - wait)) + 1
-    most = {min(needed, cores), min(2 * needed, cores)}
-    return [Setting("loader.num_workers", num) for num in sorted(most) if num > loader.num_workers]
 
 
 def _in_words(loader: Loader) -> str:

@@ -95,11 +95,11 @@ PROGRAMS = [
     ),
     Program(
         "yolo-predict", ("yolo.py", "predict"), needs=_YOLO_NEEDS, env=OFFLINE, prepare=yolo_photographs,
-        run_s={"cuda": 14.0, "cpu": 15.0}, tune_s={"cuda": 300.0, "cpu": 150.0}, cannot={"autotune": _NOT_INFERENCE},
+        run_s={"cuda": 14.0, "cpu": 15.0}, tune_s={"cuda": 340.0, "cpu": 150.0}, cannot={"autotune": _NOT_INFERENCE},
     ),
     Program(
         "resnet50-jpeg", ("train.py", "resnet50"), needs=("torch", "torchvision", "PIL"), prepare=photographs,
-        run_s={"cuda": 9.0, "cpu": 12.0}, tune_s={"cuda": 420.0, "cpu": 150.0},
+        run_s={"cuda": 9.0, "cpu": 12.0}, tune_s={"cuda": 450.0, "cpu": 150.0},
         table={
             "cuda": {
                 "loader.num_workers": (4, 8, 16), "precision.autocast": ("off", "bf16"),
@@ -116,7 +116,10 @@ PROGRAMS = [
             },
         },
     ),
-    Program("bert-padded", ("train.py", "bert"), needs=("torch", "transformers"), run_s={"cuda": 9.0, "cpu": 12.0}),
+    Program(
+        "bert-padded", ("train.py", "bert"), needs=("torch", "transformers"), run_s={"cuda": 9.0, "cpu": 12.0},
+        tune_s={"cuda": 270.0, "cpu": 150.0},
+    ),
     Program(
         "starved", ("train.py", "starved"), needs=("torch", "PIL"), prepare=photographs,
         table={"cpu": {"loader.num_workers": (0, 1, 2), "optimizer.fused": (False, True)}},

@@ -17,7 +17,7 @@ from dynotune.measure import stats
 from dynotune.measure.boundary import nominal_levels
 from dynotune.measure.schedule import LOOKS, looks, orders
 from dynotune.measure.stats import Judgement, StatisticsError, judge, sign_flip_p
-from dynotune.schema.comparison import Pair
+from dynotune.schema.comparison import Pair, Spread
 from dynotune.schema.errors import DynotuneError, UsageError
 
 
@@ -288,6 +288,49 @@ def test_what_five_pairs_do_not_show_is_undecided_with_both_reasons() -> None:
 def test_at_the_end_too_more_than_a_fifth_void_says_nothing() -> None:
     judgement = judge(simulated(5, effect=0.3, sd=0.01, seed=3), max_pairs=6, num_voided=2, ended=True)
     assert judgement.verdict == "undecided" and "2 of 7 pairs were void" in judgement.reason
+
+
+def test_where_the_spread_is_known_few_pairs_are_enough() -> None:
+    noisy = pairs_of([0.5, 0.2, 0.8, 0.55], seed=0)
+    assert judge(noisy, max_pairs=4).verdict == "undecided"
+    known = judge(noisy, max_pairs=4, seen=Spread(0.15**2, 8))
+    assert known.verdict == "faster" and known.ci is not None and known.ci[0] > 1.2
+    assert judge(pairs_of([0.5, 0.4], seed=0), max_pairs=2).verdict == "undecided"
+    assert judge(pairs_of([0.5, 0.4], seed=0), max_pairs=2, seen=Spread(0.1**2, 8)).verdict == "faster"
+
+
+def test_a_spread_seen_elsewhere_does_not_hide_that_of_the_pairs() -> None:
+    wild = pairs_of([0.9, -0.5, 0.8, -0.4], seed=0)
+    assert judge(wild, max_pairs=4, seen=Spread(0.01**2, 8)).verdict == "undecided"
+
+
+def test_at_the_end_pairs_before_the_first_look_count_where_the_spread_is_known() -> None:
+    three = pairs_of([0.5, 0.48, 0.52], seed=0)
+    assert judge(three, max_pairs=8, ended=True).verdict == "undecided"
+    assert judge(three, max_pairs=8, ended=True, seen=Spread(0.02**2, 6)).verdict == "faster"
+    one = pairs_of([0.5], seed=0)
+    assert judge(one, max_pairs=8, ended=True, seen=Spread(0.02**2, 6)).verdict == "undecided"
+
+
+@given(noisy, st.integers(0, 100), st.floats(0, 0.1))
+def test_a_spread_without_degrees_of_freedom_says_nothing(ys: list[float], seed: int, variance: float) -> None:
+    pairs = pairs_of(ys, seed=seed)
+    assert judge(pairs, seen=Spread(variance, 0)) == judge(pairs)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10_000))
+def test_the_interval_of_pairs_and_a_known_spread_is_that_of_a_pooled_t(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    ys, seen = draw.normal(0.1, 0.02, 8), Spread(float(draw.uniform(1e-4, 1e-3)), 5)
+    pairs = pairs_of(list(ys), seed=seed)
+    order = np.array([1.0 if pair.first == "baseline" else -1.0 for pair in pairs])
+    residuals = ys - ys.mean() - order * (order @ ys) / 8
+    variance = (residuals @ residuals + 5 * seen.variance) / (6 + 5)
+    level = nominal_levels((4, 6, 8), 0.05)[-1]
+    half = scipy_stats.t.ppf(1 - level / 2, 11) * math.sqrt(variance / 8)
+    found = stats._fit(pairs, seen).half_width(level)
+    assert found == pytest.approx(half)
 
 
 def test_going_on_past_the_last_look_is_refused() -> None:

@@ -111,6 +111,7 @@ class SimulatedBench:
         stop_after: runs, after which Ctrl-C comes.
         spent_s: by earlier sittings.
         cold_s: by the key of an arm, what its first run takes longer, and half of it each later one.
+        reserve_s: of the budget, for what comes after the search.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class SimulatedBench:
         stop_after: int | None = None,
         spent_s: float = 0.0,
         cold_s: Mapping[str, float] = MappingProxyType({}),
+        reserve_s: float = 0.0,
     ) -> None:
         self.table = table
         self.clock_s = spent_s
@@ -138,6 +140,7 @@ class SimulatedBench:
         self._stop_after = stop_after
         self._took_s: dict[str, float] = {}
         self._cold_s = cold_s
+        self._reserve_s = reserve_s
 
     def run(self, arm: Arm, phase: Phase, block: int) -> Trial:
         if self._stop_after is not None and len(self.ran) >= self._stop_after:
@@ -185,7 +188,10 @@ class SimulatedBench:
         return self._took_s.get(arm.key, self._took_s.get("", guess))
 
     def left_s(self) -> float:
-        return self._budget_s - self.clock_s
+        return self._budget_s - self._reserve_s - self.clock_s
+
+    def release(self) -> None:
+        self._reserve_s = 0.0
 
 
 class Silent:

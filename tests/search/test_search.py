@@ -164,7 +164,7 @@ def test_the_confirmation_uses_its_own_runs_only_in_balanced_order() -> None:
 def test_where_no_fresh_pairs_fit_the_blocks_that_show_what_each_adds_confirm_the_whole() -> None:
     table = Table({"a=1": 0.3, "b=1": 0.2})
     candidates = [candidate("a=1", warms=False), candidate("b=1", warms=False)]
-    study = tuned(table, candidates, budget_s=150.0)
+    study = tuned(table, candidates, budget_s=135.0)
     assert recipe(study) == {"a=1", "b=1"} and study.verdict.startswith("Proved: ")
     assert study.confirming == "ablate" and not [trial for trial in study.trials if trial.phase == "confirm"]
     confirmed = study.confirmed
@@ -186,9 +186,13 @@ def ablated(table: Table, *ids: str, blocks: int = 3, left_s: float = 0.0) -> St
     budget_s = 11.0 * num_runs + left_s
     round_ = Ablation(settings, list(ids), 1, blocks)
     raced = [
-        Trial(arm=id_, phase="race", block=1, ended="measured", value=0.1, began_s=0.0, wall_s=0.0)
+        Trial(
+            arm=id_, phase="race", block=block, ended="measured", began_s=0.0, wall_s=0.0,
+            value=0.1 * math.exp(-table.gains.get(id_, 0.0)),
+        )
+        for block in (1, 2)
         for id_ in ["", *ids]
-    ]
+    ]  # fmt: skip
     asked = replace(study_of(candidates, budget_s=budget_s), winner=settings, ablations=[round_], trials=raced)
     return run(asked, table, budget_s=budget_s, noise=SOME_NOISE)[0]
 
@@ -229,6 +233,50 @@ def test_settings_that_earn_their_place_in_a_whole_no_better_than_the_baseline_a
 def test_where_fresh_pairs_fit_they_confirm() -> None:
     study = ablated(Table({"a=1": 0.1, "b=1": 0.08}), "a=1", "b=1", left_s=100.0)
     assert recipe(study) == {"a=1", "b=1"} and study.confirming == "confirm"
+
+
+def test_how_earlier_runs_spread_makes_few_fresh_pairs_enough_and_is_kept_with_them() -> None:
+    study = ablated(Table({"a=1": 0.3, "b=1": 0.2}), "a=1", "b=1", left_s=40.0)
+    confirmed = study.confirmed
+    assert recipe(study) == {"a=1", "b=1"} and study.confirming == "confirm" and confirmed is not None
+    assert confirmed.num_pairs in (2, 3) and confirmed.seen is not None and 4 <= confirmed.seen.df <= 8
+    assert 0.1 * SOME_NOISE.sd**2 < confirmed.seen.variance < 8 * SOME_NOISE.sd**2
+    assert confirmed.ci is not None and confirmed.ci[0] < math.exp(0.5) < confirmed.ci[1]
+
+
+def test_a_single_candidate_has_no_earlier_runs_and_needs_four_pairs() -> None:
+    study = tuned(Table({"a=1": 0.3}), [candidate("a=1", warms=False)])
+    assert study.confirmed is not None and study.confirmed.seen is None and study.confirmed.num_pairs >= 4
+
+
+def test_what_was_kept_for_later_goes_into_a_proof_that_needs_it() -> None:
+    table, one = Table({"a=1": 0.3}), candidate("a=1", warms=False)
+    # A pilot, four pairs, and then nothing left.
+    assert recipe(tuned(table, [one], budget_s=105.0, reserve_s=40.0)) == {"a=1"}
+    assert recipe(tuned(table, [one], budget_s=80.0, reserve_s=40.0)) == set()
+
+
+def test_where_nothing_earns_its_place_the_strongest_alone_has_its_chance() -> None:
+    # Either of two does the same, so neither is missed when it is left out.
+    table = Table({"a=1": 0.3, "b=1": 0.3}, together={frozenset({"a=1", "b=1"}): -0.3})
+    study = ablated(table, "a=1", "b=1", left_s=100.0)
+    assert len(recipe(study)) == 1
+
+
+def test_what_takes_long_to_start_is_proved_without_a_race_where_others_may_gain_far_less() -> None:
+    table = Table({"slow=1": 0.5})
+    slow = candidate("slow=1", warms=True, bound=0.8)
+    others = [candidate(f"small{at}=1", warms=False, bound=0.04) for at in range(2)]
+
+    def tried(*candidates, budget_s: float) -> Study:
+        return tuned(table, candidates, budget_s=budget_s, cold_s={"slow=1": 60.0})
+
+    study = tried(slow, *others, budget_s=310.0)
+    assert recipe(study) == {"slow=1"} and not [trial for trial in study.trials if trial.phase == "race"]
+    assert "to prove slow=1, which may gain far more" in study.fates["small0=1"].reason
+    alike = tried(slow, candidate("small0=1", warms=False, bound=0.5), budget_s=310.0)
+    assert "to prove it takes" in alike.fates["slow=1"].reason
+    assert "to prove it takes" in tried(slow, *others, budget_s=200.0).fates["slow=1"].reason
 
 
 def test_how_many_blocks_an_ablation_has_is_on_disk_before_its_first_run() -> None:

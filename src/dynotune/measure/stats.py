@@ -12,7 +12,7 @@ import msgspec
 
 from dynotune.measure.boundary import nominal_levels
 from dynotune.measure.schedule import MAX_PAIRS, looks
-from dynotune.schema.comparison import Pair, Verdict
+from dynotune.schema.comparison import Pair, Spread, Verdict
 from dynotune.schema.errors import DynotuneError, UsageError
 
 CONFIDENCE = 0.95
@@ -25,6 +25,8 @@ MOST_VOID = Fraction(1, 5)
 # The fewest pairs at which a sign-flip test can reach 5%: 2 of its 64 flips.
 SIGN_FLIP_FROM = 6
 SIGN_FLIP_LEVEL = 0.05
+
+NOTHING_SEEN = Spread(0.0, 0)
 
 # With fewer pairs, fitting the order may widen the interval but never narrow it: where runs fall in two
 # modes, the few pairs of one order agree by luck, the fit looks perfect, and up to one A/A in ten is called.
@@ -70,6 +72,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 def judge(
     pairs: Sequence[Pair],
     *,
+    seen: Spread | None = None,
     margin: float = MARGIN,
     max_pairs: int = MAX_PAIRS,
     num_voided: int = 0,
@@ -81,6 +84,7 @@ def judge(
     again says the same. Only at a look, and at the latest at the last one, a verdict falls.
 
     Args:
+        seen: of pairs of such runs, from others than these: with it the spread of few pairs is better known.
         margin: `same` when the ratio lies between 1/(1 + margin) and 1 + margin.
         num_voided: pairs thrown away so far. While they are more than a fifth of all, no look settles it.
         ended: the time is up, and no more pairs will come. Those since the last look are judged at the level of the
@@ -91,7 +95,7 @@ def judge(
         StatisticsError: a time that is no positive number, a ratio beyond all reason, more pairs than
             `max_pairs`, or an arm that was first more often than the schedule has it.
     """
-    schedule = looks(max_pairs)
+    schedule, seen = looks(max_pairs), seen or NOTHING_SEEN
     if not 0 <= margin < 1:
         raise UsageError(f"The margin is a share from 0 to below 1, not {margin}.")
     _refuse_unusable(pairs, max_pairs)
@@ -101,10 +105,10 @@ def judge(
     level = levels[max(0, num_passed - 1)]
     if num_voided > max_pairs * MOST_VOID / (1 - MOST_VOID):
         reason = _void_reason(len(pairs), num_voided)
-        return _state(_fit(pairs), level, verdict="undecided", reason=reason)
+        return _state(_fit(pairs, seen), level, verdict="undecided", reason=reason)
 
     for k in range(num_passed):
-        fit = _fit(pairs[: schedule[k]])
+        fit = _fit(pairs[: schedule[k]], seen)
         if num_voided > MOST_VOID * (fit.num_pairs + num_voided):
             verdict, reason = None, _void_reason(fit.num_pairs, num_voided)
         else:
@@ -116,18 +120,20 @@ def judge(
             return _state(fit, level, verdict="undecided", reason=reason, num_pairs_to_settle=to_settle)
 
     if ended:
-        last_look = schedule[num_passed - 1] if num_passed else schedule[0] - 1
-        return _ended(pairs, last_look, levels[num_passed], equivalence_levels[num_passed], margin, num_voided)
+        # Before the first look, what is judged has at least what a look has: pairs, or a spread that is known.
+        unseen_until = 1 if seen.df else schedule[0] - 1
+        last_look = schedule[num_passed - 1] if num_passed else unseen_until
+        fit = _fit(pairs, seen)
+        return _ended(fit, last_look, levels[num_passed], equivalence_levels[num_passed], margin, num_voided)
     next_look = schedule[num_passed]
     reason = f"The next look is at {next_look} pairs."
-    return _state(_fit(pairs), level, verdict=None, reason=reason, next_look=next_look)
+    return _state(_fit(pairs, seen), level, verdict=None, reason=reason, next_look=next_look)
 
 
 def _ended(
-    pairs: Sequence[Pair], last_look: int, level: float, equivalence_level: float, margin: float, num_voided: int
+    fit: _Fit, last_look: int, level: float, equivalence_level: float, margin: float, num_voided: int
 ) -> Judgement:
     """What pairs beyond the last look say, without any to come."""
-    fit = _fit(pairs)
     verdict: Verdict | None = None
     reason = ""
     if num_voided > MOST_VOID * (fit.num_pairs + num_voided):
@@ -146,6 +152,7 @@ class _Fit(NamedTuple):
         adjusted: the log ratios without what the order explains.
         se_with_order, se_plain: standard error of `effect` under either model; NaN without
             degrees of freedom.
+        seen_df: of these, what other runs give.
     """
 
     num_pairs: int
@@ -153,19 +160,20 @@ class _Fit(NamedTuple):
     adjusted: tuple[float, ...]
     se_with_order: float
     se_plain: float
+    seen_df: int = 0
 
     def half_width(self, level: float) -> float:
         """Of the two-sided interval at `level`; infinite where nothing is left to estimate the noise from."""
-        n = self.num_pairs
-        if n < 3:
+        n, df = self.num_pairs, self.num_pairs - 2 + self.seen_df
+        if n < 2 or df < 1:
             return math.inf
-        width = _t_quantile(level, n - 2) * self.se_with_order
+        width = _t_quantile(level, df) * self.se_with_order
         if n < ORDER_MAY_NARROW_FROM:
-            width = max(width, _t_quantile(level, n - 1) * self.se_plain)
+            width = max(width, _t_quantile(level, df + 1) * self.se_plain)
         return width
 
 
-def _fit(pairs: Sequence[Pair]) -> _Fit:
+def _fit(pairs: Sequence[Pair], seen: Spread = NOTHING_SEEN) -> _Fit:
     n = len(pairs)
     y = [_log_ratio(pair) for pair in pairs]
     groups = {
@@ -179,11 +187,16 @@ def _fit(pairs: Sequence[Pair]) -> _Fit:
     se_with_order = se_plain = math.nan
     if n >= 2:
         center = math.fsum(y) / n
-        se_plain = math.sqrt(math.fsum((value - center) ** 2 for value in y) / (n - 1) / n)
-    if n >= 3:
-        residual = math.fsum((value - effect) ** 2 for value in adjusted) / (n - 2)
-        se_with_order = math.sqrt(residual * sum(1 / len(group) for group in groups.values())) / 2
-    return _Fit(n, effect, adjusted, se_with_order, se_plain)
+        se_plain = math.sqrt(_variance([value - center for value in y], n - 1, seen) / n)
+    if n >= 2 and n - 2 + seen.df > 0:
+        variance = _variance([value - effect for value in adjusted], n - 2, seen)
+        se_with_order = math.sqrt(variance * sum(1 / len(group) for group in groups.values())) / 2
+    return _Fit(n, effect, adjusted, se_with_order, se_plain, seen.df)
+
+
+def _variance(residuals: Sequence[float], df: int, seen: Spread) -> float:
+    """Of a log ratio: of those seen and of these, by their degrees of freedom."""
+    return (math.fsum(value**2 for value in residuals) + seen.df * seen.variance) / (df + seen.df)
 
 
 def _log_ratio(pair: Pair) -> float:

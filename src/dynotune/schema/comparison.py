@@ -32,6 +32,13 @@ class Pair(msgspec.Struct, frozen=True):
     candidate_run: str = ""
 
 
+class Spread(msgspec.Struct, frozen=True):
+    """Variance of a pair's log ratio, and the degrees of freedom behind it."""
+
+    variance: float
+    df: int
+
+
 class Voided(msgspec.Struct, frozen=True):
     """A pair that does not count, for a cause outside the arms' own processes.
 
@@ -90,6 +97,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         num_pairs_to_settle: for `undecided`, the pairs that would likely settle it; None where unknowable.
         warmup_steps, window_steps: the same for every run; as asked (None: to be found) until the pilots have said.
         run_s: about how long a run takes, seconds; None until the pilots have said.
+        seen: how runs that are in no pair spread, which counts beside the pairs' own spread; None without such.
         cwd, step_on, timeout_s, sandbox, finish: as asked, for `--resume`.
         set_by: changes of the environment variables among the settings that the program made.
         failed: an arm whose command failed, with its exit code and last lines; then there is no verdict.
@@ -110,6 +118,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     max_pairs: int = 12
     reason: str = ""
     num_pairs_to_settle: int | None = None
+    seen: Spread | None = None
     objective: Objective = "throughput"
     unit: Literal["sample", "step"] = "sample"
     caches: Caches = "warm"

@@ -84,7 +84,7 @@ def ablate(search: Search, settings: list[Setting], reserve_s: float) -> list[Se
     found = outcome(search, first)
     kept = complete([setting for setting in first.whole if found.stays(str(setting))], search.study.candidates)
     dropped = [setting for setting in first.whole if setting not in kept]
-    if len(dropped) < 2 or not (found.given_up or _hides_something(search, found, kept)):
+    if kept and (len(dropped) < 2 or not _hides_something(search, found, kept)):
         return kept
     try:
         return _one_more(search, first, kept, dropped, reserve_s)
@@ -105,7 +105,8 @@ def provable(search: Search, settings: list[Setting]) -> list[Setting]:
 def _planned(search: Search, settings: list[Setting]) -> layout.Layout | None:
     """None where one setting is all that is worth proving."""
     adds = [gain for setting, gain in contributions(search) if setting in settings]
-    found = layout.best(adds, fitted(search).sd, runs_left(search, arm(settings)), rounds_of(search, settings))
+    model = fitted(search)
+    found = layout.best(adds, model.sd, runs_left(search, arm(settings)), rounds_of(search, settings), model.df)
     return None if found is None or not found[1].num_blocks else found[1]
 
 

@@ -78,3 +78,7 @@ class Bench(Protocol):
     def left_s(self) -> float:
         """Of the budget, all sittings together."""
         ...
+
+    def release(self) -> None:
+        """From here on, what is reserved for later is the search's too: `left_s` counts it."""
+        ...

@@ -58,7 +58,7 @@ def more_pays(search: Search, model: Model, num_blocks: int) -> bool:
     unknown = math.fsum(_worth_knowing(added(model, one, best)) for one in candidates)
     adds = [gain for _, gain in found]
     num_runs, rounds = runs_left(search, arm(settings)), rounds_of(search, settings)
-    now, later = (layout.best(adds, model.sd, num, rounds) for num in (num_runs, num_runs - ARMS_A_BLOCK - 2))
+    now, later = (layout.best(adds, model.sd, num, rounds, model.df) for num in (num_runs, num_runs - ARMS_A_BLOCK - 2))
     lost = (now[0] if now is not None else 0.0) - (later[0] if later is not None else 0.0)
     return unknown / (num_blocks + 1) > lost
 

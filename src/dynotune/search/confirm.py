@@ -1,5 +1,8 @@
 """What is left, against the baseline, on pairs that played no part in any choice; judged as `compare` judges.
 
+How runs spread is known from more than these pairs: all earlier ones were of the same command. What they say of the
+spread they say whichever arm they chose, so it counts beside the pairs' own, and fewer pairs are enough.
+
 Where the time left holds no such pairs, the blocks of the ablation answer: the baseline ran in them, and what was to be
 left out in turn was fixed before the first. Which arm is left they decided themselves, so each arm of theirs has its
 share of the level.
@@ -13,15 +16,14 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dynotune.measure.schedule import LOOKS, orders
+from dynotune.measure.schedule import orders
 from dynotune.measure.stats import Judgement, judge
-from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, Pair, Voided
+from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, Pair, Spread, Voided
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Trial
-from dynotune.search import words
+from dynotune.search import layout, words
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.fit import Fit, counts, value_of
-from dynotune.search.layout import LEAST_BLOCKS, of_one_arm
 from dynotune.search.running import OutOfTime, Search
 
 
@@ -37,6 +39,10 @@ def confirm(search: Search, settings: list[Setting]) -> Comparison | None:
         if failed is not None:
             return None
         max_pairs = affordable_pairs(search, candidate)
+        if max_pairs is None:
+            # A proof is worth more than what was to come after it.
+            search.bench.release()
+            max_pairs = affordable_pairs(search, candidate)
         if max_pairs is None:
             return _by_ablation(search, candidate)
         comparison = _begin(search, candidate, max_pairs)
@@ -56,7 +62,22 @@ def confirm(search: Search, settings: list[Setting]) -> Comparison | None:
 
 def affordable_pairs(search: Search, candidate: Arm) -> int | None:
     pair_s = search.bench.run_s(BASELINE) + search.bench.run_s(candidate)
-    return next((pairs for pairs in reversed(LOOKS) if pairs * pair_s <= search.bench.left_s()), None)
+    seen = _seen(search, candidate)
+    return next(
+        (
+            pairs
+            for pairs in reversed(layout.pairs_from(seen.df if seen else 0))
+            if pairs * pair_s <= search.bench.left_s()
+        ),
+        None,
+    )
+
+
+def _seen(search: Search, candidate: Arm) -> Spread | None:
+    """How pairs of earlier runs spread; None where too few ran."""
+    fit = Fit(search.trials("race", "join", "ablate"))
+    found = fit.of_a_pair(*(key for key in (BASELINE.key, candidate.key) if fit.num_blocks(key)))
+    return None if found is None else replace(found, df=min(found.df, layout.MOST_SEEN_DF))
 
 
 def _by_ablation(search: Search, candidate: Arm) -> Comparison | None:
@@ -64,10 +85,10 @@ def _by_ablation(search: Search, candidate: Arm) -> Comparison | None:
     trials = search.trials("ablate")
     arms = {trial.arm for trial in trials} - {BASELINE.key}
     gain = Fit(trials).gain(candidate.key) if candidate.key in arms else None
-    if gain is None or gain.p > (level := of_one_arm(len(arms))):
+    if gain is None or gain.p > (level := layout.of_one_arm(len(arms))):
         return None
     pairs = _pairs_of_blocks(trials, candidate)
-    if len(pairs) < LEAST_BLOCKS:
+    if len(pairs) < layout.LEAST_BLOCKS:
         return None
     search.watcher.say("No fresh pairs fit into the time left; the blocks that showed what each adds stand for them.")
     ci = math.exp(gain.lower(level)), math.exp(gain.upper(level))
@@ -91,7 +112,7 @@ def _pairs_of_blocks(trials: Sequence[Trial], candidate: Arm) -> list[Pair]:
 
 
 def _begin(search: Search, candidate: Arm, max_pairs: int) -> Comparison:
-    comparison = _comparison(search, candidate, max_pairs)
+    comparison = replace(_comparison(search, candidate, max_pairs), seen=_seen(search, candidate))
     search.update(confirmed=comparison)
     search.watcher.say(
         f"Confirming {words.names(list(map(str, candidate.settings)))} on up to {max_pairs} fresh pairs."
@@ -127,6 +148,7 @@ def _comparison(search: Search, candidate: Arm, max_pairs: int) -> Comparison:
 def _judge(comparison: Comparison, *, ended: bool = False) -> Judgement:
     return judge(
         comparison.pairs,
+        seen=comparison.seen,
         margin=comparison.margin,
         max_pairs=comparison.max_pairs,
         num_voided=len(comparison.voided),

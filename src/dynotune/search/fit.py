@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dynotune.schema.comparison import Spread
 from dynotune.schema.study import Trial
 
 Array = npt.NDArray[np.float64]
@@ -127,6 +128,16 @@ class Fit:
     def sd(self) -> float | None:
         """Of the logarithm of one run's value within its block, all runs weighing the same; None of too few."""
         return math.sqrt(self._plain_variance) if self.df >= 1 else None
+
+    def of_a_pair(self, *keys: str) -> Spread | None:
+        """Of the log ratio of two runs of one block, as these arms spread; None of too few runs.
+
+        The larger of what all runs spread and of what these do without those far off.
+        """
+        if self.df < 1:
+            return None
+        spread = max(math.sqrt(self._plain_variance), self._spread(*(self._arms[key] for key in keys)))
+        return Spread(2 * spread**2, self.df)
 
     def num_blocks(self, arm: str) -> int:
         return self._in_blocks.get(arm, 0)

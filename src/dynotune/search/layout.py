@@ -23,6 +23,10 @@ MOST_BLOCKS = 10
 LEAST_DF = 3
 # Runs stall and have tails: the spread seen is taken for so much larger.
 CAUTION = 1.2
+# Of a spread that earlier runs showed: with more, runs that spread otherwise later would hardly count.
+MOST_SEEN_DF = 8
+# From so many on, pairs need not tell their own spread, and fewer are enough.
+ENOUGH_SEEN_DF = 4
 # Estimates of what was picked are too high. That costs most where all is lost if two settings go.
 ALL_OR_NOTHING = 0.85
 
@@ -52,7 +56,14 @@ class Round(NamedTuple):
         return (num_blocks - 1) * (self.num_arms - 1)
 
 
-def best(adds: Sequence[Gain], sd: float, num_runs: int, rounds: Sequence[Round]) -> tuple[float, Layout] | None:
+def pairs_from(seen_df: int) -> tuple[int, ...]:
+    """How many pairs a confirmation may have, where earlier runs tell their spread with so many degrees of freedom."""
+    return (2, 3, *LOOKS) if seen_df >= ENOUGH_SEEN_DF else LOOKS
+
+
+def best(
+    adds: Sequence[Gain], sd: float, num_runs: int, rounds: Sequence[Round], seen_df: int = 0
+) -> tuple[float, Layout] | None:
     """The most promising layout, and what it promises: the expected proved gain, as the logarithm of a ratio.
 
     Args:
@@ -60,16 +71,19 @@ def best(adds: Sequence[Gain], sd: float, num_runs: int, rounds: Sequence[Round]
         sd: of the logarithm of one run's value.
         num_runs: that the time left affords.
         rounds: of the first setting, of the first two, and so on.
+        seen_df: degrees of freedom behind the spread, before the ablation.
     """
     found: tuple[float, Layout] | None = None
     for num_settings, a_round in enumerate(rounds[: len(adds)], start=1):
         for num_blocks in _blocks(a_round) if num_settings > 1 else (0,):
             ablation = a_round.num_runs(num_blocks)
-            num_pairs = next((pairs for pairs in reversed(LOOKS) if ablation + 2 * pairs <= num_runs), 0)
+            df = a_round.df(num_blocks) if num_blocks else 0
+            seen = min(MOST_SEEN_DF, seen_df + df)
+            num_pairs = next((pairs for pairs in reversed(pairs_from(seen)) if ablation + 2 * pairs <= num_runs), 0)
             if ablation > num_runs or not (num_blocks or num_pairs):
                 continue
             layout = Layout(num_settings, num_blocks, num_pairs)
-            promise = _promise(adds[:num_settings], CAUTION * sd, layout, a_round.df(num_blocks))
+            promise = _promise(adds[:num_settings], CAUTION * sd, layout, df, seen)
             # Of two that promise about the same, the cheaper one came first.
             if found is None or promise > found[0] * 1.02:
                 found = promise, layout
@@ -80,8 +94,8 @@ def _blocks(a_round: Round) -> Sequence[int]:
     return [num for num in range(LEAST_BLOCKS, MOST_BLOCKS + 1) if a_round.df(num) >= LEAST_DF]
 
 
-def _promise(adds: Sequence[Gain], sd: float, layout: Layout, df: int) -> float:
-    """Expected gain that is proved; `df`: degrees of freedom of the ablation."""
+def _promise(adds: Sequence[Gain], sd: float, layout: Layout, df: int, seen_df: int) -> float:
+    """Expected gain that is proved; `df`: degrees of freedom of the ablation, `seen_df`: of all runs before pairs."""
     stay = [1.0] * len(adds)
     if layout.num_blocks:
         se = sd * math.sqrt(2 / layout.num_blocks)
@@ -91,7 +105,7 @@ def _promise(adds: Sequence[Gain], sd: float, layout: Layout, df: int) -> float:
     unsure = math.sqrt(math.fsum(gain.se**2 for gain in adds))
     if layout.num_pairs:
         kept = math.fsum(log * passes for log, passes in zip(logs, stay, strict=True))
-        critical, se = _confirm_t(layout.num_pairs), sd * math.sqrt(2 / layout.num_pairs)
+        critical, se = _confirm_t(layout.num_pairs, seen_df), sd * math.sqrt(2 / layout.num_pairs)
     else:
         kept = of_arms_that_ran(logs, stay)
         critical = _t(of_one_arm(layout.num_settings + 1), df)
@@ -114,10 +128,10 @@ def of_arms_that_ran(logs: Sequence[float], stay: Sequence[float]) -> float:
 
 
 @functools.cache
-def _confirm_t(num_pairs: int) -> float:
+def _confirm_t(num_pairs: int, seen_df: int) -> float:
     """|t| that a comparison of at most so many pairs must pass at its last look."""
     level = nominal_levels(looks(num_pairs), 1 - CONFIDENCE)[-1]
-    return _t(level / 2, num_pairs - 2)
+    return _t(level / 2, num_pairs - 2 + seen_df)
 
 
 @functools.cache

@@ -143,6 +143,10 @@ class RealBench:
         """As `Bench.left_s`, without what is reserved."""
         return self._budget_s - self._reserve_s - self.elapsed_s()
 
+    def release(self) -> None:
+        """As `Bench.release`."""
+        self._reserve_s = 0.0
+
     # What the study is told
 
     def elapsed_s(self) -> float:
@@ -184,7 +188,8 @@ class RealBench:
                 raise
             return trial("rejected", error.message)
         began_s = self.elapsed_s()
-        own_limit_s, left_s = limit_s(self._request, self._known_run_s(arm, phase)), self._time_left_s(arm)
+        known_s = None if phase == "pilot" else max(self.run_s(arm), self._study.run_s or 0.0)
+        own_limit_s, left_s = limit_s(self._request, known_s), self._time_left_s(arm)
         then = failures.before(self._request.env, self._facts)
         try:
             outcome = self._launch(arm, phase, folder, min(own_limit_s, left_s))
@@ -342,9 +347,6 @@ class RealBench:
         return usual_s + COLD_KEPT * (own_s - usual_s)
 
     # Time
-
-    def _known_run_s(self, arm: Arm, phase: Phase) -> float | None:
-        return None if phase == "pilot" else max(self.run_s(arm), self._study.run_s or 0.0)
 
     def _time_left_s(self, arm: Arm) -> float:
         return max(1.0, self.left_s() + self._reserve_s + GRACE_RUNS * self.run_s(arm))

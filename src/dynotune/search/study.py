@@ -32,6 +32,8 @@ JOIN_LEAVES_RUNS = 26
 ONE_PROOF_RUNS = 9
 # Times a run of the command as written: what takes less is planned for as one of its runs.
 COSTLY = 1.5
+# Times another's bound: then the other is not worth a race that leaves no time for a proof.
+FAR_LESS = 3.0
 
 
 def search(study: Study, bench: Bench, save: Callable[[Study], None], watcher: Watcher) -> Study:
@@ -59,6 +61,10 @@ def _go(work: Search) -> None:
     if settings is None:
         work.pilot(BASELINE)
         plan = _plan(work)
+        if not plan.num_arms:
+            # What was to come after the proofs may wait.
+            work.bench.release()
+            plan = _plan(work)
         if not work.study.fates and len(work.study.trials) == 1:
             work.watcher.say(plan.text)
         _refuse_hopeless(work)
@@ -138,15 +144,25 @@ def _reserve_s(work: Search, plan: Afforded) -> float:
 
 
 def _refuse_costly(work: Search, plan: Afforded) -> None:
-    """Leave out what takes so long to start that the time does not afford its proof."""
+    """Leave out what takes so long to start that the time does not afford its proof.
+
+    Where the time holds the proof and no more, and others may gain far less, they are left out: then nothing is raced.
+    """
     if work.trials("race", "join", "ablate", "confirm"):
         return
     for one in work.alive():
         own_s, run_s = work.bench.run_s(alone(one)), work.bench.run_s(BASELINE)
-        needed_s = (1 + LEAST_PAIRS + plan.num_checks / 2) * (own_s + run_s)
-        if work.piloted(one.id) and own_s > COSTLY * run_s and needed_s > work.bench.left_s():
-            reason = f"A run with it takes {own_s:.0f} s, and the command {work.study.begun} {run_s:.0f} s: to prove it"
-            work.settle({one.id: Fate("not-tried", f"{reason} takes {needed_s:.0f} s, more than there is.")})
+        proof_s = (LEAST_PAIRS + plan.num_checks / 2) * (own_s + run_s)
+        if not work.piloted(one.id) or own_s <= COSTLY * run_s or proof_s + own_s + run_s <= work.bench.left_s():
+            continue
+        others = [other for other in work.alive() if other is not one]
+        if proof_s <= work.bench.left_s() and all(FAR_LESS * bound_log(other) <= bound_log(one) for other in others):
+            reason = f"The time was needed to prove {one.id}, which may gain far more."
+            work.settle({other.id: Fate("not-tried", reason) for other in others})
+            return
+        reason = f"A run with it takes {own_s:.0f} s, and the command {work.study.begun} {run_s:.0f} s: to prove it"
+        needed_s = proof_s + own_s + run_s if others else proof_s
+        work.settle({one.id: Fate("not-tried", f"{reason} takes {needed_s:.0f} s, more than there is.")})
     settle_orphans(work)
 
 

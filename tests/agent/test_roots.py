@@ -136,6 +136,33 @@ def test_replicas_of_data_parallel_are_no_roots(torch, seen):
     assert (seen.first, seen.called) == ([], [])
 
 
+def test_what_a_module_calls_while_it_is_made_is_no_root_until_the_program_calls_it(torch, seen):
+    layer = make(torch, "Layer")()
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__(layer)
+            self.learn_stride()
+
+        def learn_stride(self):
+            layer(1)
+
+    net = Net()
+    assert (seen.first, seen.called) == ([], [])
+    net(2)
+    layer(3)
+    assert (seen.first, seen.called) == (["Net", "Layer"], ["Net", "Layer"])
+
+
+def test_a_constructor_of_what_is_no_module_may_call_the_model(torch, seen):
+    class Trainer:
+        def __init__(self, model):
+            model(1)
+
+    Trainer(make(torch, "Net")())
+    assert seen.called == ["Net"]
+
+
 def test_threads_are_inside_calls_of_their_own(torch, seen):
     def in_another_thread(*_):
         thread = threading.Thread(target=make(torch, "Beside")())

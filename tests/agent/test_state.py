@@ -201,6 +201,34 @@ def test_odd_objects_are_survived_and_asked_nothing_more(observed, fork_under_ag
     assert [error["where"] for error in record.events["error"]] == ["call of __main__.Shy"]
 
 
+TRIED_OUT = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(20))
+        self(torch.zeros(1, 8)) if {whole} else self.forward(torch.zeros(1, 8))
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+net = Net()
+for layer in net.layers if {parts} else ():
+    layer(torch.zeros(2, 8))
+with torch.inference_mode():
+    for number in range(400):
+        net(torch.randn(4, 8))
+"""
+
+
+@pytest.mark.parametrize("whole, parts", [(True, False), (False, False), (False, True)])
+def test_what_ran_before_there_were_steps_is_not_what_steps_call(whole, parts, observed):
+    _, _, found = observed(TRIED_OUT.format(whole=whole, parts=parts))
+    (model,) = found.models
+    assert model.name == "__main__.Net"
+    assert (model.call.grad_enabled, model.call.inference_mode) == (False, True)
+
+
 def test_nothing_is_covered_or_said_where_nobody_observes(fork_under_agent, script):
     text = TRAINS.replace(
         'print("DONE")', "print(torch.optim.AdamW.zero_grad.__module__, torch.cuda.empty_cache.__module__)"

@@ -122,8 +122,20 @@ class CompileSite(Site):
         elif isinstance(module, self._torch.jit.ScriptModule):
             self._refused.append("%s is a TorchScript module" % type(module).__name__)
         else:
+            self._leave_parts_to(module)
             module.compile(mode=self._mode)
             self._roots.append(weakref.ref(module))
+
+    def _leave_parts_to(self, whole: Any) -> None:
+        """A part that ran by itself before is compiled with the whole: as a graph of its own inside, it would end each
+        step of the CUDA graphs around it.
+        """
+        parts = {id(module) for module in whole.modules()}
+        for ref in self._roots:
+            root = ref()
+            if root is not None and id(root) in parts:
+                root._compiled_call_impl = None
+        self._roots = [ref for ref in self._roots if id(ref()) not in parts]
 
     def readback(self) -> list[Answer]:
         if self._mode == "off":

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     Call = Callable[..., Any]
     Around = Callable[[Call, Any, tuple[Any, ...], dict[str, Any]], Any]
 
-_MOST_MODELS = 16
+_MOST_MODELS = 256
+_MOST_TOLD = 16
 _MOST_SHAPES = 64
 _MOST_MODULES = 20_000
 
@@ -140,7 +141,7 @@ class Models:
     # At the window's end
 
     def facts(self, trains: bool) -> list[dict[str, Any]]:
-        """Fields of `schema.observation.Model`: those that steps call, the largest first; with parameters, if any has.
+        """Fields of `schema.observation.Model`: the largest 16 that steps call; with parameters, if any has.
 
         Args:
             trains: the steps update something, so calls with gradients are the ones to tell of.
@@ -153,7 +154,7 @@ class Models:
         for root, fields in described_:
             fields["call"] = self._call(root, trains)
         described_.sort(key=lambda entry: (trains and not _with_grad(entry[1]), -entry[1]["num_parameters"]))
-        return [fields for _, fields in described_]
+        return [fields for _, fields in described_[:_MOST_TOLD]]
 
     def _describe(self, module: Any) -> dict[str, Any] | None:
         try:
@@ -164,8 +165,8 @@ class Models:
 
     def _call(self, root: _Root, trains: bool) -> dict[str, Any] | None:
         calls = max(root.calls.items(), key=lambda item: (trains and item[0] and item[1].num > 0, item[1].num))[1]
-        if calls.look is None:
-            return None
+        if calls.look is None or (self._is_found and not calls.num):
+            return None  # what was called before there were steps says nothing of them
         num_shapes = len(calls.shapes) if self._is_found and calls.shapes else None
         return {**calls.look, "num_input_shapes": num_shapes}
 

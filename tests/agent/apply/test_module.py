@@ -176,6 +176,23 @@ out["class"] = type(net).__name__
     assert done.readback["compile.mode"]["ok"] is True
 
 
+def test_a_part_that_ran_by_itself_before_is_compiled_with_the_whole(child):
+    done = child(
+        CONV
+        + """
+import os
+torch.compile, compile = (lambda model, **k: compile(model, backend="eager")), torch.compile
+net.conv(x)
+out["part"] = net.conv._compiled_call_impl is not None
+net(x); net(x)
+out["part then"], out["whole"] = net.conv._compiled_call_impl is not None, net._compiled_call_impl is not None
+""",
+        "compile.mode=default",
+    )
+    assert done.out == {"part": True, "part then": False, "whole": True}
+    assert done.readback["compile.mode"]["ok"] is True
+
+
 def test_a_module_that_the_program_compiles_itself_is_left_to_it(child):
     done = child(
         CONV + 'torch.compile(net, backend="eager")(x)\nnet.compile(backend="eager")\nnet(x)',

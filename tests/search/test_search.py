@@ -239,9 +239,18 @@ def test_how_earlier_runs_spread_makes_few_fresh_pairs_enough_and_is_kept_with_t
     study = ablated(Table({"a=1": 0.3, "b=1": 0.2}), "a=1", "b=1", left_s=40.0)
     confirmed = study.confirmed
     assert recipe(study) == {"a=1", "b=1"} and study.confirming == "confirm" and confirmed is not None
-    assert confirmed.num_pairs in (2, 3) and confirmed.seen is not None and 4 <= confirmed.seen.df <= 8
+    assert confirmed.num_pairs in (2, 3) and confirmed.seen is not None and confirmed.seen.df == 4
     assert 0.1 * SOME_NOISE.sd**2 < confirmed.seen.variance < 8 * SOME_NOISE.sd**2
     assert confirmed.ci is not None and confirmed.ci[0] < math.exp(0.5) < confirmed.ci[1]
+
+
+def test_of_pairs_as_many_run_as_the_time_holds_not_only_as_many_as_a_look_asks_for() -> None:
+    planned = {
+        confirmed.max_pairs
+        for left_s in range(40, 160, 6)
+        if (confirmed := ablated(Table({"a=1": 0.1, "b=1": 0.08}), "a=1", "b=1", left_s=left_s).confirmed) is not None
+    }
+    assert planned == {2, 3, 4, 5, 6, 7, 8}
 
 
 def test_a_single_candidate_has_no_earlier_runs_and_needs_four_pairs() -> None:

@@ -63,14 +63,7 @@ def confirm(search: Search, settings: list[Setting]) -> Comparison | None:
 def affordable_pairs(search: Search, candidate: Arm) -> int | None:
     pair_s = search.bench.run_s(BASELINE) + search.bench.run_s(candidate)
     seen = _seen(search, candidate)
-    return next(
-        (
-            pairs
-            for pairs in reversed(layout.pairs_from(seen.df if seen else 0))
-            if pairs * pair_s <= search.bench.left_s()
-        ),
-        None,
-    )
+    return layout.num_pairs(int(search.bench.left_s() / pair_s), seen.df if seen else 0) or None
 
 
 def _seen(search: Search, candidate: Arm) -> Spread | None:

@@ -136,7 +136,7 @@ class Fit:
         """
         if self.df < 1:
             return None
-        spread = max(math.sqrt(self._plain_variance), self._spread(*(self._arms[key] for key in keys)))
+        spread = self._spread(*(self._arms[key] for key in keys))
         return Spread(2 * spread**2, self.df)
 
     def num_blocks(self, arm: str) -> int:

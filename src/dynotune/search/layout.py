@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dynotune.measure.boundary import nominal_levels
-from dynotune.measure.schedule import LOOKS, looks
+from dynotune.measure.schedule import LOOKS, MAX_PAIRS, MIN_PAIRS, looks
 from dynotune.measure.stats import CONFIDENCE
 from dynotune.search.fit import Gain
 
@@ -24,7 +24,7 @@ LEAST_DF = 3
 # Runs stall and have tails: the spread seen is taken for so much larger.
 CAUTION = 1.2
 # Of a spread that earlier runs showed: with more, runs that spread otherwise later would hardly count.
-MOST_SEEN_DF = 8
+MOST_SEEN_DF = 4
 # From so many on, pairs need not tell their own spread, and fewer are enough.
 ENOUGH_SEEN_DF = 4
 # Estimates of what was picked are too high. That costs most where all is lost if two settings go.
@@ -56,9 +56,14 @@ class Round(NamedTuple):
         return (num_blocks - 1) * (self.num_arms - 1)
 
 
-def pairs_from(seen_df: int) -> tuple[int, ...]:
-    """How many pairs a confirmation may have, where earlier runs tell their spread with so many degrees of freedom."""
-    return (2, 3, *LOOKS) if seen_df >= ENOUGH_SEEN_DF else LOOKS
+def num_pairs(affordable: int, seen_df: int) -> int:
+    """Of a confirmation, of so many that the time affords; 0 where these are too few.
+
+    Args:
+        seen_df: degrees of freedom with which earlier runs tell how pairs spread.
+    """
+    fewest = MIN_PAIRS if seen_df >= ENOUGH_SEEN_DF else LOOKS[0]
+    return min(affordable, MAX_PAIRS) if affordable >= fewest else 0
 
 
 def best(
@@ -79,10 +84,10 @@ def best(
             ablation = a_round.num_runs(num_blocks)
             df = a_round.df(num_blocks) if num_blocks else 0
             seen = min(MOST_SEEN_DF, seen_df + df)
-            num_pairs = next((pairs for pairs in reversed(pairs_from(seen)) if ablation + 2 * pairs <= num_runs), 0)
-            if ablation > num_runs or not (num_blocks or num_pairs):
+            pairs = num_pairs((num_runs - ablation) // 2, seen)
+            if ablation > num_runs or not (num_blocks or pairs):
                 continue
-            layout = Layout(num_settings, num_blocks, num_pairs)
+            layout = Layout(num_settings, num_blocks, pairs)
             promise = _promise(adds[:num_settings], CAUTION * sd, layout, df, seen)
             # Of two that promise about the same, the cheaper one came first.
             if found is None or promise > found[0] * 1.02:

@@ -27,11 +27,12 @@ def torch():
 
 @pytest.fixture
 def seen(torch):
-    """What Roots told: `first`, `called` and `errors`; `roots` itself."""
-    seen = SimpleNamespace(first=[], called=[], errors=[])
+    """What Roots told: `first`, `ran`, `called` and `errors`; `roots` itself."""
+    seen = SimpleNamespace(first=[], ran=[], called=[], errors=[])
     seen.roots = Roots(
         torch,
         lambda module: seen.first.append(type(module).__name__),
+        lambda module: seen.ran.append(type(module).__name__),
         lambda module, args, kwargs: seen.called.append(type(module).__name__),
         None,
         lambda where, error: seen.errors.append(error),
@@ -58,6 +59,25 @@ def test_a_call_that_raises_leaves_its_thread_free(torch, seen):
         make(torch, "Interrupted")(interrupt)()
     make(torch, "Net")()()
     assert seen.called == ["Net"]
+
+
+def test_a_first_call_has_run_when_one_returns(torch, seen):
+    fails = [True]
+
+    def forward():
+        assert seen.ran == []
+        if fails.pop():
+            raise MemoryError
+
+    net = make(torch, "Net")(forward)
+    with pytest.raises(MemoryError):
+        net()
+    assert (seen.first, seen.ran) == (["Net"], [])
+    fails[:] = [False]
+    net()
+    net._forward = None
+    net()
+    assert (seen.first, seen.ran, len(seen.called)) == (["Net"], ["Net"], 2)
 
 
 @pytest.fixture

@@ -420,6 +420,13 @@ def test_where_every_candidate_fails_nothing_is_proved_and_nothing_raised() -> N
     assert study.recipe == [] and "none of the 6 settings could be measured" in study.verdict
 
 
+def test_of_a_single_setting_it_is_not_said_that_none_of_one_helps() -> None:
+    failing = Table(ends={frozenset({"a=1"}): "failed"})
+    assert tuned(failing, [candidate("a=1")]).verdict == (
+        "Nothing is proved: a=1, all there was to try, could not be measured."
+    )
+
+
 def test_two_that_only_fail_together_are_both_known_and_one_is_taken() -> None:
     table = Table({"a=1": 0.15, "b=1": 0.10}, ends={frozenset({"a=1", "b=1"}): "out-of-memory"})
     study = tuned(table, [*IDLE, candidate("a=1"), candidate("b=1")])

@@ -101,6 +101,10 @@ class Settings:
             self._each("hold")
         self._each("on_root", module)
 
+    def root_ran(self, module: Any) -> None:
+        """An outermost module has run for the first time."""
+        self._each("root_ran", module)
+
     def around_root(self, call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
         """`call(module, *args, **kwargs)`, its inputs, surroundings and output as the settings ask.
 

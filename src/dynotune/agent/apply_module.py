@@ -1,8 +1,7 @@
 """Settings that act on the outermost module: memory layout, compilation, autocast.
 
-They act right before its first call, when its weights are where the program wants them. Torch may be in
-inference mode then (a sanity check before training), and what is made there could never be trained: so they
-leave that mode.
+They act at its first call, when its weights are where the program wants them. Torch may be in inference mode then (a
+sanity check before training), and what is made there could never be trained: so they leave that mode.
 """
 
 from __future__ import annotations
@@ -73,7 +72,11 @@ class ChannelsLastSite(Site):
 
 
 class CompileSite(Site):
-    """`compile.mode`: in place, so that the module keeps its class, its parameters' names and its hooks."""
+    """`compile.mode`: in place, so that the module keeps its class, its parameters' names and its hooks.
+
+    After its first call: what that makes and keeps (anchors, positions, lazy weights) breaks the graph, and one that
+    broke in a loop over layers stays in pieces. What runs once, to warm up, is not compiled at all.
+    """
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -115,6 +118,16 @@ class CompileSite(Site):
             self._force_eager()
 
     def on_root(self, module: Any) -> None:
+        """Parts that ran by themselves before are left to the whole: with graphs of their own inside its call, each
+        would end the step of the CUDA graphs around it.
+        """
+        parts = {id(part) for part in module.modules()}
+        for root in (ref() for ref in self._roots):
+            if root is not None and id(root) in parts:
+                root._compiled_call_impl = None
+        self._roots = [ref for ref in self._roots if id(ref()) not in parts]
+
+    def root_ran(self, module: Any) -> None:
         if self._mode == "off":
             return
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
@@ -122,20 +135,8 @@ class CompileSite(Site):
         elif isinstance(module, self._torch.jit.ScriptModule):
             self._refused.append("%s is a TorchScript module" % type(module).__name__)
         else:
-            self._leave_parts_to(module)
             module.compile(mode=self._mode)
             self._roots.append(weakref.ref(module))
-
-    def _leave_parts_to(self, whole: Any) -> None:
-        """A part that ran by itself before is compiled with the whole: as a graph of its own inside, it would end each
-        step of the CUDA graphs around it.
-        """
-        parts = {id(module) for module in whole.modules()}
-        for ref in self._roots:
-            root = ref()
-            if root is not None and id(root) in parts:
-                root._compiled_call_impl = None
-        self._roots = [ref for ref in self._roots if id(ref()) not in parts]
 
     def readback(self) -> list[Answer]:
         if self._mode == "off":

@@ -49,6 +49,9 @@ class Site:
     def on_root(self, module: Any) -> None:
         """An outermost module is about to run for the first time."""
 
+    def root_ran(self, module: Any) -> None:
+        """An outermost module has run for the first time."""
+
     def inputs(self, module: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """What the outermost module is to be called with."""
         return args, kwargs

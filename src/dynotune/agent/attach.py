@@ -192,7 +192,9 @@ class Agent:
             around = self._state.models.around(around)
         if self._results is not None:
             around = self._results.around(around)
-        self._roots = roots = Roots(torch, self._root_met, self._steps.called, around, self.log)
+        self._roots = roots = Roots(
+            torch, self._root_met, self._settings.root_ran, self._steps.called, around, self.log
+        )
         roots.watch_all()
         torch.compile = roots.pause(torch.compile)
         self._hooks.call("torch._dynamo.eval_frame", own_frames.skip)

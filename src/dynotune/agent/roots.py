@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 
 class Roots:
-    """Calls `first(module)` before a root runs for the first time, and `after(module, args, kwargs)` each time.
+    """Calls `first(module)` before a root runs for the first time, `ran(module)` after that, and `after(module, args,
+    kwargs)` each time.
 
     Args:
         around: None, or `around(call, module, args, kwargs)` that makes the call.
@@ -39,6 +40,7 @@ class Roots:
         self,
         torch: Any,
         first: Callable[[Any], None],
+        ran: Callable[[Any], None],
         after: Callable[[Any, tuple[Any, ...], dict[str, Any]], None],
         around: Callable[[Call, Any, tuple[Any, ...], dict[str, Any]], Any] | None,
         log: Log,
@@ -50,11 +52,12 @@ class Roots:
         flags = vars(torch.compiler)
         direct = functools.partial(flags.__getitem__, "_is_compiling_flag")
         self._is_compiling_yet = direct if "_is_compiling_flag" in flags else self._is_compiling
-        self._first, self.after, self._around, self._log = first, after, around, log
+        self._first, self._ran, self.after, self._around, self._log = first, ran, after, around, log
         self._busy: set[int] = set()
         # By identity, as long as they live; and all classes, so that they stay known when the modules have died.
         self._known: dict[int, weakref.ref[Any]] = {}
         self._known_classes: set[type] = set()
+        self._running_first: set[int] = set()
         self._covers: dict[type, tuple[Call | None, Call]] = {}
         self._cover_of_all: Call | None = None
         self._compiled = False
@@ -157,7 +160,8 @@ class Roots:
 
     def _cover(self, original: Call) -> Call:
         is_compiling = self._is_compiling if self._compiled else self._is_compiling_yet
-        busy, known, around, roots = self._busy, self._known, self._around, self
+        busy, known, running_first = self._busy, self._known, self._running_first
+        around, roots = self._around, self
 
         # The module is named `self`: torch's profiler asks the frame of `Module.__call__` for it by that name.
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -176,6 +180,9 @@ class Roots:
             finally:
                 busy.discard(thread)
             try:
+                if running_first and id(self) in running_first:
+                    running_first.discard(id(self))
+                    roots._ran(self)
                 roots.after(self, args, kwargs)
             except Exception as error:
                 roots._log("roots", error)
@@ -209,6 +216,7 @@ class Roots:
             self._busy.add(thread)
             self._known[id(module)] = weakref.ref(module)
             self._known_classes.add(type(module))
+            self._running_first.add(id(module))
             self._first(module)
         except Exception as error:
             self._log("roots", error)

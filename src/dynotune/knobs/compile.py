@@ -16,12 +16,13 @@ KNOBS = (
         when="any",
         effect="numerics",
         doc=(
-            "Compiles the outermost module in place at its first call. `reduce-overhead` also replays CUDA "
-            "graphs, which takes the launches away; `max-autotune-no-cudagraphs` times kernels for matrix "
-            "products. `off` makes the program's own torch.compile run eagerly."
+            "Compiles the outermost module in place after its first call, so that what this makes once breaks "
+            "no graph. `reduce-overhead` also replays CUDA graphs, which takes the launches away; "
+            "`max-autotune-no-cudagraphs` times kernels for matrix products. `off` makes the program's own "
+            "torch.compile run eagerly."
         ),
         hurts=(
-            "The first call takes seconds to minutes, and so does each new input shape; after eight of them "
+            "The second call takes seconds to minutes, and so does each new input shape; after eight of them "
             "the module runs uncompiled, silently. With CUDA graphs an output is overwritten by the next "
             "call. Without a GPU `reduce-overhead` is the same as `default`, which needs a C++ compiler "
             "there."

@@ -5,18 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from dynotune.measure.stats import StatisticsError
-from dynotune.measure.summary import MeasuredRun
+from dynotune.measure.summary import MeasuredRun, Pace, pace
 from dynotune.schema.study import PaysOff
-
-
-class Pace(NamedTuple):
-    """A straight line of a run's time over its steps: from the launch, n steps take `start_s + n · step_s`."""
-
-    start_s: float
-    step_s: float
 
 
 def pays_off(recipe_runs: Sequence[MeasuredRun], baseline_runs: Sequence[MeasuredRun]) -> PaysOff:
@@ -43,16 +35,7 @@ def _ahead_after(recipe: Pace, baseline: Pace) -> int | None:
 
 
 def _pace(runs: Sequence[MeasuredRun], arm: str) -> Pace:
-    paces = [_of_run(run) for run in runs if run.is_timed and run.run.launched_s is not None]
+    paces = [found for run in runs if (found := pace(run)) is not None]
     if not paces:
         raise StatisticsError(f"When the {arm} is ahead cannot be told: no run of it has a window and a launch.")
-    return Pace(statistics.median(pace.start_s for pace in paces), statistics.median(pace.step_s for pace in paces))
-
-
-def _of_run(run: MeasuredRun) -> Pace:
-    """Of the rank whose window began last."""
-    launched_s = run.run.launched_s
-    assert launched_s is not None
-    window = max((rank.window for rank in run.ranks if rank.window is not None), key=lambda window: window.begin_s)
-    step_s = run.wall_s / run.num_steps
-    return Pace(window.begin_s - launched_s - window.first_step * step_s, step_s)
+    return Pace(statistics.median(one.start_s for one in paces), statistics.median(one.step_s for one in paces))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -98,6 +98,23 @@ def step(outcome: Outcome) -> str:
     return max(counted, key=lambda process: process.num_steps).step or "" if counted else ""
 
 
+class Pace(NamedTuple):
+    """A straight line of a run's time over its steps: from the launch, n steps take `start_s + n · step_s`."""
+
+    start_s: float
+    step_s: float
+
+
+def pace(run: MeasuredRun) -> Pace | None:
+    """Of the rank whose window began last; None of a run without a window or a launch."""
+    launched_s = run.run.launched_s
+    if not run.is_timed or launched_s is None:
+        return None
+    window = max((rank.window for rank in run.ranks if rank.window is not None), key=lambda window: window.begin_s)
+    step_s = run.wall_s / run.num_steps
+    return Pace(window.begin_s - launched_s - window.first_step * step_s, step_s)
+
+
 def arm_summary(runs: Sequence[MeasuredRun], unit: Unit, values: Sequence[float] = ()) -> ArmSummary:
     """Medians over the runs, and over the objective's `values`; None where nothing was measured."""
     if not runs:
@@ -113,6 +130,7 @@ def arm_summary(runs: Sequence[MeasuredRun], unit: Unit, values: Sequence[float]
         s_per_step=per_step,
         median_step_s=_median(rank.median_step_s for run in runs for rank in run.ranks),
         time_to_first_step_s=_median(rank.time_to_first_step_s for run in runs for rank in run.ranks),
+        start_s=_median(found.start_s for run in runs if (found := pace(run)) is not None),
         loader_wait_share=_median(
             rank.window.wait_s / (rank.window.end_s - rank.window.begin_s)
             if rank.window is not None and rank.window.wait_s is not None and "draw" in (rank.step or "")

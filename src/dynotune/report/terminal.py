@@ -150,6 +150,7 @@ def _details(baseline: ArmSummary, candidate: ArmSummary) -> list[tuple[str, tup
     rows = [
         row("time to first step", [words.duration(arm.time_to_first_step_s) for arm in arms]),
         row("a step, median", [words.duration(arm.median_step_s) for arm in arms]),
+        row("start, until steady", [words.duration(arm.start_s) for arm in arms]),
         row("waits for the loader", [words.share(arm.loader_wait_share) for arm in arms]),
         row("memory, peak", [words.num_bytes(arm.peak_rss_bytes) for arm in arms]),
         row("device memory, peak", [words.num_bytes(arm.peak_device_bytes) for arm in arms]),

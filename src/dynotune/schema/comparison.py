@@ -70,6 +70,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         value: of the objective, in its unit.
+        start_s: from the launch to steady steps, their own time left out: what compiling takes is in it.
     """
 
     value: float | None = None
@@ -78,6 +79,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     s_per_step: float | None = None
     median_step_s: float | None = None
     time_to_first_step_s: float | None = None
+    start_s: float | None = None
     loader_wait_share: float | None = None
     peak_rss_bytes: int | None = None
     peak_device_bytes: int | None = None

@@ -93,20 +93,33 @@ def verdict(study: Study, spread: float | None) -> str:
         why = _disturbed(study) or _wrong(study, study.winner) or f"{LATE[0].lower()}{LATE[1:]}"
         return f"Nothing is proved: {words.names([str(one) for one in study.winner])} looked best, but {why}."
     kinds = [study.fates[one.id].kind for one in study.candidates]
-    number = f"{len(study.candidates)} settings" if len(study.candidates) > 1 else "one setting"
     if all(kind in ("failed", "out-of-memory", "rejected", "wrong-results") for kind in kinds):
-        return f"Nothing is proved: none of the {number} could be measured."
+        return f"Nothing is proved: {_none_of(study, 'could be measured', 'could not be measured')}."
     if "unproved" in kinds and (disturbed := _disturbed(study)):
         return f"Nothing is proved: {disturbed}."
     orphans = [one for one in study.candidates if _is_orphan(study, one)]
     if num_open := sum(study.fates[one.id].kind == "unproved" for one in study.candidates if one not in orphans):
         doubt = f"; runs differ by {spread:.1%}" if spread is not None else ""
-        return f"Nothing is proved: of {number}, {num_open} could not be decided in the time{doubt}."
+        return f"Nothing is proved: {_some_of(study, num_open)} could not be decided in the time{doubt}."
     worth = {one.id for one in worth_trying(study) if not one.needs}
     if untried := [id_ for id_, fate in study.fates.items() if fate.kind == "not-tried" and id_ in worth]:
-        return f"Nothing is proved: of {number}, {len(untried)} could not be tried in the time."
+        return f"Nothing is proved: {_some_of(study, len(untried))} could not be tried in the time."
     which = f"; {len(orphans)} of them would only beside others, which do not" if orphans else ""
-    return f"Nothing helps: none of the {number} makes a difference worth having{which}."
+    no_difference = _none_of(study, "makes a difference", "makes no difference")
+    return f"Nothing helps: {no_difference} worth having{which}."
+
+
+def _none_of(study: Study, does: str, does_not: str) -> str:
+    num = len(study.candidates)
+    return f"none of the {num} settings {does}" if num > 1 else f"{_the_only_one(study)} {does_not}"
+
+
+def _some_of(study: Study, num: int) -> str:
+    return f"of {len(study.candidates)} settings, {num}" if len(study.candidates) > 1 else _the_only_one(study)
+
+
+def _the_only_one(study: Study) -> str:
+    return f"{study.candidates[0].id}, all there was to try,"
 
 
 def _is_orphan(study: Study, one: Candidate) -> bool:

@@ -4,7 +4,6 @@ import functools
 import json
 import runpy
 import sys
-import threading
 import types
 from pathlib import Path
 
@@ -31,24 +30,13 @@ def main(job):
 
 
 def watch_roots(torch, settings):
-    original = torch.nn.Module.__call__
-    known, inside = set(), threading.local()
+    from _dynotune_agent.roots import Roots
 
-    def __call__(module, *args, **kwargs):
-        if torch.compiler.is_compiling() or getattr(inside, "root", False):
-            return original(module, *args, **kwargs)
-        inside.root = True
-        try:
-            if id(module) not in known:
-                known.add(id(module))
-                settings.on_root(module)
-            if settings.wants_around:
-                return settings.around_root(original, module, args, kwargs)
-            return original(module, *args, **kwargs)
-        finally:
-            inside.root = False
+    def raised(where, error):
+        raise AssertionError(where) from error
 
-    torch.nn.Module.__call__ = __call__
+    around = settings.around_root if settings.wants_around else None
+    Roots(torch, settings.on_root, settings.root_ran, lambda *_: None, around, raised).watch_all()
 
 
 def watch_loaders(torch, settings):

@@ -176,6 +176,41 @@ out["class"] = type(net).__name__
     assert done.readback["compile.mode"]["ok"] is True
 
 
+ANCHORED = """
+import torch
+class Layer(torch.nn.Linear):
+    anchors = None
+    def forward(self, x):
+        if self.anchors is None:
+            self.anchors = torch.full((8,), x.abs().max().item())
+        return super().forward(x) + self.anchors
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Layer(8, 8) for _ in range(4))
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+num_graphs = 0
+def count(graph, inputs):
+    global num_graphs
+    num_graphs += 1
+    return graph.forward
+torch.compile, compile = (lambda model, **k: compile(model, backend=count)), torch.compile
+net = Net()
+for _ in range(4):
+    net(torch.randn(2, 8))
+print(num_graphs)
+"""
+
+
+def test_what_the_first_call_makes_and_keeps_leaves_the_graph_whole(fork_under_agent, script):
+    compiled = {"knob": "compile.mode", "value": "default", "site": {"type": "module", "action": "compile"}}
+    ran = fork_under_agent([script(ANCHORED)], settings=[{**compiled, "keep": False}])
+    assert (ran.stdout.strip(), ran.returncode) == ("1", 0), ran.stderr
+
+
 def test_a_part_that_ran_by_itself_before_is_compiled_with_the_whole(child):
     done = child(
         CONV

@@ -1,5 +1,7 @@
 """Calls of outermost modules, seen without standing in anybody's way. Modules in place of torch's."""
 
+import _thread
+import functools
 import gc
 import threading
 from types import SimpleNamespace
@@ -17,6 +19,11 @@ def torch():
 
         def __call__(self, *args):
             return self._forward(*args) if self._forward else args
+
+        def modules(self):
+            yield self
+            if isinstance(self._forward, Module):
+                yield from self._forward.modules()
 
     return SimpleNamespace(
         nn=SimpleNamespace(Module=Module),
@@ -172,6 +179,78 @@ def test_what_a_module_calls_while_it_is_made_is_no_root_until_the_program_calls
     net(2)
     layer(3)
     assert (seen.first, seen.called) == (["Net", "Layer"], ["Net", "Layer"])
+
+
+def test_a_part_is_met_again_when_it_is_called_by_itself_after_the_whole(torch, seen):
+    inner = make(torch, "Inner")()
+    outer = make(torch, "Outer")(inner)
+    for net in (inner, inner, outer, inner, inner, outer):
+        net(1)
+    assert seen.first == seen.ran == ["Inner", "Outer", "Inner"]
+
+
+def test_a_module_whose_constructor_trains_is_one_whose_parts_are_roots(torch, seen):
+    net = make(torch, "Net")()
+
+    class Experiment(torch.nn.Module):
+        def __init__(self):
+            for _ in range(100):
+                net(1)
+
+    Experiment()
+    assert seen.first == ["Net"] and len(seen.called) == 100 - 32
+
+
+def test_constructors_of_mixins_and_decorated_ones_make_modules_too(torch, seen):
+    layer = make(torch, "Layer")()
+
+    def logged(function):
+        @functools.wraps(function)
+        def __init__(self):
+            function(self)
+
+        return __init__
+
+    class Stride:
+        def __init__(self):
+            layer(1)
+
+    class Net(Stride, torch.nn.Module):
+        pass
+
+    class Logged(torch.nn.Module):
+        @logged
+        def __init__(self):
+            layer(1)
+
+    Net(), Logged()
+    assert seen.first == []
+
+
+def test_frames_and_objects_of_the_program_are_asked_nothing(torch, seen):
+    net = make(torch, "Net")()
+
+    class Proxy:
+        @property
+        def __class__(self):
+            raise RuntimeError("not set up yet")
+
+        def __init__(self):
+            mine = locals()
+            later = 1
+            net(later)
+            changed.append("later" in mine)
+
+    changed: list[bool] = []
+    Proxy()
+    assert (seen.called, seen.errors, changed) == (["Net"], [], [False])
+
+
+def test_a_thread_may_begin_with_a_call(torch, seen):
+    done = threading.Event()
+    net = make(torch, "Net")(lambda *_: done.set())
+    _thread.start_new_thread(net, (1,))
+    assert done.wait(60)
 
 
 def test_a_constructor_of_what_is_no_module_may_call_the_model(torch, seen):

@@ -4,22 +4,19 @@ Module hooks would be inlined by torch.compile, pickled with the model and kept 
 While the step is searched for, `Module.__call__` is covered; afterwards only the classes of the modules that the step
 needs. Covers go before the first compilation begins, and those of classes stay once something is compiled: a graph
 that has seen a class must find it unchanged, or it would be compiled again.
-
-What a module's constructor calls is no root: models run their layers once, to learn a shape or a stride, on another
-device and with gradients. Nothing of that is the program's work, and to compile those layers takes minutes.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 import weakref
 from threading import get_ident
+
+from .constructors import Constructors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
     from typing import Any
 
     from .hooks import Log
@@ -58,6 +55,7 @@ class Roots:
         self._known: dict[int, weakref.ref[Any]] = {}
         self._known_classes: set[type] = set()
         self._running_first: set[int] = set()
+        self._constructors = Constructors(torch.nn.Module, log)
         self._covers: dict[type, tuple[Call | None, Call]] = {}
         self._cover_of_all: Call | None = None
         self._compiled = False
@@ -197,20 +195,10 @@ class Roots:
             cover.__module__ = original.__module__
         return special
 
-    def _is_constructing(self, frame: FrameType | None) -> bool:
-        """Whether a module is being made by this frame, or by one that called it."""
-        while frame is not None:
-            code = frame.f_code
-            made = code.co_varnames[0] if code.co_name == "__init__" and code.co_argcount else ""
-            if made and isinstance(frame.f_locals.get(made), self._module):
-                return True
-            frame = frame.f_back
-        return False
-
     def _meet(self, module: Any, thread: int) -> bool:
-        """Whether the module is a root; DataParallel's copies of one are none, nor is what a constructor calls."""
+        """Whether the module is a root; DataParallel's copies of one are none, nor is what a constructor tries out."""
         # In __dict__, for a module's own __getattr__ is slow to say no.
-        if "_is_replica" in module.__dict__ or self._is_constructing(sys._getframe(2)):
+        if "_is_replica" in module.__dict__ or self._constructors.is_trying(module):
             return False
         try:
             self._busy.add(thread)
@@ -218,6 +206,10 @@ class Roots:
             self._known_classes.add(type(module))
             self._running_first.add(id(module))
             self._first(module)
+            for part in module.modules():
+                if part is not module:
+                    # When it is called by itself again, it is met again.
+                    self._known.pop(id(part), None)
         except Exception as error:
             self._log("roots", error)
         finally:

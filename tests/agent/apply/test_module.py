@@ -215,7 +215,6 @@ def test_a_part_that_ran_by_itself_before_is_compiled_with_the_whole(child):
     done = child(
         CONV
         + """
-import os
 torch.compile, compile = (lambda model, **k: compile(model, backend="eager")), torch.compile
 net.conv(x)
 out["part"] = net.conv._compiled_call_impl is not None
@@ -225,6 +224,22 @@ out["part then"], out["whole"] = net.conv._compiled_call_impl is not None, net._
         "compile.mode=default",
     )
     assert done.out == {"part": True, "part then": False, "whole": True}
+    assert done.readback["compile.mode"]["ok"] is True
+
+
+def test_a_part_that_goes_on_running_by_itself_is_compiled_too(child):
+    done = child(
+        CONV
+        + """
+torch.compile, compile = (lambda model, **k: compile(model, backend="eager")), torch.compile
+for _ in range(3):
+    net.conv(x)
+    net(x)
+out["compiled"] = [m._compiled_call_impl is not None for m in (net, net.conv)]
+""",
+        "compile.mode=default",
+    )
+    assert done.out == {"compiled": [True, True]}
     assert done.readback["compile.mode"]["ok"] is True
 
 

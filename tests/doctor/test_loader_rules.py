@@ -169,6 +169,14 @@ def test_an_iterable_data_set_must_split_itself_before_it_gets_workers():
     assert settings(found(waits(0.6, splits))["num-workers-zero"])
 
 
+@pytest.mark.parametrize("splits", [True, False])
+def test_an_iterable_data_set_that_gives_all_to_each_worker_gets_no_more_of_them(splits):
+    behind = loading(busy_share=0.98, splits_by_worker=splits)
+    finding = found(waits(0.6, loader(2, is_iterable=True, loading=behind)))["loader-bound"]
+    assert bool(settings(finding)) == splits
+    assert ("get_worker_info" in finding.remedy) != splits
+
+
 def test_loading_in_the_process_is_unknown_without_the_number_of_cores():
     assert lacks(waits(0.6, loader(0), facts={}), "num-workers-zero") == ["host.num_cores"]
 

@@ -180,3 +180,12 @@ def test_blocks_alone_promise_what_their_arms_may_prove() -> None:
     assert layout.of_arms_that_ran([0.4, 0.3, 0.2], [1, 1, 1]) == pytest.approx(0.9 * layout.ALL_OR_NOTHING)
     assert layout.of_arms_that_ran([0.4, 0.3, 0.2], [1, 0, 1]) == pytest.approx(0.6 * layout.ALL_OR_NOTHING)
     assert layout.of_arms_that_ran([0.4, 0.3, 0.2], [1, 0, 0]) == 0
+
+
+def test_the_spread_of_a_pair_is_that_of_runs_and_known_without_any_of_its_own_arms() -> None:
+    blocks = blocks_of({"": 0.0, "a": 0.1, "b": 0.2}, 200, 0.02, 0)
+    of_all, of_two = Fit(blocks).of_a_pair(), Fit(blocks).of_a_pair("", "a")
+    assert of_all is not None and of_two is not None and of_all.df == of_two.df == 398
+    for spread in (of_all, of_two):
+        assert math.sqrt(spread.variance) == pytest.approx(math.sqrt(2) * 0.02, rel=0.25)
+    assert Fit(blocks_of({"": 0.0, "a": 0.1}, 1, 0.0, 0)).of_a_pair("") is None

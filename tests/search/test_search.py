@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Ablation, Estimate, Study, Trial
 from dynotune.search.bench import Arm, arm
 from dynotune.search.budget import ToTry, afforded
@@ -217,7 +218,8 @@ def test_where_the_time_ends_inside_a_round_its_whole_blocks_stand() -> None:
     assert recipe(study) == {"a=1", "b=1"}
     assert study.confirmed is not None and study.confirmed.num_pairs in (3, 4)
     one_block = ablated(Table({"a=1": 0.1, "b=1": 0.08}), "a=1", "b=1", blocks=2, left_s=-20.0)
-    assert one_block.recipe == [] and "Nothing is proved" in one_block.verdict
+    # Of a block and a half, only those that ran in both tell something: the strongest alone.
+    assert recipe(one_block) == {"a=1"}
 
 
 def test_what_ran_in_no_block_is_not_proved_without_fresh_pairs() -> None:
@@ -286,6 +288,50 @@ def test_what_takes_long_to_start_is_proved_without_a_race_where_others_may_gain
     alike = tried(slow, candidate("small0=1", warms=False, bound=0.5), budget_s=310.0)
     assert "to prove it takes" in alike.fates["slow=1"].reason
     assert "to prove it takes" in tried(slow, *others, budget_s=200.0).fates["slow=1"].reason
+
+
+@pytest.mark.parametrize("why", [[], ["launch-bound"]])
+def test_what_nothing_bounds_is_no_reason_to_leave_out_others(why: list[str]) -> None:
+    slow = replace(candidate("slow=1", warms=True), bound=Unknown("nothing bounds it"))
+    fast = replace(candidate("fast=1", warms=False), bound=Unknown("nothing bounds it"), why=why)
+    study = tuned(Table({"fast=1": 0.5}), [slow, fast], budget_s=310.0, cold_s={"slow=1": 60.0})
+    assert recipe(study) == {"fast=1"}
+
+
+def test_what_was_asked_for_is_raced_beside_what_may_gain_far_more() -> None:
+    slow = candidate("slow=1", warms=True, bound=0.8)
+    asked = replace(candidate("fast=1", warms=False, bound=0.04), why=[])
+    study = tuned(Table({"fast=1": 0.5}), [slow, asked], budget_s=310.0, cold_s={"slow=1": 60.0})
+    assert recipe(study) == {"fast=1"}
+
+
+def test_of_several_that_take_long_to_start_those_that_may_gain_least_give_way() -> None:
+    table = Table({"a=1": 0.9, "b=1": 0.3})
+    small = candidate("small=1", warms=False, bound=0.04)
+    costly = [candidate("b=1", warms=True, bound=0.6), candidate("a=1", warms=True, bound=0.8)]
+    for budget_s in range(350, 450, 10):
+        study = tuned(table, [*costly, small], budget_s=float(budget_s), cold_s={"a=1": 60.0, "b=1": 60.0})
+        assert "a=1" in recipe(study) or study.fates["a=1"].kind == "not-tried", (budget_s, study.verdict)
+        assert study.recipe, (budget_s, study.verdict)
+
+
+def test_what_is_reserved_gives_way_to_the_proof_of_what_takes_long_and_to_pairs_after_void_ones() -> None:
+    slow = candidate("slow=1", warms=True, bound=0.8)
+    study = tuned(Table({"slow=1": 0.5}), [slow], budget_s=320.0, cold_s={"slow=1": 60.0}, reserve_s=60.0)
+    assert recipe(study) == {"slow=1"}
+    for seed in range(20):
+        one = [candidate("a=1", warms=False)]
+        study = tuned(Table({"a=1": 0.3}), one, budget_s=180.0, reserve_s=60.0, seed=seed, voids=0.1)
+        assert recipe(study) == {"a=1"} or "void" in study.verdict, (seed, study.verdict)
+
+
+def test_the_strongest_alone_that_its_pairs_do_not_prove_is_told_by_them() -> None:
+    # What the races saw of both was luck.
+    luck = {frozenset({"a=1"}): -0.05, frozenset({"b=1"}): -0.04}
+    study = ablated(Table({"a=1": 0.05, "b=1": 0.04}, luck), "a=1", "b=1", left_s=200.0)
+    assert study.confirmed is not None and study.confirmed.verdict in ("same", "undecided")
+    assert "on fresh pairs" in study.fates["a=1"].reason
+    assert "together" in study.fates["b=1"].reason
 
 
 def test_how_many_blocks_an_ablation_has_is_on_disk_before_its_first_run() -> None:

@@ -81,13 +81,23 @@ def are_behind(loader: Loader) -> bool:
 
 
 def more_workers(seen: Seen, loader: Loader) -> list[Setting]:
-    """So many workers that batches come as fast as they are used, and twice that, within the cores of a rank."""
+    """So many workers that batches come as fast as they are used, and twice that, within the cores of a rank.
+
+    None for a data set that gives each worker all of its data.
+    """
+    if gives_all_to_each(loader):
+        return []
     cores = max(1, int(seen.number("host.num_cores")) // num_ranks(seen))
     wait = min(seen.attribution.shares.input, 0.99)
     makers = max(1, loader.num_workers)
     needed = math.ceil(makers / (1.0 - wait)) if loader.num_workers else math.ceil(wait / (1.0 - wait)) + 1
     most = {min(needed, cores), min(2 * needed, cores)}
     return [Setting("loader.num_workers", num) for num in sorted(most) if num > loader.num_workers]
+
+
+def gives_all_to_each(loader: Loader) -> bool:
+    """An IterableDataset that does not ask which worker it is in, or is not known to."""
+    return loader.is_iterable and (isinstance(loader.loading, Unknown) or not loader.loading.splits_by_worker)
 
 
 def num_ranks(seen: Seen) -> int:

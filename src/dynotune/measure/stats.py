@@ -84,7 +84,8 @@ def judge(
     again says the same. Only at a look, and at the latest at the last one, a verdict falls.
 
     Args:
-        seen: of pairs of such runs, from others than these: with it the spread of few pairs is better known.
+        seen: of pairs of such runs, from others than these: with it the spread of few pairs is better known. It never
+            makes that of these smaller: a quiet past must not speak for a machine that is not.
         margin: `same` when the ratio lies between 1/(1 + margin) and 1 + margin.
         num_voided: pairs thrown away so far. While they are more than a fifth of all, no look settles it.
         ended: the time is up, and no more pairs will come. Those since the last look are judged at the level of the
@@ -195,8 +196,9 @@ def _fit(pairs: Sequence[Pair], seen: Spread = NOTHING_SEEN) -> _Fit:
 
 
 def _variance(residuals: Sequence[float], df: int, seen: Spread) -> float:
-    """Of a log ratio: of those seen and of these, by their degrees of freedom."""
-    return (math.fsum(value**2 for value in residuals) + seen.df * seen.variance) / (df + seen.df)
+    """Of a log ratio: of those seen and of these, by their degrees of freedom; of these alone, if that is more."""
+    own = math.fsum(value**2 for value in residuals)
+    return max((own + seen.df * seen.variance) / (df + seen.df), own / df if df else 0.0)
 
 
 def _log_ratio(pair: Pair) -> float:

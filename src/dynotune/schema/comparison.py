@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -35,8 +35,8 @@ class Pair(msgspec.Struct, frozen=True):
 class Spread(msgspec.Struct, frozen=True):
     """Variance of a pair's log ratio, and the degrees of freedom behind it."""
 
-    variance: float
-    df: int
+    variance: Annotated[float, msgspec.Meta(ge=0)]
+    df: Annotated[int, msgspec.Meta(ge=0, le=1000)]
 
 
 class Voided(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import Ablation
 from dynotune.search import layout, words
 from dynotune.search.bench import BASELINE, Arm, arm
-from dynotune.search.choosing import ENTER_P, contributions, rounds_of, runs_left
+from dynotune.search.choosing import ENTER_P, contributions, pairs_df, rounds_of, runs_left
 from dynotune.search.fit import Fit, Gain, counts, holm
 from dynotune.search.joining import warms
 from dynotune.search.needs import complete, dependants, each_left_out
@@ -61,16 +61,15 @@ class Kept(NamedTuple):
 def ablate(search: Search, settings: list[Setting], reserve_s: float) -> list[Setting]:
     """What of `settings`, the strongest first, is worth confirming. One setting alone is: its proof is to come.
 
-    Where the time ends inside a round, its whole blocks stand: how many they are says nothing of what they say.
-
-    Raises:
-        OutOfTime: there are too few; what was measured is kept, and nothing is proved.
+    Where the time ends inside a round, its whole blocks stand: how many they are says nothing of what they say. Where
+    there are too few, the strongest alone may still be proved.
     """
     first = next((one for one in reversed(search.study.ablations) if _leaves_out_all(one)), None)
     if first is None:
         first = _begin(search, settings)
     while first is not None:
-        _run_in_time(search, first)
+        if not _runs_in_time(search, first):
+            return complete(first.whole[:1], search.study.candidates)
         failed = search.failure(arm(first.whole).key)
         if failed is None:
             break
@@ -106,7 +105,7 @@ def _planned(search: Search, settings: list[Setting]) -> layout.Layout | None:
     """None where one setting is all that is worth proving."""
     adds = [gain for setting, gain in contributions(search) if setting in settings]
     model = fitted(search)
-    found = layout.best(adds, model.sd, runs_left(search, arm(settings)), rounds_of(search, settings), model.df)
+    found = layout.best(adds, model.sd, runs_left(search, arm(settings)), rounds_of(search, settings), pairs_df(search))
     return None if found is None or not found[1].num_blocks else found[1]
 
 
@@ -181,13 +180,14 @@ def _arms(search: Search, ablation: Ablation) -> list[Arm]:
     return list(dict.fromkeys([arm(ablation.whole), *_without(search, ablation).values(), BASELINE]))
 
 
-def _run_in_time(search: Search, ablation: Ablation) -> None:
+def _runs_in_time(search: Search, ablation: Ablation) -> bool:
+    """Whether so much of it runs before the time is up that it tells something."""
     try:
         _run(search, ablation)
     except OutOfTime:
         blocks = [_blocks_of(search, one.key, ablation) for one in _arms(search, ablation)]
-        if len(set.intersection(*blocks)) < layout.LEAST_BLOCKS:
-            raise
+        return len(set.intersection(*blocks)) >= layout.LEAST_BLOCKS
+    return True
 
 
 def _blocks_of(search: Search, key: str, ablation: Ablation) -> set[int]:

@@ -7,7 +7,7 @@ import math
 from dynotune.schema.setting import Setting
 from dynotune.search import layout
 from dynotune.search.bench import BASELINE, Arm, arm
-from dynotune.search.fit import Gain
+from dynotune.search.fit import Fit, Gain
 from dynotune.search.joining import ARMS_A_BLOCK, warms
 from dynotune.search.model import USUAL_RUNS, Model
 from dynotune.search.needs import complete, dependants, each_left_out, needed_first
@@ -57,15 +57,25 @@ def more_pays(search: Search, model: Model, num_blocks: int) -> bool:
     best = [one for one in candidates if one.setting in settings]
     unknown = math.fsum(_worth_knowing(added(model, one, best)) for one in candidates)
     adds = [gain for _, gain in found]
-    num_runs, rounds = runs_left(search, arm(settings)), rounds_of(search, settings)
-    now, later = (layout.best(adds, model.sd, num, rounds, model.df) for num in (num_runs, num_runs - ARMS_A_BLOCK - 2))
+    num_runs, rounds, seen_df = runs_left(search, arm(settings)), rounds_of(search, settings), pairs_df(search)
+    now, later = (layout.best(adds, model.sd, num, rounds, seen_df) for num in (num_runs, num_runs - ARMS_A_BLOCK - 2))
     lost = (now[0] if now is not None else 0.0) - (later[0] if later is not None else 0.0)
     return unknown / (num_blocks + 1) > lost
 
 
+def pairs_df(search: Search) -> int:
+    """Degrees of freedom with which the races tell how pairs spread."""
+    df: int = Fit(search.trials("race", "join")).df
+    return max(0, df)
+
+
 def runs_left(search: Search, whole: Arm) -> int:
-    """Of the slower of the baseline and the whole: with one setting less, a run takes longer than with all."""
-    run_s = max(map(search.bench.run_s, (BASELINE, whole)))
+    """Of the slower of the baseline and the whole: with one setting less, a run takes longer than with all.
+
+    A whole that has not run takes as long to start as what starts last.
+    """
+    known = [whole] if search.piloted(whole.key) else [arm([setting]) for setting in whole.settings]
+    run_s = max(map(search.bench.run_s, (BASELINE, *known)))
     return int(search.bench.left_s() / (SLACK * run_s)) if run_s > 0 else MOST_RUNS
 
 

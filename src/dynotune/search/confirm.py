@@ -1,7 +1,7 @@
 """What is left, against the baseline, on pairs that played no part in any choice; judged as `compare` judges.
 
-How runs spread is known from more than these pairs: all earlier ones were of the same command. What they say of the
-spread they say whichever arm they chose, so it counts beside the pairs' own, and fewer pairs are enough.
+How runs spread is known from more than these pairs: all earlier ones were of the same command. So it counts beside the
+pairs' own, and fewer pairs are enough. It is a little too small: an ablation keeps more where its runs spread less.
 
 Where the time left holds no such pairs, the blocks of the ablation answer: the baseline ran in them, and what was to be
 left out in turn was fixed before the first. Which arm is left they decided themselves, so each arm of theirs has its
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dynotune.measure.schedule import orders
+from dynotune.measure.schedule import LOOKS, orders
 from dynotune.measure.stats import Judgement, judge
 from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, Pair, Spread, Voided
 from dynotune.schema.setting import Setting
@@ -39,8 +39,7 @@ def confirm(search: Search, settings: list[Setting]) -> Comparison | None:
         if failed is not None:
             return None
         max_pairs = affordable_pairs(search, candidate)
-        if max_pairs is None:
-            # A proof is worth more than what was to come after it.
+        if (max_pairs or 0) < LOOKS[0]:
             search.bench.release()
             max_pairs = affordable_pairs(search, candidate)
         if max_pairs is None:

@@ -151,10 +151,10 @@ def _fate(search: Search, one: Candidate, proved: list[Setting], rounds: list[Ke
     if one.setting in proved:
         return Fate("proved", _proof(study, one, rounds))
     if any(one.id == str(setting) for setting in study.winner or []):
-        if found := _dropped(search, one, rounds):
-            return found
         if study.confirmed is not None and one.setting in study.confirmed.settings:
             return _unconfirmed(study, study.confirmed)
+        if found := _dropped(search, one, rounds):
+            return found
     if (fate := study.fates.get(one.id)) is not None:
         return fate
     if failed := search.failure(one.id):

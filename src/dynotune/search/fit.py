@@ -130,10 +130,7 @@ class Fit:
         return math.sqrt(self._plain_variance) if self.df >= 1 else None
 
     def of_a_pair(self, *keys: str) -> Spread | None:
-        """Of the log ratio of two runs of one block, as these arms spread; None of too few runs.
-
-        The larger of what all runs spread and of what these do without those far off.
-        """
+        """Of the log ratio of two runs of one block; as these arms spread, if theirs is more. None of too few runs."""
         if self.df < 1:
             return None
         spread = self._spread(*(self._arms[key] for key in keys))
@@ -156,7 +153,9 @@ class Fit:
         return Gain(float(contrast @ self._logs), se, self.df, min(self._in_blocks[arm], self._in_blocks[against]))
 
     def _spread(self, *arms: int) -> float:
-        """Of a run of these arms: that of all, or more where their own runs spread more."""
+        """Of a run: as that of all spread, or more where those of these arms do."""
+        if not arms:
+            return WIDENED * math.sqrt(self._variance)
         own = [(PRIOR_RUNS * self._variance + self._own[arm]) / (PRIOR_RUNS + self._num_runs[arm]) for arm in arms]
         return WIDENED * math.sqrt(max(self._variance, math.fsum(own) / len(own)))
 

@@ -144,26 +144,45 @@ def _reserve_s(work: Search, plan: Afforded) -> float:
 
 
 def _refuse_costly(work: Search, plan: Afforded) -> None:
-    """Leave out what takes so long to start that the time does not afford its proof.
+    """Of what takes long to start, leave out what may gain least, until the time affords to race and to prove the rest.
 
-    Where the time holds the proof and no more, and others may gain far less, they are left out: then nothing is raced.
+    Where it affords the proof alone of what may gain far more than all others, that is proved without a race.
     """
     if work.trials("race", "join", "ablate", "confirm"):
         return
-    for one in work.alive():
-        own_s, run_s = work.bench.run_s(alone(one)), work.bench.run_s(BASELINE)
-        proof_s = (LEAST_PAIRS + plan.num_checks / 2) * (own_s + run_s)
-        if not work.piloted(one.id) or own_s <= COSTLY * run_s or proof_s + own_s + run_s <= work.bench.left_s():
-            continue
-        others = [other for other in work.alive() if other is not one]
-        if proof_s <= work.bench.left_s() and all(FAR_LESS * bound_log(other) <= bound_log(one) for other in others):
-            reason = f"The time was needed to prove {one.id}, which may gain far more."
+    run_s = work.bench.run_s(BASELINE)
+    costly = [one for one in work.alive() if work.piloted(one.id) and work.bench.run_s(alone(one)) > COSTLY * run_s]
+    costly.sort(key=bound_log, reverse=True)
+    while costly:
+        proof_s, needed_s = _costs(work, plan, costly)
+        if needed_s > work.bench.left_s():
+            work.bench.release()
+        if needed_s <= work.bench.left_s():
+            break
+        others = [other for other in work.alive() if other is not costly[0]]
+        if proof_s <= work.bench.left_s() and all(_is_far_less(other, costly[0]) for other in others):
+            reason = f"The time was needed to prove {costly[0].id}, which may gain far more."
             work.settle({other.id: Fate("not-tried", reason) for other in others})
             return
-        reason = f"A run with it takes {own_s:.0f} s, and the command {work.study.begun} {run_s:.0f} s: to prove it"
-        needed_s = proof_s + own_s + run_s if others else proof_s
-        work.settle({one.id: Fate("not-tried", f"{reason} takes {needed_s:.0f} s, more than there is.")})
+        least = costly.pop()
+        takes = f"A run with it takes {work.bench.run_s(alone(least)):.0f} s, and the command {work.study.begun}"
+        reason = f"{takes} {run_s:.0f} s: to prove it takes {needed_s:.0f} s, more than there is."
+        work.settle({least.id: Fate("not-tried", reason)})
     settle_orphans(work)
+
+
+def _costs(work: Search, plan: Afforded, costly: list[Candidate]) -> tuple[float, float]:
+    """Seconds to prove the first of them, and to prove any of them after one block of a race, if there is one."""
+    run_s, took_s = work.bench.run_s(BASELINE), {one.id: work.bench.run_s(alone(one)) for one in work.alive()}
+    num_pairs = LEAST_PAIRS + plan.num_checks / 2
+    race_s = run_s + math.fsum(took_s.values()) if len(took_s) > 1 else 0.0
+    longest_s = max(took_s[one.id] for one in costly)
+    return num_pairs * (took_s[costly[0].id] + run_s), num_pairs * (longest_s + run_s) + race_s
+
+
+def _is_far_less(other: Candidate, one: Candidate) -> bool:
+    """By what bounds both; what was asked for is worth its race."""
+    return bool(other.why) and math.isfinite(bound_log(one)) and FAR_LESS * bound_log(other) <= bound_log(one)
 
 
 def _refuse_hopeless(work: Search) -> None:

@@ -10,6 +10,7 @@ from dynotune.doctor.loaders import (
     are_behind,
     epoch_starts,
     first_batch_s,
+    gives_all_to_each,
     loading_of,
     main_loader,
     more_workers,
@@ -26,6 +27,8 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
+
+SPLIT_FIRST = "Let the data set give each worker its part (torch.utils.data.get_worker_info)"
 
 
 @rule("program", explains=["loader-jitter", "epoch-jitter"])
@@ -64,6 +67,8 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
         if loader.num_workers and are_behind(loader):
             candidates = more_workers(seen, loader)
             remedy = "Give it more workers, or make each batch cheaper to load."
+            if gives_all_to_each(loader):
+                remedy = f"{SPLIT_FIRST}, then give it more workers; or make each batch cheaper to load."
         elif loader.num_workers:
             remedy = (
                 "The workers have time left: look at how batches are handed over (size, number of tensors, pinning)."
@@ -143,10 +148,9 @@ def num_workers_zero(seen: Seen) -> Iterator[Finding]:
     if share < policy.LEAST_SHARE:
         return
     losses = seen.losses("loader-bound")
-    candidates, remedy = more_workers(seen, loader), "Let workers make batches beside the training process."
-    if loader.is_iterable and (isinstance(loader.loading, Unknown) or not loader.loading.splits_by_worker):
-        candidates = []
-        remedy = "Let the data set give each worker its part (torch.utils.data.get_worker_info), then use workers."
+    remedy = "Let workers make batches beside the training process."
+    if gives_all_to_each(loader):
+        remedy = f"{SPLIT_FIRST}, then use workers."
     yield Finding(
         id="num-workers-zero",
         severity=policy.severity(share),
@@ -154,7 +158,7 @@ def num_workers_zero(seen: Seen) -> Iterator[Finding]:
         share=share,
         evidence=[*evidence_of(losses), _in_words(loader), *_making(loader)],
         where=losses[0].where if losses else loader.place,
-        candidates=candidates,
+        candidates=more_workers(seen, loader),
         remedy=remedy,
     )
 

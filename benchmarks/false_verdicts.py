@@ -36,7 +36,9 @@ import numpy.typing as npt
 
 from dynotune.measure import boundary, schedule, stats
 from dynotune.schema import document
-from dynotune.schema.comparison import Comparison, Pair
+from dynotune.schema.comparison import Comparison, Pair, Spread
+from dynotune.search.fit import WIDENED
+from dynotune.search.layout import MOST_SEEN_DF
 
 RESULTS = Path(__file__).parent / "results"
 CHUNK = 1000
@@ -119,6 +121,8 @@ class Scenario(NamedTuple):
         sd: of the log ratio of a pair, were all noise of the unit size that `noise` has at its core.
         speedup: true baseline over candidate time.
         ends_after: pairs, after which the time is up; None where it lasts for all.
+        seen: how noisy the runs were from which the spread is known, times those of the pairs; None where it is not. As
+            in a tune, with four degrees of freedom, and widened for runs that are normal after all.
         candidate_stalls: one candidate run in ten is longer by 5 to 30%, and no baseline run is.
         at_most, at_least: a verdict and the promised share of it; `false` is faster and slower together.
     """
@@ -130,6 +134,7 @@ class Scenario(NamedTuple):
     max_pairs: int = schedule.MAX_PAIRS
     candidate_stalls: bool = False
     ends_after: int | None = None
+    seen: float | None = None
     at_most: tuple[str, float] | None = None
     at_least: tuple[str, float] | None = None
 
@@ -180,7 +185,22 @@ SCENARIOS = (
     Scenario("A/A, time up after 11 of 12, autocorrelation 0.5", autocorrelated(0.5), ends_after=11, at_most=FALSE),
     Scenario("A/A, time up after 11 of 12, two modes", two_modes(0.5, rest=0.1), ends_after=11, at_most=FALSE),
     Scenario("3% faster, time up after 7 of 8 pairs", normal, speedup=1.03, max_pairs=8, ends_after=7),
-)
+    *(
+        Scenario(f"A/A, at most {num} pairs, spread seen", normal, max_pairs=num, seen=1.0, at_most=FALSE)
+        for num in (2, 3, 4, 8, 12)
+    ),
+    Scenario("A/A, at most 2 pairs, spread seen, two modes", two_modes(0.5), max_pairs=2, seen=1.53, at_most=FALSE),
+    Scenario("A/A, at most 2 pairs, spread seen, heavy tails (t3)", student_t3, max_pairs=2, seen=1.0, at_most=FALSE),
+    *(
+        Scenario(f"A/A, at most {num} pairs, spread seen of runs half as noisy", normal, max_pairs=num, seen=0.5)
+        for num in (2, 3, 4, 8, 12)
+    ),
+    *(
+        Scenario(f"10% faster, at most {num} pairs, spread {'seen' if seen else 'not seen'}", normal, speedup=1.1,
+                 max_pairs=num, seen=seen)
+        for num in (2, 3, 4) for seen in (None, 1.0)
+    ),
+)  # fmt: skip
 
 
 def simulate(job: tuple[int, int, int, int]) -> tuple[int, collections.Counter[str], int, int]:
@@ -193,12 +213,16 @@ def simulate(job: tuple[int, int, int, int]) -> tuple[int, collections.Counter[s
     stall = stalled * np.log1p(draw.uniform(0.05, 0.30, log_s.shape)) * scenario.candidate_stalls
     verdicts: collections.Counter[str] = collections.Counter()
     num_pairs = num_covered = 0
+    spreads = (
+        scenario.sd**2 * (WIDENED * (scenario.seen or 0.0)) ** 2 * draw.chisquare(MOST_SEEN_DF, num) / MOST_SEEN_DF
+    )
     for number in range(num):
+        seen = None if scenario.seen is None else Spread(float(spreads[number]), MOST_SEEN_DF)
         pairs = list(_pairs(scenario, log_s[number], stall[number], seed=chunk * CHUNK + number))
         last = scenario.ends_after or scenario.max_pairs
         looks = [look for look in schedule.looks(scenario.max_pairs) if look < last]
         for look in [*looks, last]:
-            judgement = stats.judge(pairs[:look], max_pairs=scenario.max_pairs, ended=look == last)
+            judgement = stats.judge(pairs[:look], seen=seen, max_pairs=scenario.max_pairs, ended=look == last)
             if judgement.finished:
                 break
         verdicts[str(judgement.verdict)] += 1
@@ -247,6 +271,7 @@ def _row(
         "scenario": scenario.name,
         "max_pairs": scenario.max_pairs,
         "sd": scenario.sd,
+        "seen": scenario.seen,
         "speedup": scenario.speedup,
         **share,
         "mean_pairs": num_pairs / num,

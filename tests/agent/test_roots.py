@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dynotune.agent.constructors import MOST_TRIES
 from dynotune.agent.roots import Roots
 
 
@@ -194,11 +195,24 @@ def test_a_module_whose_constructor_trains_is_one_whose_parts_are_roots(torch, s
 
     class Experiment(torch.nn.Module):
         def __init__(self):
-            for _ in range(100):
+            for _ in range(300):
                 net(1)
 
     Experiment()
-    assert seen.first == ["Net"] and len(seen.called) == 100 - 32
+    assert seen.first == ["Net"] and len(seen.called) == 300 - MOST_TRIES
+
+
+def test_a_part_that_many_parts_share_is_no_root_either_while_all_are_tried_out(torch, seen):
+    shared = make(torch, "SiLU")()
+    layers = [make(torch, "Layer")(shared) for _ in range(2 * MOST_TRIES)]
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            for layer in layers:
+                layer(1)
+
+    Net()
+    assert seen.first == []
 
 
 def test_constructors_of_mixins_and_decorated_ones_make_modules_too(torch, seen):

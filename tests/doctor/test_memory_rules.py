@@ -184,6 +184,18 @@ def test_a_process_that_holds_now_more_now_less_does_not_leak():
     assert "leak-graph-kept" in found(holds(rss_levels_bytes=[mb << 20 for mb in rises], **grows))
 
 
+def test_what_fills_up_ends_and_is_no_leak():
+    filling = [mb << 20 for mb in (494, 539, 570, 571, 596, 602, 622, 641, 635)]
+    grows: dict[str, Any] = {"rss_growth_bytes": filling[-1] - filling[0], "allocators": []}
+    assert "leak-graph-kept" not in found(holds(rss_levels_bytes=filling, **grows))
+    lasting = [mb << 20 for mb in (494, 512, 530, 547, 565, 582, 600, 617, 635)]
+    assert "leak-graph-kept" in found(holds(rss_levels_bytes=lasting, **grows))
+    on_device = allocator(
+        allocated_growth_bytes=2 * GB, allocated_levels_bytes=[gb * GB // 10 for gb in (10, 20, 26, 29, 30)]
+    )
+    assert "leak-graph-kept" not in found(holds(allocators=[on_device]))
+
+
 def test_what_a_profiler_keeps_is_no_leak_of_the_programs():
     grows: dict[str, Any] = {"rss_growth_bytes": 400 << 20, "allocators": []}
     profiled = {"live.profiler_place": "train.py:3"}

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from .hooks import Log
 
-# Called more often than this by constructors, a module works: a training loop runs in one.
-MOST_TRIES = 32
+# Called more often than this by constructors, and from no other module, a module works: a training loop runs in one.
+MOST_TRIES = 256
 
 
 class Constructors:

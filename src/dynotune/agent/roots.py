@@ -171,7 +171,7 @@ class Roots:
                 return original(self, *args, **kwargs)
             met = known.get(id(self))
             if (met is None or met() is not self) and not roots._meet(self, thread):
-                return original(self, *args, **kwargs)
+                return roots._pass_over(original, thread, self, args, kwargs)
             try:
                 busy.add(thread)
                 output = around(original, self, args, kwargs) if around else original(self, *args, **kwargs)
@@ -194,6 +194,14 @@ class Roots:
             cover.__qualname__ = original.__qualname__
             cover.__module__ = original.__module__
         return special
+
+    def _pass_over(self, call: Call, thread: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What is no root has none inside its call either."""
+        try:
+            self._busy.add(thread)
+            return call(module, *args, **kwargs)
+        finally:
+            self._busy.discard(thread)
 
     def _meet(self, module: Any, thread: int) -> bool:
         """Whether the module is a root; DataParallel's copies of one are none, nor is what a constructor tries out."""

@@ -142,6 +142,10 @@ LEAK_RISES = 0.75
 """Of the stretches between levels: what leaks rises nearly always, what varies every second time."""
 LEAK_FALLS = 1 / 3
 """Of its growth: a process whose memory once fell by more holds now more, now less."""
+LEAK_SLOWS = 0.5
+"""Of what came in the first half of the window: planted leaks lost 0.95 to 1.03 times as much in the second, what a
+process's heap grew by until it was large enough 0.4 times.
+"""
 SOON_S = 24 * 3600.0
 VERY_SOON_S = 3600.0
 """Until memory is full at that rate: within a day it ends a training, within an hour it ends most."""

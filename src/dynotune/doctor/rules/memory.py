@@ -180,7 +180,8 @@ def leak_graph_kept(seen: Seen) -> Iterator[Finding]:
     """Memory grows with each step.
 
     Sees: allocated device memory, or the process's own, is higher at the end of the window than at its begin by so
-    much a step, and rose all along where its levels are known; the process's without ever falling by a third of that.
+    much a step, and rose all along where its levels are known, in the second half at least half as much as in the
+    first; the process's without ever falling by a third of that.
 
     Costs: memory, until there is none. Often a loss is summed up with its graph (`total += loss`).
 
@@ -192,7 +193,7 @@ def leak_graph_kept(seen: Seen) -> Iterator[Finding]:
     num_steps = max(1, seen.timing.num_steps)
     for one in seen.allocators:
         grown = one.allocated_growth_bytes
-        steady = _rises(one.allocated_levels_bytes)
+        steady = _rises(one.allocated_levels_bytes) and not _slows(one.allocated_levels_bytes)
         if steady and grown >= max(policy.LEAK_BYTES, policy.LEAK_STEP_BYTES * num_steps):
             free = max(0, one.total_bytes - one.allocated_bytes)
             small = grown < policy.LEAK_OF_ALL * one.allocated_bytes and num_input_shapes(seen) > policy.FEW_SHAPES
@@ -206,7 +207,8 @@ def leak_graph_kept(seen: Seen) -> Iterator[Finding]:
     levels = seen.process.rss_levels_bytes
     followed = len(levels) > policy.LEAK_SURE_RISES and all(after > before for before, after in pairwise(levels))
     least = policy.LEAK_FOLLOWED_BYTES if followed else policy.LEAK_HOST_BYTES
-    if _rises(levels) and not _wanders(levels) and grown_rss >= max(least, policy.LEAK_HOST_STEP_BYTES * num_steps):
+    steady = _rises(levels) and not _wanders(levels) and not _slows(levels)
+    if steady and grown_rss >= max(least, policy.LEAK_HOST_STEP_BYTES * num_steps):
         yield _leak(seen, "memory of the process", grown_rss, _free_host_bytes(seen) if _keeps_graphs(seen) else None)
 
 
@@ -301,6 +303,14 @@ def _rises(levels: Sequence[int]) -> bool:
         return True
     rises = sum(after > before for before, after in pairwise(levels))
     return rises >= policy.LEAK_RISES * (len(levels) - 1)
+
+
+def _slows(levels: Sequence[int]) -> bool:
+    """Whether much less came in the second half than in the first: what fills ends, and what is lost goes on."""
+    if len(levels) < 5:
+        return False
+    middle = levels[len(levels) // 2]
+    return levels[-1] - middle < policy.LEAK_SLOWS * (middle - levels[0])
 
 
 def _wanders(levels: Sequence[int]) -> bool:

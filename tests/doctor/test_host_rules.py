@@ -226,6 +226,15 @@ def test_a_model_on_the_cpu_that_was_told_to_use_one_thread():
     assert of_one_thread(on_gpu(live={"live.num_threads": 1}, facts=facts)) is None
 
 
+def test_of_a_model_on_the_cpu_torch_is_told_and_not_the_variable_that_a_library_overrules():
+    facts: Any = {"window.tree_cpu_s_per_s": 1.1, "env.OMP_NUM_THREADS": "1"}
+    finding = of_one_thread(on_cpu(live={"live.num_threads": 1}, facts=facts))
+    assert finding is not None and "OMP_NUM_THREADS is 1" in finding.claim
+    assert settings(finding) == ["host.num_threads=8"] and "torch.set_num_threads" in finding.remedy
+    elsewhere = of_one_thread(on_gpu(live={"live.num_threads": 1}, facts=facts))
+    assert elsewhere is not None and settings(elsewhere) == ["env.OMP_NUM_THREADS=8"]
+
+
 def test_more_threads_than_cores():
     finding = found(on_cpu(live={"live.num_threads": 32}))["cpu-oversubscribed"]
     assert (finding.share, settings(finding)) == (pytest.approx(0.75), ["host.num_threads=8"])

@@ -110,7 +110,8 @@ def omp_threads_1(seen: Seen) -> Iterator[Finding]:
     otherwise: Severity = "medium" if on_cpu or no_gpu(seen) else "low"
     share, severity = bounded(seen, bound, otherwise)
     what = "OMP_NUM_THREADS is 1" if by_variable else "torch was told to use one thread"
-    each = Setting("env.OMP_NUM_THREADS", str(cores)) if by_variable else Setting("host.num_threads", cores)
+    # Libraries call torch.set_num_threads besides, and then the variable moves nothing.
+    each = Setting("host.num_threads", cores) if on_cpu else Setting("env.OMP_NUM_THREADS", str(cores))
     yield Finding(
         id="omp-threads-1",
         severity=otherwise if bound is None else severity,
@@ -123,7 +124,8 @@ def omp_threads_1(seen: Seen) -> Iterator[Finding]:
         ],
         where=place_of(seen, "OMP_NUM_THREADS"),
         candidates=[each],
-        remedy="Set it to the cores that each rank may use, loader workers taken off.",
+        remedy="Set it to the cores that each rank may use, loader workers taken off."
+        + " Where the program or a library calls torch.set_num_threads, that counts." * on_cpu,
     )
 
 

@@ -99,7 +99,7 @@ PROGRAMS = [
     ),
     Program(
         "resnet50-jpeg", ("train.py", "resnet50"), needs=("torch", "torchvision", "PIL"), prepare=photographs,
-        run_s={"cuda": 9.0, "cpu": 12.0}, tune_s={"cuda": 450.0, "cpu": 150.0},
+        run_s={"cuda": 9.0, "cpu": 12.0}, tune_s={"cuda": 700.0, "cpu": 150.0},
         table={
             "cuda": {
                 "loader.num_workers": (4, 8, 16), "precision.autocast": ("off", "bf16"),

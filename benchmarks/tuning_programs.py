@@ -100,12 +100,6 @@ PROGRAMS = [
     Program(
         "resnet50-jpeg", ("train.py", "resnet50"), needs=("torch", "torchvision", "PIL"), prepare=photographs,
         run_s={"cuda": 9.0, "cpu": 12.0}, tune_s={"cuda": 700.0, "cpu": 150.0},
-        table={
-            "cuda": {
-                "loader.num_workers": (4, 8, 16), "precision.autocast": ("off", "bf16"),
-                "layout.channels_last": (False, True),
-            },
-        },
     ),
     Program(
         "gpt", ("train.py", "gpt"), needs=("torch", "transformers"), run_s={"cuda": 9.0, "cpu": 12.0},
@@ -124,7 +118,14 @@ PROGRAMS = [
         "starved", ("train.py", "starved"), needs=("torch", "PIL"), prepare=photographs,
         table={"cpu": {"loader.num_workers": (0, 1, 2), "optimizer.fused": (False, True)}},
     ),
-    Program("mlp", ("train.py", "mlp"), run_s={"cuda": 7.0, "cpu": 7.0}),
+    Program(
+        "mlp", ("train.py", "mlp"), run_s={"cuda": 7.0, "cpu": 7.0},
+        table={
+            "cuda": {
+                "loader.num_workers": (0, 2, 8), "optimizer.fused": (False, True), "precision.autocast": ("off", "bf16"),
+            },
+        },
+    ),
     Program("vit", ("train.py", "vit"), needs=("torch", "transformers"), run_s={"cuda": 9.0, "cpu": 12.0}),
 ]  # fmt: skip
 

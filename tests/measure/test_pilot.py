@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dynotune.measure import summary
@@ -83,6 +84,19 @@ def test_an_epoch_that_a_budget_does_not_afford_is_not_waited_for():
     window = plan_window(request(), pilots([0.1] * 300, epoch=100), num_runs=8, budget_s=200)
     assert window.whole_epochs == 0
     assert 8 * window.run_s <= 200
+
+
+def test_a_window_may_be_asked_to_be_as_long_as_the_start_as_far_as_time_and_steps_go():
+    def window_s(budget_s=None, **more):
+        both = pilots([0.05] * 400, **more)
+        late = [msgspec.structs.replace(one, launched_s=-10.0) for one in both]
+        found = plan_window(request(), late, num_runs=8, budget_s=budget_s, of_start=1.0)
+        return found.window_s, found.start_s
+
+    whole_s, start_s = window_s()
+    assert whole_s == pytest.approx(start_s, abs=0.05)
+    assert window_s(budget_s=8 * (start_s + 5.0))[0] == pytest.approx(5.0, abs=0.06)
+    assert window_s(ended_by="command")[0] <= 400 * 0.05
 
 
 def test_a_program_that_ends_by_itself_gets_a_window_that_it_completes():

@@ -233,6 +233,18 @@ def test_a_window_is_not_cut_to_a_sliver_of_what_it_takes_to_get_there(monkeypat
     assert study_window(request, baseline, [], 3600.0).window_s == pytest.approx(20.0)
 
 
+def test_where_there_is_time_a_window_is_half_of_what_it_takes_to_get_there(runs, tmp_path):
+    runs.instead["0001-pilot"] = late(runs)
+    windows = []
+    for budget_s in (36_000.0, 1_300.0):
+        bench = bench_in(tmp_path, budget_s=budget_s)
+        bench.run(BASELINE, "pilot", 0)
+        bench.run(BASELINE, "race", 1)
+        windows.append(runs.launched[-1][2] * 0.02)
+    assert windows[0] == pytest.approx(30.0, rel=0.05)
+    assert 12.0 <= windows[1] < 0.8 * windows[0]
+
+
 def test_a_plan_is_made_of_runs_as_short_as_the_time_left_asks_for(runs, tmp_path, monkeypatch):
     bench = bench_in(tmp_path, budget_s=120.0)
     bench.run(BASELINE, "pilot", 0)

@@ -17,10 +17,13 @@ from dynotune.schema.study import Candidate
 
 NUM_BLOCKS = 3
 """Of a race, for each arm: fewer tell nothing of most settings."""
-NUM_PROVING = 20
+NUM_PROVING = 14
 """Runs of ablation and confirmation."""
-OF_START = 0.2
-"""A window is no shorter than this much of what it takes to get there: cutting it further saves next to nothing."""
+OF_START = 0.5
+"""A window is this much of what it takes to get there, where the time affords it: that the baseline is quiet says nothing
+of arms that are twice as fast, whose windows are half as long and whose hosts may no longer keep up with the device."""
+LEAST_OF_START = 0.2
+"""It is never less: cutting it further saves next to nothing."""
 
 
 def study_window(
@@ -28,8 +31,8 @@ def study_window(
 ) -> Window:
     """The window, from the pilots; every arm that had one is warm when it begins, but those that never become steady.
 
-    Its length follows from the noise of the baseline. Where the time left does not afford enough runs of it, it is
-    shorter, though never shorter than tells something: then fewer arms are tried.
+    Its length follows from the noise of the baseline and from what it takes to get there. Where the time left does not
+    afford enough runs of it, it is shorter, though never shorter than tells something: then fewer arms are tried.
 
     Args:
         num_ahead: batches that may lie ready when an arm begins its steps: not before they are used up does a window
@@ -40,12 +43,12 @@ def study_window(
     """
     steady = [other for other in others if pilot.steady_steps(other.records[0]) is not None]
     pilots = [baseline, *steady]
-    whole = pilot.plan_window(request, pilots, num_telling=1)
+    whole = pilot.plan_window(request, pilots, num_telling=1, of_start=OF_START)
     if request.warmup_steps is None and num_ahead > whole.warmup_steps and whole.num_steps:
         waited = min(num_ahead, whole.warmup_steps + math.ceil(MAX_WINDOW_S / whole.step_s))
         try:
             later = msgspec.structs.replace(request, warmup_steps=waited)
-            whole = pilot.plan_window(later, pilots, num_telling=1)
+            whole = pilot.plan_window(later, pilots, num_telling=1, of_start=OF_START)
             request = later
         except CannotRunHere:
             pass  # it makes too few steps for that: all arms then have the same head start
@@ -54,7 +57,7 @@ def study_window(
     pilot.refuse_too_short(request, whole)
     fewest = max(
         MIN_WINDOW_STEPS,
-        math.ceil(max(MIN_WINDOW_S, OF_START * whole.start_s) / whole.step_s),
+        math.ceil(max(MIN_WINDOW_S, LEAST_OF_START * whole.start_s) / whole.step_s),
         pilot.fewest_steps(request, whole.step_s),
     )
     least = min(whole.num_steps, fewest)
@@ -62,7 +65,9 @@ def study_window(
     if num_runs * whole.run_s <= left_s:
         return whole
     try:
-        window = pilot.plan_window(request, pilots, num_runs=num_runs, budget_s=left_s, num_telling=1)
+        window = pilot.plan_window(
+            request, pilots, num_runs=num_runs, budget_s=left_s, num_telling=1, of_start=OF_START
+        )
     except UsageError:
         window = whole
     if window.num_steps < least or window is whole:

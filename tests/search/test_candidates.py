@@ -223,6 +223,16 @@ def test_without_known_cores_the_findings_values_stand():
     assert alone(found) == {"loader.num_workers=4", "loader.num_workers=8"}
 
 
+def test_what_the_user_names_is_asked_for_whether_a_finding_names_it_or_not():
+    found, _ = offer(TF32, words={"also": ["matmul.fp32_precision=high", "cudnn.benchmark"]})
+    assert {one.id: (one.asked, one.why) for one in found} == {
+        "matmul.fp32_precision=high": (True, ["fp32-matmul-no-tf32"]),
+        "cudnn.benchmark=true": (True, []),
+    }
+    named, _ = offer(TF32, words={"allow": ["numerics"]})
+    assert [one.asked for one in named] == [False]
+
+
 @pytest.mark.parametrize(
     ("knob", "has_now", "tried"),
     [

@@ -300,7 +300,7 @@ def test_what_nothing_bounds_is_no_reason_to_leave_out_others(why: list[str]) ->
 
 def test_what_was_asked_for_is_raced_beside_what_may_gain_far_more() -> None:
     slow = candidate("slow=1", warms=True, bound=0.8)
-    asked = replace(candidate("fast=1", warms=False, bound=0.04), why=[])
+    asked = replace(candidate("fast=1", warms=False, bound=0.04), asked=True)
     study = tuned(Table({"fast=1": 0.5}), [slow, asked], budget_s=310.0, cold_s={"slow=1": 60.0})
     assert recipe(study) == {"fast=1"}
 
@@ -546,11 +546,20 @@ def test_what_could_not_be_confirmed_in_time_is_unproved_and_not_in_the_recipe()
 
 def test_a_candidate_that_cannot_gain_the_margin_is_not_tried_unless_asked_for() -> None:
     small = candidate("small=1", bound=0.004, bound_by="the wait for input")
-    asked = candidate("asked=1", bound=0.004, why=())
+    asked = candidate("asked=1", bound=0.004, asked=True)
     study = tuned(Table(), [*IDLE[:2], small, asked])
     assert fates(study)["small=1"] == "not-tried"
     assert "0.4%" in study.fates["small=1"].reason and "the wait for input" in study.fates["small=1"].reason
     assert fates(study)["asked=1"] != "not-tried"
+
+
+def test_of_what_was_asked_for_that_has_its_turn_first_which_a_finding_names() -> None:
+    unknown = {"bound": Unknown("no finding names it"), "why": (), "asked": True, "warms": False}
+    asked = [candidate(f"asked{at}=1", **unknown) for at in range(3)]
+    named = candidate("named=1", bound=0.6, asked=True, warms=False)
+    study = tuned(Table({"named=1": 0.8}), [*asked, named], budget_s=125.0)
+    assert [fate.kind for fate in study.fates.values()].count("not-tried") >= 2
+    assert recipe(study) == {"named=1"}
 
 
 def test_the_time_set_aside_for_many_proofs_is_not_left_over_where_none_is_worth_one() -> None:

@@ -36,7 +36,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A value of a knob that may help here.
 
     Args:
-        why: ids of the findings that name it; empty where the user asked for it.
+        why: ids of the findings that name it; empty where only the user asked for it.
+        asked: the user asked for it.
         bound: of the baseline's time, the largest share that it can save (0 to 1); Unknown where nothing bounds it.
         bound_by: what bounds it, in words: a finding's share, a ceiling.
         group: knobs that interact are raced jointly; "" for none.
@@ -49,6 +50,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     setting: Setting
     effect: Effect
     why: list[str] = []
+    asked: bool = False
     bound: float | Unknown = Unknown("nothing bounds it")
     bound_by: str = ""
     group: str = ""

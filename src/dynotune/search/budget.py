@@ -112,9 +112,12 @@ def _in_words(
 
 
 def worth_trying(study: Study) -> list[Candidate]:
-    """Candidates that may gain more than the margin, or that the user asked for; those that may gain most first."""
-    may_gain = [one for one in study.candidates if not one.why or bound_log(one) > math.log1p(study.margin)]
-    return sorted(may_gain, key=lambda one: (bool(one.why), -bound_log(one)))
+    """Candidates that may gain more than the margin, or that the user asked for.
+
+    What was asked for comes first; of that, what a finding names, too: what nothing is known of may do nothing.
+    """
+    may_gain = [one for one in study.candidates if one.asked or bound_log(one) > math.log1p(study.margin)]
+    return sorted(may_gain, key=lambda one: (not one.asked, one.asked and not one.why, -bound_log(one)))
 
 
 def to_try(study: Study, piloted: Collection[str] = ()) -> ToTry:

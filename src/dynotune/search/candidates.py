@@ -88,6 +88,7 @@ def candidates(
         for setting in [setting for setting in offered if needs.workers(setting)]:
             refused[setting] = NotOffered(setting, _NO_WORKERS, _unique(one.id for one in offered.pop(setting)))
     found = [_candidate(setting, why, diagnosis, machine, objective, makers) for setting, why in offered.items()]
+    found = [msgspec.structs.replace(one, asked=_is_asked_for(one.setting, asked)) for one in found]
     return sorted(found, key=_order), [row for setting, row in refused.items() if setting not in offered]
 
 
@@ -117,12 +118,16 @@ def _of_user(machine: Machine, asked: Asked) -> list[Setting]:
     return [*asked.settings, *several]
 
 
+def _is_asked_for(setting: Setting, asked: Asked) -> bool:
+    return setting in asked.settings or setting.knob in asked.also_knobs
+
+
 def _why_not(setting: Setting, finding: Finding, machine: Machine, asked: Asked, objective: Objective) -> str:
     """Why a finding's setting is not tried; "" where it is. First what the user can change, and said so."""
     effect = knobs.get(setting.knob).effect
     if setting.knob in asked.excluded:
         return "left out by --not"
-    if setting in asked.settings or setting.knob in asked.also_knobs:
+    if _is_asked_for(setting, asked):
         effect = "exact" if effect != "system" else effect
     if finding.kind not in KINDS[objective]:
         return f"the finding is about {_ABOUT[finding.kind]}, and the objective is {objective}"

@@ -136,7 +136,9 @@ def drawn(every: Iterable[Case], seed: int) -> list[Case]:
 
 def diagnosed(case: Case, cores: Sequence[int], gpu: int | None, keep: Path | None) -> Row:
     """The program under `dynotune diagnose`."""
-    env = {**os.environ, **dict(case.env)}
+    # As where the environment is activated: torchrun stands beside this Python.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    env = {**os.environ, "PATH": path, **dict(case.env)}
     if gpu is not None:
         env["CUDA_VISIBLE_DEVICES"] = str(gpu)
     started_s = time.monotonic()

@@ -5,10 +5,11 @@ Nothing here raises into the program: what fails is logged, and the setting's re
 
 from __future__ import annotations
 
+from .apply_compile import CompileSite
 from .apply_environment import AllocatorSite, EnvironmentSite, PreloadSite
 from .apply_globals import GlobalSite
 from .apply_loader import LoaderSite
-from .apply_module import AutocastSite, ChannelsLastSite, CompileSite
+from .apply_module import AutocastSite, ChannelsLastSite
 from .apply_optimizer import OptimizerSite
 from .apply_site import answer
 from .apply_transfer import TransferSite

@@ -1,4 +1,4 @@
-"""Settings that act on the outermost module: memory layout, compilation, autocast.
+"""Settings that act on the outermost module: memory layout, autocast.
 
 They act at its first call, when its weights are where the program wants them. Torch may be in inference mode then (a
 sanity check before training), and what is made there could never be trained: so they leave that mode.
@@ -7,7 +7,6 @@ sanity check before training), and what is made there could never be trained: so
 from __future__ import annotations
 
 import functools
-import sys
 import weakref
 
 from .apply_site import Site, answer
@@ -69,107 +68,6 @@ class ChannelsLastSite(Site):
         last = [weight.is_contiguous(memory_format=self._torch.channels_last) for weight in telling]
         found = any(last) if not self._setting["value"] else all(last)
         return [answer(self._setting, found, witness, found == self._setting["value"])]
-
-
-class CompileSite(Site):
-    """`compile.mode`: in place, so that the module keeps its class, its parameters' names and its hooks.
-
-    After its first call: what that makes and keeps (anchors, positions, lazy weights) breaks the graph, and one that
-    broke in a loop over layers stays in pieces. What runs once, to warm up, is not compiled at all.
-    """
-
-    def __init__(self, planned: list[Planned], event: Event) -> None:
-        super().__init__(planned, event)
-        self._setting = planned[0]
-        self._mode = planned[0]["value"]
-        self._torch: Any = None
-        self._roots: list[weakref.ref[Any]] = []
-        self._refused: list[str] = []
-        self._num_skipped = 0
-
-    def after_torch(self, torch: Any) -> None:
-        self._torch = torch
-        if self._mode == "off":
-            self._turn_off(torch)
-
-    def _turn_off(self, torch: Any) -> None:
-        original = torch.compile
-
-        @functools.wraps(original)
-        def compile(*args: Any, **kwargs: Any) -> Any:
-            try:
-                self._force_eager()
-            except Exception:
-                kwargs["disable"] = True  # torch before 2.6 has no stances
-            self._num_skipped += 1
-            return original(*args, **kwargs)
-
-        torch.compile = compile
-
-    def _force_eager(self) -> None:
-        # Not at start: it imports the compiler, which takes seconds, for programs that never compile.
-        from torch._dynamo import eval_frame
-
-        if eval_frame._stance.stance != "force_eager":
-            self._torch.compiler.set_stance("force_eager")
-
-    def hold(self) -> None:
-        if self._mode == "off" and self._num_skipped and hasattr(self._torch.compiler, "set_stance"):
-            self._force_eager()
-
-    def on_root(self, module: Any) -> None:
-        """Parts that ran by themselves before are left to the whole: with graphs of their own inside its call, each
-        would end the step of the CUDA graphs around it.
-        """
-        parts = {id(part) for part in module.modules()}
-        for root in (ref() for ref in self._roots):
-            if root is not None and id(root) in parts:
-                root._compiled_call_impl = None
-        self._roots = [ref for ref in self._roots if id(ref()) not in parts]
-
-    def root_ran(self, module: Any) -> None:
-        if self._mode == "off":
-            return
-        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-            self._refused.append("the program compiles %s itself" % type(module).__name__)
-        elif isinstance(module, self._torch.jit.ScriptModule):
-            self._refused.append("%s is a TorchScript module" % type(module).__name__)
-        else:
-            module.compile(mode=self._mode)
-            self._roots.append(weakref.ref(module))
-
-    def readback(self) -> list[Answer]:
-        if self._mode == "off":
-            return [self._read_off()]
-        witness = "_compiled_call_impl of the outermost modules"
-        roots = [root for root in (ref() for ref in self._roots) if root is not None]
-        if not roots:
-            detail = "; ".join(self._refused) or "no outermost module was called"
-            return [answer(self._setting, None, witness, False, detail)]
-        compiled = all(root._compiled_call_impl is not None for root in roots)
-        return [
-            answer(
-                self._setting,
-                self._mode if compiled else "off",
-                witness,
-                compiled and not self._refused,
-                "; ".join(self._refused),
-            )
-        ]
-
-    def _read_off(self) -> Answer:
-        if not self._num_skipped:
-            return answer(self._setting, "off", "calls of torch.compile", True, "the program compiles nothing")
-        eval_frame = sys.modules.get("torch._dynamo.eval_frame")
-        stance = getattr(getattr(eval_frame, "_stance", None), "stance", None)
-        if stance is None:
-            return answer(self._setting, "off", "calls of torch.compile", True, "made with disable=True")
-        return answer(
-            self._setting,
-            "off" if stance == "force_eager" else "on",
-            "torch.compiler's stance",
-            stance == "force_eager",
-        )
 
 
 class AutocastSite(Site):

@@ -20,8 +20,8 @@ NUM_BLOCKS = 3
 NUM_PROVING = 14
 """Runs of ablation and confirmation."""
 OF_START = 0.5
-"""A window is this much of what it takes to get there, where the time affords it: that the baseline is quiet says nothing
-of arms that are twice as fast, whose windows are half as long and whose hosts may no longer keep up with the device."""
+"""A window is this much of what it takes to get there, where the time affords it: that the baseline is quiet says
+nothing of arms that are twice as fast, whose windows are half as long and whose hosts may no longer keep up."""
 LEAST_OF_START = 0.2
 """It is never less: cutting it further saves next to nothing."""
 

@@ -1,5 +1,6 @@
 """Settings that act on the outermost module."""
 
+import json
 import shutil
 
 import pytest
@@ -176,6 +177,12 @@ out["class"] = type(net).__name__
     assert done.readback["compile.mode"]["ok"] is True
 
 
+COMPILED = {
+    "knob": "compile.mode",
+    "value": "default",
+    "site": {"type": "module", "action": "compile"},
+    "keep": False,
+}
 ANCHORED = """
 import torch
 class Layer(torch.nn.Linear):
@@ -206,8 +213,7 @@ print(num_graphs)
 
 
 def test_what_the_first_call_makes_and_keeps_leaves_the_graph_whole(fork_under_agent, script):
-    compiled = {"knob": "compile.mode", "value": "default", "site": {"type": "module", "action": "compile"}}
-    ran = fork_under_agent([script(ANCHORED)], settings=[{**compiled, "keep": False}])
+    ran = fork_under_agent([script(ANCHORED)], settings=[COMPILED])
     assert (ran.stdout.strip(), ran.returncode) == ("1", 0), ran.stderr
 
 
@@ -241,6 +247,95 @@ out["compiled"] = [m._compiled_call_impl is not None for m in (net, net.conv)]
     )
     assert done.out == {"compiled": [True, True]}
     assert done.readback["compile.mode"]["ok"] is True
+
+
+WITH_ITS_LOSS = """
+import copy, io, torch
+class Detector(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+    def forward(self, x):
+        return self.loss(x) if isinstance(x, dict) else self.net(x)
+    def loss(self, batch):
+        predicted = self.forward(batch["img"])
+        wanted = torch.zeros_like(predicted)
+        wanted[: int(batch["n"].max())] = 1.0
+        return (predicted - wanted).square().sum()
+graphs = []
+def count(graph, inputs):
+    graphs.append(graph)
+    return graph.forward
+torch.compile, compile = (lambda model, **k: compile(model, backend=count)), torch.compile
+net = Detector()
+weights = set(vars(net))
+losses, numbers = [], range(1, 7)
+for n in numbers:
+    torch.manual_seed(n)
+    batch = {"img": torch.randn(8, 8), "n": torch.tensor([n]), "files": ["a.jpg", "b.jpg"]}
+    loss = net(batch)
+    loss.backward()
+    losses.append(loss.item())
+"""
+
+
+def test_a_module_that_takes_its_loss_itself_is_compiled_without_it(fork_under_agent, script):
+    program = script(
+        WITH_ITS_LOSS
+        + """
+as_found = set(vars(net)) - weights <= {"_compiled_call_impl"}
+other = copy.deepcopy(net)
+as_copied = other._compiled_call_impl is None and set(vars(other)) == weights
+shape = tuple(net(torch.randn(8, 8)).shape)
+print(len(graphs), as_found, as_copied, shape)
+print(losses)
+"""
+    )
+    ran, plain = fork_under_agent([program], settings=[COMPILED]), fork_under_agent([program], settings=[])
+    told, losses = ran.stdout.splitlines()
+    assert (told, ran.returncode) == ("1 True True (8, 4)", 0), ran.stderr
+    assert json.loads(losses) == pytest.approx(json.loads(plain.stdout.splitlines()[1]))
+
+
+def test_a_module_whose_first_call_fails_is_left_as_it_was(child):
+    done = child(
+        WITH_ITS_LOSS
+        + """
+fresh = Detector()
+try:
+    fresh({"img": torch.randn(8, 9), "n": torch.tensor([1]), "files": []})
+except RuntimeError:
+    out["as found"] = "forward" not in vars(fresh)
+""",
+        "compile.mode=default",
+    )
+    assert done.out == {"as found": True}
+
+
+@pytest.mark.parametrize("given", ["x, depth=2", "{'x': x}, depth=2"])
+def test_a_module_that_calls_itself_and_is_given_tensors_only_is_compiled_whole(fork_under_agent, script, given):
+    program = f"""
+import torch
+class Tree(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+    def forward(self, x, depth=0):
+        x = x["x"] if isinstance(x, dict) else x
+        x = self.linear(x)
+        return self.forward(x, depth - 1) if depth else x
+sizes = []
+def count(graph, inputs):
+    sizes.append(sum(node.op == "call_function" for node in graph.graph.nodes))
+    return graph.forward
+torch.compile, compile = (lambda model, **k: compile(model, backend=count)), torch.compile
+net, x = Tree(), torch.randn(4, 8)
+for _ in range(3):
+    net({given})
+print(sizes)
+"""
+    ran = fork_under_agent([script(program)], settings=[COMPILED])
+    assert (ran.stdout.strip(), ran.returncode) == ("[3]", 0), ran.stderr
 
 
 def test_a_module_that_the_program_compiles_itself_is_left_to_it(child):

@@ -1,0 +1,206 @@
+"""Compiling the outermost module, or the calls that its forward makes of itself."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+
+from .apply_site import Site, answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .apply_site import Answer, Event, Planned
+
+_PLAIN = (int, float, bool, complex, type(None))
+
+
+class CompileSite(Site):
+    """`compile.mode`: in place, so that the module keeps its class, its parameters' names and its hooks.
+
+    After its first call: what that makes and keeps (anchors, positions, lazy weights) breaks the graph, and one that
+    broke in a loop over layers stays in pieces. What runs once, to warm up, is not compiled at all.
+
+    A module whose forward is given a batch as it comes from the loader (file names among tensors) and calls itself with
+    the tensors, then takes the loss, is compiled in these calls of itself alone: as a whole it breaks wherever the loss
+    looks at values, and is compiled again for each number of targets.
+    """
+
+    def __init__(self, planned: list[Planned], event: Event) -> None:
+        super().__init__(planned, event)
+        self._setting = planned[0]
+        self._mode = planned[0]["value"]
+        self._torch: Any = None
+        self._roots: list[weakref.ref[Any]] = []
+        self._own_calls: dict[int, OwnCalls] = {}
+        self._refused: list[str] = []
+        self._num_skipped = 0
+
+    def after_torch(self, torch: Any) -> None:
+        self._torch = torch
+        if self._mode == "off":
+            self._turn_off(torch)
+
+    def _turn_off(self, torch: Any) -> None:
+        original = torch.compile
+
+        @functools.wraps(original)
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            try:
+                self._force_eager()
+            except Exception:
+                kwargs["disable"] = True  # torch before 2.6 has no stances
+            self._num_skipped += 1
+            return original(*args, **kwargs)
+
+        torch.compile = compile
+
+    def _force_eager(self) -> None:
+        # Not at start: it imports the compiler, which takes seconds, for programs that never compile.
+        from torch._dynamo import eval_frame
+
+        if eval_frame._stance.stance != "force_eager":
+            self._torch.compiler.set_stance("force_eager")
+
+    def hold(self) -> None:
+        if self._mode == "off" and self._num_skipped and hasattr(self._torch.compiler, "set_stance"):
+            self._force_eager()
+
+    def on_root(self, module: Any) -> None:
+        """Parts that ran by themselves before are left to the whole: with graphs of their own inside its call, each
+        would end the step of the CUDA graphs around it.
+        """
+        parts = {id(part) for part in module.modules()}
+        for root in (ref() for ref in self._roots):
+            if root is not None and id(root) in parts:
+                root._compiled_call_impl = None
+        self._roots = [ref for ref in self._roots if id(ref()) not in parts]
+        if self._mode != "off" and not isinstance(module, self._torch.jit.ScriptModule):
+            self._own_calls[id(module)] = OwnCalls(module, self._torch.Tensor)
+
+    def root_ran(self, module: Any) -> None:
+        if self._mode == "off":
+            return
+        own_calls = self._own_calls.pop(id(module), None)
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            self._refused.append("the program compiles %s itself" % type(module).__name__)
+        elif isinstance(module, self._torch.jit.ScriptModule):
+            self._refused.append("%s is a TorchScript module" % type(module).__name__)
+        else:
+            if own_calls is not None and own_calls.in_tensors:
+                compiled = self._torch.compile(module.forward, mode=self._mode)
+                module._compiled_call_impl = CompiledInside(module, compiled, self._torch.Tensor)
+            else:
+                module.compile(mode=self._mode)
+            self._roots.append(weakref.ref(module))
+
+    def readback(self) -> list[Answer]:
+        if self._mode == "off":
+            return [self._read_off()]
+        witness = "_compiled_call_impl of the outermost modules"
+        roots = [root for root in (ref() for ref in self._roots) if root is not None]
+        if not roots:
+            detail = "; ".join(self._refused) or "no outermost module was called"
+            return [answer(self._setting, None, witness, False, detail)]
+        compiled = all(root._compiled_call_impl is not None for root in roots)
+        return [
+            answer(
+                self._setting,
+                self._mode if compiled else "off",
+                witness,
+                compiled and not self._refused,
+                "; ".join(self._refused),
+            )
+        ]
+
+    def _read_off(self) -> Answer:
+        if not self._num_skipped:
+            return answer(self._setting, "off", "calls of torch.compile", True, "the program compiles nothing")
+        eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+        stance = getattr(getattr(eval_frame, "_stance", None), "stance", None)
+        if stance is None:
+            return answer(self._setting, "off", "calls of torch.compile", True, "made with disable=True")
+        return answer(
+            self._setting,
+            "off" if stance == "force_eager" else "on",
+            "torch.compiler's stance",
+            stance == "force_eager",
+        )
+
+
+class OwnCalls:
+    """Whether a module's forward, in its first call, calls itself with nothing but tensors, and was not called so.
+
+    `forward` of the module is covered until that call ends, however it ends.
+    """
+
+    def __init__(self, module: Any, tensor: type) -> None:
+        self.in_tensors = False
+        forward, own = module.forward, module.__dict__
+        was_own = "forward" in own
+        outer: list[bool] = []
+
+        @functools.wraps(forward)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            plain = _is_plain((args, kwargs), tensor)
+            if outer:
+                self.in_tensors |= plain and not outer[0]
+                return forward(*args, **kwargs)
+            outer.append(plain)
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                _put_back(own, watched, forward, was_own)
+
+        own["forward"] = watched
+
+
+class CompiledInside:
+    """Stands where a module's compiled call does: the call is made as written, and in it `forward` is `compiled` where
+    it is given nothing but tensors.
+
+    Only during the call: what lies beside a module's weights is copied and saved with it.
+    """
+
+    def __init__(self, module: Any, compiled: Callable[..., Any], tensor: type) -> None:
+        self._module, self._forward = module, module.forward
+        self._was_own = "forward" in module.__dict__
+        forward = self._forward
+
+        @functools.wraps(forward)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            return (compiled if _is_plain((args, kwargs), tensor) else forward)(*args, **kwargs)
+
+        self._inside = inside
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        own = self._module.__dict__
+        if own.get("forward") is self._inside:
+            return self._module._call_impl(*args, **kwargs)
+        own["forward"] = self._inside
+        try:
+            return self._module._call_impl(*args, **kwargs)
+        finally:
+            _put_back(own, self._inside, self._forward, self._was_own)
+
+
+def _put_back(own: dict[str, Any], ours: object, forward: object, was_own: bool) -> None:
+    """`own` is a module's dictionary. What somebody has covered since is theirs."""
+    if own.get("forward") is not ours:
+        return
+    if was_own:
+        own["forward"] = forward
+    else:
+        del own["forward"]
+
+
+def _is_plain(value: Any, tensor: type) -> bool:
+    """Whether it holds nothing but tensors and numbers, as a graph takes them."""
+    if isinstance(value, (tensor, *_PLAIN)):
+        return True
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(item, tensor) for item in value)
+    return isinstance(value, dict) and all(_is_plain(item, tensor) for item in value.values())

@@ -91,7 +91,7 @@ _YOLO_NEEDS = ("torch", "torchvision", "cv2", "ultralytics")
 PROGRAMS = [
     Program(
         "yolo-train", ("yolo.py", "train"), needs=_YOLO_NEEDS, env=OFFLINE, prepare=yolo_photographs,
-        run_s={"cuda": 22.0, "cpu": 20.0}, tune_s={"cuda": 520.0, "cpu": 240.0}, cannot={"autotune": _NOT_A_STEP},
+        run_s={"cuda": 22.0, "cpu": 20.0}, tune_s={"cuda": 760.0, "cpu": 240.0}, cannot={"autotune": _NOT_A_STEP},
     ),
     Program(
         "yolo-predict", ("yolo.py", "predict"), needs=_YOLO_NEEDS, env=OFFLINE, prepare=yolo_photographs,

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from dynotune import probe
-from dynotune.launch.record import EPOCH, Record, Step
+from dynotune.launch.record import COMPILED, EPOCH, Record, Step
 from dynotune.measure.one_run import Outcome
 from dynotune.schema import document
 from dynotune.schema.run import Process, Readback, Run, Window
@@ -15,12 +15,17 @@ from dynotune.schema.run import Process, Readback, Run, Window
 START_S = 2.0
 
 
-def record(step_s, *, samples=32, epoch=None, found_after=3, rank=None, begin_s=START_S) -> Record:
-    """A process that made these steps, seconds each; `epoch`: steps after which the loader is begun anew."""
+def record(step_s, *, samples=32, epoch=None, found_after=3, rank=None, begin_s=START_S, compiled=()) -> Record:
+    """A process that made these steps, seconds each.
+
+    Args:
+        epoch: steps after which the loader is begun anew; `compiled`: numbers of those in which something was compiled.
+    """
     steps, at_s = [], begin_s
     for index, duration_s in enumerate(step_s):
         at_s += duration_s
-        steps.append(Step(at_s, 0.0, samples, EPOCH if epoch and index % epoch == 0 else 0))
+        begins = EPOCH if epoch and index % epoch == 0 else 0
+        steps.append(Step(at_s, 0.0, samples, begins | (COMPILED if index in compiled else 0)))
     cycle = {"event": "cycle", "step": "draw Loader, step SGD", "begin_s": begin_s, "num_steps": found_after}
     process = {"event": "process", "rank": rank}
     return Record(Path("process-1-0.rec"), 1, 0.0, steps, {"cycle": [cycle], "process": [process]})

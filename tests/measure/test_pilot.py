@@ -99,6 +99,17 @@ def test_a_window_may_be_asked_to_be_as_long_as_the_start_as_far_as_time_and_ste
     assert window_s(ended_by="command")[0] <= 400 * 0.05
 
 
+def test_what_a_pilot_took_to_compile_does_not_count_whole_for_runs_that_find_it_compiled():
+    compiling = [pilot([0.05] * 400), pilot([0.05, 60.0] + [0.05] * 400, compiled=[1])]
+    with pytest.raises(UsageError, match="does not afford"):
+        plan(request(caches="cold"), compiling, 400.0)
+    window, num_pairs = plan(request(), compiling, 400.0)
+    assert num_pairs == 4 and 30.0 < window.start_s < 40.0
+    slow = [pilot([0.05] * 400), pilot([0.05, 60.0] + [0.05] * 400)]
+    with pytest.raises(UsageError, match="does not afford"):
+        plan(request(), slow, 400.0)
+
+
 def test_a_program_that_ends_by_itself_gets_a_window_that_it_completes():
     window = plan_window(request(), pilots([0.05] * 25, ended_by="command"))
     assert window.warmup_steps + window.num_steps <= 25

@@ -29,6 +29,9 @@ MIN_STEPS = 8
 # that. Below the second one it still weighs heavily.
 LEAST_WINDOW_S = 0.1
 SHORT_WINDOW_S = 0.5
+# Of what a first run took longer, as it found caches empty, later ones are planned to take so much: a compiled net
+# started in 28 s and then in 12, most of them imports.
+COLD_KEPT = 0.5
 # Of a 99th percentile: with 1000 steps 10 lie beyond it, and its place among them is known to about a third; with 200
 # there are two. Of slow steps the first number is not waited for. Of less than a hundred it is the slowest one.
 P99_STEPS, FEW_P99_STEPS, LEAST_P99_STEPS = 1000, 200, 100
@@ -146,7 +149,8 @@ def plan(request: Request, pilots: Sequence[Outcome], left_s: float | None) -> t
         CannotRunHere: as `plan_window`, or the window is too short to tell anything.
         UsageError: the time left affords no comparison that could find anything.
     """
-    whole = plan_window(request, pilots)
+    cold_kept = kept_when_warm(request)
+    whole = plan_window(request, pilots, cold_kept=cold_kept)
     if request.window_steps is None and whole.num_steps:  # who asks for so few is warned, and gets them
         refuse_too_short(request, whole)
     if left_s is None:
@@ -159,7 +163,7 @@ def plan(request: Request, pilots: Sequence[Outcome], left_s: float | None) -> t
     for least in (max(enough, floor), max(few, floor)):
         for num_pairs in numbers:
             try:
-                window = plan_window(request, pilots, num_runs=2 * num_pairs, budget_s=left_s)
+                window = plan_window(request, pilots, num_runs=2 * num_pairs, budget_s=left_s, cold_kept=cold_kept)
             except UsageError:
                 continue
             if window.num_steps >= least and 2 * num_pairs * window.run_s <= left_s:
@@ -181,6 +185,7 @@ def plan_window(
     budget_s: float | None = None,
     num_telling: int | None = None,
     of_start: float = 0.0,
+    cold_kept: float = 1.0,
 ) -> Window:
     """The window for all runs, from the pilot of each arm.
 
@@ -188,6 +193,7 @@ def plan_window(
         num_telling: the first so many pilots tell how much runs differ and how long they take to start, and so how
             long it is; None for all. Many arms differ for another reason than noise, and start with cold caches.
         of_start: as much of what it takes to get there is asked of the window, as far as the budget affords it.
+        cold_kept: as much of the time in which pilots compiled counts for later runs.
 
     Raises:
         CannotRunHere: the program ends before there is anything to time.
@@ -202,7 +208,7 @@ def plan_window(
     warmup = _warmup(request, records, found, most)
     if most is not None:
         _refuse_too_few(request, most, warmup)
-    start_s = max(_start_s(pilot, warmup) for pilot in pilots[:num_telling])
+    start_s = max(_start_s(pilot, warmup, cold_kept) for pilot in pilots[:num_telling])
     steady = [r.step_s[max(0, min(warmup, len(r.steps) - MIN_WINDOW_STEPS)) :] for r in records]
     step_s = max(statistics.fmean(times) for times in steady)
     num_steps, whole_epochs = request.window_steps, 0
@@ -317,9 +323,19 @@ def num_steps_to_find(record: Record) -> int:
     return int(cycle.get("num_steps", 0))
 
 
-def _start_s(pilot: Outcome, warmup: int) -> float:
-    steps = pilot.records[0].steps
-    return steps[min(warmup, len(steps)) - 1].end_s - pilot.launched_s
+def kept_when_warm(request: Request) -> float:
+    """Of what a pilot took to compile, what a later run takes."""
+    return 1.0 if request.caches == "cold" else COLD_KEPT
+
+
+def _start_s(pilot: Outcome, warmup: int, cold_kept: float) -> float:
+    """From launch to the begin of the window."""
+    record = pilot.records[0]
+    steps = record.steps[: max(1, warmup)]
+    compiling = [step_s for step, step_s in zip(steps, record.step_s, strict=False) if step.flags & COMPILED]
+    usual_s = statistics.median(record.step_s) if compiling else 0.0
+    compiled_s = math.fsum(max(0.0, step_s - usual_s) for step_s in compiling)
+    return steps[-1].end_s - pilot.launched_s - (1 - cold_kept) * compiled_s
 
 
 def epoch_steps(records: Sequence[Record]) -> int | None:

@@ -13,7 +13,7 @@ from dynotune.launch.run_folder import fresh_folder
 from dynotune.measure import objective, schedule, summary
 from dynotune.measure.machine import alone, facts_of, refuse_another_machine
 from dynotune.measure.one_run import Outcome, refuse_impossible, refuse_rejected, run_arm
-from dynotune.measure.pilot import FirstStep, Steadiness, Window, limit_s, plan, plan_window
+from dynotune.measure.pilot import FirstStep, Steadiness, Window, kept_when_warm, limit_s, plan, plan_window
 from dynotune.measure.request import Request, Watcher
 from dynotune.measure.stats import Judgement, judge
 from dynotune.schema import document
@@ -162,7 +162,7 @@ class _Session:
             self._first_steps[arm] = FirstStep(outcomes[-1])
         if self._comparison.run_s is not None:
             # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
-            return plan_window(self._request, outcomes)
+            return plan_window(self._request, outcomes, cold_kept=kept_when_warm(self._request))
         window, max_pairs = plan(self._request, outcomes, self._left_s())
         if max_pairs < self._request.max_pairs:
             self._watcher.say(f"The budget affords {max_pairs} of {self._request.max_pairs} pairs.")

@@ -13,7 +13,7 @@ import msgspec
 from dynotune.launch.run_folder import fresh_folder
 from dynotune.measure import objective, pilot, screening, summary
 from dynotune.measure.one_run import Outcome, refuse_impossible, run_settings
-from dynotune.measure.pilot import FirstStep, Steadiness, Window, limit_s
+from dynotune.measure.pilot import COLD_KEPT, FirstStep, Steadiness, Window, limit_s
 from dynotune.measure.request import Request, Watcher
 from dynotune.measure.stats import StatisticsError
 from dynotune.schema.errors import CannotRunHere, DynotuneError
@@ -29,9 +29,6 @@ from dynotune.search.study_window import num_ahead, study_window
 # A run that is cut short by the deadline is lost: one that is nearly done is let go on.
 GRACE_RUNS = 0.5
 GUARD_LIMIT_S = 900.0
-# Of what an arm's first run takes longer than the baseline, with caches that it finds empty, later ones are planned to
-# take so much: a compiled net started in 28 s and then in 12, most of them imports.
-COLD_KEPT = 0.5
 OUT_OF_TIME = "the time was up before it was done"
 
 

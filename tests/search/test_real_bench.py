@@ -236,13 +236,14 @@ def test_a_window_is_not_cut_to_a_sliver_of_what_it_takes_to_get_there(monkeypat
 def test_where_there_is_time_a_window_is_half_of_what_it_takes_to_get_there(runs, tmp_path):
     runs.instead["0001-pilot"] = late(runs)
     windows = []
-    for budget_s in (36_000.0, 1_300.0):
-        bench = bench_in(tmp_path, budget_s=budget_s)
+    for budget_s, num_others in ((36_000.0, 0), (1_450.0, 0), (1_450.0, 8)):
+        others = [Candidate(setting=Setting("env.X", str(at)), effect="exact") for at in range(num_others)]
+        bench = bench_in(tmp_path, budget_s=budget_s, candidates=[*study_in(tmp_path).candidates, *others])
         bench.run(BASELINE, "pilot", 0)
         bench.run(BASELINE, "race", 1)
         windows.append(runs.launched[-1][2] * 0.02)
     assert windows[0] == pytest.approx(30.0, rel=0.05)
-    assert 12.0 <= windows[1] < 0.8 * windows[0]
+    assert 12.0 <= windows[2] < windows[1] < 0.8 * windows[0]
 
 
 def test_a_plan_is_made_of_runs_as_short_as_the_time_left_asks_for(runs, tmp_path, monkeypatch):
@@ -251,9 +252,9 @@ def test_a_plan_is_made_of_runs_as_short_as_the_time_left_asks_for(runs, tmp_pat
     long_s = bench.run_s(BASELINE)
     planned = real_bench.study_window
 
-    def short(request, baseline, others, left_s, *, num_ahead):
+    def short(request, baseline, others, left_s, **asked):
         assert left_s <= 120.0 and others == []
-        return msgspec.structs.replace(planned(request, baseline, others, left_s, num_ahead=num_ahead), num_steps=10)
+        return msgspec.structs.replace(planned(request, baseline, others, left_s, **asked), num_steps=10)
 
     monkeypatch.setattr(real_bench, "study_window", short)
     assert bench.run_s(BASELINE) < long_s - 0.5

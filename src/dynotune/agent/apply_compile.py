@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import sys
+import types
 import weakref
+from threading import get_ident
 
 from .apply_site import Site, answer
 
@@ -78,24 +80,32 @@ class CompileSite(Site):
             if root is not None and id(root) in parts:
                 root._compiled_call_impl = None
         self._roots = [ref for ref in self._roots if id(ref()) not in parts]
-        if self._mode != "off" and not isinstance(module, self._torch.jit.ScriptModule):
+        if self._mode != "off" and not self._why_not(module) and hasattr(module.forward, "__func__"):
             self._own_calls[id(module)] = OwnCalls(module, self._torch.Tensor)
 
     def root_ran(self, module: Any) -> None:
         if self._mode == "off":
             return
         own_calls = self._own_calls.pop(id(module), None)
-        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-            self._refused.append("the program compiles %s itself" % type(module).__name__)
-        elif isinstance(module, self._torch.jit.ScriptModule):
-            self._refused.append("%s is a TorchScript module" % type(module).__name__)
+        if own_calls is not None:
+            own_calls.end()
+        if reason := self._why_not(module):
+            self._refused.append(reason)
+            return
+        if own_calls is not None and own_calls.once_in_tensors:
+            compiled = self._torch.compile(module.forward, mode=self._mode)
+            module._compiled_call_impl = CompiledInside(module, compiled, self._torch.Tensor)
         else:
-            if own_calls is not None and own_calls.in_tensors:
-                compiled = self._torch.compile(module.forward, mode=self._mode)
-                module._compiled_call_impl = CompiledInside(module, compiled, self._torch.Tensor)
-            else:
-                module.compile(mode=self._mode)
-            self._roots.append(weakref.ref(module))
+            module.compile(mode=self._mode)
+        self._roots.append(weakref.ref(module))
+
+    def _why_not(self, module: Any) -> str:
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            return "the program compiles %s itself" % type(module).__name__
+        return "%s is a TorchScript module" % type(module).__name__ if self._is_script(module) else ""
+
+    def _is_script(self, module: Any) -> bool:
+        return isinstance(module, self._torch.jit.ScriptModule)
 
     def readback(self) -> list[Answer]:
         if self._mode == "off":
@@ -106,13 +116,15 @@ class CompileSite(Site):
             detail = "; ".join(self._refused) or "no outermost module was called"
             return [answer(self._setting, None, witness, False, detail)]
         compiled = all(root._compiled_call_impl is not None for root in roots)
+        inside = [root for root in roots if isinstance(root._compiled_call_impl, CompiledInside)]
+        details = [*self._refused, *("%s in the calls that it makes of itself" % type(one).__name__ for one in inside)]
         return [
             answer(
                 self._setting,
                 self._mode if compiled else "off",
                 witness,
                 compiled and not self._refused,
-                "; ".join(self._refused),
+                "; ".join(dict.fromkeys(details)),
             )
         ]
 
@@ -132,75 +144,111 @@ class CompileSite(Site):
 
 
 class OwnCalls:
-    """Whether a module's forward, in its first call, calls itself with nothing but tensors, and was not called so.
+    """How a module's forward calls itself in its first call.
 
-    `forward` of the module is covered until that call ends, however it ends.
+    `once_in_tensors` says that it did so just once, with nothing but tensors, and was not called so itself. Calls that
+    follow each other would each begin a step of CUDA graphs, which overwrites what the one before gave.
     """
 
     def __init__(self, module: Any, tensor: type) -> None:
-        self.in_tensors = False
-        forward, own = module.forward, module.__dict__
-        was_own = "forward" in own
-        outer: list[bool] = []
+        outer: list[tuple[int, bool]] = []
+        inner: list[bool] = []
 
-        @functools.wraps(forward)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            plain = _is_plain((args, kwargs), tensor)
+        def watched(forward: Any, args: Any, kwargs: Any) -> Any:
+            plain, thread = _is_plain((args, kwargs), tensor), get_ident()
             if outer:
-                self.in_tensors |= plain and not outer[0]
+                if outer[0][0] == thread:
+                    inner.append(plain)
                 return forward(*args, **kwargs)
-            outer.append(plain)
+            outer.append((thread, plain))
             try:
                 return forward(*args, **kwargs)
             finally:
-                _put_back(own, watched, forward, was_own)
+                self.end()
 
-        own["forward"] = watched
+        self._outer, self._inner = outer, inner
+        self._cover = Cover(module, watched)
+        self._cover.put_on()
+
+    @property
+    def once_in_tensors(self) -> bool:
+        return [plain for _, plain in self._outer] == [False] and self._inner == [True]
+
+    def end(self) -> None:
+        self._cover.take_off()
 
 
 class CompiledInside:
     """Stands where a module's compiled call does: the call is made as written, and in it `forward` is `compiled` where
-    it is given nothing but tensors.
-
-    Only during the call: what lies beside a module's weights is copied and saved with it.
+    it is given nothing but tensors. What somebody has put in the place of that `forward` since is called as it is.
     """
 
     def __init__(self, module: Any, compiled: Callable[..., Any], tensor: type) -> None:
-        self._module, self._forward = module, module.forward
-        self._was_own = "forward" in module.__dict__
-        forward = self._forward
-
-        @functools.wraps(forward)
-        def inside(*args: Any, **kwargs: Any) -> Any:
+        def inside(forward: Any, args: Any, kwargs: Any) -> Any:
             return (compiled if _is_plain((args, kwargs), tensor) else forward)(*args, **kwargs)
 
-        self._inside = inside
+        self._module = module
+        self._cover = Cover(module, inside)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        own = self._module.__dict__
-        if own.get("forward") is self._inside:
+        if not self._cover.put_on():
             return self._module._call_impl(*args, **kwargs)
-        own["forward"] = self._inside
         try:
             return self._module._call_impl(*args, **kwargs)
         finally:
-            _put_back(own, self._inside, self._forward, self._was_own)
+            self._cover.take_off()
 
 
-def _put_back(own: dict[str, Any], ours: object, forward: object, was_own: bool) -> None:
-    """`own` is a module's dictionary. What somebody has covered since is theirs."""
-    if own.get("forward") is not ours:
-        return
-    if was_own:
-        own["forward"] = forward
-    else:
-        del own["forward"]
+class Cover:
+    """`call(forward, args, kwargs)` in the place of a module's `forward`.
+
+    It is a method, which a copy has as its own, and which pickles find by its name: hooks may copy and save a module
+    while it is called.
+
+    Raises:
+        AttributeError: its `forward` is no method.
+    """
+
+    def __init__(self, module: Any, call: Callable[..., Any]) -> None:
+        forward = module.forward
+        plain = forward.__func__
+
+        @functools.wraps(plain)
+        def covered(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return call(forward, args, kwargs) if self is module else plain(self, *args, **kwargs)
+
+        self._module, self._forward = module, forward
+        self._was_own = "forward" in module.__dict__
+        self._covered = types.MethodType(covered, module)
+
+    def put_on(self) -> bool:
+        """Whether `forward` was what it was, and is covered now."""
+        if self._module.forward != self._forward:
+            return False
+        self._module.__dict__["forward"] = self._covered
+        return True
+
+    def take_off(self) -> None:
+        own = self._module.__dict__
+        if own.get("forward") is not self._covered:
+            return
+        if self._was_own:
+            own["forward"] = self._forward
+        else:
+            own.pop("forward", None)
 
 
 def _is_plain(value: Any, tensor: type) -> bool:
     """Whether it holds nothing but tensors and numbers, as a graph takes them."""
+    try:
+        return _holds_plain(value, tensor)
+    except Exception:  # a batch of the program's own kind may do anything
+        return False
+
+
+def _holds_plain(value: Any, tensor: type) -> bool:
     if isinstance(value, (tensor, *_PLAIN)):
         return True
     if isinstance(value, (list, tuple)):
-        return all(_is_plain(item, tensor) for item in value)
-    return isinstance(value, dict) and all(_is_plain(item, tensor) for item in value.values())
+        return all(_holds_plain(item, tensor) for item in value)
+    return isinstance(value, dict) and all(_holds_plain(item, tensor) for item in dict.values(value))

@@ -192,7 +192,7 @@ def plan_window(
     Args:
         num_telling: the first so many pilots tell how much runs differ and how long they take to start, and so how
             long it is; None for all. Many arms differ for another reason than noise, and start with cold caches.
-        of_start: as much of what it takes to get there is asked of the window, as far as the budget affords it.
+        of_start: as much of what the soonest takes to get there is asked of the window, as the budget affords it.
         cold_kept: as much of the time in which pilots compiled counts for later runs.
 
     Raises:
@@ -219,7 +219,8 @@ def plan_window(
         )
         longest_s = MAX_WINDOW_S if budget_s is None else min(MAX_WINDOW_S, budget_s / num_runs - start_s)
         fewest = fewest_steps(request, step_s)
-        wanted = max(_wanted_steps(request), math.ceil(of_start * start_s / step_s))
+        soonest_s = min(_start_s(pilot, warmup, cold_kept) for pilot in pilots)
+        wanted = max(_wanted_steps(request), math.ceil(of_start * soonest_s / step_s))
         num_steps = max(num_steps, fewest, min(wanted, int(longest_s / step_s)))
         whole_epochs = _whole_epochs(epoch_steps(records), num_steps, longest_s / step_s, most and most - warmup)
         num_steps = max(fewest, whole_epochs * (epoch_steps(records) or 0) or num_steps)

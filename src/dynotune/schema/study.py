@@ -62,6 +62,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     def id(self) -> str:
         return str(self.setting)
 
+    @property
+    def by_user(self) -> bool:
+        """Whether the user asked for it; so it is with what no finding names, in older studies too."""
+        return self.asked or not self.why
+
 
 def without(key: str, id_: str, candidates: Iterable[Candidate]) -> str | None:
     """The key of an arm without one of its settings and what needs that; None where it has not got it.

@@ -116,8 +116,8 @@ def worth_trying(study: Study) -> list[Candidate]:
 
     What was asked for comes first; of that, what a finding names, too: what nothing is known of may do nothing.
     """
-    may_gain = [one for one in study.candidates if one.asked or bound_log(one) > math.log1p(study.margin)]
-    return sorted(may_gain, key=lambda one: (not one.asked, one.asked and not one.why, -bound_log(one)))
+    may_gain = [one for one in study.candidates if one.by_user or bound_log(one) > math.log1p(study.margin)]
+    return sorted(may_gain, key=lambda one: (not one.by_user, not one.why, -bound_log(one)))
 
 
 def to_try(study: Study, piloted: Collection[str] = ()) -> ToTry:

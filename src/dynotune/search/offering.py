@@ -46,7 +46,9 @@ def beyond(run: Request, study: Study, asked: Asked, observation: Observation, d
     base = over(study.base, study.recipe or [])
     found, _ = offered(run, study, asked, observation, diagnosis, base)
     known = {*decided(study), *map(str, base)}
-    new = together([one for one in found if one.why and one.id not in known])
+    # What was asked for was tried before: here it is a candidate like others.
+    named = [msgspec.structs.replace(one, asked=False) for one in found if one.why and one.id not in known]
+    new = together(named)
     return together(worth_trying(msgspec.structs.replace(study, candidates=new)))
 
 

@@ -22,6 +22,7 @@ from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Ended, Estimate, Phase, Study, Trial
 from dynotune.search import failures
 from dynotune.search.bench import BASELINE, Arm
+from dynotune.search.budget import to_try
 from dynotune.search.earlier import pilots_on_disk
 from dynotune.search.guarding import Guards
 from dynotune.search.study_window import num_ahead, study_window
@@ -322,7 +323,8 @@ class RealBench:
         """Of all runs, by the pilots so far and the time left."""
         others = [outcome for key, outcome in self._pilots.items() if key != BASELINE.key]
         ahead = num_ahead(self._study.candidates)
-        return study_window(self._request, self._pilots[BASELINE.key], others, self.left_s(), num_ahead=ahead)
+        baseline, num_alone = self._pilots[BASELINE.key], to_try(self._study).num_alone
+        return study_window(self._request, baseline, others, self.left_s(), num_alone=num_alone, num_ahead=ahead)
 
     def _own(self, outcome: Outcome) -> Window:
         """The window of one arm; its length as it was fixed."""

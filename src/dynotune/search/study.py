@@ -182,7 +182,7 @@ def _costs(work: Search, plan: Afforded, costly: list[Candidate]) -> tuple[float
 
 def _is_far_less(other: Candidate, one: Candidate) -> bool:
     """By what bounds both; what was asked for is worth its race."""
-    return not other.asked and math.isfinite(bound_log(one)) and FAR_LESS * bound_log(other) <= bound_log(one)
+    return not other.by_user and math.isfinite(bound_log(one)) and FAR_LESS * bound_log(other) <= bound_log(one)
 
 
 def _refuse_hopeless(work: Search) -> None:

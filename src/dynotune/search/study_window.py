@@ -17,17 +17,23 @@ from dynotune.schema.study import Candidate
 
 NUM_BLOCKS = 3
 """Of a race, for each arm: fewer tell nothing of most settings."""
-NUM_PROVING = 14
-"""Runs of ablation and confirmation."""
+NUM_PROVING = 8
+"""Runs of the fewest pairs that confirm: with more, windows get so short that noise costs more than runs gain."""
 OF_START = 0.5
-"""A window is this much of what it takes to get there, where the time affords it: that the baseline is quiet says
-nothing of arms that are twice as fast, whose windows are half as long and whose hosts may no longer keep up."""
+"""A window is at least this much of what it takes to get there, where the time affords it: that the baseline is quiet
+says nothing of arms that are twice as fast, whose windows are half as long and whose hosts may no longer keep up."""
 LEAST_OF_START = 0.2
-"""It is never less: cutting it further saves next to nothing."""
+"""It is cut no further than to this: that would save next to nothing."""
 
 
 def study_window(
-    request: Request, baseline: Outcome, others: Sequence[Outcome], left_s: float, *, num_ahead: int = 0
+    request: Request,
+    baseline: Outcome,
+    others: Sequence[Outcome],
+    left_s: float,
+    *,
+    num_alone: int = 0,
+    num_ahead: int = 0,
 ) -> Window:
     """The window, from the pilots; every arm that had one is warm when it begins, but those that never become steady.
 
@@ -35,6 +41,7 @@ def study_window(
     afford enough runs of it, it is shorter, though never shorter than tells something: then fewer arms are tried.
 
     Args:
+        num_alone: candidates that are to run by themselves.
         num_ahead: batches that may lie ready when an arm begins its steps: not before they are used up does a window
             show how fast batches are made.
 
@@ -61,7 +68,7 @@ def study_window(
         pilot.fewest_steps(request, whole.step_s),
     )
     least = min(whole.num_steps, fewest)
-    num_runs = NUM_BLOCKS * (len(pilots) + 1) + NUM_PROVING
+    num_runs = NUM_BLOCKS * (max(num_alone, len(steady)) + 1) + NUM_PROVING
     if num_runs * whole.run_s <= left_s:
         return whole
     try:

@@ -250,7 +250,7 @@ out["compiled"] = [m._compiled_call_impl is not None for m in (net, net.conv)]
 
 
 WITH_ITS_LOSS = """
-import copy, io, torch
+import copy, io, pickle, types, torch
 class Detector(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -262,18 +262,20 @@ class Detector(torch.nn.Module):
         wanted = torch.zeros_like(predicted)
         wanted[: int(batch["n"].max())] = 1.0
         return (predicted - wanted).square().sum()
+def batch(n):
+    torch.manual_seed(n)
+    return {"img": torch.randn(8, 8), "n": torch.tensor([n]), "files": ["a.jpg", "b.jpg"]}
 graphs = []
 def count(graph, inputs):
     graphs.append(graph)
     return graph.forward
 torch.compile, compile = (lambda model, **k: compile(model, backend=count)), torch.compile
+torch.manual_seed(0)
 net = Detector()
 weights = set(vars(net))
-losses, numbers = [], range(1, 7)
-for n in numbers:
-    torch.manual_seed(n)
-    batch = {"img": torch.randn(8, 8), "n": torch.tensor([n]), "files": ["a.jpg", "b.jpg"]}
-    loss = net(batch)
+losses = []
+for n in range(1, 7):
+    loss = net(batch(n))
     loss.backward()
     losses.append(loss.item())
 """
@@ -297,19 +299,89 @@ print(losses)
     assert json.loads(losses) == pytest.approx(json.loads(plain.stdout.splitlines()[1]))
 
 
-def test_a_module_whose_first_call_fails_is_left_as_it_was(child):
+WHAT_A_PROGRAM_DOES = {
+    "a first call fails": """
+fresh = Detector()
+for fails in ("in forward", "in a hook"):
+    hook = fresh.register_forward_pre_hook(lambda *_: 1 / 0) if fails == "in a hook" else None
+    try:
+        fresh({**batch(1), "img": torch.randn(8, 9)})
+    except (RuntimeError, ZeroDivisionError) as error:
+        print(type(error).__name__)
+hook.remove()
+pickle.dumps(fresh)
+print(fresh(batch(1)).item())
+""",
+    "forward is put in and taken out again": """
+def none(self, x):
+    return 0.0 * Detector.forward(self, x)
+net.forward = types.MethodType(none, net)
+print(net(batch(1)).item(), "forward" in vars(net))
+del net.forward
+print(net(batch(1)).item(), "forward" in vars(net))
+forward, Detector.forward = Detector.forward, lambda self, x: 0.0 * forward(self, x)
+print(net(batch(1)).item())
+""",
+    "hooks copy and save": """
+class Teacher(Detector):
+    teacher = None
+    def forward(self, x):
+        if isinstance(x, dict) and self.teacher is None:
+            object.__setattr__(self, "teacher", copy.deepcopy(self))
+        return super().forward(x)
+copies = []
+def hook(module, given, made):
+    if isinstance(given[0], dict):
+        pickle.dumps(module)
+        copies.append(copy.deepcopy(module))
+net = Teacher()
+handle = net.register_forward_hook(hook)
+for n in (1, 2, 3):
+    net(batch(n))
+handle.remove()
+with torch.no_grad():
+    for one in (net.teacher, *copies):
+        for weight in one.parameters():
+            weight.zero_()
+        print(one(torch.randn(8, 8)).abs().sum().item())
+""",
+    "a batch holds itself": """
+class Sum(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x["x"]).sum()
+given = {"x": torch.ones(2, 8)}
+given["self"] = given
+torch.manual_seed(0)
+net = Sum(8, 4)
+print(net(given).item(), net(given).item())
+""",
+}
+
+
+@pytest.mark.parametrize("what", WHAT_A_PROGRAM_DOES)
+def test_a_program_whose_module_takes_its_loss_itself_runs_as_without(fork_under_agent, script, what):
+    program = script(WITH_ITS_LOSS + WHAT_A_PROGRAM_DOES[what])
+    ran, plain = fork_under_agent([program], settings=[COMPILED]), fork_under_agent([program], settings=[])
+    assert (ran.returncode, plain.returncode) == (0, 0), ran.stderr + plain.stderr
+    assert ran.stdout.splitlines() == plain.stdout.splitlines()
+
+
+def test_of_two_calls_of_itself_the_second_would_overwrite_what_the_first_gave_so_all_is_compiled(child):
     done = child(
         WITH_ITS_LOSS
         + """
-fresh = Detector()
-try:
-    fresh({"img": torch.randn(8, 9), "n": torch.tensor([1]), "files": []})
-except RuntimeError:
-    out["as found"] = "forward" not in vars(fresh)
+class Siamese(Detector):
+    def loss(self, batch):
+        return (self.forward(batch["img"]) - self.forward(batch["img"].flip(0))).square().sum()
+net = Siamese()
+for n in (1, 2):
+    net(batch(n))
+out["compiled"] = type(net._compiled_call_impl).__name__
 """,
         "compile.mode=default",
     )
-    assert done.out == {"as found": True}
+    assert done.out["compiled"] != "CompiledInside"
+    assert "itself" in done.readback["compile.mode"]["detail"]  # of the first one
 
 
 @pytest.mark.parametrize("given", ["x, depth=2", "{'x': x}, depth=2"])

@@ -169,6 +169,27 @@ def test_a_process_that_grows_without_gradients_may_keep_its_results(grad_enable
     assert finding.severity == severity
 
 
+def test_a_graph_that_grows_is_found_before_memory_shows_it():
+    per_step = timing().num_steps
+    finding = found(holds(allocators=[], graph_nodes_growth=12 * per_step))["leak-graph-kept"]
+    assert finding.severity == "medium" and "12 nodes" in finding.claim
+    for grown in (None, -40, 0, per_step - 1):
+        assert "leak-graph-kept" not in found(holds(allocators=[], graph_nodes_growth=grown))
+
+
+def test_a_process_that_grows_without_its_graph_has_a_buffer_that_fills_up():
+    grows: dict[str, Any] = {"rss_growth_bytes": 400 << 20, "allocators": []}
+    facts = {"host.memory_available_bytes": 8 * GB}
+    finding = found(holds(facts=facts, graph_nodes_growth=3, **grows))["leak-graph-kept"]
+    assert finding.severity == "low" and "no part of autograd's graph is kept" in finding.evidence
+    with_graph = found(holds(facts=facts, graph_nodes_growth=100_000, **grows))["leak-graph-kept"]
+    assert with_graph.severity == "high" and "loss.detach()" in with_graph.remedy
+    slow = grows | {"rss_growth_bytes": 33 << 20, "graph_nodes_growth": 100_000}
+    assert (
+        found(holds(facts={"host.memory_available_bytes": 10**6 * GB}, **slow))["leak-graph-kept"].severity == "medium"
+    )
+
+
 def test_less_growth_will_do_where_every_level_rises():
     grows: dict[str, Any] = {"rss_growth_bytes": 13 << 20, "allocators": []}
     assert "leak-graph-kept" in found(holds(rss_levels_bytes=list(range(8)), **grows))

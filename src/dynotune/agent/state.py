@@ -10,6 +10,7 @@ import resource
 from . import state_torch
 from .state_calls import Calls
 from .state_compile import Compilations
+from .state_graph import Graphs
 from .state_loaders import Loaders
 from .state_memory import Garbage, Memory
 from .state_models import Models
@@ -41,6 +42,7 @@ class State:
         self.garbage = Garbage()
         self.compilations = Compilations()
         self._calls = Calls(log)
+        self._graphs = Graphs()
         self._memory = Memory()
         self._threads = Threads()
         self._failed: dict[str, str] = {}
@@ -48,7 +50,9 @@ class State:
     def torch_is_here(self, torch: Any) -> None:
         self._torch = torch
         self.garbage.install()
-        parts = (self.loaders, self.models, self.optimizers, self.compilations, self._calls, self._memory)
+        parts = (
+            self.loaders, self.models, self.optimizers, self.compilations, self._calls, self._graphs, self._memory
+        )  # fmt: skip
         for part in parts:
             self._try(type(part).__name__, part.torch_is_here, torch)
 
@@ -62,6 +66,7 @@ class State:
         self._try("models", self.models.look_no_more)
         self._try("loaders", self.loaders.look_no_more)
         self._try("optimizers", self.optimizers.look_no_more)
+        self._try("graphs", self._graphs.begin)
         self._try("memory", self._memory.begin)
         self._try("calls", self._calls.begin)
         self.compilations.begin()
@@ -86,11 +91,13 @@ class State:
         threads = self._try("threads", self._threads.facts) or {}
         collections = self._try("collections", self.garbage.facts)
         memory = self._try("memory", self._memory.facts) or {}
+        graphs = self._try("graphs", self._graphs.facts) or {}
         optimizers = self._try("optimizers", self.optimizers.facts)
         models = self._try("models", self.models.facts, bool(optimizers))
         parts = {
             "collections": collections,
             **memory,
+            **graphs,
             "optimizers": optimizers,
             "models": models,
             "loaders": self._try("loaders", self.loaders.facts, is_counted),

@@ -292,6 +292,8 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
         rss_growth_bytes: of the process's resident memory within the window, without files and shared memory.
         workers_rss_growth_bytes: of its loader's workers, of what each has to itself.
         rss_levels_bytes: of the process, at ends of steps spread evenly over the window; [] where not followed.
+        graph_nodes_growth: nodes of autograd's graph that its tensors hold on to at the window's end, beyond those at
+            its begin; None where they are too many to count, and in older records.
     """
 
     pid: int
@@ -310,6 +312,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     rss_growth_bytes: int | None = None
     workers_rss_growth_bytes: int | None = None
     rss_levels_bytes: list[int] = []
+    graph_nodes_growth: int | None = None
     environment_changes: list[EnvironmentChange] = []
 
 

@@ -179,16 +179,17 @@ def pinned_alloc_slow(seen: Seen) -> Iterator[Finding]:
 def leak_graph_kept(seen: Seen) -> Iterator[Finding]:
     """Memory grows with each step.
 
-    Sees: allocated device memory, or the process's own, is higher at the end of the window than at its begin by so
-    much a step, and rose all along where its levels are known, in the second half at least half as much as in the
-    first; the process's without ever falling by a third of that.
+    Sees: at the end of the window tensors hold on to more of autograd's graph than at its begin, by a node a step or
+    more. Or allocated device memory, or the process's own, is higher at its end by so much a step, and rose all along
+    where its levels are known, in the second half at least half as much as in the first; the process's without ever
+    falling by a third of that.
 
     Costs: memory, until there is none. Often a loss is summed up with its graph (`total += loss`).
 
     Wrong when: the program fills a cache that has an end, or its inputs grow: where their shapes vary and memory grew
-    by little, the finding is a low one. So it is where the process grows and no gradient is computed, as it does by
-    the results that are kept. Growth of the process is not judged while the program runs torch's profiler, which keeps
-    each event.
+    by little, the finding is a low one. So it is where the process grows and no graph does, or no gradient is computed:
+    it may keep its results, or a buffer that fills up. Growth of the process is not judged while the program runs
+    torch's profiler, which keeps each event.
     """
     num_steps = max(1, seen.timing.num_steps)
     for one in seen.allocators:
@@ -208,17 +209,46 @@ def leak_graph_kept(seen: Seen) -> Iterator[Finding]:
     followed = len(levels) > policy.LEAK_SURE_RISES and all(after > before for before, after in pairwise(levels))
     least = policy.LEAK_FOLLOWED_BYTES if followed else policy.LEAK_HOST_BYTES
     steady = _rises(levels) and not _wanders(levels) and not _slows(levels)
+    kept = _grown_graph(seen)
     if steady and grown_rss >= max(least, policy.LEAK_HOST_STEP_BYTES * num_steps):
-        yield _leak(seen, "memory of the process", grown_rss, _free_host_bytes(seen) if _keeps_graphs(seen) else None)
+        may_keep = _keeps_graphs(seen) if kept is None else kept > 0
+        yield _leak(seen, "memory of the process", grown_rss, _free_host_bytes(seen) if may_keep else None)
+    elif kept:
+        yield Finding(
+            id="leak-graph-kept",
+            severity="medium",
+            kind="memory",
+            claim=f"Each step leaves {kept:,.0f} {'nodes' if kept >= 1.5 else 'node'} of its autograd graph behind.",
+            share=Unknown("it costs memory"),
+            evidence=[f"{seen.process.graph_nodes_growth:,} nodes more after {num_steps} steps"],
+            remedy=_KEEP_NO_GRAPH,
+        )
+
+
+_KEEP_NO_GRAPH = "Sum up loss.detach() or its value, and keep no tensor that still has its graph."
+
+
+def _grown_graph(seen: Seen) -> float | None:
+    """Nodes of autograd's graph that each step leaves behind; 0 for none, None where it is not known."""
+    grown = seen.process.graph_nodes_growth
+    if grown is None:
+        return None
+    each = grown / max(1, seen.timing.num_steps)
+    return each if each >= 1 else 0.0
 
 
 def _leak(seen: Seen, what: str, grown: int, free: float | None) -> Finding:
-    timing = seen.timing
+    timing, kept = seen.timing, _grown_graph(seen)
     left_s = None if free is None else free / grown * timing.window_s
-    severity: Severity = "low"
+    severity: Severity = "medium" if kept and free is not None else "low"
     if left_s is not None and left_s < policy.SOON_S:
         severity = "high" if left_s < policy.VERY_SOON_S else "medium"
     until = [] if left_s is None else [f"at that rate memory is full in {_duration(left_s)}"]
+    if kept is not None:
+        until.append(
+            f"of autograd's graph {kept:,.0f} nodes more a step" if kept else "no part of autograd's graph is kept"
+        )
+    remedy = "See what the program keeps: results, a buffer that fills up, a cache." if kept == 0 else _KEEP_NO_GRAPH
     return Finding(
         id="leak-graph-kept",
         severity=severity,
@@ -226,7 +256,7 @@ def _leak(seen: Seen, what: str, grown: int, free: float | None) -> Finding:
         claim=f"The {what} grows by {_size(grown / timing.num_steps)} a step.",
         share=Unknown("it costs memory"),
         evidence=[f"{_size(grown)} in {timing.num_steps} steps ({timing.window_s:.1f} s)", *until],
-        remedy="Sum up loss.detach() or its value, and keep no tensor that still has its graph.",
+        remedy=remedy,
     )
 
 

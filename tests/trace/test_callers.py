@@ -33,6 +33,14 @@ def test_what_a_library_does_many_times_in_one_call_is_its_own() -> None:
     assert of(made) == ["library"] * (callers.FEW_PER_CALL + 1) + ["program"]
 
 
+def test_what_an_operator_does_many_times_inside_is_not_the_programs_loop() -> None:
+    made = Made().python(USERS, 0, 10_000).operator("aten::bmm", 100, 9_000)
+    for at in range(callers.FEW_PER_CALL + 1):
+        made.operator("aten::select", 300 + 100 * at, 350 + 100 * at)
+    made.operator("aten::mul", 9_500, 9_600)
+    assert of(made) == ["program"] + ["library"] * (callers.FEW_PER_CALL + 1) + ["program"]
+
+
 def test_a_library_that_nobody_of_the_users_calls_is_a_library() -> None:
     assert of(Made().python(LIBRARY, 0, 10).operator("aten::add", 1, 2)) == ["library"]
 

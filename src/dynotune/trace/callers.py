@@ -27,8 +27,8 @@ CALLERS: tuple[Caller, ...] = (
     "unknown",
 )
 FEW_PER_CALL = 8
-"""Operators in one call of a library's function: as many as a layer has. With more of them it is the library that
-repeats or composes them, and the program called it once."""
+"""Operators in one call of a library's function, or inside one operator: as many as a layer has. With more of them it
+is the library that repeats or composes them, and the program called it once."""
 
 _BACKWARD = re.compile(r"autograd::engine::")
 
@@ -58,10 +58,13 @@ def callers(timeline: Timeline, rows: Ints) -> Ints:
         if thread in with_stacks:
             functions = np.flatnonzero((host.thread == thread) & (host.kind == HostKind.PYTHON) & any_file[host.name])
             spans = nest(functions, host.start_ns[functions], host.end_ns[functions])
-            outer_ns = host.start_ns[outermost(host, rows[own])]
+            outer = outermost(host, rows[own])
+            outer_ns = host.start_ns[outer]
             by_program = _by_program(spans, users[host.name[functions]], outer_ns)
             around = np.maximum(np.searchsorted(outer_ns, start_ns, side="right") - 1, 0)
-            found[own] = np.where(by_program[around], CALLERS.index("program"), CALLERS.index("library"))
+            has_few = np.bincount(around, minlength=len(outer)) <= FEW_PER_CALL + 1
+            one_by_one = by_program[around] & (has_few[around] | np.isin(rows[own], outer))
+            found[own] = np.where(one_by_one, CALLERS.index("program"), CALLERS.index("library"))
         for name, spans_of in reversed(beside):
             inside = spans_of[host.thread[spans_of] == thread]
             covering = intervals.union(begin_ns[inside], host.end_ns[inside])

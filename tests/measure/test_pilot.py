@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from dynotune.measure import summary
 from dynotune.measure.one_run import Outcome
-from dynotune.measure.pilot import LEAST_WINDOW_S, SHORT_WINDOW_S, Steadiness, plan, plan_window
+from dynotune.measure.pilot import LEAST_WINDOW_S, SHORT_WINDOW_S, Steadiness, UntilStep, plan, plan_window
 from dynotune.measure.request import Request
 from dynotune.measure.warmup import MIN_WINDOW_S
 from dynotune.schema.errors import CannotRunHere, UsageError
@@ -108,6 +109,19 @@ def test_what_a_pilot_took_to_compile_does_not_count_whole_for_runs_that_find_it
     slow = [pilot([0.05] * 400), pilot([0.05, 60.0] + [0.05] * 400)]
     with pytest.raises(UsageError, match="does not afford"):
         plan(request(), slow, 400.0)
+
+
+def test_a_run_without_a_step_says_once_how_one_is_named(monkeypatch):
+    now, told = [0.0], []
+    monkeypatch.setattr("dynotune.measure.pilot.time", SimpleNamespace(monotonic=lambda: now[0]))
+    until = UntilStep(lambda records: len(records) > 1, told.append)
+    for now[0] in (1.0, 59.0, 61.0, 200.0):
+        assert not until([])
+    assert len(told) == 1 and "--step-on" in told[0]
+    stepping = UntilStep(lambda records: len(records) > 1, told.append)
+    assert not stepping([record([0.1])])
+    now[0] = 1000.0
+    assert stepping([record([0.1]), record([0.1])]) and len(told) == 1
 
 
 def test_a_program_that_ends_by_itself_gets_a_window_that_it_completes():

@@ -16,7 +16,7 @@ from dynotune.launch.record import Record
 from dynotune.measure import summary
 from dynotune.measure.machine import alone, facts_of
 from dynotune.measure.one_run import Job, Outcome, launch, refuse_failed, refuse_rejected
-from dynotune.measure.pilot import steady_steps
+from dynotune.measure.pilot import UntilStep, steady_steps
 from dynotune.measure.record_from import Director
 from dynotune.measure.request import Watcher
 from dynotune.schema.errors import CannotRunHere, UsageError
@@ -71,7 +71,7 @@ def plain_run(request: DiagnoseRequest, watcher: Watcher) -> PlainRun:
             watcher.warn(caution)
     with alone(request, watcher):
         watcher.running("the command, plain, until its steps are steady and timed")
-        run = _Run(request, facts, None)
+        run = _Run(request, facts, None, watcher)
         if run.ended_too_early:
             again = within(run.record, request)
             watcher.say(
@@ -80,7 +80,7 @@ def plain_run(request: DiagnoseRequest, watcher: Watcher) -> PlainRun:
             )
             watcher.running("the command once more")
             steady = steady_steps(run.record) is not None
-            run = _Run(request, facts, again, steady=steady)
+            run = _Run(request, facts, again, watcher, steady=steady)
     run.refuse_without_window()
     refuse_rejected(run.outcome, "in the plain run")
     return run.seen()
@@ -94,7 +94,13 @@ class _Run:
     """
 
     def __init__(
-        self, request: DiagnoseRequest, facts: Facts, exact: RecordFrom | None, *, steady: bool = True
+        self,
+        request: DiagnoseRequest,
+        facts: Facts,
+        exact: RecordFrom | None,
+        watcher: Watcher,
+        *,
+        steady: bool = True,
     ) -> None:
         self._request, self._is_exact = request, exact is not None
         self._limit_s = request.timeout_s or LIMIT_S
@@ -125,7 +131,8 @@ class _Run:
         )
         self._director = Director(request, folder, soon, told=exact, is_over=_is_timed)
         self._director.steady = steady
-        self.outcome: Outcome = launch(self._job, folder=folder, limit_s=self._limit_s, enough=self._is_enough)
+        enough = UntilStep(self._is_enough, watcher.say)
+        self.outcome: Outcome = launch(self._job, folder=folder, limit_s=self._limit_s, enough=enough)
 
     def _is_enough(self, records: list[Record]) -> bool:
         return self._director(records) and len(records) >= _world_size(records)

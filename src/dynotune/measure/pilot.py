@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -19,6 +20,8 @@ from dynotune.schema.errors import CannotRunHere, UsageError
 # A pilot goes on for a while once it is steady: that is what its noise is known from.
 STEADY_S = 2.0
 STEADY_STEPS = 30
+# Most programs are at their work by then.
+NO_STEP_S = 60.0
 # A program that never calms down is measured all the same, and the user is told.
 RESTLESS_S = 120.0
 # The step is found some events into the run, and the window begins after that in every run.
@@ -108,6 +111,26 @@ class Steadiness:
         if steady is None:
             return sum(steps) > RESTLESS_S
         return len(steps) - steady >= STEADY_STEPS and sum(steps[steady:]) >= STEADY_S
+
+
+class UntilStep:
+    """`enough`, that says once how a step is named where a run has made none for a while: its limit is far off."""
+
+    def __init__(self, enough: Callable[[list[Record]], bool], say: Callable[[str], None]) -> None:
+        self._enough, self._say = enough, say
+        self._due_s = time.monotonic() + NO_STEP_S
+
+    def __call__(self, records: list[Record]) -> bool:
+        if records:
+            self._due_s = math.inf
+        elif time.monotonic() > self._due_s:
+            self._due_s = math.inf
+            self._say(
+                f"No step in the first {NO_STEP_S:.0f} s: no cycle of batches, calls of modules or updates. "
+                "If the command is at its work by now, stop it, and name the function whose return ends a step with "
+                "--step-on module:function (__main__:name for the script's own)."
+            )
+        return self._enough(records)
 
 
 class FirstStep:

@@ -13,7 +13,7 @@ from dynotune.launch.run_folder import fresh_folder
 from dynotune.measure import objective, schedule, summary
 from dynotune.measure.machine import alone, facts_of, refuse_another_machine
 from dynotune.measure.one_run import Outcome, refuse_impossible, refuse_rejected, run_arm
-from dynotune.measure.pilot import FirstStep, Steadiness, Window, kept_when_warm, limit_s, plan, plan_window
+from dynotune.measure.pilot import FirstStep, Steadiness, UntilStep, Window, kept_when_warm, limit_s, plan, plan_window
 from dynotune.measure.request import Request, Watcher
 from dynotune.measure.stats import Judgement, judge
 from dynotune.schema import document
@@ -194,7 +194,7 @@ class _Session:
                 limit_s=limit,
                 warmup_steps=(window.warmup_steps or None) if window else None,
                 window_steps=(window.num_steps or None) if window else None,
-                enough=self._first_steps[arm] if window else Steadiness(self._request),
+                enough=self._first_steps[arm] if window else UntilStep(Steadiness(self._request), self._watcher.say),
             )
         except CommandFailed as error:
             raise _ArmFailed(FailedArm(arm, error.command_exit_code, list(error.last_lines), str(folder))) from error

@@ -122,7 +122,8 @@ PROGRAMS = [
         "mlp", ("train.py", "mlp"), run_s={"cuda": 7.0, "cpu": 7.0},
         table={
             "cuda": {
-                "loader.num_workers": (0, 2, 8), "optimizer.fused": (False, True), "precision.autocast": ("off", "bf16"),
+                "loader.num_workers": (0, 2, 8), "optimizer.fused": (False, True),
+                "precision.autocast": ("off", "bf16"),
             },
         },
     ),

@@ -584,6 +584,42 @@ def test_what_the_budget_does_not_afford_is_what_may_gain_least() -> None:
     assert watcher.said[0].startswith("The budget affords about ")
 
 
+MANY = [candidate(f"knob{at}=1", warms=False, bound=0.7 - 0.04 * at) for at in range(14)]
+
+
+def test_what_the_plan_left_out_has_its_turn_where_nothing_of_what_it_took_is_worth_proving() -> None:
+    table = Table({"knob13=1": 0.6})
+    study, bench, _ = run(study_of(MANY), table, budget_s=280.0, noise=SOME_NOISE)
+    raced = [(key, block) for key, phase, block in bench.ran if phase == "race"]
+    assert ("knob13=1", 1) not in raced, "the plan affords fewer"
+    assert recipe(study) == {"knob13=1"}
+
+
+def test_the_one_that_was_left_out_goes_straight_to_its_proof() -> None:
+    candidates = [candidate(f"fails{at}=1", warms=False) for at in range(2)]
+    candidates.append(candidate("good=1", warms=False, bound=0.5))
+    table = Table({"good=1": 0.6}, ends={frozenset([f"fails{at}=1"]): "failed" for at in range(2)})
+    study, bench, _ = run(study_of(candidates), table, budget_s=130.0, noise=SOME_NOISE)
+    assert "race" not in [phase for key, phase, _ in bench.ran if key == "good=1"]
+    assert recipe(study) == {"good=1"}
+
+
+@pytest.mark.parametrize("stop_after", range(2, 26))
+def test_a_second_turn_that_was_stopped_goes_on(stop_after: int) -> None:
+    table, study = Table({"knob13=1": 0.6}), study_of(MANY)
+    kept = [study]
+    bench = SimulatedBench(table, seed=study.seed, budget_s=280.0, noise=SOME_NOISE, stop_after=stop_after)
+    try:
+        kept.append(search(study, bench, kept.append, Silent()))
+    except KeyboardInterrupt:
+        spent_s = bench.clock_s
+        bench = SimulatedBench(table, seed=study.seed, budget_s=280.0, noise=SOME_NOISE, spent_s=spent_s)
+        kept.append(search(kept[-1], bench, kept.append, Silent()))
+    assert recipe(kept[-1]) == {"knob13=1"}
+    runs = [(trial.arm, trial.phase, trial.block) for trial in kept[-1].trials]
+    assert len(runs) == len(set(runs)), "nothing is run twice"
+
+
 def test_a_first_run_that_takes_the_time_leaves_the_rest_to_the_others() -> None:
     table = Table({"compile=1": 0.5, "good=1": 0.25})
     candidates = [candidate("compile=1"), candidate("good=1", warms=False)]

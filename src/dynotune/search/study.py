@@ -21,6 +21,7 @@ from dynotune.search.fates import conclude
 from dynotune.search.joining import join
 from dynotune.search.needs import complete
 from dynotune.search.racing import failures, look, pilots, race, settle_orphans, taking_turns
+from dynotune.search.second_turn import affordable, can_prove, left_out, race_left_out, take_back
 from dynotune.search.running import OutOfTime, Search, Watcher, alone
 
 # Of the time left, what screening inside one process may take.
@@ -115,7 +116,9 @@ def _winner(work: Search, reserve_s: float, num_checks: int) -> list[Setting]:
     raced = work.alive()
     if len(raced) == 1 and not work.trials("race"):
         # Its confirmation asks the same question with more pairs.
-        return [raced[0].setting] if work.pilot(alone(raced[0])) is None else []
+        if work.pilot(alone(raced[0])) is None:
+            return [raced[0].setting]
+        work.settle(failures(work))
     if work.study.joint is None:
         race(work, reserve_s)
     run_s = work.bench.run_s(BASELINE)
@@ -124,9 +127,26 @@ def _winner(work: Search, reserve_s: float, num_checks: int) -> list[Setting]:
     if found := whole(work):
         return found
     # Nothing is sure enough to be proved: what was left for proofs of several is better spent on knowing more.
+    while runners := affordable(work, left_out(work), num_checks):
+        race_left_out(work, runners)
+        look(work)
+        if found := whole(work):
+            return found
     join(work, min(reserve_s, (ONE_PROOF_RUNS + num_checks) * run_s), more_pays)
     look(work)
-    return whole(work)
+    return whole(work) or _straight_to_proof(work, num_checks)
+
+
+def _straight_to_proof(work: Search, num_checks: int) -> list[Setting]:
+    """The first of what never ran: its confirmation asks the same question as a race does, with more pairs."""
+    for one in left_out(work):
+        if not can_prove(work, one, num_checks):
+            break
+        take_back(work, [one])
+        if work.pilot(alone(one)) is None:
+            return [one.setting]
+        work.settle(failures(work))
+    return []
 
 
 def _plan(work: Search) -> Afforded:

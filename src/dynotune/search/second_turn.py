@@ -1,0 +1,71 @@
+"""A second turn for what the plan left out, once nothing of what it took is worth proving and there is time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dynotune.schema.study import Candidate
+from dynotune.search.bench import BASELINE
+from dynotune.search.budget import LEAST_PAIRS, worth_trying
+from dynotune.search.racing import failures
+from dynotune.search.running import Search, alone
+
+
+def left_out(search: Search) -> list[Candidate]:
+    """Candidates that may gain something and were never measured, those that may gain most first."""
+    fates, raced = search.study.fates, {trial.arm for trial in search.trials("race", "join")}
+    those = [one for one in worth_trying(search.study) if not one.needs and one.id not in raced]
+    return [one for one in those if one.id not in fates or fates[one.id].kind == "not-tried"]
+
+
+def affordable(search: Search, those: Sequence[Candidate], num_checks: int) -> list[Candidate]:
+    """The first of them, as many as race beside the baseline and leave the time to prove one."""
+    run_s = search.bench.run_s(BASELINE)
+    left_s = search.bench.left_s() - run_s - max([0.0, *(proof_s(search, one, num_checks) for one in those)])
+    found: list[Candidate] = []
+    for one in those:
+        left_s -= search.bench.run_s(alone(one)) + _pilot_s(search, one)
+        if left_s < 0:
+            break
+        found.append(one)
+    return found
+
+
+def proof_s(search: Search, one: Candidate, num_checks: int) -> float:
+    """Of the fewest pairs that need no run before them, and of a look at results."""
+    run_s = search.bench.run_s(BASELINE)
+    return LEAST_PAIRS * (run_s + search.bench.run_s(alone(one))) + num_checks * run_s
+
+
+def can_prove(search: Search, one: Candidate, num_checks: int) -> bool:
+    """Without a race."""
+    return _pilot_s(search, one) + proof_s(search, one, num_checks) <= search.bench.left_s()
+
+
+def _pilot_s(search: Search, one: Candidate) -> float:
+    return search.bench.run_s(alone(one)) if one.warms and not search.piloted(one.id) else 0.0
+
+
+def race_left_out(search: Search, those: Sequence[Candidate]) -> None:
+    """A block of them beside the baseline. One that was stopped goes on, without what ran in it.
+
+    Raises:
+        OutOfTime: what was raced is kept.
+    """
+    last = max([1, *(trial.block for trial in search.trials("race"))])
+    stopped = any(one.id not in search.study.fates for one in those)
+    take_back(search, those)
+    for one in those:
+        if one.warms:
+            search.pilot(alone(one))
+    runners = [alone(one) for one in those if search.failure(one.id) is None]
+    search.run_block([BASELINE, *runners], "race", max(2, last) if stopped else last + 1)
+    search.settle(failures(search))
+
+
+def take_back(search: Search, those: Sequence[Candidate]) -> None:
+    """Their fates."""
+    names = {one.id for one in those}
+    kept = {id_: fate for id_, fate in search.study.fates.items() if id_ not in names}
+    if len(kept) < len(search.study.fates):
+        search.update(fates=kept)

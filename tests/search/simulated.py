@@ -62,8 +62,8 @@ class Table(NamedTuple):
 
     def gain(self, arm: Arm) -> float:
         ids = {str(setting) for setting in arm.settings}
-        alone = sum(self.gains.get(id_, 0.0) for id_ in ids)
-        return alone + sum(more for those, more in self.together.items() if those <= ids)
+        alone = math.fsum(self.gains.get(id_, 0.0) for id_ in ids)
+        return alone + math.fsum(more for those, more in self.together.items() if those <= ids)
 
     def end(self, arm: Arm) -> Ended:
         ids = {str(setting) for setting in arm.settings}

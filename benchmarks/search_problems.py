@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,16 +19,63 @@ from tests.search.simulated import Noise, Recorded, Table, candidate
 
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended
-from dynotune.search.bench import Arm, arm
+from dynotune.search.bench import BASELINE, Arm, arm
 
 NOTHING = 1e-9
 RUN_S = 10.0
 
 
+class Parts(NamedTuple):
+    """A command whose step is made of parts, seconds each, and settings that change some of them.
+
+    The device works while the host launches what comes next, so the longer of the two counts; batches come beside both
+    where there are workers, and before them where there are none.
+
+    Args:
+        spares: by id of a setting, by part, what is left of it. Of two that spare the same part, the better one counts.
+        num_workers: by id.
+        held: what all runs have.
+    """
+
+    parts: Mapping[str, float]
+    spares: Mapping[str, Mapping[str, float]]
+    num_workers: Mapping[str, int]
+    held: Arm = BASELINE
+    start_s: float = 6.0
+    window_s: float = 4.0
+
+    @property
+    def base(self) -> float:
+        return self._step_s(BASELINE)
+
+    def gain(self, one: Arm) -> float:
+        return math.log(self.base / self._step_s(one))
+
+    def end(self, one: Arm) -> Ended:
+        return "measured"
+
+    def value(self, one: Arm, rng: np.random.Generator) -> float:
+        return self._step_s(one)
+
+    def _step_s(self, one: Arm) -> float:
+        ids = [str(setting) for setting in (self.held | one).settings]
+        left = {
+            part: whole * min([1.0, *(self.spares.get(id_, {}).get(part, 1.0) for id_ in ids)])
+            for part, whole in self.parts.items()
+        }
+        # What is spared twice over is worse: a setting may cost the host more launches.
+        for id_ in ids:
+            left["launches"] *= max(1.0, self.spares.get(id_, {}).get("launches", 1.0))
+        device_s = left["products"] + left["other kernels"] + left["optimizer"]
+        step_s = max(device_s, left["launches"]) + left["copy"]
+        workers = max([0, *(self.num_workers.get(id_, 0) for id_ in ids)])
+        return max(step_s, left["batch"] / workers) if workers else step_s + left["batch"]
+
+
 class Problem(NamedTuple):
     """A table, what may be tried, and for how long."""
 
-    table: Table | Recorded
+    table: Table | Recorded | Parts
     candidates: list[Candidate]
     noise: Noise
     budget_s: float
@@ -46,10 +93,13 @@ def by_knob(candidates: Sequence[Candidate]) -> list[list[Setting]]:
 
 
 def best_of(problem: Problem) -> float:
-    """The gain of the best arm: by all arms of each group, as only those of a group interact; of a record, by all."""
+    """The gain of the best arm: of a table by all arms of each group, as only they interact; else by all arms."""
     if isinstance(problem.table, Recorded):
         arms = (_arm_of(key, problem.candidates) for key, values in problem.table.values.items() if values)
         return max(problem.table.gain(one) for one in arms)
+    if isinstance(problem.table, Parts):
+        choices = itertools.product(*([None, *settings] for settings in by_knob(problem.candidates)))
+        return max(problem.table.gain(arm(one for one in chosen if one is not None)) for chosen in choices)
     groups: dict[str, list[Candidate]] = {}
     for one in problem.candidates:
         groups.setdefault(one.group or one.setting.knob, []).append(one)
@@ -113,6 +163,39 @@ def few(seed: int, sd: float, num_runs: int) -> Problem:
         for one, other in itertools.combinations(both[:2], 2)
     }
     return Problem(Table(gains, together), candidates, Noise(sd=sd), num_runs * RUN_S, seed)
+
+
+def of_parts(seed: int, sd: float, num_runs: int) -> Problem:
+    """A training whose step is made of parts, settings that a diagnosis would name, and two that do nothing."""
+    rng = np.random.default_rng([14, seed])
+
+    def between(least: float, most: float) -> float:
+        return float(rng.uniform(least, most))
+
+    parts = {
+        "products": between(5, 60), "other kernels": between(3, 25), "optimizer": between(0.5, 6),
+        "launches": between(5, 35), "copy": between(0.2, 6), "batch": float(rng.choice([1.0, 5.0, 40.0, 120.0])),
+    }  # fmt: skip
+    tf32, half = between(0.2, 0.7), between(0.1, 0.5)
+    spares: dict[str, dict[str, float]] = {
+        "matmul=high": {"products": tf32},
+        "autocast=bf16": {"products": half, "other kernels": between(0.5, 0.9), "launches": between(1.0, 1.15)},
+        "fused=1": {"optimizer": between(0.15, 0.5), "launches": between(0.85, 0.98)},
+        "compile=default": {"other kernels": between(0.4, 0.8), "launches": between(0.4, 0.8)},
+        "channels_last=1": {"products": between(0.7, 1.1)},
+        "pin=1": {"copy": between(0.3, 0.7)},
+        "idle0=1": {},
+        "idle1=1": {},
+    }
+    group_of = {"pin": "input", "workers": "input", "idle0": "", "idle1": ""}
+    num_workers = {"workers=4": 4, "workers=12": 12} if parts["batch"] > 1 else {}
+    ids = [id_ for id_ in spares if id_.startswith("idle") or rng.random() < 0.7] + list(num_workers)
+    candidates = [
+        candidate(id_, group=group_of.get(id_.split("=")[0], "kernels"), warms=id_.startswith("compile")) for id_ in ids
+    ]
+    order = rng.permutation(len(candidates))
+    table = Parts({part: took / 1000 for part, took in parts.items()}, spares, num_workers)
+    return Problem(table, [candidates[at] for at in order], Noise(sd=sd), num_runs * RUN_S, seed)
 
 
 def _planted(rng: np.random.Generator, candidates: Sequence[Candidate]) -> dict[frozenset[str], float]:

@@ -21,8 +21,8 @@ from dynotune.search.fates import conclude
 from dynotune.search.joining import join
 from dynotune.search.needs import complete
 from dynotune.search.racing import failures, look, pilots, race, settle_orphans, taking_turns
-from dynotune.search.second_turn import affordable, can_prove, left_out, race_left_out, take_back
 from dynotune.search.running import OutOfTime, Search, Watcher, alone
+from dynotune.search.second_turn import affordable, can_prove, left_out, race_left_out, take_back
 
 # Of the time left, what screening inside one process may take.
 SCREEN_SHARE = 0.1

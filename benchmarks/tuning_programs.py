@@ -127,7 +127,15 @@ PROGRAMS = [
             },
         },
     ),
-    Program("vit", ("train.py", "vit"), needs=("torch", "transformers"), run_s={"cuda": 9.0, "cpu": 12.0}),
+    Program(
+        "vit", ("train.py", "vit"), needs=("torch", "transformers"), run_s={"cuda": 9.0, "cpu": 12.0},
+        table={
+            "cuda": {
+                "matmul.fp32_precision": ("highest", "high", "medium"), "precision.autocast": ("off", "bf16"),
+                "optimizer.fused": (False, True),
+            },
+        },
+    ),
 ]  # fmt: skip
 
 

@@ -165,16 +165,14 @@ def vit(large: bool) -> Training:
     from transformers import ViTConfig, ViTForImageClassification
 
     if large:
-        config = ViTConfig(
-            num_labels=100, hidden_size=384, num_hidden_layers=12, num_attention_heads=6, intermediate_size=1536
-        )
+        config = ViTConfig(num_labels=100)  # ViT-B/16
     else:
         config = ViTConfig(
             num_labels=100, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128,
             image_size=64,
         )  # fmt: skip
     return Training(
-        ViTForImageClassification(config), InMemory(config.image_size), 64 if large else 8, 4 if large else 0,
+        ViTForImageClassification(config), InMemory(config.image_size), 128 if large else 8, 4 if large else 0,
         "adamw", 3e-4,
     )  # fmt: skip
 

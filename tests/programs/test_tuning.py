@@ -79,7 +79,7 @@ def test_every_program_has_all_that_the_benchmark_asks_of_it():
             assert program.tune_s[device] > 0
         for table in program.table.values():
             assert len(tuning_tables.arms_of(table)) <= tuning_tables.MOST_ARMS
-    assert sum("cuda" in program.table for program in tuning_programs.PROGRAMS) == 2
+    assert sum("cuda" in program.table for program in tuning_programs.PROGRAMS) >= 2
 
 
 # What is left

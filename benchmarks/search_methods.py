@@ -20,6 +20,7 @@ from dynotune.search.study import search
 from dynotune.search.tune import SEQUEL_RUNS
 
 DIAGNOSIS_RUNS = 3
+SEQUEL_SEED = 1_000_000
 FEWEST_PAIRS = LOOKS[0]
 
 
@@ -43,7 +44,9 @@ def ours(problem: Problem, budget_s: float) -> Answer:
         left_s = budget_s - bench.clock_s - DIAGNOSIS_RUNS * RUN_S
         rest = [one for one in problem.candidates if one.setting.knob not in {each.knob for each in study.recipe}]
         if left_s >= SEQUEL_RUNS * RUN_S and rest:
-            then = problem._replace(table=problem.table._replace(held=problem.table.held | found), candidates=rest)
+            table = problem.table._replace(held=problem.table.held | found)
+            # Its runs are others, and so is their noise.
+            then = problem._replace(table=table, candidates=rest, seed=problem.seed + SEQUEL_SEED)
             more = ours(then, left_s)
             return Answer(found | more.arm, budget_s - left_s + more.cost_s, stated, dropped)
     return Answer(found, bench.clock_s, stated, dropped)

@@ -63,7 +63,7 @@ class Parts(NamedTuple):
             part: whole * min([1.0, *(self.spares.get(id_, {}).get(part, 1.0) for id_ in ids)])
             for part, whole in self.parts.items()
         }
-        # What is spared twice over is worse: a setting may cost the host more launches.
+        # Other settings make more launches, whatever is spared.
         for id_ in ids:
             left["launches"] *= max(1.0, self.spares.get(id_, {}).get("launches", 1.0))
         device_s = left["products"] + left["other kernels"] + left["optimizer"]

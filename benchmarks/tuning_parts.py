@@ -197,6 +197,8 @@ def of_study(study: Row, proved: Row | None) -> Row:
         "findings": [finding["id"] for finding in diagnosis.get("findings", [])],
         "fates": {id_: [fate["kind"], fate["reason"]] for id_, fate in study["fates"].items()},
         "num_trials": len(study["trials"]),
+        "pilots_s": {trial["arm"]: trial["wall_s"] for trial in study["trials"] if trial["phase"] == "pilot"},
+        "pairs": [[pair["baseline_s"], pair["candidate_s"]] for pair in confirmed.get("pairs", [])],
         "guarded": {row["arm"]: [row["ok"], row["difference"], row["tolerance"]] for row in study["guarded"]},
         "pays_off": study["pays_off"],
         "warnings": [without_places(text) for text in study["warnings"]],

@@ -115,7 +115,8 @@ def test_a_run_without_a_step_says_once_how_one_is_named(monkeypatch):
     now, told = [0.0], []
     monkeypatch.setattr("dynotune.measure.pilot.time", SimpleNamespace(monotonic=lambda: now[0]))
     until = UntilStep(lambda records: len(records) > 1, told.append)
-    for now[0] in (1.0, 59.0, 61.0, 200.0):
+    for at_s in (1.0, 59.0, 61.0, 200.0):
+        now[0] = at_s
         assert not until([])
     assert len(told) == 1 and "--step-on" in told[0]
     stepping = UntilStep(lambda records: len(records) > 1, told.append)

@@ -604,6 +604,16 @@ def test_the_one_that_was_left_out_goes_straight_to_its_proof() -> None:
     assert recipe(study) == {"good=1"}
 
 
+def test_where_all_of_a_second_turn_fail_the_baseline_does_not_run_by_itself() -> None:
+    ends = {frozenset([one.id]): "failed" for one in MANY[6:]}
+    candidates = [*MANY[:6], *(replace(one, warms=True) for one in MANY[6:])]
+    study, bench, _ = run(study_of(candidates), Table(ends=ends), budget_s=420.0, noise=SOME_NOISE)
+    assert [key for key, phase, _ in bench.ran if phase == "pilot" and key in {one.id for one in MANY[6:]}]
+    blocks = {block for _, phase, block in bench.ran if phase == "race"}
+    assert all(any(key for key, phase, at in bench.ran if (phase, at) == ("race", block)) for block in blocks)
+    assert recipe(study) == set()
+
+
 @pytest.mark.parametrize("stop_after", range(2, 26))
 def test_a_second_turn_that_was_stopped_goes_on(stop_after: int) -> None:
     table, study = Table({"knob13=1": 0.6}), study_of(MANY)

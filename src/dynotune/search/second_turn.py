@@ -58,8 +58,8 @@ def race_left_out(search: Search, those: Sequence[Candidate]) -> None:
     for one in those:
         if one.warms:
             search.pilot(alone(one))
-    runners = [alone(one) for one in those if search.failure(one.id) is None]
-    search.run_block([BASELINE, *runners], "race", max(2, last) if stopped else last + 1)
+    if runners := [alone(one) for one in those if search.failure(one.id) is None]:
+        search.run_block([BASELINE, *runners], "race", max(2, last) if stopped else last + 1)
     search.settle(failures(search))
 
 

@@ -97,6 +97,48 @@ def test_of_two_settings_that_do_the_same_one_stays(group: str) -> None:
     assert len(recipe(study) & {"one=1", "other=1"}) == 1
 
 
+BESIDE_WORKERS = {frozenset({"workers=8", "fused=1"}): 0.15, frozenset({"workers=8", "compile=1"}): 0.2}
+HIDDEN = Table({"workers=8": 0.9}, BESIDE_WORKERS)
+
+
+def hides_something(*, seed: int = 0, **bench) -> tuple[Study, SimulatedBench]:
+    """Time for a race and one proof, in which nothing but the workers shows anything alone."""
+    hidden = [candidate(id_, warms=id_ == "compile=1") for id_ in ("workers=8", "fused=1", "compile=1")]
+    study = study_of([*hidden, *IDLE[:1]], budget_s=320.0, seed=seed)
+    return run(study, bench.pop("table", HIDDEN), budget_s=320.0, noise=SOME_NOISE, **bench)[:2]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_shows_only_once_the_step_is_shorter_is_proved_in_a_short_tune(seed: int) -> None:
+    study, _ = hides_something(seed=seed)
+    assert recipe(study) == {"workers=8", "fused=1", "compile=1"}, (seed, study.verdict, fates(study))
+    assert study.confirmed is not None and study.confirmed.speedup == pytest.approx(math.exp(1.25), rel=0.02)
+
+
+def test_what_compiles_runs_on_top_of_the_others_not_in_each_of_their_arms() -> None:
+    study, bench = hides_something()
+    first = study.ablations[0]
+    assert [str(setting) for setting in first.on_top] == ["compile=1"]
+    assert "compile=1" not in map(str, first.whole)
+    warmed = [key for key, phase, _ in bench.ran if phase == "pilot" and "compile=1" in key]
+    assert warmed == ["compile=1", arm([*first.whole, *first.on_top]).key]
+
+
+def test_what_fails_on_top_of_the_others_is_said_and_they_stay() -> None:
+    table = HIDDEN._replace(ends={frozenset({"workers=8", "compile=1"}): "out-of-memory"})
+    study, _ = hides_something(table=table)
+    assert recipe(study) == {"workers=8", "fused=1"}
+    assert any("compile=1 fails" in text for text in study.warnings)
+
+
+def test_what_was_beside_the_best_and_showed_nothing_is_not_hoped_for() -> None:
+    study = tuned(Table({"workers=8": 0.9}), [candidate("workers=8"), *IDLE], budget_s=800.0)
+    assert recipe(study) == {"workers=8"}
+    joint = [set(map(str, one)) for one in study.joint or []]
+    met = set().union(*(one for one in joint if "workers=8" in one))
+    assert not {id_ for one in study.ablations for id_ in one.left_out} & (met - {"workers=8"})
+
+
 def test_of_several_values_of_a_knob_the_best_is_taken() -> None:
     values = {"workers=2": 0.05, "workers=4": 0.20, "workers=8": 0.10}
     study = tuned(Table(values), [*map(candidate, values), *IDLE])

@@ -190,6 +190,7 @@ class Ablation(msgspec.Struct, frozen=True):
     Args:
         whole: what settings are left out of, one at a time; the baseline runs in the same blocks.
         left_out: ids of those left out.
+        on_top: settings of which each also runs on top of the whole.
         first_block, num_blocks: of phase `ablate`, which blocks are this round's.
     """
 
@@ -197,6 +198,7 @@ class Ablation(msgspec.Struct, frozen=True):
     left_out: list[str]
     first_block: int
     num_blocks: int
+    on_top: list[Setting] = []
 
 
 class Beginning(msgspec.Struct, frozen=True):
@@ -232,7 +234,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         began_from: a recipe that all runs have: the baseline is the command with it, and what is proved comes on top.
         diagnosis: of the baseline; `after`: with the recipe's settings.
         then: what `after` names besides, worth trying in a study that begins from the recipe.
-        winner: the best arm that the race and the joint race found; `recipe`: what is left after ablation, confirmed.
+        winner: what the races found worth proving: their best arm, and what may help beside it.
+        recipe: what is left after ablation, confirmed.
         confirmed: the recipe against the baseline; None where there was no time for it, or nothing to confirm.
             `confirming` says on which runs.
         joint: arms of several settings that the joint race ran, in order; None before it began.

@@ -1,5 +1,8 @@
 """What does each setting add? Blocks of the whole, the whole without each setting, and the baseline.
 
+Where it is only hoped that a setting helps beside the others, and each arm with it would ask for a pilot, it runs on
+top of the whole instead: in one arm. Of several of these at most one stays, since none ran beside another.
+
 How many blocks is fixed before the first; only giving up early is allowed, which cannot make a false proof. A setting
 stays if the whole without it is worse, one-sided, after Holm's correction over the settings.
 
@@ -21,7 +24,7 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import Ablation
 from dynotune.search import layout, words
 from dynotune.search.bench import BASELINE, Arm, arm
-from dynotune.search.choosing import ENTER_P, contributions, pairs_df, rounds_of, runs_left
+from dynotune.search.choosing import ENTER_P, chosen, on_top, pairs_df, rounds_of, runs_left
 from dynotune.search.fit import Fit, Gain, counts, holm
 from dynotune.search.joining import warms
 from dynotune.search.needs import complete, dependants, each_left_out
@@ -81,14 +84,24 @@ def ablate(search: Search, settings: list[Setting], reserve_s: float) -> list[Se
     if first is None:
         return settings[:1]
     found = outcome(search, first)
-    kept = complete([setting for setting in first.whole if found.stays(str(setting))], search.study.candidates)
+    kept = _kept(search, first, found)
     dropped = [setting for setting in first.whole if setting not in kept]
-    if kept and (len(dropped) < 2 or not _hides_something(search, found, kept)):
+    if kept and (len(dropped) < 2 or not _hides_something(search, first, found, kept)):
         return kept
     try:
         return _one_more(search, first, kept, dropped, reserve_s)
     except OutOfTime:
         return kept
+
+
+def _kept(search: Search, first: Ablation, found: Kept) -> list[Setting]:
+    for id_, one in _on_top(first).items():
+        if failed := search.failure(one.key):
+            search.warn(f"On top of {arm(first.whole).key}, {id_} fails: {failed.detail or failed.ended}.")
+    more = [setting for setting in first.on_top if found.stays(str(setting))]
+    best = sorted(more, key=lambda setting: -found.gains[str(setting)].log)[:1]
+    stay = [setting for setting in first.whole if found.stays(str(setting))]
+    return complete([*stay, *best], search.study.candidates)
 
 
 def _leaves_out_all(ablation: Ablation) -> bool:
@@ -98,15 +111,16 @@ def _leaves_out_all(ablation: Ablation) -> bool:
 def provable(search: Search, settings: list[Setting]) -> list[Setting]:
     """Those that the time left is best spent on proving, the strongest first."""
     planned = _planned(search, settings)
-    return settings[:1] if planned is None else settings[: planned.num_settings]
+    return settings[:1] if planned is None else settings[: planned[0].num_settings]
 
 
-def _planned(search: Search, settings: list[Setting]) -> layout.Layout | None:
-    """None where one setting is all that is worth proving."""
-    adds = [gain for setting, gain in contributions(search) if setting in settings]
-    model = fitted(search)
-    found = layout.best(adds, model.sd, runs_left(search, arm(settings)), rounds_of(search, settings), pairs_df(search))
-    return None if found is None or not found[1].num_blocks else found[1]
+def _planned(search: Search, settings: list[Setting]) -> tuple[layout.Layout, list[Setting]] | None:
+    """With those that are tried on top; None where one setting is all that is worth proving."""
+    among = [one for one in chosen(search) if one.setting in settings]
+    top = on_top(search, among)
+    num_runs, rounds = runs_left(search, arm(settings)), rounds_of(search, settings, top)
+    found = layout.best([one.gain for one in among], fitted(search).sd, num_runs, rounds, pairs_df(search))
+    return None if found is None or not found[1].num_blocks else (found[1], top)
 
 
 def _begin(search: Search, settings: list[Setting]) -> Ablation | None:
@@ -114,12 +128,15 @@ def _begin(search: Search, settings: list[Setting]) -> Ablation | None:
     planned = _planned(search, settings)
     if planned is None:
         return None
-    whole = settings[: planned.num_settings]
+    settings = settings[: planned[0].num_settings]
+    top = [setting for setting in settings if setting in planned[1]]
+    whole = [setting for setting in settings if setting not in top]
     first_block = 1 + max([0, *(trial.block for trial in search.trials("ablate"))])
-    ablation = Ablation(whole, list(map(str, whole)), first_block, planned.num_blocks)
+    ablation = Ablation(whole, list(map(str, whole)), first_block, planned[0].num_blocks, top)
     search.update(ablations=[*search.study.ablations, ablation])
-    together = f"Each of {words.names(ablation.left_out)} is left out in turn"
-    search.watcher.say(f"{together}, in {ablation.num_blocks} blocks.")
+    turns = f"Each of {words.names(ablation.left_out)} is left out in turn"
+    turns += f", and {words.names(list(map(str, top)))} put on top" if top else ""
+    search.watcher.say(f"{turns}, in {ablation.num_blocks} blocks.")
     return ablation
 
 
@@ -136,6 +153,9 @@ def outcome(search: Search, ablation: Ablation) -> Kept:
             needed.add(id_)
         elif (gain := fit.gain(whole.key, rest.key)) is not None:
             gains[id_], over[id_] = gain, (whole.key, rest.key)
+    for id_, more in _on_top(ablation).items():
+        if (gain := fit.gain(more.key, whole.key)) is not None:
+            gains[id_], over[id_] = gain, (more.key, whole.key)
     _without_dependants(search, ablation, fit, gains, over)
     corrected = holm([gain.p for gain in gains.values()])
     over_baseline = fit.gain(whole.key)
@@ -177,7 +197,8 @@ def _run(search: Search, ablation: Ablation) -> None:
 
 
 def _arms(search: Search, ablation: Ablation) -> list[Arm]:
-    return list(dict.fromkeys([arm(ablation.whole), *_without(search, ablation).values(), BASELINE]))
+    rests = _without(search, ablation).values()
+    return list(dict.fromkeys([arm(ablation.whole), *rests, *_on_top(ablation).values(), BASELINE]))
 
 
 def _runs_in_time(search: Search, ablation: Ablation) -> bool:
@@ -208,6 +229,10 @@ def _without(search: Search, ablation: Ablation) -> dict[str, Arm]:
     return {id_: arm(rest) for id_, rest in rests.items() if id_ in ablation.left_out}
 
 
+def _on_top(ablation: Ablation) -> dict[str, Arm]:
+    return {str(setting): arm([*ablation.whole, setting]) for setting in ablation.on_top}
+
+
 def _write_down(search: Search, ablation: Ablation) -> None:
     found = outcome(search, ablation)
     whole = arm(ablation.whole).key
@@ -224,13 +249,14 @@ def _write_down(search: Search, ablation: Ablation) -> None:
     search.estimate(estimates)
 
 
-def _hides_something(search: Search, found: Kept, kept: list[Setting]) -> bool:
+def _hides_something(search: Search, first: Ablation, found: Kept, kept: list[Setting]) -> bool:
     """The whole gains more than what stays explains."""
     if found.whole is None or found.whole.p > HELPS_P:
         return False
     # What needs another is left out with it, and so is in the other's gain already.
-    needing = {one.id for one in search.study.candidates if one.needs}
-    explained = sum(found.gains[str(one)].log for one in kept if str(one) in found.gains.keys() - needing)
+    # What runs on top of the whole is no part of it.
+    apart = {one.id for one in search.study.candidates if one.needs} | {str(one) for one in first.on_top}
+    explained = sum(found.gains[str(one)].log for one in kept if str(one) in found.gains.keys() - apart)
     return found.whole.log - explained > max(search.margin, HIDDEN_SE * found.whole.se)
 
 

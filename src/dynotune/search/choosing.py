@@ -1,17 +1,19 @@
-"""From the races to the one arm that is worth proving."""
+"""From the races to what is worth proving: what seems to help, and what may help beside it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from dynotune.schema.setting import Setting
 from dynotune.search import layout
 from dynotune.search.bench import BASELINE, Arm, arm
-from dynotune.search.fit import Fit, Gain
+from dynotune.search.fit import Fit, Gain, counts
 from dynotune.search.joining import ARMS_A_BLOCK, warms
 from dynotune.search.model import USUAL_RUNS, Model
 from dynotune.search.needs import complete, dependants, each_left_out, needed_first
-from dynotune.search.racing import added, fitted, taking_part
+from dynotune.search.racing import added, bounded, fitted, taking_part
 from dynotune.search.running import Search
 
 # A screen may let an idle one through, since ablation follows; one that is left out here is lost.
@@ -20,11 +22,59 @@ MOST_SETTINGS = 8
 MOST_RUNS = 1000
 # Runs take a little longer than the last one did.
 SLACK = 1.03
+# Of the logarithm of what a setting adds beside others that leave nothing of the step. Seen alone, or beside what saves
+# little, it may show nothing: a fused optimizer gains nothing while the step waits for batches.
+HOPE_SD = 0.15
+
+
+class Chosen(NamedTuple):
+    """What is worth proving.
+
+    Args:
+        gain: what it adds to the rest, as far as is known.
+        is_hoped: nothing shows it yet, but the others make the step shorter, and it was never beside them.
+    """
+
+    setting: Setting
+    gain: Gain
+    is_hoped: bool = False
 
 
 def whole(search: Search) -> list[Setting]:
-    """What seems to belong in, that which adds most first."""
-    return [setting for setting, _ in contributions(search)]
+    """What seems to belong in, that which adds most first; behind it, what may add something once that is in."""
+    return [one.setting for one in chosen(search)]
+
+
+def chosen(search: Search) -> list[Chosen]:
+    """What `whole` returns, with what it adds; nothing where nothing seems to help."""
+    model = fitted(search)
+    sure = contributions(search, model)
+    settings = [setting for setting, _ in sure]
+    return [*(Chosen(setting, gain) for setting, gain in sure), *(_hoped(search, model, settings) if sure else [])]
+
+
+def _hoped(search: Search, model: Model, settings: list[Setting]) -> list[Chosen]:
+    """Of each other knob, the value that may add most beside `settings` and has never been there."""
+    ids = frozenset(map(str, settings))
+    arms = {arm(joint).key: frozenset(map(str, joint)) for joint in search.study.joint or []}
+    met = [arms[trial.arm] for trial in search.trials("join") if counts(trial) and trial.arm in arms]
+    left = math.exp(-max(0.0, model.gain(ids).log))
+    found: dict[str, Chosen] = {}
+    for one in taking_part(search):
+        knob = one.setting.knob
+        was_there = any(str(settings[0]) in ran and one.id in ran for ran in met)
+        if was_there or one.needs or knob in {setting.knob for setting in settings}:
+            continue
+        gain = bounded(one, model.gain(ids | {one.id}, ids))
+        gain = gain._replace(se=math.hypot(gain.se, HOPE_SD * (1 - left)))
+        if knob not in found or gain.log > found[knob].gain.log:
+            found[knob] = Chosen(one.setting, gain, is_hoped=True)
+    return sorted(found.values(), key=lambda each: -each.gain.log)
+
+
+def on_top(search: Search, among: Sequence[Chosen]) -> list[Setting]:
+    """Those that are tried on top of the rest: within it, each of its arms would ask for a pilot."""
+    return [one.setting for one in among if one.is_hoped and warms(search, arm([one.setting]))]
 
 
 def contributions(search: Search, model: Model | None = None) -> list[tuple[Setting, Gain]]:
@@ -32,17 +82,17 @@ def contributions(search: Search, model: Model | None = None) -> list[tuple[Sett
     model = model or fitted(search)
     if not model.num_runs:
         return []
-    chosen = {one.id: one.setting for one in model.best(taking_part(search), model.mean)}
-    while chosen:
-        gains = {id_: _adds(search, model, id_, chosen) for id_ in chosen}
+    best = {one.id: one.setting for one in model.best(taking_part(search), model.mean)}
+    while best:
+        gains = {id_: _adds(search, model, id_, best) for id_ in best}
         weakest = min(gains, key=lambda id_: gains[id_].log / max(gains[id_].se, 1e-9))
         enters = gains[weakest].log > search.margin / 2 and gains[weakest].p < ENTER_P
-        if enters and len(chosen) <= MOST_SETTINGS:
-            by_gain = sorted(chosen, key=lambda id_: -gains[id_].log)
-            adds = {chosen[id_]: gains[id_] for id_ in by_gain}
+        if enters and len(best) <= MOST_SETTINGS:
+            by_gain = sorted(best, key=lambda id_: -gains[id_].log)
+            adds = {best[id_]: gains[id_] for id_ in by_gain}
             return [(one, adds[one]) for one in needed_first(list(adds), search.study.candidates)]
-        del chosen[weakest]
-        chosen = {str(one): one for one in complete(list(chosen.values()), search.study.candidates)}
+        del best[weakest]
+        best = {str(one): one for one in complete(list(best.values()), search.study.candidates)}
     return []
 
 
@@ -79,14 +129,20 @@ def runs_left(search: Search, whole: Arm) -> int:
     return int(search.bench.left_s() / (SLACK * run_s)) if run_s > 0 else MOST_RUNS
 
 
-def rounds_of(search: Search, settings: list[Setting]) -> list[layout.Round]:
-    """What an ablation of the first of these settings takes, one of the first two, and so on."""
-    return [_round_of(search, settings[:num]) for num in range(1, len(settings) + 1)]
+def rounds_of(search: Search, settings: list[Setting], top: Sequence[Setting] = ()) -> list[layout.Round]:
+    """What an ablation of the first of these settings takes, one of the first two, and so on.
+
+    Args:
+        top: those of them that run on top of the others.
+    """
+    return [_round_of(search, settings[:num], top) for num in range(1, len(settings) + 1)]
 
 
-def _round_of(search: Search, settings: list[Setting]) -> layout.Round:
-    rests = each_left_out(settings, search.study.candidates).values()
-    arms = dict.fromkeys([arm(settings), *map(arm, rests), BASELINE])
+def _round_of(search: Search, settings: list[Setting], top: Sequence[Setting]) -> layout.Round:
+    inside = [setting for setting in settings if setting not in top]
+    rests = each_left_out(inside, search.study.candidates).values()
+    more = [arm([*inside, setting]) for setting in settings if setting in top]
+    arms = dict.fromkeys([arm(inside), *map(arm, rests), *more, BASELINE])
     return layout.Round(len(arms), sum(warms(search, one) and not search.piloted(one.key) for one in arms))
 
 

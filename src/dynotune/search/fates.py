@@ -91,7 +91,8 @@ def verdict(study: Study, spread: float | None) -> str:
         return "Nothing was tried: the time was too short."
     if study.winner:
         why = _disturbed(study) or _wrong(study, study.winner) or f"{LATE[0].lower()}{LATE[1:]}"
-        return f"Nothing is proved: {words.names([str(one) for one in study.winner])} looked best, but {why}."
+        verb = "was" if len(study.winner) == 1 else "were"
+        return f"Nothing is proved: {words.names([str(one) for one in study.winner])} {verb} to be proved, but {why}."
     kinds = [study.fates[one.id].kind for one in study.candidates]
     if all(kind in ("failed", "out-of-memory", "rejected", "wrong-results") for kind in kinds):
         return f"Nothing is proved: {_none_of(study, 'could be measured', 'could not be measured')}."

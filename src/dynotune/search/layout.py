@@ -106,10 +106,12 @@ def _promise(adds: Sequence[Gain], sd: float, layout: Layout, df: int, seen_df: 
         se = sd * math.sqrt(2 / layout.num_blocks)
         critical = _t(ERROR / layout.num_settings, df)
         stay = [_passes(gain.log, critical * se, math.hypot(se, gain.se)) for gain in adds]
+        kept = math.fsum(_kept(gain, critical * se, se) for gain in adds)
+    else:
+        kept = math.fsum(gain.log for gain in adds)
     logs = [gain.log for gain in adds]
     unsure = math.sqrt(math.fsum(gain.se**2 for gain in adds))
     if layout.num_pairs:
-        kept = math.fsum(log * passes for log, passes in zip(logs, stay, strict=True))
         critical, se = _confirm_t(layout.num_pairs, seen_df), sd * math.sqrt(2 / layout.num_pairs)
     else:
         kept = of_arms_that_ran(logs, stay)
@@ -144,6 +146,17 @@ def _t(error: float, df: int) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(df, 1 - error))
+
+
+def _kept(gain: Gain, threshold: float, se: float) -> float:
+    """Expected gain of a setting that stays if what is seen of it, with that standard error, passes the threshold.
+
+    The more uncertain the gain, the more of it: what turns out to be small goes.
+    """
+    sd = max(math.hypot(se, gain.se), 1e-9)
+    z = (threshold - gain.log) / sd
+    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return gain.log * 0.5 * math.erfc(z / math.sqrt(2)) + gain.se**2 / sd * density
 
 
 def _passes(gain: float, threshold: float, sd: float) -> float:

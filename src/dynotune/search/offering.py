@@ -53,10 +53,10 @@ def beyond(run: Request, study: Study, asked: Asked, observation: Observation, d
 
 
 def decided(study: Study) -> list[str]:
-    """Ids of settings that ablations left out in turn, or that do not run; before this study, too."""
+    """Ids of settings that ablations left out in turn or put on top, or that do not run; before this study, too."""
     earlier = study.began_from.decided if study.began_from is not None else []
     ended = [id_ for id_, fate in study.fates.items() if fate.kind in _ENDED]
-    ablated = [id_ for ablation in study.ablations for id_ in ablation.left_out]
+    ablated = [id_ for ablation in study.ablations for id_ in [*ablation.left_out, *map(str, ablation.on_top)]]
     return list(dict.fromkeys([*earlier, *ended, *ablated]))
 
 

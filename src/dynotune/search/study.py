@@ -15,7 +15,7 @@ from dynotune.search import words
 from dynotune.search.ablation import ablate, provable
 from dynotune.search.bench import BASELINE, Bench, arm
 from dynotune.search.budget import LEAST_PAIRS, Afforded, afforded, bound_log, to_try, worth_trying
-from dynotune.search.choosing import more_pays, whole
+from dynotune.search.choosing import chosen, more_pays, whole
 from dynotune.search.confirm import confirm
 from dynotune.search.fates import conclude
 from dynotune.search.joining import join
@@ -80,7 +80,7 @@ def _go(work: Search) -> None:
         settings = _right(work, _winner(work, reserve_s, plan.num_checks))
         work.update(winner=settings)
         if settings:
-            work.watcher.say(f"Best so far: {words.names([str(setting) for setting in settings])}.")
+            work.watcher.say(_best_so_far(work, settings))
     if not settings:
         return
     if work.study.confirmed is None:
@@ -90,6 +90,14 @@ def _go(work: Search) -> None:
     else:
         left = work.study.confirmed.settings
     confirm(work, left)
+
+
+def _best_so_far(work: Search, settings: list[Setting]) -> str:
+    hoped = [str(one.setting) for one in chosen(work) if one.is_hoped and one.setting in settings]
+    best = [id_ for id_ in map(str, settings) if id_ not in hoped]
+    beside = f" Beside them, {words.names(hoped)} may do what they do not alone." if len(hoped) > 1 else ""
+    beside = f" Beside them, {hoped[0]} may do what it does not alone." if len(hoped) == 1 else beside
+    return f"Best so far: {words.names(best)}.{beside}"
 
 
 def _right(work: Search, settings: list[Setting]) -> list[Setting]:

@@ -104,8 +104,8 @@ HIDDEN = Table({"workers=8": 0.9}, BESIDE_WORKERS)
 def hides_something(*, seed: int = 0, **bench) -> tuple[Study, SimulatedBench]:
     """Time for a race and one proof, in which nothing but the workers shows anything alone."""
     hidden = [candidate(id_, warms=id_ == "compile=1") for id_ in ("workers=8", "fused=1", "compile=1")]
-    study = study_of([*hidden, *IDLE[:1]], budget_s=320.0, seed=seed)
-    return run(study, bench.pop("table", HIDDEN), budget_s=320.0, noise=SOME_NOISE, **bench)[:2]
+    study = study_of([*hidden, *IDLE[:1]], budget_s=270.0, seed=seed)
+    return run(study, bench.pop("table", HIDDEN), budget_s=270.0, noise=SOME_NOISE, **bench)[:2]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -45,9 +45,9 @@ def whole(search: Search) -> list[Setting]:
     return [one.setting for one in chosen(search)]
 
 
-def chosen(search: Search) -> list[Chosen]:
+def chosen(search: Search, model: Model | None = None) -> list[Chosen]:
     """What `whole` returns, with what it adds; nothing where nothing seems to help."""
-    model = fitted(search)
+    model = model or fitted(search)
     sure = contributions(search, model)
     settings = [setting for setting, _ in sure]
     return [*(Chosen(setting, gain) for setting, gain in sure), *(_hoped(search, model, settings) if sure else [])]
@@ -101,13 +101,14 @@ def more_pays(search: Search, model: Model, num_blocks: int) -> bool:
 
     One more block is taken to settle the share 1/(blocks so far + 1) of what perfect knowledge would gain.
     """
-    found = contributions(search, model)
-    settings = [setting for setting, _ in found]
+    among = chosen(search, model)
+    settings = [one.setting for one in among]
     candidates = taking_part(search)
     best = [one for one in candidates if one.setting in settings]
     unknown = math.fsum(_worth_knowing(added(model, one, best)) for one in candidates)
-    adds = [gain for _, gain in found]
-    num_runs, rounds, seen_df = runs_left(search, arm(settings)), rounds_of(search, settings), pairs_df(search)
+    adds = [one.gain for one in among]
+    num_runs, rounds = runs_left(search, arm(settings)), rounds_of(search, settings, on_top(search, among))
+    seen_df = pairs_df(search)
     now, later = (layout.best(adds, model.sd, num, rounds, seen_df) for num in (num_runs, num_runs - ARMS_A_BLOCK - 2))
     lost = (now[0] if now is not None else 0.0) - (later[0] if later is not None else 0.0)
     return unknown / (num_blocks + 1) > lost

@@ -20,11 +20,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from dynotune.measure.schedule import MIN_PAIRS
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Ablation
 from dynotune.search import layout, words
 from dynotune.search.bench import BASELINE, Arm, arm
-from dynotune.search.choosing import ENTER_P, chosen, on_top, pairs_df, rounds_of, runs_left
+from dynotune.search.budget import LEAST_PAIRS
+from dynotune.search.choosing import ENTER_P, MOST_RUNS, chosen, on_top, pairs_df, rounds_of, runs_left
 from dynotune.search.fit import Fit, Gain, counts, holm
 from dynotune.search.joining import warms
 from dynotune.search.needs import complete, dependants, each_left_out
@@ -34,8 +36,8 @@ from dynotune.search.running import OutOfTime, Search, estimate_of
 # The whole surely helps, and more by this many standard errors than what stays explains.
 HELPS_P = 0.1
 HIDDEN_SE = 1.3
-# Of a second round: fewer are not worth beginning.
-LEAST_BLOCKS = 4
+# Of a second round: what hid in the first may gain many times what runs differ by.
+LEAST_BLOCKS = 2
 
 
 class Kept(NamedTuple):
@@ -61,7 +63,7 @@ class Kept(NamedTuple):
         return not self.given_up and (id_ in self.needed or self.ps.get(id_, 1.0) <= layout.ERROR)
 
 
-def ablate(search: Search, settings: list[Setting], reserve_s: float) -> list[Setting]:
+def ablate(search: Search, settings: list[Setting]) -> list[Setting]:
     """What of `settings`, the strongest first, is worth confirming. One setting alone is: its proof is to come.
 
     Where the time ends inside a round, its whole blocks stand: how many they are says nothing of what they say. Where
@@ -89,7 +91,7 @@ def ablate(search: Search, settings: list[Setting], reserve_s: float) -> list[Se
     if kept and (len(dropped) < 2 or not _hides_something(search, first, found, kept)):
         return kept
     try:
-        return _one_more(search, first, kept, dropped, reserve_s)
+        return _one_more(search, first, kept, dropped)
     except OutOfTime:
         return kept
 
@@ -260,9 +262,7 @@ def _hides_something(search: Search, first: Ablation, found: Kept, kept: list[Se
     return found.whole.log - explained > max(search.margin, HIDDEN_SE * found.whole.se)
 
 
-def _one_more(
-    search: Search, first: Ablation, kept: list[Setting], dropped: list[Setting], reserve_s: float
-) -> list[Setting]:
+def _one_more(search: Search, first: Ablation, kept: list[Setting], dropped: list[Setting]) -> list[Setting]:
     """Beside what stays, the strongest of those dropped; where nothing stays, its confirmation is its proof."""
     model = fitted(search)
     by_id = {one.id: one for one in search.study.candidates}
@@ -275,12 +275,21 @@ def _one_more(
         return [strongest] if gains[strongest].p < ENTER_P else []
     second = search.study.ablations[-1]
     if _leaves_out_all(second):
-        run_s = search.bench.run_s(arm(kept))
-        affordable = int((search.bench.left_s() - reserve_s - 2 * run_s) / (3 * run_s)) if run_s > 0 else LEAST_BLOCKS
-        if affordable < LEAST_BLOCKS:
+        num_blocks = min(_affordable_blocks(search, arm(kept)), first.num_blocks + 2)
+        if not num_blocks:
             return kept
-        num_blocks = min(affordable, first.num_blocks + 2)
         second = Ablation([*kept, strongest], [str(strongest)], first.first_block + first.num_blocks, num_blocks)
         search.update(ablations=[*search.study.ablations, second])
     _run(search, second)
     return list(second.whole) if outcome(search, second).stays(second.left_out[0]) else kept
+
+
+def _affordable_blocks(search: Search, kept: Arm) -> int:
+    """Of a second round, with its pilots, that leave the usual pairs, or the fewest that the runs before them allow."""
+    run_s = search.bench.run_s(kept)
+    num_runs = int(search.bench.left_s() / run_s) - 2 if run_s > 0 else MOST_RUNS
+    for num_pairs in (LEAST_PAIRS, MIN_PAIRS):
+        num_blocks = (num_runs - 2 * num_pairs) // 3
+        if num_blocks >= LEAST_BLOCKS:
+            return num_blocks
+    return 0

@@ -84,7 +84,7 @@ def _go(work: Search) -> None:
     if not settings:
         return
     if work.study.confirmed is None:
-        left = ablate(work, settings, 2 * _plan(work).num_pairs * work.bench.run_s(BASELINE))
+        left = ablate(work, settings)
         if not left:
             return
     else:

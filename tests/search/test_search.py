@@ -97,6 +97,26 @@ def test_of_two_settings_that_do_the_same_one_stays(group: str) -> None:
     assert len(recipe(study) & {"one=1", "other=1"}) == 1
 
 
+def twins(budget_s: float, seed: int) -> Study:
+    """Two that do the same, a third that gains less than either."""
+    candidates = [candidate(id_, warms=False) for id_ in ("one=1", "other=1", "third=1")]
+    table = Table({"one=1": 0.5, "other=1": 0.5, "third=1": 0.3}, {frozenset({"one=1", "other=1"}): -0.5})
+    return tuned(table, [*candidates, *IDLE[:2]], budget_s=budget_s, noise=Noise(sd=0.02, stalls=0.0), seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_two_that_do_the_same_one_stays_where_the_time_holds_a_short_second_round_only(seed: int) -> None:
+    study = twins(500.0, seed)
+    assert [round_.num_blocks for round_ in study.ablations][1:] in ([2], [3])
+    assert recipe(study) in ({"one=1", "third=1"}, {"other=1", "third=1"})
+
+
+@pytest.mark.parametrize("seed", range(1, 3))
+def test_where_the_time_holds_no_second_round_what_gains_more_alone_is_proved_alone(seed: int) -> None:
+    study = twins(350.0, seed)
+    assert len(study.ablations) == 1 and recipe(study) in ({"one=1"}, {"other=1"})
+
+
 BESIDE_WORKERS = {frozenset({"workers=8", "fused=1"}): 0.15, frozenset({"workers=8", "compile=1"}): 0.2}
 HIDDEN = Table({"workers=8": 0.9}, BESIDE_WORKERS)
 

@@ -16,6 +16,7 @@ alone that cannot: where what needed it goes, it must also be worth its place wi
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -91,7 +92,7 @@ def ablate(search: Search, settings: list[Setting]) -> list[Setting]:
     if kept and (len(dropped) < 2 or not _hides_something(search, first, found, kept)):
         return kept
     try:
-        return _one_more(search, first, kept, dropped)
+        return _one_more(search, first, found, kept, dropped)
     except OutOfTime:
         return kept
 
@@ -255,15 +256,26 @@ def _hides_something(search: Search, first: Ablation, found: Kept, kept: list[Se
     """The whole gains more than what stays explains."""
     if found.whole is None or found.whole.p > HELPS_P:
         return False
-    # What needs another is left out with it, and so is in the other's gain already.
-    # What runs on top of the whole is no part of it.
-    apart = {one.id for one in search.study.candidates if one.needs} | {str(one) for one in first.on_top}
-    explained = sum(found.gains[str(one)].log for one in kept if str(one) in found.gains.keys() - apart)
+    explained = _explained(search, first, found, kept)
     return found.whole.log - explained > max(search.margin, HIDDEN_SE * found.whole.se)
 
 
-def _one_more(search: Search, first: Ablation, kept: list[Setting], dropped: list[Setting]) -> list[Setting]:
-    """Beside what stays, the strongest of those dropped; where nothing stays, its confirmation is its proof."""
+def _explained(search: Search, first: Ablation, found: Kept, kept: list[Setting]) -> float:
+    """What those that stay add to the whole, together."""
+    # What needs another is left out with it, and so is in the other's gain already.
+    needing = {one.id for one in search.study.candidates if one.needs}
+    # What runs on top of the whole is no part of it.
+    apart = needing | {str(one) for one in first.on_top}
+    return math.fsum(found.gains[str(one)].log for one in kept if str(one) in found.gains.keys() - apart)
+
+
+def _one_more(
+    search: Search, first: Ablation, found: Kept, kept: list[Setting], dropped: list[Setting]
+) -> list[Setting]:
+    """Beside what stays, the strongest of those dropped.
+
+    Where nothing stays, or there is no time for that and less stays than it gains alone, its confirmation is its proof.
+    """
     model = fitted(search)
     by_id = {one.id: one for one in search.study.candidates}
     beside = [setting for setting in dropped if setting in complete([*kept, setting], search.study.candidates)]
@@ -277,7 +289,8 @@ def _one_more(search: Search, first: Ablation, kept: list[Setting], dropped: lis
     if _leaves_out_all(second):
         num_blocks = min(_affordable_blocks(search, arm(kept)), first.num_blocks + 2)
         if not num_blocks:
-            return kept
+            alone = gains[strongest]
+            return [strongest] if alone.p < ENTER_P and alone.log > _explained(search, first, found, kept) else kept
         second = Ablation([*kept, strongest], [str(strongest)], first.first_block + first.num_blocks, num_blocks)
         search.update(ablations=[*search.study.ablations, second])
     _run(search, second)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
-from dynotune.schema.study import Ablation, Estimate, Study, Trial
+from dynotune.schema.study import Ablation, Ended, Estimate, Study, Trial
 from dynotune.search.bench import Arm, arm
 from dynotune.search.budget import ToTry, afforded
 from dynotune.search.study import search
@@ -148,7 +148,34 @@ def test_what_fails_on_top_of_the_others_is_said_and_they_stay() -> None:
     table = HIDDEN._replace(ends={frozenset({"workers=8", "compile=1"}): "out-of-memory"})
     study, _ = hides_something(table=table)
     assert recipe(study) == {"workers=8", "fused=1"}
-    assert any("compile=1 fails" in text for text in study.warnings)
+    fate = study.fates["compile=1"]
+    assert fate.kind == "out-of-memory" and fate.reason.startswith("On top of fused=1")
+
+
+def test_what_is_hoped_for_and_makes_results_wrong_costs_the_others_no_proof() -> None:
+    wrong: dict[frozenset[str], Ended] = {frozenset({"fused=1"}): "wrong-results"}
+    study, _ = hides_something(table=HIDDEN._replace(ends=wrong), check_s=10.0)
+    assert recipe(study) == {"workers=8"}
+    assert any("give wrong results together: workers=8 do not" in text for text in study.warnings)
+
+
+def test_of_one_setting_and_what_runs_on_top_of_it_the_corrected_p_is_told() -> None:
+    table = Table({"workers=8": 0.9}, {frozenset({"workers=8", "compile=1"}): 0.2})
+    study = tuned(table, [candidate("workers=8", warms=False), candidate("compile=1", warms=True)], budget_s=230.0)
+    assert recipe(study) == {"workers=8", "compile=1"} and len(study.ablations[0].whole) == 1
+    told = [one for one in study.estimates if one.phase == "ablate" and one.arm == "workers=8" and not one.against]
+    assert [one.corrected_over for one in told] == [2]
+
+
+@pytest.mark.parametrize("budget_s", [160.0, 180.0, 200.0])
+def test_a_second_round_leaves_fresh_pairs_of_a_command_that_takes_longer_without_what_stays(budget_s: float) -> None:
+    table = Table({"a=1": 1.0, "one=1": 0.25, "other=1": 0.25}, {frozenset({"one=1", "other=1"}): -0.25})
+    table = table._replace(start_s=1.0, window_s=9.0)
+    candidates = [candidate(id_, warms=False) for id_ in ("a=1", "one=1", "other=1")]
+    for seed in range(8):
+        study = tuned(table, candidates, budget_s=budget_s, noise=Noise(sd=0.02, stalls=0.0), seed=seed)
+        assert "a=1" in recipe(study), (seed, study.verdict)
+        assert len(study.ablations) < 2 or study.confirming == "confirm", seed
 
 
 def test_what_was_beside_the_best_and_showed_nothing_is_not_hoped_for() -> None:

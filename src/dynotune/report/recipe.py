@@ -27,7 +27,7 @@ LABELS = {
     "num_cores": "usable cores",
 }
 HOW = {
-    "ablation": ("ablated", "all settings against all but this one"),
+    "ablation": ("ablated", "with it against without it, beside the settings tried with it"),
     "confirmation": ("confirmed", "all settings together against none"),
 }
 EFFECT_STYLES = {"exact": "green", "sampling": "green", "numerics": "yellow", "semantics": "red", "system": "red"}

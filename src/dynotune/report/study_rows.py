@@ -276,7 +276,8 @@ def _worth(study: Study, candidate: Candidate) -> Estimate | None:
 def _is_of(estimate: Estimate, study: Study, candidate: Candidate) -> bool:
     """Whether its arms differ by the candidate and what needs that."""
     rest = without(estimate.arm, candidate.id, study.candidates)
-    return rest == estimate.against and (bool(rest) or estimate.arm != candidate.id)
+    is_whole_of_one = not rest and estimate.arm == candidate.id and estimate.corrected_over == 1
+    return rest == estimate.against and not is_whole_of_one
 
 
 def _joint(together: list[str], estimate: Estimate, parts: Sequence[Estimate | None]) -> Joint:

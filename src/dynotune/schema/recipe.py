@@ -65,7 +65,8 @@ class Proof(msgspec.Struct, frozen=True):
     Args:
         speedup: what it was compared with over it: above 1, the setting helps.
         num_pairs: of runs, one of each; a block of an ablation holds one such pair.
-        by: "ablation": all settings against all but this one; "confirmation": all settings against none.
+        by: "ablation": with it against without it, beside the settings tried with it, which need not all be in the
+            recipe; "confirmation": all settings against none.
         value: that was proved; None in files that do not say it.
         left_out_too: knobs that were left out with it, since they mean nothing without it.
     """
@@ -275,7 +276,7 @@ def _comment(recipe: Recipe, knob: str) -> list[str]:
     # From a file that anyone may have edited.
     too = " and ".join(knob if knob.isprintable() else repr(knob) for knob in ["it", *found.left_out_too])
     against = {
-        "ablation": f"compared with all the other settings without {too}",
+        "ablation": f"with {too} against without, beside the settings tried with it",
         "confirmation": "all settings together, compared with none",
     }[found.by]
     gain = _gain(recipe.recipe.objective, found.speedup, found.ci)

@@ -1,7 +1,7 @@
 """What does each setting add? Blocks of the whole, the whole without each setting, and the baseline.
 
 Where it is only hoped that a setting helps beside the others, and each arm with it would ask for a pilot, it runs on
-top of the whole instead: in one arm. Of several of these at most one stays, since none ran beside another.
+top of the whole instead: in one arm.
 
 How many blocks is fixed before the first; only giving up early is allowed, which cannot make a false proof. A setting
 stays if the whole without it is worse, one-sided, after Holm's correction over the settings.
@@ -27,12 +27,12 @@ from dynotune.schema.study import Ablation
 from dynotune.search import layout, words
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.budget import LEAST_PAIRS
-from dynotune.search.choosing import ENTER_P, MOST_RUNS, chosen, on_top, pairs_df, rounds_of, runs_left
+from dynotune.search.choosing import ENTER_P, SLACK, chosen, on_top, pairs_df, rounds_of, runs_left
 from dynotune.search.fit import Fit, Gain, counts, holm
 from dynotune.search.joining import warms
 from dynotune.search.needs import complete, dependants, each_left_out
 from dynotune.search.racing import by_itself, fitted
-from dynotune.search.running import OutOfTime, Search, estimate_of
+from dynotune.search.running import OutOfTime, Search, estimate_of, fate_of_failure
 
 # The whole surely helps, and more by this many standard errors than what stays explains.
 HELPS_P = 0.1
@@ -79,7 +79,7 @@ def ablate(search: Search, settings: list[Setting]) -> list[Setting]:
         failed = search.failure(arm(first.whole).key)
         if failed is None:
             break
-        settings = complete(first.whole[:-1], search.study.candidates)
+        settings = complete([*first.whole[:-1], *first.on_top], search.study.candidates)
         search.warn(
             f"{arm(first.whole).key} fail together ({failed.detail or failed.ended}): tried without the weakest."
         )
@@ -100,11 +100,10 @@ def ablate(search: Search, settings: list[Setting]) -> list[Setting]:
 def _kept(search: Search, first: Ablation, found: Kept) -> list[Setting]:
     for id_, one in _on_top(first).items():
         if failed := search.failure(one.key):
-            search.warn(f"On top of {arm(first.whole).key}, {id_} fails: {failed.detail or failed.ended}.")
-    more = [setting for setting in first.on_top if found.stays(str(setting))]
-    best = sorted(more, key=lambda setting: -found.gains[str(setting)].log)[:1]
-    stay = [setting for setting in first.whole if found.stays(str(setting))]
-    return complete([*stay, *best], search.study.candidates)
+            fate = fate_of_failure(failed)
+            search.settle({id_: replace(fate, reason=f"On top of {arm(first.whole).key}: {fate.reason}")})
+    stay = [setting for setting in [*first.whole, *first.on_top] if found.stays(str(setting))]
+    return complete(stay, search.study.candidates)
 
 
 def _leaves_out_all(ablation: Ablation) -> bool:
@@ -137,7 +136,8 @@ def _begin(search: Search, settings: list[Setting]) -> Ablation | None:
     first_block = 1 + max([0, *(trial.block for trial in search.trials("ablate"))])
     ablation = Ablation(whole, list(map(str, whole)), first_block, planned[0].num_blocks, top)
     search.update(ablations=[*search.study.ablations, ablation])
-    turns = f"Each of {words.names(ablation.left_out)} is left out in turn"
+    several = "Each of " if len(whole) > 1 else ""
+    turns = f"{several}{words.names(ablation.left_out)} is left out{' in turn' if several else ''}"
     turns += f", and {words.names(list(map(str, top)))} put on top" if top else ""
     search.watcher.say(f"{turns}, in {ablation.num_blocks} blocks.")
     return ablation
@@ -247,7 +247,8 @@ def _write_down(search: Search, ablation: Ablation) -> None:
         )
         for id_, gain in found.gains.items()
     ]
-    if found.whole is not None:
+    # Of a whole of one setting that is what leaving it out says, corrected.
+    if found.whole is not None and (whole, "") not in found.over.values():
         estimates.append(estimate_of(whole, "", "ablate", found.whole))
     search.estimate(estimates)
 
@@ -299,10 +300,10 @@ def _one_more(
 
 def _affordable_blocks(search: Search, kept: Arm) -> int:
     """Of a second round, with its pilots, that leave the usual pairs, or the fewest that the runs before them allow."""
-    run_s = search.bench.run_s(kept)
-    num_runs = int(search.bench.left_s() / run_s) - 2 if run_s > 0 else MOST_RUNS
+    kept_s, baseline_s = search.bench.run_s(kept), search.bench.run_s(BASELINE)
     for num_pairs in (LEAST_PAIRS, MIN_PAIRS):
-        num_blocks = (num_runs - 2 * num_pairs) // 3
+        left_s = search.bench.left_s() / SLACK - num_pairs * (kept_s + baseline_s) - 2 * kept_s
+        num_blocks = int(left_s / (2 * kept_s + baseline_s)) if kept_s + baseline_s > 0 else LEAST_BLOCKS
         if num_blocks >= LEAST_BLOCKS:
             return num_blocks
     return 0

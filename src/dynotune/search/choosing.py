@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dynotune.schema.setting import Setting
+from dynotune.schema.study import Candidate
 from dynotune.search import layout
 from dynotune.search.bench import BASELINE, Arm, arm
+from dynotune.search.budget import bound_log
 from dynotune.search.fit import Fit, Gain, counts
 from dynotune.search.joining import ARMS_A_BLOCK, warms
 from dynotune.search.model import USUAL_RUNS, Model
@@ -66,10 +68,20 @@ def _hoped(search: Search, model: Model, settings: list[Setting]) -> list[Chosen
         if was_there or one.needs or knob in {setting.knob for setting in settings}:
             continue
         gain = bounded(one, model.gain(ids | {one.id}, ids))
-        gain = gain._replace(se=math.hypot(gain.se, HOPE_SD * (1 - left)))
+        hope = min(HOPE_SD * (1 - left), _bound_beside(one, left))
+        gain = gain._replace(se=math.hypot(gain.se, hope))
         if knob not in found or gain.log > found[knob].gain.log:
             found[knob] = Chosen(one.setting, gain, is_hoped=True)
-    return sorted(found.values(), key=lambda each: -each.gain.log)
+    order = sorted(found.values(), key=lambda each: -each.gain.log)
+    # Each would run on top of the others without the rest of these; what they are worth together, no arm would show.
+    warm = [each for each in order if warms(search, arm([each.setting]))]
+    return [each for each in order if each not in warm[1:]]
+
+
+def _bound_beside(one: Candidate, left: float) -> float:
+    """What it can gain at most where so much of the step is left; as the logarithm of a ratio."""
+    share = -math.expm1(-bound_log(one)) / left
+    return -math.log1p(-share) if share < 1 else math.inf
 
 
 def on_top(search: Search, among: Sequence[Chosen]) -> list[Setting]:

@@ -95,9 +95,9 @@ def _go(work: Search) -> None:
 def _best_so_far(work: Search, settings: list[Setting]) -> str:
     hoped = [str(one.setting) for one in chosen(work) if one.is_hoped and one.setting in settings]
     best = [id_ for id_ in map(str, settings) if id_ not in hoped]
-    beside = f" Beside them, {words.names(hoped)} may do what they do not alone." if len(hoped) > 1 else ""
-    beside = f" Beside them, {hoped[0]} may do what it does not alone." if len(hoped) == 1 else beside
-    return f"Best so far: {words.names(best)}.{beside}"
+    more = "they do" if len(hoped) > 1 else "it does"
+    beside = f" Beside {'them' if len(best) > 1 else 'it'}, {words.names(hoped)} may do what {more} not alone."
+    return f"Best so far: {words.names(best)}.{beside if hoped else ''}"
 
 
 def _right(work: Search, settings: list[Setting]) -> list[Setting]:
@@ -107,6 +107,11 @@ def _right(work: Search, settings: list[Setting]) -> list[Setting]:
         # What fails otherwise, ablation takes apart.
         if failed is None or failed.ended != "wrong-results":
             break
+        sure = [one.setting for one in chosen(work) if not one.is_hoped and one.setting in those]
+        # To find out which of those hoped for it is costs more than they promise.
+        if sure and len(sure) < len(those) and work.check(arm(sure)) is None:
+            work.warn(f"{arm(those).key} give wrong results together: {words.names(list(map(str, sure)))} do not.")
+            return complete(sure, work.study.candidates)
         right: list[Setting] = []
         for setting in those:
             if work.check(arm([setting])) is None and work.check(arm([*right, setting])) is None:

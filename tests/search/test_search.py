@@ -152,6 +152,20 @@ def test_what_fails_on_top_of_the_others_is_said_and_they_stay() -> None:
     assert fate.kind == "out-of-memory" and fate.reason.startswith("On top of fused=1")
 
 
+def test_where_the_whole_fails_what_was_to_run_on_top_of_it_has_its_turn_on_top_of_the_rest() -> None:
+    table = HIDDEN._replace(ends={frozenset({"workers=8", "fused=1"}): "failed"})
+    candidates = [candidate(id_, warms=id_ == "compile=1") for id_ in ("workers=8", "fused=1", "compile=1")]
+    study = tuned(table, candidates, budget_s=260.0)
+    assert [list(map(str, one.on_top)) for one in study.ablations] == [["compile=1"], ["compile=1"]]
+    assert recipe(study) == {"workers=8", "compile=1"}
+
+
+def test_what_can_gain_next_to_nothing_beside_the_others_either_is_not_hoped_for() -> None:
+    bounded = [replace(candidate(id_, warms=False), bound=0.011) for id_ in ("fused=1", "pin=1")]
+    study = tuned(Table({"workers=8": 0.3}), [candidate("workers=8", warms=False), *bounded], budget_s=200.0)
+    assert recipe(study) == {"workers=8"} and study.ablations == []
+
+
 def test_what_is_hoped_for_and_makes_results_wrong_costs_the_others_no_proof() -> None:
     wrong: dict[frozenset[str], Ended] = {frozenset({"fused=1"}): "wrong-results"}
     study, _ = hides_something(table=HIDDEN._replace(ends=wrong), check_s=10.0)

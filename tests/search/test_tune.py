@@ -310,9 +310,9 @@ def test_what_the_diagnosis_with_the_recipe_names_besides_is_to_be_tried_then(wo
 
 
 def test_what_is_decided_stays_so_in_all_that_follows(world, then, tmp_path):
-    fused = Setting("optimizer.fused", True)
-    then.findings = [finding(BF16, HIGH, fused)]
-    ablations = [Ablation([FOUR, fused], [str(FOUR), str(fused)], 1, 2)]
+    fused, threads = Setting("optimizer.fused", True), Setting("host.num_threads", 2)
+    then.findings = [finding(BF16, HIGH, fused, threads)]
+    ablations = [Ablation([FOUR, fused], [str(FOUR), str(fused)], 1, 2, on_top=[threads])]
     fates = {str(HIGH): Fate("failed", "It failed.")}
     world.search = lambda study, save: replace(proves(study, save), ablations=ablations, fates=fates)
     folder, study = begin(tmp_path, 2000.0, allow=["numerics"])

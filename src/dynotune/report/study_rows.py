@@ -276,6 +276,7 @@ def _worth(study: Study, candidate: Candidate) -> Estimate | None:
 def _is_of(estimate: Estimate, study: Study, candidate: Candidate) -> bool:
     """Whether its arms differ by the candidate and what needs that."""
     rest = without(estimate.arm, candidate.id, study.candidates)
+    # Against the baseline as a whole, not as what ablation left out: then its p is corrected over several.
     is_whole_of_one = not rest and estimate.arm == candidate.id and estimate.corrected_over == 1
     return rest == estimate.against and not is_whole_of_one
 

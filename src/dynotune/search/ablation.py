@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from dynotune.measure.schedule import MIN_PAIRS
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Ablation
+from dynotune.schema.study import Ablation, Fate
 from dynotune.search import layout, words
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.budget import LEAST_PAIRS
@@ -87,7 +87,9 @@ def ablate(search: Search, settings: list[Setting]) -> list[Setting]:
     if first is None:
         return settings[:1]
     found = outcome(search, first)
-    kept = _kept(search, first, found)
+    search.settle(_failed_on_top(search, first))
+    stay = [setting for setting in [*first.whole, *first.on_top] if found.stays(str(setting))]
+    kept = complete(stay, search.study.candidates)
     dropped = [setting for setting in first.whole if setting not in kept]
     if kept and (len(dropped) < 2 or not _hides_something(search, first, found, kept)):
         return kept
@@ -97,13 +99,12 @@ def ablate(search: Search, settings: list[Setting]) -> list[Setting]:
         return kept
 
 
-def _kept(search: Search, first: Ablation, found: Kept) -> list[Setting]:
-    for id_, one in _on_top(first).items():
-        if failed := search.failure(one.key):
-            fate = fate_of_failure(failed)
-            search.settle({id_: replace(fate, reason=f"On top of {arm(first.whole).key}: {fate.reason}")})
-    stay = [setting for setting in [*first.whole, *first.on_top] if found.stays(str(setting))]
-    return complete(stay, search.study.candidates)
+def _failed_on_top(search: Search, first: Ablation) -> dict[str, Fate]:
+    """The end of what ran alone, but not beside the whole."""
+    failed = {id_: search.failure(one.key) for id_, one in _on_top(first).items()}
+    fates = {id_: fate_of_failure(trial) for id_, trial in failed.items() if trial is not None}
+    whole = arm(first.whole).key
+    return {id_: replace(fate, reason=f"On top of {whole}: {fate.reason}") for id_, fate in fates.items()}
 
 
 def _leaves_out_all(ablation: Ablation) -> bool:

@@ -142,7 +142,7 @@ def runs_left(search: Search, whole: Arm) -> int:
     return int(search.bench.left_s() / (SLACK * run_s)) if run_s > 0 else MOST_RUNS
 
 
-def rounds_of(search: Search, settings: list[Setting], top: Sequence[Setting] = ()) -> list[layout.Round]:
+def rounds_of(search: Search, settings: list[Setting], top: Sequence[Setting]) -> list[layout.Round]:
     """What an ablation of the first of these settings takes, one of the first two, and so on.
 
     Args:

@@ -91,10 +91,10 @@ def verdict(study: Study, spread: float | None) -> str:
         return "Nothing was tried: the time was too short."
     if study.winner:
         laid_out = [setting for round_ in study.ablations[:1] for setting in [*round_.whole, *round_.on_top]]
-        names = words.names(list(map(str, laid_out or study.winner)))
+        those = laid_out or study.winner
         why = _disturbed(study) or _wrong(study, study.winner) or f"{LATE[0].lower()}{LATE[1:]}"
-        verb = "was" if len(laid_out or study.winner) == 1 else "were"
-        return f"Nothing is proved: {names} {verb} to be proved, but {why}."
+        verb = "was" if len(those) == 1 else "were"
+        return f"Nothing is proved: {words.names(list(map(str, those)))} {verb} to be proved, but {why}."
     kinds = [study.fates[one.id].kind for one in study.candidates]
     if all(kind in ("failed", "out-of-memory", "rejected", "wrong-results") for kind in kinds):
         return f"Nothing is proved: {_none_of(study, 'could be measured', 'could not be measured')}."

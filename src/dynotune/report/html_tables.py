@@ -161,7 +161,7 @@ def _worth(study: Study) -> Table:
             continue
         fate = f"{MARKS[row.kind]} {KINDS[row.kind]}"
         rows.append([row.candidate.id, fate, *_ratio(row.worth), _p(row.worth), str(row.worth.num_blocks)])
-    return Table("The whole against itself without one setting", columns, rows)
+    return Table("The whole with and without one setting", columns, rows)
 
 
 def _p(estimate: Estimate) -> str:

@@ -141,7 +141,7 @@ def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
 
 
 def worths(rows: Sequence[Tried], *, margin: float) -> Figure | None:
-    """What each setting is worth within the whole: the whole against itself without it."""
+    """What each setting is worth within the whole, or on top of it: with it against without."""
     points = [(at, row.candidate.id, row.worth) for at, row in enumerate(rows) if row.worth is not None]
     if not points:
         return None

@@ -102,7 +102,7 @@ def _recipe(study: Study) -> Iterator[RenderableType]:
         gain = words.times(estimate.speedup, digits=words.digits(ci)) if estimate else ""
         told = Text(f"{words.interval(ci)}" if estimate else "", style="dim")
         grid.add_row(Text(words.plain(str(setting)), style="bold"), gain, told)
-    detail = "each against the whole without it" if any(worth.values()) else ""
+    detail = "each with and without it, in the whole" if any(worth.values()) else ""
     yield Group(title("Recipe", detail), grid)
     if study.pays_off is not None and study.pays_off.start_s > study.pays_off.baseline_start_s:
         yield Text(f"The later start is paid for {pays_off(study)}.", style="dim")

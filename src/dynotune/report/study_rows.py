@@ -78,7 +78,7 @@ class Tried:
     Args:
         alone: it alone against the baseline, or where it needs another, beside that and against it; None where no
             phase gave an estimate.
-        worth: the whole against the whole without it.
+        worth: the whole with it against without it.
     """
 
     candidate: Candidate
@@ -265,7 +265,7 @@ def _alone(estimates: Sequence[Estimate], candidate: Candidate) -> Estimate | No
 
 
 def _worth(study: Study, candidate: Candidate) -> Estimate | None:
-    """Of ablation, the last whole against itself without this setting."""
+    """Of ablation, the last whole with this setting against without."""
     found = None
     for one in study.estimates:
         if one.phase == "ablate" and sound(one) and _is_of(one, study, candidate):

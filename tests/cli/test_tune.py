@@ -183,6 +183,10 @@ def test_a_program_that_saves_checkpoints_is_tuned_and_its_folder_is_as_it_was(u
     assert study.finished and study.verdict and not study.recipe
     assert [candidate.id for candidate in study.candidates] == ["env.A=1"]
     assert study.trials and {trial.ended for trial in study.trials} == {"measured"}
+    # The diagnosis ran it as it is: that is not done again.
+    assert [trial.run.partition("/")[0] for trial in study.trials if (trial.arm, trial.phase) == ("", "pilot")] == [
+        "diagnosis"
+    ]
     assert "The budget is 25 s" in done.stderr and "The budget affords" in done.stderr
     assert (folder / "report.html").stat().st_size > 1000
     assert any("checkpoint.pt" in name for name in _changed(folder, study))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dynotune.measure import protocol, schedule
 from dynotune.measure.request import Request
@@ -16,7 +18,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 
-from ..fakes import Clock, Runs, Watcher, disturbed, raises
+from ..fakes import Clock, Runs, Watcher, disturbed, raises, record
 
 FACTS = {"host.cpu": "a processor", "host.num_cores": 2, "gpu.name": Unknown("no driver"), "torch.version": "2.13.0"}
 
@@ -180,8 +182,6 @@ def test_where_both_arms_set_a_knob_the_candidates_read_back_is_told(compare, ru
         return lambda outcome: change(outcome, found)
 
     def change(outcome, readback):
-        from msgspec.structs import replace
-
         return replace(outcome, run=replace(outcome.run, readback=readback))
 
     for number in ("pilot", "001", "002", "003", "004"):
@@ -195,8 +195,6 @@ def test_what_one_run_could_not_verify_stays_unverified(compare, runs):
     runs.readback = [Readback("env.A", "1", "1", "getenv", True)]
 
     def change(outcome):
-        from msgspec.structs import replace
-
         return replace(outcome, run=replace(outcome.run, readback=[unverified]))
 
     runs.instead["001-candidate"] = change
@@ -235,8 +233,6 @@ def test_the_users_time_limit_holds_for_pilots_and_pairs(compare, runs):
 
 def test_a_window_that_began_late_is_told(compare, runs):
     def late(outcome):
-        from msgspec.structs import replace
-
         (process,) = outcome.run.processes
         moved = replace(process, window=replace(process.window, first_step=99))
         return replace(outcome, run=replace(outcome.run, processes=[moved]))
@@ -265,6 +261,44 @@ def test_a_budget_that_affords_no_comparison_is_refused_with_what_it_takes(compa
     with pytest.raises(UsageError, match="does not afford 4 pairs") as refused:
         compare(max_pairs=12, budget_s=20.0)
     assert "--budget" in refused.value.hint
+
+
+def compiling(clock, seconds):
+    """A pilot whose first steps compile for so long, and which is as usual after them."""
+
+    def compile_first(outcome):
+        clock.now_s += seconds
+        made = replace(outcome.run, wall_s=seconds + 4.0)
+        return replace(outcome, run=made, records=[record([seconds, *[0.01] * 200], compiled=[0])])
+
+    return compile_first
+
+
+def test_what_compiles_runs_once_more_where_it_decides_whether_the_budget_will_do(compare, runs):
+    runs.instead["pilot-candidate"] = compiling(runs.clock, 100.0)
+    comparison = compare(budget_s=180.0)
+    assert runs.names[:4] == ["pilot-baseline", "pilot-candidate", "pilot-candidate-warm", runs.names[3]]
+    assert comparison.verdict == "faster"
+    assert comparison.run_s < 10
+
+
+def test_nothing_runs_once_more_where_the_budget_will_do_as_it_is_or_could_not_anyway(compare, runs):
+    runs.instead["pilot-candidate"] = compiling(runs.clock, 100.0)
+    compare(budget_s=1000.0)
+    assert "pilot-candidate-warm" not in runs.names
+    runs.names.clear()
+    with pytest.raises(UsageError, match="does not afford 4 pairs") as refused:
+        compare(budget_s=120.0)
+    assert runs.names == ["pilot-baseline", "pilot-candidate"]
+    # As much as is known: half of what the first run compiled counts for later ones.
+    assert re.search(r"--budget 5\d\ds", refused.value.hint)
+
+
+def test_with_cold_caches_nothing_runs_once_more(compare, runs):
+    runs.instead["pilot-candidate"] = compiling(runs.clock, 100.0)
+    with pytest.raises(UsageError, match="does not afford 4 pairs"):
+        compare(budget_s=180.0, caches="cold")
+    assert runs.names == ["pilot-baseline", "pilot-candidate"]
 
 
 def test_a_budget_that_is_used_up_leaves_it_undecided(compare, runs):

@@ -176,8 +176,8 @@ class SimulatedBench:
             return None
         return Trial(arm=arm.key, phase="pilot", block=0, ended="wrong-results", detail="planned: wrong-results")
 
-    def is_checked(self, arm: Arm) -> bool:
-        return not self._check_s or arm.key in self.checked
+    def check_s(self, arm: Arm) -> float:
+        return 0.0 if arm.key in self.checked else self._check_s * (1 if self.checked else 2)
 
     def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
         return []

@@ -111,6 +111,17 @@ def test_of_two_that_do_the_same_one_stays_where_the_time_holds_a_short_second_r
     assert recipe(study) in ({"one=1", "third=1"}, {"other=1", "third=1"})
 
 
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_what_gains_most_by_itself_stays_where_beside_what_does_much_of_the_same_it_adds_less(seed: int) -> None:
+    gains = {"half=1": 1.6, "tf32=high": 1.05, "tf32=medium": 1.05}
+    shared = {frozenset({"half=1", other}): -1.03 for other in ("tf32=high", "tf32=medium")}
+    candidates = [candidate(id_, group="kernels", effect="numerics") for id_ in (*gains, "fused=1")]
+    table = Table(gains, {**shared, frozenset({"half=1", "fused=1"}): 0.03})
+    noise = Noise(sd=0.02, stalls=0.0)
+    study = tuned(table, candidates, budget_s=220.0, noise=noise, seed=seed, check_s=10.0)
+    assert len(study.ablations) == 1 and "half=1" in recipe(study)
+
+
 @pytest.mark.parametrize("seed", range(1, 3))
 def test_where_the_time_holds_no_second_round_what_gains_more_alone_is_proved_alone(seed: int) -> None:
     study = twins(350.0, seed)

@@ -163,16 +163,21 @@ def steady_steps(record: Record) -> int | None:
     return steady_from(record.step_s, events=events)
 
 
-def plan(request: Request, pilots: Sequence[Outcome], left_s: float | None) -> tuple[Window, int]:
+def plan(
+    request: Request, pilots: Sequence[Outcome], left_s: float | None, *, cold_kept: float | None = None
+) -> tuple[Window, int]:
     """The window, and the most pairs: as asked, or the even number below it that the time left affords.
 
     Fewer pairs of a whole window are taken before many of a short one.
+
+    Args:
+        cold_kept: as `plan_window` takes it; None for what is usual with the caches of `request`.
 
     Raises:
         CannotRunHere: as `plan_window`, or the window is too short to tell anything.
         UsageError: the time left affords no comparison that could find anything.
     """
-    cold_kept = kept_when_warm(request)
+    cold_kept = kept_when_warm(request) if cold_kept is None else cold_kept
     whole = plan_window(request, pilots, cold_kept=cold_kept)
     if request.window_steps is None and whole.num_steps:  # who asks for so few is warned, and gets them
         refuse_too_short(request, whole)
@@ -354,12 +359,17 @@ def kept_when_warm(request: Request) -> float:
 
 def _start_s(pilot: Outcome, warmup: int, cold_kept: float) -> float:
     """From launch to the begin of the window."""
+    steps = pilot.records[0].steps[: max(1, warmup)]
+    return steps[-1].end_s - pilot.launched_s - (1 - cold_kept) * compiled_s(pilot, len(steps))
+
+
+def compiled_s(pilot: Outcome, num_steps: int | None = None) -> float:
+    """What its first steps took longer than usual as they compiled; of all of its steps for None."""
     record = pilot.records[0]
-    steps = record.steps[: max(1, warmup)]
+    steps = record.steps[:num_steps]
     compiling = [step_s for step, step_s in zip(steps, record.step_s, strict=False) if step.flags & COMPILED]
     usual_s = statistics.median(record.step_s) if compiling else 0.0
-    compiled_s = math.fsum(max(0.0, step_s - usual_s) for step_s in compiling)
-    return steps[-1].end_s - pilot.launched_s - (1 - cold_kept) * compiled_s
+    return math.fsum(max(0.0, step_s - usual_s) for step_s in compiling)
 
 
 def epoch_steps(records: Sequence[Record]) -> int | None:

@@ -13,12 +13,22 @@ from dynotune.launch.run_folder import fresh_folder
 from dynotune.measure import objective, schedule, summary
 from dynotune.measure.machine import alone, facts_of, refuse_another_machine
 from dynotune.measure.one_run import Outcome, refuse_impossible, refuse_rejected, run_arm
-from dynotune.measure.pilot import FirstStep, Steadiness, UntilStep, Window, kept_when_warm, limit_s, plan, plan_window
+from dynotune.measure.pilot import (
+    FirstStep,
+    Steadiness,
+    UntilStep,
+    Window,
+    compiled_s,
+    kept_when_warm,
+    limit_s,
+    plan,
+    plan_window,
+)
 from dynotune.measure.request import Request, Watcher
 from dynotune.measure.stats import Judgement, judge
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName, Comparison, FailedArm, Pair, Voided
-from dynotune.schema.errors import CommandFailed, DynotuneError, RecordError
+from dynotune.schema.errors import CommandFailed, DynotuneError, RecordError, UsageError
 
 FILE = "comparison.json"
 ARMS: tuple[ArmName, ArmName] = ("baseline", "candidate")
@@ -154,16 +164,11 @@ class _Session:
     # Pilots
 
     def _pilots(self) -> Window:
-        limit = limit_s(self._request, None)
-        outcomes = []
-        for arm in ARMS:
-            self._watcher.running(f"pilot: {arm}")
-            outcomes.append(self._launch(arm, f"pilot-{arm}", limit, window=None))
-            self._first_steps[arm] = FirstStep(outcomes[-1])
+        outcomes = [self._pilot(arm, f"pilot-{arm}") for arm in ARMS]
         if self._comparison.run_s is not None:
             # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
             return plan_window(self._request, outcomes, cold_kept=kept_when_warm(self._request))
-        window, max_pairs = plan(self._request, outcomes, self._left_s())
+        window, max_pairs = self._plan(outcomes)
         if max_pairs < self._request.max_pairs:
             self._watcher.say(f"The budget affords {max_pairs} of {self._request.max_pairs} pairs.")
         cautions = summary.window_cautions(self._request, window)
@@ -181,6 +186,43 @@ class _Session:
         )
         self._watcher.say(summary.cost(self._comparison, window))
         return window
+
+    def _pilot(self, arm: ArmName, name: str) -> Outcome:
+        self._watcher.running(f"pilot: {arm}")
+        outcome = self._launch(arm, name, limit_s(self._request, None), window=None)
+        self._first_steps[arm] = FirstStep(outcome)
+        return outcome
+
+    def _plan(self, outcomes: list[Outcome]) -> tuple[Window, int]:
+        """The window and the most pairs. Where only what pilots compiled is in the way, they run once more, warm.
+
+        Raises:
+            CannotRunHere, UsageError: as `plan`.
+        """
+        try:
+            return plan(self._request, outcomes, self._left_s())
+        except UsageError:
+            if not self._would_do_warm(outcomes):
+                raise
+        self._watcher.say("Whether the budget will do depends on what a run takes once it is compiled: once more.")
+        warm = [
+            self._pilot(arm, f"pilot-{arm}-warm") if compiled_s(outcome) else outcome
+            for arm, outcome in zip(ARMS, outcomes, strict=True)
+        ]
+        return plan(self._request, warm, self._left_s(), cold_kept=1.0)
+
+    def _would_do_warm(self, outcomes: list[Outcome]) -> bool:
+        """Whether the budget may do if what pilots compiled lies in caches, their runs once more included."""
+        left_s = self._left_s()
+        compiled = {outcome.folder: seconds for outcome in outcomes if (seconds := compiled_s(outcome))}
+        if left_s is None or not compiled or self._request.caches == "cold":
+            return False
+        walls_s = sum(outcome.run.wall_s or 0.0 for outcome in outcomes if outcome.folder in compiled)
+        try:
+            plan(self._request, outcomes, left_s - walls_s + sum(compiled.values()), cold_kept=0.0)
+        except UsageError:
+            return False
+        return True
 
     def _launch(self, arm: ArmName, name: str, limit: float, window: Window | None) -> Outcome:
         folder = fresh_folder(self._folder / name)

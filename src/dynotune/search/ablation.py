@@ -292,7 +292,9 @@ def _one_more(
         num_blocks = min(_affordable_blocks(search, arm(kept)), first.num_blocks + 2)
         if not num_blocks:
             alone = gains[strongest]
-            return [strongest] if alone.p < ENTER_P and alone.log > _explained(search, first, found, kept) else kept
+            # What stays may be worth more by itself than it adds beside what does the same.
+            held = max(_explained(search, first, found, kept), model.gain(frozenset(map(str, kept))).log)
+            return [strongest] if alone.p < ENTER_P and alone.log > held else kept
         second = Ablation([*kept, strongest], [str(strongest)], first.first_block + first.num_blocks, num_blocks)
         search.update(ablations=[*search.study.ablations, second])
     _run(search, second)

@@ -67,8 +67,8 @@ class Bench(Protocol):
         """
         ...
 
-    def is_checked(self, arm: Arm) -> bool:
-        """Whether `check` of it costs no run."""
+    def check_s(self, arm: Arm) -> float:
+        """About how long `check` of it takes, seconds; 0 where it costs no run."""
         ...
 
     def run_s(self, arm: Arm) -> float:

@@ -135,11 +135,12 @@ def pairs_df(search: Search) -> int:
 def runs_left(search: Search, whole: Arm) -> int:
     """Of the slower of the baseline and the whole: with one setting less, a run takes longer than with all.
 
-    A whole that has not run takes as long to start as what starts last.
+    A whole that has not run takes as long to start as what starts last. The look at its results comes first.
     """
     known = [whole] if search.piloted(whole.key) else [arm([setting]) for setting in whole.settings]
     run_s = max(map(search.bench.run_s, (BASELINE, *known)))
-    return int(search.bench.left_s() / (SLACK * run_s)) if run_s > 0 else MOST_RUNS
+    left_s = max(0.0, search.bench.left_s() - search.bench.check_s(whole))
+    return int(left_s / (SLACK * run_s)) if run_s > 0 else MOST_RUNS
 
 
 def rounds_of(search: Search, settings: list[Setting], top: Sequence[Setting]) -> list[layout.Round]:

@@ -1,14 +1,19 @@
-"""What an earlier sitting of a study left on disk."""
+"""What an earlier sitting of a study, or its diagnosis, left on disk."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from dynotune.launch.record import Records
 from dynotune.measure.one_run import Outcome, stepping
+from dynotune.measure.pilot import compiled_s, steady_steps
 from dynotune.schema import document
 from dynotune.schema.errors import RecordError
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import ProcessState
 from dynotune.schema.run import Run
 from dynotune.schema.study import Trial
 
@@ -36,3 +41,25 @@ def pilots_on_disk(folder: Path, trials: Sequence[Trial]) -> dict[str, Outcome]:
                 all_records=records,
             )
     return found
+
+
+def plain_pilot(folder: Path, plain: Path, processes: Sequence[ProcessState] | Unknown, since_s: float) -> Trial | None:
+    """The diagnosis's plain run in the place of the baseline's pilot; None where it does not say what that would.
+
+    What compiles needs a pilot of its own: it fills the caches that the baseline's runs have.
+
+    Args:
+        plain: the run's folder, below the study's.
+        processes: what was seen in it.
+        since_s: of the monotonic clock, when the study would have begun without pauses.
+    """
+    if isinstance(processes, Unknown) or not all(isinstance(each.compilation, Unknown) for each in processes):
+        return None
+    trial = Trial(arm="", phase="pilot", block=0, ended="measured", run=str(plain.relative_to(folder)))
+    outcome = pilots_on_disk(folder, [trial]).get("")
+    if outcome is None or outcome.run.ended_by != "window" or outcome.run.wall_s is None:
+        return None
+    if compiled_s(outcome) or steady_steps(outcome.records[0]) is None:
+        return None
+    began_s = max(0.0, outcome.launched_s - since_s)
+    return replace(trial, began_s=began_s, wall_s=outcome.run.wall_s, time_to_first_step_s=outcome.first_step_s)

@@ -50,6 +50,11 @@ class Guards:
         chosen = arm(guarded(one.settings))
         return not chosen.settings or chosen.key in self._found
 
+    @property
+    def has_baseline(self) -> bool:
+        """Whether this sitting has run it, or tried to."""
+        return self._own is not None
+
     def _compare(self, chosen: Arm, limit_s: float) -> Guarded | Unknown:
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)

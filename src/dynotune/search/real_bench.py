@@ -103,9 +103,11 @@ class RealBench:
             arm=arm.key, phase="pilot", block=0, ended="wrong-results", detail=wrong, began_s=began_s, wall_s=took_s
         )
 
-    def is_checked(self, arm: Arm) -> bool:
-        """As `Bench.is_checked`."""
-        return self._guards.is_known(arm)
+    def check_s(self, arm: Arm) -> float:
+        """As `Bench.check_s`."""
+        if self._guards.is_known(arm):
+            return 0.0
+        return self.run_s(arm) + (0.0 if self._guards.has_baseline else self.run_s(BASELINE))
 
     def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
         """As `Bench.screen`."""

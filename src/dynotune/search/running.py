@@ -92,7 +92,7 @@ class Search:
             OutOfTime: it would not end before the deadline.
             CannotRunHere: the command as written gave no measurement.
         """
-        self._must_fit(one, is_proof=phase in ("ablate", "confirm"))
+        self._must_fit(self.bench.run_s(one), is_proof=phase in ("ablate", "confirm"))
         place = "pilot" if block == 0 else f"{phase}, block {block}"
         self.watcher.running(f"{place}: {one.key or 'baseline'}")
         trial = self.bench.run(one, phase, block)
@@ -119,18 +119,18 @@ class Search:
         """
         if (failed := self.failure(one.key)) is not None:
             return failed
-        if not self.bench.is_checked(one):
-            self._must_fit(one, is_proof=True)
+        if check_s := self.bench.check_s(one):
+            self._must_fit(check_s, is_proof=True)
         wrong = self.bench.check(one)
         if wrong is not None:
             self.update(trials=[*self.study.trials, wrong])
         return wrong
 
-    def _must_fit(self, one: Arm, *, is_proof: bool) -> None:
+    def _must_fit(self, needed_s: float, *, is_proof: bool) -> None:
         """A proof is worth more than what is reserved for after it."""
-        if is_proof and self.bench.left_s() < self.bench.run_s(one):
+        if is_proof and self.bench.left_s() < needed_s:
             self.bench.release()
-        if self.bench.left_s() < self.bench.run_s(one):
+        if self.bench.left_s() < needed_s:
             raise OutOfTime
 
     def run_block(self, arms: Sequence[Arm], phase: Phase, block: int) -> None:

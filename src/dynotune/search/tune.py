@@ -31,9 +31,10 @@ from dynotune.schema.errors import CannotRunHere, DynotuneError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import Attribution, Observation
 from dynotune.schema.setting import Setting, over
-from dynotune.schema.study import Beginning, Sitting, Study
+from dynotune.schema.study import Beginning, Sitting, Study, Trial
 from dynotune.search import asked
 from dynotune.search.candidates import Machine, refuse_unfit
+from dynotune.search.earlier import plain_pilot
 from dynotune.search.offering import beyond, decided, nothing_to_try, offered, refusal, to_try
 from dynotune.search.real_bench import RealBench
 from dynotune.search.recipe import differences, unproved
@@ -266,7 +267,7 @@ class _Sitting:
         began_s = time.monotonic()
         request = self._diagnosis_request(self.study.base)
         try:
-            observation, _ = gather(request, self._watcher)
+            observation, file = gather(request, self._watcher)
         except CannotRunHere as error:
             if time.monotonic() - began_s >= budget_s:
                 error.hint = f"A --budget of {in_words(budget_s)} is too short for the diagnosis alone: give it more."
@@ -280,7 +281,16 @@ class _Sitting:
         self._watcher.say(diagnosis.verdict)
         asked_for = self._request.asked()
         found, left_out = offered(self._request.run, self.study, asked_for, observation, diagnosis, self.study.base)
-        self._update(diagnosis=diagnosis, candidates=found, not_offered=left_out)
+        self._update(
+            diagnosis=diagnosis, candidates=found, not_offered=left_out, trials=self._pilots(observation, file)
+        )
+
+    def _pilots(self, observation: Observation, file: Path) -> list[Trial]:
+        """The plain run, where it can stand for a pilot. Before the first step is timed, caches have to be warm."""
+        if self.study.objective == "time-to-first-step":
+            return []
+        pilot = plain_pilot(self._folder, file.parent, observation.processes, self._began_s - self._earlier_s)
+        return [] if pilot is None else [pilot]
 
     def _diagnosis_request(self, settings: list[Setting]) -> DiagnoseRequest:
         run = self._request.run

@@ -1,0 +1,60 @@
+"""Which plain run of a diagnosis stands for the baseline's pilot."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from dynotune.measure.one_run import Outcome
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Compilation, ProcessState
+from dynotune.search import earlier
+
+from ..fakes import record, run
+
+EAGER = ProcessState(pid=1)
+COMPILES = replace(EAGER, compilation=Compilation(
+    num_graphs=1, num_graph_breaks=0, num_recompilations=0, num_compilations_in_window=0
+))  # fmt: skip
+STEADY = [0.3, *[0.02] * 60]
+RESTLESS = [2.0 - 0.002 * number for number in range(100)]
+
+
+@pytest.fixture
+def pilot(monkeypatch, tmp_path):
+    """What stands for the pilot, of a plain run that is as told."""
+
+    def pilot(step_s=STEADY, *, processes=(EAGER,), compiled=(), ended_by="window"):
+        made = run(name="diagnosis/plain", purpose="observed", ended_by=ended_by, wall_s=9.0)
+        outcome = Outcome(
+            run=made, folder=tmp_path, launched_s=103.0, records=[record(step_s, begin_s=105.0, compiled=compiled)]
+        )
+        monkeypatch.setattr(earlier, "pilots_on_disk", lambda folder, trials: {trials[0].arm: outcome})
+        return earlier.plain_pilot(tmp_path, tmp_path / "diagnosis" / "plain", processes, 100.0)
+
+    return pilot
+
+
+def test_a_plain_run_that_was_steady_and_compiled_nothing_stands_for_the_pilot(pilot):
+    trial = pilot()
+    assert (trial.arm, trial.phase, trial.ended) == ("", "pilot", "measured")
+    assert (trial.began_s, trial.wall_s, trial.run) == (3.0, 9.0, "diagnosis/plain")
+
+
+def test_what_compiles_has_a_pilot_of_its_own(pilot):
+    assert pilot(compiled=[0]) is None
+    assert pilot(processes=[EAGER, COMPILES]) is None
+
+
+@pytest.mark.parametrize("ended_by", ["command", "timeout"])
+def test_a_plain_run_that_did_not_end_with_its_window_is_no_pilot(pilot, ended_by):
+    assert pilot(ended_by=ended_by) is None
+
+
+def test_nor_is_one_that_never_became_steady_or_of_which_nothing_is_known(pilot):
+    assert pilot(RESTLESS) is None
+    assert pilot(processes=Unknown("nothing was seen")) is None
+
+
+def test_nor_is_one_whose_folder_is_gone(tmp_path):
+    assert earlier.plain_pilot(tmp_path, tmp_path / "diagnosis" / "plain", [EAGER], 0.0) is None

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from dynotune.launch.record import COMPILED
+from dynotune.measure.cold import num_steps_to_find
+
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
 
 
@@ -39,6 +42,25 @@ def test_marks_the_steps_in_which_a_loader_begins_anew(fork_under_agent):
     program = Path(__file__).parent / "programs" / "inference_with_loader.py"
     ran = fork_under_agent([program])
     assert [index for index, step in enumerate(ran.records[0].steps) if step.flags & 4] == [0]
+
+
+COMPILES = """
+import torch
+net = torch.compile(torch.nn.Linear(8, 1), backend="eager", disable={disable})
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(60):
+    optimizer.zero_grad()
+    net(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_a_pilot_marks_what_was_compiled_by_the_first_step_that_it_is_asked_of(fork_under_agent, script, compiles):
+    ran = fork_under_agent([script(COMPILES.format(disable=not compiles))], pilot=True)
+    (record,) = ran.records
+    flagged = [index for index, step in enumerate(record.steps) if step.flags & COMPILED]
+    assert flagged == ([num_steps_to_find(record)] if compiles else [])
 
 
 def test_says_in_words_what_a_step_is(fork_under_agent):

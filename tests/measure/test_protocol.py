@@ -263,19 +263,23 @@ def test_a_budget_that_affords_no_comparison_is_refused_with_what_it_takes(compa
     assert "--budget" in refused.value.hint
 
 
-def compiling(clock, seconds):
-    """A pilot whose first steps compile for so long, and which is as usual after them."""
+def compiling(clock, seconds, *, before_the_first_step=False):
+    """A pilot that compiles for so long, in its first step or before it, and which is as usual after that."""
 
     def compile_first(outcome):
         clock.now_s += seconds
         made = replace(outcome.run, wall_s=seconds + 4.0)
-        return replace(outcome, run=made, records=[record([seconds, *[0.01] * 200], compiled=[0])])
+        first_s, begin_s = (0.01, 2.0 + seconds) if before_the_first_step else (seconds, 2.0)
+        steps = record([first_s, *[0.01] * 200], compiled=[0], begin_s=begin_s)
+        return replace(outcome, run=made, records=[steps])
 
     return compile_first
 
 
-def test_what_compiles_runs_once_more_where_it_decides_whether_the_budget_will_do(compare, runs):
-    runs.instead["pilot-candidate"] = compiling(runs.clock, 100.0)
+@pytest.mark.parametrize("before_the_first_step", [False, True])
+def test_what_compiles_runs_once_more_where_it_decides_whether_the_budget_will_do(compare, runs, before_the_first_step):
+    slow = compiling(runs.clock, 100.0, before_the_first_step=before_the_first_step)
+    runs.instead["pilot-candidate"] = slow
     comparison = compare(budget_s=180.0)
     assert runs.names[:4] == ["pilot-baseline", "pilot-candidate", "pilot-candidate-warm", runs.names[3]]
     assert comparison.verdict == "faster"
@@ -292,6 +296,18 @@ def test_nothing_runs_once_more_where_the_budget_will_do_as_it_is_or_could_not_a
     assert runs.names == ["pilot-baseline", "pilot-candidate"]
     # As much as is known: half of what the first run compiled counts for later ones.
     assert re.search(r"--budget 5\d\ds", refused.value.hint)
+
+
+def test_what_the_first_run_of_all_took_to_begin_is_not_expected_of_later_ones(compare, runs):
+    def from_a_cold_disk(outcome):
+        return replace(outcome, launched_s=-60.0)
+
+    runs.instead["pilot-baseline"] = from_a_cold_disk
+    assert compare(budget_s=80.0).run_s < 10
+    runs.names.clear()
+    runs.instead = {"pilot-candidate": from_a_cold_disk}
+    with pytest.raises(UsageError, match="does not afford 4 pairs"):
+        compare(budget_s=80.0)
 
 
 def test_with_cold_caches_nothing_runs_once_more(compare, runs):

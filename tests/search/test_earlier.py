@@ -6,11 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from dynotune.measure.one_run import Outcome
+from dynotune.schema import document
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation, ProcessState
 from dynotune.search import earlier
 
-from ..fakes import record, run
+from ..fakes import process, record, run
 
 EAGER = ProcessState(pid=1)
 COMPILES = replace(EAGER, compilation=Compilation(
@@ -24,8 +25,9 @@ RESTLESS = [2.0 - 0.002 * number for number in range(100)]
 def pilot(monkeypatch, tmp_path):
     """What stands for the pilot, of a plain run that is as told."""
 
-    def pilot(step_s=STEADY, *, processes=(EAGER,), compiled=(), ended_by="window"):
-        made = run(name="diagnosis/plain", purpose="observed", ended_by=ended_by, wall_s=9.0)
+    def pilot(step_s=STEADY, *, processes=(EAGER,), compiled=(), ended_by="window", first_s=None):
+        plain = process(time_to_first_step_s=first_s)
+        made = run(plain, name="diagnosis/plain", purpose="observed", ended_by=ended_by, wall_s=9.0)
         outcome = Outcome(
             run=made, folder=tmp_path, launched_s=103.0, records=[record(step_s, begin_s=105.0, compiled=compiled)]
         )
@@ -39,6 +41,21 @@ def test_a_plain_run_that_was_steady_and_compiled_nothing_stands_for_the_pilot(p
     trial = pilot()
     assert (trial.arm, trial.phase, trial.ended) == ("", "pilot", "measured")
     assert (trial.began_s, trial.wall_s, trial.run) == (3.0, 9.0, "diagnosis/plain")
+
+
+def test_it_counts_as_if_it_had_begun_as_soon_as_the_recorded_one(pilot, tmp_path):
+    def wrote(name, purpose, *starts_s):
+        made = [process(time_to_first_step_s=first_s) for first_s in starts_s]
+        (tmp_path / "diagnosis" / name).mkdir(parents=True)
+        document.write(tmp_path / "diagnosis" / name / "run.json", run(*made, purpose=purpose))
+
+    assert pilot(first_s=9.0).time_to_first_step_s == 9.0
+    wrote("ceilings", "ceilings", 1.0)
+    wrote("recorded", "trace", 2.5, 3.0, None)
+    (tmp_path / "diagnosis" / "cut-short").mkdir()
+    (tmp_path / "diagnosis" / "cut-short" / "run.json").write_text("{")
+    assert pilot(first_s=9.0).time_to_first_step_s == 3.0
+    assert pilot(first_s=2.0).time_to_first_step_s == 2.0
 
 
 def test_what_compiles_has_a_pilot_of_its_own(pilot):

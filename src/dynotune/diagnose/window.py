@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.launch.record import ALLOCATED, COMPILED, EPOCH, Record
-from dynotune.measure.pilot import ROOM_STEPS, epoch_steps, num_steps_to_find, steady_steps
+from dynotune.measure.cold import num_steps_to_find
+from dynotune.measure.pilot import ROOM_STEPS, epoch_steps, steady_steps
 from dynotune.measure.record_from import earliest, past_epoch_begin
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import RecordFrom

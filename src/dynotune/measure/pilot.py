@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from dynotune.launch.record import ALLOCATED, COMPILED, EPOCH, Record
+from dynotune.measure.cold import compiled_s, kept_when_warm, num_steps_to_find
 from dynotune.measure.one_run import Outcome
 from dynotune.measure.request import Request
 from dynotune.measure.schedule import LOOKS
@@ -32,9 +33,6 @@ MIN_STEPS = 8
 # that. Below the second one it still weighs heavily.
 LEAST_WINDOW_S = 0.1
 SHORT_WINDOW_S = 0.5
-# Of what a first run took longer, as it found caches empty, later ones are planned to take so much: a compiled net
-# started in 28 s and then in 12, most of them imports.
-COLD_KEPT = 0.5
 # Of a 99th percentile: with 1000 steps 10 lie beyond it, and its place among them is known to about a third; with 200
 # there are two. Of slow steps the first number is not waited for. Of less than a hundred it is the slowest one.
 P99_STEPS, FEW_P99_STEPS, LEAST_P99_STEPS = 1000, 200, 100
@@ -346,30 +344,10 @@ def _whole_epochs(epoch: int | None, num_steps: int, longest: float, most: int |
     return min(wanted, max(1, int(longest // epoch)), wanted if most is None else most // epoch)
 
 
-def num_steps_to_find(record: Record) -> int:
-    """Steps that had passed when the cycle was fixed."""
-    cycle = record.last("cycle") or {}
-    return int(cycle.get("num_steps", 0))
-
-
-def kept_when_warm(request: Request) -> float:
-    """Of what a pilot took to compile, what a later run takes."""
-    return 1.0 if request.caches == "cold" else COLD_KEPT
-
-
 def _start_s(pilot: Outcome, warmup: int, cold_kept: float) -> float:
     """From launch to the begin of the window."""
     steps = pilot.records[0].steps[: max(1, warmup)]
     return steps[-1].end_s - pilot.launched_s - (1 - cold_kept) * compiled_s(pilot, len(steps))
-
-
-def compiled_s(pilot: Outcome, num_steps: int | None = None) -> float:
-    """What its first steps took longer than usual as they compiled; of all of its steps for None."""
-    record = pilot.records[0]
-    steps = record.steps[:num_steps]
-    compiling = [step_s for step, step_s in zip(steps, record.step_s, strict=False) if step.flags & COMPILED]
-    usual_s = statistics.median(record.step_s) if compiling else 0.0
-    return math.fsum(max(0.0, step_s - usual_s) for step_s in compiling)
 
 
 def epoch_steps(records: Sequence[Record]) -> int | None:

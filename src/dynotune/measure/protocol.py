@@ -11,19 +11,10 @@ from dynotune import knobs, probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.run_folder import fresh_folder
 from dynotune.measure import objective, schedule, summary
+from dynotune.measure.cold import compiled_s, found_warm, from_warm_disk, kept_when_warm
 from dynotune.measure.machine import alone, facts_of, refuse_another_machine
 from dynotune.measure.one_run import Outcome, refuse_impossible, refuse_rejected, run_arm
-from dynotune.measure.pilot import (
-    FirstStep,
-    Steadiness,
-    UntilStep,
-    Window,
-    compiled_s,
-    kept_when_warm,
-    limit_s,
-    plan,
-    plan_window,
-)
+from dynotune.measure.pilot import FirstStep, Steadiness, UntilStep, Window, limit_s, plan, plan_window
 from dynotune.measure.request import Request, Watcher
 from dynotune.measure.stats import Judgement, judge
 from dynotune.schema import document
@@ -164,7 +155,8 @@ class _Session:
     # Pilots
 
     def _pilots(self) -> Window:
-        outcomes = [self._pilot(arm, f"pilot-{arm}") for arm in ARMS]
+        first, second = (self._pilot(arm, f"pilot-{arm}") for arm in ARMS)
+        outcomes = [from_warm_disk(first, second), second]
         if self._comparison.run_s is not None:
             # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
             return plan_window(self._request, outcomes, cold_kept=kept_when_warm(self._request))
@@ -202,24 +194,29 @@ class _Session:
         try:
             return plan(self._request, outcomes, self._left_s())
         except UsageError:
-            if not self._would_do_warm(outcomes):
+            at_best = [found_warm(outcome, other) for outcome, other in zip(outcomes, reversed(outcomes), strict=True)]
+            if not self._would_do_warm(outcomes, at_best):
                 raise
         self._watcher.say("Whether the budget will do depends on what a run takes once it is compiled: once more.")
         warm = [
-            self._pilot(arm, f"pilot-{arm}-warm") if compiled_s(outcome) else outcome
-            for arm, outcome in zip(ARMS, outcomes, strict=True)
+            outcome if found is None else self._pilot(arm, f"pilot-{arm}-warm")
+            for arm, outcome, found in zip(ARMS, outcomes, at_best, strict=True)
         ]
         return plan(self._request, warm, self._left_s(), cold_kept=1.0)
 
-    def _would_do_warm(self, outcomes: list[Outcome]) -> bool:
+    def _would_do_warm(self, outcomes: list[Outcome], at_best: list[Outcome | None]) -> bool:
         """Whether the budget may do if what pilots compiled lies in caches, their runs once more included."""
         left_s = self._left_s()
-        compiled = {outcome.folder: seconds for outcome in outcomes if (seconds := compiled_s(outcome))}
-        if left_s is None or not compiled or self._request.caches == "cold":
+        if left_s is None or self._request.caches == "cold" or at_best == [None, None]:
             return False
-        walls_s = sum(outcome.run.wall_s or 0.0 for outcome in outcomes if outcome.folder in compiled)
+        once_more_s = sum(
+            (outcome.run.wall_s or 0.0) - compiled_s(outcome) - (found.launched_s - outcome.launched_s)
+            for outcome, found in zip(outcomes, at_best, strict=True)
+            if found is not None
+        )
+        warm = [found or outcome for outcome, found in zip(outcomes, at_best, strict=True)]
         try:
-            plan(self._request, outcomes, left_s - walls_s + sum(compiled.values()), cold_kept=0.0)
+            plan(self._request, warm, left_s - once_more_s, cold_kept=0.0)
         except UsageError:
             return False
         return True

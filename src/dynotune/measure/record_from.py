@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from dynotune.launch.record import ALLOCATED, COMPILED, EPOCH, Record
-from dynotune.measure.pilot import ROOM_STEPS, epoch_steps, num_steps_to_find, steady_steps
+from dynotune.measure.cold import num_steps_to_find
+from dynotune.measure.pilot import ROOM_STEPS, epoch_steps, steady_steps
 from dynotune.measure.request import RecordRequest
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere

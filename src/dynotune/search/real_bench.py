@@ -12,8 +12,9 @@ import msgspec
 
 from dynotune.launch.run_folder import fresh_folder
 from dynotune.measure import objective, pilot, screening, summary
+from dynotune.measure.cold import COLD_KEPT
 from dynotune.measure.one_run import Outcome, refuse_impossible, run_settings
-from dynotune.measure.pilot import COLD_KEPT, FirstStep, Steadiness, Window, limit_s
+from dynotune.measure.pilot import FirstStep, Steadiness, Window, limit_s
 from dynotune.measure.request import Request, Watcher
 from dynotune.measure.stats import StatisticsError
 from dynotune.schema.errors import CannotRunHere, DynotuneError

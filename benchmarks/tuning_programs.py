@@ -116,7 +116,12 @@ PROGRAMS = [
     ),
     Program(
         "starved", ("train.py", "starved"), needs=("torch", "PIL"), prepare=photographs,
-        table={"cpu": {"loader.num_workers": (0, 1, 2), "optimizer.fused": (False, True)}},
+        table={
+            "cpu": {"loader.num_workers": (0, 1, 2), "optimizer.fused": (False, True)},
+            "cuda": {
+                "loader.num_workers": (0, 4, 16), "loader.pin_memory": (False, True), "optimizer.fused": (False, True),
+            },
+        },
     ),
     Program(
         "mlp", ("train.py", "mlp"), run_s={"cuda": 7.0, "cpu": 7.0},

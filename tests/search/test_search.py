@@ -491,7 +491,7 @@ def test_a_setting_that_makes_results_wrong_gives_way_to_those_that_do_not(warms
 def test_where_some_were_not_tried_it_is_not_said_that_none_helps() -> None:
     table = Table({"bad=1": 0.6, "good=1": 0.3}, ends={frozenset({"bad=1"}): "wrong-results"})
     candidates = [candidate(f"{name}=1", warms=False, bound=bound) for name, bound in (("bad", 0.6), ("good", 0.4))]
-    study, _, _ = run(study_of(candidates, budget_s=115.0), table, budget_s=115.0, noise=SOME_NOISE)
+    study, _, _ = run(study_of(candidates, budget_s=95.0), table, budget_s=95.0, noise=SOME_NOISE)
     assert fates(study) == {"bad=1": "wrong-results", "good=1": "not-tried"}
     assert study.verdict == "Nothing is proved: of 2 settings, 1 could not be tried in the time."
 
@@ -671,9 +671,32 @@ def test_of_what_was_asked_for_that_has_its_turn_first_which_a_finding_names() -
     unknown = {"bound": Unknown("no finding names it"), "why": (), "asked": True, "warms": False}
     asked = [candidate(f"asked{at}=1", **unknown) for at in range(3)]
     named = candidate("named=1", bound=0.6, asked=True, warms=False)
-    study = tuned(Table({"named=1": 0.8}), [*asked, named], budget_s=125.0)
+    study = tuned(Table({"named=1": 0.8}), [*asked, named], budget_s=115.0)
     assert [fate.kind for fate in study.fates.values()].count("not-tried") >= 2
     assert recipe(study) == {"named=1"}
+
+
+def few_of_four(runs: int, seed: int, **changed: object) -> Study:
+    """The plan takes fewer than all of them; the last but one of them is the best by far."""
+    names = ("early=1", "idle=1", "late=1", "last=1")
+    candidates = [candidate(id_, group="kernels", effect="numerics", warms=False) for id_ in names]
+    table = Table({"early=1": 1.0, "late=1": 1.6}, {frozenset({"early=1", "late=1"}): -1.0})
+    asked = replace(study_of(candidates, budget_s=10.0 * runs, seed=seed), **changed)
+    bench = {"noise": Noise(sd=0.01, stalls=0.0), "check_s": 10.0, "budget_s": 10.0 * runs}
+    return run(asked, table, **bench)[0]
+
+
+@pytest.mark.parametrize("runs", [14, 15, 16])
+def test_where_runs_are_shorter_than_planned_for_more_of_them_are_tried(runs: int) -> None:
+    for seed in range(4):
+        study = few_of_four(runs, seed)
+        assert recipe(study) == {"late=1"}
+        assert study.confirmed is not None and study.confirmed.num_pairs >= 4
+
+
+def test_where_a_better_one_may_take_longer_no_more_are_tried_than_planned() -> None:
+    assert list(fates(few_of_four(15, 0, objective="memory")).values()).count("not-tried") == 2
+    assert list(fates(few_of_four(15, 0)).values()).count("not-tried") < 2
 
 
 def test_the_time_set_aside_for_many_proofs_is_not_left_over_where_none_is_worth_one() -> None:

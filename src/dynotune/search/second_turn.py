@@ -1,12 +1,13 @@
-"""A second turn for what the plan left out, once nothing of what it took is worth proving and there is time."""
+"""A second turn for what the plan left out: where runs are shorter than planned for, or nothing else helps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from dynotune.schema.study import Candidate
-from dynotune.search.bench import BASELINE
+from dynotune.search.bench import BASELINE, arm
 from dynotune.search.budget import LEAST_PAIRS, worth_trying
+from dynotune.search.choosing import SLACK, whole
 from dynotune.search.racing import failures
 from dynotune.search.running import Search, alone
 
@@ -29,6 +30,31 @@ def affordable(search: Search, those: Sequence[Candidate], num_checks: int) -> l
             break
         found.append(one)
     return found
+
+
+def take_in(search: Search) -> None:
+    """Run more of what the plan left out, in the block that ran, while the proof of the best one still fits.
+
+    The plan took every run for as long as one of the baseline. A setting that makes steps shorter makes runs shorter,
+    and one that is better still makes them no longer; of other objectives that is not so.
+
+    Raises:
+        OutOfTime: what was raced is kept.
+    """
+    if search.study.objective != "throughput":
+        return
+    for one in left_out(search):
+        best = arm(whole(search)[:1])
+        if best == BASELINE or one.warms:
+            continue
+        run_s = search.bench.run_s(BASELINE)
+        proof_s = search.bench.check_s(best) + LEAST_PAIRS * (run_s + search.bench.run_s(best))
+        if SLACK * (proof_s + run_s) > search.bench.left_s():
+            return
+        search.watcher.say(f"There is time to try {one.id}, too.")
+        take_back(search, [one])
+        search.run_block([BASELINE, alone(one)], "race", 1)
+        search.settle(failures(search))
 
 
 def proof_s(search: Search, one: Candidate, num_checks: int) -> float:

@@ -22,7 +22,7 @@ from dynotune.search.joining import join
 from dynotune.search.needs import complete
 from dynotune.search.racing import failures, look, pilots, race, settle_orphans, taking_turns
 from dynotune.search.running import OutOfTime, Search, Watcher, alone
-from dynotune.search.second_turn import affordable, can_prove, left_out, race_left_out, take_back
+from dynotune.search.second_turn import affordable, can_prove, left_out, race_left_out, take_back, take_in
 
 # Of the time left, what screening inside one process may take.
 SCREEN_SHARE = 0.1
@@ -127,13 +127,14 @@ def _right(work: Search, settings: list[Setting]) -> list[Setting]:
 
 def _winner(work: Search, reserve_s: float, num_checks: int) -> list[Setting]:
     raced = work.alive()
-    if len(raced) == 1 and not work.trials("race"):
+    if len(raced) == 1 and not work.trials("race") and not _makes_room(work, raced[0], num_checks):
         # Its confirmation asks the same question with more pairs.
         if work.pilot(alone(raced[0])) is None:
             return [raced[0].setting]
         work.settle(failures(work))
     if work.study.joint is None:
         race(work, reserve_s)
+        take_in(work)
     run_s = work.bench.run_s(BASELINE)
     join(work, min(reserve_s, (JOIN_LEAVES_RUNS + num_checks) * run_s), more_pays)
     look(work)
@@ -148,6 +149,12 @@ def _winner(work: Search, reserve_s: float, num_checks: int) -> list[Setting]:
     join(work, min(reserve_s, (ONE_PROOF_RUNS + num_checks) * run_s), more_pays)
     look(work)
     return whole(work) or _straight_to_proof(work, num_checks)
+
+
+def _makes_room(work: Search, one: Candidate, num_checks: int) -> bool:
+    """Whether a race of it may show that there is time for what the plan left out."""
+    others = [other for other in left_out(work) if other != one and not other.warms]
+    return bool(others and affordable(work, [one], num_checks))
 
 
 def _straight_to_proof(work: Search, num_checks: int) -> list[Setting]:

@@ -298,16 +298,26 @@ def test_nothing_runs_once_more_where_the_budget_will_do_as_it_is_or_could_not_a
     assert re.search(r"--budget 5\d\ds", refused.value.hint)
 
 
-def test_what_the_first_run_of_all_took_to_begin_is_not_expected_of_later_ones(compare, runs):
-    def from_a_cold_disk(outcome):
-        return replace(outcome, launched_s=-60.0)
+def from_a_cold_disk(outcome):
+    return replace(outcome, launched_s=-60.0)
 
+
+def test_a_first_run_that_began_late_runs_once_more_where_it_decides_whether_the_budget_will_do(compare, runs):
     runs.instead["pilot-baseline"] = from_a_cold_disk
     assert compare(budget_s=80.0).run_s < 10
+    assert runs.names[:3] == ["pilot-baseline", "pilot-candidate", "pilot-baseline-warm"]
     runs.names.clear()
     runs.instead = {"pilot-candidate": from_a_cold_disk}
     with pytest.raises(UsageError, match="does not afford 4 pairs"):
         compare(budget_s=80.0)
+    assert runs.names == ["pilot-baseline", "pilot-candidate"]
+
+
+def test_a_baseline_that_begins_later_has_the_time_for_it_in_every_run(compare, runs):
+    runs.instead = {f"{name}-baseline": from_a_cold_disk for name in ("pilot", "001", "002", "003", "004")}
+    compare(budget_s=1000.0)
+    assert "pilot-baseline-warm" not in runs.names
+    assert min(asked.limit_s for asked in runs.asked[2:]) > 4 * 60.0
 
 
 def test_with_cold_caches_nothing_runs_once_more(compare, runs):

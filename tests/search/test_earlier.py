@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from msgspec.structs import replace
 
@@ -9,6 +11,7 @@ from dynotune.measure.one_run import Outcome
 from dynotune.schema import document
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation, ProcessState
+from dynotune.schema.study import Trial
 from dynotune.search import earlier
 
 from ..fakes import process, record, run
@@ -56,6 +59,26 @@ def test_it_counts_as_if_it_had_begun_as_soon_as_the_recorded_one(pilot, tmp_pat
     (tmp_path / "diagnosis" / "cut-short" / "run.json").write_text("{")
     assert pilot(first_s=9.0).time_to_first_step_s == 3.0
     assert pilot(first_s=2.0).time_to_first_step_s == 2.0
+
+
+def test_of_a_command_that_had_to_run_twice_the_first_says_how_long_it_is(pilot, tmp_path):
+    for name, ended_by in (("first", "command"), ("plain", "window")):
+        (tmp_path / "diagnosis" / name).mkdir(parents=True)
+        document.write(tmp_path / "diagnosis" / name / "run.json", run(purpose="observed", ended_by=ended_by))
+    assert pilot() is None
+
+
+@pytest.mark.parametrize(("told_s", "launched_s"), [(None, 100.0), (14.0, 100.0), (9.0, 105.0)])
+def test_a_pilot_on_disk_was_launched_when_its_own_process_says_or_as_much_later_as_the_trial_says(
+    monkeypatch, tmp_path, told_s, launched_s
+):
+    ranks = [replace(process(time_to_first_step_s=first_s), pid=pid) for pid, first_s in ((1, 10.0), (2, 14.0))]
+    (tmp_path / "plain").mkdir()
+    document.write(tmp_path / "plain" / "run.json", run(*ranks, purpose="observed", ended_by="window"))
+    made = record(STEADY, begin_s=110.0 - STEADY[0])
+    monkeypatch.setattr(earlier, "Records", lambda folder: SimpleNamespace(update=lambda: [made]))
+    trial = Trial(arm="", phase="pilot", block=0, ended="measured", run="plain", time_to_first_step_s=told_s)
+    assert earlier.pilots_on_disk(tmp_path, [trial])[""].launched_s == pytest.approx(launched_s)
 
 
 def test_what_compiles_has_a_pilot_of_its_own(pilot):

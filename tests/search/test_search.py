@@ -686,6 +686,14 @@ def few_of_four(runs: int, seed: int, **changed: object) -> Study:
     return run(asked, table, **bench)[0]
 
 
+def test_what_is_to_be_proved_leaves_the_time_to_look_at_its_results_first() -> None:
+    candidates = [candidate(id_, group="kernels", warms=False) for id_ in ("a=1", "b=1", "idle=1")]
+    table = Table({"a=1": 0.9, "b=1": 0.8}, {frozenset({"a=1", "b=1"}): -0.5})
+    for seed in range(4):
+        noise = Noise(sd=0.02, stalls=0.0)
+        assert recipe(tuned(table, candidates, budget_s=140.0, noise=noise, seed=seed, check_s=10.0)) == {"a=1"}
+
+
 @pytest.mark.parametrize("runs", [14, 15, 16])
 def test_where_runs_are_shorter_than_planned_for_more_of_them_are_tried(runs: int) -> None:
     for seed in range(4):

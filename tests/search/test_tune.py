@@ -116,6 +116,17 @@ def test_where_nothing_is_to_be_tried_it_ends_and_says_what_would_widen_it(world
     assert "--also" in begin(tmp_path / "again")[1].verdict
 
 
+@pytest.mark.parametrize(("objective", "stands"), [("throughput", True), ("memory", True), ("latency-p99", False)])
+def test_the_plain_run_stands_for_the_pilot_but_where_each_step_waits_for_the_device(
+    world, tmp_path, monkeypatch, objective, stands
+):
+    monkeypatch.setattr(studies, "plain_pilot", lambda folder, plain, processes, since_s: TRIAL)
+    asked = request_in(tmp_path)
+    asked = replace(asked, run=replace(asked.run, objective=objective))
+    _, study = studies.tune(asked, 600.0, Watcher())
+    assert study.trials == ([TRIAL] if stands else [])
+
+
 @pytest.mark.parametrize("stopped_in", ["diagnosis", "search"])
 def test_an_interrupted_study_goes_on_where_it_stood(world, tmp_path, monkeypatch, stopped_in):
     def stop(*_):

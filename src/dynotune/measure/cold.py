@@ -27,23 +27,15 @@ def kept_when_warm(request: Request) -> float:
     return 1.0 if request.caches == "cold" else COLD_KEPT
 
 
-def from_warm_disk(first: Outcome, second: Outcome) -> Outcome:
-    """The first pilot of all, as if the files that it read had lain in memory: it makes its first step no later.
+def found_warm(pilot: Outcome, other: Outcome, *, is_first: bool) -> Outcome | None:
+    """At best what a later run is, that finds in caches what the pilot compiled and read; None where that is the same.
 
-    One that compiles is left as it is: what it took before that step may have been its own.
-    """
-    return first if _compiling(first.records[0]) else _begun_sooner(first, second)
-
-
-def found_warm(pilot: Outcome, other: Outcome) -> Outcome | None:
-    """At best what the pilot would have been with all that it compiled in caches; None where it compiled nothing.
-
-    What it compiled before its first step is not seen. It is no more than it came to that later than the `other` arm.
+    What it compiled before its first step is not seen, nor what the first run of all read from a cold disk. It is no
+    more than it came to that step later than the `other` arm.
     """
     compiling = _compiling(pilot.records[0])
-    if not compiling:
-        return None
-    return _begun_sooner(pilot, other) if 0 in compiling else pilot
+    sooner = _begun_sooner(pilot, other) if is_first or 0 in compiling else pilot
+    return sooner if compiling or sooner.launched_s > pilot.launched_s else None
 
 
 def _begun_sooner(pilot: Outcome, other: Outcome) -> Outcome:
@@ -65,8 +57,13 @@ def compiled_s(pilot: Outcome, num_steps: int | None = None) -> float:
     return math.fsum(max(0.0, step_s - usual_s) for step_s in compiling)
 
 
+def compiles(pilot: Outcome) -> bool:
+    """Whether anything was compiled in it, as far as torch tells."""
+    return bool(_compiling(pilot.records[0]))
+
+
 def _compiling(record: Record) -> list[int]:
     """Steps in which something was compiled. Until the step is found nobody asks: then it may be any of the first."""
     flagged = [index for index, step in enumerate(record.steps) if step.flags & COMPILED]
-    first = flagged[0] if flagged else 0
-    return [*(range(first) if first <= num_steps_to_find(record) else ()), *flagged]
+    asked_from = min((int(cycle.get("num_steps", 0)) for cycle in record.events.get("cycle", ())), default=0)
+    return [*(range(flagged[0]) if flagged and flagged[0] <= asked_from else ()), *flagged]

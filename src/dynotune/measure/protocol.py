@@ -11,7 +11,7 @@ from dynotune import knobs, probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.run_folder import fresh_folder
 from dynotune.measure import objective, schedule, summary
-from dynotune.measure.cold import compiled_s, found_warm, from_warm_disk, kept_when_warm
+from dynotune.measure.cold import compiled_s, found_warm
 from dynotune.measure.machine import alone, facts_of, refuse_another_machine
 from dynotune.measure.one_run import Outcome, refuse_impossible, refuse_rejected, run_arm
 from dynotune.measure.pilot import FirstStep, Steadiness, UntilStep, Window, limit_s, plan, plan_window
@@ -155,11 +155,10 @@ class _Session:
     # Pilots
 
     def _pilots(self) -> Window:
-        first, second = (self._pilot(arm, f"pilot-{arm}") for arm in ARMS)
-        outcomes = [from_warm_disk(first, second), second]
+        outcomes = [self._pilot(arm, f"pilot-{arm}") for arm in ARMS]
         if self._comparison.run_s is not None:
             # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
-            return plan_window(self._request, outcomes, cold_kept=kept_when_warm(self._request))
+            return plan_window(self._request, outcomes)
         window, max_pairs = self._plan(outcomes)
         if max_pairs < self._request.max_pairs:
             self._watcher.say(f"The budget affords {max_pairs} of {self._request.max_pairs} pairs.")
@@ -186,7 +185,7 @@ class _Session:
         return outcome
 
     def _plan(self, outcomes: list[Outcome]) -> tuple[Window, int]:
-        """The window and the most pairs. Where only what pilots compiled is in the way, they run once more, warm.
+        """The window and the most pairs. Where only cold caches of the pilots are in the way, they run once more, warm.
 
         Raises:
             CannotRunHere, UsageError: as `plan`.
@@ -194,10 +193,11 @@ class _Session:
         try:
             return plan(self._request, outcomes, self._left_s())
         except UsageError:
-            at_best = [found_warm(outcome, other) for outcome, other in zip(outcomes, reversed(outcomes), strict=True)]
+            baseline, candidate = outcomes
+            at_best = [found_warm(baseline, candidate, is_first=True), found_warm(candidate, baseline, is_first=False)]
             if not self._would_do_warm(outcomes, at_best):
                 raise
-        self._watcher.say("Whether the budget will do depends on what a run takes once it is compiled: once more.")
+        self._watcher.say("Whether the budget will do depends on what a run takes with warm caches: once more.")
         warm = [
             outcome if found is None else self._pilot(arm, f"pilot-{arm}-warm")
             for arm, outcome, found in zip(ARMS, outcomes, at_best, strict=True)
@@ -205,7 +205,7 @@ class _Session:
         return plan(self._request, warm, self._left_s(), cold_kept=1.0)
 
     def _would_do_warm(self, outcomes: list[Outcome], at_best: list[Outcome | None]) -> bool:
-        """Whether the budget may do if what pilots compiled lies in caches, their runs once more included."""
+        """Whether the budget may do if what pilots compiled and read lies in caches, their runs once more included."""
         left_s = self._left_s()
         if left_s is None or self._request.caches == "cold" or at_best == [None, None]:
             return False

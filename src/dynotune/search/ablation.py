@@ -113,22 +113,25 @@ def _leaves_out_all(ablation: Ablation) -> bool:
 
 def provable(search: Search, settings: list[Setting]) -> list[Setting]:
     """Those that the time left is best spent on proving, the strongest first."""
-    planned = _planned(search, settings)
+    planned = _planned(search, settings, is_checked=False)
     return settings[:1] if planned is None else settings[: planned[0].num_settings]
 
 
-def _planned(search: Search, settings: list[Setting]) -> tuple[layout.Layout, list[Setting]] | None:
+def _planned(
+    search: Search, settings: list[Setting], *, is_checked: bool
+) -> tuple[layout.Layout, list[Setting]] | None:
     """With those that are tried on top; None where one setting is all that is worth proving."""
     among = [one for one in chosen(search) if one.setting in settings]
     top = on_top(search, among)
-    num_runs, rounds = runs_left(search, arm(settings)), rounds_of(search, settings, top)
+    num_runs = runs_left(search, arm(settings), is_checked=is_checked)
+    rounds = rounds_of(search, settings, top)
     found = layout.best([one.gain for one in among], fitted(search).sd, num_runs, rounds, pairs_df(search))
     return None if found is None or not found[1].num_blocks else (found[1], top)
 
 
 def _begin(search: Search, settings: list[Setting]) -> Ablation | None:
     """Lay out a round and write it down; None where one setting is all that is worth proving."""
-    planned = _planned(search, settings)
+    planned = _planned(search, settings, is_checked=True)
     if planned is None:
         return None
     settings = settings[: planned[0].num_settings]

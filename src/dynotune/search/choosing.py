@@ -132,14 +132,17 @@ def pairs_df(search: Search) -> int:
     return max(0, df)
 
 
-def runs_left(search: Search, whole: Arm) -> int:
+def runs_left(search: Search, whole: Arm, *, is_checked: bool = False) -> int:
     """Of the slower of the baseline and the whole: with one setting less, a run takes longer than with all.
 
-    A whole that has not run takes as long to start as what starts last. The look at its results comes first.
+    A whole that has not run takes as long to start as what starts last.
+
+    Args:
+        is_checked: what will be proved of it was looked at; else that comes first.
     """
     known = [whole] if search.piloted(whole.key) else [arm([setting]) for setting in whole.settings]
     run_s = max(map(search.bench.run_s, (BASELINE, *known)))
-    left_s = max(0.0, search.bench.left_s() - search.bench.check_s(whole))
+    left_s = max(0.0, search.bench.left_s() - (0.0 if is_checked else search.bench.check_s(whole)))
     return int(left_s / (SLACK * run_s)) if run_s > 0 else MOST_RUNS
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from dynotune.launch.record import Records
-from dynotune.measure.cold import compiled_s
+from dynotune.measure.cold import compiles
 from dynotune.measure.one_run import Outcome, stepping
 from dynotune.measure.pilot import steady_steps
 from dynotune.schema import document
@@ -33,8 +34,11 @@ def pilots_on_disk(folder: Path, trials: Sequence[Trial]) -> dict[str, Outcome]:
         if not (stepped := stepping(records)):
             continue
         starts_s = {process.pid: process.time_to_first_step_s for process in run.processes}
-        first_s = trial.time_to_first_step_s or starts_s.get(stepped[0].pid)
+        first_s = starts_s.get(stepped[0].pid)
         if first_s is not None:
+            # The trial may count as begun sooner than it was.
+            slowest_s = max(one_s for one_s in starts_s.values() if one_s is not None)
+            first_s -= max(0.0, slowest_s - (trial.time_to_first_step_s or slowest_s))
             found[trial.arm] = Outcome(
                 run=run,
                 folder=folder / trial.run,
@@ -48,8 +52,10 @@ def pilots_on_disk(folder: Path, trials: Sequence[Trial]) -> dict[str, Outcome]:
 def plain_pilot(folder: Path, plain: Path, processes: Sequence[ProcessState] | Unknown, since_s: float) -> Trial | None:
     """The diagnosis's plain run in the place of the baseline's pilot; None where it does not say what that would.
 
-    What compiles needs a pilot of its own: it fills the caches that the baseline's runs have. The first run of all may
-    read its files from a cold disk, which none after it does: it counts as if it had begun as soon as the recorded one.
+    What torch compiles needs a pilot of its own: it fills the caches that the baseline's runs have. (Of Triton kernels
+    that a program wrote itself nothing is known: its first measured run then compiles them.) So does a command that is
+    over so soon that it had to run twice: the first says how long it is. The first run of all may read its files from a
+    cold disk, which none after it does: it counts as if it had begun as soon as the recorded one.
 
     Args:
         plain: the run's folder, below the study's.
@@ -62,22 +68,26 @@ def plain_pilot(folder: Path, plain: Path, processes: Sequence[ProcessState] | U
     outcome = pilots_on_disk(folder, [trial]).get("")
     if outcome is None or outcome.run.ended_by != "window" or outcome.run.wall_s is None:
         return None
-    if compiled_s(outcome) or steady_steps(outcome.records[0]) is None:
+    if compiles(outcome) or steady_steps(outcome.records[0]) is None:
         return None
+    others = _runs_in(plain.parent)
+    if any(run.purpose == "observed" and run.ended_by == "command" for run in others):
+        return None
+    firsts_s = [outcome.first_step_s, *(_first_s(run) for run in others if run.purpose == "trace")]
+    known_s = [first_s for first_s in firsts_s if first_s is not None]
     began_s = max(0.0, outcome.launched_s - since_s)
-    firsts_s = [first_s for first_s in (outcome.first_step_s, *_recorded_firsts_s(plain.parent)) if first_s is not None]
-    return replace(trial, began_s=began_s, wall_s=outcome.run.wall_s, time_to_first_step_s=min(firsts_s, default=None))
+    return replace(trial, began_s=began_s, wall_s=outcome.run.wall_s, time_to_first_step_s=min(known_s, default=None))
 
 
-def _recorded_firsts_s(diagnosis: Path) -> list[float]:
-    """Times to the first step of recorded runs, each of its slowest process."""
+def _runs_in(diagnosis: Path) -> list[Run]:
     found = []
-    for file in diagnosis.glob("*/run.json"):
-        try:
-            run = document.read(file, Run)
-        except RecordError:
-            continue
-        starts_s = [each.time_to_first_step_s for each in run.processes if each.time_to_first_step_s is not None]
-        if run.purpose == "trace" and starts_s:
-            found.append(max(starts_s))
+    for file in sorted(diagnosis.glob("*/run.json")):
+        with contextlib.suppress(RecordError):
+            found.append(document.read(file, Run))
     return found
+
+
+def _first_s(run: Run) -> float | None:
+    """Time to the first step, of its slowest process."""
+    starts_s = [each.time_to_first_step_s for each in run.processes if each.time_to_first_step_s is not None]
+    return max(starts_s, default=None)

@@ -18,7 +18,7 @@ from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.launch import new_run_folder
 from dynotune.measure import objective
 from dynotune.measure.machine import alone, facts_of, refuse_another_machine
-from dynotune.measure.one_run import refuse_impossible
+from dynotune.measure.one_run import SYNCHRONISED, refuse_impossible
 from dynotune.measure.protocol import Interrupted
 from dynotune.measure.request import Request, Watcher
 from dynotune.report.study_rows import long_time
@@ -286,8 +286,8 @@ class _Sitting:
         )
 
     def _pilots(self, observation: Observation, file: Path) -> list[Trial]:
-        """The plain run, where it can stand for a pilot. Before the first step is timed, caches have to be warm."""
-        if self.study.objective == "time-to-first-step":
+        """The plain run, where it can stand for a pilot: nothing waited for the device after its steps."""
+        if self.study.objective in SYNCHRONISED:
             return []
         pilot = plain_pilot(self._folder, file.parent, observation.processes, self._began_s - self._earlier_s)
         return [] if pilot is None else [pilot]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -19,6 +20,11 @@ class Arm(msgspec.Struct, frozen=True):
     @property
     def key(self) -> str:
         return " ".join(map(str, self.settings))
+
+    @property
+    def short_name(self) -> str:
+        """For a folder: a key may be longer than a file's name may be."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:16] if self.settings else "baseline"
 
     def __or__(self, other: Arm) -> Arm:
         """Both; of a knob in both, the other's value."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from dynotune.search import failures
 from dynotune.search.bench import BASELINE, Arm
 from dynotune.search.budget import to_try
 from dynotune.search.earlier import pilots_on_disk
+from dynotune.search.fit import counts
 from dynotune.search.guarding import Guards
 from dynotune.search.study_window import num_ahead, study_window
 
@@ -68,7 +68,7 @@ class RealBench:
         self._outcomes: list[Outcome] = []
         self._first_steps: dict[str, FirstStep] = {}
         for trial in study.trials:
-            if _counts(trial):
+            if counts(trial):
                 self._walls_s.setdefault(trial.arm, []).append(trial.wall_s)
             elif self._is_planned and trial.arm and trial.phase == "pilot" and trial.ended == "measured":
                 self._planned_s[trial.arm] = self._once_warm_s(trial.arm, trial.wall_s, study.run_s or trial.wall_s)
@@ -375,7 +375,7 @@ class RealBench:
         self._study = msgspec.structs.replace(self._study, warnings=[*self._study.warnings, text])
 
     def _cache_folder(self, arm: Arm) -> Path:
-        return self._folder / "caches" / _folder_name(arm)
+        return self._folder / "caches" / arm.short_name
 
     def _request_of(self, arm: Arm) -> Request:
         return msgspec.structs.replace(self._request, settings=self._settings(arm))
@@ -391,12 +391,3 @@ def _num_alive(study: Study) -> int:
 
 def _in_place(phase: Phase, block: int) -> str:
     return phase if phase == "pilot" else f"{phase}, block {block}"
-
-
-def _counts(trial: Trial) -> bool:
-    return trial.phase != "pilot" and trial.ended == "measured" and not trial.void
-
-
-def _folder_name(arm: Arm) -> str:
-    """Of an arm's caches: a key may be longer than a file's name may be."""
-    return hashlib.sha256(arm.key.encode()).hexdigest()[:16] if arm.settings else "baseline"

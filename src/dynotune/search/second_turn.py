@@ -48,8 +48,8 @@ def take_in(search: Search) -> None:
         if best == BASELINE or one.warms:
             continue
         run_s = search.bench.run_s(BASELINE)
-        proof_s = search.bench.check_s(best) + LEAST_PAIRS * (run_s + search.bench.run_s(best))
-        if SLACK * (proof_s + run_s) > search.bench.left_s():
+        needed_s = search.bench.check_s(best) + LEAST_PAIRS * (run_s + search.bench.run_s(best))
+        if SLACK * (needed_s + run_s) > search.bench.left_s():
             return
         search.watcher.say(f"There is time to try {one.id}, too.")
         take_back(search, [one])

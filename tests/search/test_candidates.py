@@ -14,9 +14,12 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Model, Observation, Optimizer, ProcessState, Shares
 from dynotune.schema.setting import UNSET, Setting
 from dynotune.search import asked, values
+from dynotune.search.budget import worth_trying
 from dynotune.search.candidates import Machine, candidates, refuse_unfit
 from dynotune.search.interactions import group_of
 from dynotune.search.present import has, present
+
+from .simulated import study_of
 
 GPU = {"host.num_cores": 16, "gpu.count": 1, "gpu.compute_capability": "9.0", "torch.cuda": "13.0"}
 CPU = {"host.num_cores": 8, "gpu.count": 0, "torch.cuda": None}
@@ -332,6 +335,26 @@ def test_what_makes_batches_expensive_does_not_bound_what_more_workers_gain():
     found, _ = offer(expensive, has={"loader.num_workers": 2}, shares={"input": 0.36})
     bounds = {candidate.bound for candidate in found}
     assert bounds == {0.36}
+
+
+@pytest.mark.parametrize(
+    ("now", "asked", "most"),
+    # A step that waits for 90%: four workers leave a quarter of the wait, sixteen leave the step itself.
+    [(0, 4, 1 - 0.9 / 4), (0, 16, 0.9), (2, 4, 0.5), (2, 3, 1 / 3), (2, 32, 0.9)],
+)
+def test_so_many_workers_make_batches_no_faster_than_as_many_times_one(now, asked, most):
+    words = {"also": [f"loader.num_workers={asked}"]}
+    found, _ = offer(words=words, has={"loader.num_workers": now}, shares={"input": 0.9})
+    bound = next(one.bound for one in found if one.id == f"loader.num_workers={asked}")
+    assert most <= bound + 1e-9 and bound <= min(0.9, most + 0.05) + 1e-9
+
+
+def test_of_workers_that_may_all_gain_those_that_may_gain_most_come_first():
+    words = {"also": [f"loader.num_workers={num}" for num in (2, 4, 16)]}
+    found, _ = offer(words=words, has={"loader.num_workers": 0}, shares={"input": 0.9})
+    bounds = {one.id: one.bound for one in found}
+    assert bounds["loader.num_workers=2"] < bounds["loader.num_workers=4"] < bounds["loader.num_workers=16"]
+    assert names(worth_trying(study_of(found))[:1]) == {"loader.num_workers=16"}
 
 
 def test_fewer_workers_give_cores_back_so_the_wait_does_not_bound_them():

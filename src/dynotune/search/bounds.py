@@ -34,7 +34,8 @@ def bound(
     """Of the baseline's time, the largest share that the setting can save, and what says so.
 
     The shares of the findings that name it, together, if all are known; of a setting that only makes batches ready
-    sooner, no more than the step waits for them, nor than a step that is given one batch again and again is shorter.
+    sooner, no more than the step waits for them, nor than a step that is given one batch again and again is shorter;
+    and so many workers make batches no faster than as many times one.
     """
     if objective not in OF_TIME:
         return Unknown("a share of a step's time does not bound it"), ""
@@ -47,6 +48,7 @@ def bound(
     crowded = any(isinstance(share, Unknown) for share in shares)
     if not crowded and _only_loads(setting, present):
         limits += _of_loading(diagnosis)
+        limits += _of_workers(setting, diagnosis, present)
     if not limits:
         reasons = [share.reason for share in shares if isinstance(share, Unknown)]
         return Unknown(reasons[0] if reasons else "no finding names it"), ""
@@ -76,3 +78,18 @@ def _of_loading(diagnosis: Diagnosis) -> list[tuple[float, str]]:
         if ratio <= 1 + RUNS_DIFFER:
             limits.append((min(1.0, 1.0 - ratio + RUNS_DIFFER), "a step that is given one batch again and again"))
     return limits
+
+
+def _of_workers(setting: Setting, diagnosis: Diagnosis, present: Present) -> list[tuple[float, str]]:
+    """Without workers, what the step waits for is all that one of them would do; with some, they are what it waits for.
+
+    What the process made beside the device's work is not in the wait: then the bound is higher than need be.
+    """
+    now, shares = present.get("loader.num_workers"), diagnosis.shares
+    if setting.knob != "loader.num_workers" or not isinstance(shares, Shares):
+        return []
+    if not isinstance(now, int) or not isinstance(setting.value, int):
+        return []
+    by_one = float(now) if now else shares.input
+    saved = 1.0 - max(1.0 - shares.input, by_one / setting.value)
+    return [(min(1.0, max(0.0, saved) + RUNS_DIFFER), f"what {setting.value} workers can make")]

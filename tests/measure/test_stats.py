@@ -417,6 +417,17 @@ def test_three_void_in_fifteen_are_not_too_many() -> None:
     assert "void" not in judgement.reason
 
 
+@pytest.mark.parametrize("max_pairs", [2, 3, 4])
+def test_of_few_pairs_one_void_is_made_again_and_two_are_too_many(max_pairs: int) -> None:
+    pairs, seen = pairs_of([0.5, 0.48, 0.51, 0.5][:max_pairs], seed=0), Spread(0.02**2, 4)
+    for num in range(max_pairs):
+        assert not judge(pairs[:num], seen=seen, max_pairs=max_pairs, num_voided=1).finished
+    assert judge(pairs, seen=seen, max_pairs=max_pairs, num_voided=1).verdict == "faster"
+    assert judge(pairs[:2], seen=seen, max_pairs=max_pairs, num_voided=1, ended=True).verdict == "faster"
+    undecided = judge(pairs[:1], seen=seen, max_pairs=max_pairs, num_voided=2)
+    assert undecided.verdict == "undecided" and "2 of 3 pairs were void" in undecided.reason
+
+
 # What cannot be judged
 
 
@@ -503,9 +514,3 @@ def test_scipy_is_not_loaded_before_a_judgement_is_asked_for() -> None:
         "sys.exit(any(name in sys.modules for name in ('scipy', 'numpy')))"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
-
-
-def test_one_void_pair_is_spoken_of_as_one() -> None:
-    judgement = judge([], max_pairs=2, num_voided=1)
-    assert judgement.verdict == "undecided"
-    assert "1 of 1 pairs was void" in judgement.reason

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -108,6 +108,7 @@ class SimulatedBench:
     Args:
         check_s: what looking at results takes, and as much once for the baseline.
         voids: share of runs that something else disturbs, each then being slower by a fifth.
+        void_runs: runs of the confirmation, counted from 1, that something else disturbs.
         stop_after: runs, after which Ctrl-C comes.
         spent_s: by earlier sittings.
         cold_s: by the key of an arm, what its first run takes longer, and half of it each later one.
@@ -122,6 +123,7 @@ class SimulatedBench:
         noise: Noise = QUIET,
         seed: int = 0,
         voids: float = 0.0,
+        void_runs: Container[int] = (),
         check_s: float = 0.0,
         stop_after: int | None = None,
         spent_s: float = 0.0,
@@ -137,6 +139,7 @@ class SimulatedBench:
         self._rng = np.random.default_rng([20261, seed])
         self._logs = noise.draw(self._rng, 512)
         self._voids, self._check_s = voids, check_s
+        self._void_runs = void_runs
         self._stop_after = stop_after
         self._took_s: dict[str, float] = {}
         self._cold_s = cold_s
@@ -156,7 +159,8 @@ class SimulatedBench:
                 arm=arm.key, phase=phase, block=block, ended=ended, began_s=began_s, wall_s=self.table.start_s,
                 detail=f"planned: {ended}",
             )  # fmt: skip
-        void = bool(self._voids) and self._rng.random() < self._voids
+        number = sum(one == "confirm" for _, one, _ in self.ran) if phase == "confirm" else 0
+        void = number in self._void_runs or (bool(self._voids) and self._rng.random() < self._voids)
         value = self.table.value(arm, self._rng) * math.exp(log) * (1.2 if void else 1.0)
         warm_s = self.table.start_s + self.table.window_s * value / self.table.base
         cold_s = self._cold_s.get(arm.key, 0.0)

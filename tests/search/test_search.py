@@ -293,7 +293,7 @@ def test_where_no_fresh_pairs_fit_the_blocks_that_show_what_each_adds_confirm_th
     assert confirmed.baseline.s_per_sample and confirmed.candidate.time_to_first_step_s
 
 
-def ablated(table: Table, *ids: str, blocks: int = 3, left_s: float = 0.0) -> Study:
+def ablated(table: Table, *ids: str, blocks: int = 3, left_s: float = 0.0, **bench) -> Study:
     """A search whose next thing to do is to leave each of these settings out in turn, and that has no time beyond."""
     candidates = [candidate(id_, warms=False) for id_ in ids]
     settings = [one.setting for one in candidates]
@@ -309,7 +309,7 @@ def ablated(table: Table, *ids: str, blocks: int = 3, left_s: float = 0.0) -> St
         for id_ in ["", *ids]
     ]  # fmt: skip
     asked = replace(study_of(candidates, budget_s=budget_s), winner=settings, ablations=[round_], trials=raced)
-    return run(asked, table, budget_s=budget_s, noise=SOME_NOISE)[0]
+    return run(asked, table, budget_s=budget_s, noise=SOME_NOISE, **bench)[0]
 
 
 def test_what_is_left_without_one_setting_ran_in_the_blocks_too() -> None:
@@ -622,6 +622,23 @@ def test_a_machine_that_is_never_quiet_proves_nothing() -> None:
     never = tuned(Table({"good=1": 0.10}), [*IDLE[:3], candidate("good=1", warms=False)], voids=1.1)
     assert "disturbed from outside" in never.verdict
     assert {fate.reason for fate in never.fates.values()} == {f"None of its runs counted: {OTHERS}."}
+
+
+@pytest.mark.parametrize("disturbed", range(1, 7))
+def test_of_few_pairs_a_void_one_is_made_again(disturbed: int) -> None:
+    study = ablated(Table({"a=1": 0.3, "b=1": 0.2}), "a=1", "b=1", left_s=45.0, void_runs=[disturbed])
+    confirmed = study.confirmed
+    assert confirmed is not None and confirmed.max_pairs == 3 and len(confirmed.voided) == 1
+    # As many as the time then holds.
+    assert recipe(study) == {"a=1", "b=1"} and confirmed.num_pairs in (2, 3)
+    void = {trial.run for trial in study.trials if trial.void}
+    assert not void & {run for pair in confirmed.pairs for run in (pair.baseline_run, pair.candidate_run)}
+
+
+def test_of_few_pairs_two_void_ones_are_too_many() -> None:
+    study = ablated(Table({"a=1": 0.3, "b=1": 0.2}), "a=1", "b=1", left_s=45.0, void_runs=[1, 2, 3, 4])
+    assert study.recipe == [] and study.confirmed is not None
+    assert study.confirmed.verdict == "undecided" and "2 of 2 pairs were void" in study.confirmed.reason
 
 
 # The budget

@@ -87,7 +87,8 @@ def judge(
         seen: of pairs of such runs, from others than these: with it the spread of few pairs is better known. It never
             makes that of these smaller: a quiet past must not speak for a machine that is not.
         margin: `same` when the ratio lies between 1/(1 + margin) and 1 + margin.
-        num_voided: pairs thrown away so far. While they are more than a fifth of all, no look settles it.
+        num_voided: pairs thrown away so far. While they are more than one and more than a fifth of all, no look
+            settles it.
         ended: the time is up, and no more pairs will come. Those since the last look are judged at the level of the
             next one, which they resemble the looks before more than it would, and so pass no more often by chance.
 
@@ -104,13 +105,13 @@ def judge(
     equivalence_levels = nominal_levels(schedule, 2 * SAME_ERROR)
     num_passed = sum(look <= len(pairs) for look in schedule)
     level = levels[max(0, num_passed - 1)]
-    if num_voided > max_pairs * MOST_VOID / (1 - MOST_VOID):
+    if _too_many_void(max_pairs, num_voided):
         reason = _void_reason(len(pairs), num_voided)
         return _state(_fit(pairs, seen), level, verdict="undecided", reason=reason)
 
     for k in range(num_passed):
         fit = _fit(pairs[: schedule[k]], seen)
-        if num_voided > MOST_VOID * (fit.num_pairs + num_voided):
+        if _too_many_void(fit.num_pairs, num_voided):
             verdict, reason = None, _void_reason(fit.num_pairs, num_voided)
         else:
             verdict, reason = _verdict(fit, levels[k], equivalence_levels[k], margin)
@@ -137,7 +138,7 @@ def _ended(
     """What pairs beyond the last look say, without any to come."""
     verdict: Verdict | None = None
     reason = ""
-    if num_voided > MOST_VOID * (fit.num_pairs + num_voided):
+    if _too_many_void(fit.num_pairs, num_voided):
         reason = _void_reason(fit.num_pairs, num_voided)
     elif fit.num_pairs > last_look:
         verdict, reason = _verdict(fit, level, equivalence_level, margin)
@@ -280,10 +281,15 @@ def _state(
     )
 
 
+def _too_many_void(num_valid: int, num_voided: int) -> bool:
+    # One alone is more than a fifth of two or three pairs, and says little of the others: it is made again.
+    return num_voided > 1 and num_voided > MOST_VOID * (num_valid + num_voided)
+
+
 def _void_reason(num_valid: int, num_voided: int) -> str:
     return (
-        f"{num_voided} of {num_valid + num_voided} pairs {'was' if num_voided == 1 else 'were'} void, more than "
-        f"{float(MOST_VOID):.0%}: too much else went on here. Measure again when it is quiet."
+        f"{num_voided} of {num_valid + num_voided} pairs were void, more than {float(MOST_VOID):.0%}: too much else "
+        "went on here. Measure again when it is quiet."
     )
 
 

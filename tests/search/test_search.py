@@ -635,6 +635,16 @@ def test_of_few_pairs_a_void_one_is_made_again(disturbed: int) -> None:
     assert not void & {run for pair in confirmed.pairs for run in (pair.baseline_run, pair.candidate_run)}
 
 
+def test_of_a_void_pair_the_second_run_is_spared_for_one_that_counts() -> None:
+    planned = set()
+    for left_s in range(20, 30):
+        study = ablated(Table({"a=1": 0.3, "b=1": 0.2}), "a=1", "b=1", left_s=float(left_s), void_runs=[1])
+        assert study.confirmed is not None and len(study.confirmed.voided) == 1
+        assert [trial.block for trial in study.trials if trial.phase == "confirm"][:3] == [1, 2, 2]
+        planned.add((study.confirmed.max_pairs, study.confirmed.num_pairs, bool(study.recipe)))
+    assert (2, 2, True) in planned
+
+
 def test_of_few_pairs_two_void_ones_are_too_many() -> None:
     study = ablated(Table({"a=1": 0.3, "b=1": 0.2}), "a=1", "b=1", left_s=45.0, void_runs=[1, 2, 3, 4])
     assert study.recipe == [] and study.confirmed is not None

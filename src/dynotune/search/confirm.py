@@ -159,6 +159,9 @@ def _pair(search: Search, comparison: Comparison, candidate: Arm) -> Comparison:
         if search.failure(one.key):
             reason = f"A run of it failed: {ran[name].detail or ran[name].ended}."
             return replace(comparison, verdict="undecided", reason=reason, num_pairs=len(comparison.pairs))
+        if ran[name].void:
+            # The pair counts for nothing whatever the other run says: its time is better spent on the next pair.
+            break
     void = "; ".join(dict.fromkeys(trial.void for trial in ran.values() if trial.void))
     if void:
         return replace(comparison, voided=[*comparison.voided, Voided(block, void)])

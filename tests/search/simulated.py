@@ -108,7 +108,7 @@ class SimulatedBench:
     Args:
         check_s: what looking at results takes, and as much once for the baseline.
         voids: share of runs that something else disturbs, each then being slower by a fifth.
-        void_runs: runs of the confirmation, counted from 1, that something else disturbs.
+        void_runs: of the confirmation, from 1, those that something else disturbs; `cut`: that the deadline cuts.
         stop_after: runs, after which Ctrl-C comes.
         spent_s: by earlier sittings.
         cold_s: by the key of an arm, what its first run takes longer, and half of it each later one.
@@ -124,6 +124,7 @@ class SimulatedBench:
         seed: int = 0,
         voids: float = 0.0,
         void_runs: Container[int] = (),
+        cut: Container[int] = (),
         check_s: float = 0.0,
         stop_after: int | None = None,
         spent_s: float = 0.0,
@@ -139,7 +140,7 @@ class SimulatedBench:
         self._rng = np.random.default_rng([20261, seed])
         self._logs = noise.draw(self._rng, 512)
         self._voids, self._check_s = voids, check_s
-        self._void_runs = void_runs
+        self._void_runs, self._cut = void_runs, cut
         self._stop_after = stop_after
         self._took_s: dict[str, float] = {}
         self._cold_s = cold_s
@@ -160,6 +161,13 @@ class SimulatedBench:
                 detail=f"planned: {ended}",
             )  # fmt: skip
         number = sum(one == "confirm" for _, one, _ in self.ran) if phase == "confirm" else 0
+        if number in self._cut:
+            wall_s = max(0.0, self.left_s()) + self.run_s(arm) / 2
+            self.clock_s += wall_s
+            return Trial(
+                arm=arm.key, phase=phase, block=block, ended="timeout", void="the time was up before it was done",
+                began_s=began_s, wall_s=wall_s,
+            )  # fmt: skip
         void = number in self._void_runs or (bool(self._voids) and self._rng.random() < self._voids)
         value = self.table.value(arm, self._rng) * math.exp(log) * (1.2 if void else 1.0)
         warm_s = self.table.start_s + self.table.window_s * value / self.table.base

@@ -651,6 +651,15 @@ def test_of_few_pairs_two_void_ones_are_too_many() -> None:
     assert study.confirmed.verdict == "undecided" and "2 of 2 pairs were void" in study.confirmed.reason
 
 
+@pytest.mark.parametrize("cut", [5, 6])
+def test_of_few_pairs_one_that_took_until_the_deadline_is_not_done_without(cut: int) -> None:
+    """How long a run takes is what is measured: without it the rest would look better than it is."""
+    study = ablated(Table({"a=1": 0.3, "b=1": 0.2}), "a=1", "b=1", left_s=45.0, cut=[cut])
+    confirmed = study.confirmed
+    assert study.recipe == [] and confirmed is not None and confirmed.verdict == "undecided"
+    assert "did not end in the time left" in confirmed.reason and len(confirmed.pairs) == 2
+
+
 # The budget
 
 

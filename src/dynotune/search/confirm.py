@@ -156,8 +156,7 @@ def _pair(search: Search, comparison: Comparison, candidate: Arm) -> Comparison:
     ran: dict[ArmName, Trial] = {}
     for name, one in in_turn if first == "baseline" else reversed(in_turn):
         ran[name] = search.run(one, "confirm", block)
-        if search.failure(one.key):
-            reason = f"A run of it failed: {ran[name].detail or ran[name].ended}."
+        if reason := _ends_all(search, ran[name], len(comparison.pairs)):
             return replace(comparison, verdict="undecided", reason=reason, num_pairs=len(comparison.pairs))
         if ran[name].void:
             # The pair counts for nothing whatever the other run says: its time is better spent on the next pair.
@@ -166,6 +165,16 @@ def _pair(search: Search, comparison: Comparison, candidate: Arm) -> Comparison:
     if void:
         return replace(comparison, voided=[*comparison.voided, Voided(block, void)])
     return replace(comparison, pairs=[*comparison.pairs, _pair_of(first, ran["baseline"], ran["candidate"])])
+
+
+def _ends_all(search: Search, trial: Trial, num_pairs: int) -> str:
+    """Why no pair is to follow this run; else empty."""
+    if search.failure(trial.arm):
+        return f"A run of it failed: {trial.detail or trial.ended}."
+    # How long it took is why it is void, and that is what is measured: so few pairs must not do without it.
+    if trial.void and trial.ended == "timeout" and num_pairs < LOOKS[0]:
+        return f"A run did not end in the time left, and fewer than {LOOKS[0]} pairs cannot do without it."
+    return ""
 
 
 def _pair_of(first: ArmName, baseline: Trial, candidate: Trial) -> Pair:

@@ -12,9 +12,10 @@ from dynotune import cli
 from dynotune.cli import tune as tuning
 from dynotune.measure.protocol import Interrupted
 from dynotune.schema import document
+from dynotune.schema import recipe as recipes
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Study
+from dynotune.schema.study import Beginning, Study
 from dynotune.search import tune as studies
 from dynotune.search.earlier import pilots_on_disk
 
@@ -330,3 +331,31 @@ def test_one_that_goes_on_after_a_pause_is_not_followed(then, proved):
     document.write(proved.kept / "study.json", proved.study)
     assert dynotune("--resume", "s") == 0
     assert proved.seen == []
+
+
+@pytest.fixture
+def resumed(asked):
+    """The exit code of `--resume --gate`, of a study that began so and proved nothing."""
+
+    def resumed(**began):
+        recipe = recipes.read(asked.kept / "began.toml")
+        beginning = Beginning("began.toml", recipe, [Setting("env.A", "1")], **began)
+        asked.study = replace(asked.study, began_from=beginning, recipe=[])
+        document.write(asked.kept / "study.json", asked.study)
+        return dynotune("--resume", "s", "--gate")
+
+    (asked.kept / "began.toml").write_text(RECIPE)
+    return resumed
+
+
+def test_the_gate_says_yes_where_nothing_more_was_proved_on_top_of_what_was(then, proved, resumed):
+    then.append(further(proved.study, "t"))
+    assert dynotune("--gate", *COMMAND) == 0
+    # Nor does it matter that the second was interrupted.
+    assert resumed(is_sequel=True) == 0
+
+
+def test_the_gate_says_no_where_nothing_was_proved_on_top_of_a_recipe_of_the_users(asked, resumed, tmp_path):
+    (tmp_path / "first.toml").write_text(RECIPE)
+    assert dynotune("--gate", "--recipe", "first.toml", *COMMAND) == 1
+    assert resumed() == 1

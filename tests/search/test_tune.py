@@ -386,6 +386,7 @@ def test_an_interrupted_sequel_goes_on_from_its_recipe(world, then, tmp_path):
     world.search = lambda study, save: seen.append(study) or replace(study, finished=True)
     studies.resume(stopped.value.folder, request_in(tmp_path).run, None, Watcher())
     assert [one.base for one in seen] == [[FOUR]]
+    assert [one.began_from.is_sequel for one in seen] == [True]
 
 
 @pytest.mark.parametrize("why", ["nothing was proved", "nothing is named", "no time"])

@@ -168,8 +168,13 @@ def tune(
         # Whatever comes of going on: what was proved stands.
         if json is not None:
             write_json(proved, json)
-    if gate and not proved.recipe:
+    if gate and not _is_proved(proved):
         raise typer.Exit(1)
+
+
+def _is_proved(study: Study) -> bool:
+    """Whether anything was, by this study or by that which it follows: a sequel may be resumed by itself."""
+    return bool(study.recipe) or (study.began_from is not None and study.began_from.is_sequel)
 
 
 def _beginning(file: Path) -> Beginning:

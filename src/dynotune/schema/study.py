@@ -207,12 +207,14 @@ class Beginning(msgspec.Struct, frozen=True):
     Args:
         file: where it was read.
         decided: ids of settings on which the studies that led to it have decided; they are not tried again.
+        is_sequel: a study before it, in the same tune, proved the recipe; else the user named it.
     """
 
     file: str
     recipe: Recipe
     settings: list[Setting]
     decided: list[str] = []
+    is_sequel: bool = False
 
 
 class Sitting(msgspec.Struct, frozen=True):

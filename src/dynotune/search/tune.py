@@ -145,7 +145,8 @@ def sequel(folder: Path, study: Study, run: Request, watcher: Watcher) -> tuple[
     if not study.recipe or not study.then or left_s < SEQUEL_RUNS * (study.run_s or UNKNOWN_RUN_S):
         return None
     file = folder / RECIPE
-    beginning = Beginning(str(file), recipes.read(file), over(study.base, study.recipe), decided(study))
+    settings = over(study.base, study.recipe)
+    beginning = Beginning(str(file), recipes.read(file), settings, decided(study), is_sequel=True)
     request = _as_begun(study, run)
     # Of a step that became shorter, a window holds more.
     own = msgspec.structs.replace(request.run, warmup_steps=run.warmup_steps, window_steps=run.window_steps)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.launch.record import COMPILED
-from dynotune.measure.record_from import Director, is_steady, soon, within
+from dynotune.measure.record_from import Director, calm_steps, is_steady, soon, within
 from dynotune.measure.request import RecordRequest
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
@@ -49,6 +49,16 @@ def test_what_never_becomes_steady_is_recorded_all_the_same_and_it_is_said():
 def test_the_warm_up_that_is_asked_for_is_enough():
     assert is_steady(record([0.1] * 4), 5) is None
     assert is_steady(record([0.1] * 5), 5) is True
+
+
+@pytest.mark.parametrize(("step_s", "calm"), [(0.33, 15), (0.05, 15), (0.001, 505)])
+def test_another_run_is_steady_a_while_after_this_one_was(step_s, calm):
+    assert calm_steps(record([step_s * 3] * 5 + [step_s] * 200)) == calm
+
+
+def test_of_a_run_that_compiled_or_never_became_steady_another_run_learns_nothing():
+    assert calm_steps(record([0.1] * 100, compiled=[3])) is None
+    assert calm_steps(record([1.0 - 0.005 * index for index in range(100)])) is None
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,29 @@ def test_too_few_steps_decide_nothing() -> None:
     assert steady_from([0.01] * 30) == 0
 
 
+def test_steps_that_are_alike_from_the_first_are_seldom_cut_or_undecided() -> None:
+    found = [steady_from(steps(45, seed=seed)) for seed in range(200)]
+    assert sum(start is None for start in found) <= 30
+    assert sum(start is not None and start <= 5 for start in found) >= 150
+
+
+@pytest.mark.parametrize("slower", [1.1, 1.3, 3.0])
+def test_of_first_steps_that_are_slower_than_the_rest_differ_none_is_taken_in(slower: float) -> None:
+    found = [
+        steady_from([*steps(15, mean_s=0.01 * slower, cv=0.01, seed=seed), *steps(85, cv=0.01, seed=seed + 50)])
+        for seed in range(50)
+    ]
+    assert all(start is None or start >= 15 for start in found)
+    assert sum(start is not None for start in found) >= 45
+
+
+def test_a_slow_start_that_fades_is_left_out_as_far_as_it_shows() -> None:
+    for seed in range(50):
+        fading = [step_s * (1 + 0.5 * math.exp(-k / 5)) for k, step_s in enumerate(steps(60, cv=0.02, seed=seed))]
+        start = steady_from(fading)
+        assert start is None or start >= 10
+
+
 def test_steps_that_still_become_faster_are_not_steady() -> None:
     assert steady_from([1 - 0.005 * k for k in range(100)]) is None
 

@@ -49,7 +49,7 @@ def gather(request: DiagnoseRequest, watcher: Watcher) -> tuple[Observation, Pat
         plain = plain_run(request, watcher)
     except CommandFailed as error:
         raise _without_torch(facts, error) or error from error
-    recorded = profiled(request, watcher)
+    recorded = profiled(_as_soon(request, plain), watcher)
     trace = recorded if isinstance(recorded, Unknown) else recorded.summary
     observation = Observation(
         command=request.command,
@@ -62,6 +62,13 @@ def gather(request: DiagnoseRequest, watcher: Watcher) -> tuple[Observation, Pat
     path = plain.folder / OBSERVATION_FILE
     document.write(path, observation)
     return observation, path
+
+
+def _as_soon(request: DiagnoseRequest, plain: PlainRun) -> DiagnoseRequest:
+    """The recorded run need not find out once more when it is steady, which of slow steps takes as long as the rest."""
+    if request.warmup_steps is not None or plain.calm_steps is None:
+        return request
+    return msgspec.structs.replace(request, warmup_steps=plain.calm_steps)
 
 
 def attributed(

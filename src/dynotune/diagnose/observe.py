@@ -17,7 +17,7 @@ from dynotune.measure import summary
 from dynotune.measure.machine import alone, facts_of
 from dynotune.measure.one_run import Job, Outcome, launch, refuse_failed, refuse_rejected
 from dynotune.measure.pilot import UntilStep, steady_steps
-from dynotune.measure.record_from import Director
+from dynotune.measure.record_from import Director, calm_steps
 from dynotune.measure.request import Watcher
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts
@@ -37,6 +37,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True):
         outside: what others did within the window; None where the samples do not tell.
         facts: `window.*`, of the samples within the window.
         notes: what to be wary of.
+        calm_steps: after so many another run of the command is steady, too; None where that is not known.
     """
 
     folder: Path
@@ -48,6 +49,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True):
     outside: probe.Judgement | None = None
     facts: Facts = {}
     notes: list[str] = []
+    calm_steps: int | None = None
 
 
 def plain_run(request: DiagnoseRequest, watcher: Watcher) -> PlainRun:
@@ -186,6 +188,7 @@ class _Run:
             end_s=max(window.end_s for window in windows),
             outside=outcome.outside,
             notes=self._notes(),
+            calm_steps=calm_steps(self.record),
         )
 
     def _state(self, record: Record) -> ProcessState:

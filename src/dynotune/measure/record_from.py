@@ -117,6 +117,17 @@ def is_steady(record: Record, warmup_steps: int | None) -> bool | None:
     return False if sum(step_s) >= RESTLESS_S and len(step_s) >= FEWEST_STEPS else None
 
 
+def calm_steps(record: Record) -> int | None:
+    """After so many steps another run of the same command, of which nothing is measured, is steady, too.
+
+    None where this one was not, or something was compiled in it: another run may do that later, or not at all.
+    """
+    steady = steady_steps(record)
+    if steady is None or any(step.flags & COMPILED for step in record.steps):
+        return None
+    return steady + max(STEADY_STEPS, math.ceil(STEADY_S / recent_step_s(record)))
+
+
 def soon(records: Sequence[Record], request: RecordRequest) -> RecordFrom:
     """Soon, the same for all ranks, and where an epoch's length is known not across its end."""
     step_s = recent_step_s(records[0])

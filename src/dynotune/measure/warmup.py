@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections.abc import Sequence
 
 from dynotune.measure.schedule import MAX_PAIRS
@@ -11,6 +13,8 @@ from dynotune.schema.errors import UsageError
 
 BATCH_STEPS = 5
 MIN_BATCHES = 6
+# Standard deviations of a batch, from the median distance of neighbours, which a few stalls do not move.
+ALIKE, SD_OF_DIFFERENCE = 2.5, 1.4826 / math.sqrt(2)
 
 # What one run's mean differs from the next run's, as a share of it, before anything is known: processes land
 # in memory, on cores and in clocks of their own. One pilot an arm cannot show it, so it weighs as much as
@@ -30,7 +34,8 @@ def steady_from(step_s: Sequence[float], *, events: Sequence[int] = ()) -> int |
     """Index of the first steady step by MSER-5, or None while that cannot be told yet.
 
     It cannot be told from less than 30 steps after the last event, nor when the best place to cut lies in
-    the second half of them: then the run is still settling.
+    the second half of them: then the run is still settling. Where the steps are alike from early on, the
+    criterion is flat and cuts anywhere: what lies before the cut and is like what follows is steady, too.
 
     Args:
         step_s: time of each step from the first of the process on, seconds.
@@ -50,7 +55,21 @@ def steady_from(step_s: Sequence[float], *, events: Sequence[int] = ()) -> int |
     cuts = range(len(means) - max(3, math.ceil(len(means) / 3)) + 1)
     errors = _squared_errors_of_mean(means)
     best = min(cuts, key=errors.__getitem__)
+    best = _first_alike(means, best)
     return first + BATCH_STEPS * best if best < len(means) / 2 else None
+
+
+def _first_alike(means: Sequence[float], cut: int) -> int:
+    """The first of the batches up to the cut that all lie where those after it do.
+
+    By how much batches differ is told by neighbours in the second half, where a start has faded.
+    """
+    middle = statistics.median(means[cut:])
+    neighbours = itertools.pairwise(means[min(cut, len(means) // 2) :])
+    differ = statistics.median(abs(after - before) for before, after in neighbours)
+    while cut and abs(means[cut - 1] - middle) <= ALIKE * SD_OF_DIFFERENCE * differ:
+        cut -= 1
+    return cut
 
 
 def window_length(

@@ -61,14 +61,14 @@ def dynotune(*words) -> int | str | None:
 
 
 def test_the_options_reach_the_study(asked):
-    options = "--budget 2h --allow numerics --also cudnn.benchmark --also env.A=1 --not compile.mode"
+    options = "--budget 2h --allow numerics --also cudnn.benchmark --also env.A=1 --not compile.mode --not env.B=2"
     options += " --space loader.num_workers=2,4 --objective latency-p99 --margin 0.02 --warmup 5 --steps 50 --seed 7"
     options += " --step-on a:b --timeout 90s --caches cold --no-sandbox --no-lock"
     assert dynotune(*options.split(), *COMMAND) == 0
     assert asked.budget_s == 7200.0
     request, run = asked.request, asked.request.run
     assert (request.allow, request.also, request.excluded, request.space) == (
-        ["numerics"], ["cudnn.benchmark", "env.A=1"], ["compile.mode"], ["loader.num_workers=2,4"],
+        ["numerics"], ["cudnn.benchmark", "env.A=1"], ["compile.mode", "env.B=2"], ["loader.num_workers=2,4"],
     )  # fmt: skip
     assert (run.objective, run.margin, run.warmup_steps, run.window_steps) == ("latency-p99", 0.02, 5, 50)
     assert (run.seed, run.step_on, run.timeout_s, run.caches) == (7, "a:b", 90.0, "cold")

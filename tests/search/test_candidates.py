@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynotune import knobs
 from dynotune.schema.diagnosis import Ceiling, Diagnosis, Finding
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Unknown
@@ -163,6 +165,43 @@ def test_what_is_left_out_by_name_is_not_offered_beside_workers_and_nothing_besi
     assert excluded in {row.setting.knob for row in not_offered}
 
 
+def test_of_a_knob_one_value_may_be_left_out_and_the_others_are_tried():
+    words = {"excluded": ["loader.num_workers=4", "loader.prefetch_factor=4"]}
+    found, not_offered = offer(STARVED, has={"loader.num_workers": 0}, words=words)
+    assert names(found) == {*(f"loader.num_workers={num}" for num in (2, 8, 16)), "loader.persistent_workers=true"}
+    assert {str(row.setting): (row.reason, row.why) for row in not_offered} == {
+        id_: ("left out by --not", ["num-workers-zero"]) for id_ in words["excluded"]
+    }
+
+
+def test_a_value_of_a_variable_may_be_left_out():
+    again = finding("launch-blocking", Setting("env.CUDA_LAUNCH_BLOCKING", UNSET), Setting("env.A", "b=c"))
+    words = {"allow": ["semantics"], "excluded": ["env.CUDA_LAUNCH_BLOCKING=@unset", "env.A=b"]}
+    found, not_offered = offer(again, env={"CUDA_LAUNCH_BLOCKING": "1"}, words=words)
+    assert names(found) == {"env.A=b=c"}
+    assert [str(row.setting) for row in not_offered] == ["env.CUDA_LAUNCH_BLOCKING=@unset"]
+    found, _ = offer(again, words={**words, "excluded": ["env.A=b=c"]})
+    assert "env.A=b=c" not in names(found)
+
+
+def test_a_knob_is_tried_at_some_values_without_those_that_are_left_out():
+    words = {"also": ["loader.num_workers"], "excluded": ["loader.num_workers=8", "loader.num_workers=13"]}
+    found, not_offered = offer(has={"loader.num_workers": 4}, words=words)
+    assert names(found) == {"loader.num_workers=2", "loader.num_workers=16"}
+    assert {str(row.setting): row.reason for row in not_offered} == {"loader.num_workers=8": "left out by --not"}
+    named = finding("loader-bound", Setting("loader.num_workers", 8))
+    found, not_offered = offer(named, has={"loader.num_workers": 4}, words=words)
+    assert names(found) == {"loader.num_workers=2", "loader.num_workers=16"}
+    assert [row.why for row in not_offered] == [["loader-bound"]]
+
+
+def test_other_values_of_a_knob_may_be_named_beside_one_that_is_left_out():
+    words = {"also": ["loader.num_workers=4"], "space": ["loader.num_workers=2,8"]}
+    found = asked.parse(**words, excluded=[" loader.num_workers = 13", "env.A=x"])
+    assert found.excluded == {Setting("loader.num_workers", 13), Setting("env.A", "x")}
+    assert not found.excluded_knobs
+
+
 def test_a_prefetch_factor_of_the_users_own_is_tried_beside_workers_only():
     space = ["loader.prefetch_factor=3,8", "loader.num_workers=2"]
     words = {"space": space, "also": ["loader.persistent_workers=false"]}
@@ -280,13 +319,28 @@ def test_the_users_own_values_are_tried_beside_the_others_even_beyond_the_cores(
         ({"space": ["loader.num_workers"]}, "--space"),
         ({"space": ["loader.num_workers=2,,4"]}, "--space"),
         ({"space": ["nothing=1,2"]}, "no knob"),
-        ({"space": ["cudnn.benchmark=true"], "excluded": ["cudnn.benchmark"]}, "left out"),
+        ({"space": ["cudnn.benchmark=true"], "excluded": ["cudnn.benchmark"]}, "cudnn.benchmark is to be tried"),
+        ({"also": ["env.A=1"], "excluded": ["env.A"]}, "env.A is to be tried and to be left out"),
+        ({"also": ["cudnn.benchmark=true"], "excluded": ["cudnn.benchmark=on"]}, "cudnn.benchmark=true is to be tried"),
+        ({"space": ["loader.num_workers=2,4"], "excluded": ["loader.num_workers=4"]}, "loader.num_workers=4 is to be"),
+        ({"excluded": ["num_workers=4"]}, "loader.num_workers"),
+        ({"excluded": ["loader.num_workers=many"]}, "whole number"),
+        ({"excluded": ["loader.num_workers="]}, "whole number"),
+        ({"excluded": ["env.PYTHONPATH=x"]}, "dynotune sets"),
     ],
 )
 def test_words_that_mean_nothing_are_refused_with_what_is_meant(words, said):
     with pytest.raises(UsageError) as refused:
         asked.parse(**words)
     assert said in f"{refused.value.message} {refused.value.hint}"
+
+
+def test_a_setting_of_the_system_is_neither_tried_nor_left_out(monkeypatch):
+    knob = msgspec.structs.replace(knobs.get("loader.num_workers"), effect="system")
+    monkeypatch.setattr(knobs, "get", lambda knob_id: knob)
+    for option in ("also", "excluded", "space"):
+        with pytest.raises(UsageError, match="is a setting of the system"):
+            asked.parse(**{option: ["loader.num_workers=4"]})
 
 
 def test_a_knob_without_values_of_its_own_asks_for_one_before_anything_runs():

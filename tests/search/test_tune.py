@@ -105,6 +105,20 @@ def test_the_diagnosis_says_what_is_tried(world, tmp_path):
     assert (study.also, study.excluded, study.budget_s) == (["env.A=1"], ["env.B"], 600.0)
 
 
+def test_a_value_that_is_left_out_stays_so_where_the_study_goes_on(world, tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(studies, "gather", stop)
+        with pytest.raises(Interrupted):
+            begin(tmp_path, excluded=["loader.num_workers=4"])
+    study = go_on(tmp_path)
+    assert study.excluded == ["loader.num_workers=4"]
+    assert {candidate.id for candidate in study.candidates} == {"loader.num_workers=2", "loader.num_workers=8"}
+    assert [(row.setting, row.reason) for row in study.not_offered] == [(FOUR, "left out by --not")]
+
+
 def test_where_nothing_is_to_be_tried_it_ends_and_says_what_would_widen_it(world, tmp_path):
     world.findings = [finding(Setting("matmul.fp32_precision", "high"))]
     world.search = lambda study, save: pytest.fail("there is nothing to search")

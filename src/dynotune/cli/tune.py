@@ -69,7 +69,7 @@ def tune(
         list[str] | None, typer.Option(metavar="KNOB[=VALUE]", help="Try this too, whatever it may change; repeat.")
     ] = None,
     leave_out: Annotated[
-        list[str] | None, typer.Option("--not", metavar="KNOB", help="Do not try this; repeat for more.")
+        list[str] | None, typer.Option("--not", metavar="KNOB[=VALUE]", help="Do not try this; repeat for more.")
     ] = None,
     space: Annotated[
         list[str] | None, typer.Option(metavar="KNOB=A,B,C", help="Try these values of a knob too; repeat for more.")

@@ -231,7 +231,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         budget_s: for the whole, all sittings together.
         allow: effects tried besides `exact` and `sampling`.
-        also, excluded, space: as given: knobs or settings besides, knobs left out, values of the user's own.
+        also, excluded, space: as given: knobs or settings besides, those left out, values of the user's own.
         unit: what the value is of, in words: "s/sample".
         began_from: a recipe that all runs have: the baseline is the command with it, and what is proved comes on top.
         diagnosis: of the baseline; `after`: with the recipe's settings.

@@ -1,4 +1,4 @@
-"""What the user said about candidates: effects allowed, knobs besides, knobs left out, values of their own."""
+"""What the user said about candidates: effects allowed, knobs besides, what is left out, values of their own."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         allowed: effects that findings' candidates may have.
         also: settings to try; `also_knobs`: knobs of which some values are to be tried.
-        excluded: ids of knobs that are not tried.
+        excluded: settings that are not tried; `excluded_knobs`: ids of knobs of which no value is.
         space: settings with values of the user's own.
     """
 
     allowed: frozenset[Effect] = frozenset(UNASKED)
     also: list[Setting] = []
     also_knobs: list[str] = []
-    excluded: frozenset[str] = frozenset()
+    excluded: frozenset[Setting] = frozenset()
+    excluded_knobs: frozenset[str] = frozenset()
     space: list[Setting] = []
 
     @property
     def settings(self) -> list[Setting]:
         """Named with their value, each once."""
         return list(dict.fromkeys([*self.also, *self.space]))
+
+    def leaves_out(self, setting: Setting) -> bool:
+        return setting in self.excluded or setting.knob in self.excluded_knobs
 
 
 def parse(
@@ -46,24 +50,26 @@ def parse(
         UsageError: an effect, knob or value that does not exist, one that dynotune never sets, or words that
             contradict each other.
     """
-    left_out = {knobs.get(text.strip()).id for text in excluded}
-    settings, ids = [], []
-    for text in also:
-        if "=" in text:
-            settings.append(_settable(knobs.parse(text)))
-        else:
-            ids.append(_with_values(text.strip()))
-    own = [setting for text in space for setting in _values(text)]
-    for name in [setting.knob for setting in (*settings, *own)] + ids:
-        if name in left_out:
-            raise UsageError(f"{name} is to be tried and to be left out.", hint="Leave one of them out.")
-    return Asked(
+    found = Asked(
         allowed=frozenset([*UNASKED, *map(_effect, allow)]),
-        also=settings,
-        also_knobs=ids,
-        excluded=frozenset(left_out),
-        space=own,
+        also=[_settable(knobs.parse(text)) for text in also if "=" in text],
+        also_knobs=[_with_values(text.strip()) for text in also if "=" not in text],
+        excluded=frozenset(_settable(knobs.parse(text)) for text in excluded if "=" in text),
+        excluded_knobs=frozenset(knobs.get(text.strip()).id for text in excluded if "=" not in text),
+        space=[setting for text in space for setting in _values(text)],
     )
+    _refuse_contradictions(found)
+    return found
+
+
+def _refuse_contradictions(asked: Asked) -> None:
+    """Some values of a knob may be left out while others are tried."""
+    both = [knob_id for knob_id in asked.also_knobs if knob_id in asked.excluded_knobs]
+    for setting in asked.settings:
+        if asked.leaves_out(setting):
+            both.append(setting.knob if setting.knob in asked.excluded_knobs else str(setting))
+    if both:
+        raise UsageError(f"{both[0]} is to be tried and to be left out.", hint="Leave one of them out.")
 
 
 def _effect(word: str) -> Effect:

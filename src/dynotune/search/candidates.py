@@ -28,6 +28,7 @@ KINDS: dict[Objective, tuple[Kind, ...]] = {
     "memory": ("memory",),
 }
 """Findings whose candidates can serve an objective."""
+_LEFT_OUT = "left out by --not"
 _NO_WORKERS = "it needs loading processes, and the loader has none; --also loader.num_workers tries some"
 _NOT_ALLOWED: dict[Effect, str] = {
     "numerics": "it may change results in their last digits; --allow numerics tries it",
@@ -79,7 +80,10 @@ def candidates(
                 before = refused.get(setting)
                 refused[setting] = NotOffered(setting, reason, [*(before.why if before else []), finding.id])
     for setting in _of_user(machine, asked):
-        if has(setting, machine.present, machine.env):
+        if asked.leaves_out(setting):
+            # A value that its knob's name alone brought; a finding may have named it before.
+            refused.setdefault(setting, NotOffered(setting, _LEFT_OUT))
+        elif has(setting, machine.present, machine.env):
             refused[setting] = NotOffered(setting, "the program has it already")
         else:
             offered.setdefault(setting, [])
@@ -125,8 +129,8 @@ def _is_asked_for(setting: Setting, asked: Asked) -> bool:
 def _why_not(setting: Setting, finding: Finding, machine: Machine, asked: Asked, objective: Objective) -> str:
     """Why a finding's setting is not tried; "" where it is. First what the user can change, and said so."""
     effect = knobs.get(setting.knob).effect
-    if setting.knob in asked.excluded:
-        return "left out by --not"
+    if asked.leaves_out(setting):
+        return _LEFT_OUT
     if _is_asked_for(setting, asked):
         effect = "exact" if effect != "system" else effect
     if finding.kind not in KINDS[objective]:

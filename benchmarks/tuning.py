@@ -161,7 +161,8 @@ def told(kind: str, row: Row) -> str:
         claimed = "" if row.get("claimed") is None else f", claims {row['claimed']:.2f}×"
         return f"chooses {row['chosen'] or 'nothing'}{claimed}  ({row['took_s']} s)"
     if kind == "table-tune":
-        return f"{row['share']:.1%} of the best in {row['wall_s'] / row['table_s']:.0%} of the table's time"
+        reached = "no measured arm of the table" if row["share"] is None else f"{row['share']:.1%} of the best"
+        return f"{reached} in {row['wall_s'] / row['table_s']:.0%} of the table's time"
     if "as" in row:
         return f"is {row['as']}"
     outcome = f"{row['outcome']}, " if "outcome" in row else ""
@@ -239,7 +240,8 @@ def show(programs: Sequence[Program], result: dict[str, Any]) -> None:
         print(f"| {program.name} | {recipe} | {' | '.join(cells)} | {outcome} |")
     print("~ undecided, = same, ᵂ chose the program as written")
     for name, row in result.get("tables", {}).items():
-        print(f"table of {name}: {told('table-tune', row)}; chose {row.get('chosen') or '-'}, best {row.get('best')}")
+        chose = " ".join(row.get("recipe", [])) or "-"
+        print(f"table of {name}: {told('table-tune', row)}; chose {chose}, best {row.get('best')}")
     found = summary(result)
     print(f"recipe verify: met {found['met']} of {found['verified']}")
 

@@ -23,6 +23,7 @@ from tuning_programs import Program, folder_of
 from dynotune import knobs
 from dynotune.measure.machine import alone, facts_of
 from dynotune.measure.request import Request
+from dynotune.probe.host import usable_cpus
 from dynotune.schema.study import Candidate, Study
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.interactions import group_of
@@ -213,32 +214,40 @@ def tune_within(program: Program, setup: Setup, table: Row) -> Row:
     budget_s = QUARTER * took_s(table)
     with_values = [setting for one in arms_of(table["knobs"]) for setting in one.settings]
     also = [word for setting in dict.fromkeys(with_values) for word in ("--also", str(setting))]
-    rest = [word for knob in knobs.all_knobs() if knob.id not in table["knobs"] for word in ("--not", knob.id)]
+    rest = [word for text in left_out(table["knobs"], len(usable_cpus())) for word in ("--not", text)]
     began_s = time.monotonic()
     words = ["tune", "--budget", f"{budget_s:.0f}s", *also, *rest]
     row = tuned(words, program, folder_of(program, setup.work), setup, budget_s + 90.0, f"{program.name}-table")
     return {**row, "wall_s": round(time.monotonic() - began_s, 1), "table_s": took_s(table)}
 
 
+def left_out(table: Mapping[str, Sequence[object]], num_cores: int) -> list[str]:
+    """Other knobs; and other numbers of the table's own: a finding may name any that the machine's cores allow."""
+    others = [knob.id for knob in knobs.all_knobs() if knob.id not in table]
+    numbers = []
+    for name, held in table.items():
+        knob = knobs.get(name)
+        if knob.type == "int":
+            least = int(knob.minimum or 0)
+            numbers += [f"{name}={number}" for number in range(least, num_cores + 1) if number not in held]
+    return [*others, *numbers]
+
+
 def against_best(table: Row, recipe: Sequence[str]) -> Row:
     """How near to the table's best arm a recipe is, by the table's own values.
 
     Returns:
-        best, speedup_of_best, speedup, share (of the best's speed), reached. Raises KeyError for a recipe that is none
-        of its arms.
+        best, speedup_of_best, chosen, speedup, share (of the best's speed), reached. Of a recipe that is none of its
+        measured arms, chosen, speedup and share are None: a tune took its time, and its row is not to be lost.
     """
     key = arm(knobs.parse(text) for text in recipe).key
     gains = {key: _gain(table, key) for key, values in table["arms"].items() if values}
     best = max(gains, key=lambda one: gains[one])
+    row: Row = {"best": best, "speedup_of_best": math.exp(gains[best])}
+    if key not in gains:
+        return {**row, "chosen": None, "speedup": None, "share": None, "reached": False}
     share = math.exp(gains[key] - gains[best])
-    return {
-        "best": best,
-        "speedup_of_best": math.exp(gains[best]),
-        "chosen": key,
-        "speedup": math.exp(gains[key]),
-        "share": share,
-        "reached": share >= REACH,
-    }
+    return {**row, "chosen": key, "speedup": math.exp(gains[key]), "share": share, "reached": share >= REACH}
 
 
 def _gain(table: Row, key: str) -> float:

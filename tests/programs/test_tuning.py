@@ -1,6 +1,7 @@
 """What the benchmark of tune chooses, keeps and counts; its programs are run elsewhere."""
 
 import importlib.util
+import itertools
 import json
 import math
 import sys
@@ -14,6 +15,8 @@ import tuning_programs
 import tuning_tables
 from kept import opened, read
 from tuning_parts import Setup, needs_no_run, run_within
+
+from dynotune.search import asked
 
 BY_NAME = {program.name: program for program in tuning_programs.PROGRAMS}
 TABLE = {"loader.num_workers": (0, 1, 2), "loader.pin_memory": (False, True)}
@@ -158,8 +161,48 @@ def test_a_choice_is_judged_by_blocks_of_one_machine_each():
     none = tuning_tables.against_best(table, [])
     assert none["share"] == pytest.approx(0.8)
     assert not none["reached"]
-    with pytest.raises(KeyError):
-        tuning_tables.against_best(table, ["loader.num_workers=8"])
+
+
+def test_a_choice_that_is_no_arm_of_the_table_is_kept_and_told(capsys):
+    table, recipe = filled(2), ["loader.num_workers=8"]
+    found = tuning_tables.against_best(table, recipe)
+    assert (found["best"], found["reached"]) == (tuning_tables.against_best(table, [])["best"], False)
+    assert found["chosen"] is found["speedup"] is found["share"] is None
+    row = {"recipe": recipe, "wall_s": 9.0, "table_s": 36.0, **found}
+    assert tuning.told("table-tune", row) == "no measured arm of the table in 25% of the table's time"
+    known = {**row, **tuning_tables.against_best(table, [])}
+    assert tuning.told("table-tune", known) == "80.0% of the best in 25% of the table's time"
+    tuning.show([], {"tables": {"starved": row}})
+    assert "chose loader.num_workers=8, best" in capsys.readouterr().out
+
+
+def test_a_choice_whose_arm_never_ran_to_its_end_is_kept_too():
+    table = tuning_tables.with_block(filled(1), {}, {"loader.num_workers=2": "failed: no memory"}, [])
+    assert tuning_tables.against_best(table, ["loader.num_workers=2"])["share"] is None
+
+
+def test_a_tune_within_a_table_is_told_to_leave_out_what_the_table_does_not_hold(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(tuning_tables, "tuned", lambda words, *_: seen.extend(words) or {"recipe": []})
+    monkeypatch.setattr(tuning_tables, "usable_cpus", lambda: range(6))
+    row = tuning_tables.tune_within(BY_NAME["gpt"], Setup("cpu", tmp_path), filled(1))
+    assert row["table_s"] == 18.0
+    out = [word for before, word in itertools.pairwise(seen) if before == "--not"]
+    assert [word for word in out if word.startswith("loader.num_workers")] == [
+        f"loader.num_workers={number}" for number in (3, 4, 5, 6)
+    ]
+    assert not [word for word in out if word.startswith("loader.pin_memory")]
+    assert "optimizer.fused" in out
+    tried = [word for before, word in itertools.pairwise(seen) if before == "--also"]
+    # Words that tune itself would refuse end the benchmark's part.
+    assert len(asked.parse(also=tried, excluded=out).excluded) == 4
+
+
+def test_no_number_is_left_out_that_a_knob_does_not_take():
+    table = {"loader.prefetch_factor": (2, 4), "precision.autocast": ("off", "bf16")}
+    out = tuning_tables.left_out(table, 4)
+    assert [text for text in out if "=" in text] == ["loader.prefetch_factor=1", "loader.prefetch_factor=3"]
+    assert asked.parse(excluded=out)
 
 
 def test_an_arm_that_fails_has_no_value_and_is_not_the_best():

@@ -5,19 +5,22 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from search_problems import RUN_S, Parts, Problem, by_knob
-from tests.search.simulated import Silent, SimulatedBench, study_of
+from msgspec.structs import replace
+from search_problems import Problem, by_knob
+from tests.search.simulated import Silent, SimulatedBench, Table, study_of
 
 from dynotune.measure.schedule import LOOKS, orders
 from dynotune.measure.stats import judge
 from dynotune.schema.comparison import Pair
+from dynotune.schema.study import Study, Trial
 from dynotune.search.bench import BASELINE, Arm, arm
+from dynotune.search.budget import affords_more
+from dynotune.search.offering import decided
 from dynotune.search.study import search
-from dynotune.search.tune import SEQUEL_RUNS
 
 DIAGNOSIS_RUNS = 3
 SEQUEL_SEED = 1_000_000
@@ -31,25 +34,34 @@ class Answer(NamedTuple):
     dropped: frozenset[str] = frozenset()
 
 
-def ours(problem: Problem, budget_s: float) -> Answer:
+def ours(problem: Problem, budget_s: float, trials: Sequence[Trial] = ()) -> Answer:
     bench = SimulatedBench(problem.table, budget_s=budget_s, noise=problem.noise, seed=problem.seed)
     asked = study_of(problem.candidates, budget_s=budget_s, seed=problem.seed)
-    study = search(asked, bench, lambda study: None, Silent())
+    study = search(replace(asked, trials=list(trials)), bench, lambda study: None, Silent())
     stated = study.confirmed.speedup if study.confirmed is not None and study.recipe else None
     hopeless = ("no-effect", "slower", "not-needed")
     dropped = frozenset(id_ for id_, fate in study.fates.items() if fate.kind in hopeless)
-    found = arm(study.recipe or [])
-    if isinstance(problem.table, Parts) and study.recipe:
-        # A shorter step may wait for something else: as `tune` does, diagnose what is proved, and go on from there.
-        left_s = budget_s - bench.clock_s - DIAGNOSIS_RUNS * RUN_S
-        rest = [one for one in problem.candidates if one.setting.knob not in {each.knob for each in study.recipe}]
-        if left_s >= SEQUEL_RUNS * RUN_S and rest:
-            table = problem.table._replace(held=problem.table.held | found)
-            # Its runs are others, and so is their noise.
-            then = problem._replace(table=table, candidates=rest, seed=problem.seed + SEQUEL_SEED)
-            more = ours(then, left_s)
-            return Answer(found | more.arm, budget_s - left_s + more.cost_s, stated, dropped)
-    return Answer(found, bench.clock_s, stated, dropped)
+    answer = Answer(arm(study.recipe or []), bench.clock_s, stated, dropped)
+    return _gone_on(problem, study, answer, budget_s)
+
+
+def _gone_on(problem: Problem, study: Study, answer: Answer, budget_s: float) -> Answer:
+    """A shorter step may wait for something else: as `tune` does, diagnose what is proved, and go on from there."""
+    table = problem.table
+    if isinstance(table, Table) or not study.recipe:
+        return answer
+    left_s = budget_s - answer.cost_s - DIAGNOSIS_RUNS * (table.start_s + table.window_s)
+    settled = {*decided(study), *(setting.knob for setting in study.recipe)}
+    rest = [one for one in problem.candidates if not {one.id, one.setting.knob} & settled]
+    if not rest or not affords_more(replace(study, then=rest), left_s):
+        return answer
+    # Its runs are others, and so is their noise.
+    held = table._replace(held=table.held | answer.arm)
+    then = problem._replace(table=held, candidates=rest, seed=problem.seed + SEQUEL_SEED)
+    # The diagnosis ran the command as it is then: that is its pilot.
+    pilot = Trial(arm="", phase="pilot", block=0, ended="measured", wall_s=table.start_s + table.window_s)
+    more = ours(then, left_s, [pilot])
+    return answer._replace(arm=answer.arm | more.arm, cost_s=budget_s - left_s + more.cost_s)
 
 
 def random_search(problem: Problem, budget_s: float, repeats: int = 1, num_pairs: int = 0) -> Answer:

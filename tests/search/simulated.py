@@ -11,7 +11,7 @@ import numpy as np
 
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended, Estimate, Phase, Study, Trial
-from dynotune.search.bench import Arm
+from dynotune.search.bench import BASELINE, Arm
 
 FOREVER_S = 1e9
 OTHERS = "another process took 80% of the cores"
@@ -74,15 +74,20 @@ class Table(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """Values of every arm of a full factorial table; a run draws one of them."""
+    """Values of every arm of a full factorial table; a run draws one of them.
+
+    Args:
+        held: what all runs have.
+    """
 
     values: Mapping[str, Sequence[float]]
     run_s: float
     start_share: float = 0.5
+    held: Arm = BASELINE
 
     @property
     def base(self) -> float:
-        return float(np.mean(self.values[""]))
+        return float(np.mean(self._of(BASELINE)))
 
     @property
     def start_s(self) -> float:
@@ -90,16 +95,21 @@ class Recorded(NamedTuple):
 
     @property
     def window_s(self) -> float:
-        return (1 - self.start_share) * self.run_s
+        # Of as many steps.
+        shorter = float(np.mean(self._of(BASELINE)) / np.mean(self.values[""]))
+        return (1 - self.start_share) * self.run_s * shorter
 
     def gain(self, arm: Arm) -> float:
-        return float(np.mean(np.log(self.values[""])) - np.mean(np.log(self.values[arm.key])))
+        return float(np.mean(np.log(self._of(BASELINE))) - np.mean(np.log(self._of(arm))))
 
     def end(self, arm: Arm) -> Ended:
-        return "measured" if self.values[arm.key] else "failed"
+        return "measured" if self._of(arm) else "failed"
 
     def value(self, arm: Arm, rng: np.random.Generator) -> float:
-        return float(rng.choice(np.asarray(self.values[arm.key])))
+        return float(rng.choice(np.asarray(self._of(arm))))
+
+    def _of(self, arm: Arm) -> Sequence[float]:
+        return self.values[(self.held | arm).key]
 
 
 class SimulatedBench:

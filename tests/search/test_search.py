@@ -491,7 +491,7 @@ def test_a_setting_that_makes_results_wrong_gives_way_to_those_that_do_not(warms
 def test_where_some_were_not_tried_it_is_not_said_that_none_helps() -> None:
     table = Table({"bad=1": 0.6, "good=1": 0.3}, ends={frozenset({"bad=1"}): "wrong-results"})
     candidates = [candidate(f"{name}=1", warms=False, bound=bound) for name, bound in (("bad", 0.6), ("good", 0.4))]
-    study, _, _ = run(study_of(candidates, budget_s=95.0), table, budget_s=95.0, noise=SOME_NOISE)
+    study, _, _ = run(study_of(candidates, budget_s=108.0), table, budget_s=108.0, noise=SOME_NOISE)
     assert fates(study) == {"bad=1": "wrong-results", "good=1": "not-tried"}
     assert study.verdict == "Nothing is proved: of 2 settings, 1 could not be tried in the time."
 

@@ -349,6 +349,24 @@ def test_what_is_decided_stays_so_in_all_that_follows(world, then, tmp_path):
     assert [one.setting for one in second.then] == [TWO]
 
 
+def test_what_an_ablation_left_undecided_has_a_second_chance_and_no_third(world, then, tmp_path):
+    fused = Setting("optimizer.fused", True)
+    then.findings = [finding(fused)]
+    ablations = [Ablation([FOUR, fused], [str(FOUR), str(fused)], 1, 2)]
+    fates = {str(fused): Fate("unproved", "Not shown."), str(FOUR): Fate("proved", "It is faster.")}
+    world.search = lambda study, save: replace(proves(study, save), ablations=ablations, fates=fates)
+    folder, study = begin(tmp_path, 2000.0, allow=["numerics"])
+    assert [one.setting for one in study.then] == [fused]
+    idle = replace(study, fates=fates | {str(fused): Fate("no-effect", "It adds nothing.")})
+    assert str(fused) in offering.decided(idle)
+    confirmed = study.confirmed
+    world.search = lambda study, save: replace(
+        study, recipe=[BF16], confirmed=confirmed, ablations=ablations, fates=fates, finished=True
+    )
+    _, second = sequel(tmp_path, folder, replace(study, run_s=10.0))
+    assert second.then == []
+
+
 def test_what_means_nothing_without_what_is_decided_is_not_tried(world, then, tmp_path, monkeypatch):
     monkeypatch.setattr(offering, "present", lambda observation, env: {"loader.num_workers": 0})
     then.findings = [finding(TWO, Setting("loader.prefetch_factor", 8))]
@@ -386,6 +404,27 @@ def test_a_sequel_begins_from_the_recipe_in_the_time_that_is_left(world, then, t
     assert read_recipe(folder / results.RECIPE).settings == {"loader.num_workers": 4}
 
 
+@pytest.mark.parametrize(("wall_s", "goes_on"), [(150.0, True), (175.0, False)])
+def test_runs_with_the_recipe_tell_whether_a_sequel_fits(world, then, tmp_path, wall_s, goes_on):
+    ran = [
+        replace(TRIAL, arm=str(FOUR), phase="confirm", block=block, began_s=0.0, wall_s=wall_s) for block in (1, 2, 3)
+    ]
+    world.search = proves
+    folder, study = begin(tmp_path, 2000.0, allow=["numerics"])
+    assert (sequel(tmp_path, folder, replace(study, run_s=500.0, trials=ran)) is not None) == goes_on
+
+
+@pytest.mark.parametrize(("objective", "stands"), [("throughput", True), ("latency-p99", False)])
+def test_the_diagnosis_with_the_recipe_made_the_sequels_pilot(world, then, tmp_path, monkeypatch, objective, stands):
+    world.search = proves
+    folder, study = begin(tmp_path, 2000.0, allow=["numerics"])
+    asked = []
+    monkeypatch.setattr(studies, "pilot_of_another", lambda *words: asked.append(words) or TRIAL)
+    begun, _ = sequel(tmp_path, folder, replace(study, run_s=10.0, objective=objective))
+    assert document.read(begun / studies.FILE, Study).trials == ([TRIAL] if stands else [])
+    assert asked == ([(begun, folder, [FOUR])] if stands else [])
+
+
 def test_an_interrupted_sequel_goes_on_from_its_recipe(world, then, tmp_path):
     world.search = proves
     folder, study = begin(tmp_path, 2000.0, allow=["numerics"])
@@ -409,7 +448,8 @@ def test_there_is_no_sequel_where(why, world, then, tmp_path):
         then.findings = [finding(FOUR)]
     world.search = proves
     folder, study = begin(tmp_path, 2000.0, allow=["numerics"])
-    study = replace(study, run_s=10.0 if why != "no time" else 150.0)
+    # A pilot, looks at the results of both, and four pairs.
+    study = replace(study, run_s=10.0 if why != "no time" else 2000.0 / 10)
     if why == "nothing was proved":
         study = replace(study, recipe=[])
     assert sequel(tmp_path, folder, study) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import msgspec
 
 from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Candidate, Study
+from dynotune.search.bench import arm
 
 # Confirmation is what a tune is for: so many pairs from so many runs on.
 PAIRS_FROM_RUNS = ((12, 120), (8, 72), (6, 40), (4, 0))
@@ -23,6 +25,7 @@ LEAST_ARMS = 6
 RUNS_A_BLOCK = 6
 # Losses or outputs of the baseline, and of what is to be proved.
 CHECK_RUNS = 2
+UNKNOWN_RUN_S = 60.0
 
 
 class ToTry(NamedTuple):
@@ -131,6 +134,18 @@ def to_try(study: Study, piloted: Collection[str] = ()) -> ToTry:
     num_checks = CHECK_RUNS if any(one.effect == "numerics" for one in worth) else 0
     num_pilots = sum(one.warms and one.id not in piloted for one in alone)
     return ToTry(len(alone), len(worth) - len(alone), num_pilots, num_checks)
+
+
+def affords_more(study: Study, left_s: float) -> bool:
+    """Whether one of what is named beyond the recipe can be proved: a pilot, a look at results, the fewest pairs.
+
+    Runs with the recipe are the baseline's then, and shorter ones where it helps.
+    """
+    key = arm(study.recipe or []).key
+    runs_s = [trial.wall_s for trial in study.trials if trial.arm == key and trial.phase in ("ablate", "confirm")]
+    run_s = statistics.median(runs_s) if runs_s else study.run_s or UNKNOWN_RUN_S
+    num_checks = to_try(msgspec.structs.replace(study, candidates=study.then)).num_checks
+    return left_s >= (1 + num_checks + 2 * LEAST_PAIRS) * run_s
 
 
 def bound_log(candidate: Candidate) -> float:

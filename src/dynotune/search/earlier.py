@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from dynotune.diagnose.gather import OBSERVATION_FILE
 from dynotune.launch.record import Records
 from dynotune.measure.cold import compiles
 from dynotune.measure.one_run import Outcome, stepping
@@ -15,9 +18,13 @@ from dynotune.measure.pilot import steady_steps
 from dynotune.schema import document
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import ProcessState
+from dynotune.schema.observation import Observation, ProcessState
 from dynotune.schema.run import Run
+from dynotune.schema.setting import Setting
 from dynotune.schema.study import Trial
+
+DIAGNOSIS = "diagnosis"
+"""Folder below a study's, of the runs of its diagnoses."""
 
 
 def pilots_on_disk(folder: Path, trials: Sequence[Trial]) -> dict[str, Outcome]:
@@ -70,7 +77,7 @@ def plain_pilot(folder: Path, plain: Path, processes: Sequence[ProcessState] | U
         return None
     if compiles(outcome) or steady_steps(outcome.records[0]) is None:
         return None
-    others = _runs_in(plain.parent)
+    others = [run for _, run in _runs_in(plain.parent)]
     if any(run.purpose == "observed" and run.ended_by == "command" for run in others):
         return None
     firsts_s = [outcome.first_step_s, *(_first_s(run) for run in others if run.purpose == "trace")]
@@ -79,11 +86,33 @@ def plain_pilot(folder: Path, plain: Path, processes: Sequence[ProcessState] | U
     return replace(trial, began_s=began_s, wall_s=outcome.run.wall_s, time_to_first_step_s=min(known_s, default=None))
 
 
-def _runs_in(diagnosis: Path) -> list[Run]:
+def pilot_of_another(folder: Path, study: Path, settings: Sequence[Setting]) -> Trial | None:
+    """The plain run that a study before this one made of what is the baseline now, copied to this one's folder.
+
+    None where there is none, or not one alone: of a command that had to run twice the first says how long it is.
+
+    Args:
+        folder: this study's; `study`: the other's.
+        settings: of the baseline.
+    """
+    runs = [(file, run) for file, run in _runs_in(study / DIAGNOSIS) if run.settings == list(settings)]
+    plain = [file.parent for file, run in runs if run.purpose == "observed"]
+    if len(plain) != 1:
+        return None
+    copied = folder / DIAGNOSIS / plain[0].name
+    try:
+        processes = document.read(plain[0] / OBSERVATION_FILE, Observation).processes
+        shutil.copytree(plain[0], copied)
+    except (RecordError, OSError):
+        return None
+    return plain_pilot(folder, copied, processes, time.monotonic())
+
+
+def _runs_in(diagnosis: Path) -> list[tuple[Path, Run]]:
     found = []
     for file in sorted(diagnosis.glob("*/run.json")):
         with contextlib.suppress(RecordError):
-            found.append(document.read(file, Run))
+            found.append((file, document.read(file, Run)))
     return found
 
 

@@ -53,11 +53,16 @@ def beyond(run: Request, study: Study, asked: Asked, observation: Observation, d
 
 
 def decided(study: Study) -> list[str]:
-    """Ids of settings that ablations left out in turn or put on top, or that do not run; before this study, too."""
+    """Ids of settings on which ablations decided, or that do not run; before this study, too.
+
+    What an ablation left undecided has a second chance where the step is shorter, and no third.
+    """
     earlier = study.began_from.decided if study.began_from is not None else []
+    is_second = study.began_from is not None and study.began_from.is_sequel
     ended = [id_ for id_, fate in study.fates.items() if fate.kind in _ENDED]
     ablated = [id_ for ablation in study.ablations for id_ in [*ablation.left_out, *map(str, ablation.on_top)]]
-    return list(dict.fromkeys([*earlier, *ended, *ablated]))
+    is_open = {id_ for id_, fate in study.fates.items() if fate.kind == "unproved"} if not is_second else set()
+    return list(dict.fromkeys([*earlier, *ended, *(id_ for id_ in ablated if id_ not in is_open)]))
 
 
 def refusal(run: Request, facts: Facts, base: Sequence[Setting] = ()) -> Callable[[Setting], str]:

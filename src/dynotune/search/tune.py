@@ -33,8 +33,9 @@ from dynotune.schema.observation import Attribution, Observation
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Beginning, Sitting, Study, Trial
 from dynotune.search import asked
+from dynotune.search.budget import UNKNOWN_RUN_S, affords_more
 from dynotune.search.candidates import Machine, refuse_unfit
-from dynotune.search.earlier import plain_pilot
+from dynotune.search.earlier import DIAGNOSIS, pilot_of_another, plain_pilot
 from dynotune.search.offering import beyond, decided, nothing_to_try, offered, refusal, to_try
 from dynotune.search.real_bench import RealBench
 from dynotune.search.recipe import differences, unproved
@@ -48,9 +49,6 @@ MOST_OF_DIAGNOSIS = 0.1
 LEAST_WAIT = 0.05
 """Of a step: with less of it spent on waiting for the loader, ceilings bound nothing that matters."""
 DIAGNOSIS_LIMIT_S = 900.0
-UNKNOWN_RUN_S = 60.0
-SEQUEL_RUNS = 14
-"""Pilots, a block of a few settings, and four pairs."""
 EndedBy = Literal["done", "user", "error", ""]
 
 
@@ -142,7 +140,7 @@ def sequel(folder: Path, study: Study, run: Request, watcher: Watcher) -> tuple[
         CommandFailed, CannotRunHere, Interrupted: as `tune`.
     """
     left_s = study.budget_s - spent_s(study)
-    if not study.recipe or not study.then or left_s < SEQUEL_RUNS * (study.run_s or UNKNOWN_RUN_S):
+    if not study.recipe or not study.then or not affords_more(study, left_s):
         return None
     file = folder / RECIPE
     settings = over(study.base, study.recipe)
@@ -153,12 +151,16 @@ def sequel(folder: Path, study: Study, run: Request, watcher: Watcher) -> tuple[
     request = msgspec.structs.replace(request, run=own, began_from=beginning)
     names = ", ".join(candidate.id for candidate in study.then)
     watcher.say(f"From this recipe on, with the {long_time(left_s)} that are left: {names}.")
-    return _begin(request, left_s, study.facts, watcher, diagnosis=study.after, candidates=study.then)
+    return _begin(request, left_s, study.facts, watcher, folder, diagnosis=study.after, candidates=study.then)
 
 
 def _begin(
-    request: TuneRequest, budget_s: float, facts: Facts, watcher: Watcher, **known: object
+    request: TuneRequest, budget_s: float, facts: Facts, watcher: Watcher, before: Path | None = None, **known: object
 ) -> tuple[Path, Study]:
+    """
+    Args:
+        before: folder of the study that this one follows.
+    """
     run, words = request.run, request.asked()
     folder = new_run_folder(run.base)
     study = Study(
@@ -183,6 +185,9 @@ def _begin(
         began_from=request.began_from,
     )
     study = msgspec.structs.replace(study, **known)
+    if before is not None and run.objective not in SYNCHRONISED:
+        pilot = pilot_of_another(folder, before, study.base)
+        study = msgspec.structs.replace(study, trials=[] if pilot is None else [pilot])
     document.write(folder / FILE, study)
     return folder, _sit(request, folder, study, watcher)
 
@@ -299,7 +304,7 @@ class _Sitting:
             command=run.command,
             cwd=run.cwd,
             env=run.env,
-            base=self._folder / "diagnosis",
+            base=self._folder / DIAGNOSIS,
             settings=settings,
             warmup_steps=run.warmup_steps,
             timeout_s=min(run.timeout_s or DIAGNOSIS_LIMIT_S, self.study.budget_s),

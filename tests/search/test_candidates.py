@@ -62,6 +62,7 @@ def alone(found):
 
 WORKERS = Setting("loader.num_workers", 4)
 STARVED = finding("num-workers-zero", WORKERS, Setting("loader.num_workers", 8), share=0.6)
+BF16 = Setting("precision.autocast", "bf16")
 TF32 = finding("fp32-matmul-no-tf32", Setting("matmul.fp32_precision", "high"))
 BLOCKING = finding("h2d-blocking", Setting("transfer.non_blocking", True))
 
@@ -382,6 +383,18 @@ def test_a_program_that_waits_12_percent_cannot_gain_more_from_the_loader():
     found, _ = offer(words={"also": ["loader.num_workers=4"]}, has={"loader.num_workers": 0}, shares={"input": 0.12})
     assert found[0].bound == pytest.approx(0.12)
     assert found[0].bound_by == "the wait for the loader"
+
+
+def test_autocast_may_gain_more_than_the_tf32_that_is_named_beside_it():
+    """A ViT in float32 ran 2.9 times as fast with TF32, of which 69% were told, and 5.2 times with bfloat16."""
+    both = finding("fp32-matmul-no-tf32", Setting("matmul.fp32_precision", "high"), BF16, share=0.686)
+    found, _ = offer(both, words={"allow": ["numerics"]}, shares={"device": 0.956})
+    assert [(one.setting.knob, one.bound) for one in found] == [
+        ("precision.autocast", 0.956), ("matmul.fp32_precision", 0.686),
+    ]  # fmt: skip
+    assert found[0].bound_by == "all that the device does"
+    absent = finding("amp-absent", BF16, share=0.2)
+    assert offer(absent, words={"allow": ["numerics"]}, shares={"device": 0.956})[0][0].bound == 0.2
 
 
 def test_what_makes_batches_expensive_does_not_bound_what_more_workers_gain():

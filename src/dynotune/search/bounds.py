@@ -27,6 +27,9 @@ _ONLY_LOADING = (
 _OF_MAKING = ("collate-heavy", "decode-bound")
 """Their shares are of what makes batches expensive, which no setting changes."""
 
+_DOES_MORE = (("precision.autocast", "fp32-matmul-no-tf32"),)
+"""The finding's share is what TF32 spares; half types spare more of the products, and of all other kernels."""
+
 
 def bound(
     setting: Setting, why: Sequence[Finding], diagnosis: Diagnosis, present: Present, objective: Objective
@@ -41,10 +44,16 @@ def bound(
         return Unknown("a share of a step's time does not bound it"), ""
     limits: list[tuple[float, str]] = []
     why = [finding for finding in why if finding.id not in _OF_MAKING]
-    shares = [finding.share for finding in why]
+    of_device = [finding for finding in why if (setting.knob, finding.id) in _DOES_MORE]
+    shares = [finding.share for finding in why if finding not in of_device]
+    names = [finding.id for finding in why if finding not in of_device]
+    if of_device:
+        found = diagnosis.shares
+        shares.append(found.device if isinstance(found, Shares) else found)
+        names.append("all that the device does")
     known = [share for share in shares if not isinstance(share, Unknown)]
     if why and len(known) == len(shares):
-        limits.append((min(1.0, sum(known)), " and ".join(dict.fromkeys(finding.id for finding in why))))
+        limits.append((min(1.0, sum(known)), " and ".join(dict.fromkeys(names))))
     crowded = any(isinstance(share, Unknown) for share in shares)
     if not crowded and _only_loads(setting, present):
         limits += _of_loading(diagnosis)

@@ -269,14 +269,14 @@ class _Sitting:
 
     def _diagnose(self) -> None:
         budget_s = self.study.budget_s
-        self._watcher.say(f"The budget is {in_words(budget_s)}. First, what holds the command up.")
+        self._watcher.say(f"The budget is {long_time(budget_s)}. First, what holds the command up.")
         began_s = time.monotonic()
         request = self._diagnosis_request(self.study.base)
         try:
             observation, file = gather(request, self._watcher)
         except CannotRunHere as error:
             if time.monotonic() - began_s >= budget_s:
-                error.hint = f"A --budget of {in_words(budget_s)} is too short for the diagnosis alone: give it more."
+                error.hint = f"A --budget of {long_time(budget_s)} is too short for the diagnosis alone: give it more."
             raise
         bounds: list[Ceiling] | Unknown = NOT_ASKED
         is_cheap = time.monotonic() - began_s <= MOST_OF_DIAGNOSIS * budget_s
@@ -374,11 +374,6 @@ def void_caution(study: Study) -> list[str]:
     """How many runs of all sittings did not count, and why the last one of them."""
     voids = [trial.void for trial in study.trials if trial.void]
     return [f"{len(voids)} of {len(study.trials)} runs did not count, the last one as {voids[-1]}."] if voids else []
-
-
-def in_words(duration_s: float) -> str:
-    """`15 min`, `90 s`."""
-    return f"{duration_s / 60:g} min" if duration_s >= 120 else f"{duration_s:.0f} s"
 
 
 def _guess_s(study: Study) -> float:

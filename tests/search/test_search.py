@@ -785,6 +785,14 @@ def test_the_one_that_was_left_out_goes_straight_to_its_proof() -> None:
     assert recipe(study) == {"good=1"}
 
 
+def test_where_the_time_holds_a_proof_and_no_more_it_is_made_without_a_first_run() -> None:
+    candidates = [candidate("good=1", warms=False, bound=0.5), candidate("idle=1", warms=False, bound=0.4)]
+    for budget_s, phases in ((93.0, {"confirm"}), (103.0, {"pilot", "confirm"}), (88.0, set())):
+        study, bench, _ = run(study_of(candidates), Table({"good=1": 0.6}), budget_s=budget_s, noise=SOME_NOISE)
+        assert {phase for key, phase, _ in bench.ran if key == "good=1"} == phases
+        assert recipe(study) == ({"good=1"} if phases else set())
+
+
 def test_where_all_of_a_second_turn_fail_the_baseline_does_not_run_by_itself() -> None:
     ends = {frozenset([one.id]): "failed" for one in MANY[6:]}
     candidates = [*MANY[:6], *(replace(one, warms=True) for one in MANY[6:])]

@@ -63,9 +63,9 @@ def proof_s(search: Search, one: Candidate, num_checks: int) -> float:
     return LEAST_PAIRS * (run_s + search.bench.run_s(alone(one))) + num_checks * run_s
 
 
-def can_prove(search: Search, one: Candidate, num_checks: int) -> bool:
-    """Without a race, of which a first run takes the place."""
-    pilot_s = 0.0 if search.piloted(one.id) else search.bench.run_s(alone(one))
+def can_prove(search: Search, one: Candidate, num_checks: int, *, piloted: bool) -> bool:
+    """Without a race; `piloted`: after a first run, which shows sooner whether it runs at all."""
+    pilot_s = search.bench.run_s(alone(one)) if piloted and not search.piloted(one.id) else 0.0
     return pilot_s + proof_s(search, one, num_checks) <= search.bench.left_s()
 
 

@@ -160,10 +160,11 @@ def _makes_room(work: Search, one: Candidate, num_checks: int) -> bool:
 def _straight_to_proof(work: Search, num_checks: int) -> list[Setting]:
     """The first of what never ran: its confirmation asks the same question as a race does, with more pairs."""
     for one in left_out(work):
-        if not can_prove(work, one, num_checks):
+        is_piloted = can_prove(work, one, num_checks, piloted=True)
+        if not is_piloted and (one.warms or not can_prove(work, one, num_checks, piloted=False)):
             break
         take_back(work, [one])
-        if work.pilot(alone(one)) is None:
+        if not is_piloted or work.pilot(alone(one)) is None:
             return [one.setting]
         work.settle(failures(work))
     return []

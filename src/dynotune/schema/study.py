@@ -192,6 +192,7 @@ class Ablation(msgspec.Struct, frozen=True):
         left_out: ids of those left out.
         on_top: settings of which each also runs on top of the whole.
         first_block, num_blocks: of phase `ablate`, which blocks are this round's.
+        num_more: blocks after those, in which only the whole runs and what tells of those `left_open`.
     """
 
     whole: list[Setting]
@@ -199,6 +200,8 @@ class Ablation(msgspec.Struct, frozen=True):
     first_block: int
     num_blocks: int
     on_top: list[Setting] = []
+    left_open: list[str] = []
+    num_more: int = 0
 
 
 class Beginning(msgspec.Struct, frozen=True):

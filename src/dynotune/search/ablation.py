@@ -4,7 +4,8 @@ Where it is only hoped that a setting helps beside the others, and each arm with
 top of the whole instead: in one arm.
 
 How many blocks is fixed before the first; only giving up early is allowed, which cannot make a false proof. A setting
-stays if the whole without it is worse, one-sided, after Holm's correction over the settings.
+stays if the whole without it is worse, one-sided, after Holm's correction over the settings. What they leave open and
+looks as if it helps has more blocks, of the whole and it without that, where the time holds them and the proof.
 
 Of two settings that do the same, either may be left out, and both would go. So where what stays explains less than the
 whole gains, the strongest of those dropped gets a second round, beside what stays: on its own blocks, and only then, so
@@ -16,6 +17,7 @@ alone that cannot: where what needed it goes, it must also be worth its place wi
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import NamedTuple
 
@@ -39,6 +41,8 @@ HELPS_P = 0.1
 HIDDEN_SE = 1.3
 # Of a second round: what hid in the first may gain many times what runs differ by.
 LEAST_BLOCKS = 2
+# One-sided, of what the planned blocks left open: what looks no better is not worth more of them.
+OPEN_P = 0.25
 
 
 class Kept(NamedTuple):
@@ -86,15 +90,14 @@ def ablate(search: Search, settings: list[Setting]) -> list[Setting]:
         first = _begin(search, settings)
     if first is None:
         return settings[:1]
+    first = _gone_on_with(search, first)
     found = outcome(search, first)
     search.settle(_failed_on_top(search, first))
-    stay = [setting for setting in [*first.whole, *first.on_top] if found.stays(str(setting))]
-    kept = complete(stay, search.study.candidates)
-    dropped = [setting for setting in first.whole if setting not in kept]
-    if kept and (len(dropped) < 2 or not _hides_something(search, first, found, kept)):
+    kept = _stay(search, first, found)
+    if kept and not _one_is_hidden(search, first, found, kept):
         return kept
     try:
-        return _one_more(search, first, found, kept, dropped)
+        return _one_more(search, first, found, kept)
     except OutOfTime:
         return kept
 
@@ -147,10 +150,72 @@ def _begin(search: Search, settings: list[Setting]) -> Ablation | None:
     return ablation
 
 
+def _gone_on_with(search: Search, ablation: Ablation) -> Ablation:
+    """The round with more blocks of what its own left open, where these and the fewest pairs fit into the time.
+
+    They are judged together with the first ones: a setting has two looks at 5%, and what stayed after the first stays.
+    """
+    if not ablation.num_more:
+        found = outcome(search, ablation)
+        open_ = [id_ for id_, gain in found.gains.items() if not found.stays(id_) and _may_stay(search, gain)]
+        kept = _stay(search, ablation, found)
+        if found.given_up or not open_ or _one_is_hidden(search, ablation, found, kept):
+            return ablation
+        more = replace(ablation, left_open=open_)
+        more = replace(more, num_more=_affordable_more(search, more, found))
+        if not more.num_more:
+            return ablation
+        search.update(ablations=[more if one == ablation else one for one in search.study.ablations])
+        ablation = more
+        search.watcher.say(f"Open: {words.names(open_)}, in {ablation.num_more} more blocks.")
+    begin = _end(replace(ablation, num_more=0))
+    with contextlib.suppress(OutOfTime):
+        for number in range(begin, begin + ablation.num_more):
+            search.run_block(_open_arms(search, ablation), "ablate", number)
+            _write_down(search, ablation)
+    return ablation
+
+
+def _end(ablation: Ablation) -> int:
+    """The block after its last."""
+    return ablation.first_block + ablation.num_blocks + ablation.num_more
+
+
+def _may_stay(search: Search, gain: Gain) -> bool:
+    return gain.log > search.margin and gain.p < OPEN_P
+
+
+def _open_arms(search: Search, ablation: Ablation) -> list[Arm]:
+    of_each = {**_without(search, ablation), **_on_top(ablation)}
+    return list(dict.fromkeys([arm(ablation.whole), *(of_each[id_] for id_ in ablation.left_open)]))
+
+
+def _affordable_more(search: Search, ablation: Ablation, found: Kept) -> int:
+    """Blocks of what is open that leave time for pairs which as good as surely prove what stays anyway."""
+    kept = [one for one in ablation.whole if found.stays(str(one))] or ablation.whole
+    log = min(_explained(search, ablation, found, kept), found.whole.log if found.whole else 0.0)
+    run_s, fit = search.bench.run_s, Fit(search.trials("ablate"))
+    left_s = search.bench.left_s() / SLACK - search.bench.check_s(arm(kept))
+    block_s = math.fsum(map(run_s, _open_arms(search, ablation)))
+    if fit.sd is None:
+        return 0
+    for num_pairs in (LEAST_PAIRS, MIN_PAIRS):
+        num = int((left_s - num_pairs * (run_s(BASELINE) + run_s(arm(ablation.whole)))) / block_s) if block_s else 0
+        if num > 0 and layout.is_sure(log, fit.sd, num_pairs, fit.df):
+            return min(num, ablation.num_blocks + 2)
+    return 0
+
+
 def outcome(search: Search, ablation: Ablation) -> Kept:
     """Of one round, from its trials alone."""
-    trials = [trial for trial in search.trials("ablate") if trial.block >= ablation.first_block]
-    trials = [trial for trial in trials if trial.block < ablation.first_block + ablation.num_blocks]
+    if not ablation.num_more:
+        return _outcome(search, ablation)
+    first, both = _outcome(search, replace(ablation, num_more=0)), _outcome(search, ablation)
+    return both._replace(ps=both.ps | {id_: p for id_, p in first.ps.items() if first.stays(id_)})
+
+
+def _outcome(search: Search, ablation: Ablation) -> Kept:
+    trials = [trial for trial in search.trials("ablate") if ablation.first_block <= trial.block < _end(ablation)]
     fit = Fit(trials)
     whole = arm(ablation.whole)
     gains, needed = {}, set()
@@ -167,7 +232,7 @@ def outcome(search: Search, ablation: Ablation) -> Kept:
     corrected = holm([gain.p for gain in gains.values()])
     over_baseline = fit.gain(whole.key)
     last = max((trial.block for trial in trials), default=0)
-    complete = last == ablation.first_block + ablation.num_blocks - 1
+    complete = last >= ablation.first_block + ablation.num_blocks - 1
     given_up = search.failure(whole.key) is not None or (not complete and _is_futile(search, over_baseline))
     return Kept(gains, over, dict(zip(gains, corrected, strict=True)), needed, over_baseline, given_up)
 
@@ -257,9 +322,15 @@ def _write_down(search: Search, ablation: Ablation) -> None:
     search.estimate(estimates)
 
 
-def _hides_something(search: Search, first: Ablation, found: Kept, kept: list[Setting]) -> bool:
-    """The whole gains more than what stays explains."""
-    if found.whole is None or found.whole.p > HELPS_P:
+def _stay(search: Search, ablation: Ablation, found: Kept) -> list[Setting]:
+    stay = [setting for setting in [*ablation.whole, *ablation.on_top] if found.stays(str(setting))]
+    return complete(stay, search.study.candidates)
+
+
+def _one_is_hidden(search: Search, first: Ablation, found: Kept, kept: list[Setting]) -> bool:
+    """Whether one of several that go is missed: the whole gains more than what stays explains."""
+    num_dropped = sum(setting not in kept for setting in first.whole)
+    if num_dropped < 2 or found.whole is None or found.whole.p > HELPS_P:
         return False
     explained = _explained(search, first, found, kept)
     return found.whole.log - explained > max(search.margin, HIDDEN_SE * found.whole.se)
@@ -274,14 +345,13 @@ def _explained(search: Search, first: Ablation, found: Kept, kept: list[Setting]
     return math.fsum(found.gains[str(one)].log for one in kept if str(one) in found.gains.keys() - apart)
 
 
-def _one_more(
-    search: Search, first: Ablation, found: Kept, kept: list[Setting], dropped: list[Setting]
-) -> list[Setting]:
+def _one_more(search: Search, first: Ablation, found: Kept, kept: list[Setting]) -> list[Setting]:
     """Beside what stays, the strongest of those dropped.
 
     Where nothing stays, or there is no time for that and less stays than it gains alone, its confirmation is its proof.
     """
     model = fitted(search)
+    dropped = [setting for setting in first.whole if setting not in kept]
     by_id = {one.id: one for one in search.study.candidates}
     beside = [setting for setting in dropped if setting in complete([*kept, setting], search.study.candidates)]
     gains = {setting: by_itself(model, by_id[str(setting)])[1] for setting in beside}
@@ -298,7 +368,7 @@ def _one_more(
             # What stays may be worth more by itself than it adds beside what does the same.
             held = max(_explained(search, first, found, kept), model.gain(frozenset(map(str, kept))).log)
             return [strongest] if alone.p < ENTER_P and alone.log > held else kept
-        second = Ablation([*kept, strongest], [str(strongest)], first.first_block + first.num_blocks, num_blocks)
+        second = Ablation([*kept, strongest], [str(strongest)], _end(first), num_blocks)
         search.update(ablations=[*search.study.ablations, second])
     _run(search, second)
     return list(second.whole) if outcome(search, second).stays(second.left_out[0]) else kept

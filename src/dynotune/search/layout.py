@@ -29,6 +29,7 @@ MOST_SEEN_DF = 4
 ENOUGH_SEEN_DF = 4
 # Estimates of what was picked are too high. That costs most where all is lost if two settings go.
 ALL_OR_NOTHING = 0.85
+SURE_SE = 2.0
 
 
 class Layout(NamedTuple):
@@ -93,6 +94,12 @@ def best(
             if found is None or promise > found[0] * 1.02:
                 found = promise, layout
     return found
+
+
+def is_sure(log: float, sd: float, num_pairs: int, seen_df: int) -> bool:
+    """Whether so few pairs as good as surely prove a gain that is as large as it looks."""
+    se = CAUTION * sd * math.sqrt(2 / num_pairs)
+    return log > (_confirm_t(num_pairs, min(MOST_SEEN_DF, seen_df)) + SURE_SE) * se
 
 
 def _blocks(a_round: Round) -> Sequence[int]:

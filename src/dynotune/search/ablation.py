@@ -18,6 +18,7 @@ alone that cannot: where what needed it goes, it must also be worth its place wi
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from typing import NamedTuple
 
@@ -199,8 +200,13 @@ def _affordable_more(search: Search, ablation: Ablation, found: Kept) -> int:
     block_s = math.fsum(map(run_s, _open_arms(search, ablation)))
     if fit.sd is None:
         return 0
+    # What stays in the end may be an arm that never ran, and is planned for as the baseline.
+    may_stay = [one for one in [*ablation.whole, *ablation.on_top] if str(one) in ablation.left_open]
+    ends = itertools.product(*([None, one] for one in may_stay))
+    proved = [arm([*kept, *filter(None, end)]) for end in ends]
+    pair_s = run_s(BASELINE) + max(map(run_s, [*proved, arm(ablation.whole)]))
     for num_pairs in (LEAST_PAIRS, MIN_PAIRS):
-        num = int((left_s - num_pairs * (run_s(BASELINE) + run_s(arm(ablation.whole)))) / block_s) if block_s else 0
+        num = int((left_s - num_pairs * pair_s) / block_s) if block_s else 0
         if num > 0 and layout.is_sure(log, fit.sd, num_pairs, fit.df):
             return min(num, ablation.num_blocks + 2)
     return 0

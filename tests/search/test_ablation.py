@@ -1,0 +1,75 @@
+"""What the blocks of an ablation leave open."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from dynotune.schema.study import Study
+from dynotune.search.ablation import outcome
+from dynotune.search.running import Search
+from dynotune.search.study import search
+
+from .simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of
+from .test_search import recipe, run, tuned
+
+CANDIDATES = [candidate(id_, warms=False) for id_ in ("big=1", "small=1")]
+TABLE = Table({"big=1": 1.5, "small=1": 0.12})
+NOISE = Noise(sd=0.05, stalls=0.0)
+
+
+def open_after_the_plan(seed: int, **bench: object) -> tuple[Study, SimulatedBench, Silent]:
+    """One that makes it 4.5 times as fast, one that adds 13%, and runs that differ by 5%."""
+    return run(study_of(CANDIDATES, budget_s=230.0, seed=seed), TABLE, budget_s=230.0, noise=NOISE, **bench)
+
+
+def test_what_the_planned_blocks_leave_open_has_more_where_these_and_the_proof_fit() -> None:
+    for seed in (3, 4, 8):
+        study, bench, watcher = open_after_the_plan(seed)
+        (ablation,) = study.ablations
+        assert ablation.left_open == ["small=1"] and ablation.num_more
+        more = {key for key, phase, at in bench.ran if phase == "ablate" and at > ablation.num_blocks}
+        assert more == {"big=1 small=1", "big=1"}, "what is decided takes no more time"
+        assert recipe(study) == {"big=1", "small=1"}
+        assert study.confirmed is not None and study.confirmed.num_pairs >= 4
+        assert bench.clock_s <= 230.0
+        assert any(text.startswith("Open: small=1, in ") for text in watcher.said)
+
+
+def test_what_stayed_after_the_planned_blocks_stays_whatever_more_of_them_say() -> None:
+    study, bench, _ = open_after_the_plan(4)
+    (ablation,) = study.ablations
+    work = Search(study, bench, lambda study: None, Silent())
+    early, late = outcome(work, replace(ablation, num_more=0, left_open=[])), outcome(work, ablation)
+    assert early.stays("big=1") and not early.stays("small=1")
+    assert late.ps["big=1"] == early.ps["big=1"] and late.stays("small=1")
+
+
+def test_what_adds_nothing_is_seldom_given_more_and_seldom_kept() -> None:
+    candidates = [candidate(id_, warms=False) for id_ in ("big=1", "idle=1")]
+    kept = 0
+    for seed in range(40):
+        found = tuned(Table({"big=1": 1.5}), candidates, budget_s=230.0, noise=NOISE, seed=seed)
+        kept += "idle=1" in recipe(found)
+    assert kept <= 4
+
+
+def test_without_time_for_more_nothing_more_is_planned() -> None:
+    for seed in range(8):
+        found = tuned(TABLE, CANDIDATES, budget_s=150.0, noise=NOISE, seed=seed)
+        assert all(ablation.num_more == 0 for ablation in found.ablations)
+
+
+@pytest.mark.parametrize("stop_after", range(8, 30, 2))
+def test_more_blocks_that_were_stopped_go_on(stop_after: int) -> None:
+    whole, _, _ = open_after_the_plan(3)
+    kept = [study_of(CANDIDATES, budget_s=230.0, seed=3)]
+    bench = SimulatedBench(TABLE, seed=3, budget_s=230.0, noise=NOISE, stop_after=stop_after)
+    try:
+        kept.append(search(kept[0], bench, kept.append, Silent()))
+    except KeyboardInterrupt:
+        bench = SimulatedBench(TABLE, seed=3, budget_s=230.0, noise=NOISE, spent_s=bench.clock_s)
+        kept.append(search(kept[-1], bench, kept.append, Silent()))
+    runs = [(trial.arm, trial.phase, trial.block) for trial in kept[-1].trials]
+    assert len(runs) == len(set(runs)), "nothing is run twice"
+    assert "big=1" in recipe(kept[-1]) and len(whole.ablations) == 1

@@ -51,9 +51,11 @@ def test_the_warm_up_that_is_asked_for_is_enough():
     assert is_steady(record([0.1] * 5), 5) is True
 
 
-@pytest.mark.parametrize(("step_s", "calm"), [(0.33, 15), (0.05, 15), (0.001, 505)])
-def test_another_run_is_steady_a_while_after_this_one_was(step_s, calm):
-    assert calm_steps(record([step_s * 3] * 5 + [step_s] * 200)) == calm
+@pytest.mark.parametrize(("step_s", "least"), [(0.33, 10), (0.05, 10), (0.001, 480)])
+def test_another_run_is_steady_a_while_after_this_one_was(step_s, least):
+    jitter = [1 + 0.001 * (7 * number % 11) for number in range(200)]
+    found = calm_steps(record([step_s * 3] * 5 + [step_s * more for more in jitter]))
+    assert found is not None and 5 + least <= found <= 105 + 1.1 * least
 
 
 def test_of_a_run_that_compiled_or_never_became_steady_another_run_learns_nothing():

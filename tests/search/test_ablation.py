@@ -73,3 +73,44 @@ def test_more_blocks_that_were_stopped_go_on(stop_after: int) -> None:
     runs = [(trial.arm, trial.phase, trial.block) for trial in kept[-1].trials]
     assert len(runs) == len(set(runs)), "nothing is run twice"
     assert "big=1" in recipe(kept[-1]) and len(whole.ablations) == 1
+
+
+class FailsLater(SimulatedBench):
+    """An arm fails once, in the first of the further blocks."""
+
+    fails = ""
+
+    def run(self, arm, phase, block):
+        trial = super().run(arm, phase, block)
+        failed_before = any(key == self.fails and at == 3 for key, of, at in self.ran[:-1] if of == "ablate")
+        if (arm.key, phase, block) != (self.fails, "ablate", 3) or failed_before:
+            return trial
+        return replace(trial, ended="out-of-memory", value=None, detail="planned")
+
+
+def after_a_failure(fails: str, candidates, table: Table, seed: int) -> Study:
+    bench = FailsLater(table, seed=seed, budget_s=330.0, noise=NOISE)
+    bench.fails = fails
+    return search(study_of(candidates, budget_s=330.0, seed=seed), bench, lambda study: None, Silent())
+
+
+def test_where_the_whole_fails_in_more_blocks_what_stayed_before_stays() -> None:
+    candidates = [candidate(id_, warms=False) for id_ in ("big=1", "mid=1", "small=1")]
+    table = Table({"big=1": 1.5, "mid=1": 0.6, "small=1": 0.1})
+    opened = 0
+    for seed in range(24):
+        study = after_a_failure("big=1 mid=1 small=1", candidates, table, seed)
+        if study.ablations and study.ablations[0].num_more:
+            opened += 1
+            assert len(study.ablations) == 1 and recipe(study) == {"big=1", "mid=1"}
+    assert opened
+
+
+def test_what_ran_and_failed_once_later_shows_nothing_to_be_needed() -> None:
+    opened = 0
+    for seed in range(24):
+        study = after_a_failure("big=1", CANDIDATES, TABLE, seed)
+        if any(trial.ended == "out-of-memory" for trial in study.trials):
+            opened += 1
+            assert "does not run" not in study.fates["small=1"].reason
+    assert opened

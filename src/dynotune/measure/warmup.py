@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from dynotune.schema.errors import UsageError
 BATCH_STEPS = 5
 MIN_BATCHES = 6
 # Standard deviations of a batch, from the median distance of neighbours, which a few stalls do not move.
-ALIKE, SD_OF_DIFFERENCE = 2.5, 1.4826 / math.sqrt(2)
+ALIKE, TOGETHER, SD_OF_DIFFERENCE = 2.5, 2.0, 1.4826 / math.sqrt(2)
 
 # What one run's mean differs from the next run's, as a share of it, before anything is known: processes land
 # in memory, on cores and in clocks of their own. One pilot an arm cannot show it, so it weighs as much as
@@ -60,16 +59,28 @@ def steady_from(step_s: Sequence[float], *, events: Sequence[int] = ()) -> int |
 
 
 def _first_alike(means: Sequence[float], cut: int) -> int:
-    """The first of the batches up to the cut that all lie where those after it do.
+    """The first of the batches up to the cut that lie where those after it do, each and all together.
 
-    By how much batches differ is told by neighbours in the second half, where a start has faded.
+    By how much batches differ is told by neighbours in the second half, where a start has faded; by those two apart
+    where these are far more alike: what comes every other batch is no noise.
     """
-    middle = statistics.median(means[cut:])
-    neighbours = itertools.pairwise(means[min(cut, len(means) // 2) :])
-    differ = statistics.median(abs(after - before) for before, after in neighbours)
-    while cut and abs(means[cut - 1] - middle) <= ALIKE * SD_OF_DIFFERENCE * differ:
-        cut -= 1
-    return cut
+    tail, late = means[cut:], means[min(cut, len(means) // 2) :]
+    middle = statistics.median(tail)
+    near, far = _usual_difference(late, 1), _usual_difference(late, 2)
+    sd = SD_OF_DIFFERENCE * (far if len(late) > 3 and far < near / 2 else near)
+    first = cut
+    while first:
+        taken = means[first - 1 : cut]
+        together = TOGETHER * sd * math.sqrt(1 / len(taken) + 1 / len(tail))
+        if abs(taken[0] - middle) > ALIKE * sd or abs(statistics.fmean(taken) - middle) > together:
+            break
+        first -= 1
+    return first
+
+
+def _usual_difference(means: Sequence[float], lag: int) -> float:
+    apart = [abs(after - before) for before, after in zip(means, means[lag:], strict=False)]
+    return statistics.median(apart) if apart else 0.0
 
 
 def window_length(

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from dynotune.measure.schedule import MIN_PAIRS
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Ablation, Fate
+from dynotune.schema.study import Ablation, Fate, Trial
 from dynotune.search import layout, words
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.budget import LEAST_PAIRS
@@ -81,7 +81,7 @@ def ablate(search: Search, settings: list[Setting]) -> list[Setting]:
     while first is not None:
         if not _runs_in_time(search, first):
             return complete(first.whole[:1], search.study.candidates)
-        failed = search.failure(arm(first.whole).key)
+        failed = _failure(search, first)
         if failed is None:
             break
         settings = complete([*first.whole[:-1], *first.on_top], search.study.candidates)
@@ -158,23 +158,31 @@ def _gone_on_with(search: Search, ablation: Ablation) -> Ablation:
     """
     if not ablation.num_more:
         found = outcome(search, ablation)
-        open_ = [id_ for id_, gain in found.gains.items() if not found.stays(id_) and _may_stay(search, gain)]
+        better = [id_ for id_, gain in found.gains.items() if gain.log > search.margin and gain.p < OPEN_P]
+        open_ = [id_ for id_ in better if not found.stays(id_)]
         kept = _stay(search, ablation, found)
         if found.given_up or not open_ or _one_is_hidden(search, ablation, found, kept):
             return ablation
-        more = replace(ablation, left_open=open_)
-        more = replace(more, num_more=_affordable_more(search, more, found))
-        if not more.num_more:
-            return ablation
-        search.update(ablations=[more if one == ablation else one for one in search.study.ablations])
-        ablation = more
+        before, ablation = ablation, replace(ablation, left_open=open_)
+        ablation = replace(ablation, num_more=_affordable_more(search, ablation, found))
+        if not ablation.num_more:
+            return before
+        search.update(ablations=[ablation if one == before else one for one in search.study.ablations])
         search.watcher.say(f"Open: {words.names(open_)}, in {ablation.num_more} more blocks.")
     begin = _end(replace(ablation, num_more=0))
     with contextlib.suppress(OutOfTime):
         for number in range(begin, begin + ablation.num_more):
             search.run_block(_open_arms(search, ablation), "ablate", number)
             _write_down(search, ablation)
+            if search.failure(arm(ablation.whole).key):
+                break
     return ablation
+
+
+def _failure(search: Search, ablation: Ablation) -> Trial | None:
+    """Of the whole, in these blocks or before them."""
+    failed = search.failure(arm(ablation.whole).key)
+    return None if failed is None or (failed.phase == "ablate" and failed.block >= _end(ablation)) else failed
 
 
 def _end(ablation: Ablation) -> int:
@@ -182,13 +190,11 @@ def _end(ablation: Ablation) -> int:
     return ablation.first_block + ablation.num_blocks + ablation.num_more
 
 
-def _may_stay(search: Search, gain: Gain) -> bool:
-    return gain.log > search.margin and gain.p < OPEN_P
-
-
 def _open_arms(search: Search, ablation: Ablation) -> list[Arm]:
-    of_each = {**_without(search, ablation), **_on_top(ablation)}
-    return list(dict.fromkeys([arm(ablation.whole), *(of_each[id_] for id_ in ablation.left_open)]))
+    """The whole, and both arms that tell of each: of what loses its dependants, one is without these."""
+    over = outcome(search, replace(ablation, num_more=0)).over
+    keys = {key for id_ in ablation.left_open for key in over[id_]}
+    return [one for one in _arms(search, ablation) if one.key in keys | {arm(ablation.whole).key}]
 
 
 def _affordable_more(search: Search, ablation: Ablation, found: Kept) -> int:
@@ -213,10 +219,11 @@ def _affordable_more(search: Search, ablation: Ablation, found: Kept) -> int:
 
 
 def outcome(search: Search, ablation: Ablation) -> Kept:
-    """Of one round, from its trials alone."""
-    if not ablation.num_more:
-        return _outcome(search, ablation)
-    first, both = _outcome(search, replace(ablation, num_more=0)), _outcome(search, ablation)
+    """Of one round, from its trials alone; of its planned blocks, where the whole failed in further ones."""
+    first = _outcome(search, replace(ablation, num_more=0))
+    both = _outcome(search, ablation)
+    if not ablation.num_more or both.given_up:
+        return first
     return both._replace(ps=both.ps | {id_: p for id_, p in first.ps.items() if first.stays(id_)})
 
 
@@ -227,7 +234,8 @@ def _outcome(search: Search, ablation: Ablation) -> Kept:
     gains, needed = {}, set()
     over = {}
     for id_, rest in _without(search, ablation).items():
-        if search.failure(rest.key):
+        # What ran once and failed later may be left out.
+        if search.failure(rest.key) and not any(trial.arm == rest.key and counts(trial) for trial in trials):
             needed.add(id_)
         elif (gain := fit.gain(whole.key, rest.key)) is not None:
             gains[id_], over[id_] = gain, (whole.key, rest.key)
@@ -239,7 +247,7 @@ def _outcome(search: Search, ablation: Ablation) -> Kept:
     over_baseline = fit.gain(whole.key)
     last = max((trial.block for trial in trials), default=0)
     complete = last >= ablation.first_block + ablation.num_blocks - 1
-    given_up = search.failure(whole.key) is not None or (not complete and _is_futile(search, over_baseline))
+    given_up = _failure(search, ablation) is not None or (not complete and _is_futile(search, over_baseline))
     return Kept(gains, over, dict(zip(gains, corrected, strict=True)), needed, over_baseline, given_up)
 
 

@@ -141,11 +141,17 @@ def affords_more(study: Study, left_s: float) -> bool:
 
     Runs with the recipe are the baseline's then, and shorter ones where it helps.
     """
-    key = arm(study.recipe or []).key
+    key, one_more = arm(study.recipe or []).key, to_try(msgspec.structs.replace(study, candidates=study.then))
     runs_s = [trial.wall_s for trial in study.trials if trial.arm == key and trial.phase in ("ablate", "confirm")]
     run_s = statistics.median(runs_s) if runs_s else study.run_s or UNKNOWN_RUN_S
-    num_checks = to_try(msgspec.structs.replace(study, candidates=study.then)).num_checks
-    return left_s >= (1 + num_checks + 2 * LEAST_PAIRS) * run_s
+    # What compiles does so again, in caches of its own: the recipe, and what would come on top.
+    pilots_s = [trial.wall_s for trial in study.trials if trial.phase == "pilot" and trial.arm != ""]
+    cold_s = 2 * max([0.0, *pilots_s]) if one_more.num_pilots or _compiles(study) else 0.0
+    return left_s >= cold_s + (1 + one_more.num_checks + 2 * LEAST_PAIRS) * run_s
+
+
+def _compiles(study: Study) -> bool:
+    return any(one.warms for one in study.candidates if one.setting in (study.recipe or []))
 
 
 def bound_log(candidate: Candidate) -> float:

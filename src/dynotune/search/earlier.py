@@ -104,6 +104,7 @@ def pilot_of_another(folder: Path, study: Path, settings: Sequence[Setting]) -> 
         processes = document.read(plain[0] / OBSERVATION_FILE, Observation).processes
         shutil.copytree(plain[0], copied)
     except (RecordError, OSError):
+        shutil.rmtree(copied, ignore_errors=True)
         return None
     return plain_pilot(folder, copied, processes, time.monotonic())
 

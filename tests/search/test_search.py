@@ -793,6 +793,14 @@ def test_where_the_time_holds_a_proof_and_no_more_it_is_made_without_a_first_run
         assert recipe(study) == ({"good=1"} if phases else set())
 
 
+def test_what_fails_in_its_proof_is_said_to_fail() -> None:
+    candidates = [candidate("bad=1", warms=False, bound=0.5), candidate("idle=1", warms=False, bound=0.4)]
+    table = Table(ends={frozenset({"bad=1"}): "failed"})
+    study, _, _ = run(study_of(candidates), table, budget_s=93.0, noise=SOME_NOISE)
+    assert fates(study)["bad=1"] == "failed"
+    assert "a run of it failed" in study.verdict and "too short" not in study.verdict
+
+
 def test_where_all_of_a_second_turn_fail_the_baseline_does_not_run_by_itself() -> None:
     ends = {frozenset([one.id]): "failed" for one in MANY[6:]}
     candidates = [*MANY[:6], *(replace(one, warms=True) for one in MANY[6:])]

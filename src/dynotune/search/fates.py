@@ -92,7 +92,8 @@ def verdict(study: Study, spread: float | None) -> str:
     if study.winner:
         laid_out = [setting for round_ in study.ablations[:1] for setting in [*round_.whole, *round_.on_top]]
         those = laid_out or study.winner
-        why = _disturbed(study) or _wrong(study, study.winner) or f"{LATE[0].lower()}{LATE[1:]}"
+        ended = confirmed.reason.rstrip(".") if confirmed is not None and not confirmed.pairs else ""
+        why = _disturbed(study) or _wrong(study, study.winner) or _lower(ended or LATE)
         verb = "was" if len(those) == 1 else "were"
         return f"Nothing is proved: {words.names(list(map(str, those)))} {verb} to be proved, but {why}."
     kinds = [study.fates[one.id].kind for one in study.candidates]
@@ -155,7 +156,8 @@ def _fate(search: Search, one: Candidate, proved: list[Setting], rounds: list[Ke
         return Fate("proved", _proof(study, one, rounds))
     if any(one.id == str(setting) for setting in study.winner or []):
         if study.confirmed is not None and one.setting in study.confirmed.settings:
-            return _unconfirmed(study, study.confirmed)
+            failed = None if study.confirmed.pairs else search.failure(one.id)
+            return _unconfirmed(study, study.confirmed) if failed is None else fate_of_failure(failed)
         if found := _dropped(search, one, rounds):
             return found
     if (fate := study.fates.get(one.id)) is not None:

@@ -89,7 +89,9 @@ class Supervisor:
         with open(read_end, "rb") as pipe:
             failure = pipe.read()
         if failure:
-            os.waitpid(self._command, 0)
+            # It may have ended before the signals were taken, and was reaped with them.
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._command, 0)
             self._messages.send(json.loads(failure))
             return False
         self._messages.send({"pid": self._command})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -134,3 +135,34 @@ def test_torchrun_and_its_ranks_are_ended(how, measures, marked, run_dir, cwd):
     until(lambda: all(path.exists() for path in ranks), "both ranks at work")
     dynotune.send_signal(signal.SIGINT if how == "end" else signal.SIGKILL)
     marked.wait_until_gone()
+
+
+ENDS_BEFORE_SIGNALS_ARE_TAKEN = """
+import os, signal, sys
+from dynotune.launch import supervisor
+
+class Inbox:
+    def take(self):
+        # The command has failed to start, and stays to be reaped.
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        return [signal.SIGCHLD]
+
+class Messages:
+    def send(self, message):
+        print(message["failed"], message["errno"])
+
+order = {
+    "command": ["./job"], "executable": sys.argv[1], "env": {}, "cwd": "/", "own_session": False, "view": None,
+    "ignored": [], "blocked": [], "end_the_rest": True,
+}
+print(supervisor.Supervisor(order, Messages(), Inbox()).start())
+"""
+
+
+def test_a_command_that_failed_to_start_and_was_reaped_with_the_signals_is_told(tmp_path):
+    job = tmp_path / "job"
+    job.write_text("#!/nowhere/python\n")
+    job.chmod(0o755)
+    words = [sys.executable, "-c", ENDS_BEFORE_SIGNALS_ARE_TAKEN, str(job)]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (found.stdout.split(), found.returncode) == (["exec", "2", "False"], 0), found.stderr

@@ -22,6 +22,7 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import Ablation, Beginning, Fate, Sitting, Study, Trial
 from dynotune.search import offering, results
 from dynotune.search import tune as studies
+from dynotune.search.budget import affords_more
 from dynotune.search.tune import TuneRequest
 
 from ..fakes import Watcher
@@ -412,6 +413,18 @@ def test_runs_with_the_recipe_tell_whether_a_sequel_fits(world, then, tmp_path, 
     world.search = proves
     folder, study = begin(tmp_path, 2000.0, allow=["numerics"])
     assert (sequel(tmp_path, folder, replace(study, run_s=500.0, trials=ran)) is not None) == goes_on
+
+
+def test_a_sequel_counts_that_what_compiles_does_so_again(world, then, tmp_path):
+    ran = [replace(TRIAL, arm=str(FOUR), phase="confirm", block=1, began_s=0.0, wall_s=10.0)]
+    cold = replace(TRIAL, arm=str(FOUR), began_s=0.0, wall_s=90.0)
+    world.search = proves
+    _, study = begin(tmp_path, 2000.0, allow=["numerics"])
+    eager = replace(study, trials=[cold, *ran])
+    warming = replace(eager, candidates=[replace(one, warms=one.setting == FOUR) for one in study.candidates])
+    # A pilot, looks at the results of both, and four pairs; and two starts that compile.
+    assert [affords_more(each, 115.0) for each in (eager, warming)] == [True, False]
+    assert affords_more(warming, 2 * 90.0 + 115.0)
 
 
 @pytest.mark.parametrize(("objective", "stands"), [("throughput", True), ("latency-p99", False)])

@@ -221,8 +221,7 @@ def _affordable_more(search: Search, ablation: Ablation, found: Kept) -> int:
 def outcome(search: Search, ablation: Ablation) -> Kept:
     """Of one round, from its trials alone; of its planned blocks, where the whole failed in further ones."""
     first = _outcome(search, replace(ablation, num_more=0))
-    both = _outcome(search, ablation)
-    if not ablation.num_more or both.given_up:
+    if not ablation.num_more or (both := _outcome(search, ablation)).given_up:
         return first
     return both._replace(ps=both.ps | {id_: p for id_, p in first.ps.items() if first.stays(id_)})
 

@@ -29,6 +29,7 @@ MOST_SEEN_DF = 4
 ENOUGH_SEEN_DF = 4
 # Estimates of what was picked are too high. That costs most where all is lost if two settings go.
 ALL_OR_NOTHING = 0.85
+# Beyond what must be passed: then a proof fails in one of forty.
 SURE_SE = 2.0
 
 

@@ -34,7 +34,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hardware import RESULTS
+from hardware import RESULTS, describe
 from kept import opened, read
 from tuning_parts import KINDS, PEERS, Row, Setup, do, estimate_s, is_done, least_s, needs_no_run, run_s
 from tuning_programs import PROGRAMS, Program
@@ -120,7 +120,8 @@ def work_on(program: Program, kinds: Sequence[str], setup: Setup, out: Path, lef
             if least_s(kind, program, rows, setup) > left_s():
                 print(f"{program.name}: {kind} is for another time", flush=True)
                 continue
-            row = {**do(kind, program, rows, setup, left_s()), "began": datetime.now(UTC).isoformat(timespec="seconds")}
+            began = datetime.now(UTC).isoformat(timespec="seconds")
+            row = {"gpu": _card(), **do(kind, program, rows, setup, left_s()), "began": began}
         with opened(out) as result:
             result.setdefault("programs", {}).setdefault(program.name, {})[kind] = row
         print(f"{program.name}: {kind} {told(kind, row)}", flush=True)
@@ -142,12 +143,17 @@ def work_on_table(
     if QUARTER * took_s(table) + run_s(program, {}, setup.device) > left_s():
         print(f"{program.name}: table-tune is for another time", flush=True)
         return
-    row = tune_within(program, setup, table)
+    row = {"gpu": _card(), **tune_within(program, setup, table)}
     if "failed" not in row:
         row |= against_best(table, row["recipe"])
     with opened(out) as result:
         result.setdefault("tables", {})[program.name] = row
     print(f"{program.name}: table-tune {told('table-tune', row)}", flush=True)
+
+
+def _card() -> object:
+    """Of this lane: not every row has to come from one machine."""
+    return describe()["hardware"]["gpu.name"]  # type: ignore[index]
 
 
 def told(kind: str, row: Row) -> str:

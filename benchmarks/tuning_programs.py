@@ -103,6 +103,7 @@ PROGRAMS = [
     ),
     Program(
         "gpt", ("train.py", "gpt"), needs=("torch", "transformers"), run_s={"cuda": 9.0, "cpu": 12.0},
+        tune_s={"cuda": 600.0, "cpu": 150.0},
         table={
             "cuda": {
                 "matmul.fp32_precision": ("highest", "high"), "precision.autocast": ("off", "bf16", "fp16"),

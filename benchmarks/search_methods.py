@@ -25,6 +25,8 @@ from dynotune.search.study import search
 DIAGNOSIS_RUNS = 3
 SEQUEL_SEED = 1_000_000
 FEWEST_PAIRS = LOOKS[0]
+# Of the logarithm of what one block of screening says; it concerns what can change at any step alone.
+SCREEN_SD = 0.02
 
 
 class Answer(NamedTuple):
@@ -35,7 +37,9 @@ class Answer(NamedTuple):
 
 
 def ours(problem: Problem, budget_s: float, trials: Sequence[Trial] = ()) -> Answer:
-    bench = SimulatedBench(problem.table, budget_s=budget_s, noise=problem.noise, seed=problem.seed)
+    bench = SimulatedBench(
+        problem.table, budget_s=budget_s, noise=problem.noise, seed=problem.seed, screen_sd=SCREEN_SD
+    )
     asked = study_of(problem.candidates, budget_s=budget_s, seed=problem.seed)
     study = search(replace(asked, trials=list(trials)), bench, lambda study: None, Silent())
     stated = study.confirmed.speedup if study.confirmed is not None and study.recipe else None

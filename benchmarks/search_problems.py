@@ -17,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.search.simulated import Noise, Recorded, Table, candidate
 
+from dynotune import knobs
+from dynotune.measure.screening import why_not_in_process
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended
 from dynotune.search.bench import BASELINE, Arm, arm
@@ -229,10 +231,15 @@ def recorded(path: Path, seed: int, share: float) -> Problem:
     tried = {id_ for key in raw["arms"] for id_ in key.split()}
     groups = raw.get("groups", {})
     candidates = [
-        candidate(f"{knob}={_spelled(value)}", group=groups.get(knob, "recorded"), warms=knob == "compile.mode")
+        candidate(
+            text,
+            group=groups.get(knob, "recorded"),
+            warms=knob == "compile.mode",
+            in_process=not why_not_in_process(knobs.parse(text)),
+        )
         for knob, values in raw["knobs"].items()
         for value in values
-        if f"{knob}={_spelled(value)}" in tried
+        if (text := f"{knob}={_spelled(value)}") in tried
     ]
     table = Recorded(raw["arms"], raw["run_s"])
     num_runs = sum(map(len, raw["arms"].values()))

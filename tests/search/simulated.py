@@ -8,12 +8,14 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended, Estimate, Phase, Study, Trial
 from dynotune.search.bench import BASELINE, Arm
 
 FOREVER_S = 1e9
+SCREEN_BLOCKS, FEWEST_SCREEN_BLOCKS = 8, 3
 OTHERS = "another process took 80% of the cores"
 
 
@@ -123,6 +125,7 @@ class SimulatedBench:
         spent_s: by earlier sittings.
         cold_s: by the key of an arm, what its first run takes longer, and half of it each later one.
         reserve_s: of the budget, for what comes after the search.
+        screen_sd: of the logarithm of what one block of screening says; None where nothing can be screened.
     """
 
     def __init__(
@@ -140,6 +143,7 @@ class SimulatedBench:
         spent_s: float = 0.0,
         cold_s: Mapping[str, float] = MappingProxyType({}),
         reserve_s: float = 0.0,
+        screen_sd: float | None = None,
     ) -> None:
         self.table = table
         self.clock_s = spent_s
@@ -155,6 +159,8 @@ class SimulatedBench:
         self._took_s: dict[str, float] = {}
         self._cold_s = cold_s
         self._reserve_s = reserve_s
+        self._screen_sd = screen_sd
+        self.screened: list[str] = []
 
     def run(self, arm: Arm, phase: Phase, block: int) -> Trial:
         if self._stop_after is not None and len(self.ran) >= self._stop_after:
@@ -202,7 +208,24 @@ class SimulatedBench:
         return 0.0 if arm.key in self.checked else self._check_s * (1 if self.checked else 2)
 
     def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
-        return []
+        """A start, and for each block of an arm an eighth of a window of the baseline."""
+        if self._screen_sd is None:
+            return []
+        block_s = len(candidates) * self.table.window_s / SCREEN_BLOCKS
+        num = min(SCREEN_BLOCKS, int((left_s - self.table.start_s) / block_s))
+        self.clock_s += max(0.0, min(left_s, self.table.start_s + num * block_s))
+        self.screened += [one.key for one in candidates]
+        running = [one for one in candidates if self.table.end(one) == "measured"]
+        return [self._screened(one, num) for one in running] if num >= FEWEST_SCREEN_BLOCKS else []
+
+    def _screened(self, one: Arm, num: int) -> Estimate:
+        logs = self.table.gain(one) + float(self._screen_sd or 0.0) * self._rng.standard_normal(num)
+        mean, se = float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(num)
+        reach = float(stdtrit(num - 1, 0.975)) * se
+        return Estimate(
+            arm=one.key, against="", phase="screen", speedup=math.exp(mean),
+            ci=(math.exp(mean - reach), math.exp(mean + reach)), num_blocks=num,
+        )  # fmt: skip
 
     def run_s(self, arm: Arm) -> float:
         # A first guess, as a diagnosis gives it; then what the arm's last run took.

@@ -29,12 +29,17 @@ UNKNOWN_RUN_S = 60.0
 
 
 class ToTry(NamedTuple):
-    """Candidates to try alone, and only beside others (these cost no runs of their own); pilots; runs of checks."""
+    """Candidates to try alone, and only beside others (these cost no runs of their own); pilots; runs of checks.
+
+    Args:
+        num_known: that were screened within one process, and cost no run of their own either.
+    """
 
     num_alone: int
     num_beside: int = 0
     num_pilots: int = 0
     num_checks: int = 0
+    num_known: int = 0
 
 
 class Afforded(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,31 +65,32 @@ def afforded(left_s: float, run_s: float, asked: ToTry) -> Afforded:
     """What the time from the baseline's pilot on affords."""
     num_runs = max(0, int(left_s / run_s)) if run_s > 0 else 0
     num_pairs = next(pairs for pairs, least in PAIRS_FROM_RUNS if num_runs >= least)
-    several = asked.num_alone + asked.num_beside > 1
+    several = asked.num_alone + asked.num_beside + asked.num_known > 1
     runs_a_candidate = 1 + asked.num_pilots / asked.num_alone if several and asked.num_alone else 1.0
     spare = num_runs - 2 * num_pairs - asked.num_checks
     wanted = min(asked.num_alone, LEAST_ARMS)
     for num_ablation in _ablations(num_runs) if several else (0,):
         # The baseline's place in the first block and, where more is to be known than one setting, in the second.
-        num_baselines = int(several) + bool(num_ablation)
+        num_baselines = int(several and asked.num_alone > 0) + bool(num_ablation)
         num_arms = max(0, math.floor((spare - num_ablation - num_baselines) / runs_a_candidate))
         num_arms = min(asked.num_alone, num_arms)
-        if num_arms >= wanted:
+        if num_arms >= wanted and (num_arms or num_ablation + num_baselines <= spare):
             break
     to_join = spare - num_ablation - num_baselines - runs_a_candidate * num_arms
     num_blocks = max(0, int(to_join / RUNS_A_BLOCK)) if several else 0
     num_asked = num_arms, asked.num_alone, asked.num_beside if num_arms else 0
-    text = _in_words(num_runs, run_s, num_asked, num_blocks, num_ablation, num_pairs)
-    if num_arms == 0:
+    nothing = num_arms == 0 and not (asked.num_known and spare >= 0)
+    text = _in_words(num_runs, run_s, num_asked, num_blocks, num_ablation, 0 if nothing else num_pairs)
+    if nothing:
         least = 2 * num_pairs + asked.num_checks + int(several) + math.ceil(runs_a_candidate)
         text = f"{text[:-1]}, which takes {least}. A longer --budget does it."
     return Afforded(
         num_runs=num_runs,
         num_arms=num_arms,
-        num_blocks=num_blocks if num_arms else 0,
+        num_blocks=0 if nothing else num_blocks,
         num_checks=asked.num_checks,
         num_ablation_runs=num_ablation,
-        num_pairs=num_pairs if num_arms else 0,
+        num_pairs=0 if nothing else num_pairs,
         text=text,
     )
 
@@ -99,12 +105,12 @@ def _in_words(
 ) -> str:
     num_arms, num_candidates, num_beside = num_asked
     runs = f"The budget affords about {num_runs} runs of {run_s:.3g} s"
-    if num_arms == 0:
+    if num_pairs == 0:
         return f"{runs}: too few to try a setting and prove it."
     tried = f"all {num_candidates}" if num_arms == num_candidates else f"{num_arms} of {num_candidates}"
-    tried = "both" if num_arms == num_candidates == 2 else tried
-    parts = [f"{tried} settings tried" if num_candidates > 1 else "the one setting tried"]
-    if num_beside:
+    tried = "both" if num_arms == num_candidates == 2 else tried if num_arms else f"none of {num_candidates} more"
+    parts = [f"{tried} settings tried" if num_candidates > 1 else "the one setting tried"] if num_candidates else []
+    if num_beside and parts:
         parts[0] += f" alone, {num_beside} only beside others"
     if num_blocks:
         parts.append(f"then several together in up to {num_blocks} {'block' if num_blocks == 1 else 'blocks'}")
@@ -130,10 +136,12 @@ def to_try(study: Study, piloted: Collection[str] = ()) -> ToTry:
         piloted: ids of those that had their pilot.
     """
     worth = worth_trying(study)
-    alone = [one for one in worth if not one.needs]
+    screened = {one.arm for one in study.estimates if one.phase == "screen"}
+    alone = [one for one in worth if not one.needs and one.id not in screened]
+    num_known = sum(one.id in screened for one in worth)
     num_checks = CHECK_RUNS if any(one.effect == "numerics" for one in worth) else 0
     num_pilots = sum(one.warms and one.id not in piloted for one in alone)
-    return ToTry(len(alone), len(worth) - len(alone), num_pilots, num_checks)
+    return ToTry(len(alone), len(worth) - len(alone) - num_known, num_pilots, num_checks, num_known)
 
 
 def affords_more(study: Study, left_s: float) -> bool:

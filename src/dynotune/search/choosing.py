@@ -17,6 +17,7 @@ from dynotune.search.model import USUAL_RUNS, Model
 from dynotune.search.needs import complete, dependants, each_left_out, needed_first
 from dynotune.search.racing import added, bounded, fitted, taking_part
 from dynotune.search.running import Search
+from dynotune.search.switching import switched, told
 
 # A screen may let an idle one through, since ablation follows; one that is left out here is lost.
 ENTER_P = 0.15
@@ -60,6 +61,7 @@ def _hoped(search: Search, model: Model, settings: list[Setting]) -> list[Chosen
     ids = frozenset(map(str, settings))
     arms = {arm(joint).key: frozenset(map(str, joint)) for joint in search.study.joint or []}
     met = [arms[trial.arm] for trial in search.trials("join") if counts(trial) and trial.arm in arms]
+    met += [ids for key, ids in switched(search.study.candidates).items() if key in told(search.study)]
     left = math.exp(-max(0.0, model.gain(ids).log))
     found: dict[str, Chosen] = {}
     for one in taking_part(search):

@@ -16,8 +16,10 @@ from dynotune.search.ablation import Kept, outcome
 from dynotune.search.bench import arm
 from dynotune.search.budget import worth_trying
 from dynotune.search.fit import CONFIDENCE, Gain, counts, value_of
+from dynotune.search.model import Model
 from dynotune.search.racing import DROP_ERROR, by_itself, fitted, idle, shown, was_in_a_run
 from dynotune.search.running import Search, fate_of_failure
+from dynotune.search.switching import told
 
 LATE = "The time was too short to decide it"
 # Of a gain worth having, to say how many pairs the noise asks for.
@@ -164,10 +166,12 @@ def _fate(search: Search, one: Candidate, proved: list[Setting], rounds: list[Ke
         return fate
     if failed := search.failure(one.id):
         return fate_of_failure(failed)
-    if not one.needs and not search.piloted(one.id):
+    if not one.needs and not search.piloted(one.id) and one.id not in told(study):
         return Fate("not-tried", "The time was up before its turn.")
     model = fitted(search)
     beside, gain = by_itself(model, one)
+    if proved and (found := _beside_recipe(search, model, one, proved)):
+        return found
     if not gain.num_blocks and one.needs:
         only = f"it means something only beside {words.either(one.needs)}"
         if was_in_a_run(search, one):
@@ -178,8 +182,23 @@ def _fate(search: Search, one: Candidate, proved: list[Setting], rounds: list[Ke
         return Fate("unproved", f"{none}: {void[-1]}.")
     if not gain.num_blocks:
         return Fate("unproved", f"{LATE}: it was run once, unmeasured.")
-    fate = _by_gain(search, shown(model, gain))
+    fate = _by_gain(search, shown(model, (one.id,), gain))
     return fate if beside is None else msgspec.structs.replace(fate, reason=f"Beside {beside}: {_lower(fate.reason)}")
+
+
+def _beside_recipe(search: Search, model: Model, one: Candidate, proved: list[Setting]) -> Fate | None:
+    """Of one that helps alone and surely adds nothing to what is proved, as far as one process told of both."""
+    there = {str(setting): setting.knob for setting in proved if model.is_told(str(setting))}
+    if not there or not model.is_told(one.id):
+        return None
+    rest = frozenset(id_ for id_, knob in there.items() if knob != one.setting.knob)
+    alone, gain = model.gain(frozenset([one.id])), model.gain(rest | {one.id}, frozenset(there))
+    if alone.lower(DROP_ERROR) <= 0 or gain.upper(DROP_ERROR) > search.margin:
+        return None
+    gone = [id_ for id_ in there if id_ not in rest]
+    where = f"in the place of {words.names(gone)}" if gone else f"beside {words.names(list(there))}"
+    helps, adds = words.size(search.study, alone.speedup), words.gain(search.study, gain)
+    return Fate("not-needed", f"It helps alone ({helps}), but not {where}: {adds}.")
 
 
 def _proof(study: Study, one: Candidate, rounds: list[Kept]) -> str:

@@ -3,7 +3,7 @@
 The logarithm of a run's value is that of its block, plus what each of its settings adds, plus what each pair of one
 group adds beyond its two halves. An arm of many settings tells something of each of them, so this learns from a few
 runs what runs of single settings would need many for. It only screens: runs that stalled weigh less in it, and nothing
-of it enters a proof.
+of it enters a proof. What was switched on and off within one process tells of it, too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dynotune.schema.study import Candidate, Trial
+from dynotune.schema.study import Candidate, Estimate, Trial
 from dynotune.search.fit import Gain, counts, value_of
 from dynotune.search.needs import has_company, together
 
@@ -30,6 +30,8 @@ USUAL_SD = 0.015
 USUAL_RUNS = 4.0
 # Student's t with so many degrees of freedom, for the runs' noise.
 TAILS = 4.0
+# What one process says of a setting, fresh ones say within so much: memory lies elsewhere, plans were made before.
+PROCESS_SD = 0.01
 # Of a user's own space of many values, more would take longer to solve than a run takes.
 MOST_PAIRS = 200
 PRIOR_TAILS = 4.0
@@ -50,12 +52,24 @@ class Model:
         candidates: whose settings are in the arms.
         arms: ids of the settings of each arm, by its key.
         trials: of any phases; those that gave no value, and void ones, are passed over.
+        told: of arms over the baseline, from within one process; one without an interval is passed over.
     """
 
     def __init__(
-        self, candidates: Sequence[Candidate], arms: Mapping[str, frozenset[str]], trials: Sequence[Trial]
+        self,
+        candidates: Sequence[Candidate],
+        arms: Mapping[str, frozenset[str]],
+        trials: Sequence[Trial],
+        told: Sequence[Estimate] = (),
     ) -> None:
         self.features = features(candidates)
+        told = [one for one in told if one.arm in arms and one.ci is not None]
+        self._told = np.array([_row(self.features, arms[one.arm]) for one in told]).reshape(
+            len(told), len(self.features)
+        )
+        self._told_logs = np.array([math.log(one.speedup) for one in told])
+        self._told_precision = np.array([1 / (_se(one) ** 2 + PROCESS_SD**2) for one in told])
+        self._told_blocks = np.array([one.num_blocks for one in told], dtype=int)
         runs = [trial for trial in trials if counts(trial) and trial.arm in arms]
         rows = np.array([_row(self.features, arms[trial.arm]) for trial in runs]).reshape(len(runs), len(self.features))
         logs = np.array([-math.log(value_of(trial)) for trial in runs])
@@ -65,7 +79,7 @@ class Model:
         in_block[[at[trial.phase, trial.block] for trial in runs], np.arange(len(runs))] = 1.0
         prior = np.array([SETTING_SD if len(feature.ids) == 1 else PAIR_SD for feature in self.features]) ** -2.0
         self._rows, self._in_block = rows, in_block
-        self.num_runs = len(runs)
+        self.num_runs = len(runs) + len(told)
         self.df = max(0, len(runs) - len(names) - len(candidates))
         self._solve(rows, logs, in_block, prior)
 
@@ -73,14 +87,16 @@ class Model:
         """Weighted least squares with the prior, weights and noise found in turn."""
         weights = np.ones(len(logs))
         sd, small = USUAL_SD, prior
+        known = (self._told.T * self._told_precision) @ self._told
+        shift = (self._told.T * self._told_precision) @ self._told_logs
         for _ in range(_ROUNDS):
             share = in_block * weights
             size = np.maximum(share.sum(axis=1, keepdims=True), 1e-12)
             x = rows - in_block.T @ (share @ rows / size)
             y = logs - in_block.T @ (share @ logs / size[:, 0])
-            precision = (x.T * weights) @ x / sd**2 + np.diag(prior)
+            precision = (x.T * weights) @ x / sd**2 + known + np.diag(prior)
             covariance = np.linalg.inv(precision)
-            mean = covariance @ ((x.T * weights) @ y) / sd**2
+            mean = covariance @ ((x.T * weights) @ y / sd**2 + shift)
             prior = small * np.minimum(1.0, (PRIOR_TAILS + 1) / (PRIOR_TAILS + small * mean**2))
             residuals = y - x @ mean
             spent = len(in_block) + float(np.trace(covariance @ ((x.T * weights) @ x))) / sd**2
@@ -96,9 +112,15 @@ class Model:
         changed = np.flatnonzero(contrast)
         holding = (self._rows[:, changed] > 0).any(axis=1)
         num_blocks = int((self._in_block @ holding > 0).sum())
+        num_told = int(self._told_blocks[(self._told[:, changed] > 0).any(axis=1)].sum())
         # Of what ran in one block, no other run can tell a stall from what it costs.
-        df = max(1, min(self.df, num_blocks + 1))
-        return Gain(float(contrast @ self.mean), math.sqrt(max(0.0, variance)), df, num_blocks)
+        df = max(1, min(self.df, num_blocks + 1), num_told - 1)
+        return Gain(float(contrast @ self.mean), math.sqrt(max(0.0, variance)), df, num_blocks + num_told)
+
+    def is_told(self, id_: str) -> bool:
+        """Whether one process told of this setting."""
+        feature = Feature((id_,))
+        return feature in self.features and bool(self._told[:, self.features.index(feature)].any())
 
     def ran(self, feature: Feature) -> bool:
         """Whether a run held all of it."""
@@ -126,6 +148,15 @@ def features(candidates: Sequence[Candidate]) -> list[Feature]:
         if one.group and one.group == other.group and one.setting.knob != other.setting.knob
     ]
     return [*(Feature((one.id,)) for one in candidates), *pairs[:MOST_PAIRS]]
+
+
+def _se(estimate: Estimate) -> float:
+    """Standard error of the logarithm, from the interval: Student's t over its blocks."""
+    from scipy.special import stdtrit
+
+    assert estimate.ci is not None
+    reach = (math.log(estimate.ci[1]) - math.log(estimate.ci[0])) / 2
+    return reach / float(stdtrit(max(1, estimate.num_blocks - 1), (1 + estimate.confidence) / 2))
 
 
 def _row(among: Sequence[Feature], ids: frozenset[str]) -> Array:

@@ -18,6 +18,7 @@ from dynotune.search.fit import Fit, Gain, counts
 from dynotune.search.model import Model
 from dynotune.search.needs import has_company, together
 from dynotune.search.running import Search, alone, estimate_of, fate_of_failure
+from dynotune.search.switching import switched, told
 
 DROP_ERROR = 0.025
 # On fewer degrees of freedom the noise is not known well enough for a look to drop anything.
@@ -35,8 +36,9 @@ def race(search: Search, reserve_s: float) -> None:
     left_s = search.bench.left_s() - reserve_s
     left_s -= 0.0 if BASELINE.key in done else search.bench.run_s(BASELINE)
     runners = []
+    known = told(search.study)
     for one in taking_turns(search):
-        if one.needs:
+        if one.needs or one.id in known:
             continue
         if one.id not in done:
             left_s -= search.bench.run_s(alone(one))
@@ -44,8 +46,9 @@ def race(search: Search, reserve_s: float) -> None:
                 search.settle({one.id: Fate("not-tried", TOO_LATE)})
                 continue
         runners.append(alone(one))
-    if runners:
-        search.run_block([BASELINE, *runners], "race", 1)
+    if not runners:
+        return
+    search.run_block([BASELINE, *runners], "race", 1)
     fit = Fit(search.trials("race"))
     gains = {one.key: gain for one in runners if (gain := fit.gain(one.key)) is not None}
     search.estimate(estimate_of(key, "", "race", gain) for key, gain in gains.items())
@@ -62,8 +65,8 @@ def taking_part(search: Search) -> list[Candidate]:
 
 
 def ran(search: Search, one: Candidate) -> bool:
-    """It ran alone, and gave a measurement."""
-    return search.failure(one.id) is None and search.piloted(one.id)
+    """It ran alone, or within one process in turns with the baseline, and gave a measurement."""
+    return search.failure(one.id) is None and (search.piloted(one.id) or one.id in told(search.study))
 
 
 def fitted(search: Search) -> Model:
@@ -73,7 +76,8 @@ def fitted(search: Search) -> Model:
     known = together([one for one in all_of if one.needs or one.id in measured or ran(search, one)])
     arms = {one.id: frozenset([one.id]) for one in known if not one.needs} | {"": frozenset()}
     arms |= {arm(joint).key: frozenset(map(str, joint)) for joint in search.study.joint or []}
-    return Model(known, arms, search.trials("race", "join"))
+    arms |= switched(known)
+    return Model(known, arms, search.trials("race", "join"), list(told(search.study).values()))
 
 
 def look(search: Search) -> Model:
@@ -85,7 +89,7 @@ def look(search: Search) -> Model:
         those = [by_id[id_] for id_ in feature.ids]
         if together(those) != those or not model.ran(feature):
             continue
-        gain = shown(model, model.gain(frozenset(feature.ids)))
+        gain = shown(model, feature.ids, model.gain(frozenset(feature.ids)))
         if gain.num_blocks:
             key = arm(one.setting for one in those).key
             found.append(estimate_of(key, "", "race" if len(those) == 1 else "join", gain))
@@ -93,22 +97,27 @@ def look(search: Search) -> Model:
         company, gain = by_itself(model, one)
         if company is not None and gain.num_blocks:
             both = arm([one.setting, by_id[company].setting]).key
-            found.append(estimate_of(both, company, "join", shown(model, gain)))
+            found.append(estimate_of(both, company, "join", shown(model, (one.id,), gain)))
     search.estimate(found)
     settle_orphans(search)
     candidates = taking_part(search)
-    if model.df >= LEAST_DF:
+    if clear := [one for one in candidates if is_clear(model, (one.id,))]:
         best = [one.id for one in model.best(candidates, model.mean)]
-        fates = {one.id: fate for one in candidates if (fate := _hopeless(search, model, one, candidates, best))}
+        fates = {one.id: fate for one in clear if (fate := _hopeless(search, model, one, candidates, best))}
         search.settle(fates)
         for id_, fate in fates.items():
             search.watcher.say(f"Dropped {id_}. {fate.reason}")
     return model
 
 
-def shown(model: Model, gain: Gain) -> Gain:
+def is_clear(model: Model, ids: Sequence[str]) -> bool:
+    """Whether the noise of what is known of these settings is known, too."""
+    return model.df >= LEAST_DF or all(map(model.is_told, ids))
+
+
+def shown(model: Model, ids: Sequence[str], gain: Gain) -> Gain:
     """As it is told: before the runs themselves say what their noise is, without an interval."""
-    return gain if model.df >= LEAST_DF else gain._replace(df=0)
+    return gain if is_clear(model, ids) else gain._replace(df=0)
 
 
 def by_itself(model: Model, one: Candidate) -> tuple[str | None, Gain]:

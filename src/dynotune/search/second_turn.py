@@ -10,11 +10,12 @@ from dynotune.search.budget import LEAST_PAIRS, worth_trying
 from dynotune.search.choosing import SLACK, whole
 from dynotune.search.racing import failures
 from dynotune.search.running import Search, alone
+from dynotune.search.switching import told
 
 
 def left_out(search: Search) -> list[Candidate]:
     """Candidates that may gain something and were never measured, those that may gain most first."""
-    fates, raced = search.study.fates, {trial.arm for trial in search.trials("race", "join")}
+    fates, raced = search.study.fates, {*told(search.study), *(trial.arm for trial in search.trials("race", "join"))}
     those = [one for one in worth_trying(search.study) if not one.needs and one.id not in raced]
     return [one for one in those if one.id not in fates or fates[one.id].kind == "not-tried"]
 

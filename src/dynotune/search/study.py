@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Candidate, Estimate, Fate, FateKind, Study
+from dynotune.schema.study import Candidate, Fate, Study
 from dynotune.search import words
 from dynotune.search.ablation import ablate, provable
 from dynotune.search.bench import BASELINE, Bench, arm
@@ -23,9 +23,8 @@ from dynotune.search.needs import complete
 from dynotune.search.racing import failures, look, pilots, race, settle_orphans, taking_turns
 from dynotune.search.running import OutOfTime, Search, Watcher, alone
 from dynotune.search.second_turn import affordable, can_prove, left_out, race_left_out, take_back, take_in
+from dynotune.search.switching import switch, told
 
-# Of the time left, what screening inside one process may take.
-SCREEN_SHARE = 0.1
 # Three settings left out in turn in three blocks, some pilots, and four pairs; whether to leave more, the joint race
 # decides itself. With less, short tunes find more than they can prove.
 JOIN_LEAVES_RUNS = 26
@@ -69,7 +68,7 @@ def _go(work: Search) -> None:
         if not work.study.fates and len(work.study.trials) == 1:
             work.watcher.say(plan.text)
         _refuse_hopeless(work)
-        _screen(work)
+        switch(work)
         _choose(work, plan)
         pilots(work, _reserve_s(work, plan))
         # First runs with cold caches may have taken any time.
@@ -232,12 +231,11 @@ def _refuse_hopeless(work: Search) -> None:
 
 
 def _choose(work: Search, plan: Afforded) -> None:
-    """Leave out what is not affordable: what screened worst, and then what may gain least."""
+    """Leave out what is not affordable, what may gain least first; what was screened is known without a run."""
     if work.trials("race", "join", "ablate", "confirm"):
         return
-    screened = {one.arm: one.speedup for one in work.study.estimates if one.phase == "screen"}
-    in_turn = [one for one in taking_turns(work) if not one.needs]
-    order = sorted(in_turn, key=lambda one: -screened.get(one.id, 1 + work.study.margin))
+    known = told(work.study)
+    order = [one for one in taking_turns(work) if not one.needs and one.id not in known]
     reason = f"The budget affords {plan.num_arms} settings, and others may gain more."
     if not plan.num_arms:
         reason = "The budget affords too few runs to try it and prove it."
@@ -249,22 +247,3 @@ def _bounded(work: Search, one: Candidate) -> Fate:
     by = f" ({one.bound_by})" if one.bound_by else ""
     most = math.expm1(bound_log(one))
     return Fate("not-tried", f"It can gain {most:.1%} at most{by}, less than the margin of {work.study.margin:.0%}.")
-
-
-def _screen(work: Search) -> None:
-    """Settings that can change at any step, in turns within one process: a hundred times cheaper."""
-    # What does nothing alone may do something in company.
-    quick = [one for one in work.alive() if one.in_process and not one.group]
-    if quick and not work.trials("race") and not any(one.phase == "screen" for one in work.study.estimates):
-        work.watcher.running(f"{len(quick)} settings in turns within one process")
-        work.estimate(work.bench.screen([alone(one) for one in quick], SCREEN_SHARE * work.bench.left_s()))
-    found = {one.arm: one for one in work.study.estimates if one.phase == "screen" and not one.against}
-    work.settle({one.id: fate for one in quick if one.id in found and (fate := _screened(work, found[one.id]))})
-
-
-def _screened(work: Search, estimate: Estimate) -> Fate | None:
-    if estimate.ci is None or estimate.ci[1] > 1 + work.study.margin:
-        return None
-    switched = f"{words.size(work.study, estimate.speedup)} ({words.interval(estimate.ci)})"
-    kind: FateKind = "slower" if estimate.ci[1] < 1 / (1 + work.study.margin) else "no-effect"
-    return Fate(kind, f"Switched on and off within one process, it is {switched}.")

@@ -26,7 +26,7 @@ DIAGNOSIS_RUNS = 3
 SEQUEL_SEED = 1_000_000
 FEWEST_PAIRS = LOOKS[0]
 # Of the logarithm of what one block of screening says; it concerns what can change at any step alone.
-SCREEN_SD = 0.02
+SCREEN_SD: float | None = 0.02
 
 
 class Answer(NamedTuple):

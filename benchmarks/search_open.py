@@ -1,10 +1,12 @@
-"""What three mechanisms of a tune are worth, each switched off in turn: numbers behind decisions 0004 and 0007.
+"""What four mechanisms of a tune are worth, each switched off in turn: numbers behind decisions 0004, 0007 and 0008.
 
     python benchmarks/search_open.py
 
 - Tunes drawn from the starved trainer's recorded table, with neither sequels nor further blocks of an ablation, with
   sequels, and with both: how often the recipe is within 95% of the table's best.
 - The same of trainings whose step is made of parts, 30 runs: what is lost to the best arm.
+- Tunes drawn from the other recorded tables, in a quarter and in half of their time, with what can change at any step
+  screened within one process (a block of that differs by 2%) and without.
 - Where steps are all alike but for noise, how often MSER-5 tells no steady step, and where it cuts, with what is like
   the rest before its cut taken in and without.
 """
@@ -12,6 +14,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import multiprocessing
@@ -35,6 +38,7 @@ BUDGETS_S = (187.0, 374.0)
 SWITCHES = ("neither", "sequels", "both")
 SDS, PARTS_RUNS = (0.005, 0.02), 30
 NUM_STEPS = (30, 45, 60, 100)
+SCREENED, SHARES, SCREEN_SD = ("vit", "mlp", "gpt"), (0.25, 0.5), 0.02
 
 
 def _switch(which: str) -> None:
@@ -50,6 +54,27 @@ def lost(job: tuple[str, Problem]) -> tuple[float, float]:
     _switch(which)
     answer = search_methods.ours(problem, problem.budget_s)
     return best_of(problem) - problem.table.gain(answer.arm), answer.cost_s
+
+
+def of_table(job: tuple[str, int, float, bool]) -> tuple[float, float]:
+    """As `lost`, of a table's tune in that share of its time."""
+    name, seed, share, is_screened = job
+    search_methods.SCREEN_SD = SCREEN_SD if is_screened else None
+    problem = recorded(TABLE.with_name(f"{name}_cuda.json"), seed, share)
+    answer = search_methods.ours(problem, problem.budget_s)
+    return best_of(problem) - problem.table.gain(answer.arm), answer.cost_s
+
+
+def screens(processes: int, num_tunes: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        for name, share, is_screened in itertools.product(SCREENED, SHARES, (False, True)):
+            found = pool.map(of_table, [(name, seed, share, is_screened) for seed in range(num_tunes)], chunksize=1)
+            row: dict[str, Any] = {"of": name, "with": "screening" if is_screened else "races", "share_of_time": share}
+            row |= {"num": len(found), "reached": sum(math.exp(-log) >= 0.95 for log, _ in found)}
+            row |= {"mean_share": statistics.fmean(math.exp(-log) for log, _ in found)}
+            rows.append({**row, "took_s": statistics.fmean(cost_s for _, cost_s in found)})
+    return rows
 
 
 def starved(seed: int, budget_s: float) -> Problem:
@@ -100,12 +125,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tunes", type=int, default=48)
     parser.add_argument("--parts", type=int, default=150)
+    parser.add_argument("--tables", type=int, default=100, help="tunes of each recorded table")
     parser.add_argument("--runs", type=int, default=400, help="of steps that are alike")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--out", type=Path, default=RESULTS / "search_open.json")
     asked = parser.parse_args()
     os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
     found = [row for which in SWITCHES for row in tunes(which, asked.processes, asked.tunes, asked.parts)]
+    found += screens(asked.processes, asked.tables)
     steps = alike(asked.runs)
     for row in (*found, *steps):
         print(" ".join(f"{key}={f'{value:.4g}' if isinstance(value, float) else value}" for key, value in row.items()))

@@ -36,8 +36,8 @@ def multiple(window_s: float, baseline_s: float, start_s: float) -> int:
     """Times the planned steps that an arm's window holds: a power of two, so that arms about as fast have the same.
 
     As many as make it last what any window does, where the program makes so many steps: MIN_WINDOW_S, and a fifth of
-    what it takes to get there, which is next to nothing of a run. Never so many that it takes longer than the
-    baseline's, so that no run does; so it is 1 of an arm that is not twice as fast.
+    what it takes to get there, which is next to nothing of a run. Never so many that they take longer than the
+    baseline's, so that runs do not; so it is 1 of an arm that is not twice as fast.
 
     Args:
         window_s: what the planned steps take in the arm; `baseline_s`: in the baseline.

@@ -1,4 +1,4 @@
-"""The bench on which the user's own command runs: a fresh process a trial, in the sandbox, over one window's steps."""
+"""The bench on which the user's own command runs: a fresh process a trial, in the sandbox, with a planned window."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -33,6 +34,15 @@ def text_of(study: Study, *, width: int = 100, **more: Any) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False, **more)
     console.print(study_report(study))
     return console.file.getvalue()
+
+
+def test_steps_are_told_where_runs_timed_more_than_was_planned():
+    made = studies.rich()
+    assert "steps timed" not in text_of(made)
+    longer = [replace(trial, window_steps=960 if trial.arm else 120) for trial in made.trials]
+    assert "steps timed  120; of what is far faster up to 960" in text_of(replace(made, trials=longer))
+    void = [replace(trial, void="the command did not last for a longer window") for trial in longer]
+    assert "steps timed" not in text_of(replace(made, trials=void))
 
 
 @pytest.mark.parametrize("made", EVERY)

@@ -184,6 +184,14 @@ def test_the_command_of_the_study_is_the_one_that_was_asked():
     ]
 
 
+def test_a_tune_in_which_arms_timed_more_steps_is_not_repeated_with_as_many_for_all():
+    study = studies.rich()
+    longer = replace(study, trials=[replace(trial, window_steps=960) for trial in study.trials])
+    lines = {one.what: one.line for one in repeats(longer)}
+    assert "--warmup 24 --" in lines["Tune again"] and "--steps" not in lines["Tune again"]
+    assert "--steps 120" in lines["Compare the recipe with the command as written"]
+
+
 def test_a_recipe_is_run_verified_and_compared_with_and_without_each_setting():
     lines = [one.line for one in repeats(studies.rich())]
     assert any(line.startswith("dynotune run --recipe recipe.toml -- python train.py") for line in lines)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from dynotune.report.terminal import Progress, comparison_table
@@ -34,6 +35,14 @@ def test_the_table_says_what_was_compared_and_what_was_found(comparison):
     assert row(text, "pairs") == "pairs 4 of at most 12"
     assert row(text, "time to first step") == "time to first step 1.91 s 2.04 s"
     assert "Each run timed 30 steps as a whole, after 12 steps of warm-up." in text
+
+
+def test_of_an_arm_that_timed_more_steps_it_is_said(comparison):
+    made = comparison()
+    made = replace(made, candidate=replace(made.candidate, window_steps=240))
+    said = " ".join(text_of(comparison_table(made)).split())
+    told = "Each run timed 30 steps as a whole, of the far faster candidate up to 240, after 12 steps of warm-up."
+    assert told in said
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

@@ -1,4 +1,4 @@
-"""The bench of real runs: one window for all of them, and what is made of runs that fail. The runs are made up."""
+"""The bench of real runs: their windows, and what is made of runs that fail. The runs are made up."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import pytest
 from dynotune.measure import pilot
 from dynotune.measure.pilot import Window
 from dynotune.measure.request import Request
+from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
 from dynotune.schema.recipe import Header, Recipe
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Beginning, Candidate, Guarded, Study
-from dynotune.search import failures, guarding, real_bench
+from dynotune.search import failures, guarding, longer, real_bench
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.real_bench import RealBench
+from dynotune.search.running import gave_nothing
 from dynotune.search.study_window import study_window
 
 from ..fakes import Clock, Runs, Watcher, disturbed, raises
@@ -273,6 +275,123 @@ def test_the_window_begins_when_the_batches_that_lay_ready_are_used_up(runs, tmp
     pilots(bench)
     bench.run(BASELINE, "race", 1)
     assert runs.launched[-1][1] == 5
+
+
+# Arms that are far faster
+
+
+STARVED = {"": 0.1, FAST.key: 0.005, (FAST | EXACT).key: 0.005, EXACT.key: 0.1}
+FIXED = ("trials", "warmup_steps", "window_steps", "run_s", "unit")
+
+
+def asked_steps(runs):
+    return [(key, steps) for key, _, steps, _, _ in runs.launched if steps]
+
+
+def test_from_its_second_block_on_an_arm_that_is_far_faster_times_a_multiple_of_the_steps(runs, tmp_path):
+    runs.step_s |= STARVED
+    bench = bench_in(tmp_path, window_planned=True)
+    pilots(bench, FAST)
+    trials = [bench.run(one, "race", block) for block in (1, 2) for one in (BASELINE, FAST, EXACT)]
+    num = trials[0].window_steps
+    assert [steps // num for _, steps in asked_steps(runs)] == [1, 1, 1, 1, 16, 1]
+    assert [trial.window_steps for trial in trials] == [steps for _, steps in asked_steps(runs)]
+    assert trials[4].window_s == pytest.approx(16 * num * 0.005)
+    assert trials[4].value == pytest.approx(trials[1].value)
+    bench.run(FAST | EXACT, "join", 1)
+    assert asked_steps(runs)[-1] == ((FAST | EXACT).key, 16 * num)
+    assert "more of what is far faster" in bench._watcher.said[0]
+
+
+def test_steps_that_were_asked_for_are_those_of_every_run(runs, tmp_path):
+    runs.step_s |= STARVED
+    request = Request(command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path, window_steps=200)
+    bench = bench_in(tmp_path, request, window_steps=200)
+    pilots(bench)
+    for block in (1, 2):
+        for one in (BASELINE, FAST):
+            bench.run(one, "race", block)
+    assert {steps for _, steps in asked_steps(runs)} == {200}
+    assert "far faster" not in bench._watcher.said[0]
+
+
+def test_a_resumed_study_goes_on_with_the_longer_windows(runs, tmp_path):
+    runs.step_s |= STARVED
+    bench = bench_in(tmp_path, window_planned=True)
+    done = [*pilots(bench), *(bench.run(one, "race", 1) for one in (BASELINE, FAST))]
+    kept = bench.add_to(study_in(tmp_path, trials=done))
+    # What was planned stands where what was asked for would; so it does when a study is resumed.
+    request = Request(
+        command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path, window_steps=kept.window_steps
+    )
+    again = bench_in(tmp_path, request, window_planned=True, **{name: getattr(kept, name) for name in FIXED})
+    assert again.run_s(FAST) == pytest.approx(bench.run_s(FAST))
+    for one in (bench, again):
+        one.run(FAST, "race", 2)
+    assert asked_steps(runs)[-1] == asked_steps(runs)[-2] == (FAST.key, 16 * kept.window_steps)
+
+
+def test_what_a_longer_window_takes_is_in_the_plan_and_in_the_limit(runs, tmp_path):
+    runs.step_s |= STARVED | {(FAST | EXACT).key: 0.1}
+    bench = bench_in(tmp_path, window_planned=True)
+    pilots(bench)
+    num = bench.run(BASELINE, "race", 1).window_steps
+    bench.run(FAST, "race", 1)
+    assert bench.run_s(FAST) == pytest.approx(2.0 + 16 * num * 0.005)
+    slow = bench.run(FAST | EXACT, "join", 1)
+    assert slow.window_steps == 16 * num
+    # It turned out as slow as the baseline: it had the time for that, and times no more than that from then on.
+    assert runs.launched[-1][4] > 4 * slow.window_s
+    assert bench.run_s(FAST | EXACT) == pytest.approx(2.0 + num * 0.1)
+    assert bench.run(FAST | EXACT, "join", 2).window_steps == num
+
+
+def ends_after(num_steps, exit_code=0):
+    """A command that makes so many steps and ends."""
+
+    def fake(outcome):
+        processes = [msgspec.structs.replace(each, window=None, num_steps=num_steps) for each in outcome.run.processes]
+        run = msgspec.structs.replace(outcome.run, exit_code=exit_code, ended_by="command", processes=processes)
+        document.write(outcome.folder / "run.json", run)
+        error = CommandFailed("failed", command_exit_code=exit_code) if exit_code else CannotRunHere("ended by itself")
+        raise error
+
+    return fake
+
+
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_a_command_that_ends_before_a_longer_window_is_complete_fails_no_arm_and_none_is_longer_again(
+    runs, tmp_path, exit_code
+):
+    runs.step_s |= STARVED
+    bench = bench_in(tmp_path, window_planned=True)
+    done = [*pilots(bench), *(bench.run(one, "race", 1) for one in (BASELINE, FAST))]
+    num = done[-1].window_steps
+    warmup = runs.launched[-1][1]
+    runs.instead["0004-race"] = ends_after(warmup + num, exit_code)
+    done.append(bench.run(FAST, "race", 2))
+    assert (done[-1].ended, done[-1].void) == ("failed", longer.DID_NOT_LAST)
+    assert done[-1].window_steps == 16 * num
+    assert not gave_nothing(done[-1])
+    assert bench._watcher.said[-1].endswith(f"from here on all time {num}.")
+    assert bench.run_s(FAST) == pytest.approx(2.0 + num * 0.005)
+    kept = bench.add_to(study_in(tmp_path, trials=done))
+    again = bench_in(tmp_path, window_planned=True, **{name: getattr(kept, name) for name in FIXED})
+    for one in (bench, again):
+        assert one.run(FAST, "race", 2).window_steps == num
+    assert any(f"is {1000 * num * 0.005:.0f} ms long" in text for text in bench.cautions())
+
+
+def test_an_arm_that_fails_within_the_steps_that_all_make_has_failed(runs, tmp_path):
+    runs.step_s |= STARVED
+    bench = bench_in(tmp_path, window_planned=True)
+    pilots(bench)
+    num = bench.run(BASELINE, "race", 1).window_steps
+    bench.run(FAST, "race", 1)
+    runs.instead["0004-race"] = ends_after(num - 1, 1)
+    trial = bench.run(FAST, "race", 2)
+    assert (trial.ended, trial.void) == ("failed", "")
+    assert gave_nothing(trial)
 
 
 # Failures

@@ -84,6 +84,8 @@ def _head(study: Study) -> RenderableType:
         lines.add_row("began from", Text(words.plain(told["Began from"])))
     noise = f"; noise between runs {told['Noise between runs']}" if "Noise between runs" in told else ""
     lines.add_row("search", Text(told["Search"] + noise))
+    if "Steps that a run timed" in told:
+        lines.add_row("steps timed", Text(told["Steps that a run timed"]))
     lines.add_row("machine", Text(machine(study.facts)))
     return lines
 

@@ -106,6 +106,9 @@ def _tune(study: Study, recipe: str = "") -> list[str]:
         ("--space", study.space),
     ):
         options += [word for value in values for word in (option, value)]
+    if study.most_steps > (study.window_steps or 0):
+        # As many steps for all runs, as --steps asks for, would be too few for what is far faster.
+        study = replace(study, window_steps=None)
     return ["dynotune", "tune", *options, *_measured_as(study), "--", *study.command]
 
 

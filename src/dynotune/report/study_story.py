@@ -78,6 +78,8 @@ def _stats(study: Study) -> Iterator[tuple[str, str]]:
         yield "Began from", f"{study.began_from.file}: {' '.join(map(str, study.base))}"
     num = len(study.trials)
     yield "Search", f"{num:,} run{'' if num == 1 else 's'}, {long_time(spent_s(study))} of {long_time(study.budget_s)}"
+    if study.window_steps is not None and study.most_steps > study.window_steps:
+        yield "Steps that a run timed", f"{study.window_steps:,}; of what is far faster up to {study.most_steps:,}"
     if study.noise is not None:
         yield "Noise between runs", words.fine_share(study.noise)
     yield "Machine", machine(study.facts)

@@ -229,8 +229,10 @@ def _measured(comparison: Comparison) -> list[str]:
     if comparison.objective == "latency-p99":
         lines.append("The device was synchronised after every step.")
     if comparison.window_steps is not None and comparison.warmup_steps is not None:
+        more = comparison.candidate.window_steps
+        beside = f", of the far faster candidate up to {more}" if more is not None else ""
         lines.append(
-            f"Each run timed {comparison.window_steps} steps as a whole, "
+            f"Each run timed {comparison.window_steps} steps as a whole{beside}, "
             f"after {comparison.warmup_steps} steps of warm-up."
         )
     return lines

@@ -71,6 +71,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         value: of the objective, in its unit.
         start_s: from the launch to steady steps, their own time left out: what compiling takes is in it.
+        window_steps: the most that a run of it timed, where that is more than the comparison says.
     """
 
     value: float | None = None
@@ -83,6 +84,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     loader_wait_share: float | None = None
     peak_rss_bytes: int | None = None
     peak_device_bytes: int | None = None
+    window_steps: int | None = None
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +99,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         unit: what the times are divided by; of `latency-p99`, `time-to-first-step` and `memory` nothing is.
         reason: why the verdict is `undecided`, or what `same` means here; may be empty.
         num_pairs_to_settle: for `undecided`, the pairs that would likely settle it; None where unknowable.
-        warmup_steps, window_steps: the same for every run; as asked (None: to be found) until the pilots have said.
+        warmup_steps, window_steps: the same for every run, but where an arm's summary says more; as asked (None: to be
+            found) until the pilots have said.
         run_s: about how long a run takes, seconds; None until the pilots have said.
         seen: how runs that are in no pair spread, which counts beside the pairs' own spread; None without such.
         cwd, step_on, timeout_s, sandbox, finish: as asked, for `--resume`.

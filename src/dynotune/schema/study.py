@@ -104,6 +104,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         began_s, wall_s: since the first sitting began, and how long it took; the sum over sittings, without pauses.
         run: folder of the run, below the study's.
         detail: of what did not end in a measurement: the last line, the reason.
+        window_steps, window_s: of its window, and how long it was; None where it had none, and in older studies. Of a
+            run that did not last for a longer window, the steps that were asked for.
     """
 
     arm: str
@@ -117,6 +119,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     time_to_first_step_s: float | None = None
     run: str = ""
     detail: str = ""
+    window_steps: int | None = None
+    window_s: float | None = None
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,6 +239,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         budget_s: for the whole, all sittings together.
         allow: effects tried besides `exact` and `sampling`.
         also, excluded, space: as given: knobs or settings besides, those left out, values of the user's own.
+        window_steps: of the baseline and of all that is not far faster; `window_planned`: nobody asked for so many, so
+            what is far faster times a multiple of them. False in older studies.
         unit: what the value is of, in words: "s/sample".
         began_from: a recipe that all runs have: the baseline is the command with it, and what is proved comes on top.
         diagnosis: of the baseline; `after`: with the recipe's settings.
@@ -268,6 +274,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: Literal["auto", "none"] = "auto"
     warmup_steps: int | None = None
     window_steps: int | None = None
+    window_planned: bool = False
     run_s: float | None = None
     unit: str = ""
     step: str = ""
@@ -299,6 +306,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def base(self) -> list[Setting]:
         """What all runs have."""
         return [] if self.began_from is None else self.began_from.settings
+
+    @property
+    def most_steps(self) -> int:
+        """That a run timed."""
+        return max([self.window_steps or 0, *(trial.window_steps or 0 for trial in self.trials if not trial.void)])
 
     @property
     def begun(self) -> str:

@@ -199,13 +199,16 @@ def _conclude(search: Search, comparison: Comparison, judgement: Judgement) -> C
 
 def _summary(search: Search, comparison: Comparison, name: ArmName, key: str) -> ArmSummary:
     values = [pair.baseline_s if name == "baseline" else pair.candidate_s for pair in comparison.pairs]
+    runs = {pair.baseline_run if name == "baseline" else pair.candidate_run for pair in comparison.pairs}
+    timed = [trial.window_steps or 0 for trial in search.study.trials if trial.run in runs]
+    most = max(timed) if max(timed, default=0) > (comparison.window_steps or 0) else None
     starts = [trial.time_to_first_step_s for trial in search.trials(search.study.confirming) if trial.arm == key]
     first_steps = [start for start in starts if start is not None]
     start_s = statistics.median(first_steps) if first_steps else None
     if not values:
         return ArmSummary(time_to_first_step_s=start_s)
     median = statistics.median(values)
-    summary = ArmSummary(value=median, time_to_first_step_s=start_s)
+    summary = ArmSummary(value=median, time_to_first_step_s=start_s, window_steps=most)
     if comparison.objective != "throughput":
         return summary
     if comparison.unit == "step":

@@ -1,8 +1,7 @@
-"""The bench on which the user's own command runs: a fresh process a trial, in the sandbox, with one window for all."""
+"""The bench on which the user's own command runs: a fresh process a trial, in the sandbox, with a planned window."""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,11 +19,10 @@ from dynotune.schema.errors import CannotRunHere, DynotuneError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Ended, Estimate, Phase, Study, Trial
-from dynotune.search import failures
+from dynotune.search import failures, longer
 from dynotune.search.bench import BASELINE, Arm
 from dynotune.search.budget import to_try
 from dynotune.search.earlier import pilots_on_disk
-from dynotune.search.fit import counts
 from dynotune.search.guarding import Guards
 from dynotune.search.study_window import num_ahead, study_window
 
@@ -60,17 +58,14 @@ class RealBench:
         self._facts, self._budget_s, self._guess_s = study.facts, study.budget_s, guess_s
         self._reserve_s, self._began_s = reserve_s, time.monotonic() - elapsed_s
         self._num_trials, self._num_alive = len(study.trials), _num_alive(study)
-        self._study = study
+        self._study, self._trials = study, list(study.trials)
         self._guards = Guards(self._request, folder / "guard", study.facts, study.guarded)
         self._pilots: dict[str, Outcome] = {}
         self._planned_s: dict[str, float] = {}
-        self._walls_s: dict[str, list[float]] = {}
         self._outcomes: list[Outcome] = []
         self._first_steps: dict[str, FirstStep] = {}
         for trial in study.trials:
-            if counts(trial):
-                self._walls_s.setdefault(trial.arm, []).append(trial.wall_s)
-            elif self._is_planned and trial.arm and trial.phase == "pilot" and trial.ended == "measured":
+            if self._is_planned and trial.arm and trial.phase == "pilot" and trial.ended == "measured":
                 self._planned_s[trial.arm] = self._once_warm_s(trial.arm, trial.wall_s, study.run_s or trial.wall_s)
         if not self._is_planned or study.objective == "time-to-first-step":
             self._keep_pilots(pilots_on_disk(folder, study.trials))
@@ -90,7 +85,9 @@ class RealBench:
         self._watcher.running(self._in_words(arm, phase, block))
         trial = self._run(arm, phase, block, self._folder / name)
         self._num_trials += 1
-        return msgspec.structs.replace(trial, began_s=began_s, wall_s=self.elapsed_s() - began_s, run=name)
+        trial = msgspec.structs.replace(trial, began_s=began_s, wall_s=self.elapsed_s() - began_s, run=name)
+        self._trials.append(trial)
+        return trial
 
     def check(self, arm: Arm) -> Trial | None:
         """As `Bench.check`."""
@@ -126,11 +123,11 @@ class RealBench:
 
     def run_s(self, arm: Arm) -> float:
         """As `Bench.run_s`."""
-        for key in (arm.key, BASELINE.key):
-            if key in self._walls_s:
-                return statistics.median(self._walls_s[key])
-            if key in self._planned_s:
-                return self._planned_s[key]
+        for one in (arm, BASELINE):
+            if (found_s := longer.run_s(self._study, self._trials, one)) is not None:
+                return found_s
+            if one.key in self._planned_s:
+                return self._planned_s[one.key]
         if BASELINE.key in self._pilots:
             # As short as the time left asks for: a plan must not give up what a shorter window affords.
             window = self._window()
@@ -172,7 +169,8 @@ class RealBench:
 
     def cautions(self) -> list[str]:
         """What this sitting's runs give reason to be wary of."""
-        return summary.warnings(self._outcomes) + objective.notes(self._study.objective, self._outcomes)
+        told = summary.warnings(self._outcomes) + objective.notes(self._study.objective, self._outcomes)
+        return told + longer.cautions(self._study, self._trials)
 
     # One run
 
@@ -188,12 +186,11 @@ class RealBench:
             if arm == BASELINE:
                 raise
             return trial("rejected", error.message)
-        began_s = self.elapsed_s()
-        known_s = None if phase == "pilot" else max(self.run_s(arm), self._study.run_s or 0.0)
-        own_limit_s, left_s = limit_s(self._request, known_s), self._time_left_s(arm)
+        steps = None if phase == "pilot" else longer.of_run(self._study, self._trials, arm, phase, block)
+        own_limit_s, left_s = self._limit_s(arm, phase, steps), self._time_left_s(arm)
         then = failures.before(self._request.env, self._facts)
         try:
-            outcome = self._launch(arm, phase, folder, min(own_limit_s, left_s))
+            outcome = self._launch(arm, phase, folder, min(own_limit_s, left_s), steps)
             value = None if phase == "pilot" else self._value(outcome)
         except (DynotuneError, StatisticsError) as error:
             if not (folder / "run.json").exists():
@@ -203,6 +200,9 @@ class RealBench:
                 return trial("timeout", OUT_OF_TIME, void=OUT_OF_TIME)
             if arm == BASELINE:
                 raise
+            if steps is not None and longer.did_not_last(folder, self._study, steps):
+                self._watcher.say(longer.from_here_on(self._study, arm, steps))
+                return trial("failed", answer.detail, void=longer.DID_NOT_LAST, window_steps=steps)
             return trial(answer.ended, answer.detail)
         void = "; ".join(summary.void_reasons({"candidate": outcome})) if phase != "pilot" else ""
         if outcome.rejected:
@@ -210,13 +210,12 @@ class RealBench:
         if phase == "pilot" and (refused := self._pilot(arm, outcome)):
             return trial(*refused)
         self._note(outcome)
-        if not void and phase != "pilot":
-            self._walls_s.setdefault(arm.key, []).append(self.elapsed_s() - began_s)
         if void:
             self._watcher.say(f"{_in_place(phase, block)}: {arm.key or 'the command as it is'} does not count: {void}")
-        return trial("measured", value=value, void=void, time_to_first_step_s=outcome.first_step_s)
+        measured = trial("measured", value=value, void=void, time_to_first_step_s=outcome.first_step_s)
+        return longer.with_window(measured, outcome)
 
-    def _launch(self, arm: Arm, phase: Phase, folder: Path, limit: float) -> Outcome:
+    def _launch(self, arm: Arm, phase: Phase, folder: Path, limit: float, steps: int | None) -> Outcome:
         is_pilot = phase == "pilot"
         steadiness, first_step = Steadiness(self._request), self._first_steps.get(BASELINE.key)
         return run_settings(
@@ -229,7 +228,7 @@ class RealBench:
             facts=self._facts,
             limit_s=limit,
             warmup_steps=None if is_pilot else self._study.warmup_steps,
-            window_steps=None if is_pilot else self._study.window_steps,
+            window_steps=steps,
             enough=steadiness if is_pilot else self._first_steps.get(arm.key, first_step or steadiness),
         )
 
@@ -316,8 +315,8 @@ class RealBench:
             self._planned_s[key] = self._once_warm_s(key, self._own(outcome).run_s, run_s)
         self._pilots.clear()
         self._watcher.say(
-            f"Each run: {window.warmup_steps} steps of warm-up, then {window.num_steps} timed as a whole; "
-            f"about {run_s:.0f} s."
+            f"Each run: {window.warmup_steps} steps of warm-up, then {window.num_steps} timed as a whole"
+            f"{', more of what is far faster' * longer.may_be(self._study)}; about {run_s:.0f} s."
             if window.num_steps
             else f"Each run ends with its first steps; about {run_s:.0f} s."
         )
@@ -349,6 +348,10 @@ class RealBench:
         return usual_s + COLD_KEPT * (own_s - usual_s)
 
     # Time
+
+    def _limit_s(self, arm: Arm, phase: Phase, steps: int | None) -> float:
+        known_s = max(self.run_s(arm), self._study.run_s or 0.0) + longer.at_most_s(self._study, self._trials, steps)
+        return limit_s(self._request, None if phase == "pilot" else known_s)
 
     def _time_left_s(self, arm: Arm) -> float:
         return max(1.0, self.left_s() + self._reserve_s + GRACE_RUNS * self.run_s(arm))

@@ -1,4 +1,7 @@
-"""One window for all runs of a study: so long that runs tell, so short that the budget affords enough of them."""
+"""The window of a study's runs: so long that runs tell, so short that the budget affords enough of them.
+
+Arms that are far faster have a longer one: see `longer`.
+"""
 
 from __future__ import annotations
 

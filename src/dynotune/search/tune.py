@@ -181,6 +181,7 @@ def _begin(
         sandbox="auto" if run.sandbox else "none",
         warmup_steps=run.warmup_steps,
         window_steps=run.window_steps,
+        window_planned=run.window_steps is None,
         facts=facts,
         began_from=request.began_from,
     )

@@ -75,6 +75,15 @@ def test_thirteen_times_as_fast_is_eight_times_the_steps():
     assert multiple(1.4 / 13, 1.4, 4.0) == 8
 
 
+def test_of_energy_a_window_lasts_as_long_as_its_samples_ask_for():
+    # Ten times as fast, 0.3 s of the baseline's three.
+    trials = [ran(BASELINE, 0.15), ran(WORKERS, 0.015)]
+    study = replace(STUDY, objective="energy", trials=trials)
+    assert longer.of_run(study, trials, WORKERS, "join", 1) == 8 * PLANNED
+    assert longer.of_run(replace(study, objective="throughput"), trials, WORKERS, "join", 1) == 4 * PLANNED
+    assert longer.of_run(replace(study, objective="latency-p99"), trials, WORKERS, "join", 1) == PLANNED
+
+
 # What decides
 
 
@@ -136,7 +145,7 @@ def test_where_no_race_has_measured_both_the_first_pair_decides_for_those_after_
 
 
 @pytest.mark.parametrize(
-    "fields", [{"window_planned": False}, {"objective": "latency-p99"}, {"objective": "energy"}, {"window_steps": None}]
+    "fields", [{"window_planned": False}, {"objective": "latency-p99"}, {"objective": "memory"}, {"window_steps": None}]
 )
 def test_no_window_is_longer_where_it_was_asked_for_or_is_of_another_objective(fields):
     study = replace(STUDY, **fields)

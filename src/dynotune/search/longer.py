@@ -10,32 +10,34 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from dynotune.measure.one_run import Outcome
-from dynotune.measure.pilot import SHORT_WINDOW_S
+from dynotune.measure.pilot import ENERGY_WINDOW_S, SHORT_WINDOW_S
 from dynotune.measure.summary import measured
 from dynotune.measure.warmup import MIN_WINDOW_S
 from dynotune.schema import document
 from dynotune.schema.errors import RecordError
 from dynotune.schema.run import Run
-from dynotune.schema.study import Phase, Study, Trial
+from dynotune.schema.study import Objective, Phase, Study, Trial
 from dynotune.search.bench import BASELINE, Arm
 from dynotune.search.fit import counts
 from dynotune.search.study_window import LEAST_OF_START
 
 MOST = 16
 """Times the planned steps: the more are asked for, the sooner a program has no more."""
+LEAST_S: Mapping[Objective, float] = {"throughput": MIN_WINDOW_S, "energy": ENERGY_WINDOW_S}
+"""Objectives whose windows may be longer than planned, with what they have to last."""
 DID_NOT_LAST = "the command did not last for a longer window"
 
 
-def multiple(window_s: float, baseline_s: float, start_s: float) -> int:
+def multiple(window_s: float, baseline_s: float, start_s: float, least_s: float = MIN_WINDOW_S) -> int:
     """Times the planned steps that an arm's window holds: a power of two, so that arms about as fast have the same.
 
-    As many as make it last what any window does, where the program makes so many steps: MIN_WINDOW_S, and a fifth of
+    As many as make it last what any window does, where the program makes so many steps: `least_s`, and a fifth of
     what it takes to get there, which is next to nothing of a run. Never so many that they take longer than the
     baseline's, so that runs do not; so it is 1 of an arm that is not twice as fast.
 
@@ -43,7 +45,7 @@ def multiple(window_s: float, baseline_s: float, start_s: float) -> int:
         window_s: what the planned steps take in the arm; `baseline_s`: in the baseline.
         start_s: of the arm's runs, all but the window.
     """
-    wanted_s = max(MIN_WINDOW_S, LEAST_OF_START * start_s)
+    wanted_s = max(least_s, LEAST_OF_START * start_s)
     times = 1
     while times * window_s < wanted_s and 2 * times <= MOST and 2 * times * window_s <= baseline_s:
         times *= 2
@@ -65,7 +67,7 @@ def deciding(trials: Sequence[Trial], one: Arm, phase: Phase, block: int) -> lis
 
 def may_be(study: Study) -> bool:
     """Whether windows of the study may be longer than planned."""
-    return study.window_planned and study.objective == "throughput"
+    return study.window_planned and study.objective in LEAST_S
 
 
 def of_run(study: Study, trials: Sequence[Trial], one: Arm, phase: Phase, block: int) -> int | None:
@@ -92,7 +94,7 @@ def _as_decided(study: Study, known: Sequence[Trial], one: Arm) -> int | None:
         within = {trial.arm for trial in known if _is_within(trial.arm, one)}
         own_s, key = min((found, each) for each in within if (found := planned_s(known, each, planned)) is not None)
     starts_s = [trial.wall_s - (trial.window_s or 0.0) for trial in known if trial.arm == key and counts(trial)]
-    return planned * multiple(own_s, baseline_s, statistics.median(starts_s))
+    return planned * multiple(own_s, baseline_s, statistics.median(starts_s), LEAST_S[study.objective])
 
 
 def planned_s(trials: Iterable[Trial], key: str, num_steps: int) -> float | None:

@@ -6,12 +6,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dynotune.doctor import Missing, Seen
+from dynotune.doctor.bounds import of_compiling
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation
 from dynotune.schema.trace_summary import Called, Place
 
-from .devices import CALLED, found, kernels, lacks, lost, model, on_cpu, on_gpu, operator, settings
+from .devices import CALLED, found, kernels, lacks, lost, model, on_cpu, on_gpu, operator, settings, waits
 from .observations import NOT_ASKED, observed, timing
 
 COMPILED = [model(compiled=True)]
@@ -224,3 +228,58 @@ def test_a_read_elsewhere_in_the_file_of_a_break_is_a_wait_of_its_own():
     assert found(compiled(on_gpu, *reads, num_graph_breaks=12, breaks=other))["sync-per-step"].share == pytest.approx(
         0.2
     )
+
+
+# What compiling can save at most. Ten steps of 0.1 s are recorded: 0.3 s of them are 30% of a step.
+
+
+def compiling(*losses: Any, fusable_s: float | None = 0.3, traced: Any = None, **fields: Any) -> float:
+    told = msgspec.structs.replace(kernels(matmul=0.5, cast=0.5), fusable_s=fusable_s)
+    return of_compiling(Seen(on_gpu(*losses, traced={"kernels": [told]} | (traced or {}), **fields)))
+
+
+@pytest.mark.parametrize(
+    ("shares", "bound"),
+    [
+        ({}, 0.3),
+        ({"host": 0.24}, 0.54),  # the device's work counts though the host sets the pace: both get shorter
+        ({"host": 0.8}, 1.0),  # of the device's work no more than there is
+        ({"input": 0.3}, 0.0),  # the loader sets the pace
+        ({"input": 0.3, "host": 0.1}, 0.1),
+        ({"input": 0.04, "communication": 0.2}, 0.3),
+    ],
+)
+def test_compiling_saves_no_more_than_the_hosts_share_and_what_fusing_spares(shares: Any, bound: float) -> None:
+    assert compiling(shares=shares) == pytest.approx(bound)
+
+
+def test_where_the_loader_sets_the_pace_fusing_spares_what_the_host_waits_for_the_device() -> None:
+    assert compiling(shares={"input": 0.3}, traced={"syncs": [waits(0.2)]}) == pytest.approx(0.2)
+
+
+def test_pauses_of_queued_kernels_are_counted_once() -> None:
+    late = lost("launch-latency", 0.2)
+    assert compiling(late, shares={"host": 0.2}) == pytest.approx(0.5)
+    assert compiling(late, shares={"host": 0.2, "other": 0.05}) == pytest.approx(0.55)
+    assert compiling(shares={"other": 0.3}) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("lacking", [{"fusable_s": None}, {"traced": {"num_steps": None}}, {"timed": NOT_ASKED}])
+def test_what_is_not_known_bounds_no_compiling(lacking: Any) -> None:
+    with pytest.raises(Missing):
+        compiling(**lacking)
+
+
+@given(
+    fusable_s=st.floats(0, 2),
+    parts=st.lists(st.floats(0, 1), min_size=6, max_size=6).filter(any),
+    late=st.floats(0, 1),
+)
+def test_compiling_saves_nothing_of_copies_collectives_and_the_loader(
+    fusable_s: float, parts: list[float], late: float
+) -> None:
+    names = ("input", "transfer", "host", "communication", "other", "device")
+    shares = {name: part / sum(parts) for name, part in zip(names, parts, strict=True)}
+    bound = compiling(lost("launch-latency", late), fusable_s=fusable_s, shares=shares)
+    kept = shares["input"] + shares["transfer"] + shares["communication"]
+    assert shares["host"] - 1e-9 <= bound <= 1 - kept + 1e-9

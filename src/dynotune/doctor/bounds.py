@@ -46,6 +46,30 @@ def saved(seen: Seen, share: float) -> float:
     return max(0.0, min(share, of_faster_device(seen)))
 
 
+def of_compiling(seen: Seen) -> float:
+    """Of a plain step, what compiling the model can save at most.
+
+    All that the device waits for the host, what it pauses between queued kernels, and what fusing spares of its work.
+    It shortens the host's work and the device's alike, so the latter counts though the host sets the pace now; not
+    where the loader does.
+
+    Raises:
+        Missing: what fusing could spare is not known, or how many steps were recorded.
+    """
+    attribution, trace, step_s = seen.attribution, seen.trace, seen.timing.step_s
+    fusable_s, shares = seen.kernels.fusable_s, attribution.shares
+    if fusable_s is None:
+        raise Missing("what fusing could spare", "the trace does not tell kernels apart")
+    if not trace.num_steps or not step_s:
+        raise Missing("steps in the trace", "they are neither marked nor found")
+    fused = min(fusable_s / trace.num_steps / step_s, shares.device)
+    if shares.input > policy.DEVICE_SETS_PACE:
+        fused = saved(seen, fused)
+    # Of pauses, those of kernels that were queued late are in the host's share; the others are in no other part.
+    pauses = min(seen.lost("launch-latency"), shares.other)
+    return min(1.0, shares.host + pauses + fused)
+
+
 def lost_elsewhere(losses: Iterable[Loss], *operators: str) -> float:
     """Sum of the losses whose operator has none of these words in its name."""
     return sum(loss.share for loss in losses if not is_at(loss.where, *operators))

@@ -172,6 +172,9 @@ FUSABLE = 0.75
 """Of the time of operators that no trace tells more of: fusing four into one saves three reads and writes."""
 MUCH_FUSABLE = 0.45
 """Of a step. Programs without torch.compile could spare a tenth to a fourth so: that alone is no fault."""
+MUCH_TO_COMPILE = 0.25
+"""Of a step, that compiling spares at most: a first compilation takes a minute or more of a tune's time, and gains part
+of its bound. Where products hold the step, other settings come first; after them the same kernels are more of it."""
 MUCH_CASTING = 0.10
 """Of a step: autocast itself converts weights at each step, 5% of it in usual models."""
 MISALIGNED = 0.75

@@ -56,7 +56,7 @@ def failures(study: Study) -> Table:
 
 
 def not_offered(study: Study) -> Table:
-    """Settings that a finding names and that were not tried."""
+    """Settings that a finding or facts name and that were not tried."""
     columns: list[tuple[str, Column]] = [("Setting", "code"), ("Not tried, because", "text"), ("Named by", "text")]
     rows = [[str(one.setting), one.reason, ", ".join(one.why) or NOTHING] for one in study.not_offered]
     return Table("Settings that were not tried", columns, rows)

@@ -36,7 +36,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A value of a knob that may help here.
 
     Args:
-        why: ids of the findings that name it; empty where only the user asked for it.
+        why: ids of the findings that name it, else names of the facts that do; empty where only the user asked for it.
         asked: the user asked for it.
         bound: of the baseline's time, the largest share that it can save (0 to 1); Unknown where nothing bounds it.
         bound_by: what bounds it, in words: a finding's share, a ceiling.
@@ -64,7 +64,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_user(self) -> bool:
-        """Whether the user asked for it; so it is with what no finding names, in older studies too."""
+        """Whether the user asked for it; so it is with what nothing names, in older studies too."""
         return self.asked or not self.why
 
 
@@ -85,7 +85,7 @@ def without(key: str, id_: str, candidates: Iterable[Candidate]) -> str | None:
 
 
 class NotOffered(msgspec.Struct, frozen=True):
-    """A setting that a finding names and that is not tried, with the reason."""
+    """A setting that a finding, or facts, name and that is not tried, with the reason."""
 
     setting: Setting
     reason: str

@@ -169,6 +169,8 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True):
             that use tensor cores by name; None where there is no such time.
         mean_queue_depth: device work queued and not finished, averaged over the window; None without launches.
         num_short, short_s: of the kernels, those of less than 10 µs; None in older records.
+        fusable_s: of `total_s`, what fusing could spare at most; None where kernels of CUDA graphs are not known one by
+            one, and in older records.
     """
 
     rank: int | None
@@ -186,6 +188,7 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True):
     classes: list[KernelClass]
     num_short: int | None = None
     short_s: float | None = None
+    fusable_s: float | None = None
 
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True):

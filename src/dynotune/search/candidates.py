@@ -16,7 +16,8 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, NotOffered, Objective
 from dynotune.search import needs, values
 from dynotune.search.asked import Asked
-from dynotune.search.bounds import bound
+from dynotune.search.bounds import bound, bound_by_facts
+from dynotune.search.from_facts import Named
 from dynotune.search.interactions import group_of
 from dynotune.search.present import Present, has
 
@@ -61,24 +62,20 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def candidates(
-    diagnosis: Diagnosis, machine: Machine, asked: Asked, *, objective: Objective = "throughput"
+    diagnosis: Diagnosis,
+    machine: Machine,
+    asked: Asked,
+    *,
+    objective: Objective = "throughput",
+    by_facts: Sequence[Named] = (),
 ) -> tuple[list[Candidate], list[NotOffered]]:
-    """What the findings name and the user asks for, fit for this machine; largest bound first.
+    """What the findings name, what the user asks for, and what facts name of other knobs, fit for this machine; largest
+    bound first.
 
     Raises:
         UsageError: a knob is to be tried, and nothing says which values of it.
     """
-    offered: dict[Setting, list[Finding]] = {}
-    refused: dict[Setting, NotOffered] = {}
-    for finding in diagnosis.findings:
-        named = values.around(finding.candidates, machine.present, machine.num_cores)
-        for setting in [*named, *values.beside_workers(named, machine.present)]:
-            reason = _why_not(setting, finding, machine, asked, objective)
-            if not reason:
-                offered.setdefault(setting, []).append(finding)
-            elif setting not in offered:
-                before = refused.get(setting)
-                refused[setting] = NotOffered(setting, reason, [*(before.why if before else []), finding.id])
+    offered, refused = _of_findings(diagnosis, machine, asked, objective)
     for setting in _of_user(machine, asked):
         if asked.leaves_out(setting):
             # A value that its knob's name alone brought; a finding may have named it before.
@@ -91,9 +88,19 @@ def candidates(
     if machine.present.get("loader.num_workers") == 0 and not makers:
         for setting in [setting for setting in offered if needs.workers(setting)]:
             refused[setting] = NotOffered(setting, _NO_WORKERS, _unique(one.id for one in offered.pop(setting)))
-    found = [_candidate(setting, why, diagnosis, machine, objective, makers) for setting, why in offered.items()]
+    found = [
+        _candidate(setting, [one.id for one in why], bound(setting, why, diagnosis, machine.present, objective))
+        for setting, why in offered.items()
+    ]
+    for named in _unnamed(by_facts, offered, objective):
+        if reason := _why_not(named.setting, "speed", machine, asked, objective):
+            refused.setdefault(named.setting, NotOffered(named.setting, reason, named.why))
+        else:
+            found.append(_candidate(named.setting, named.why, bound_by_facts(named, objective)))
+    found = [_on_machine(one, machine, objective, makers) for one in found]
     found = [msgspec.structs.replace(one, asked=_is_asked_for(one.setting, asked)) for one in found]
-    return sorted(found, key=_order), [row for setting, row in refused.items() if setting not in offered]
+    tried = {one.setting for one in found}
+    return sorted(found, key=_order), [row for setting, row in refused.items() if setting not in tried]
 
 
 def refuse_unfit(asked: Asked, machine: Machine) -> list[str]:
@@ -112,6 +119,23 @@ def refuse_unfit(asked: Asked, machine: Machine) -> list[str]:
     return [text for setting in asked.settings if (text := knobs.caution(setting, machine.facts))]
 
 
+def _of_findings(
+    diagnosis: Diagnosis, machine: Machine, asked: Asked, objective: Objective
+) -> tuple[dict[Setting, list[Finding]], dict[Setting, NotOffered]]:
+    offered: dict[Setting, list[Finding]] = {}
+    refused: dict[Setting, NotOffered] = {}
+    for finding in diagnosis.findings:
+        named = values.around(finding.candidates, machine.present, machine.num_cores)
+        for setting in [*named, *values.beside_workers(named, machine.present)]:
+            reason = _why_not(setting, finding.kind, machine, asked, objective)
+            if not reason:
+                offered.setdefault(setting, []).append(finding)
+            elif setting not in offered:
+                before = refused.get(setting)
+                refused[setting] = NotOffered(setting, reason, [*(before.why if before else []), finding.id])
+    return offered, refused
+
+
 def _of_user(machine: Machine, asked: Asked) -> list[Setting]:
     several = [
         setting
@@ -126,15 +150,23 @@ def _is_asked_for(setting: Setting, asked: Asked) -> bool:
     return setting in asked.settings or setting.knob in asked.also_knobs
 
 
-def _why_not(setting: Setting, finding: Finding, machine: Machine, asked: Asked, objective: Objective) -> str:
-    """Why a finding's setting is not tried; "" where it is. First what the user can change, and said so."""
+def _unnamed(by_facts: Sequence[Named], offered: Iterable[Setting], objective: Objective) -> list[Named]:
+    """Of what facts name for the speed of steps, knobs of which no other value is tried."""
+    tried = {setting.knob for setting in offered}
+    return [one for one in by_facts if "speed" in KINDS[objective] and one.setting.knob not in tried]
+
+
+def _why_not(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objective: Objective) -> str:
+    """Why a setting is not tried that is named for its effect on `kind`; "" where it is. First what the user can
+    change, and said so.
+    """
     effect = knobs.get(setting.knob).effect
     if asked.leaves_out(setting):
         return _LEFT_OUT
     if _is_asked_for(setting, asked):
         effect = "exact" if effect != "system" else effect
-    if finding.kind not in KINDS[objective]:
-        return f"the finding is about {_ABOUT[finding.kind]}, and the objective is {objective}"
+    if kind not in KINDS[objective]:
+        return f"the finding is about {_ABOUT[kind]}, and the objective is {objective}"
     if has(setting, machine.present, machine.env):
         return "the program has it already"
     if effect not in asked.allowed:
@@ -158,27 +190,25 @@ _ABOUT: dict[Kind, str] = {
 }
 
 
-def _candidate(
-    setting: Setting,
-    why: Sequence[Finding],
-    diagnosis: Diagnosis,
-    machine: Machine,
-    objective: Objective,
-    makers: list[str],
-) -> Candidate:
+def _candidate(setting: Setting, why: Iterable[str], bounded: tuple[float | Unknown, str]) -> Candidate:
+    return Candidate(
+        setting=setting,
+        effect=knobs.get(setting.knob).effect,
+        why=_unique(why),
+        bound=bounded[0],
+        bound_by=bounded[1],
+        group=group_of(setting.knob),
+    )
+
+
+def _on_machine(one: Candidate, machine: Machine, objective: Objective, makers: list[str]) -> Candidate:
     """
     Args:
         makers: ids of candidates that give a loader workers.
     """
-    knob = knobs.get(setting.knob)
-    share, by = bound(setting, why, diagnosis, machine.present, objective)
-    return Candidate(
-        setting=setting,
-        effect=knob.effect,
-        why=_unique(finding.id for finding in why),
-        bound=share,
-        bound_by=by,
-        group=group_of(setting.knob),
+    setting = one.setting
+    return msgspec.structs.replace(
+        one,
         needs=makers if needs.workers(setting) and machine.present.get("loader.num_workers") == 0 else [],
         warms=machine.compiles or setting.knob == "compile.mode",
         in_process=objective == "throughput" and not why_not_in_process(setting),

@@ -18,6 +18,7 @@ from dynotune.schema.study import Candidate, FateKind, NotOffered, Study
 from dynotune.search.asked import Asked
 from dynotune.search.budget import worth_trying
 from dynotune.search.candidates import Machine, candidates
+from dynotune.search.from_facts import named_by_facts
 from dynotune.search.needs import together
 from dynotune.search.present import present
 
@@ -38,7 +39,8 @@ def offered(
         compiles=_compiles(observation),
         refused=refusal(run, study.facts, base),
     )
-    return candidates(diagnosis, machine, asked, objective=study.objective)
+    by_facts = named_by_facts(observation, machine.present)
+    return candidates(diagnosis, machine, asked, objective=study.objective, by_facts=by_facts)
 
 
 def beyond(run: Request, study: Study, asked: Asked, observation: Observation, diagnosis: Diagnosis) -> list[Candidate]:
@@ -83,7 +85,7 @@ def nothing_to_try(study: Study) -> str:
     waiting = sorted({word for row in study.not_offered for word in re.findall(r"--allow (\w+)", row.reason)})
     if not study.not_offered:
         return "Nothing to try: no finding names a setting. --also KNOB tries one all the same."
-    held = f"Nothing to try: {len(study.not_offered)} settings that findings name are not offered here"
+    held = f"Nothing to try: {len(study.not_offered)} settings that findings or facts name are not offered here"
     if waiting:
         return f"{held}; {' '.join(f'--allow {word}' for word in waiting)} widens that."
     reasons = {row.reason for row in study.not_offered}

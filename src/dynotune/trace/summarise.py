@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 
 from dynotune.schema.facts import Unknown
@@ -12,6 +13,7 @@ from dynotune.schema.trace_summary import (
     DeviceTime,
     Gap,
     Idle,
+    Kernels,
     Overlap,
     Place,
     Shares,
@@ -22,6 +24,7 @@ from dynotune.trace import (
     causes,
     copies,
     device_time,
+    fusion,
     host_time,
     idle,
     kernels,
@@ -90,10 +93,16 @@ def gather(timeline: Timeline) -> RankFacts:
         places=places,
         devices=devices,
         device=max(devices, key=lambda index: devices[index].busy.total_ns, default=None),
-        kernels=kernels.facts(timeline, window, len(found) or None) if devices else None,
+        kernels=_kernels(timeline, window, len(found) or None) if devices else None,
         copies=copies.facts(timeline, window),
         communication=ranks.communication(timeline, window),
     )
+
+
+def _kernels(timeline: Timeline, window: tuple[int, int], num_steps: int | None) -> Kernels:
+    fusable_ns = fusion.fusable_ns(timeline, window)
+    fusable_s = None if fusable_ns is None else fusable_ns / 1e9
+    return msgspec.structs.replace(kernels.facts(timeline, window, num_steps), fusable_s=fusable_s)
 
 
 def _on_device(timeline: Timeline, index: int, window: tuple[int, int], places: Places) -> OnDevice:

@@ -1,0 +1,51 @@
+"""Settings that facts name where no finding does: compiling, of which several small costs make one large gain."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dynotune.doctor import Missing, Seen, policy
+from dynotune.doctor.bounds import of_compiling
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Compilation, Observation
+from dynotune.schema.setting import Setting
+from dynotune.search.present import Present
+
+COMPILED = Setting("compile.mode", "default")
+
+
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        why: facts by their names in the trace and the diagnosis.
+        bound: of a step, the largest share that it can save; `bound_by`: what of, in words.
+    """
+
+    setting: Setting
+    why: list[str]
+    bound: float
+    bound_by: str
+
+
+def named_by_facts(observation: Observation, present: Present) -> list[Named]:
+    """Compiling, where a model runs on a CUDA device, nothing is compiled, and much could be saved."""
+    seen = Seen(observation)
+    if present.get(COMPILED.knob) != "off" or not seen.uses_cuda or _compiles(observation):
+        return []
+    try:
+        bound = of_compiling(seen)
+    except Missing:
+        return []
+    if bound < policy.MUCH_TO_COMPILE:
+        return []
+    by = "what fusing kernels and launching fewer could spare"
+    return [Named(setting=COMPILED, why=["kernels.fusable_s", "shares.host"], bound=bound, bound_by=by)]
+
+
+def _compiles(observation: Observation) -> bool:
+    """Whether any process compiled anything, as far as is known."""
+    processes = observation.processes
+    if isinstance(processes, Unknown):
+        return False
+    compiled = [model.compiled for process in processes for model in process.models]
+    return any(compiled) or any(isinstance(process.compilation, Compilation) for process in processes)

@@ -1,0 +1,249 @@
+"""What is offered because facts name it, where no finding does: compiling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dynotune.doctor import policy
+from dynotune.measure.request import Request
+from dynotune.report.html_records import not_offered
+from dynotune.schema.diagnosis import Diagnosis, Finding
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import (
+    Attribution,
+    Compilation,
+    Loss,
+    Model,
+    Observation,
+    ProcessState,
+    Shares,
+    Timing,
+)
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Fate
+from dynotune.schema.trace_summary import DeviceTime, Kernels, TraceSummary
+from dynotune.search import asked
+from dynotune.search.budget import worth_trying
+from dynotune.search.offering import beyond, nothing_to_try, offered
+
+from .simulated import study_of
+
+GPU = {
+    "host.num_cores": 16,
+    "gpu.count": 1,
+    "gpu.compute_capability": "9.0",
+    "torch.cuda": "13.0",
+    "torch.version": "2.13.0",
+}
+MODE, BF16 = Setting("compile.mode", "default"), Setting("precision.autocast", "bf16")
+NAMED = ["kernels.fusable_s", "shares.host"]
+COMPILATION = Compilation(num_graphs=1, num_graph_breaks=0, num_recompilations=0, num_compilations_in_window=0)
+
+
+def trace(fusable_s=0.2, *, device=True, num_steps=10):
+    """Ten steps of 0.1 s."""
+    row = DeviceTime(
+        rank=None, device=0, window_s=1.0, busy_s=0.8, compute_s=0.8, copy_s=0.0, communication_s=0.0, idle_s=0.2
+    )
+    kernels = Kernels(
+        rank=None, num=9, total_s=0.8, mean_s=None, median_s=None, per_s=9.0, per_step=None, num_launches=None,
+        in_graphs=None, mean_queue_depth=None, max_queue_depth=None, tensor_core_share=None, classes=[],
+        fusable_s=fusable_s,
+    )  # fmt: skip
+    return TraceSummary(
+        files=[], recorder="", verdict="", window_s=1.0, num_steps=num_steps, step_source="profiler", shares=None,
+        causes=[], devices=[row] if device else [], gaps=[], copies=[], syncs=[], allocations=[],
+        kernels=[kernels] if device else [], communication=[], ranks=None, operators=[],
+    )  # fmt: skip
+
+
+def shares(**parts):
+    zero = dict.fromkeys(("input", "transfer", "host", "communication", "other"), 0.0) | parts
+    return Shares(**zero, device=1.0 - sum(zero.values()))
+
+
+def observed(*losses, traced=None, models=None, parts=None, busy_share=0.8, **process):
+    """A model on a GPU; a fifth of a step could be fused away, and for a fifth the device waits for the host."""
+    model = Model(name="model.Net", num_parameters=9, parameter_bytes=36, devices={"cuda:0": 9})
+    timed = Timing(num_steps=9, window_s=0.9, step_s=0.1, median_step_s=0.1, p99_step_s=0.1, longest_step_s=0.1)
+    state = ProcessState(pid=1, timing=timed, models=[model] if models is None else models, **process)
+    return Observation(
+        processes=[state],
+        trace=traced or trace(),
+        attribution=Attribution(shares=parts or shares(host=0.2), losses=list(losses), busy_share=busy_share),
+    )
+
+
+def diagnosis(*findings):
+    return Diagnosis(
+        command=["train"], verdict="", bottleneck="host", shares=shares(host=0.2), findings=list(findings), unknown=[],
+        steps=Unknown("the test does not say"),
+    )  # fmt: skip
+
+
+def finding(id_, *settings, **fields):
+    return Finding(id=id_, severity="high", claim="", share=0.1, candidates=list(settings), **fields)
+
+
+def study(*, objective="throughput", facts=GPU, **fields):
+    return msgspec.structs.replace(study_of([]), facts=facts, objective=objective, **fields)
+
+
+RUN = Request(command=["python", "train.py"], cwd=Path("/"), base=Path("/runs"), env={}, settings=[])
+
+
+def offer(observation, *findings, words=None, base=(), run=RUN, **of_study):
+    said = asked.parse(**({"allow": ["numerics"]} | (words or {})))
+    return offered(run, study(**of_study), said, observation, diagnosis(*findings), list(base))
+
+
+def ids(found):
+    return [one.id for one in found]
+
+
+def test_compiling_is_offered_from_facts_where_no_finding_names_it():
+    (found,), rest = offer(observed(), finding("host-bound"))
+    assert (found.setting, found.why, found.effect, found.warms, found.group) == (
+        MODE,
+        NAMED,
+        "numerics",
+        True,
+        "kernels",
+    )
+    assert found.bound == pytest.approx(0.4)
+    assert found.bound_by == "what fusing kernels and launching fewer could spare"
+    assert not found.by_user and not found.asked and not found.in_process
+    assert rest == []
+
+
+def test_it_stands_among_what_findings_name_by_its_bound():
+    small, large = finding("some", Setting("cudnn.benchmark", True)), finding("other", BF16)
+    large = msgspec.structs.replace(large, share=0.6)
+    found, _ = offer(observed(), small, large, words={"also": ["env.A=1"]})
+    assert ids(found) == ["env.A=1", str(BF16), str(MODE), "cudnn.benchmark=true"]
+    assert ids(worth_trying(study_of(found))) == ids(found)
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [
+        observed(models=[]),
+        observed(models=[Model(name="M", num_parameters=9, parameter_bytes=36, compiled=True)]),
+        observed(compilation=COMPILATION),
+        observed(traced=trace(device=False), models=[Model(name="M", num_parameters=9, parameter_bytes=36)]),
+        observed(traced=trace(fusable_s=None)),
+        observed(traced=trace(num_steps=None)),
+        observed(parts=shares(input=0.7, host=0.1)),
+        observed(parts=shares(host=0.04)),
+        Observation(),
+    ],
+    ids=[
+        "no model", "a compiled model", "compiled functions", "no device", "an older record", "no steps",
+        "a loader that sets the pace", "too little to save", "nothing known",
+    ],
+)  # fmt: skip
+def test_it_is_not_offered_and_not_spoken_of_where_the_facts_do_not_name_it(observation):
+    assert offer(observation) == ([], [])
+
+
+@pytest.mark.parametrize(("host", "is_offered"), [(0.05, False), (0.06, True)])
+def test_it_takes_a_quarter_of_a_step_that_could_be_saved(host, is_offered):
+    assert policy.MUCH_TO_COMPILE == 0.25
+    found, _ = offer(observed(traced=trace(0.1999), parts=shares(host=host)))
+    assert bool(found) == is_offered
+
+
+def test_pauses_between_queued_kernels_count_too():
+    late = Loss(id="launch-latency", share=0.05, claim="")
+    (found,), _ = offer(observed(late, parts=shares(host=0.05, other=0.05)))
+    assert found.bound == pytest.approx(0.3)
+
+
+def test_compiled_modules_of_any_rank_are_enough_to_be_silent():
+    first = observed()
+    second = observed(models=[Model(name="M", num_parameters=9, parameter_bytes=36, compiled=True)])
+    both = msgspec.structs.replace(first, processes=[*first.processes, *second.processes])
+    assert offer(both) == ([], [])
+
+
+def test_without_leave_for_other_digits_it_waits_and_says_so():
+    found, (row,) = offer(observed(), words={"allow": []})
+    assert found == [] and row.setting == MODE and row.why == NAMED
+    assert "--allow numerics" in row.reason
+    waiting = study(not_offered=[row])
+    assert nothing_to_try(waiting) == (
+        "Nothing to try: 1 settings that findings or facts name are not offered here; --allow numerics widens that."
+    )
+    assert not_offered(waiting).rows == [[str(MODE), row.reason, "kernels.fusable_s, shares.host"]]
+
+
+@pytest.mark.parametrize("excluded", ["compile.mode", "compile.mode=default"])
+def test_what_the_user_leaves_out_is_left_out(excluded):
+    found, (row,) = offer(observed(), words={"excluded": [excluded]})
+    assert found == [] and (row.setting, row.reason) == (MODE, "left out by --not")
+
+
+def test_what_cannot_be_applied_here_is_not_offered_and_says_why(monkeypatch):
+    monkeypatch.setattr("dynotune.search.offering.refusal", lambda *_: lambda setting: "the module is not found")
+    found, (row,) = offer(observed())
+    assert found == [] and row.reason == "the module is not found"
+
+
+@pytest.mark.parametrize("value", ["default", "reduce-overhead"])
+def test_where_a_finding_names_a_mode_facts_add_none(value):
+    (found,), rest = offer(observed(), finding("launch-bound", Setting("compile.mode", value)))
+    assert (found.id, found.why, found.bound, rest) == (f"compile.mode={value}", ["launch-bound"], 0.1, [])
+
+
+def test_where_the_mode_that_a_finding_names_is_left_out_facts_still_name_theirs():
+    named = finding("launch-bound", Setting("compile.mode", "reduce-overhead"))
+    found, (row,) = offer(observed(), named, words={"excluded": ["compile.mode=reduce-overhead"]})
+    assert ids(found) == [str(MODE)] and row.why == ["launch-bound"]
+
+
+def test_a_finding_that_may_not_be_followed_keeps_its_own_row():
+    found, (row,) = offer(observed(), finding("compile-default", MODE), words={"allow": []})
+    assert found == [] and row.why == ["compile-default"]
+
+
+def test_where_the_user_asks_for_a_mode_it_is_theirs():
+    (found,), _ = offer(observed(), words={"also": ["compile.mode=max-autotune-no-cudagraphs"]})
+    assert found.id == "compile.mode=max-autotune-no-cudagraphs" and found.by_user
+    (found,), _ = offer(observed(), words={"also": ["compile.mode=default"]})
+    assert found.asked and found.why == []
+
+
+@pytest.mark.parametrize("objective", ["latency-p99", "energy"])
+def test_other_objectives_that_speed_serves_are_not_bounded_by_a_share_of_a_step(objective):
+    (found,), _ = offer(observed(), objective=objective)
+    assert found.setting == MODE and found.why == NAMED
+    assert isinstance(found.bound, Unknown) and found.bound_by == ""
+
+
+@pytest.mark.parametrize("objective", ["memory", "time-to-first-step"])
+def test_objectives_that_speed_does_not_serve_are_not_spoken_of(objective):
+    assert offer(observed(), objective=objective) == ([], [])
+
+
+def then(of_study, *findings, words=None):
+    said = asked.parse(**({"allow": ["numerics"]} | (words or {})))
+    return beyond(RUN, of_study, said, observed(), diagnosis(*findings))
+
+
+def test_what_facts_name_of_the_command_with_its_recipe_is_tried_on_top():
+    (found,) = then(study(recipe=[BF16]), finding("host-bound"), finding("amp-absent", BF16))
+    assert (found.setting, found.why) == (MODE, NAMED)
+    assert found.bound == pytest.approx(0.4)
+
+
+def test_what_is_in_the_recipe_or_did_not_run_is_not_named_again():
+    assert then(study(recipe=[BF16, Setting("compile.mode", "reduce-overhead")])) == []
+    assert then(study(recipe=[BF16], fates={str(MODE): Fate("failed", "It failed.")})) == []
+    assert ids(then(study(recipe=[BF16], fates={str(MODE): Fate("not-tried", "No time.")}))) == [str(MODE)]
+
+
+def test_on_top_of_a_recipe_too_it_waits_for_leave():
+    assert then(study(recipe=[BF16]), words={"allow": []}) == []

@@ -195,7 +195,7 @@ def test_what_cannot_be_applied_here_is_not_offered_and_says_why(monkeypatch):
 @pytest.mark.parametrize("value", ["default", "reduce-overhead"])
 def test_where_a_finding_names_a_mode_facts_add_none(value):
     (found,), rest = offer(observed(), finding("launch-bound", Setting("compile.mode", value)))
-    assert (found.id, found.why, found.bound, rest) == (f"compile.mode={value}", ["launch-bound"], 0.1, [])
+    assert (found.id, found.why, rest) == (f"compile.mode={value}", ["launch-bound"], [])
 
 
 def test_where_the_mode_that_a_finding_names_is_left_out_facts_still_name_theirs():
@@ -247,3 +247,31 @@ def test_what_is_in_the_recipe_or_did_not_run_is_not_named_again():
 
 def test_on_top_of_a_recipe_too_it_waits_for_leave():
     assert then(study(recipe=[BF16]), words={"allow": []}) == []
+
+
+def test_a_finding_that_names_it_for_a_small_share_does_not_bound_what_facts_leave_to_it():
+    (found,), _ = offer(observed(), finding("compile-default", MODE))
+    assert found.why == ["compile-default"] and found.bound == pytest.approx(0.4)
+    assert "fusing" in found.bound_by
+
+
+def test_a_finding_that_leaves_it_more_than_the_facts_do_bounds_it():
+    named = msgspec.structs.replace(finding("compile-default", MODE), share=0.7)
+    (found,), _ = offer(observed(), named)
+    assert (found.bound, found.bound_by) == (0.7, "compile-default")
+
+
+def test_what_nothing_is_known_of_stays_so_whatever_facts_say():
+    unknown = msgspec.structs.replace(finding("graph-breaks", MODE), share=Unknown("it was not counted"))
+    (found,), _ = offer(observed(), unknown)
+    assert isinstance(found.bound, Unknown)
+
+
+def test_arms_take_turns_within_one_process_only_of_a_program_of_one_that_compiles_nothing():
+    named = finding("fp32-matmul-no-tf32", BF16)
+    assert [one.in_process for one in offer(observed(), named)[0] if one.setting == BF16] == [True]
+    compiles = observed(compilation=COMPILATION)
+    assert [one.in_process for one in offer(compiles, named)[0] if one.setting == BF16] == [False]
+    two = observed()
+    two = msgspec.structs.replace(two, processes=[*two.processes, *two.processes])
+    assert [one.in_process for one in offer(two, named)[0] if one.setting == BF16] == [False]

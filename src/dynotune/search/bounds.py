@@ -73,6 +73,13 @@ def bound_by_facts(named: Named, objective: Objective) -> tuple[float | Unknown,
     return (named.bound, named.bound_by) if objective in OF_TIME else (_NOT_OF_TIME, "")
 
 
+def larger(one: tuple[float | Unknown, str], other: tuple[float | Unknown, str]) -> tuple[float | Unknown, str]:
+    """Of two bounds the one that leaves more room: what is not known may be anything."""
+    if isinstance(one[0], Unknown):
+        return one
+    return other if isinstance(other[0], Unknown) or other[0] > one[0] else one
+
+
 def _only_loads(setting: Setting, present: Present) -> bool:
     """Whether it can do no more than have batches ready: fewer workers also give cores back to the step."""
     if setting.knob not in _ONLY_LOADING:

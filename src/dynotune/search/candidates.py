@@ -16,7 +16,7 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, NotOffered, Objective
 from dynotune.search import needs, values
 from dynotune.search.asked import Asked
-from dynotune.search.bounds import bound, bound_by_facts
+from dynotune.search.bounds import bound, bound_by_facts, larger
 from dynotune.search.from_facts import Named
 from dynotune.search.interactions import group_of
 from dynotune.search.present import Present, has
@@ -60,6 +60,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     def num_cores(self) -> int | None:
         return values.num_cores(self.facts, self.num_ranks)
 
+    @property
+    def can_switch(self) -> bool:
+        """Whether arms can take turns within one process: ranks would switch apart, and each arm be compiled anew."""
+        return self.num_ranks == 1 and not self.compiles
+
 
 def candidates(
     diagnosis: Diagnosis,
@@ -88,10 +93,13 @@ def candidates(
     if machine.present.get("loader.num_workers") == 0 and not makers:
         for setting in [setting for setting in offered if needs.workers(setting)]:
             refused[setting] = NotOffered(setting, _NO_WORKERS, _unique(one.id for one in offered.pop(setting)))
-    found = [
-        _candidate(setting, [one.id for one in why], bound(setting, why, diagnosis, machine.present, objective))
-        for setting, why in offered.items()
-    ]
+    of_facts = {named.setting.knob: named for named in by_facts}
+    found = []
+    for setting, why in offered.items():
+        bounded = bound(setting, why, diagnosis, machine.present, objective)
+        if why and (fact := of_facts.get(setting.knob)) is not None:
+            bounded = larger(bounded, bound_by_facts(fact, objective))
+        found.append(_candidate(setting, [one.id for one in why], bounded))
     for named in _unnamed(by_facts, offered, objective):
         if reason := _why_not(named.setting, "speed", machine, asked, objective):
             refused.setdefault(named.setting, NotOffered(named.setting, reason, named.why))
@@ -211,7 +219,7 @@ def _on_machine(one: Candidate, machine: Machine, objective: Objective, makers: 
         one,
         needs=makers if needs.workers(setting) and machine.present.get("loader.num_workers") == 0 else [],
         warms=machine.compiles or setting.knob == "compile.mode",
-        in_process=objective == "throughput" and not why_not_in_process(setting),
+        in_process=objective == "throughput" and machine.can_switch and not why_not_in_process(setting),
     )
 
 

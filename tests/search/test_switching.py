@@ -91,6 +91,22 @@ def test_it_happens_once_in_a_study_whatever_the_sittings() -> None:
     assert first.screened and not second.screened and AUTOCAST in recipe(study)
 
 
+def test_what_was_best_within_one_process_is_said_and_that_it_is_not_proved() -> None:
+    watcher = Silent()
+    bench = SimulatedBench(TRAINING, budget_s=550.0, noise=Noise(sd=0.025), screen_sd=0.01)
+    search(study_of([*KERNELS, OTHER], budget_s=550.0), bench, lambda study: None, watcher)
+    (said_,) = [text for text in watcher.said if "within one process" in text]
+    assert AUTOCAST in said_ and "to be proved" in said_
+    idle = Silent()
+    search(
+        study_of(KERNELS, budget_s=550.0),
+        SimulatedBench(Table(), budget_s=550.0, screen_sd=0.001),
+        lambda study: None,
+        idle,
+    )
+    assert any("nothing was faster" in text for text in idle.said)
+
+
 # What it is good for
 
 

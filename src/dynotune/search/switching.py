@@ -36,6 +36,8 @@ def switch(search: Search) -> None:
         search.watcher.running(f"{len(quick)} settings in turns within one process")
         search.estimate(search.bench.screen(_arms(quick), left_s))
     found = told(search.study)
+    if found:
+        search.watcher.say(_in_words(search.study, max(found.values(), key=lambda one: one.speedup)))
     apart = [one for one in quick if not one.group and one.id in found]
     search.settle({one.id: fate for one in apart if (fate := _hopeless(search, found[one.id])) is not None})
 
@@ -82,6 +84,12 @@ def _affordable_s(search: Search, quick: Sequence[Candidate]) -> float:
     proof_s = run_s * (2 * LEAST_PAIRS + to_try(search.study).num_checks)
     most_s = max(SHARE * left_s, min(run_s * (1 + len(grouped)), left_s - proof_s))
     return most_s if len(search.alive()) > 1 and most_s >= LEAST_RUNS * run_s else 0.0
+
+
+def _in_words(study: Study, best: Estimate) -> str:
+    if best.speedup <= 1 + study.margin:
+        return "In turns within one process, nothing was faster by more than the margin."
+    return f"In turns within one process, {best.arm} was best: {words.size(study, best.speedup)}, to be proved."
 
 
 def _hopeless(search: Search, estimate: Estimate) -> Fate | None:

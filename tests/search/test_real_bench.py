@@ -16,9 +16,10 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.recipe import Header, Recipe
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Beginning, Candidate, Guarded, Study
+from dynotune.schema.study import Beginning, Candidate, Estimate, Guarded, Study
 from dynotune.search import failures, guarding, longer, real_bench
 from dynotune.search.bench import BASELINE, arm
+from dynotune.search.budget import to_try
 from dynotune.search.real_bench import RealBench
 from dynotune.search.running import gave_nothing
 from dynotune.search.study_window import study_window
@@ -609,3 +610,10 @@ def test_results_of_an_earlier_sitting_are_not_compared_again(runs, guard, tmp_p
     bench = bench_in(tmp_path, guarded=[guarded(AUTOCAST, ok=False)])
     assert bench.check(AUTOCAST).ended == "wrong-results"
     assert guard.asked == []
+
+
+def test_the_window_is_planned_by_what_screening_said_in_this_sitting_as_in_one_that_goes_on(bench):
+    told = Estimate(arm=FAST.key, against="", phase="screen", speedup=1.2, ci=(1.1, 1.3), num_blocks=8)
+    assert to_try(bench._study)[:1] == (2,)
+    on_disk = bench.add_to(msgspec.structs.replace(bench._study, estimates=[told]))
+    assert to_try(bench._study) == to_try(on_disk) and to_try(on_disk).num_known == 1

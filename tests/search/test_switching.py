@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from dynotune.schema.study import Candidate, Estimate, Study, Trial
+from dynotune.schema.study import Candidate, Ended, Estimate, Phase, Study, Trial
 from dynotune.search.bench import Arm
 from dynotune.search.budget import ToTry, afforded, to_try
 from dynotune.search.model import PROCESS_SD, Model
@@ -145,18 +146,6 @@ def test_where_one_process_says_what_fresh_ones_do_not_nothing_is_proved(seed: i
     assert not study.recipe and study.finished
 
 
-def test_an_arm_that_fails_in_fresh_processes_has_that_fate() -> None:
-    class OnlyThere(SimulatedBench):
-        def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
-            return [self._screened(one, 8) for one in candidates]
-
-    table = TRAINING._replace(ends={frozenset([AUTOCAST]): "out-of-memory"})
-    bench = OnlyThere(table, budget_s=600.0, noise=Noise(sd=0.01), screen_sd=0.01)
-    study = search(study_of([*KERNELS, OTHER], budget_s=600.0), bench, lambda study: None, Silent())
-    assert AUTOCAST not in recipe(study) and study.finished
-    assert study.fates[AUTOCAST].kind in ("out-of-memory", "unproved")
-
-
 @given(st.integers(0, 10_000), st.floats(60.0, 900.0))
 def test_the_deadline_holds_and_every_setting_has_a_fate(seed: int, budget_s: float) -> None:
     study, bench = tuned(budget_s=budget_s, seed=seed)
@@ -177,12 +166,8 @@ def test_what_is_known_costs_no_run_of_its_own() -> None:
     estimate = Estimate(arm=TF32, against="", phase="screen", speedup=1.8, ci=(1.7, 1.9), num_blocks=8)
     study = study_of([*KERNELS, OTHER])
     assert to_try(study)[:2] == (3, 0)
-    known = to_try(Study(**{**_fields(study), "estimates": [estimate]}))
+    known = to_try(replace(study, estimates=[estimate]))
     assert (known.num_alone, known.num_beside, known.num_known) == (2, 0, 1)
-
-
-def _fields(study: Study) -> dict[str, object]:
-    return {name: getattr(study, name) for name in study.__struct_fields__}
 
 
 @given(st.floats(1.0, 5000.0), st.floats(1.0, 60.0), st.integers(0, 6), st.integers(0, 6))
@@ -241,4 +226,83 @@ def test_only_what_stands_against_the_baseline_counts() -> None:
     raced = Estimate(arm=TF32, against="", phase="race", speedup=2.0, ci=None, num_blocks=1)
     beside = Estimate(arm=AUTOCAST, against=TF32, phase="screen", speedup=2.0, ci=None, num_blocks=8)
     study = study_of(KERNELS)
-    assert told(Study(**{**_fields(study), "estimates": [raced, beside]})) == {}
+    assert told(replace(study, estimates=[raced, beside])) == {}
+
+
+# Where one process misleads
+
+
+class OnlyThere(SimulatedBench):
+    """In turns within one process every arm runs, whatever becomes of it in one of its own."""
+
+    def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
+        self.clock_s += self.table.start_s + self.table.window_s
+        return [self._screened(one, 8) for one in candidates]
+
+
+@pytest.mark.parametrize("end", ["failed", "out-of-memory", "rejected"])
+def test_where_the_best_does_not_start_in_a_process_of_its_own_the_next_best_is_proved(end: Ended) -> None:
+    table = Table({AUTOCAST: 0.4, TF32: 0.2}, ends={frozenset([AUTOCAST]): end}, start_s=9.0, window_s=6.0)
+    bench = OnlyThere(table, budget_s=900.0, noise=Noise(sd=0.01), screen_sd=0.01)
+    study = search(study_of(KERNELS, budget_s=900.0), bench, lambda study: None, Silent())
+    assert recipe(study) == {TF32} and study.fates[AUTOCAST].kind == end
+
+
+def test_where_it_fails_in_its_proof_that_is_said_and_not_that_the_time_was_short() -> None:
+    table = Table({AUTOCAST: 0.4}, ends={frozenset([AUTOCAST]): "out-of-memory"}, start_s=9.0, window_s=6.0)
+    bench = OnlyThere(table, budget_s=15.0 + 8 * 15.0 + 45.0, noise=Noise(sd=0.01), screen_sd=0.01)
+    study = search(study_of(KERNELS, budget_s=180.0), bench, lambda study: None, Silent())
+    assert not study.recipe and "too short to decide" not in study.verdict
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_of_a_rival_that_ran_once_a_stalled_baseline_drops_nothing_that_is_known(seed: int) -> None:
+    class Stalled(SimulatedBench):
+        def run(self, arm: Arm, phase: Phase, block: int) -> Trial:
+            trial = super().run(arm, phase, block)
+            stalled = trial.value is not None and phase == "race" and not arm.settings
+            return replace(trial, value=1.2 * trial.value) if stalled and trial.value else trial
+
+    other = candidate("precision.autocast=fp16", group="kernels", warms=False)
+    table = Table({AUTOCAST: 0.05}, start_s=9.0, window_s=6.0)
+    bench = Stalled(table, budget_s=900.0, noise=Noise(sd=0.01), seed=seed, screen_sd=0.01)
+    study = search(study_of([*KERNELS, other], budget_s=900.0, seed=seed), bench, lambda study: None, Silent())
+    assert study.fates[AUTOCAST].kind in ("proved", "unproved")
+
+
+@pytest.mark.parametrize("budget_s", [170.0, 180.0])
+def test_what_was_seen_to_be_slower_does_not_take_the_turn_of_what_was_not_tried(budget_s: float) -> None:
+    candidates = [KERNELS[0], candidate(PIN, group="input", warms=False)]
+    study, _ = tuned(candidates, table=Table({AUTOCAST: -0.1, PIN: 0.3}, start_s=9.0, window_s=6.0), budget_s=budget_s)
+    assert study.fates[PIN].kind != "not-tried"
+    assert study.confirmed is None or [str(one) for one in study.confirmed.settings] != [AUTOCAST]
+
+
+@pytest.mark.parametrize("budget_s", [185.0, 190.0])
+@pytest.mark.parametrize("num", [2, 4])
+def test_more_is_tried_only_where_the_proof_of_what_is_known_still_fits(budget_s: float, num: int) -> None:
+    more = [candidate(f"x{at}=1", warms=False) for at in range(num)]
+    table = Table({AUTOCAST: 0.5, TF32: 0.1}, {frozenset([AUTOCAST, TF32]): -0.1}, start_s=9.0, window_s=6.0)
+    noise = Noise(sd=0.01, tails=0, stalls=0.0)
+    bench = SimulatedBench(table, budget_s=budget_s, noise=noise, screen_sd=0.005)
+    study = search(study_of([*KERNELS, *more], budget_s=budget_s), bench, lambda study: None, Silent())
+    assert recipe(study) == {AUTOCAST}
+
+
+def test_a_study_stopped_between_the_screening_and_its_fates_goes_on_as_one_that_was_not() -> None:
+    quick = [candidate(f"{name}=1", in_process=name != "c", warms=False) for name in "abc"]
+    table, saved = Table({"a=1": -0.2, "b=1": -0.3}, start_s=9.0, window_s=6.0), list[Study]()
+
+    def save(study: Study) -> None:
+        saved.append(study)
+        if any(one.phase == "screen" for one in study.estimates):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        first = SimulatedBench(table, budget_s=600.0, screen_sd=0.01)
+        search(study_of(quick, budget_s=600.0), first, save, Silent())
+    assert not saved[-1].fates
+    second = SimulatedBench(table, budget_s=600.0, screen_sd=0.01, spent_s=first.clock_s)
+    study = search(saved[-1], second, lambda study: None, Silent())
+    assert all("within one process" in study.fates[id_].reason for id_ in ("a=1", "b=1"))
+    assert not {"a=1", "b=1"} & {id_ for key, _, _ in second.ran for id_ in key.split()}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from dynotune.schema.facts import Unknown
-from dynotune.schema.study import Candidate, Study
+from dynotune.schema.study import Candidate, Estimate, Study
 from dynotune.search.bench import arm
 
 # Confirmation is what a tune is for: so many pairs from so many runs on.
@@ -32,7 +32,7 @@ class ToTry(NamedTuple):
     """Candidates to try alone, and only beside others (these cost no runs of their own); pilots; runs of checks.
 
     Args:
-        num_known: that were screened within one process, and cost no run of their own either.
+        num_known: that were screened within one process, and cost no run of their own either; those that may help.
     """
 
     num_alone: int
@@ -82,7 +82,8 @@ def afforded(left_s: float, run_s: float, asked: ToTry) -> Afforded:
     nothing = num_arms == 0 and not (asked.num_known and spare >= 0)
     text = _in_words(num_runs, run_s, num_asked, num_blocks, num_ablation, 0 if nothing else num_pairs)
     if nothing:
-        least = 2 * num_pairs + asked.num_checks + int(several) + math.ceil(runs_a_candidate)
+        least = 2 * num_pairs + asked.num_checks
+        least += 0 if asked.num_known else int(several) + math.ceil(runs_a_candidate)
         text = f"{text[:-1]}, which takes {least}. A longer --budget does it."
     return Afforded(
         num_runs=num_runs,
@@ -109,7 +110,8 @@ def _in_words(
         return f"{runs}: too few to try a setting and prove it."
     tried = f"all {num_candidates}" if num_arms == num_candidates else f"{num_arms} of {num_candidates}"
     tried = "both" if num_arms == num_candidates == 2 else tried if num_arms else f"none of {num_candidates} more"
-    parts = [f"{tried} settings tried" if num_candidates > 1 else "the one setting tried"] if num_candidates else []
+    one = "the one setting tried" if num_arms else "the one more setting not tried"
+    parts = [f"{tried} settings tried" if num_candidates > 1 else one] if num_candidates else []
     if num_beside and parts:
         parts[0] += f" alone, {num_beside} only beside others"
     if num_blocks:
@@ -136,12 +138,18 @@ def to_try(study: Study, piloted: Collection[str] = ()) -> ToTry:
         piloted: ids of those that had their pilot.
     """
     worth = worth_trying(study)
-    screened = {one.arm for one in study.estimates if one.phase == "screen"}
+    screened = {one.arm: one for one in study.estimates if one.phase == "screen"}
     alone = [one for one in worth if not one.needs and one.id not in screened]
-    num_known = sum(one.id in screened for one in worth)
+    num_beside = sum(bool(one.needs) for one in worth)
+    num_known = sum(one.id in screened and may_help(study, screened[one.id]) for one in worth)
     num_checks = CHECK_RUNS if any(one.effect == "numerics" for one in worth) else 0
     num_pilots = sum(one.warms and one.id not in piloted for one in alone)
-    return ToTry(len(alone), len(worth) - len(alone) - num_known, num_pilots, num_checks, num_known)
+    return ToTry(len(alone), num_beside, num_pilots, num_checks, num_known)
+
+
+def may_help(study: Study, estimate: Estimate) -> bool:
+    """Whether it leaves open that the arm gains more than the margin."""
+    return estimate.ci is None or estimate.ci[1] > 1 + study.margin
 
 
 def affords_more(study: Study, left_s: float) -> bool:

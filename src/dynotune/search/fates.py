@@ -18,7 +18,7 @@ from dynotune.search.budget import worth_trying
 from dynotune.search.fit import CONFIDENCE, Gain, counts, value_of
 from dynotune.search.model import Model
 from dynotune.search.racing import DROP_ERROR, by_itself, fitted, idle, shown, was_in_a_run
-from dynotune.search.running import Search, fate_of_failure
+from dynotune.search.running import Search, fate_of_failure, gave_nothing
 from dynotune.search.switching import told
 
 LATE = "The time was too short to decide it"
@@ -95,9 +95,9 @@ def verdict(study: Study, spread: float | None) -> str:
         laid_out = [setting for round_ in study.ablations[:1] for setting in [*round_.whole, *round_.on_top]]
         those = laid_out or study.winner
         ended = confirmed.reason.rstrip(".") if confirmed is not None and not confirmed.pairs else ""
-        why = _disturbed(study) or _wrong(study, study.winner) or _lower(ended or LATE)
+        why = _disturbed(study) or _wrong(study, study.winner) or ended or _failed(study, study.winner) or LATE
         verb = "was" if len(those) == 1 else "were"
-        return f"Nothing is proved: {words.names(list(map(str, those)))} {verb} to be proved, but {why}."
+        return f"Nothing is proved: {words.names(list(map(str, those)))} {verb} to be proved, but {_lower(why)}."
     kinds = [study.fates[one.id].kind for one in study.candidates]
     if all(kind in ("failed", "out-of-memory", "rejected", "wrong-results") for kind in kinds):
         return f"Nothing is proved: {_none_of(study, 'could be measured', 'could not be measured')}."
@@ -141,6 +141,13 @@ def _wrong(study: Study, winner: list[Setting]) -> str:
     wrong = [trial.arm for trial in study.trials if trial.ended == "wrong-results"]
     found = next((key for key in wrong if arm(one for one in winner if str(one) in key).key == key), None)
     return f"losses or outputs differ beyond the tolerance with {found}" if found else ""
+
+
+def _failed(study: Study, winner: list[Setting]) -> str:
+    """Said where what was to be confirmed, or a setting of it, gave no measurement; else empty."""
+    keys = [arm(winner).key, *map(str, winner)]
+    found = next((trial for trial in study.trials if trial.arm in keys and gave_nothing(trial)), None)
+    return _lower(fate_of_failure(found).reason.rstrip(".")) if found is not None else ""
 
 
 def _disturbed(study: Study) -> str:

@@ -106,13 +106,17 @@ class Model:
         self.mean, self.covariance, self.sd = mean, covariance, sd
 
     def gain(self, ids: frozenset[str], against: frozenset[str] = frozenset()) -> Gain:
-        """Of one set of settings over another; `num_blocks` counts those that hold what differs."""
+        """Of one set of settings over another; `num_blocks` counts those that hold what differs.
+
+        What one process told counts where it told of all that differs.
+        """
         contrast = _row(self.features, ids) - _row(self.features, against)
         variance = float(contrast @ self.covariance @ contrast)
         changed = np.flatnonzero(contrast)
         holding = (self._rows[:, changed] > 0).any(axis=1)
         num_blocks = int((self._in_block @ holding > 0).sum())
         num_told = int(self._told_blocks[(self._told[:, changed] > 0).any(axis=1)].sum())
+        num_told *= all(map(self.is_told, ids ^ against))
         # Of what ran in one block, no other run can tell a stall from what it costs.
         df = max(1, min(self.df, num_blocks + 1), num_told - 1)
         return Gain(float(contrast @ self.mean), math.sqrt(max(0.0, variance)), df, num_blocks + num_told)

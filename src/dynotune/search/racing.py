@@ -190,7 +190,8 @@ def _outrun(
 ) -> Fate | None:
     """Another value of its knob, which is in the best arm, is surely better."""
     rival = next((one for one in candidates if one.id in best and one.setting.knob == candidate.setting.knob), None)
-    if rival is None:
+    # Of a rival that ran once, one stalled run of the baseline makes a better one.
+    if rival is None or not is_clear(model, (candidate.id, rival.id)):
         return None
     for company in _companies(candidate, candidates, best):
         if model.gain(company | {candidate.id}, company | {rival.id}).upper(DROP_ERROR) > 0:

@@ -15,9 +15,10 @@ from dynotune.search import words
 from dynotune.search.ablation import ablate, provable
 from dynotune.search.bench import BASELINE, Bench, arm
 from dynotune.search.budget import LEAST_PAIRS, Afforded, afforded, bound_log, to_try, worth_trying
-from dynotune.search.choosing import chosen, more_pays, whole
+from dynotune.search.choosing import SLACK, chosen, more_pays, whole
 from dynotune.search.confirm import confirm
 from dynotune.search.fates import conclude
+from dynotune.search.fit import counts
 from dynotune.search.joining import join
 from dynotune.search.needs import complete
 from dynotune.search.racing import failures, look, pilots, race, settle_orphans, taking_turns
@@ -76,7 +77,7 @@ def _go(work: Search) -> None:
         _refuse_costly(work, plan)
         _choose(work, plan)
         reserve_s = _reserve_s(work, plan)
-        settings = _right(work, _winner(work, reserve_s, plan.num_checks))
+        settings = _right(work, _running(work, reserve_s, plan.num_checks))
         work.update(winner=settings)
         if settings:
             work.watcher.say(_best_so_far(work, settings))
@@ -124,15 +125,41 @@ def _right(work: Search, settings: list[Setting]) -> list[Setting]:
     return settings
 
 
+def _running(work: Search, reserve_s: float, num_checks: int) -> list[Setting]:
+    """The winner, of which all starts in a process of its own: what was only screened runs there once.
+
+    Not where that would take the time of the proof: then the proof shows it.
+    """
+    while True:
+        settings = _winner(work, reserve_s, num_checks)
+        known = told(work.study)
+        for one in [one for one in work.alive() if one.setting in settings and one.id in known]:
+            if _has_run(work, one) or not can_prove(work, one, num_checks, piloted=True):
+                continue
+            if work.pilot(alone(one)) is not None:
+                break
+        else:
+            return settings
+        work.settle(failures(work))
+
+
+def _has_run(work: Search, one: Candidate) -> bool:
+    """In a process of its own, alone or with others."""
+    joint = {arm(those).key for those in work.study.joint or [] if one.setting in those}
+    return work.piloted(one.id) or any(counts(trial) for trial in work.trials("join") if trial.arm in joint)
+
+
 def _winner(work: Search, reserve_s: float, num_checks: int) -> list[Setting]:
     raced = work.alive()
-    if len(raced) == 1 and not work.trials("race") and not _makes_room(work, raced[0], num_checks):
+    is_known = len(raced) == 1 and raced[0].id in told(work.study) and raced[0].setting not in whole(work)
+    if len(raced) == 1 and not is_known and not work.trials("race") and not _makes_room(work, raced[0], num_checks):
         # Its confirmation asks the same question with more pairs.
         if work.pilot(alone(raced[0])) is None:
             return [raced[0].setting]
         work.settle(failures(work))
     if work.study.joint is None:
-        race(work, reserve_s)
+        # What is known needs its proof whole: no run of the race may take a second of it.
+        race(work, SLACK * reserve_s if told(work.study) else reserve_s)
         take_in(work)
     run_s = work.bench.run_s(BASELINE)
     join(work, min(reserve_s, (JOIN_LEAVES_RUNS + num_checks) * run_s), more_pays)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dynotune.schema.study import Candidate, Estimate, Fate, FateKind, Study
 from dynotune.search import words
 from dynotune.search.bench import BASELINE, Arm, arm
-from dynotune.search.budget import LEAST_PAIRS, bound_log, to_try
+from dynotune.search.budget import LEAST_PAIRS, bound_log, may_help, to_try
 from dynotune.search.running import Search, alone
 
 SHARE = 0.1
@@ -29,15 +29,15 @@ MOST_ARMS = 8
 def switch(search: Search) -> None:
     """Screen what can be, once in a study; what is hopeless alone, and interacts with nothing, has its fate then."""
     quick = [one for one in search.alive() if one.in_process]
-    if not quick or search.trials("race") or told(search.study):
+    if not quick or search.trials("race"):
         return
-    left_s = _affordable_s(search, quick)
-    if left_s > 0:
+    if not told(search.study) and (left_s := _affordable_s(search, quick)) > 0:
         search.watcher.running(f"{len(quick)} settings in turns within one process")
         search.estimate(search.bench.screen(_arms(quick), left_s))
+        if known := told(search.study):
+            search.watcher.say(_in_words(search.study, max(known.values(), key=lambda one: one.speedup)))
+    # What a sitting that ended in between left open is decided by the next.
     found = told(search.study)
-    if found:
-        search.watcher.say(_in_words(search.study, max(found.values(), key=lambda one: one.speedup)))
     apart = [one for one in quick if not one.group and one.id in found]
     search.settle({one.id: fate for one in apart if (fate := _hopeless(search, found[one.id])) is not None})
 
@@ -94,7 +94,7 @@ def _in_words(study: Study, best: Estimate) -> str:
 
 def _hopeless(search: Search, estimate: Estimate) -> Fate | None:
     margin = search.study.margin
-    if estimate.ci is None or estimate.ci[1] > 1 + margin:
+    if estimate.ci is None or may_help(search.study, estimate):
         return None
     seen = f"{words.size(search.study, estimate.speedup)} ({words.interval(estimate.ci)})"
     kind: FateKind = "slower" if estimate.ci[1] < 1 / (1 + margin) else "no-effect"

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from dynotune.schema.study import Candidate, Ended, Estimate, Phase, Study, Trial
 from dynotune.search.bench import Arm
 from dynotune.search.budget import ToTry, afforded, to_try
+from dynotune.search.fates import verdict
 from dynotune.search.model import PROCESS_SD, Model
 from dynotune.search.study import search
 from dynotune.search.switching import switched, told
@@ -248,11 +249,12 @@ def test_where_the_best_does_not_start_in_a_process_of_its_own_the_next_best_is_
     assert recipe(study) == {TF32} and study.fates[AUTOCAST].kind == end
 
 
-def test_where_it_fails_in_its_proof_that_is_said_and_not_that_the_time_was_short() -> None:
-    table = Table({AUTOCAST: 0.4}, ends={frozenset([AUTOCAST]): "out-of-memory"}, start_s=9.0, window_s=6.0)
-    bench = OnlyThere(table, budget_s=15.0 + 8 * 15.0 + 45.0, noise=Noise(sd=0.01), screen_sd=0.01)
-    study = search(study_of(KERNELS, budget_s=180.0), bench, lambda study: None, Silent())
-    assert not study.recipe and "too short to decide" not in study.verdict
+def test_where_what_was_to_be_proved_fails_that_is_said_and_not_that_the_time_was_short() -> None:
+    ended = Trial(arm=AUTOCAST, phase="ablate", block=1, ended="out-of-memory", detail="CUDA out of memory")
+    study = replace(study_of(KERNELS), winner=[KERNELS[0].setting], trials=[ended])
+    text = verdict(study, None)
+    assert "memory ran out with it" in text and "too short" not in text
+    assert "too short" in verdict(replace(study, trials=[replace(ended, ended="measured", value=1.0)]), None)
 
 
 @pytest.mark.parametrize("seed", range(6))

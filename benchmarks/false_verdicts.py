@@ -42,6 +42,7 @@ from dynotune.search.layout import MOST_SEEN_DF
 
 RESULTS = Path(__file__).parent / "results"
 CHUNK = 1000
+MOST_DISTURBED = 0.10
 
 Array = npt.NDArray[np.float64]
 Noise = Callable[[np.random.Generator, int, int], Array]
@@ -124,6 +125,8 @@ class Scenario(NamedTuple):
         seen: how noisy the runs were from which the spread is known, times those of the pairs; None where it is not. As
             in a tune, with four degrees of freedom, and widened for runs that are normal after all.
         candidate_stalls: one candidate run in ten is longer by 5 to 30%, and no baseline run is.
+        disturbed: share of the runs that something outside makes longer, by up to a tenth; by more than half of that
+            their pair is void, and made again.
         at_most, at_least: a verdict and the promised share of it; `false` is faster and slower together.
     """
 
@@ -135,6 +138,7 @@ class Scenario(NamedTuple):
     candidate_stalls: bool = False
     ends_after: int | None = None
     seen: float | None = None
+    disturbed: float = 0.0
     at_most: tuple[str, float] | None = None
     at_least: tuple[str, float] | None = None
 
@@ -200,6 +204,13 @@ SCENARIOS = (
                  max_pairs=num, seen=seen)
         for num in (2, 3, 4) for seen in (None, 1.0)
     ),
+    *(
+        Scenario(f"{name}, at most {num} pairs, {told} of the pairs void", normal, speedup=speedup, max_pairs=num,
+                 disturbed=share, at_most=FALSE if speedup == 1 else None)
+        for name, speedup in (("A/A", 1.0), ("10% faster", 1.1))
+        for num in (4, 5, 12)
+        for told, share in (("a fifth", 0.211), ("a third", 0.367), ("half", 0.586))
+    ),
 )  # fmt: skip
 
 
@@ -218,18 +229,41 @@ def simulate(job: tuple[int, int, int, int]) -> tuple[int, collections.Counter[s
     )
     for number in range(num):
         seen = None if scenario.seen is None else Spread(float(spreads[number]), MOST_SEEN_DF)
-        pairs = list(_pairs(scenario, log_s[number], stall[number], seed=chunk * CHUNK + number))
-        last = scenario.ends_after or scenario.max_pairs
-        looks = [look for look in schedule.looks(scenario.max_pairs) if look < last]
-        for look in [*looks, last]:
-            judgement = stats.judge(pairs[:look], seen=seen, max_pairs=scenario.max_pairs, ended=look == last)
-            if judgement.finished:
-                break
+        if scenario.disturbed:
+            judgement = _with_void_pairs(scenario, draw, seed=chunk * CHUNK + number)
+        else:
+            pairs = list(_pairs(scenario, log_s[number], stall[number], seed=chunk * CHUNK + number))
+            judgement = _at_looks(scenario, pairs, seen)
         verdicts[str(judgement.verdict)] += 1
         num_pairs += judgement.num_pairs
         low, high = judgement.ci or (0.0, math.inf)
         num_covered += low <= scenario.speedup <= high
     return index, verdicts, num_pairs, num_covered
+
+
+def _at_looks(scenario: Scenario, pairs: list[Pair], seen: Spread | None) -> stats.Judgement:
+    last = scenario.ends_after or scenario.max_pairs
+    for look in [look for look in schedule.looks(scenario.max_pairs) if look < last]:
+        judgement = stats.judge(pairs[:look], seen=seen, max_pairs=scenario.max_pairs)
+        if judgement.finished:
+            return judgement
+    return stats.judge(pairs[:last], seen=seen, max_pairs=scenario.max_pairs, ended=True)
+
+
+def _with_void_pairs(scenario: Scenario, draw: np.random.Generator, seed: int) -> stats.Judgement:
+    """As the protocol does it: a void pair is made again in its own order, whichever arm was disturbed."""
+    orders, pairs, num_voided = schedule.orders(scenario.max_pairs, seed), [], 0
+    while True:
+        judgement = stats.judge(pairs, max_pairs=scenario.max_pairs, num_voided=num_voided)
+        if judgement.finished:
+            return judgement
+        longer = draw.uniform(0, MOST_DISTURBED, 2) * (draw.random(2) < scenario.disturbed)
+        if longer.max() > MOST_DISTURBED / 2:
+            num_voided += 1
+            continue
+        log_s = scenario.sd / math.sqrt(2) * draw.standard_normal(2) + np.log1p(longer)
+        values = math.exp(log_s[0]), math.exp(log_s[1]) / scenario.speedup
+        pairs.append(Pair(first=orders[len(pairs)], baseline_s=values[0], candidate_s=values[1]))
 
 
 def _pairs(scenario: Scenario, log_s: Array, stall: Array, seed: int) -> Iterator[Pair]:

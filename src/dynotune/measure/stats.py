@@ -19,8 +19,11 @@ CONFIDENCE = 0.95
 # Of calling `same` what differs by the margin, at either end; apart from the error of `faster` and `slower`.
 SAME_ERROR = 0.05
 MARGIN = 0.01
-# Exact: a share of 3 void in 15 must not fail by rounding.
+# Of a machine's pairs. Exact: what is as likely as it may be must not fail by rounding.
 MOST_VOID = Fraction(1, 5)
+# How often a machine on which that share is void is taken for a worse one. Were the share of the pairs at hand all that
+# counts, it would be one in three at five pairs.
+WORSE_BY_CHANCE = Fraction(1, 10)
 
 # The fewest pairs at which a sign-flip test can reach 5%: 2 of its 64 flips.
 SIGN_FLIP_FROM = 6
@@ -87,8 +90,7 @@ def judge(
         seen: of pairs of such runs, from others than these: with it the spread of few pairs is better known. It never
             makes that of these smaller: a quiet past must not speak for a machine that is not.
         margin: `same` when the ratio lies between 1/(1 + margin) and 1 + margin.
-        num_voided: pairs thrown away so far. While they are more than one and more than a fifth of all, no look
-            settles it.
+        num_voided: pairs thrown away so far. While they are clearly more than a fifth of all, no look settles it.
         ended: the time is up, and no more pairs will come. Those since the last look are judged at the level of the
             next one, which they resemble the looks before more than it would, and so pass no more often by chance.
 
@@ -281,15 +283,20 @@ def _state(
     )
 
 
+@functools.cache
 def _too_many_void(num_valid: int, num_voided: int) -> bool:
-    # One alone is more than a fifth of two or three pairs, and says little of the others: it is made again.
-    return num_voided > 1 and num_voided > MOST_VOID * (num_valid + num_voided)
+    """Whether a machine on which MOST_VOID of all pairs are void would hardly ever show so many."""
+    num = num_valid + num_voided
+    fewer = sum(
+        math.comb(num, void) * MOST_VOID**void * (1 - MOST_VOID) ** (num - void) for void in range(num_voided)
+    )
+    return 1 - fewer < WORSE_BY_CHANCE
 
 
 def _void_reason(num_valid: int, num_voided: int) -> str:
     return (
-        f"{num_voided} of {num_valid + num_voided} pairs were void, more than {float(MOST_VOID):.0%}: too much else "
-        "went on here. Measure again when it is quiet."
+        f"{num_voided} of {num_valid + num_voided} pairs were void, clearly more than {float(MOST_VOID):.0%}: too much "
+        "else went on here. Measure again when it is quiet."
     )
 
 

@@ -287,9 +287,7 @@ def _state(
 def _too_many_void(num_valid: int, num_voided: int) -> bool:
     """Whether a machine on which MOST_VOID of all pairs are void would hardly ever show so many."""
     num = num_valid + num_voided
-    fewer = sum(
-        math.comb(num, void) * MOST_VOID**void * (1 - MOST_VOID) ** (num - void) for void in range(num_voided)
-    )
+    fewer = sum(math.comb(num, void) * MOST_VOID**void * (1 - MOST_VOID) ** (num - void) for void in range(num_voided))
     return 1 - fewer < WORSE_BY_CHANCE
 
 

@@ -135,6 +135,15 @@ def test_before_any_run_nothing_is_known_and_one_value_a_knob_is_drawn() -> None
 # The layout of proofs
 
 
+def wholes_of(adds: list[Gain], rounds: list[layout.Round]) -> list[layout.Whole]:
+    """Of settings whose gains add up."""
+    found = []
+    for num, a_round in enumerate(rounds, start=1):
+        gain = adds[0]._replace(log=sum(one.log for one in adds[:num]), se=math.hypot(*(one.se for one in adds[:num])))
+        found.append(layout.Whole(gain, adds[:num], a_round))
+    return found
+
+
 @given(
     st.lists(st.floats(0.01, 0.3), min_size=1, max_size=6), st.floats(0.001, 0.08), st.integers(0, 200), st.booleans()
 )
@@ -142,7 +151,7 @@ def test_before_any_run_nothing_is_known_and_one_value_a_knob_is_drawn() -> None
 def test_a_layout_fits_into_the_runs_left(logs: list[float], sd: float, num_runs: int, new: bool) -> None:
     adds = [Gain(log, sd / 2, 10, 4) for log in sorted(logs, reverse=True)]
     rounds = [layout.Round(num + 2, int(new) * (num + 1)) for num in range(1, len(adds) + 1)]
-    found = layout.best(adds, sd, num_runs, rounds)
+    found = layout.best(wholes_of(adds, rounds), sd, num_runs)
     if found is None:
         assert num_runs < 2 * LOOKS[0]
         return
@@ -157,7 +166,8 @@ def test_a_layout_fits_into_the_runs_left(logs: list[float], sd: float, num_runs
 def test_with_time_all_settings_are_laid_out_and_without_only_the_strongest() -> None:
     adds = [Gain(log, 0.004, 20, 6) for log in (0.2, 0.1, 0.08)]
     rounds = [layout.Round(3), layout.Round(4, 1), layout.Round(5, 1)]
-    plenty, little = layout.best(adds, 0.01, 100, rounds), layout.best(adds, 0.01, 8, rounds)
+    wholes = wholes_of(adds, rounds)
+    plenty, little = layout.best(wholes, 0.01, 100), layout.best(wholes, 0.01, 8)
     assert plenty is not None and plenty[1].num_settings == 3
     assert little is not None and little[1] == (1, 0, 4)
 
@@ -165,21 +175,31 @@ def test_with_time_all_settings_are_laid_out_and_without_only_the_strongest() ->
 def test_without_time_for_fresh_pairs_the_blocks_of_an_ablation_are_laid_out_alone() -> None:
     adds = [Gain(log, 0.004, 20, 6) for log in (0.4, 0.3)]
     rounds = [layout.Round(3), layout.Round(4)]
-    assert layout.best(adds, 0.01, 8, rounds) == (pytest.approx(layout.ALL_OR_NOTHING * 0.7, abs=0.01), (2, 2, 0))
+    assert layout.best(wholes_of(adds, rounds), 0.01, 8) == (
+        pytest.approx(layout.ALL_OR_NOTHING * 0.7, abs=0.01),
+        (2, 2, 0),
+    )
 
 
 def test_what_is_left_out_with_another_leaves_fewer_arms_and_more_blocks() -> None:
     """Workers and what they make ready: without workers it is the baseline, which runs in any block."""
     adds = [Gain(log, 0.004, 20, 6) for log in (0.4, 0.3)]
-    found = layout.best(adds, 0.01, 9, [layout.Round(3), layout.Round(3)])
+    found = layout.best(wholes_of(adds, [layout.Round(3), layout.Round(3)]), 0.01, 9)
     assert found is not None and found[1] == (2, 3, 0)
+
+
+def test_of_two_that_do_the_same_one_is_proved_and_no_time_goes_into_what_the_other_adds() -> None:
+    one, little = Gain(0.63, 0.01, 14, 15), Gain(0.01, 0.01, 14, 15)
+    alone = layout.Whole(one, [one], layout.Round(2))
+    both = layout.Whole(Gain(0.64, 0.01, 14, 15), [little, little], layout.Round(4))
+    assert layout.best([alone, both], 0.015, 19) == (pytest.approx(0.63, rel=0.01), (1, 0, 9))
 
 
 def test_blocks_alone_promise_what_their_arms_may_prove() -> None:
     """Where one setting surely goes, the rest ran; where two go, it did not, and only fresh pairs tell of that."""
-    assert layout.of_arms_that_ran([0.4, 0.3, 0.2], [1, 1, 1]) == pytest.approx(0.9 * layout.ALL_OR_NOTHING)
-    assert layout.of_arms_that_ran([0.4, 0.3, 0.2], [1, 0, 1]) == pytest.approx(0.6 * layout.ALL_OR_NOTHING)
-    assert layout.of_arms_that_ran([0.4, 0.3, 0.2], [1, 0, 0]) == 0
+    assert layout.of_arms_that_ran(0.9, [0.4, 0.3, 0.2], [1, 1, 1]) == pytest.approx(0.9 * layout.ALL_OR_NOTHING)
+    assert layout.of_arms_that_ran(0.9, [0.4, 0.3, 0.2], [1, 0, 1]) == pytest.approx(0.6 * layout.ALL_OR_NOTHING)
+    assert layout.of_arms_that_ran(0.9, [0.4, 0.3, 0.2], [1, 0, 0]) == 0
 
 
 def test_the_spread_of_a_pair_is_that_of_runs_and_known_without_any_of_its_own_arms() -> None:

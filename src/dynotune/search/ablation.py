@@ -30,7 +30,7 @@ from dynotune.schema.study import Ablation, Fate, Trial
 from dynotune.search import layout, words
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.budget import LEAST_PAIRS
-from dynotune.search.choosing import ENTER_P, SLACK, chosen, on_top, pairs_df, rounds_of, runs_left
+from dynotune.search.choosing import ENTER_P, SLACK, chosen, on_top, pairs_df, runs_left, wholes
 from dynotune.search.fit import Fit, Gain, counts, holm
 from dynotune.search.joining import warms
 from dynotune.search.needs import complete, dependants, each_left_out
@@ -128,8 +128,8 @@ def _planned(
     among = [one for one in chosen(search) if one.setting in settings]
     top = on_top(search, among)
     num_runs = runs_left(search, arm(settings), is_checked=is_checked)
-    rounds = rounds_of(search, settings, top)
-    found = layout.best([one.gain for one in among], fitted(search).sd, num_runs, rounds, pairs_df(search))
+    model = fitted(search)
+    found = layout.best(wholes(search, model, among), model.sd, num_runs, pairs_df(search))
     return None if found is None or not found[1].num_blocks else (found[1], top)
 
 

@@ -120,10 +120,9 @@ def more_pays(search: Search, model: Model, num_blocks: int) -> bool:
     candidates = taking_part(search)
     best = [one for one in candidates if one.setting in settings]
     unknown = math.fsum(_worth_knowing(added(model, one, best)) for one in candidates)
-    adds = [one.gain for one in among]
-    num_runs, rounds = runs_left(search, arm(settings)), rounds_of(search, settings, on_top(search, among))
+    num_runs, laid = runs_left(search, arm(settings)), wholes(search, model, among)
     seen_df = pairs_df(search)
-    now, later = (layout.best(adds, model.sd, num, rounds, seen_df) for num in (num_runs, num_runs - ARMS_A_BLOCK - 2))
+    now, later = (layout.best(laid, model.sd, num, seen_df) for num in (num_runs, num_runs - ARMS_A_BLOCK - 2))
     lost = (now[0] if now is not None else 0.0) - (later[0] if later is not None else 0.0)
     return unknown / (num_blocks + 1) > lost
 
@@ -148,13 +147,19 @@ def runs_left(search: Search, whole: Arm, *, is_checked: bool = False) -> int:
     return int(left_s / (SLACK * run_s)) if run_s > 0 else MOST_RUNS
 
 
-def rounds_of(search: Search, settings: list[Setting], top: Sequence[Setting]) -> list[layout.Round]:
-    """What an ablation of the first of these settings takes, one of the first two, and so on.
-
-    Args:
-        top: those of them that run on top of the others.
-    """
-    return [_round_of(search, settings[:num], top) for num in range(1, len(settings) + 1)]
+def wholes(search: Search, model: Model, among: Sequence[Chosen]) -> list[layout.Whole]:
+    """The first of these settings, the first two, and so on, each with what its ablation takes."""
+    settings, top = [one.setting for one in among], on_top(search, among)
+    found = []
+    for num in range(1, len(among) + 1):
+        sure = {str(one.setting): one.setting for one in among[:num] if not one.is_hoped}
+        hoped = [one.gain for one in among[:num] if one.is_hoped]
+        adds = [*(_adds(search, model, id_, sure) for id_ in sure), *hoped]
+        gain = model.gain(frozenset(sure))
+        logs, ses = [gain.log, *(one.log for one in hoped)], [gain.se, *(one.se for one in hoped)]
+        gain = gain._replace(log=math.fsum(logs), se=math.hypot(*ses))
+        found.append(layout.Whole(gain, adds, _round_of(search, settings[:num], top)))
+    return found
 
 
 def _round_of(search: Search, settings: list[Setting], top: Sequence[Setting]) -> layout.Round:

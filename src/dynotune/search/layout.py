@@ -58,6 +58,21 @@ class Round(NamedTuple):
         return (num_blocks - 1) * (self.num_arms - 1)
 
 
+class Whole(NamedTuple):
+    """The first so many settings, together.
+
+    Args:
+        gain: of all of them over the baseline. Of two that do the same it is hardly more than that of each alone, where
+            each adds next to nothing to the other.
+        adds: what each adds to the rest of them.
+        a_round: what an ablation of them takes.
+    """
+
+    gain: Gain
+    adds: Sequence[Gain]
+    a_round: Round
+
+
 def num_pairs(affordable: int, seen_df: int) -> int:
     """Of a confirmation, of so many that the time affords; 0 where these are too few.
 
@@ -68,29 +83,26 @@ def num_pairs(affordable: int, seen_df: int) -> int:
     return min(affordable, MAX_PAIRS) if affordable >= fewest else 0
 
 
-def best(
-    adds: Sequence[Gain], sd: float, num_runs: int, rounds: Sequence[Round], seen_df: int = 0
-) -> tuple[float, Layout] | None:
+def best(wholes: Sequence[Whole], sd: float, num_runs: int, seen_df: int = 0) -> tuple[float, Layout] | None:
     """The most promising layout, and what it promises: the expected proved gain, as the logarithm of a ratio.
 
     Args:
-        adds: what each setting adds to the rest, the largest first.
+        wholes: the first setting, the first two, and so on; the strongest first.
         sd: of the logarithm of one run's value.
         num_runs: that the time left affords.
-        rounds: of the first setting, of the first two, and so on.
         seen_df: degrees of freedom behind the spread, before the ablation.
     """
     found: tuple[float, Layout] | None = None
-    for num_settings, a_round in enumerate(rounds[: len(adds)], start=1):
-        for num_blocks in _blocks(a_round) if num_settings > 1 else (0,):
-            ablation = a_round.num_runs(num_blocks)
-            df = a_round.df(num_blocks) if num_blocks else 0
+    for num_settings, whole in enumerate(wholes, start=1):
+        for num_blocks in _blocks(whole.a_round) if num_settings > 1 else (0,):
+            ablation = whole.a_round.num_runs(num_blocks)
+            df = whole.a_round.df(num_blocks) if num_blocks else 0
             seen = min(MOST_SEEN_DF, seen_df + df)
             pairs = num_pairs((num_runs - ablation) // 2, seen)
             if ablation > num_runs or not (num_blocks or pairs):
                 continue
             layout = Layout(num_settings, num_blocks, pairs)
-            promise = _promise(adds[:num_settings], CAUTION * sd, layout, df, seen)
+            promise = _promise(whole, CAUTION * sd, layout, df, seen)
             # Of two that promise about the same, the cheaper one came first.
             if found is None or promise > found[0] * 1.02:
                 found = promise, layout
@@ -107,25 +119,21 @@ def _blocks(a_round: Round) -> Sequence[int]:
     return [num for num in range(LEAST_BLOCKS, MOST_BLOCKS + 1) if a_round.df(num) >= LEAST_DF]
 
 
-def _promise(adds: Sequence[Gain], sd: float, layout: Layout, df: int, seen_df: int) -> float:
+def _promise(whole: Whole, sd: float, layout: Layout, df: int, seen_df: int) -> float:
     """Expected gain that is proved; `df`: degrees of freedom of the ablation, `seen_df`: of all runs before pairs."""
-    stay = [1.0] * len(adds)
+    adds, total = whole.adds, whole.gain.log
+    stay, kept = [1.0] * len(adds), total
     if layout.num_blocks:
         se = sd * math.sqrt(2 / layout.num_blocks)
         critical = _t(ERROR / layout.num_settings, df)
         stay = [_passes(gain.log, critical * se, math.hypot(se, gain.se)) for gain in adds]
-        kept = math.fsum(_kept(gain, critical * se, se) for gain in adds)
-    else:
-        kept = math.fsum(gain.log for gain in adds)
-    logs = [gain.log for gain in adds]
-    unsure = math.sqrt(math.fsum(gain.se**2 for gain in adds))
+        kept += math.fsum(_kept(gain, critical * se, se) - gain.log for gain in adds)
     if layout.num_pairs:
         critical, se = _confirm_t(layout.num_pairs, seen_df), sd * math.sqrt(2 / layout.num_pairs)
     else:
-        kept = of_arms_that_ran(logs, stay)
+        kept = of_arms_that_ran(total, [gain.log for gain in adds], stay)
         critical = _t(of_one_arm(layout.num_settings + 1), df)
-    total = math.fsum(logs)
-    return kept * _passes(total, critical * se, math.hypot(se, unsure))
+    return max(0.0, kept) * _passes(total, critical * se, math.hypot(se, whole.gain.se))
 
 
 def of_one_arm(num_arms: int) -> float:
@@ -133,9 +141,9 @@ def of_one_arm(num_arms: int) -> float:
     return (1 - CONFIDENCE) / 2 / num_arms
 
 
-def of_arms_that_ran(logs: Sequence[float], stay: Sequence[float]) -> float:
+def of_arms_that_ran(total: float, logs: Sequence[float], stay: Sequence[float]) -> float:
     """Expected gain of what stays, if that is the whole or the whole without one setting; of other arms none ran."""
-    total, all_stay = math.fsum(logs), math.prod(stay)
+    all_stay = math.prod(stay)
     without_one = 0.0
     for at, (log, passes) in enumerate(zip(logs, stay, strict=True)):
         without_one += (1 - passes) * math.prod([*stay[:at], *stay[at + 1 :]]) * (total - log)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from scipy.special import stdtrit
 
 from dynotune.schema.setting import Setting
@@ -162,6 +163,9 @@ class SimulatedBench:
         self._screen_sd = screen_sd
         self.screened: list[str] = []
 
+    def add_to(self, study: Study) -> Study:
+        return replace(study, unit="s/sample") if self.ran else study
+
     def run(self, arm: Arm, phase: Phase, block: int) -> Trial:
         if self._stop_after is not None and len(self.ran) >= self._stop_after:
             raise KeyboardInterrupt
@@ -263,7 +267,6 @@ def study_of(candidates: Iterable[Candidate], *, budget_s: float = FOREVER_S, se
         cwd="/",
         budget_s=budget_s,
         seed=seed,
-        unit="s/sample",
         candidates=list(candidates),
     )
 

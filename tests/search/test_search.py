@@ -602,6 +602,22 @@ def test_a_command_that_fails_as_written_cannot_be_tuned() -> None:
     assert len(saved[-1].trials) == 1
 
 
+# What stands beside the answer
+
+
+def test_what_is_confirmed_tells_the_unit_and_the_window_of_its_runs() -> None:
+    class ByStep(SimulatedBench):
+        def add_to(self, study: Study) -> Study:
+            planned = {"unit": "s/step", "warmup_steps": 5, "window_steps": 50, "step": "call Model"}
+            return replace(study, **planned) if self.ran else study
+
+    study = study_of([candidate("a=1", warms=False)], budget_s=1000.0)
+    confirmed = search(study, ByStep(Table({"a=1": 0.3})), lambda study: None, Silent()).confirmed
+    assert confirmed is not None and (confirmed.unit, confirmed.step) == ("step", "call Model")
+    assert (confirmed.warmup_steps, confirmed.window_steps) == (5, 50)
+    assert confirmed.baseline.s_per_step == pytest.approx(0.1) and confirmed.baseline.s_per_sample is None
+
+
 # Disturbed runs
 
 

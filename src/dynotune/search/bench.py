@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Estimate, Phase, Trial
+from dynotune.schema.study import Estimate, Phase, Study, Trial
 
 
 class Arm(msgspec.Struct, frozen=True):
@@ -87,4 +87,8 @@ class Bench(Protocol):
 
     def release(self) -> None:
         """From here on, what is reserved for later is the search's too: `left_s` counts it."""
+        ...
+
+    def add_to(self, study: Study) -> Study:
+        """`study` with what is known of its runs besides the trials: their window, unit and step, for one."""
         ...

@@ -152,7 +152,7 @@ class RealBench:
         return time.monotonic() - self._began_s
 
     def add_to(self, study: Study) -> Study:
-        """`study` with what is known of its runs besides the trials."""
+        """As `Bench.add_to`."""
         # What is planned is planned by what screening said, in this sitting as in one that goes on.
         mine = self._study = msgspec.structs.replace(self._study, estimates=study.estimates)
         self._num_alive = _num_alive(study)

@@ -64,7 +64,7 @@ class Search:
     # What is written down
 
     def update(self, **changes: object) -> None:
-        self.study = replace(self.study, **changes)
+        self.study = self.bench.add_to(replace(self.study, **changes))
         self._save(self.study)
 
     def settle(self, fates: dict[str, Fate]) -> None:

@@ -35,14 +35,17 @@ import numpy as np
 import numpy.typing as npt
 
 from dynotune.measure import boundary, schedule, stats
+from dynotune.measure.protocol import ARMS
 from dynotune.schema import document
-from dynotune.schema.comparison import Comparison, Pair, Spread
+from dynotune.schema.comparison import Comparison, Pair, Spread, Voided
 from dynotune.search.fit import WIDENED
 from dynotune.search.layout import MOST_SEEN_DF
 
 RESULTS = Path(__file__).parent / "results"
 CHUNK = 1000
 MOST_DISTURBED = 0.10
+# Of the pairs, and the share of all runs that are disturbed then: half of these are by more than a pair may be.
+VOID_SHARES = (("a fifth", 0.211), ("a third", 0.367), ("half", 0.586))
 
 Array = npt.NDArray[np.float64]
 Noise = Callable[[np.random.Generator, int, int], Array]
@@ -126,7 +129,9 @@ class Scenario(NamedTuple):
             in a tune, with four degrees of freedom, and widened for runs that are normal after all.
         candidate_stalls: one candidate run in ten is longer by 5 to 30%, and no baseline run is.
         disturbed: share of the runs that something outside makes longer, by up to a tenth; by more than half of that
-            their pair is void, and made again.
+            their pair is void, and made again. `ends_after` is then the time for so many pairs, and with `seen` the
+            second run of a pair is spared if the first is void, as in a tune.
+        only_baseline: of these, no run of the candidate is.
         at_most, at_least: a verdict and the promised share of it; `false` is faster and slower together.
     """
 
@@ -139,6 +144,7 @@ class Scenario(NamedTuple):
     ends_after: int | None = None
     seen: float | None = None
     disturbed: float = 0.0
+    only_baseline: bool = False
     at_most: tuple[str, float] | None = None
     at_least: tuple[str, float] | None = None
 
@@ -209,7 +215,19 @@ SCENARIOS = (
                  disturbed=share, at_most=FALSE if speedup == 1 else None)
         for name, speedup in (("A/A", 1.0), ("10% faster", 1.1))
         for num in (4, 5, 12)
-        for told, share in (("a fifth", 0.211), ("a third", 0.367), ("half", 0.586))
+        for told, share in VOID_SHARES
+    ),
+    *(
+        Scenario(f"{name}, time for 5 pairs, spread seen, {told} of the pairs void", normal, speedup=speedup,
+                 max_pairs=5, disturbed=share, ends_after=5, seen=1.0, at_most=FALSE if speedup == 1 else None)
+        for name, speedup in (("A/A", 1.0), ("10% faster", 1.1))
+        for told, share in VOID_SHARES
+    ),
+    *(
+        Scenario(f"A/A, only the baseline disturbed, at most {num} pairs, {told} of the pairs void", normal,
+                 max_pairs=num, disturbed=share, only_baseline=True)
+        for num in (5, 12)
+        for told, share in (("a fifth", 0.4), ("a third", 0.667), ("half", 1.0))
     ),
 )  # fmt: skip
 
@@ -230,7 +248,7 @@ def simulate(job: tuple[int, int, int, int]) -> tuple[int, collections.Counter[s
     for number in range(num):
         seen = None if scenario.seen is None else Spread(float(spreads[number]), MOST_SEEN_DF)
         if scenario.disturbed:
-            judgement = _with_void_pairs(scenario, draw, seed=chunk * CHUNK + number)
+            judgement = _with_void_pairs(scenario, draw, seen, seed=chunk * CHUNK + number)
         else:
             pairs = list(_pairs(scenario, log_s[number], stall[number], seed=chunk * CHUNK + number))
             judgement = _at_looks(scenario, pairs, seen)
@@ -250,20 +268,30 @@ def _at_looks(scenario: Scenario, pairs: list[Pair], seen: Spread | None) -> sta
     return stats.judge(pairs[:last], seen=seen, max_pairs=scenario.max_pairs, ended=True)
 
 
-def _with_void_pairs(scenario: Scenario, draw: np.random.Generator, seed: int) -> stats.Judgement:
+def _with_void_pairs(scenario: Scenario, draw: np.random.Generator, seen: Spread | None, seed: int) -> stats.Judgement:
     """As the protocol does it: a void pair is made again in its own order, whichever arm was disturbed."""
-    orders, pairs, num_voided = schedule.orders(scenario.max_pairs, seed), [], 0
+    orders, pairs, voided = schedule.orders(scenario.max_pairs, seed), [], []
+    runs_left = math.inf if scenario.ends_after is None else 2 * scenario.ends_after
     while True:
-        judgement = stats.judge(pairs, max_pairs=scenario.max_pairs, num_voided=num_voided)
+        judgement = stats.judge(
+            pairs, seen=seen, max_pairs=scenario.max_pairs, num_voided=len(voided), void_arm=stats.arm_of_void(voided),
+            ended=runs_left < 2,
+        )  # fmt: skip
         if judgement.finished:
             return judgement
-        longer = draw.uniform(0, MOST_DISTURBED, 2) * (draw.random(2) < scenario.disturbed)
-        if longer.max() > MOST_DISTURBED / 2:
-            num_voided += 1
+        first = orders[len(pairs)]
+        may_be = np.array([1.0, not scenario.only_baseline])
+        longer = draw.uniform(0, MOST_DISTURBED, 2) * (draw.random(2) < scenario.disturbed * may_be)
+        is_void = longer > MOST_DISTURBED / 2
+        spares = seen is not None and is_void[0 if first == "baseline" else 1]
+        runs_left -= 1 if spares else 2
+        if is_void.any():
+            told = is_void & ([first == "baseline", first != "baseline"] if spares else [True, True])
+            arms = [arm for arm, was in zip(ARMS, told, strict=True) if was]
+            voided.append(Voided(len(voided) + 1, "", arms=arms))
             continue
         log_s = scenario.sd / math.sqrt(2) * draw.standard_normal(2) + np.log1p(longer)
-        values = math.exp(log_s[0]), math.exp(log_s[1]) / scenario.speedup
-        pairs.append(Pair(first=orders[len(pairs)], baseline_s=values[0], candidate_s=values[1]))
+        pairs.append(Pair(first, math.exp(log_s[0]), math.exp(log_s[1]) / scenario.speedup))
 
 
 def _pairs(scenario: Scenario, log_s: Array, stall: Array, seed: int) -> Iterator[Pair]:

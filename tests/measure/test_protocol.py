@@ -129,20 +129,26 @@ def test_a_void_pair_is_repeated_in_its_own_order_and_kept_aside(compare, runs, 
     order = schedule.orders(8, 1)
     assert [voided.pair for voided in comparison.voided] == [2]
     assert comparison.voided[0].reason == "another process took 80% of the cores"
+    assert comparison.voided[0].arms == ["baseline"]
     assert comparison.voided[0].values is not None
     assert comparison.voided[0].values.first == order[1]
     assert [pair.first for pair in comparison.pairs] == order[: len(comparison.pairs)]
     assert watcher.void == [2]
 
 
-def test_clearly_more_than_a_fifth_void_is_undecided(compare, runs):
+@pytest.mark.parametrize(
+    ("arms", "num", "why"),
+    [("candidate", 4, "all by runs of the candidate"), (("baseline", "candidate"), 7, "clearly more than 20%")],
+)
+def test_more_than_a_fifth_void_is_undecided(compare, runs, arms, num, why):
     for number in range(1, 13):
-        runs.instead[f"{number:03d}-candidate"] = disturbed
+        arm = arms if isinstance(arms, str) else arms[number % 2]
+        runs.instead[f"{number:03d}-{arm}"] = disturbed
     comparison = compare(max_pairs=12)
     assert comparison.verdict == "undecided"
     assert comparison.pairs == []
-    assert len(comparison.voided) == 7
-    assert "7 of 7 pairs were void" in comparison.reason
+    assert len(comparison.voided) == num
+    assert f"{num} of {num} pairs were void" in comparison.reason and why in comparison.reason
     assert "Measure again" in comparison.reason
 
 

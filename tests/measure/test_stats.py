@@ -17,8 +17,8 @@ from scipy import stats as scipy_stats
 from dynotune.measure import stats
 from dynotune.measure.boundary import nominal_levels
 from dynotune.measure.schedule import LOOKS, MAX_PAIRS, looks, orders
-from dynotune.measure.stats import Judgement, StatisticsError, judge, sign_flip_p
-from dynotune.schema.comparison import Pair, Spread
+from dynotune.measure.stats import Judgement, StatisticsError, arm_of_void, judge, sign_flip_p
+from dynotune.schema.comparison import ArmName, Pair, Spread, Voided
 from dynotune.schema.errors import DynotuneError, UsageError
 
 
@@ -437,15 +437,40 @@ def test_a_machine_is_given_up_rarely_where_a_fifth_is_void_and_mostly_where_two
     assert chance_of(num, 2 / 3, of=until) >= 0.5
 
 
-@pytest.mark.parametrize("max_pairs", [2, 3, 4])
-def test_of_few_pairs_two_void_are_made_again_and_more_are_too_many(max_pairs: int) -> None:
-    pairs, seen = pairs_of([0.5, 0.48, 0.51, 0.5][:max_pairs], seed=0), Spread(0.02**2, 4)
-    for num in range(max_pairs):
-        assert not judge(pairs[:num], seen=seen, max_pairs=max_pairs, num_voided=2).finished
-    assert judge(pairs, seen=seen, max_pairs=max_pairs, num_voided=2).verdict == "faster"
-    assert judge(pairs[:2], seen=seen, max_pairs=max_pairs, num_voided=2, ended=True).verdict == "faster"
-    undecided = judge(pairs[:1], seen=seen, max_pairs=max_pairs, num_voided=4)
-    assert undecided.verdict == "undecided" and "4 of 5 pairs were void" in undecided.reason
+FEWEST_TO_END = {2: 3, 3: 3, 4: 4, 5: 4, 6: 5, 7: 5, 8: 5, 9: 6, 10: 6, 11: 7, 12: 7}
+
+
+@pytest.mark.parametrize(("max_pairs", "num"), FEWEST_TO_END.items())
+def test_void_pairs_are_made_again_until_they_are_too_many(max_pairs: int, num: int) -> None:
+    pairs, seen = pairs_of([0.5] * max_pairs, seed=0), Spread(0.02**2, 4)
+    assert fewest_to_end(max_pairs) == num
+    assert judge(pairs, seen=seen, max_pairs=max_pairs, num_voided=num - 1).verdict == "faster"
+    undecided = judge(pairs[:1], seen=seen, max_pairs=max_pairs, num_voided=num)
+    assert undecided.verdict == "undecided" and f"{num} of {num + 1} pairs were void" in undecided.reason
+
+
+def voided(*arms: list[ArmName]) -> list[Voided]:
+    return [Voided(number, "others", arms=those) for number, those in enumerate(arms, 1)]
+
+
+def test_what_disturbed_one_arm_alone_is_told_from_what_disturbed_both() -> None:
+    one: list[ArmName] = ["candidate"]
+    assert arm_of_void(voided(one, one)) is None
+    assert arm_of_void(voided(one, one, one)) == "candidate"
+    assert arm_of_void(voided(one, ["baseline"], one, one)) is None
+    assert arm_of_void(voided(one, one, ["baseline", "candidate"], one)) is None
+    # An older record does not tell.
+    assert arm_of_void(voided(one, one, [], one)) is None
+
+
+def test_where_one_arm_alone_is_disturbed_more_than_a_fifth_void_is_too_many() -> None:
+    pairs = simulated(12, effect=0.1, sd=0.001, seed=1)
+    assert judge(pairs[:12], num_voided=3, void_arm="baseline").verdict == "faster"
+    assert judge(pairs[:4], num_voided=3).verdict == "faster"
+    assert judge(pairs[:4], num_voided=3, void_arm="baseline").verdict is None
+    judgement = judge(pairs[:4], num_voided=4, void_arm="baseline")
+    assert judgement.verdict == "undecided"
+    assert judgement.reason.startswith("4 of 8 pairs were void, more than 20%, all by runs of the baseline: too much")
 
 
 # What cannot be judged

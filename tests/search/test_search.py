@@ -605,13 +605,14 @@ def test_a_command_that_fails_as_written_cannot_be_tuned() -> None:
 # What stands beside the answer
 
 
-def test_what_is_confirmed_tells_the_unit_and_the_window_of_its_runs() -> None:
+@pytest.mark.parametrize("ids", [["a=1"], ["a=1", "b=1"]])
+def test_what_is_confirmed_tells_the_unit_and_the_window_of_its_runs(ids: list[str]) -> None:
     class ByStep(SimulatedBench):
         def add_to(self, study: Study) -> Study:
             planned = {"unit": "s/step", "warmup_steps": 5, "window_steps": 50, "step": "call Model"}
-            return replace(study, **planned) if self.ran else study
+            return replace(study, **planned) if self.is_planned else study
 
-    study = study_of([candidate("a=1", warms=False)], budget_s=1000.0)
+    study = study_of([candidate(id_, warms=False) for id_ in ids], budget_s=1000.0)
     confirmed = search(study, ByStep(Table({"a=1": 0.3})), lambda study: None, Silent()).confirmed
     assert confirmed is not None and (confirmed.unit, confirmed.step) == ("step", "call Model")
     assert (confirmed.warmup_steps, confirmed.window_steps) == (5, 50)
@@ -665,6 +666,7 @@ def test_of_few_pairs_two_void_ones_are_made_again_where_there_is_time() -> None
     study = ablated(Table({"a=1": 0.3, "b=1": 0.2}), "a=1", "b=1", left_s=45.0, void_runs=[1, 2])
     confirmed = study.confirmed
     assert confirmed is not None and len(confirmed.voided) == 2 and confirmed.num_pairs == 2
+    assert all(len(pair.arms) == 1 for pair in confirmed.voided)
     assert recipe(study) == {"a=1", "b=1"}
 
 

@@ -60,6 +60,16 @@ def test_of_two_that_do_the_same_the_time_goes_into_the_proof_of_one_not_into_wh
         assert recipe(study) == {AUTOCAST} and study.ablations == []
 
 
+@pytest.mark.parametrize("budget_s", [232.0, 244.0, 300.0])
+def test_where_the_time_proves_one_setting_it_is_that_which_gains_most_by_itself(budget_s: float) -> None:
+    """Each of the first two adds less to the other than the third does."""
+    together = {frozenset([AUTOCAST, TF32]): 0.68 - 0.65 - 0.64}
+    table = Table({AUTOCAST: 0.65, TF32: 0.64, PIN: 0.12}, together, start_s=9.0, window_s=6.0)
+    for seed in range(6):
+        study, _ = tuned(table=table, budget_s=budget_s, seed=seed)
+        assert recipe(study) & {AUTOCAST, TF32}
+
+
 # What is screened
 
 

@@ -16,7 +16,7 @@ from dynotune.measure.machine import alone, facts_of, refuse_another_machine
 from dynotune.measure.one_run import Outcome, refuse_impossible, refuse_rejected, run_arm
 from dynotune.measure.pilot import FirstStep, Steadiness, UntilStep, Window, limit_s, plan, plan_window
 from dynotune.measure.request import Request, Watcher
-from dynotune.measure.stats import Judgement, judge
+from dynotune.measure.stats import Judgement, arm_of_void, judge
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName, Comparison, FailedArm, Pair, Voided
 from dynotune.schema.errors import CommandFailed, DynotuneError, RecordError, UsageError
@@ -268,7 +268,8 @@ class _Session:
         pair = Pair(first, values["baseline"], values["candidate"], runs["baseline"].run.id, runs["candidate"].run.id)
         reasons = objective.void_reasons(self._request.objective, runs)
         if reasons:
-            voided = Voided(number, "; ".join(reasons), pair)
+            arms = [arm for arm in ARMS if objective.void_reasons(self._request.objective, {arm: runs[arm]})]
+            voided = Voided(number, "; ".join(reasons), pair, arms)
             self._update(voided=[*self._comparison.voided, voided])
             self._watcher.voided(voided)
         else:
@@ -284,6 +285,7 @@ class _Session:
             margin=self._comparison.margin,
             max_pairs=self._comparison.max_pairs,
             num_voided=len(self._comparison.voided),
+            void_arm=arm_of_void(self._comparison.voided),
             ended=ended,
         )
 

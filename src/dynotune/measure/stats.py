@@ -12,18 +12,21 @@ import msgspec
 
 from dynotune.measure.boundary import nominal_levels
 from dynotune.measure.schedule import MAX_PAIRS, looks
-from dynotune.schema.comparison import Pair, Spread, Verdict
+from dynotune.schema.comparison import ArmName, Pair, Spread, Verdict, Voided
 from dynotune.schema.errors import DynotuneError, UsageError
 
 CONFIDENCE = 0.95
 # Of calling `same` what differs by the margin, at either end; apart from the error of `faster` and `slower`.
 SAME_ERROR = 0.05
 MARGIN = 0.01
-# Of a machine's pairs. Exact: what is as likely as it may be must not fail by rounding.
-MOST_VOID = Fraction(1, 5)
-# How often a machine on which that share is void is taken for a worse one. Were the share of the pairs at hand all that
-# counts, it would be one in three at five pairs.
-WORSE_BY_CHANCE = Fraction(1, 10)
+# Of all pairs that a machine would make.
+ALLOWED_VOID = Fraction(1, 5)
+# From so many on, all by runs of one arm, more than that share of those at hand is too many: what disturbed that arm
+# too little to be seen is still in the others.
+FEWEST_OF_ONE_ARM = 3
+# How often a machine on which that share is void is given up. Were the share of the pairs at hand all that counts, it
+# would be one in three at five pairs.
+GIVEN_UP_BY_CHANCE = Fraction(1, 10)
 
 # The fewest pairs at which a sign-flip test can reach 5%: 2 of its 64 flips.
 SIGN_FLIP_FROM = 6
@@ -79,6 +82,7 @@ def judge(
     margin: float = MARGIN,
     max_pairs: int = MAX_PAIRS,
     num_voided: int = 0,
+    void_arm: ArmName | None = None,
     ended: bool = False,
 ) -> Judgement:
     """Judge the valid `pairs`, in order of time, as a group-sequential comparison of at most `max_pairs`.
@@ -91,6 +95,7 @@ def judge(
             makes that of these smaller: a quiet past must not speak for a machine that is not.
         margin: `same` when the ratio lies between 1/(1 + margin) and 1 + margin.
         num_voided: pairs thrown away so far. While they are clearly more than a fifth of all, no look settles it.
+        void_arm: as `arm_of_void` says of them; then more than a fifth of them is enough.
         ended: the time is up, and no more pairs will come. Those since the last look are judged at the level of the
             next one, which they resemble the looks before more than it would, and so pass no more often by chance.
 
@@ -107,14 +112,15 @@ def judge(
     equivalence_levels = nominal_levels(schedule, 2 * SAME_ERROR)
     num_passed = sum(look <= len(pairs) for look in schedule)
     level = levels[max(0, num_passed - 1)]
-    if _too_many_void(max_pairs, num_voided):
-        reason = _void_reason(len(pairs), num_voided)
+    void = _Void(num_voided, void_arm)
+    if void.is_too_many(max_pairs):
+        reason = void.told(len(pairs))
         return _state(_fit(pairs, seen), level, verdict="undecided", reason=reason)
 
     for k in range(num_passed):
         fit = _fit(pairs[: schedule[k]], seen)
-        if _too_many_void(fit.num_pairs, num_voided):
-            verdict, reason = None, _void_reason(fit.num_pairs, num_voided)
+        if void.is_too_many(fit.num_pairs):
+            verdict, reason = None, void.told(fit.num_pairs)
         else:
             verdict, reason = _verdict(fit, levels[k], equivalence_levels[k], margin)
         if verdict is not None:
@@ -128,24 +134,55 @@ def judge(
         unseen_until = 1 if seen.df else schedule[0] - 1
         last_look = schedule[num_passed - 1] if num_passed else unseen_until
         fit = _fit(pairs, seen)
-        return _ended(fit, last_look, levels[num_passed], equivalence_levels[num_passed], margin, num_voided)
+        return _ended(fit, last_look, levels[num_passed], equivalence_levels[num_passed], margin, void)
     next_look = schedule[num_passed]
     reason = f"The next look is at {next_look} pairs."
     return _state(_fit(pairs, seen), level, verdict=None, reason=reason, next_look=next_look)
 
 
-def _ended(
-    fit: _Fit, last_look: int, level: float, equivalence_level: float, margin: float, num_voided: int
-) -> Judgement:
+def _ended(fit: _Fit, last_look: int, level: float, equivalence_level: float, margin: float, void: _Void) -> Judgement:
     """What pairs beyond the last look say, without any to come."""
     verdict: Verdict | None = None
     reason = ""
-    if _too_many_void(fit.num_pairs, num_voided):
-        reason = _void_reason(fit.num_pairs, num_voided)
+    if void.is_too_many(fit.num_pairs):
+        reason = void.told(fit.num_pairs)
     elif fit.num_pairs > last_look:
         verdict, reason = _verdict(fit, level, equivalence_level, margin)
     told = f"{OUT_OF_TIME} {reason}".strip() if verdict is None else reason
     return _state(fit, level, verdict=verdict or "undecided", reason=told)
+
+
+def arm_of_void(voided: Sequence[Voided]) -> ArmName | None:
+    """The arm whose runs alone were disturbed, in so many pairs that it is hardly by chance; else None."""
+    arms = {arm for pair in voided for arm in pair.arms}
+    told = len(voided) >= FEWEST_OF_ONE_ARM and all(pair.arms for pair in voided)
+    return arms.pop() if told and len(arms) == 1 else None
+
+
+class _Void(NamedTuple):
+    """Pairs that count for nothing, and the arm that all of them are by."""
+
+    num: int
+    arm: ArmName | None
+
+    def is_too_many(self, num_valid: int) -> bool:
+        num = num_valid + self.num
+        if self.arm is not None:
+            return self.num > ALLOWED_VOID * num
+        return _chance_of_void(self.num, num) < GIVEN_UP_BY_CHANCE
+
+    def told(self, num_valid: int) -> str:
+        what = f"{self.num} of {num_valid + self.num} pairs were void"
+        share = f"more than {float(ALLOWED_VOID):.0%}"
+        by = f"{share}, all by runs of the {self.arm}" if self.arm is not None else f"clearly {share}"
+        return f"{what}, {by}: too much else went on here. Measure again when it is quiet."
+
+
+@functools.cache
+def _chance_of_void(num_void: int, num: int) -> Fraction:
+    """Of so many or more, on a machine on which ALLOWED_VOID of all pairs are void."""
+    fewer = (math.comb(num, void) * ALLOWED_VOID**void * (1 - ALLOWED_VOID) ** (num - void) for void in range(num_void))
+    return 1 - sum(fewer, Fraction(0))
 
 
 class _Fit(NamedTuple):
@@ -280,21 +317,6 @@ def _state(
         next_look=next_look,
         num_pairs_to_settle=num_pairs_to_settle,
         reason=reason,
-    )
-
-
-@functools.cache
-def _too_many_void(num_valid: int, num_voided: int) -> bool:
-    """Whether a machine on which MOST_VOID of all pairs are void would hardly ever show so many."""
-    num = num_valid + num_voided
-    fewer = sum(math.comb(num, void) * MOST_VOID**void * (1 - MOST_VOID) ** (num - void) for void in range(num_voided))
-    return 1 - fewer < WORSE_BY_CHANCE
-
-
-def _void_reason(num_valid: int, num_voided: int) -> str:
-    return (
-        f"{num_voided} of {num_valid + num_voided} pairs were void, clearly more than {float(MOST_VOID):.0%}: too much "
-        "else went on here. Measure again when it is quiet."
     )
 
 

@@ -245,13 +245,13 @@ def cost(comparison: Comparison, window: PlannedWindow) -> str:
     if not window.num_steps:
         return (
             f"Each run ends with its first steps; about {window.run_s:.0f} s. At most {comparison.max_pairs} pairs, "
-            f"{most_s / 60:.1f} min; fewer when it is clear."
+            f"{most_s / 60:.1f} min; fewer when it is clear, more where some are void."
         )
     epochs = f" ({window.whole_epochs} whole epochs)" if window.whole_epochs else ""
     return (
         f"Each run: {window.warmup_steps} steps of warm-up, then {window.num_steps} timed as a whole{epochs}; "
         f"about {window.run_s:.0f} s. At most {comparison.max_pairs} pairs, {most_s / 60:.1f} min; "
-        "fewer when it is clear."
+        "fewer when it is clear, more where some are void."
     )
 
 

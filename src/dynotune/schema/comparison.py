@@ -44,11 +44,13 @@ class Voided(msgspec.Struct, frozen=True):
 
     Args:
         pair: its number in order of time, from 1.
+        arms: whose runs were disturbed, of those that ran; none where that was not kept.
     """
 
     pair: int
     reason: str
     values: Pair | None = None
+    arms: list[ArmName] = []
 
 
 class FailedArm(msgspec.Struct, frozen=True):

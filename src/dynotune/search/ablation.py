@@ -30,7 +30,7 @@ from dynotune.schema.study import Ablation, Fate, Trial
 from dynotune.search import layout, words
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.budget import LEAST_PAIRS
-from dynotune.search.choosing import ENTER_P, SLACK, chosen, on_top, pairs_df, runs_left, wholes
+from dynotune.search.choosing import ENTER_P, SLACK, chosen, on_top, pairs_df, runs_left, strongest, wholes
 from dynotune.search.fit import Fit, Gain, counts, holm
 from dynotune.search.joining import warms
 from dynotune.search.needs import complete, dependants, each_left_out
@@ -80,7 +80,7 @@ def ablate(search: Search, settings: list[Setting]) -> list[Setting]:
         first = _begin(search, settings)
     while first is not None:
         if not _runs_in_time(search, first):
-            return complete(first.whole[:1], search.study.candidates)
+            return strongest(search, first.whole)
         failed = _failure(search, first)
         if failed is None:
             break
@@ -90,7 +90,7 @@ def ablate(search: Search, settings: list[Setting]) -> list[Setting]:
         )
         first = _begin(search, settings)
     if first is None:
-        return settings[:1]
+        return strongest(search, settings)
     first = _gone_on_with(search, first)
     found = outcome(search, first)
     search.settle(_failed_on_top(search, first))
@@ -118,7 +118,7 @@ def _leaves_out_all(ablation: Ablation) -> bool:
 def provable(search: Search, settings: list[Setting]) -> list[Setting]:
     """Those that the time left is best spent on proving, the strongest first."""
     planned = _planned(search, settings, is_checked=False)
-    return settings[:1] if planned is None else settings[: planned[0].num_settings]
+    return strongest(search, settings) if planned is None else settings[: planned[0].num_settings]
 
 
 def _planned(

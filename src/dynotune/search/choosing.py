@@ -147,18 +147,27 @@ def runs_left(search: Search, whole: Arm, *, is_checked: bool = False) -> int:
     return int(left_s / (SLACK * run_s)) if run_s > 0 else MOST_RUNS
 
 
+def strongest(search: Search, settings: Sequence[Setting], model: Model | None = None) -> list[Setting]:
+    """The one that gains most by itself; not one that means nothing without another."""
+    model, candidates = model or fitted(search), search.study.candidates
+    able = [setting for setting in settings if complete([setting], candidates)]
+    return sorted(able, key=lambda setting: -model.gain(frozenset([str(setting)])).log)[:1]
+
+
 def wholes(search: Search, model: Model, among: Sequence[Chosen]) -> list[layout.Whole]:
-    """The first of these settings, the first two, and so on, each with what its ablation takes."""
+    """The strongest of these settings alone, then the first two, the first three; each with what its ablation takes."""
     settings, top = [one.setting for one in among], on_top(search, among)
+    alone = strongest(search, settings, model)
     found = []
     for num in range(1, len(among) + 1):
-        sure = {str(one.setting): one.setting for one in among[:num] if not one.is_hoped}
-        hoped = [one.gain for one in among[:num] if one.is_hoped]
+        those = among[:num] if num > 1 else [one for one in among if one.setting in alone]
+        sure = {str(one.setting): one.setting for one in those if not one.is_hoped}
+        hoped = [one.gain for one in those if one.is_hoped]
         adds = [*(_adds(search, model, id_, sure) for id_ in sure), *hoped]
         gain = model.gain(frozenset(sure))
         logs, ses = [gain.log, *(one.log for one in hoped)], [gain.se, *(one.se for one in hoped)]
         gain = gain._replace(log=math.fsum(logs), se=math.hypot(*ses))
-        found.append(layout.Whole(gain, adds, _round_of(search, settings[:num], top)))
+        found.append(layout.Whole(gain, adds, _round_of(search, [one.setting for one in those], top)))
     return found
 
 

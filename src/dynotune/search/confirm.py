@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from dynotune.measure.schedule import LOOKS, orders
-from dynotune.measure.stats import Judgement, judge
+from dynotune.measure.stats import Judgement, arm_of_void, judge
 from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, Pair, Spread, Voided
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Trial
@@ -51,7 +51,7 @@ def confirm(search: Search, settings: list[Setting]) -> Comparison | None:
             comparison = _conclude(search, comparison, judgement)
             break
         try:
-            comparison = _pair(search, comparison, candidate)
+            comparison = _as_planned(search, _pair(search, comparison, candidate))
         except OutOfTime:
             comparison = _conclude(search, comparison, _judge(comparison, ended=True))
         search.update(confirmed=comparison)
@@ -114,7 +114,7 @@ def _begin(search: Search, candidate: Arm, max_pairs: int) -> Comparison:
 
 def _comparison(search: Search, candidate: Arm, max_pairs: int) -> Comparison:
     study = search.study
-    return Comparison(
+    comparison = Comparison(
         id=study.id,
         command=study.command,
         settings=list(candidate.settings),
@@ -122,11 +122,7 @@ def _comparison(search: Search, candidate: Arm, max_pairs: int) -> Comparison:
         objective=study.objective,
         margin=study.margin,
         max_pairs=max_pairs,
-        unit="step" if study.unit.endswith("step") else "sample",
         caches=study.caches,
-        step=study.step,
-        warmup_steps=study.warmup_steps,
-        window_steps=study.window_steps,
         run_s=search.bench.run_s(candidate),
         seed=study.seed,
         cwd=study.cwd,
@@ -134,6 +130,19 @@ def _comparison(search: Search, candidate: Arm, max_pairs: int) -> Comparison:
         timeout_s=study.timeout_s,
         sandbox=study.sandbox,
         facts=study.facts,
+    )
+    return _as_planned(search, comparison)
+
+
+def _as_planned(search: Search, comparison: Comparison) -> Comparison:
+    """With what all runs have in common. The first one that is measured fixes it, and that may be one of the pairs'."""
+    study = search.study
+    return replace(
+        comparison,
+        unit="step" if study.unit.endswith("step") else "sample",
+        step=study.step,
+        warmup_steps=study.warmup_steps,
+        window_steps=study.window_steps,
     )
 
 
@@ -144,6 +153,7 @@ def _judge(comparison: Comparison, *, ended: bool = False) -> Judgement:
         margin=comparison.margin,
         max_pairs=comparison.max_pairs,
         num_voided=len(comparison.voided),
+        void_arm=arm_of_void(comparison.voided),
         ended=ended,
     )
 
@@ -163,7 +173,8 @@ def _pair(search: Search, comparison: Comparison, candidate: Arm) -> Comparison:
             break
     void = "; ".join(dict.fromkeys(trial.void for trial in ran.values() if trial.void))
     if void:
-        return replace(comparison, voided=[*comparison.voided, Voided(block, void)])
+        arms = [name for name, trial in ran.items() if trial.void]
+        return replace(comparison, voided=[*comparison.voided, Voided(block, void, arms=arms)])
     return replace(comparison, pairs=[*comparison.pairs, _pair_of(first, ran["baseline"], ran["candidate"])])
 
 

@@ -59,7 +59,7 @@ class Round(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """The first so many settings, together.
+    """Settings that may be proved together.
 
     Args:
         gain: of all of them over the baseline. Of two that do the same it is hardly more than that of each alone, where
@@ -87,7 +87,7 @@ def best(wholes: Sequence[Whole], sd: float, num_runs: int, seen_df: int = 0) ->
     """The most promising layout, and what it promises: the expected proved gain, as the logarithm of a ratio.
 
     Args:
-        wholes: the first setting, the first two, and so on; the strongest first.
+        wholes: one setting alone, the first two, the first three, and so on.
         sd: of the logarithm of one run's value.
         num_runs: that the time left affords.
         seen_df: degrees of freedom behind the spread, before the ablation.
@@ -120,7 +120,10 @@ def _blocks(a_round: Round) -> Sequence[int]:
 
 
 def _promise(whole: Whole, sd: float, layout: Layout, df: int, seen_df: int) -> float:
-    """Expected gain that is proved; `df`: degrees of freedom of the ablation, `seen_df`: of all runs before pairs."""
+    """Expected gain that is proved; `df`: degrees of freedom of the ablation, `seen_df`: of all runs before pairs.
+
+    That two go which do the same is left out: one of them has a second round then.
+    """
     adds, total = whole.adds, whole.gain.log
     stay, kept = [1.0] * len(adds), total
     if layout.num_blocks:

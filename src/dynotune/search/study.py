@@ -126,14 +126,14 @@ def _right(work: Search, settings: list[Setting]) -> list[Setting]:
 
 
 def _running(work: Search, reserve_s: float, num_checks: int) -> list[Setting]:
-    """The winner, of which all starts in a process of its own: what was only screened runs there once.
+    """The winner, of which all that may be proved starts in a process of its own.
 
-    Not where that would take the time of the proof: then the proof shows it.
+    What was only screened runs there once, though not where that takes the time of the proof: then the proof shows it.
     """
     while True:
         settings = _winner(work, reserve_s, num_checks)
-        known = told(work.study)
-        for one in [one for one in work.alive() if one.setting in settings and one.id in known]:
+        known, those = told(work.study), provable(work, settings)
+        for one in [one for one in work.alive() if one.setting in those and one.id in known]:
             if _has_run(work, one) or not can_prove(work, one, num_checks, piloted=True):
                 continue
             if work.pilot(alone(one)) is not None:

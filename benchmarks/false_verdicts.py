@@ -38,6 +38,7 @@ from dynotune.measure import boundary, schedule, stats
 from dynotune.measure.protocol import ARMS
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison, Pair, Spread, Voided
+from dynotune.search.confirm import TELLS_ARM_FROM
 from dynotune.search.fit import WIDENED
 from dynotune.search.layout import MOST_SEEN_DF
 
@@ -46,6 +47,7 @@ CHUNK = 1000
 MOST_DISTURBED = 0.10
 # Of the pairs, and the share of all runs that are disturbed then: half of these are by more than a pair may be.
 VOID_SHARES = (("a fifth", 0.211), ("a third", 0.367), ("half", 0.586))
+ONE_ARM_SHARES = (("a fifth", 0.4), ("a third", 0.667), ("half", 1.0))
 
 Array = npt.NDArray[np.float64]
 Noise = Callable[[np.random.Generator, int, int], Array]
@@ -129,8 +131,8 @@ class Scenario(NamedTuple):
             in a tune, with four degrees of freedom, and widened for runs that are normal after all.
         candidate_stalls: one candidate run in ten is longer by 5 to 30%, and no baseline run is.
         disturbed: share of the runs that something outside makes longer, by up to a tenth; by more than half of that
-            their pair is void, and made again. `ends_after` is then the time for so many pairs, and with `seen` the
-            second run of a pair is spared if the first is void, as in a tune.
+            their pair is void, and made again. `ends_after` is then the time for so many pairs, and with `seen`, as in
+            a tune, the second of few pairs' runs is spared if the first is void.
         only_baseline: of these, no run of the candidate is.
         at_most, at_least: a verdict and the promised share of it; `false` is faster and slower together.
     """
@@ -227,7 +229,13 @@ SCENARIOS = (
         Scenario(f"A/A, only the baseline disturbed, at most {num} pairs, {told} of the pairs void", normal,
                  max_pairs=num, disturbed=share, only_baseline=True)
         for num in (5, 12)
-        for told, share in (("a fifth", 0.4), ("a third", 0.667), ("half", 1.0))
+        for told, share in ONE_ARM_SHARES
+    ),
+    *(
+        Scenario(f"A/A, only the baseline disturbed, time for {num} pairs, spread seen, {told} of the pairs void",
+                 normal, max_pairs=num, disturbed=share, only_baseline=True, ends_after=num, seen=1.0)
+        for num in (5, 12)
+        for told, share in ONE_ARM_SHARES
     ),
 )  # fmt: skip
 
@@ -283,12 +291,12 @@ def _with_void_pairs(scenario: Scenario, draw: np.random.Generator, seen: Spread
         may_be = np.array([1.0, not scenario.only_baseline])
         longer = draw.uniform(0, MOST_DISTURBED, 2) * (draw.random(2) < scenario.disturbed * may_be)
         is_void = longer > MOST_DISTURBED / 2
-        spares = seen is not None and is_void[0 if first == "baseline" else 1]
+        few = scenario.max_pairs < TELLS_ARM_FROM
+        spares = seen is not None and few and is_void[0 if first == "baseline" else 1]
         runs_left -= 1 if spares else 2
         if is_void.any():
-            told = is_void & ([first == "baseline", first != "baseline"] if spares else [True, True])
-            arms = [arm for arm, was in zip(ARMS, told, strict=True) if was]
-            voided.append(Voided(len(voided) + 1, "", arms=arms))
+            arms = [arm for arm, was in zip(ARMS, is_void, strict=True) if was]
+            voided.append(Voided(len(voided) + 1, "", arms=[] if spares else arms))
             continue
         log_s = scenario.sd / math.sqrt(2) * draw.standard_normal(2) + np.log1p(longer)
         pairs.append(Pair(first, math.exp(log_s[0]), math.exp(log_s[1]) / scenario.speedup))

@@ -455,22 +455,36 @@ def voided(*arms: list[ArmName]) -> list[Voided]:
 
 def test_what_disturbed_one_arm_alone_is_told_from_what_disturbed_both() -> None:
     one: list[ArmName] = ["candidate"]
-    assert arm_of_void(voided(one, one)) is None
-    assert arm_of_void(voided(one, one, one)) == "candidate"
-    assert arm_of_void(voided(one, ["baseline"], one, one)) is None
-    assert arm_of_void(voided(one, one, ["baseline", "candidate"], one)) is None
-    # An older record does not tell.
-    assert arm_of_void(voided(one, one, [], one)) is None
+    other: list[ArmName] = ["baseline"]
+    assert arm_of_void(voided(one, one, one)) is None
+    assert arm_of_void(voided(one, one, one, one)) == "candidate"
+    assert arm_of_void(voided(one, other, one, one, one, one)) is None
+    # Where both were disturbed, or one was spared, nothing is told.
+    assert arm_of_void(voided(one, one, [*one, *other], [], one)) is None
+    assert arm_of_void(voided(one, one, [*one, *other], [], one, one)) == "candidate"
+
+
+@given(st.lists(st.lists(st.sampled_from(["baseline", "candidate"]), unique=True), max_size=9), st.integers(0, 12))
+@settings(max_examples=200, deadline=None)
+def test_one_void_pair_more_never_brings_a_verdict(arms: list[list[ArmName]], num: int) -> None:
+    pairs = simulated(12, effect=0.1, sd=0.001, seed=1)[:num]
+
+    def verdict(those: list[list[ArmName]], *, ended: bool) -> str | None:
+        found = voided(*those)
+        return judge(pairs, num_voided=len(found), void_arm=arm_of_void(found), ended=ended).verdict
+
+    for ended in (False, True):
+        verdicts = [verdict(arms[:at], ended=ended) for at in range(len(arms) + 1)]
+        told = [at for at, one in enumerate(verdicts) if one == "faster"]
+        assert told == list(range(len(told)))
 
 
 def test_where_one_arm_alone_is_disturbed_more_than_a_fifth_void_is_too_many() -> None:
     pairs = simulated(12, effect=0.1, sd=0.001, seed=1)
-    assert judge(pairs[:12], num_voided=3, void_arm="baseline").verdict == "faster"
-    assert judge(pairs[:4], num_voided=3).verdict == "faster"
-    assert judge(pairs[:4], num_voided=3, void_arm="baseline").verdict is None
-    judgement = judge(pairs[:4], num_voided=4, void_arm="baseline")
+    assert judge(pairs[:6], num_voided=4).verdict == "faster"
+    judgement = judge(pairs[:6], num_voided=4, void_arm="baseline")
     assert judgement.verdict == "undecided"
-    assert judgement.reason.startswith("4 of 8 pairs were void, more than 20%, all by runs of the baseline: too much")
+    assert judgement.reason.startswith("4 of 10 pairs were void, more than 20%, all by runs of the baseline: too much")
 
 
 # What cannot be judged

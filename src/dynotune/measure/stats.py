@@ -21,9 +21,9 @@ SAME_ERROR = 0.05
 MARGIN = 0.01
 # Of all pairs that a machine would make.
 ALLOWED_VOID = Fraction(1, 5)
-# From so many on, all by runs of one arm, more than that share of those at hand is too many: what disturbed that arm
-# too little to be seen is still in the others.
-FEWEST_OF_ONE_ARM = 3
+# Void by runs of one arm alone, none by the other's: by chance in one of eight. What disturbed that arm too little to
+# be seen is still in its other runs; then more than that share of the pairs at hand is too many.
+ALL_OF_ONE_ARM = 4
 # How often a machine on which that share is void is given up. Were the share of the pairs at hand all that counts, it
 # would be one in three at five pairs.
 GIVEN_UP_BY_CHANCE = Fraction(1, 10)
@@ -153,10 +153,12 @@ def _ended(fit: _Fit, last_look: int, level: float, equivalence_level: float, ma
 
 
 def arm_of_void(voided: Sequence[Voided]) -> ArmName | None:
-    """The arm whose runs alone were disturbed, in so many pairs that it is hardly by chance; else None."""
-    arms = {arm for pair in voided for arm in pair.arms}
-    told = len(voided) >= FEWEST_OF_ONE_ARM and all(pair.arms for pair in voided)
-    return arms.pop() if told and len(arms) == 1 else None
+    """The arm whose runs alone were disturbed, in the first so many pairs that tell; else None.
+
+    Whatever comes after: one void pair more must not bring back a verdict that was withheld.
+    """
+    alone = [pair.arms[0] for pair in voided if len(pair.arms) == 1][:ALL_OF_ONE_ARM]
+    return alone[0] if len(alone) == ALL_OF_ONE_ARM and len(set(alone)) == 1 else None
 
 
 class _Void(NamedTuple):

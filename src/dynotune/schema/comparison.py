@@ -44,7 +44,7 @@ class Voided(msgspec.Struct, frozen=True):
 
     Args:
         pair: its number in order of time, from 1.
-        arms: whose runs were disturbed, of those that ran; none where that was not kept.
+        arms: whose runs were disturbed; none where one was spared, or that was not kept.
     """
 
     pair: int

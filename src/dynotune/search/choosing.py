@@ -148,10 +148,16 @@ def runs_left(search: Search, whole: Arm, *, is_checked: bool = False) -> int:
 
 
 def strongest(search: Search, settings: Sequence[Setting], model: Model | None = None) -> list[Setting]:
-    """The one that gains most by itself; not one that means nothing without another."""
+    """The one that surely gains most by itself; not one that means nothing without another, or was only hoped for."""
     model, candidates = model or fitted(search), search.study.candidates
     able = [setting for setting in settings if complete([setting], candidates)]
-    return sorted(able, key=lambda setting: -model.gain(frozenset([str(setting)])).log)[:1]
+    sure = [setting for setting, _ in contributions(search, model) if setting in able]
+
+    def at_least(setting: Setting) -> float:
+        gain = model.gain(frozenset([str(setting)]))
+        return gain.log - gain.se
+
+    return sorted(sure or able, key=at_least, reverse=True)[:1]
 
 
 def wholes(search: Search, model: Model, among: Sequence[Chosen]) -> list[layout.Whole]:

@@ -26,6 +26,9 @@ from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.fit import Fit, counts, value_of
 from dynotune.search.running import OutOfTime, Search
 
+# Pairs, from which on there is time to learn whether one arm alone is disturbed.
+TELLS_ARM_FROM = 8
+
 
 def confirm(search: Search, settings: list[Setting]) -> Comparison | None:
     """Judge fresh pairs; None where the time left holds too few for any verdict.
@@ -168,12 +171,14 @@ def _pair(search: Search, comparison: Comparison, candidate: Arm) -> Comparison:
         ran[name] = search.run(one, "confirm", block)
         if reason := _ends_all(search, ran[name], len(comparison.pairs)):
             return replace(comparison, verdict="undecided", reason=reason, num_pairs=len(comparison.pairs))
-        if ran[name].void:
+        if ran[name].void and comparison.max_pairs < TELLS_ARM_FROM:
             # The pair counts for nothing whatever the other run says: its time is better spent on the next pair.
             break
     void = "; ".join(dict.fromkeys(trial.void for trial in ran.values() if trial.void))
     if void:
-        arms = [name for name, trial in ran.items() if trial.void]
+        # Of a run that was spared it is not known, and one that the deadline cut was not disturbed.
+        is_known = len(ran) == len(in_turn) and all(trial.ended == "measured" for trial in ran.values())
+        arms = [name for name, trial in ran.items() if trial.void] if is_known else []
         return replace(comparison, voided=[*comparison.voided, Voided(block, void, arms=arms)])
     return replace(comparison, pairs=[*comparison.pairs, _pair_of(first, ran["baseline"], ran["candidate"])])
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dynotune.schema.study import Candidate
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.budget import LEAST_PAIRS, worth_trying
-from dynotune.search.choosing import SLACK, whole
+from dynotune.search.choosing import SLACK, strongest, whole
 from dynotune.search.racing import failures
 from dynotune.search.running import Search, alone
 from dynotune.search.switching import told
@@ -45,7 +45,7 @@ def take_in(search: Search) -> None:
     if search.study.objective != "throughput":
         return
     for one in left_out(search):
-        best = arm(whole(search)[:1])
+        best = arm(strongest(search, whole(search)))
         if best == BASELINE or one.warms:
             continue
         run_s = search.bench.run_s(BASELINE)

@@ -162,7 +162,7 @@ def arm_of_void(voided: Sequence[Voided]) -> ArmName | None:
 
 
 class _Void(NamedTuple):
-    """Pairs that count for nothing, and the arm that all of them are by."""
+    """Pairs that count for nothing, and the arm that `arm_of_void` tells."""
 
     num: int
     arm: ArmName | None
@@ -176,7 +176,7 @@ class _Void(NamedTuple):
     def told(self, num_valid: int) -> str:
         what = f"{self.num} of {num_valid + self.num} pairs were void"
         share = f"more than {float(ALLOWED_VOID):.0%}"
-        by = f"{share}, all by runs of the {self.arm}" if self.arm is not None else f"clearly {share}"
+        by = f"{share}, mostly by runs of the {self.arm}" if self.arm is not None else f"clearly {share}"
         return f"{what}, {by}: too much else went on here. Measure again when it is quiet."
 
 

@@ -157,6 +157,9 @@ def test_an_interval_that_is_none_is_unknown(said, ci):
 
 def test_what_is_not_time_is_used_less_or_more(comparison):
     assert words.verdict(comparison(objective="memory", verdict="faster", speedup=1.25)) == "uses 20% less memory"
+    less = comparison(objective="energy", verdict="faster", speedup=1.25, ci=(1.111, 1.4))
+    assert words.gained(less) == ("20.0%", "10.0% to 28.6%")
+    assert words.gained(comparison(verdict="faster", speedup=1.25, ci=(1.2, 1.3))) == ("1.25×", "1.20× to 1.30×")
     assert words.verdict(comparison(objective="memory", verdict="slower", speedup=0.8)) == "uses 25% more memory"
     assert words.verdict(comparison(objective="energy", verdict="slower", speedup=0.4)) == "uses 2.50 times the energy"
     assert words.verdict(comparison(objective="energy", verdict="same")) == "no effect: within ±1%"

@@ -41,13 +41,14 @@ def headline(study: Study) -> Headline:
     """What was proved, or that nothing was, or that it is not known yet."""
     confirmed = study.confirmed
     if study.recipe and confirmed is not None and confirmed.verdict == "faster" and confirmed.speedup is not None:
+        gained, between = words.gained(confirmed)
         rest = (
-            f"{BETTER[study.objective]}: {words.interval(confirmed.ci)} at {confirmed.confidence:.0%}, "
+            f"{BETTER[study.objective]}: {between} at {confirmed.confidence:.0%}, "
             f"on {confirmed.num_pairs} {PAIRS[study.confirming]}"
         )
         if study.began_from is not None:
             rest += f", on top of {_name(study.began_from)}"
-        return Headline(words.speedup(confirmed), rest, study.verdict, True)
+        return Headline(gained, rest, study.verdict, True)
     if not study.finished:
         return Headline("Not finished", "what is known so far", study.verdict or "Nothing is proved yet.", False)
     if study.recipe:

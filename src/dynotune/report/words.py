@@ -14,6 +14,7 @@ __all__ = [
     "digits",
     "duration",
     "fine_share",
+    "gained",
     "interval",
     "num_bytes",
     "percent_interval",
@@ -104,6 +105,13 @@ def speedup(comparison: Comparison) -> str:
 def interval(ci: tuple[float, float] | None) -> str:
     """`1.38× to 1.47×`, with as many digits as its width deserves; an end beyond reason as `times` says it."""
     return _interval(ci, lambda end: times(end, digits=digits(ci)))
+
+
+def gained(comparison: Comparison) -> tuple[str, str]:
+    """What the better arm gains and its interval: a speed-up, or of what is used the share that is saved."""
+    if comparison.objective in _USED:
+        return saved(comparison.speedup), saved_interval(comparison.ci)
+    return speedup(comparison), interval(comparison.ci)
 
 
 def percent_interval(ci: tuple[float, float] | None) -> str:

@@ -7,6 +7,7 @@ import re
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dynotune.search import words
 from dynotune.search.fit import Gain
@@ -25,7 +26,7 @@ def test_a_gain_can_be_read_however_little_is_known(log: float, se: float, df: i
 
 def test_an_interval_that_leaves_all_open_is_not_given_in_figures() -> None:
     assert words.gain(STUDY, Gain(-0.003, 3.0, 1, 1)) == "0.3% slower (95% interval too wide to tell anything, 1 block)"
-    assert words.interval((0.5, 3e12)) == "95% interval −50.0% to > +900%"
+    assert words.interval(STUDY, (0.5, 3e12)) == "95% interval −50.0% to > +900%"
 
 
 def test_a_ratio_beyond_reason_is_cut() -> None:
@@ -37,5 +38,13 @@ def test_what_is_twice_as_fast_or_more_is_said_as_a_ratio() -> None:
     assert words.size(STUDY, 1.985) == "98.5% faster"
     assert words.size(STUDY, 11.048) == "11 times as fast"
     assert words.size(STUDY, 2.015) == "2.02 times as fast"
-    assert words.interval((1.25, 3.26)) == "95% interval 1.25× to 3.26×"
-    assert words.interval((1.05, 1.5)) == "95% interval +5.0% to +50.0%"
+    assert words.interval(STUDY, (1.25, 3.26)) == "95% interval 1.25× to 3.26×"
+    assert words.interval(STUDY, (1.05, 1.5)) == "95% interval +5.0% to +50.0%"
+
+
+def test_of_what_is_used_it_is_said_which_share_is_saved() -> None:
+    study = replace(STUDY, objective="energy")
+    assert words.size(study, 1.25) == "20.0% better" and words.size(study, 4.0) == "75.0% better"
+    assert words.size(study, 0.8) == "25.0% worse" and words.size(study, 1.0) == "as good as equal"
+    assert words.interval(study, (1.25, 2.0)) == "95% interval 20.0% to 50.0%"
+    assert words.interval(study, (0.8, 1.25)) == "95% interval −25.0% to 20.0%"

@@ -78,7 +78,7 @@ def verdict(study: Study, spread: float | None) -> str:
     if confirmed is not None and confirmed.speedup is not None:
         names = words.names([str(setting) for setting in confirmed.settings])
         pairs = f"{confirmed.num_pairs} pair{'s' * (confirmed.num_pairs != 1)}"
-        seen = f"{words.size(study, confirmed.speedup)} ({words.interval(confirmed.ci)}, {pairs})"
+        seen = f"{words.size(study, confirmed.speedup)} ({words.interval(study, confirmed.ci)}, {pairs})"
         if confirmed.verdict == "faster":
             return f"Proved: with {names} it is {seen}."
         if confirmed.verdict == "undecided":
@@ -218,7 +218,8 @@ def _proof(study: Study, one: Candidate, rounds: list[Kept]) -> str:
             return f"{with_it[0].upper()}{with_it[1:]} is {proof}"
     confirmed = study.confirmed
     assert confirmed is not None and confirmed.speedup is not None
-    seen = f"{words.size(study, confirmed.speedup)} ({words.interval(confirmed.ci)}, {confirmed.num_pairs} pairs)"
+    size, between = words.size(study, confirmed.speedup), words.interval(study, confirmed.ci)
+    seen = f"{size} ({between}, {confirmed.num_pairs} pairs)"
     if study.confirming == "ablate":
         return f"It is {seen}, in blocks that left out what was beside it."
     return f"It is {seen}, on pairs that played no part in choosing it."
@@ -276,7 +277,8 @@ def _unconfirmed(study: Study, confirmed: Comparison) -> Fate:
     kind = kinds.get(str(confirmed.verdict), "unproved")
     if confirmed.speedup is None:
         return Fate(kind, f"It was not confirmed: {confirmed.reason}")
-    seen = f"{words.size(study, confirmed.speedup)} ({words.interval(confirmed.ci)}, {confirmed.num_pairs} pairs)"
+    size, between = words.size(study, confirmed.speedup), words.interval(study, confirmed.ci)
+    seen = f"{size} ({between}, {confirmed.num_pairs} pairs)"
     with_ = "It is" if len(confirmed.settings) == 1 else f"With {arm(confirmed.settings).key} it is"
     return Fate(kind, f"{with_} {seen} on fresh pairs: {confirmed.reason or kind}".rstrip(".") + ".")
 

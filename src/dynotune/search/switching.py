@@ -96,6 +96,6 @@ def _hopeless(search: Search, estimate: Estimate) -> Fate | None:
     margin = search.study.margin
     if estimate.ci is None or may_help(search.study, estimate):
         return None
-    seen = f"{words.size(search.study, estimate.speedup)} ({words.interval(estimate.ci)})"
+    seen = f"{words.size(search.study, estimate.speedup)} ({words.interval(search.study, estimate.ci)})"
     kind: FateKind = "slower" if estimate.ci[1] < 1 / (1 + margin) else "no-effect"
     return Fate(kind, f"Switched on and off within one process, it is {seen}.")

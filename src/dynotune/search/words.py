@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dynotune.report.words import LARGEST_RATIO, percent_interval
+from dynotune.report.words import LARGEST_RATIO, percent_interval, saved_interval
 from dynotune.report.words import interval as ratios
 from dynotune.schema.study import Study
 from dynotune.search.fit import Gain
@@ -15,22 +15,27 @@ _SAVES_TIME = ("throughput", "latency-p99", "time-to-first-step")
 def gain(study: Study, gain: Gain) -> str:
     """`3.1% faster (95% interval +0.4% to +5.9%, 4 blocks)`."""
     blocks = f"{gain.num_blocks} {'block' if gain.num_blocks == 1 else 'blocks'}"
-    return f"{size(study, gain.speedup)} ({interval(gain.ci)}, {blocks})"
+    return f"{size(study, gain.speedup)} ({interval(study, gain.ci)}, {blocks})"
 
 
 def size(study: Study, speedup: float) -> str:
+    """How much faster; of what is used, by which share of it better."""
     better, worse = ("faster", "slower") if study.objective in _SAVES_TIME else ("better", "worse")
     if not 1 / LARGEST_RATIO <= speedup <= LARGEST_RATIO:
         return f"more than {LARGEST_RATIO:g} times {better if speedup > 1 else worse}"
-    if speedup >= TWICE:
-        return f"{speedup:.3g} times {'as fast' if better == 'faster' else 'better'}"
+    if study.objective not in _SAVES_TIME:
+        speedup = 2 - 1 / speedup
+    elif speedup >= TWICE:
+        return f"{speedup:.3g} times as fast"
     percent = f"{abs(speedup - 1):,.1%}"
     return f"{percent} {better if speedup >= 1 else worse}" if percent != "0.0%" else "as good as equal"
 
 
-def interval(ci: tuple[float, float] | None) -> str:
+def interval(study: Study, ci: tuple[float, float] | None) -> str:
     if ci is None:
         return "too few runs for an interval"
+    if study.objective not in _SAVES_TIME:
+        return f"95% interval {saved_interval(ci)}"
     is_large = ci[0] > 1 and ci[0] * ci[1] >= TWICE**2
     return f"95% interval {ratios(ci) if is_large else percent_interval(ci)}"
 

@@ -23,11 +23,11 @@ def size(study: Study, speedup: float) -> str:
     better, worse = ("faster", "slower") if study.objective in _SAVES_TIME else ("better", "worse")
     if not 1 / LARGEST_RATIO <= speedup <= LARGEST_RATIO:
         return f"more than {LARGEST_RATIO:g} times {better if speedup > 1 else worse}"
-    if study.objective not in _SAVES_TIME:
-        speedup = 2 - 1 / speedup
-    elif speedup >= TWICE:
+    saves_time = study.objective in _SAVES_TIME
+    if saves_time and speedup >= TWICE:
         return f"{speedup:.3g} times as fast"
-    percent = f"{abs(speedup - 1):,.1%}"
+    change = speedup - 1 if saves_time else 1 - 1 / speedup
+    percent = f"{abs(change):,.1%}"
     return f"{percent} {better if speedup >= 1 else worse}" if percent != "0.0%" else "as good as equal"
 
 

@@ -44,6 +44,16 @@ def test_the_window_of_both_arms_suits_the_slower_one():
     assert window.start_s == pytest.approx(START_S + 0.04 * window.warmup_steps)
 
 
+def test_steps_with_which_the_host_runs_ahead_after_a_timed_window_say_nothing_of_how_long_one_takes():
+    # The queue is empty when the window begins and when it has ended: 30 steps then take the host a millisecond each.
+    plain = pilot([0.03] * 97 + [0.001] * 30 + [0.03] * 69 + [0.9] + [0.001] * 30)
+    plain.records[0].events["window"] = [{"first_step": 97, "num_steps": 100, "begin_s": 10.0, "end_s": 13.0}]
+    window = plan_window(request(objective="energy", warmup_steps=200), [plain, pilot([0.005] * 300)], num_telling=1)
+    assert window.step_s == pytest.approx(0.03)
+    assert window.num_steps == 100
+    assert window.run_s == pytest.approx(window.start_s + 3.0)
+
+
 def test_the_window_begins_after_the_step_is_found_in_either_arm():
     window = plan_window(request(), [pilot([0.01] * 100, found_after=4), pilot([0.01] * 100, found_after=20)])
     assert window.warmup_steps > 20

@@ -235,8 +235,8 @@ def plan_window(
     if most is not None:
         _refuse_too_few(request, most, warmup)
     start_s = max(_start_s(pilot, warmup, cold_kept) for pilot in pilots[:num_telling])
-    steady = [r.step_s[max(0, min(warmup, len(r.steps) - MIN_WINDOW_STEPS)) :] for r in records]
-    step_s = max(statistics.fmean(times) for times in steady)
+    steady = [_steps_from(warmup, r) for r in records]
+    step_s = max(_timed_step_s(r) or statistics.fmean(times) for r, times in zip(records, steady, strict=True))
     num_steps, whole_epochs = request.window_steps, 0
     if num_steps is None:
         usable = [[times] for times in steady[:num_telling] if len(times) >= MIN_WINDOW_STEPS]
@@ -260,6 +260,23 @@ def plan_window(
         steady=None not in found or request.warmup_steps is not None,
         whole_epochs=whole_epochs,
     )
+
+
+def _steps_from(warmup: int, record: Record) -> list[float]:
+    """Times of the steps from there on, or of the last ones where there are few; none from the end of a window on.
+
+    There the device was waited for, and then the host runs ahead of it: its steps say nothing for a while.
+    """
+    window, times = record.last("window"), record.step_s
+    if window and (before := window["first_step"] + window["num_steps"] - 1) >= MIN_WINDOW_STEPS:
+        times = times[:before]
+    return times[max(0, min(warmup, len(times) - MIN_WINDOW_STEPS)) :]
+
+
+def _timed_step_s(record: Record) -> float | None:
+    """Of a run that had a window, as a diagnosis's has: the device was waited for at either end. Else None."""
+    window = record.last("window")
+    return (window["end_s"] - window["begin_s"]) / window["num_steps"] if window and window["num_steps"] else None
 
 
 def _warmup(request: Request, records: Sequence[Record], found: Sequence[int | None], most: int | None) -> int:

@@ -54,6 +54,12 @@ def test_steps_with_which_the_host_runs_ahead_after_a_timed_window_say_nothing_o
     assert window.run_s == pytest.approx(window.start_s + 3.0)
 
 
+def test_a_timed_window_between_two_slow_begins_of_an_epoch_does_not_hide_them():
+    plain = pilot([*[5.6, *[0.6] * 19], *[5.6, *[0.6] * 18]], epoch=20)
+    plain.records[0].events["window"] = [{"first_step": 27, "num_steps": 10, "begin_s": 30.0, "end_s": 36.0}]
+    assert plan_window(request(warmup_steps=15), [plain]).step_s > 0.75
+
+
 def test_the_window_begins_after_the_step_is_found_in_either_arm():
     window = plan_window(request(), [pilot([0.01] * 100, found_after=4), pilot([0.01] * 100, found_after=20)])
     assert window.warmup_steps > 20

@@ -236,7 +236,8 @@ def plan_window(
         _refuse_too_few(request, most, warmup)
     start_s = max(_start_s(pilot, warmup, cold_kept) for pilot in pilots[:num_telling])
     steady = [_steps_from(warmup, r) for r in records]
-    step_s = max(_timed_step_s(r) or statistics.fmean(times) for r, times in zip(records, steady, strict=True))
+    # A window may be shorter than an epoch, and hold no begin of one: then all steps together tell more.
+    step_s = max(*map(_timed_step_s, records), *(statistics.fmean(times) for times in steady if times))
     num_steps, whole_epochs = request.window_steps, 0
     if num_steps is None:
         usable = [[times] for times in steady[:num_telling] if len(times) >= MIN_WINDOW_STEPS]
@@ -273,10 +274,10 @@ def _steps_from(warmup: int, record: Record) -> list[float]:
     return times[max(0, min(warmup, len(times) - MIN_WINDOW_STEPS)) :]
 
 
-def _timed_step_s(record: Record) -> float | None:
-    """Of a run that had a window, as a diagnosis's has: the device was waited for at either end. Else None."""
+def _timed_step_s(record: Record) -> float:
+    """Of a run that had a window, as a diagnosis's has: the device was waited for at either end. Else 0."""
     window = record.last("window")
-    return (window["end_s"] - window["begin_s"]) / window["num_steps"] if window and window["num_steps"] else None
+    return (window["end_s"] - window["begin_s"]) / window["num_steps"] if window and window["num_steps"] else 0.0
 
 
 def _warmup(request: Request, records: Sequence[Record], found: Sequence[int | None], most: int | None) -> int:

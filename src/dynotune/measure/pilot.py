@@ -269,8 +269,8 @@ def _steps_from(warmup: int, record: Record) -> list[float]:
     There the device was waited for, and then the host runs ahead of it: its steps say nothing for a while.
     """
     window, times = record.last("window"), record.step_s
-    if window and (before := window["first_step"] + window["num_steps"] - 1) >= MIN_WINDOW_STEPS:
-        times = times[:before]
+    if window and (end := window["first_step"] + window["num_steps"]) >= MIN_WINDOW_STEPS:
+        times = times[:end]
     return times[max(0, min(warmup, len(times) - MIN_WINDOW_STEPS)) :]
 
 

@@ -5,7 +5,7 @@ import sys
 
 import lightning
 from lightning.pytorch.demos.boring_classes import BoringModel
-from told import tell
+from told import end, tell
 
 if __name__ == "__main__":
     trainer = lightning.Trainer(
@@ -15,3 +15,4 @@ if __name__ == "__main__":
     trainer.fit(BoringModel())
     # Its loaders give one sample a batch.
     tell(trainer.global_step, trainer.fit_loop.total_batch_idx + 1, trainer.train_dataloader, trainer.optimizers[0])
+    end()

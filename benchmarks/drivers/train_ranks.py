@@ -1,12 +1,11 @@
 """Two ranks with gloo and DistributedDataParallel: under torchrun, or started by torch.multiprocessing (`spawn`)."""
 
-import os
 import sys
 import tempfile
 
 import torch
 import torch.distributed as dist
-from told import tell
+from told import end, tell
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -25,8 +24,7 @@ def train(rank=-1, store="env://"):
             optimizer.step()
             steps, samples = steps + 1, samples + len(x)
     tell(steps, samples, loader, optimizer)
-    dist.destroy_process_group()
-    os._exit(0)  # torch 2.13 sometimes aborts here otherwise, at the end of gloo's threads
+    end()
 
 
 if __name__ == "__main__":

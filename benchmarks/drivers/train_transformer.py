@@ -4,7 +4,7 @@ import json
 import sys
 
 import torch
-from told import tell
+from told import end, tell
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 TOKENS = 8
@@ -21,3 +21,4 @@ if __name__ == "__main__":
     # It counts the tokens of all ranks.
     samples = trainer.state.num_input_tokens_seen // TOKENS // arguments.world_size
     tell(trainer.state.global_step, samples, None, trainer.optimizer)
+    end()

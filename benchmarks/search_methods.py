@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
-from search_problems import Problem, by_knob
+from search_problems import WORKERS, Parts, Problem, by_knob
 from tests.search.simulated import Silent, SimulatedBench, Table, study_of
 
 from dynotune.measure.schedule import LOOKS, orders
@@ -55,12 +55,17 @@ def _gone_on(problem: Problem, study: Study, answer: Answer, budget_s: float) ->
     if isinstance(table, Table) or not study.recipe:
         return answer
     left_s = budget_s - answer.cost_s - DIAGNOSIS_RUNS * (table.start_s + table.window_s)
+    # Its runs are others, and so is their noise.
+    held = table._replace(held=table.held | answer.arm)
     settled = {*decided(study), *(setting.knob for setting in study.recipe)}
+    if isinstance(held, Parts) and held.waits():
+        # A finding names more workers.
+        settled.discard(WORKERS)
+        now = max((held.num_workers.get(str(setting), 0) for setting in held.held.settings), default=0)
+        settled.update(id_ for id_, num in held.num_workers.items() if num <= now)
     rest = [one for one in problem.candidates if not {one.id, one.setting.knob} & settled]
     if not rest or not affords_more(replace(study, then=rest), left_s):
         return answer
-    # Its runs are others, and so is their noise.
-    held = table._replace(held=table.held | answer.arm)
     then = problem._replace(table=held, candidates=rest, seed=problem.seed + SEQUEL_SEED)
     # The diagnosis ran the command as it is then: that is its pilot.
     pilot = Trial(arm="", phase="pilot", block=0, ended="measured", wall_s=table.start_s + table.window_s)

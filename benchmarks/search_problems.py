@@ -25,6 +25,7 @@ from dynotune.search.bench import BASELINE, Arm, arm
 
 NOTHING = 1e-9
 RUN_S = 10.0
+WORKERS = "loader.num_workers"
 
 
 class Parts(NamedTuple):
@@ -58,6 +59,11 @@ class Parts(NamedTuple):
 
     def value(self, one: Arm, rng: np.random.Generator) -> float:
         return self._step_s(one)
+
+    def waits(self) -> bool:
+        """Whether what all runs have waits for batches."""
+        batches = {**self.parts, "batch": 0.0}
+        return self._step_s(BASELINE) > self._replace(parts=batches)._step_s(BASELINE)
 
     def _step_s(self, one: Arm) -> float:
         ids = [str(setting) for setting in (self.held | one).settings]
@@ -180,8 +186,12 @@ def of_parts(seed: int, sd: float, num_runs: int) -> Problem:
     }  # fmt: skip
     tf32, half = between(0.2, 0.7), between(0.1, 0.5)
     spares: dict[str, dict[str, float]] = {
-        "matmul=high": {"products": tf32},
-        "autocast=bf16": {"products": half, "other kernels": between(0.5, 0.9), "launches": between(1.0, 1.15)},
+        "matmul.fp32_precision=high": {"products": tf32},
+        "precision.autocast=bf16": {
+            "products": half,
+            "other kernels": between(0.5, 0.9),
+            "launches": between(1.0, 1.15),
+        },
         "fused=1": {"optimizer": between(0.15, 0.5), "launches": between(0.85, 0.98)},
         "compile=default": {"other kernels": between(0.4, 0.8), "launches": between(0.4, 0.8)},
         "channels_last=1": {"products": between(0.7, 1.1)},
@@ -189,8 +199,8 @@ def of_parts(seed: int, sd: float, num_runs: int) -> Problem:
         "idle0=1": {},
         "idle1=1": {},
     }
-    group_of = {"pin": "input", "workers": "input", "idle0": "", "idle1": ""}
-    num_workers = {"workers=4": 4, "workers=12": 12} if parts["batch"] > 1 else {}
+    group_of = {"pin": "input", WORKERS: "input", "idle0": "", "idle1": ""}
+    num_workers = {f"{WORKERS}=4": 4, f"{WORKERS}=12": 12} if parts["batch"] > 1 else {}
     ids = [id_ for id_ in spares if id_.startswith("idle") or rng.random() < 0.7] + list(num_workers)
     candidates = [
         candidate(id_, group=group_of.get(id_.split("=")[0], "kernels"), warms=id_.startswith("compile")) for id_ in ids

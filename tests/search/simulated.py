@@ -280,4 +280,4 @@ def candidate(id_: str, *, group: str = "", why: Sequence[str] = ("a-finding",),
     """From `knob=value`."""
     knob, _, value = id_.partition("=")
     fields: dict[str, Any] = {"effect": "exact", "why": list(why), "group": group} | more
-    return Candidate(setting=Setting(knob, value), **fields)
+    return Candidate(setting=Setting(knob, int(value) if value.isdigit() else value), **fields)

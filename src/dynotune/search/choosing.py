@@ -14,7 +14,7 @@ from dynotune.search.budget import bound_log
 from dynotune.search.fit import Fit, Gain, counts
 from dynotune.search.joining import ARMS_A_BLOCK, warms
 from dynotune.search.model import USUAL_RUNS, Model
-from dynotune.search.needs import complete, dependants, each_left_out, needed_first
+from dynotune.search.needs import complete, dependants, each_left_out, needed_first, together
 from dynotune.search.racing import added, bounded, fitted, taking_part
 from dynotune.search.running import Search
 from dynotune.search.switching import switched, told
@@ -25,6 +25,13 @@ MOST_SETTINGS = 8
 MOST_RUNS = 1000
 # Runs take a little longer than the last one did.
 SLACK = 1.03
+# More workers than keep up gain nothing, until other settings shorten the step: then fewer may no longer keep up.
+ROOM = "loader.num_workers"
+# What one of them spares, the other cannot spare again: in tables of a GPT and a ViT, both are as fast as the better one
+# within 3%, and to ask took half of a tune. A diagnosis with the one says whether it left anything for the other. The
+# first of the two spares more where something else hides what they do.
+SAME_WORK = (("precision.autocast", "matmul.fp32_precision"),)
+SURELY_P = 0.025
 # Of the logarithm of what a setting adds beside others that leave nothing of the step. Seen alone, or beside what saves
 # little, it may show nothing: a fused optimizer gains nothing while the step waits for batches.
 HOPE_SD = 0.15
@@ -59,15 +66,15 @@ def chosen(search: Search, model: Model | None = None) -> list[Chosen]:
 def _hoped(search: Search, model: Model, settings: list[Setting]) -> list[Chosen]:
     """Of each other knob, the value that may add most beside `settings` and has never been there."""
     ids = frozenset(map(str, settings))
-    arms = {arm(joint).key: frozenset(map(str, joint)) for joint in search.study.joint or []}
-    met = [arms[trial.arm] for trial in search.trials("join") if counts(trial) and trial.arm in arms]
-    met += [ids for key, ids in switched(search.study.candidates).items() if key in told(search.study)]
+    ran = _ran_together(search)
     left = math.exp(-max(0.0, model.gain(ids).log))
     found: dict[str, Chosen] = {}
     for one in taking_part(search):
         knob = one.setting.knob
-        was_there = any(str(settings[0]) in ran and one.id in ran for ran in met)
+        was_there = any({str(settings[0]), one.id} <= those for those in ran)
         if was_there or one.needs or knob in {setting.knob for setting in settings}:
+            continue
+        if any(are_rivals(one.setting, setting) for setting in settings):
             continue
         gain = bounded(one, model.gain(ids | {one.id}, ids))
         hope = min(HOPE_SD * (1 - left), _bound_beside(one, left))
@@ -96,7 +103,8 @@ def contributions(search: Search, model: Model | None = None) -> list[tuple[Sett
     model = model or fitted(search)
     if not model.num_runs:
         return []
-    best = {one.id: one.setting for one in model.best(taking_part(search), model.mean)}
+    those = _with_room(search, model, model.best(taking_part(search), model.mean))
+    best = {one.id: one.setting for one in _without_rivals(search, model, those)}
     while best:
         gains = {id_: _adds(search, model, id_, best) for id_ in best}
         weakest = min(gains, key=lambda id_: gains[id_].log / max(gains[id_].se, 1e-9))
@@ -108,6 +116,57 @@ def contributions(search: Search, model: Model | None = None) -> list[tuple[Sett
         del best[weakest]
         best = {str(one): one for one in complete(list(best.values()), search.study.candidates)}
     return []
+
+
+def _with_room(search: Search, model: Model, best: Sequence[Candidate]) -> list[Candidate]:
+    """The same with the most workers that may gain as much as those, where something else may be beside them."""
+    candidates = taking_part(search)
+    more = [one for one in candidates if one.setting.knob == ROOM]
+    if len(more) == len(candidates) or search.study.objective != "throughput":
+        return list(best)
+
+    def may_gain_as_much(other: Candidate, one: Candidate) -> bool:
+        lost = _gain_between(model, one, other)
+        return lost.log <= search.margin / 2 or lost.p >= ENTER_P
+
+    found = []
+    for one in best:
+        equal = [other for other in more if one.setting.knob == ROOM and may_gain_as_much(other, one)]
+        found.append(max([one, *equal], key=lambda each: float(each.setting.value)) if equal else one)
+    return found
+
+
+def _without_rivals(search: Search, model: Model, best: Sequence[Candidate]) -> list[Candidate]:
+    """The same with one of two that spare the same work, unless the other surely adds to it."""
+    by_knob = {one.setting.knob: one for one in best}
+    found = list(best)
+    for more, less in SAME_WORK:
+        if not {more, less} <= by_knob.keys():
+            continue
+        both = by_knob[more], by_knob[less]
+        kept, gone = both[::-1] if _gain_between(model, both[1], both[0]).p < ENTER_P else both
+        whole = {one.id: one.setting for one in found}
+        ran = any({kept.id, gone.id} <= ids for ids in _ran_together(search))
+        if not ran or _adds(search, model, gone.id, whole).p >= SURELY_P:
+            found.remove(gone)
+    return together(found)
+
+
+def _gain_between(model: Model, one: Candidate, other: Candidate) -> Gain:
+    """Of one alone over the other alone."""
+    return model.gain(frozenset([one.id]), frozenset([other.id]))
+
+
+def are_rivals(one: Setting, other: Setting) -> bool:
+    """Whether what one spares leaves next to nothing for the other, whichever gains more."""
+    return any({one.knob, other.knob} == {*knobs} for knobs in SAME_WORK)
+
+
+def _ran_together(search: Search) -> list[frozenset[str]]:
+    """Ids of the settings that were there together."""
+    arms = {arm(joint).key: frozenset(map(str, joint)) for joint in search.study.joint or []}
+    ran = [arms[trial.arm] for trial in search.trials("join") if counts(trial) and trial.arm in arms]
+    return ran + [ids for key, ids in switched(search.study.candidates).items() if key in told(search.study)]
 
 
 def more_pays(search: Search, model: Model, num_blocks: int) -> bool:

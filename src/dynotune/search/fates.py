@@ -15,6 +15,7 @@ from dynotune.search import words
 from dynotune.search.ablation import Kept, outcome
 from dynotune.search.bench import arm
 from dynotune.search.budget import worth_trying
+from dynotune.search.choosing import are_rivals
 from dynotune.search.fit import CONFIDENCE, Gain, counts, value_of
 from dynotune.search.model import Model
 from dynotune.search.racing import DROP_ERROR, by_itself, fitted, idle, shown, was_in_a_run
@@ -190,6 +191,11 @@ def _fate(search: Search, one: Candidate, proved: list[Setting], rounds: list[Ke
     if not gain.num_blocks:
         return Fate("unproved", f"{LATE}: it was run once, unmeasured.")
     fate = _by_gain(search, shown(model, (one.id,), gain))
+    rival = next((setting for setting in proved if are_rivals(setting, one.setting)), None)
+    if rival is not None and fate.kind == "unproved":
+        alone = words.gain(study, shown(model, (one.id,), gain))
+        adds = f"{rival} spares the same work, and nothing shows that it adds to that"
+        return Fate("unproved", f"Alone it is {alone}. {adds}.")
     return fate if beside is None else msgspec.structs.replace(fate, reason=f"Beside {beside}: {_lower(fate.reason)}")
 
 

@@ -55,7 +55,6 @@ def _gone_on(problem: Problem, study: Study, answer: Answer, budget_s: float) ->
     if isinstance(table, Table) or not study.recipe:
         return answer
     left_s = budget_s - answer.cost_s - DIAGNOSIS_RUNS * (table.start_s + table.window_s)
-    # Its runs are others, and so is their noise.
     held = table._replace(held=table.held | answer.arm)
     settled = {*decided(study), *(setting.knob for setting in study.recipe)}
     if isinstance(held, Parts) and held.waits():
@@ -66,6 +65,7 @@ def _gone_on(problem: Problem, study: Study, answer: Answer, budget_s: float) ->
     rest = [one for one in problem.candidates if not {one.id, one.setting.knob} & settled]
     if not rest or not affords_more(replace(study, then=rest), left_s):
         return answer
+    # Its runs are others, and so is their noise.
     then = problem._replace(table=held, candidates=rest, seed=problem.seed + SEQUEL_SEED)
     # The diagnosis ran the command as it is then: that is its pilot.
     pilot = Trial(arm="", phase="pilot", block=0, ended="measured", wall_s=table.start_s + table.window_s)

@@ -27,9 +27,9 @@ MOST_RUNS = 1000
 SLACK = 1.03
 # More workers than keep up gain nothing, until other settings shorten the step: then fewer may no longer keep up.
 ROOM = "loader.num_workers"
-# What one of them spares, the other cannot spare again: in tables of a GPT and a ViT, both are as fast as the better one
-# within 3%, and to ask took half of a tune. A diagnosis with the one says whether it left anything for the other. The
-# first of the two spares more where something else hides what they do.
+# What one of them spares, the other cannot spare again: in tables of a GPT and a ViT, both are as fast as the better
+# one within 3%, and to ask took half of a tune. A diagnosis with the one tells whether the other has anything left.
+# The first of the two spares more where something else hides what they do.
 SAME_WORK = (("precision.autocast", "matmul.fp32_precision"),)
 SURELY_P = 0.025
 # Of the logarithm of what a setting adds beside others that leave nothing of the step. Seen alone, or beside what saves
@@ -103,8 +103,9 @@ def contributions(search: Search, model: Model | None = None) -> list[tuple[Sett
     model = model or fitted(search)
     if not model.num_runs:
         return []
-    those = _with_room(search, model, model.best(taking_part(search), model.mean))
-    best = {one.id: one.setting for one in _without_rivals(search, model, those)}
+    most = model.best(taking_part(search), model.mean)
+    best = {one.id: one.setting for one in _without_rivals(search, model, _with_room(search, model, most))}
+    spare = {one.id: one.setting for one in most if one.id not in best}
     while best:
         gains = {id_: _adds(search, model, id_, best) for id_ in best}
         weakest = min(gains, key=lambda id_: gains[id_].log / max(gains[id_].se, 1e-9))
@@ -113,20 +114,24 @@ def contributions(search: Search, model: Model | None = None) -> list[tuple[Sett
             by_gain = sorted(best, key=lambda id_: -gains[id_].log)
             adds = {best[id_]: gains[id_] for id_ in by_gain}
             return [(one, adds[one]) for one in needed_first(list(adds), search.study.candidates)]
-        del best[weakest]
+        gone = best.pop(weakest)
+        # What it took the place of has its turn.
+        back = [id_ for id_, one in spare.items() if one.knob == gone.knob or are_rivals(one, gone)]
+        best |= {id_: spare.pop(id_) for id_ in back}
         best = {str(one): one for one in complete(list(best.values()), search.study.candidates)}
     return []
 
 
 def _with_room(search: Search, model: Model, best: Sequence[Candidate]) -> list[Candidate]:
     """The same with the most workers that may gain as much as those, where something else may be beside them."""
+    rest = [one for one in best if one.setting.knob != ROOM]
     candidates = taking_part(search)
     more = [one for one in candidates if one.setting.knob == ROOM]
     if len(more) == len(candidates) or search.study.objective != "throughput":
         return list(best)
 
     def may_gain_as_much(other: Candidate, one: Candidate) -> bool:
-        lost = _gain_between(model, one, other)
+        lost = _gain_between(model, one, other, rest)
         return lost.log <= search.margin / 2 or lost.p >= ENTER_P
 
     found = []
@@ -144,7 +149,7 @@ def _without_rivals(search: Search, model: Model, best: Sequence[Candidate]) -> 
         if not {more, less} <= by_knob.keys():
             continue
         both = by_knob[more], by_knob[less]
-        kept, gone = both[::-1] if _gain_between(model, both[1], both[0]).p < ENTER_P else both
+        kept, gone = both[::-1] if _gain_between(model, both[1], both[0], []).p < ENTER_P else both
         whole = {one.id: one.setting for one in found}
         ran = any({kept.id, gone.id} <= ids for ids in _ran_together(search))
         if not ran or _adds(search, model, gone.id, whole).p >= SURELY_P:
@@ -152,9 +157,10 @@ def _without_rivals(search: Search, model: Model, best: Sequence[Candidate]) -> 
     return together(found)
 
 
-def _gain_between(model: Model, one: Candidate, other: Candidate) -> Gain:
-    """Of one alone over the other alone."""
-    return model.gain(frozenset([one.id]), frozenset([other.id]))
+def _gain_between(model: Model, one: Candidate, other: Candidate, beside: Sequence[Candidate]) -> Gain:
+    """Of one over the other, beside the rest."""
+    rest = frozenset(each.id for each in beside)
+    return model.gain(rest | {one.id}, rest | {other.id})
 
 
 def are_rivals(one: Setting, other: Setting) -> bool:

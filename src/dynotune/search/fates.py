@@ -192,7 +192,7 @@ def _fate(search: Search, one: Candidate, proved: list[Setting], rounds: list[Ke
         return Fate("unproved", f"{LATE}: it was run once, unmeasured.")
     fate = _by_gain(search, shown(model, (one.id,), gain))
     rival = next((setting for setting in proved if are_rivals(setting, one.setting)), None)
-    if rival is not None and fate.kind == "unproved":
+    if rival is not None and fate.kind == "unproved" and one.setting not in (study.winner or []):
         alone = words.gain(study, shown(model, (one.id,), gain))
         adds = f"{rival} spares the same work, and nothing shows that it adds to that"
         return Fate("unproved", f"Alone it is {alone}. {adds}.")

@@ -200,7 +200,8 @@ ENTRIES = (
             does="Each worker prepares batches in a process of its own, beside the others.",
             does_not="Beyond the point at which nothing waits for the loader they only cost memory and time to "
             "switch. The host's cores are shared by all ranks, and a container may have fewer.",
-            instead="Take the smallest number at which a step does not wait: dynotune compare loader.num_workers=4.",
+            instead="Take the smallest number at which a step does not wait, once all that makes it shorter is set: "
+            "dynotune compare loader.num_workers=4.",
             source=TUNING,
             bears_on=["num-workers-too-many", "num-workers-zero", "loader-bound", "cpu-oversubscribed"],
         )

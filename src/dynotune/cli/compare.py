@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from dynotune.schema.comparison import Comparison
     from dynotune.schema.setting import Setting
 
+HELP = """Prove on your command whether settings help.
+
+The command runs once for each arm without being measured, then in pairs, in fresh processes and in random
+order, until the answer is clear. For example:
+
+dynotune compare loader.num_workers=4 -- python train.py
+"""
+
 
 def compare(
     context: typer.Context,
@@ -75,13 +83,6 @@ def compare(
     ] = None,
     run_dir: Annotated[Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.")] = None,
 ) -> None:
-    """Prove on your command whether settings help.
-
-    The command runs once for each arm without being measured, then in pairs, in fresh processes and in random
-    order, until the answer is clear. For example:
-
-    dynotune compare loader.num_workers=4 -- python train.py
-    """
     from dynotune.measure.request import Request
 
     goal = objective_called(objective)

@@ -36,6 +36,15 @@ OF_WATCHING = {
     "run_dir": "--run-dir",
 }
 
+HELP = """Say why your command is slow.
+
+It runs twice until its steps are steady: once plain, to time them, and
+once under torch's profiler, to see where the time goes. Each finding
+says what it costs at most, where, and which settings are worth proving:
+
+dynotune diagnose -- python train.py
+"""
+
 
 def diagnose(
     context: typer.Context,
@@ -81,14 +90,6 @@ def diagnose(
     ] = None,
     run_dir: Annotated[Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.")] = None,
 ) -> None:
-    """Say why your command is slow.
-
-    It runs twice until its steps are steady: once plain, to time them, and
-    once under torch's profiler, to see where the time goes. Each finding
-    says what it costs at most, where, and which settings are worth proving:
-
-    dynotune diagnose -- python train.py
-    """
     if fail_on is not None and fail_on not in SEVERITIES:
         raise UsageError(f"--fail-on {fail_on} is no severity.", hint="It is high, medium or low.")
     if page_cache not in PAGE_CACHES:

@@ -24,6 +24,21 @@ DEADLINE_S = 1.9
 LARGEST_EXAMINATION_BYTES = 16 << 20
 """A thousand times what one takes."""
 
+HELP = """What this machine, this interpreter and this environment cost.
+
+Nothing is run and no GPU is needed; the command after -- only says which
+interpreter is meant. What only a running program shows is named as not
+judged. For example:
+
+dynotune doctor
+
+dynotune doctor --json here.json -- python train.py
+
+dynotune doctor --against there.json
+
+dynotune doctor --about vm.dirty_ratio
+"""
+
 
 def doctor(
     context: typer.Context,
@@ -42,20 +57,6 @@ def doctor(
         str | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON; - is stdout.")
     ] = None,
 ) -> None:
-    """What this machine, this interpreter and this environment cost.
-
-    Nothing is run and no GPU is needed; the command after -- only says which
-    interpreter is meant. What only a running program shows is named as not
-    judged. For example:
-
-    dynotune doctor
-
-    dynotune doctor --json here.json -- python train.py
-
-    dynotune doctor --against there.json
-
-    dynotune doctor --about vm.dirty_ratio
-    """
     check_json(json)
     if about is not None:
         show(about, json)

@@ -30,12 +30,13 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="recipe.toml, as `dyn
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write it as JSON; - is stdout.")]
 
 
-@recipe.command()
-def show(file: File, json: Json = None) -> None:
-    """What a recipe sets, and what proved each setting.
+@recipe.command(
+    help="""What a recipe sets, and what proved each setting.
 
     Nothing is run. For example: dynotune recipe show recipe.toml
     """
+)
+def show(file: File, json: Json = None) -> None:
     from dynotune.schema import recipe as recipes
     from dynotune.search.recipe import setting_of
 
@@ -58,7 +59,16 @@ def show(file: File, json: Json = None) -> None:
         write_json(found, json)
 
 
-@recipe.command()
+@recipe.command(
+    help="""Prove a recipe again: all of its settings against the command as it is.
+
+    Runs the command after --, or the recipe's own, in this folder. The recipe's own
+    is whatever its author wrote: of a recipe from others, give yours. Exit code 1
+    where the stated speed-up is not met. For example:
+
+    dynotune recipe verify recipe.toml -- python train.py
+    """
+)
 def verify(
     context: typer.Context,
     file: File,
@@ -87,14 +97,6 @@ def verify(
     json: Json = None,
     run_dir: Annotated[Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.")] = None,
 ) -> None:
-    """Prove a recipe again: all of its settings against the command as it is.
-
-    Runs the command after --, or the recipe's own, in this folder. The recipe's own
-    is whatever its author wrote: of a recipe from others, give yours. Exit code 1
-    where the stated speed-up is not met. For example:
-
-    dynotune recipe verify recipe.toml -- python train.py
-    """
     from dynotune.schema import recipe as recipes
 
     check_json(json)
@@ -204,7 +206,16 @@ def _is_met(found: Recipe, request: Request, file: Path, json: str | None) -> bo
     return outcome == "met"
 
 
-@recipe.command()
+@recipe.command(
+    help="""Write a recipe for those who start the program without dynotune.
+
+    What cannot be an environment variable is named with the line of Python that does
+    it. sysctl writes what `dynotune doctor` finds on this machine, for an administrator.
+    Nothing is applied. For example:
+
+    dynotune recipe export recipe.toml --format kubernetes
+    """
+)
 def export(
     file: File,
     format: Annotated[str, typer.Option(metavar="|".join(FORMATS), help="What to write it for.")],
@@ -213,14 +224,6 @@ def export(
         str | None, typer.Option(metavar="SIZE", help="Shared memory for loader workers: 512Mi, 8Gi.")
     ] = None,
 ) -> None:
-    """Write a recipe for those who start the program without dynotune.
-
-    What cannot be an environment variable is named with the line of Python that does
-    it. sysctl writes what `dynotune doctor` finds on this machine, for an administrator.
-    Nothing is applied. For example:
-
-    dynotune recipe export recipe.toml --format kubernetes
-    """
     from dynotune.schema import recipe as recipes
 
     if format not in FORMATS:

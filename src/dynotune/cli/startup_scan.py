@@ -19,6 +19,19 @@ if TYPE_CHECKING:
 GATES = ("partial", "jit", "cannot")
 """From the mildest on: each holds for what is worse, too."""
 
+HELP = """Which GPU code libraries hold, and whether a GPU runs it, compiles it first, or cannot run it.
+
+Without PATHS: of the interpreter that the command after -- would start, or of
+`python`; of another program, its own code and that of its libraries. Nothing of
+yours is run and no GPU is needed. For example:
+
+dynotune startup scan --compute-capability 12.0
+
+dynotune startup scan build/my_extension.so
+
+dynotune startup scan -- python train.py
+"""
+
 
 def scan(
     context: typer.Context,
@@ -38,18 +51,6 @@ def scan(
         str | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON; - is stdout.")
     ] = None,
 ) -> None:
-    """Which GPU code libraries hold, and whether a GPU runs it, compiles it first, or cannot run it.
-
-    Without PATHS: of the interpreter that the command after -- would start, or of
-    `python`; of another program, its own code and that of its libraries. Nothing of
-    yours is run and no GPU is needed. For example:
-
-    dynotune startup scan --compute-capability 12.0
-
-    dynotune startup scan build/my_extension.so
-
-    dynotune startup scan -- python train.py
-    """
     check_json(json)
     if fail_on is not None and fail_on not in GATES:
         raise UsageError(f"--fail-on {fail_on} does not exist.", hint=f"Give one of {', '.join(GATES)}.")

@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from dynotune.measure.request import Request
     from dynotune.schema.startup import Startup
 
+HELP = """Time the start of your command with caches cold, warm and off.
+
+The command is started anew for each, in blocks of random order, and ended after its
+first step. Its caches lie in folders of their own; yours are neither used nor
+changed. Says what a warm cache saves, what the start is made of, whether your own
+caches are large enough and last, and what to set. For example:
+
+dynotune startup time -- python train.py
+"""
+
 
 def time(
     context: typer.Context,
@@ -45,15 +55,6 @@ def time(
     json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write it as JSON; - is stdout.")] = None,
     run_dir: Annotated[Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.")] = None,
 ) -> None:
-    """Time the start of your command with caches cold, warm and off.
-
-    The command is started anew for each, in blocks of random order, and ended after its
-    first step. Its caches lie in folders of their own; yours are neither used nor
-    changed. Says what a warm cache saves, what the start is made of, whether your own
-    caches are large enough and last, and what to set. For example:
-
-    dynotune startup time -- python train.py
-    """
     from dynotune.measure.request import Request
 
     check_json(json)

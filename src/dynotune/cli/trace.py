@@ -48,6 +48,18 @@ OF_RECORDING = {
     "run_dir": "--run-dir",
 }
 
+HELP = """Say what the time of a recorded trace went to.
+
+A trace of torch.profiler or Nsight Systems, or one of each rank, is
+explained; two of the same rank are compared, before and after. So is a
+memory snapshot of torch. Of a command, a few steps are recorded once
+they are steady, and explained. For example:
+
+dynotune trace trace.json.gz
+
+dynotune trace --stacks -- python train.py
+"""
+
 
 def trace(
     context: typer.Context,
@@ -109,17 +121,6 @@ def trace(
         Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.", rich_help_panel=RECORDING)
     ] = None,
 ) -> None:
-    """Say what the time of a recorded trace went to.
-
-    A trace of torch.profiler or Nsight Systems, or one of each rank, is
-    explained; two of the same rank are compared, before and after. So is a
-    memory snapshot of torch. Of a command, a few steps are recorded once
-    they are steady, and explained. For example:
-
-    dynotune trace trace.json.gz
-
-    dynotune trace --stacks -- python train.py
-    """
     limit_bytes = num_bytes(max_size, "--max-size")
     check_json(json)
     command = context.find_root().obj

@@ -52,6 +52,15 @@ OF_A_NEW_STUDY = {
 }
 """Options that say how a study is made: one that goes on is as it was begun."""
 
+HELP = """Find the settings that help your command, and prove them.
+
+A diagnosis says what may help. That is tried in short runs in fresh
+processes; what is left is proved on runs that played no part in the
+choice, and written to recipe.toml, which dynotune run --recipe applies:
+
+dynotune tune --budget 15m -- python train.py
+"""
+
 
 def tune(
     context: typer.Context,
@@ -109,14 +118,6 @@ def tune(
     json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the study; - is stdout.")] = None,
     run_dir: Annotated[Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.")] = None,
 ) -> None:
-    """Find the settings that help your command, and prove them.
-
-    A diagnosis says what may help. That is tried in short runs in fresh
-    processes; what is left is proved on runs that played no part in the
-    choice, and written to recipe.toml, which dynotune run --recipe applies:
-
-    dynotune tune --budget 15m -- python train.py
-    """
     from dynotune.measure.request import Request
     from dynotune.search.tune import TuneRequest
 

@@ -142,11 +142,11 @@ def interpreter_asked(python: str | None, command: list[str] | None, env: Mappin
 
 
 def _examine(facts: Facts, other: Facts | None) -> Examination:
-    from dynotune.doctor import Seen, differences, examine
+    from dynotune.doctor import ObservationView, differences, examine
     from dynotune.doctor.folklore import seen_here
     from dynotune.schema.observation import Observation
 
-    seen = Seen(Observation(facts=facts))
+    seen = ObservationView(Observation(facts=facts))
     findings, unknown = examine(seen, "machine")
     differing: list[Difference] | None = None if other is None else differences(facts, other)
     folklore = list(seen_here(seen, [finding.id for finding in findings]))

@@ -257,11 +257,11 @@ def _exported(found: Recipe, settings: list[Setting], file: Path, format: str, s
 
     if format == "sysctl":
         from dynotune import probe
-        from dynotune.doctor import Seen, examine
+        from dynotune.doctor import ObservationView, examine
         from dynotune.schema.observation import Observation
 
         facts = probe.machine(environment(), python=sys.executable, cwd=Path.cwd(), deadline_s=DEADLINE_S)
-        return formats.sysctl(file.name, *examine(Seen(Observation(facts=facts)), "machine"))
+        return formats.sysctl(file.name, *examine(ObservationView(Observation(facts=facts)), "machine"))
     from dynotune.search.export import parts
 
     made = parts(found, settings, str(file), shm_size)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from dynotune.doctor.machine import known, known_number
-from dynotune.doctor.seen import Seen
+from dynotune.doctor.observation_view import ObservationView
 from dynotune.schema.explanation import Folklore
 
 SHORTEST_PART = 4
@@ -26,7 +26,7 @@ class Entry:
     """
 
     folklore: Folklore
-    trace: Callable[[Seen], str] | None = None
+    trace: Callable[[ObservationView], str] | None = None
     always: bool = False
 
 
@@ -47,7 +47,7 @@ def about_finding(id_: str) -> list[Folklore]:
     return [entry.folklore for entry in entries() if id_ in entry.folklore.bears_on]
 
 
-def seen_here(seen: Seen, found: Collection[str] = ()) -> Iterator[Folklore]:
+def seen_here(view: ObservationView, found: Collection[str] = ()) -> Iterator[Folklore]:
     """Entries whose traces stand on this machine, with what was seen.
 
     Args:
@@ -55,7 +55,7 @@ def seen_here(seen: Seen, found: Collection[str] = ()) -> Iterator[Folklore]:
     """
     for entry in entries():
         said = not entry.always and any(id_ in found for id_ in entry.folklore.bears_on)
-        text = entry.trace(seen) if entry.trace and not said else ""
+        text = entry.trace(view) if entry.trace and not said else ""
         if text:
             yield msgspec.structs.replace(entry.folklore, seen=text)
 
@@ -75,11 +75,11 @@ def _plain(text: str) -> str:
 # Traces
 
 
-def differs(fact: str, name: str, *defaults: float) -> Callable[[Seen], str]:
+def differs(fact: str, name: str, *defaults: float) -> Callable[[ObservationView], str]:
     """A kernel setting that is at none of its defaults."""
 
-    def trace(seen: Seen) -> str:
-        value = known_number(seen, fact)
+    def trace(view: ObservationView) -> str:
+        value = known_number(view, fact)
         if value is None or value in defaults:
             return ""
         return f"{name} is {value:.15g} (default {' or '.join(f'{each:.15g}' for each in defaults)})"
@@ -87,11 +87,11 @@ def differs(fact: str, name: str, *defaults: float) -> Callable[[Seen], str]:
     return trace
 
 
-def variable(name: str, *values: str) -> Callable[[Seen], str]:
+def variable(name: str, *values: str) -> Callable[[ObservationView], str]:
     """A variable that is set, to one of `values` where any are given."""
 
-    def trace(seen: Seen) -> str:
-        value = known(seen, f"env.{name}")
+    def trace(view: ObservationView) -> str:
+        value = known(view, f"env.{name}")
         if not isinstance(value, str) or (values and value.lower() not in values):
             return ""
         return f"{name}={value}"
@@ -99,21 +99,21 @@ def variable(name: str, *values: str) -> Callable[[Seen], str]:
     return trace
 
 
-def either(*traces: Callable[[Seen], str]) -> Callable[[Seen], str]:
+def either(*traces: Callable[[ObservationView], str]) -> Callable[[ObservationView], str]:
     """All that any of them saw."""
-    return lambda seen: "; ".join(filter(None, (trace(seen) for trace in traces)))
+    return lambda view: "; ".join(filter(None, (trace(view) for trace in traces)))
 
 
-def real_time(seen: Seen) -> str:
+def real_time(view: ObservationView) -> str:
     """A real-time kernel."""
-    return "the kernel is built with PREEMPT_RT" if known(seen, "host.preempt_rt") is True else ""
+    return "the kernel is built with PREEMPT_RT" if known(view, "host.preempt_rt") is True else ""
 
 
-def raised(fact: str, name: str, at: int, largest: int) -> Callable[[Seen], str]:
+def raised(fact: str, name: str, at: int, largest: int) -> Callable[[ObservationView], str]:
     """One number of a row of three, `tcp_rmem`, that is above its largest default: below it, memory decides."""
 
-    def trace(seen: Seen) -> str:
-        row = known(seen, fact)
+    def trace(view: ObservationView) -> str:
+        row = known(view, fact)
         value = row[at] if isinstance(row, list) and len(row) > at else None
         if not isinstance(value, int) or value <= largest:
             return ""

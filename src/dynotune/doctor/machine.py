@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dynotune.doctor import policy
-from dynotune.doctor.registry import Missing
-from dynotune.doctor.seen import Seen
+from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.report import words
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown, Value
@@ -39,23 +38,23 @@ class Load:
     when: str
 
 
-def known(seen: Seen, name: str) -> Value:
+def known(view: ObservationView, name: str) -> Value:
     """A fact that only adds to a judgement; None where it is not known."""
     try:
-        return seen.fact(name)
+        return view.fact(name)
     except Missing:
         return None
 
 
-def known_number(seen: Seen, name: str) -> float | None:
+def known_number(view: ObservationView, name: str) -> float | None:
     """As `known`, of a number."""
-    value = known(seen, name)
+    value = known(view, name)
     return None if isinstance(value, bool) or not isinstance(value, int | float) else value
 
 
-def mentioned(seen: Seen, *names: str) -> list[str]:
+def mentioned(view: ObservationView, *names: str) -> list[str]:
     """For evidence: those of these facts that are known."""
-    return [f"{name}: {_value(name, value)}" for name in names if (value := known(seen, name)) is not None]
+    return [f"{name}: {_value(name, value)}" for name in names if (value := known(view, name)) is not None]
 
 
 def _value(name: str, value: Value) -> str:
@@ -67,29 +66,29 @@ def _value(name: str, value: Value) -> str:
 # GPUs
 
 
-def no_gpu(seen: Seen) -> bool:
+def no_gpu(view: ObservationView) -> bool:
     """There is none, for certain."""
-    return known(seen, "gpu.count") == 0
+    return known(view, "gpu.count") == 0
 
 
-def gpus(seen: Seen) -> list[str]:
+def gpus(view: ObservationView) -> list[str]:
     """Prefixes of the facts of the GPUs that the command sees: `gpu`, `gpu1`, …; empty where there is none.
 
     Raises:
         Missing: their number is not known.
     """
-    count = int(min(seen.number("gpu.count"), MOST_GPUS))
+    count = int(min(view.number("gpu.count"), MOST_GPUS))
     return ["gpu" if at == 0 else f"gpu{at}" for at in range(count)]
 
 
-def gpu_in_words(seen: Seen, gpu: str) -> str:
+def gpu_in_words(view: ObservationView, gpu: str) -> str:
     """`the GPU`, or of several `GPU 3`, as CUDA counts them."""
-    return "the GPU" if known(seen, "gpu.count") == 1 else f"GPU {gpu.removeprefix('gpu') or 0}"
+    return "the GPU" if known(view, "gpu.count") == 1 else f"GPU {gpu.removeprefix('gpu') or 0}"
 
 
-def gpu_label(seen: Seen, gpu: str) -> str:
+def gpu_label(view: ObservationView, gpu: str) -> str:
     """As `gpu_in_words`, at the beginning of a line of evidence."""
-    return gpu_in_words(seen, gpu).removeprefix("the ")
+    return gpu_in_words(view, gpu).removeprefix("the ")
 
 
 def in_words(names: Sequence[str]) -> str:
@@ -97,35 +96,35 @@ def in_words(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-def selected(seen: Seen, gpu: str) -> str:
+def selected(view: ObservationView, gpu: str) -> str:
     """The option by which nvidia-smi takes this GPU alone."""
-    index = known_number(seen, f"{gpu}.index")
+    index = known_number(view, f"{gpu}.index")
     return "" if index is None else f" -i {index:g}"
 
 
-def is_watched(seen: Seen) -> bool:
+def is_watched(view: ObservationView) -> bool:
     """A command ran while samples were taken."""
-    return any(name.startswith("window.") for name in seen.observation.facts)
+    return any(name.startswith("window.") for name in view.observation.facts)
 
 
-def load(seen: Seen, gpu: str, *, least_percent: float = policy.BUSY_PERCENT) -> Load:
+def load(view: ObservationView, gpu: str, *, least_percent: float = policy.BUSY_PERCENT) -> Load:
     """What the GPU does under load: of the command that was watched, else of whatever keeps it busy now.
 
     Raises:
         Missing: it is idle, or that is not known. Clocks and link of an idle GPU say nothing.
     """
-    if is_watched(seen):
+    if is_watched(view):
         window = window_of(gpu)
-        busy = seen.number(f"{window}.gpu_utilisation_percent")
+        busy = view.number(f"{window}.gpu_utilisation_percent")
         if busy < least_percent:
             raise Missing("a busy GPU", f"the command kept it busy for {busy:.0f}% of the time")
-        reasons = dict(map(_reason, seen.words(f"{window}.clock_reasons")))
-        return Load(busy, reasons, seen.number(f"{window}.sm_clock_mhz"), "while the command ran")
-    busy = seen.number(f"{gpu}.utilisation_percent")
-    reasons = dict.fromkeys(seen.words(f"{gpu}.clock_reasons"), 1.0)
+        reasons = dict(map(_reason, view.words(f"{window}.clock_reasons")))
+        return Load(busy, reasons, view.number(f"{window}.sm_clock_mhz"), "while the command ran")
+    busy = view.number(f"{gpu}.utilisation_percent")
+    reasons = dict.fromkeys(view.words(f"{gpu}.clock_reasons"), 1.0)
     if busy < least_percent or "gpu-idle" in reasons:
         raise Missing("a busy GPU", f"it is idle now; {DIAGNOSE}")
-    return Load(busy, reasons, seen.number(f"{gpu}.sm_clock_mhz"), "now")
+    return Load(busy, reasons, view.number(f"{gpu}.sm_clock_mhz"), "now")
 
 
 def window_of(gpu: str) -> str:
@@ -142,37 +141,37 @@ def _reason(text: str) -> tuple[str, float]:
         raise Missing("window.clock_reasons", f"{text!r} is no reason with a share") from None
 
 
-def at_work(seen: Seen, gpu: str, name: str) -> float:
+def at_work(view: ObservationView, gpu: str, name: str) -> float:
     """A number that means something under load alone: of the watched command, else now if the GPU is busy.
 
     Raises:
         Missing: as `load`.
     """
-    load(seen, gpu)
-    return seen.number(f"{window_of(gpu) if is_watched(seen) else gpu}.{name}")
+    load(view, gpu)
+    return view.number(f"{window_of(gpu) if is_watched(view) else gpu}.{name}")
 
 
 # What it costs
 
 
-def shares(seen: Seen) -> Shares | None:
+def shares(view: ObservationView) -> Shares | None:
     """Where a step goes; None where no command was watched."""
     try:
-        return seen.attribution.shares
+        return view.attribution.shares
     except Missing:
         return None
 
 
-def weighed(seen: Seen, severity: Severity) -> Severity:
+def weighed(view: ObservationView, severity: Severity) -> Severity:
     """`severity`, or low where there is no GPU, or a torch that cannot use one: then nothing is lost here."""
-    without_cuda = "torch.cuda" in seen.observation.facts and seen.observation.facts["torch.cuda"] is None
-    return "low" if no_gpu(seen) or without_cuda else severity
+    without_cuda = "torch.cuda" in view.observation.facts and view.observation.facts["torch.cuda"] is None
+    return "low" if no_gpu(view) or without_cuda else severity
 
 
-def bounded(seen: Seen, share: float | None, otherwise: Severity) -> tuple[float | Unknown, Severity]:
+def bounded(view: ObservationView, share: float | None, otherwise: Severity) -> tuple[float | Unknown, Severity]:
     """The share and severity of a finding whose bound is `share`; `otherwise` where no command was watched."""
     if share is None:
-        return NOT_MEASURED, weighed(seen, otherwise)
+        return NOT_MEASURED, weighed(view, otherwise)
     share = min(max(share, 0.0), 1.0)
     return share, policy.severity(share)
 
@@ -190,20 +189,20 @@ def unset(*names: str) -> list[Setting]:
     return [Setting(f"env.{name}", UNSET) for name in names]
 
 
-def told(seen: Seen, *names: str) -> list[str]:
+def told(view: ObservationView, *names: str) -> list[str]:
     """A line of evidence for each variable: its value, and who set it."""
     lines = []
     for name in names:
-        value, who = seen.variable(name), seen.who_set(name)
+        value, who = view.variable(name), view.who_set(name)
         text = f"{name} is not set" if value is None else f"{name}={value}"
         lines.append(f"{text}, {who}" if who else text)
     return lines
 
 
-def place_of(seen: Seen, *names: str) -> Place:
+def place_of(view: ObservationView, *names: str) -> Place:
     """Where the program itself set the first of these variables that it set; "" where it set none."""
     for name in names:
-        for process in [] if isinstance(seen.observation.processes, Unknown) else seen.observation.processes:
+        for process in [] if isinstance(view.observation.processes, Unknown) else view.observation.processes:
             for change in reversed(process.environment_changes):
                 if change.name == name and not change.kept:
                     return Place(function=f"{change.file}({change.line}): {change.function}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
-from dynotune.doctor.seen import Seen, needs
+from dynotune.doctor.observation_view import ObservationView, needs
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.observation import SlowStep, Why
 
@@ -37,9 +37,9 @@ class SlowSteps:
         return f"{steps} {what}: up to {self.steps[0].step_s / self.usual_s:.1f} times as long as usual."
 
 
-def slow_steps(seen: Seen, why: Why) -> SlowSteps | None:
+def slow_steps(view: ObservationView, why: Why) -> SlowSteps | None:
     """The slow steps that had this; None where there are none."""
-    timing = seen.timing
+    timing = view.timing
     usual_s = timing.usual_s or timing.median_step_s
     needs(usual_s > 0, "what a usual step takes", "the steps have no length")
     steps = [
@@ -51,7 +51,7 @@ def slow_steps(seen: Seen, why: Why) -> SlowSteps | None:
         return None
     lost_s = sum(step.step_s - usual_s for step in steps)
     longest = sorted(steps, key=lambda step: -step.step_s)
-    return SlowSteps(longest, usual_s, unless_waited(seen, min(1.0, lost_s / timing.window_s)))
+    return SlowSteps(longest, usual_s, unless_waited(view, min(1.0, lost_s / timing.window_s)))
 
 
 def ms(duration_s: float) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
+from dynotune.doctor.declaration import rule
 from dynotune.doctor.machine import (
     NOT_MEASURED,
     gpus,
@@ -18,8 +19,7 @@ from dynotune.doctor.machine import (
     version,
     weighed,
 )
-from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.seen import Seen
+from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 
@@ -31,77 +31,76 @@ PRODUCTS = frozenset(
 )
 
 
-@rule("machine")
-def driver_too_old(seen: Seen) -> Iterator[Finding]:
-    """The driver is too old for the CUDA that torch was built with.
-
-    Sees: the CUDA version of the torch build against the highest that the driver supports; a driver serves all minor
-    versions of its major one.
-
-    Costs: torch finds no GPU, and a program that falls back to the CPU runs there without a word.
-
-    Wrong when: NVIDIA's forward-compatibility package is installed beside the driver.
-    """
-    if no_gpu(seen) or seen.fact("torch.cuda") is None:
+@rule(
+    "driver-too-old",
+    "machine",
+    title="The driver is too old for the CUDA that torch was built with.",
+    sees="the CUDA version of the torch build against the highest that the driver supports; a driver serves all minor "
+    "versions of its major one.",
+    costs="torch finds no GPU, and a program that falls back to the CPU runs there without a word.",
+    wrong_when="NVIDIA's forward-compatibility package is installed beside the driver.",
+)
+def driver_too_old(view: ObservationView) -> Iterator[Finding]:
+    if no_gpu(view) or view.fact("torch.cuda") is None:
         return
-    if not seen.truth("torch.driver_ok"):
+    if not view.truth("torch.driver_ok"):
         yield Finding(
             id="driver-too-old",
             severity="high",
-            claim=f"torch is built for CUDA {seen.text('torch.cuda')}, which the GPU's driver does not support.",
+            claim=f"torch is built for CUDA {view.text('torch.cuda')}, which the GPU's driver does not support.",
             share=NOT_MEASURED,
-            evidence=[seen.mentions(name) for name in ("torch.version", "gpu.driver", "gpu.cuda_driver")],
+            evidence=[view.mentions(name) for name in ("torch.version", "gpu.driver", "gpu.cuda_driver")],
             remedy="Install a newer driver, or a torch built for the CUDA that the driver supports.",
             commands=["nvidia-smi", "# the driver: from NVIDIA or the distribution; in a container, that of its host"],
         )
 
 
-@rule("machine")
-def torch_without_cuda(seen: Seen) -> Iterator[Finding]:
-    """There is a GPU, and torch is built without CUDA.
-
-    Sees: a visible GPU, and a torch in the command's interpreter that was built for the CPU.
-
-    Costs: everything runs on the CPU.
-
-    Wrong when: that is what the program is for.
-    """
-    if not gpus(seen) or seen.fact("torch.cuda") is not None:
+@rule(
+    "torch-without-cuda",
+    "machine",
+    title="There is a GPU, and torch is built without CUDA.",
+    sees="a visible GPU, and a torch in the command's interpreter that was built for the CPU.",
+    costs="everything runs on the CPU.",
+    wrong_when="that is what the program is for.",
+)
+def torch_without_cuda(view: ObservationView) -> Iterator[Finding]:
+    if not gpus(view) or view.fact("torch.cuda") is not None:
         return
-    torch_version = seen.text("torch.version")
+    torch_version = view.text("torch.version")
     if "rocm" not in torch_version and "xpu" not in torch_version:
         yield Finding(
             id="torch-without-cuda",
             severity="high",
             claim=f"There is a GPU, and torch {torch_version} is built without CUDA.",
             share=NOT_MEASURED,
-            evidence=[seen.mentions(name) for name in ("gpu.name", "torch.version", "python.executable")],
+            evidence=[view.mentions(name) for name in ("gpu.name", "torch.version", "python.executable")],
             remedy="Install a CUDA build: https://pytorch.org/get-started/locally/ names it for your driver.",
         )
 
 
-@rule("machine", explains=["launch-bound", "host-bound"])
-def cublas_env_regex(seen: Seen) -> Iterator[Finding]:
-    """A variable costs host time at each matrix product.
-
-    Sees: CUBLAS_WORKSPACE_CONFIG is set, and torch is 2.0 to 2.12: these read it with a regular expression whenever
-    they fetch a cuBLAS handle. Of a watched command, the host's own time in matrix products bounds it.
-
-    Costs: 50 µs of host time a product, and three times that with a bias, on a machine with an H200: two to four times
-    the step of small models, nothing where products are large and the host is ahead of the GPU.
-
-    Wrong when: deterministic results on several streams are wanted; then the variable is needed.
-    """
-    if seen.variable("CUBLAS_WORKSPACE_CONFIG") is None:
+@rule(
+    "cublas-env-regex",
+    "machine",
+    title="A variable costs host time at each matrix product.",
+    sees="CUBLAS_WORKSPACE_CONFIG is set, and torch is 2.0 to 2.12: these read it with a regular expression whenever "
+    "they fetch a cuBLAS handle. Of a watched command, the host's own time in matrix products bounds it.",
+    costs="50 µs of host time a product, and three times that with a bias, on a machine with an H200: two to four "
+    "times the step of small models, nothing where products are large and the host is ahead of the GPU.",
+    wrong_when="deterministic results on several streams are wanted; then the variable is needed.",
+    candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
+    explains=["launch-bound", "host-bound"],
+)
+def cublas_env_regex(view: ObservationView) -> Iterator[Finding]:
+    if view.variable("CUBLAS_WORKSPACE_CONFIG") is None:
         return
-    torch_version = seen.text("torch.version")
+    torch_version = view.text("torch.version")
     if not REGEX_FROM <= version(torch_version)[:2] < REGEX_UNTIL:
         return
-    wanted = known(seen, "live.deterministic_algorithms") is True
-    bound, products = _host_share_of_products(seen)
+    wanted = known(view, "live.deterministic_algorithms") is True
+    bound, products = _host_share_of_products(view)
     if bound is None:
         share: float | Unknown = NOT_MEASURED
-        severity = weighed(seen, "low" if wanted else "medium")
+        severity = weighed(view, "low" if wanted else "medium")
     else:
         share, severity = bound, "low" if wanted else policy.severity(bound)
     yield Finding(
@@ -110,29 +109,29 @@ def cublas_env_regex(seen: Seen) -> Iterator[Finding]:
         claim="CUBLAS_WORKSPACE_CONFIG costs host time at each matrix product.",
         share=share,
         evidence=[
-            *told(seen, "CUBLAS_WORKSPACE_CONFIG"),
-            seen.mentions("torch.version"),
+            *told(view, "CUBLAS_WORKSPACE_CONFIG"),
+            view.mentions("torch.version"),
             *products,
             *(["deterministic algorithms are asked for, which need it"] if wanted else []),
         ],
-        where=place_of(seen, "CUBLAS_WORKSPACE_CONFIG"),
+        where=place_of(view, "CUBLAS_WORKSPACE_CONFIG"),
         candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
         remedy="Take it away unless results must repeat bit by bit; torch 2.13 and later read it once.",
     )
 
 
-def _host_share_of_products(seen: Seen) -> tuple[float | None, list[str]]:
+def _host_share_of_products(view: ObservationView) -> tuple[float | None, list[str]]:
     """Of a plain step, the host's own time in products, at most the device's idle time that the host causes.
 
     The recording slows the host, so its time in products is no less than in a plain step.
     """
-    parts, trace = shares(seen), seen.observation.trace
+    parts, trace = shares(view), view.observation.trace
     if parts is None or isinstance(trace, Unknown) or not trace.num_steps:
         return None, []
     found = [operator for operator in trace.operators if operator.name in PRODUCTS]
     host_s = sum(operator.self_s for operator in found) / trace.num_steps
     try:
-        step_s = seen.timing.step_s
+        step_s = view.timing.step_s
     except Missing:
         return None, []
     num = sum(operator.num for operator in found) / trace.num_steps
@@ -140,27 +139,28 @@ def _host_share_of_products(seen: Seen) -> tuple[float | None, list[str]]:
     return min(host_s / step_s, parts.host), [told]
 
 
-@rule("machine")
-def cublas_workspace_small(seen: Seen) -> Iterator[Finding]:
-    """cuBLAS gets less workspace than torch would give it.
-
-    Sees: CUBLAS_WORKSPACE_CONFIG names less than 8.125 MiB in all, as `:16:8` and `:0:0` do.
-
-    Costs: algorithms that split a product along its inner dimension, the fast ones for small results, cannot be chosen.
-
-    Wrong when: products are large, or memory is very short.
-    """
-    value = seen.variable("CUBLAS_WORKSPACE_CONFIG")
+@rule(
+    "cublas-workspace-small",
+    "machine",
+    title="cuBLAS gets less workspace than torch would give it.",
+    sees="CUBLAS_WORKSPACE_CONFIG names less than 8.125 MiB in all, as `:16:8` and `:0:0` do.",
+    costs="algorithms that split a product along its inner dimension, the fast ones for small results, cannot be "
+    "chosen.",
+    wrong_when="products are large, or memory is very short.",
+    candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
+)
+def cublas_workspace_small(view: ObservationView) -> Iterator[Finding]:
+    value = view.variable("CUBLAS_WORKSPACE_CONFIG")
     size = _workspace_bytes(value or "")
     if size is None or size >= policy.DEFAULT_CUBLAS_WORKSPACE_BYTES:
         return
     yield Finding(
         id="cublas-workspace-small",
-        severity=weighed(seen, "medium"),
+        severity=weighed(view, "medium"),
         claim=f"CUBLAS_WORKSPACE_CONFIG leaves cuBLAS {size / 1024:,.4g} KiB of workspace; torch gives 8 MiB or more.",
         share=NOT_MEASURED,
-        evidence=[*told(seen, "CUBLAS_WORKSPACE_CONFIG"), "sizes are in KiB: :SIZE:COUNT"],
-        where=place_of(seen, "CUBLAS_WORKSPACE_CONFIG"),
+        evidence=[*told(view, "CUBLAS_WORKSPACE_CONFIG"), "sizes are in KiB: :SIZE:COUNT"],
+        where=place_of(view, "CUBLAS_WORKSPACE_CONFIG"),
         candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
         remedy="Take it away, or use :4096:8 where results must repeat.",
     )
@@ -172,3 +172,6 @@ def _workspace_bytes(value: str) -> int | None:
     if not pairs or "".join(f":{size}:{count}" for size, count in pairs) != value:
         return None
     return sum(int(size) * int(count) for size, count in pairs) * 1024
+
+
+RULES = (driver_too_old, torch_without_cuda, cublas_env_regex, cublas_workspace_small)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import beyond
+from dynotune.doctor.declaration import rule
 from dynotune.doctor.loaders import (
     are_behind,
     epoch_starts,
@@ -20,8 +21,7 @@ from dynotune.doctor.loaders import (
     taken_by_workers,
 )
 from dynotune.doctor.machine import known_number
-from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.seen import Seen, evidence_of
+from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
@@ -31,33 +31,35 @@ from dynotune.schema.trace_summary import Place
 SPLIT_FIRST = "Let the data set give each worker its part (torch.utils.data.get_worker_info)"
 
 
-@rule("program", explains=["loader-jitter", "epoch-jitter"])
-def loader_bound(seen: Seen) -> Iterator[Finding]:
-    """The program waits for its data loader.
-
-    Sees: the share of a step in which nothing but the loader's next batch was waited for. With a device that is its
-    idle time while the program is inside the loader; without one, the time inside the loader. What the starts of
-    epochs cost where workers begin anew is left to `persistent-workers`.
-
-    Costs: all of that share, if batches were always ready, and with a device what it waits for the host after each late
-    batch. Where operators run on the CPU and wait for cores that
-    workers use, at most the time in which workers compute.
-
-    Wrong when: the window began with a cold page cache and later epochs read from memory. A wait as short as handing
-    a batch over takes is of low severity, whatever its share; so is one without a device where the command uses up its
-    processors: there the loader takes from the operators what it needs. Where even the longest batch comes in time,
-    the wait is for handing over alone: its severity is that of what making batches in the process itself would spare.
-    """
-    loader = main_loader(seen)
-    share = steady_wait(seen, loader)
-    if loader is not None and (taken := taken_by_workers(seen, loader)) > share:
-        yield _crowded(seen, loader, taken)
+@rule(
+    "loader-bound",
+    "program",
+    title="The program waits for its data loader.",
+    sees="the share of a step in which nothing but the loader's next batch was waited for. With a device that is its "
+    "idle time while the program is inside the loader; without one, the time inside the loader. What the starts of "
+    "epochs cost where workers begin anew is left to `persistent-workers`.",
+    costs="all of that share, if batches were always ready, and with a device what it waits for the host after each "
+    "late batch. Where operators run on the CPU and wait for cores that workers use, at most the time in which workers "
+    "compute.",
+    wrong_when="the window began with a cold page cache and later epochs read from memory. A wait as short as handing "
+    "a batch over takes is of low severity, whatever its share; so is one without a device where the command uses up "
+    "its processors: there the loader takes from the operators what it needs. Where even the longest batch comes in "
+    "time, the wait is for handing over alone: its severity is that of what making batches in the process itself would "
+    "spare.",
+    candidates=["loader.num_workers"],
+    explains=["loader-jitter", "epoch-jitter"],
+)
+def loader_bound(view: ObservationView) -> Iterator[Finding]:
+    loader = main_loader(view)
+    share = steady_wait(view, loader)
+    if loader is not None and (taken := taken_by_workers(view, loader)) > share:
+        yield _crowded(view, loader, taken)
         return
     if share < policy.LEAST_SHARE:
         return
     # What the host has to queue after a late batch would be queued already.
-    late = beyond(seen, "loader-bound") * share / max(share, seen.attribution.shares.input)
-    losses = seen.losses("loader-bound")
+    late = beyond(view, "loader-bound") * share / max(share, view.attribution.shares.input)
+    losses = view.losses("loader-bound")
     evidence = evidence_of(losses)
     candidates: list[Setting] = []
     remedy = "Make batches cheaper to load, or load them ahead."
@@ -65,7 +67,7 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
         evidence += [_in_words(loader), *_making(loader)]
         loading = loader.loading
         if loader.num_workers and are_behind(loader):
-            candidates = more_workers(seen, loader)
+            candidates = more_workers(view, loader)
             remedy = "Give it more workers, or make each batch cheaper to load."
             if gives_all_to_each(loader):
                 remedy = f"{SPLIT_FIRST}, then give it more workers; or make each batch cheaper to load."
@@ -73,12 +75,12 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
             remedy = (
                 "The workers have time left: look at how batches are handed over (size, number of tensors, pinning)."
             )
-            if not isinstance(loading, Unknown) and loading.fetch_s < share * seen.timing.step_s:
+            if not isinstance(loading, Unknown) and loading.fetch_s < share * view.timing.step_s:
                 candidates = [Setting("loader.num_workers", 0)]
                 remedy = "Handing batches over takes longer than making them: make larger ones, or none in workers."
-    brief = share * seen.timing.step_s < policy.HANDOVER_S
-    used_up = not seen.uses_cuda and _uses_up_processors(seen)
-    spared = min(share, _avoidable(seen, loader)) + late
+    brief = share * view.timing.step_s < policy.HANDOVER_S
+    used_up = not view.uses_cuda and _uses_up_processors(view)
+    spared = min(share, _avoidable(view, loader)) + late
     then = f", and {late:.0%} until work is queued after late batches" if late >= policy.LEAST_SHARE else ""
     yield Finding(
         id="loader-bound",
@@ -92,8 +94,8 @@ def loader_bound(seen: Seen) -> Iterator[Finding]:
     )
 
 
-def _crowded(seen: Seen, loader: Loader, taken: float) -> Finding:
-    cores = int(seen.number("host.num_cores"))
+def _crowded(view: ObservationView, loader: Loader, taken: float) -> Finding:
+    cores = int(view.number("host.num_cores"))
     return Finding(
         id="loader-bound",
         severity=policy.severity(taken),
@@ -102,14 +104,14 @@ def _crowded(seen: Seen, loader: Loader, taken: float) -> Finding:
         evidence=[
             _in_words(loader),
             *_making(loader),
-            f"threads that are ready to run wait {seen.number('live.core_wait_s_per_s'):.2g} s a second for a core",
+            f"threads that are ready to run wait {view.number('live.core_wait_s_per_s'):.2g} s a second for a core",
         ],
         where=loader.place,
         remedy=f"Make batches cheaper to load, or beforehand: operators and workers share {cores} cores.",
     )
 
 
-def _avoidable(seen: Seen, loader: Loader | None) -> float:
+def _avoidable(view: ObservationView, loader: Loader | None) -> float:
     """Of a step, what of the wait is spared at most.
 
     Batches that are always ready cannot be made sooner: only without workers nobody hands them over, and then the
@@ -117,37 +119,38 @@ def _avoidable(seen: Seen, loader: Loader | None) -> float:
     """
     if loader is None or isinstance(loader.loading, Unknown) or loader.loading.pin_s is not None:
         return 1.0
-    if not _always_ready(seen, loader, loader.loading):
+    if not _always_ready(view, loader, loader.loading):
         return 1.0
-    return max(0.0, seen.attribution.shares.input - loader.loading.fetch_s / seen.timing.step_s)
+    return max(0.0, view.attribution.shares.input - loader.loading.fetch_s / view.timing.step_s)
 
 
-def _uses_up_processors(seen: Seen) -> bool:
-    used, cores = known_number(seen, "window.tree_cpu_s_per_s"), known_number(seen, "host.num_cores")
+def _uses_up_processors(view: ObservationView) -> bool:
+    used, cores = known_number(view, "window.tree_cpu_s_per_s"), known_number(view, "host.num_cores")
     return used is not None and cores is not None and used >= policy.USED_UP * cores
 
 
-@rule("program", explains=["loader-bound", "loader-jitter"])
-def num_workers_zero(seen: Seen) -> Iterator[Finding]:
-    """Batches are made in the training process itself.
-
-    Sees: the program waits for a DataLoader that has `num_workers=0`.
-
-    Costs: the wait, less what workers cannot take away: handing a batch over, and the processor time that loading
-    needs on the cores that the program may use.
-
-    Wrong when: the data set holds open files or connections that do not survive in another process.
-    """
-    loader = main_loader(seen)
+@rule(
+    "num-workers-zero",
+    "program",
+    title="Batches are made in the training process itself.",
+    sees="the program waits for a DataLoader that has `num_workers=0`.",
+    costs="the wait, less what workers cannot take away: handing a batch over, and the processor time that loading "
+    "needs on the cores that the program may use.",
+    wrong_when="the data set holds open files or connections that do not survive in another process.",
+    candidates=["loader.num_workers"],
+    explains=["loader-bound", "loader-jitter"],
+)
+def num_workers_zero(view: ObservationView) -> Iterator[Finding]:
+    loader = main_loader(view)
     if loader is None or loader.num_workers:
         return
-    wait = seen.attribution.shares.input
+    wait = view.attribution.shares.input
     if wait < policy.LEAST_SHARE:
         return
-    share = min(wait, _hidden_by_workers(seen, loader, wait))
+    share = min(wait, _hidden_by_workers(view, loader, wait))
     if share < policy.LEAST_SHARE:
         return
-    losses = seen.losses("loader-bound")
+    losses = view.losses("loader-bound")
     remedy = "Let workers make batches beside the training process."
     if gives_all_to_each(loader):
         remedy = f"{SPLIT_FIRST}, then use workers."
@@ -158,33 +161,34 @@ def num_workers_zero(seen: Seen) -> Iterator[Finding]:
         share=share,
         evidence=[*evidence_of(losses), _in_words(loader), *_making(loader)],
         where=losses[0].where if losses else loader.place,
-        candidates=more_workers(seen, loader),
+        candidates=more_workers(view, loader),
         remedy=remedy,
     )
 
 
-@rule("program", explains=["loader-bound", "loader-jitter", "prefetch-factor"])
-def num_workers_too_many(seen: Seen) -> Iterator[Finding]:
-    """More workers than cores.
-
-    Sees: the loader's workers, times the ranks on this machine, outnumber the cores that affinity and quota allow.
-
-    Costs: at most the wait for the loader but for the starts of epochs, or of operators on the CPU for cores that
-    workers use; what crowded cores cost beside it only a comparison tells. Each worker also takes memory and time to
-    start.
-
-    Wrong when: workers wait for disk or network rather than compute.
-    """
-    loader = main_loader(seen)
+@rule(
+    "num-workers-too-many",
+    "program",
+    title="More workers than cores.",
+    sees="the loader's workers, times the ranks on this machine, outnumber the cores that affinity and quota allow.",
+    costs="at most the wait for the loader but for the starts of epochs, or of operators on the CPU for cores that "
+    "workers use; what crowded cores cost beside it only a comparison tells. Each worker also takes memory and time to "
+    "start.",
+    wrong_when="workers wait for disk or network rather than compute.",
+    candidates=["loader.num_workers"],
+    explains=["loader-bound", "loader-jitter", "prefetch-factor"],
+)
+def num_workers_too_many(view: ObservationView) -> Iterator[Finding]:
+    loader = main_loader(view)
     if loader is None or not loader.num_workers:
         return
-    ranks, cores = num_ranks(seen), int(seen.number("host.num_cores"))
+    ranks, cores = num_ranks(view), int(view.number("host.num_cores"))
     if loader.num_workers * ranks <= cores:
         return
     loading = loader.loading
-    if not isinstance(loading, Unknown) and loading.cpu_s < policy.LARGE_PART * loading.fetch_s and _cores_left(seen):
+    if not isinstance(loading, Unknown) and loading.cpu_s < policy.LARGE_PART * loading.fetch_s and _cores_left(view):
         return  # they wait for something else, and nobody is in their way
-    wait = max(steady_wait(seen, loader), taken_by_workers(seen, loader))
+    wait = max(steady_wait(view, loader), taken_by_workers(view, loader))
     lost = wait >= policy.LEAST_SHARE
     fewer = max(1, cores // ranks)
     yield Finding(
@@ -192,28 +196,29 @@ def num_workers_too_many(seen: Seen) -> Iterator[Finding]:
         severity=policy.severity(wait) if lost else "low",
         claim=f"{loader.num_workers * ranks} workers share {cores} {'core' if cores == 1 else 'cores'}.",
         share=wait if lost else Unknown("what crowded cores cost only a comparison tells"),
-        evidence=[_in_words(loader), *_making(loader), seen.mentions("window.tree_cpu_s_per_s")],
+        evidence=[_in_words(loader), *_making(loader), view.mentions("window.tree_cpu_s_per_s")],
         where=loader.place,
         candidates=[Setting("loader.num_workers", num) for num in dict.fromkeys((fewer, max(1, fewer // 2)))],
         remedy="Use no more workers than the cores that each rank may use.",
     )
 
 
-@rule("program", explains=["epoch-jitter"])
-def persistent_workers(seen: Seen) -> Iterator[Finding]:
-    """Workers are started anew for each epoch.
-
-    Sees: steps that begin an epoch take longer than others, by more than the first batch takes to make, and the
-    loader has workers that do not persist. Silent where an iterator goes on across epochs, as that of Ultralytics.
-
-    Costs: that excess, once an epoch.
-
-    Wrong when: the data set is changed between epochs: workers that persist do not see it.
-    """
-    loader = main_loader(seen)
-    if loader is None or not starts_workers_each_epoch(seen, loader):
+@rule(
+    "persistent-workers",
+    "program",
+    title="Workers are started anew for each epoch.",
+    sees="steps that begin an epoch take longer than others, by more than the first batch takes to make, and the "
+    "loader has workers that do not persist. Silent where an iterator goes on across epochs, as that of Ultralytics.",
+    costs="that excess, once an epoch.",
+    wrong_when="the data set is changed between epochs: workers that persist do not see it.",
+    candidates=[Setting("loader.persistent_workers", True)],
+    explains=["epoch-jitter"],
+)
+def persistent_workers(view: ObservationView) -> Iterator[Finding]:
+    loader = main_loader(view)
+    if loader is None or not starts_workers_each_epoch(view, loader):
         return
-    share = epoch_starts(seen, first_batch_s(loader))
+    share = epoch_starts(view, first_batch_s(loader))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -221,30 +226,31 @@ def persistent_workers(seen: Seen) -> Iterator[Finding]:
         severity=policy.severity(share),
         claim=f"Starting {loader.num_workers} workers for each epoch takes {share:.0%} of the time.",
         share=share,
-        evidence=[*_epochs_in_words(seen), _in_words(loader)],
+        evidence=[*_epochs_in_words(view), _in_words(loader)],
         where=loader.place,
         candidates=[Setting("loader.persistent_workers", True)],
         remedy="Keep the workers from one epoch to the next.",
     )
 
 
-@rule("program", explains=["epoch-jitter"])
-def mp_context(seen: Seen) -> Iterator[Finding]:
-    """Workers begin in a fresh interpreter.
-
-    Sees: the loader starts its workers by spawn or forkserver, anew for each epoch, and the first steps of epochs
-    take longer than forked workers would need.
-
-    Costs: that excess, once an epoch.
-
-    Wrong when: the program cannot fork safely: threads hold locks, or workers use CUDA.
-    """
-    loader = main_loader(seen)
-    if loader is None or not starts_workers_each_epoch(seen, loader):
+@rule(
+    "mp-context",
+    "program",
+    title="Workers begin in a fresh interpreter.",
+    sees="the loader starts its workers by spawn or forkserver, anew for each epoch, and the first steps of epochs "
+    "take longer than forked workers would need.",
+    costs="that excess, once an epoch.",
+    wrong_when="the program cannot fork safely: threads hold locks, or workers use CUDA.",
+    candidates=[Setting("loader.multiprocessing_context", "fork")],
+    explains=["epoch-jitter"],
+)
+def mp_context(view: ObservationView) -> Iterator[Finding]:
+    loader = main_loader(view)
+    if loader is None or not starts_workers_each_epoch(view, loader):
         return
     if loader.context not in ("spawn", "forkserver"):
         return
-    share = epoch_starts(seen, max(first_batch_s(loader), policy.FORK_S * loader.num_workers))
+    share = epoch_starts(view, max(first_batch_s(loader), policy.FORK_S * loader.num_workers))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -252,36 +258,37 @@ def mp_context(seen: Seen) -> Iterator[Finding]:
         severity=policy.severity(share),
         claim=f"Workers begin by {loader.context}: each imports the program again, once an epoch.",
         share=share,
-        evidence=[*_epochs_in_words(seen), _in_words(loader)],
+        evidence=[*_epochs_in_words(view), _in_words(loader)],
         where=loader.place,
         candidates=[Setting("loader.multiprocessing_context", "fork")],
         remedy="Keep the workers, or fork them where that is safe.",
     )
 
 
-@rule("program", explains=["loader-bound", "loader-jitter"])
-def prefetch_factor(seen: Seen) -> Iterator[Finding]:
-    """Batches take unevenly long to make, and too few are made ahead.
-
-    Sees: the program waits although the workers have time left, and the longest batch took several times the mean, so
-    long that workers would not keep up if each batch did. Of a model on the CPU only where cores are left.
-
-    Costs: the wait, if enough batches were ready, and at most what a batch takes to make on average: all slow ones
-    together take no longer.
-
-    Wrong when: a batch that takes long is needed at once, at the start of an epoch; or memory for more is missing.
-    """
-    loader = main_loader(seen)
-    share = steady_wait(seen, loader)
+@rule(
+    "prefetch-factor",
+    "program",
+    title="Batches take unevenly long to make, and too few are made ahead.",
+    sees="the program waits although the workers have time left, and the longest batch took several times the mean, so "
+    "long that workers would not keep up if each batch did. Of a model on the CPU only where cores are left.",
+    costs="the wait, if enough batches were ready, and at most what a batch takes to make on average: all slow ones "
+    "together take no longer.",
+    wrong_when="a batch that takes long is needed at once, at the start of an epoch; or memory for more is missing.",
+    candidates=["loader.prefetch_factor"],
+    explains=["loader-bound", "loader-jitter"],
+)
+def prefetch_factor(view: ObservationView) -> Iterator[Finding]:
+    loader = main_loader(view)
+    share = steady_wait(view, loader)
     if loader is None or not loader.num_workers or share < policy.LEAST_SHARE:
         return
     loading = loading_of(loader)
     if (loading.busy_share or 0.0) >= policy.WORKERS_BUSY or loading.longest_s < policy.UNEVEN * loading.fetch_s:
         return
-    uneven = loading.fetch_s / seen.timing.step_s
-    if uneven < share / 2 or _always_ready(seen, loader, loading):
+    uneven = loading.fetch_s / view.timing.step_s
+    if uneven < share / 2 or _always_ready(view, loader, loading):
         return  # most of the wait is for something else
-    if not seen.uses_cuda and _uses_up_processors(seen):
+    if not view.uses_cuda and _uses_up_processors(view):
         return  # what is made ahead takes a core from what is made now
     share = min(share, uneven)
     ahead = loader.prefetch_factor or 2
@@ -300,13 +307,13 @@ def prefetch_factor(seen: Seen) -> Iterator[Finding]:
 # What the rules share
 
 
-def _always_ready(seen: Seen, loader: Loader, loading: Loading) -> bool:
+def _always_ready(view: ObservationView, loader: Loader, loading: Loading) -> bool:
     """Whether workers would keep up even if every batch took as long as the longest.
 
     They make a batch while a usual step is at work: a window with long steps in it leaves them more time than most
     steps do.
     """
-    timing = seen.timing
+    timing = view.timing
     at_work_s = min(timing.usual_s or timing.median_step_s, timing.step_s) - (timing.wait_s or 0.0)
     if not loader.num_workers or loading.busy_share is None or not loading.fetch_s or at_work_s <= 0:
         return False
@@ -314,21 +321,21 @@ def _always_ready(seen: Seen, loader: Loader, loading: Loading) -> bool:
     return busy * loading.longest_s <= loading.fetch_s
 
 
-def _cores_left(seen: Seen) -> bool:
+def _cores_left(view: ObservationView) -> bool:
     try:
-        return seen.number("window.tree_cpu_s_per_s") < policy.WORKERS_BUSY * seen.number("host.num_cores")
+        return view.number("window.tree_cpu_s_per_s") < policy.WORKERS_BUSY * view.number("host.num_cores")
     except Missing:
         return False
 
 
-def _hidden_by_workers(seen: Seen, loader: Loader, wait: float) -> float:
+def _hidden_by_workers(view: ObservationView, loader: Loader, wait: float) -> float:
     """Share of a step that workers can hide at most: what stays is handing over, and loading's own processor time."""
-    step_s = seen.timing.step_s
+    step_s = view.timing.step_s
     rest = 1.0 - wait + policy.HANDOVER_S / step_s
     loading = loader.loading
     if isinstance(loading, Unknown) or not loading.fetch_s:
         return 1.0 - rest
-    cores = max(1, int(seen.number("host.num_cores")) // num_ranks(seen))
+    cores = max(1, int(view.number("host.num_cores")) // num_ranks(view))
     busy = wait * min(1.0, loading.cpu_s / loading.fetch_s)
     return 1.0 - max(rest, (1.0 - wait + busy) / cores)
 
@@ -357,11 +364,14 @@ def _making(loader: Loader) -> list[str]:
     return [*lines, f"items are made in {loading.items.function}"] if loading.items.function else lines
 
 
-def _epochs_in_words(seen: Seen) -> list[str]:
-    timing = seen.timing
+def _epochs_in_words(view: ObservationView) -> list[str]:
+    timing = view.timing
     usual_s = timing.median_step_s if timing.usual_s is None else timing.usual_s
     first_s = timing.epoch_begin_s or 0.0
     return [
         f"epochs begun in the window: {timing.num_epochs}",
         f"their first step takes {first_s * 1e3:.3g} ms, others {usual_s * 1e3:.3g} ms",
     ]
+
+
+RULES = (loader_bound, num_workers_zero, num_workers_too_many, persistent_workers, mp_context, prefetch_factor)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dynotune.doctor.registry import Missing
 from dynotune.schema.facts import Unknown, Value
 from dynotune.schema.observation import (
     Allocator,
@@ -21,7 +20,15 @@ from dynotune.schema.observation import (
 from dynotune.schema.trace_summary import Kernels, TraceSummary
 
 
-class Seen:
+class Missing(Exception):
+    """Raised by `ObservationView` for a fact that a rule needs and that is not known."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name}: {reason}")
+        self.name, self.reason = name, reason
+
+
+class ObservationView:
     """Read access for rules. Everything raises `Missing` where it is not known."""
 
     def __init__(self, observation: Observation) -> None:

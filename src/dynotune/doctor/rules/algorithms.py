@@ -33,13 +33,13 @@ _CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution_backward")
 @rule(
     "cudnn-benchmark-off",
     "program",
-    title="cuDNN takes the algorithm that it guesses to be fastest.",
+    title="cuDNN picks convolution algorithms by a heuristic, without timing them.",
     sees="convolutions take a fifth of a step or more, their shapes hardly vary, and `torch.backends.cudnn.benchmark` "
     "is off.",
-    costs="at most half of the time of convolutions. It weighs little unless slow kernels show that cuDNN guessed "
-    "wrong: half types or TF32 without tensor cores.",
-    wrong_when="the guess is right, as for common shapes it mostly is. The choice may differ from run to run, and the "
-    "results with it in their last digits.",
+    costs="at most half of the time of convolutions. The severity is at most medium unless slow kernels (half types or "
+    "TF32 without tensor cores) show that the heuristic failed.",
+    wrong_when="the heuristic already picks the fastest algorithm, as it mostly does for common shapes. With "
+    "benchmarking on, the choice may differ between runs, and results then differ in their last digits.",
     candidates=[Setting("cudnn.benchmark", True)],
 )
 def cudnn_benchmark_off(view: ObservationView) -> Iterator[Finding]:
@@ -69,9 +69,10 @@ def cudnn_benchmark_off(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "cudnn-deterministic-on",
     "program",
-    title="cuDNN is kept to algorithms whose results repeat.",
+    title="cuDNN may use only algorithms whose results repeat.",
     sees="`torch.backends.cudnn.deterministic` is on in a training whose convolutions take a fifth of a step or more.",
-    costs="at most half of the time of convolutions. Only their backward pass has algorithms that do not repeat.",
+    costs="at most half of the time of convolutions. Only their backward pass has algorithms whose results do not "
+    "repeat.",
     wrong_when="results must repeat bit by bit.",
     candidates=[Setting("cudnn.deterministic", False), Setting("cudnn.benchmark", True)],
     explains=["cudnn-benchmark-off"],
@@ -101,13 +102,15 @@ def cudnn_deterministic_on(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "cudnn-benchmark-dynamic",
     "program",
-    title="cuDNN times its algorithms again and again.",
-    sees="`torch.backends.cudnn.benchmark` is on, inputs of more than twenty shapes, and more kernels of convolutions "
-    "in the recorded steps than their operators can have used, or steps that differ much in length. Or inputs of more "
-    "than two shapes, and steps among the slowest hundredth in which memory was allocated, as each trial needs some.",
-    costs="the kernels that were only timed, and what the host waits for them; else what steps take beyond the median. "
-    "Of few shapes what those slowest steps lost, which is the least that it costs.",
-    wrong_when="all shapes have been seen once the program has run for a while.",
+    title="cuDNN times its algorithms again for each new input shape.",
+    sees="`torch.backends.cudnn.benchmark` is on and inputs had more than twenty shapes. Either the recorded steps "
+    "have more convolution kernels than their operators can have used, or step times differ much. With more than two "
+    "shapes, the rule also fires if memory was allocated in steps among the slowest hundredth, because each trial "
+    "needs memory.",
+    costs="the kernels that were only timed, and the time for which the host waits for them; otherwise the time that "
+    "steps take beyond the median. With twenty shapes or fewer, the share is what the slowest steps lost, which is a "
+    "lower bound.",
+    wrong_when="the program has seen all shapes after it has run for a while.",
     candidates=[Setting("cudnn.benchmark", False)],
     explains=["alloc-retries", "alloc-jitter", "host-bound", "sync-per-step"],
 )
@@ -147,10 +150,10 @@ def cudnn_benchmark_dynamic(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "cudnn-benchmark-limit",
     "program",
-    title="cuDNN times ten algorithms of those it has.",
+    title="cuDNN times only the first ten of its algorithms.",
     sees="benchmarking is on, convolutions take half of a step or more, and the limit is the default.",
-    costs="nothing that is known: the fastest is mostly among the first.",
-    wrong_when="it mostly is.",
+    costs="unknown. The fastest algorithm is mostly among the first ten.",
+    wrong_when="the fastest algorithm is among the first ten.",
 )
 def cudnn_benchmark_limit(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda or not _may_convolve(view) or num_input_shapes(view) > policy.FEW_SHAPES:
@@ -172,10 +175,11 @@ def cudnn_benchmark_limit(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "deterministic-algos-on",
     "program",
-    title="torch is kept to algorithms whose results repeat.",
+    title="torch may use only algorithms whose results repeat.",
     sees="`torch.use_deterministic_algorithms(True)`, and time in operations that have a faster algorithm whose "
     "results do not repeat: indexing, scattering, sorting, interpolation, and convolutions in training.",
-    costs="at most the time of the former, half of that of convolutions, and the fills of `fill-uninitialized`.",
+    costs="at most the time of indexing, scattering, sorting and interpolation, half of the time of convolutions, and "
+    "the fills of `fill-uninitialized`.",
     wrong_when="results must repeat bit by bit.",
     candidates=[Setting("determinism.algorithms", False)],
     explains=["fill-uninitialized"],
@@ -204,12 +208,12 @@ def deterministic_algos_on(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "fill-uninitialized",
     "program",
-    title="Memory that nobody reads before writing is filled.",
-    sees="deterministic algorithms are on, `torch.utils.deterministic.fill_uninitialized_memory` is too, and fills "
+    title="torch fills memory that the program overwrites anyway.",
+    sees="deterministic algorithms are on, `torch.utils.deterministic.fill_uninitialized_memory` is on, and fills are "
     "among the recorded operators.",
-    costs="at most the fills' part of the pointwise kernels, and of the host's time that the device waits for; without "
-    "a device the time of the fills.",
-    wrong_when="the program does read memory that it never wrote, and must do so alike in each run.",
+    costs="at most the fills' part of the pointwise kernels and of the time for which the device waits for the host. "
+    "Without a device: the time of the fills.",
+    wrong_when="the program reads memory that it never wrote, and results must still repeat.",
     candidates=[Setting("determinism.algorithms", False)],
 )
 def fill_uninitialized(view: ObservationView) -> Iterator[Finding]:

@@ -17,11 +17,11 @@ from dynotune.schema.setting import Setting
 @rule(
     "collate-heavy",
     "program",
-    title="Putting samples together takes much of the loading.",
-    sees="the program waits for its loader, or operators for cores that workers use, and a large part of the time that "
-    "a batch takes to make lies in the collate function.",
-    costs="at most that wait, in the proportion of that part.",
-    wrong_when="samples are lazy, and collating is what reads or decodes them.",
+    title="Collating samples takes much of the loading time.",
+    sees="the program waits for its loader, or operators wait for cores that workers use; and the collate function "
+    "takes a large part of the time in which a batch is made.",
+    costs="at most the collate function's part of this wait.",
+    wrong_when="samples are lazy, and the collate function is what reads or decodes them.",
     candidates=["loader.num_workers"],
     explains=["loader-bound", "loader-jitter", "epoch-jitter"],
 )
@@ -51,12 +51,12 @@ def collate_heavy(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "decode-bound",
     "program",
-    title="Decoding images or sound takes most of the loading.",
-    sees="the program waits for its loader, or operators for cores that workers use, and a large part of the time that "
-    "a batch takes to make lies in a decoder that is known (Pillow, OpenCV, torchvision, TurboJPEG, soundfile and "
-    "others), or in converting and resizing what it gave (Pillow, OpenCV).",
-    costs="at most that wait, in the proportion of that part.",
-    wrong_when="the decoder waits for the file's bytes rather than decodes them, or the size is drawn anew each time.",
+    title="Decoding images or sound takes most of the loading time.",
+    sees="the program waits for its loader, or operators wait for cores that workers use; and a known decoder (Pillow, "
+    "OpenCV, torchvision, TurboJPEG, soundfile and others) takes a large part of the time in which a batch is made. "
+    "Converting and resizing the decoded image (Pillow, OpenCV) counts as decoding.",
+    costs="at most the decoder's part of this wait.",
+    wrong_when="the decoder waits for the file's bytes, or the size is drawn at random for each image.",
     candidates=["loader.num_workers"],
     explains=["loader-bound", "loader-jitter", "epoch-jitter"],
 )
@@ -84,11 +84,11 @@ def decode_bound(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "cow-growth",
     "program",
-    title="Forked workers copy the data set's Python objects as they touch them.",
-    sees="the data set holds many Python objects in lists or dicts, and memory that the forked workers share with "
-    "nobody grew within the window.",
-    costs="memory: in the end each worker has its own copy. Reading an object counts its references, which writes to "
-    "its page. Time only once the machine swaps.",
+    title="Forked workers copy the data set's Python objects as they read them.",
+    sees="the data set holds many Python objects in lists or dicts, and the private memory of the forked workers grew "
+    "within the window.",
+    costs="memory: in the end each worker has its own copy, because reading an object changes its reference count and "
+    "so writes to its page. It costs time only if the machine swaps.",
     wrong_when="workers fill a cache of their own on purpose.",
 )
 def cow_growth(view: ObservationView) -> Iterator[Finding]:
@@ -134,7 +134,7 @@ def _may_grow(loader: Loader, loading: Loading) -> Iterator[Finding]:
     "program",
     title="The last batch of each epoch is smaller than the others.",
     sees="the loader keeps an incomplete last batch, and the program compiles or times convolutions for each shape.",
-    costs="compiling within the window, if that is what it was for; else the first such batch alone.",
+    costs="compilation within the window, if the smaller batch caused it; otherwise only the first such batch.",
     wrong_when="shapes vary anyway.",
 )
 def last_batch_shape(view: ObservationView) -> Iterator[Finding]:

@@ -37,11 +37,11 @@ _ZEROING = ("aten::zero_", "aten::_foreach_zero_", "aten::fill_", "aten::add_")
     "profiler-left-on",
     "program",
     title="The program profiles itself.",
-    sees="torch's profiler, or anomaly detection's sibling `emit_nvtx`, running in the window by the program's own "
-    "doing.",
-    costs="host time for each operator and kernel: on one H200 ResNet-50 took 1.7 times as long under it. At most what "
-    "the device waits for the host; without a trace nothing bounds it, since two recordings cannot run at once.",
-    wrong_when="profiling is what this run is for. A schedule without `repeat=1` goes on for ever.",
+    sees="the program itself runs torch's profiler, or `emit_nvtx`, within the window.",
+    costs="host time for each operator and kernel: on one H200, ResNet-50 took 1.7 times as long under the profiler. "
+    "The bound is the time for which the device waits for the host. Without a trace nothing bounds it, because two "
+    "recordings cannot run at once.",
+    wrong_when="this run is meant to profile. A schedule without `repeat=1` never ends.",
     explains=["host-bound", "launch-bound"],
 )
 def profiler_left_on(view: ObservationView) -> Iterator[Finding]:
@@ -67,13 +67,13 @@ def profiler_left_on(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "inference-mode-absent",
     "program",
-    title="Inference keeps what only a backward pass needs.",
-    sees="a program without an optimizer and without a backward pass whose model is called with gradients enabled and "
-    "gives results that require them.",
-    costs="some microseconds of the host for each operator, at most what the device waits for the host. Where that is "
-    "little, without a device less than a tenth of a step, nothing bounds it: activations are kept until the results "
-    "go, and memory for them is taken anew.",
-    wrong_when="gradients are computed by means that leave no trace.",
+    title="Inference keeps activations that only a backward pass needs.",
+    sees="a program without an optimizer and without a backward pass calls its model with gradients enabled, and the "
+    "results require gradients.",
+    costs="some microseconds of host time for each operator, at most the time for which the device waits for the host. "
+    "If that time is short (without a device: less than a tenth of a step), nothing bounds the cost: activations stay "
+    "in memory until the results are freed, and new memory is allocated for them.",
+    wrong_when="gradients are computed in a way that leaves no trace.",
 )
 def inference_mode_absent(view: ObservationView) -> Iterator[Finding]:
     if view.is_training:
@@ -114,10 +114,10 @@ def _of_recording(view: ObservationView) -> float:
     "model-train-mode-eval",
     "program",
     title="A model in training mode is used for inference.",
-    sees="a program without an optimizer and without a backward pass that calls a model whose dropout or batch norm is "
-    "in training mode.",
-    costs="right results: dropout drops, and batch norm takes the batch's statistics and changes its own.",
-    wrong_when="that is meant, as for Monte Carlo dropout or for renewing batch norm's statistics.",
+    sees="a program without an optimizer and without a backward pass calls a model whose dropout or batch norm is in "
+    "training mode.",
+    costs="right results, not time: dropout drops, and batch norm uses the batch's statistics and changes its own.",
+    wrong_when="the mode is meant, as for Monte Carlo dropout or to renew batch norm's statistics.",
 )
 def model_train_mode_eval(view: ObservationView) -> Iterator[Finding]:
     if view.is_training:
@@ -142,11 +142,11 @@ def model_train_mode_eval(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "zero-grad-memset",
     "program",
-    title="Gradients are filled with zeros rather than dropped.",
+    title="Gradients are filled with zeros instead of dropped.",
     sees="`zero_grad(set_to_none=False)`.",
-    costs="writing zeros to all gradients, and adding to them where the new ones could take their place: four times "
-    "their bytes, and an operator more for each parameter. On the CPU at most the time of such operators.",
-    wrong_when="the program reads `.grad` of parameters that got none.",
+    costs="zeros are written to all gradients, and the new gradients are added to them: four times the gradients' "
+    "bytes, and one more operator for each parameter. On the CPU: at most the time of such operators.",
+    wrong_when="the program reads `.grad` of parameters that got no gradient.",
 )
 def zero_grad_memset(view: ObservationView) -> Iterator[Finding]:
     if not view.is_training or known(view, "live.zero_grad_sets_none") is not False:
@@ -184,11 +184,11 @@ def zero_grad_memset(view: ObservationView) -> Iterator[Finding]:
     "ul-cublas-env-on-construct",
     "program",
     title="Ultralytics sets a variable that slows each matrix product.",
-    sees="Ultralytics put CUBLAS_WORKSPACE_CONFIG into the environment, it is there still, and torch is older than "
-    "2.13, which reads it with a regular expression at each product.",
-    costs="50 to 150 µs of host time a product; at most the host's own time in products, and what the device waits for "
-    "the host. Any other model in the process pays too.",
-    wrong_when="deterministic results on several streams are wanted.",
+    sees="Ultralytics put CUBLAS_WORKSPACE_CONFIG into the environment, it is still set, and torch is older than 2.13. "
+    "Such a torch reads the variable with a regular expression at each product.",
+    costs="50 to 150 µs of host time for each product, in every model of the process. The bound is the host's own time "
+    "in products, and at most the time for which the device waits for the host.",
+    wrong_when="results must repeat although several streams are used.",
     candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
     explains=["cublas-env-regex"],
 )
@@ -226,10 +226,10 @@ def ul_cublas_env_on_construct(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "ul-deterministic-default",
     "program",
-    title="Ultralytics trains with results that repeat, by default.",
+    title="Ultralytics trains with repeatable results by default.",
     sees="a training of an Ultralytics model with deterministic algorithms on.",
-    costs="at most what `deterministic-algos-on` and `cudnn-deterministic-on` count; here, half of the time of "
-    "convolutions and that of indexing and sorting.",
+    costs="at most what `deterministic-algos-on` and `cudnn-deterministic-on` count: here half of the time of "
+    "convolutions, and the time of indexing and sorting.",
     wrong_when="results must repeat bit by bit.",
     candidates=[Setting("determinism.algorithms", False), Setting("cudnn.deterministic", False)],
     explains=["deterministic-algos-on", "cudnn-deterministic-on", "fill-uninitialized"],

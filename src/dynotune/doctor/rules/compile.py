@@ -39,11 +39,11 @@ _CHANGED = re.compile(r"size|shape|stride|rank|dimension", re.IGNORECASE)
     "compile-default",
     "program",
     title="Pointwise kernels run one by one.",
-    sees="pointwise, normalising and reducing kernels take a fifth of the kernels' time or more in a model that is not "
-    "compiled.",
-    costs="at most their time but for one, the longest, of each row of them that nothing interrupts, as far as the "
-    "device sets the pace: compiled, such a row runs as one. A sum over the batch ends a row.",
-    wrong_when="shapes vary much, or the program ends before compiling has paid for itself. Results change in their "
+    sees="in a model that is not compiled, pointwise, normalising and reducing kernels take a fifth of the kernels' "
+    "time or more.",
+    costs="at most their time without the longest kernel of each uninterrupted row, as far as the device sets the "
+    "pace. Compiled, such a row runs as one kernel. A sum over the batch ends a row.",
+    wrong_when="shapes vary much, or the program ends before compilation has paid for itself. Results change in their "
     "last digits.",
     candidates=[Setting("compile.mode", "default")],
 )
@@ -70,14 +70,14 @@ def compile_default(view: ObservationView) -> Iterator[Finding]:
     "graph-breaks",
     "program",
     title="torch.compile cuts the model into pieces.",
-    sees="graph breaks that torch counted while it compiled; or a compiled model of which torch made no graph at all, "
-    "as after a break inside a loop, which it does without a word.",
-    costs="at most what compiling whole could spare: the device's waits for the host, what `compile-default` counts of "
-    "pointwise kernels, and three quarters of those that were generated, as many as there are cuts; without a device "
-    "the time of Python, and three quarters of that of operators that were not compiled and are no products, and of "
-    "what the pieces' generated code takes if it were one piece. Or what waiting costs for values on which the code "
-    "branches.",
-    wrong_when="what breaks the graph is needed, and runs once in many calls.",
+    sees="torch counted graph breaks while it compiled; or torch made no graph of a compiled model at all, which it "
+    "does silently after a break inside a loop.",
+    costs="at most what compiling the whole model could spare. With a device: its waits for the host, what "
+    "`compile-default` counts of pointwise kernels, and three quarters of as many generated kernels as there are cuts. "
+    "Without a device: the time of Python, three quarters of the time of uncompiled operators other than products, and "
+    "three quarters of the time of generated code that one piece would spare. If it is more, the cost is the time "
+    "spent waiting for values on which the code branches.",
+    wrong_when="the code that breaks the graph is needed, and runs once in many calls.",
     explains=["launch-bound", "host-bound", "compile-default"],
 )
 def graph_breaks(view: ObservationView) -> Iterator[Finding]:
@@ -113,11 +113,11 @@ def graph_breaks(view: ObservationView) -> Iterator[Finding]:
     "recompiles",
     "program",
     title="torch.compile compiles the same code again, or has given up.",
-    sees="recompilations that torch counted. Functions that reached the limit, 8 by default, run uncompiled from then "
-    "on, and torch says so once.",
-    costs="given up, at most what compiling spares, as for `graph-breaks`. Else what steps of the window take beyond "
-    "the median, if something was compiled in it; the first steps alone if not.",
-    wrong_when="all shapes have been seen after a while.",
+    sees="torch counted recompilations. A function that reached the limit, 8 by default, runs uncompiled from then on, "
+    "and torch says so once.",
+    costs="after the limit, at most what compiling spares, as for `graph-breaks`. Otherwise the time that steps take "
+    "beyond the median if something was compiled within the window; if not, only the first steps.",
+    wrong_when="the program has seen all shapes after a while.",
     explains=["launch-bound", "host-bound", "compile-default", "recompile-jitter"],
 )
 def recompiles(view: ObservationView) -> Iterator[Finding]:
@@ -162,9 +162,9 @@ def recompiles(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "cudagraph-skipped",
     "program",
-    title="CUDA graphs were asked for and are not used.",
-    sees="a mode of torch.compile that uses CUDA graphs, and reasons why TorchInductor left them out.",
-    costs="at most the device's waits for the host: a graph is launched as one.",
+    title="torch.compile was asked for CUDA graphs and does not use them.",
+    sees="a mode of torch.compile that uses CUDA graphs, and TorchInductor's reasons for leaving them out.",
+    costs="at most the time for which the device waits for the host: a graph needs a single launch.",
     wrong_when="the device is busy all the time anyway.",
     explains=["launch-bound", "host-bound"],
 )
@@ -192,8 +192,9 @@ def cudagraph_skipped(view: ObservationView) -> Iterator[Finding]:
     "program",
     title="CUDA graphs are recorded again for each input shape.",
     sees="a mode of torch.compile that uses CUDA graphs, and graphs that were recorded within the window.",
-    costs="at most what the device waits for the host meanwhile. Each graph also keeps memory of its own.",
-    wrong_when="all shapes have been seen after a while.",
+    costs="at most the time for which the device waits for the host meanwhile. Each graph also holds memory of its "
+    "own.",
+    wrong_when="the program has seen all shapes after a while.",
     explains=["launch-bound", "host-bound"],
 )
 def cudagraph_rerecord(view: ObservationView) -> Iterator[Finding]:

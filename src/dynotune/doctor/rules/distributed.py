@@ -18,10 +18,10 @@ from dynotune.schema.trace_summary import Place
     "dataparallel-used",
     "program",
     title="A model runs under DataParallel.",
-    sees="an outermost module that is `torch.nn.DataParallel`.",
-    costs="at most what the devices idle for or only exchange data: one process copies the model to all devices in "
-    "each step, and its threads take turns at Python's lock. On one device a little of the host's time.",
-    wrong_when="the batch is split so for inference of a few seconds.",
+    sees="the outermost module is `torch.nn.DataParallel`.",
+    costs="at most the time for which devices idle or only exchange data: one process copies the model to all devices "
+    "in each step, and its threads share Python's lock. On one device the cost is a little host time.",
+    wrong_when="the program splits the batch for inference of a few seconds.",
     explains=["launch-bound", "host-bound", "communication-exposed"],
 )
 def dataparallel_used(view: ObservationView) -> Iterator[Finding]:
@@ -68,11 +68,11 @@ def _devices(view: ObservationView) -> list[str]:
 @rule(
     "ddp-find-unused-on",
     "program",
-    title="DistributedDataParallel looks for unused parameters where there are none.",
-    sees="`find_unused_parameters=True`, and that no parameter was without a gradient.",
-    costs="walking the graph after each forward pass, and one more collective: at most what the device waits for the "
-    "host, and that collective's part of the exposed communication.",
-    wrong_when="parameters are unused in some steps only.",
+    title="DistributedDataParallel looks for unused parameters, and there are none.",
+    sees="`find_unused_parameters=True`, and every parameter got a gradient.",
+    costs="a walk of the graph after each forward pass, and one more collective: at most the time for which the device "
+    "waits for the host, and the collective's part of the exposed communication.",
+    wrong_when="parameters are unused only in some steps.",
     explains=["host-bound"],
 )
 def ddp_find_unused_on(view: ObservationView) -> Iterator[Finding]:
@@ -108,10 +108,10 @@ def _of_unused(view: ObservationView) -> float | Unknown:
     "ddp-bucket-cap",
     "program",
     title="Gradients are reduced while the device does nothing else.",
-    sees="all-reduces of DistributedDataParallel beside which nothing ran; what one rank waits for another is left to "
-    "`rank-imbalance`.",
-    costs="that time, if all of it were hidden under the backward pass.",
-    wrong_when="communication takes longer than the backward pass: no size of buckets hides it then.",
+    sees="all-reduces of DistributedDataParallel beside which nothing ran. The time for which one rank waits for "
+    "another counts for `rank-imbalance`.",
+    costs="this time, if the backward pass could hide all of it.",
+    wrong_when="communication takes longer than the backward pass, so no bucket size hides it.",
 )
 def ddp_bucket_cap(view: ObservationView) -> Iterator[Finding]:
     losses = view.losses("ddp-bucket-cap")
@@ -136,8 +136,9 @@ def ddp_bucket_cap(view: ObservationView) -> Iterator[Finding]:
     "ddp-bucket-view",
     "program",
     title="Gradients are copied into buckets and back.",
-    sees="`gradient_as_bucket_view=False`, and the time of copying kernels.",
-    costs="at most that time, and no more than copying all gradients twice takes the device's memory.",
+    sees="`gradient_as_bucket_view=False`, and time in copying kernels.",
+    costs="at most the time of these kernels, and at most the time in which the device's memory copies all gradients "
+    "twice.",
     wrong_when="the program detaches gradients in place, which fails with views.",
 )
 def ddp_bucket_view(view: ObservationView) -> Iterator[Finding]:
@@ -164,8 +165,8 @@ def ddp_bucket_view(view: ObservationView) -> Iterator[Finding]:
     "ddp-static-graph",
     "program",
     title="DistributedDataParallel does not know that the graph stays the same.",
-    sees="torch says that `static_graph=True` could be set, and it is not.",
-    costs="little: unused parameters are then looked for once.",
+    sees="torch says that `static_graph=True` could be set, and it is not set.",
+    costs="little: with a static graph, DistributedDataParallel looks for unused parameters only once.",
     wrong_when="the graph changes later on.",
 )
 def ddp_static_graph(view: ObservationView) -> Iterator[Finding]:
@@ -186,10 +187,11 @@ def ddp_static_graph(view: ObservationView) -> Iterator[Finding]:
     "communication-exposed",
     "program",
     title="Ranks communicate while nothing else is done.",
-    sees="collectives beside which the device ran nothing, other than all-reduces of DistributedDataParallel; without "
-    "a device, collectives beside which no operator ran. What one rank waits for another is left to `rank-imbalance`.",
-    costs="that time, if all of it were hidden under other work.",
-    wrong_when="what follows needs the result at once, as in tensor parallelism.",
+    sees="collectives beside which the device ran nothing, except all-reduces of DistributedDataParallel. Without a "
+    "device: collectives beside which no operator ran. The time for which one rank waits for another counts for "
+    "`rank-imbalance`.",
+    costs="this time, if other work could hide all of it.",
+    wrong_when="the next operation needs the result at once, as in tensor parallelism.",
 )
 def communication_exposed(view: ObservationView) -> Iterator[Finding]:
     losses = view.losses("communication-exposed")
@@ -216,10 +218,11 @@ def communication_exposed(view: ObservationView) -> Iterator[Finding]:
     "rank-imbalance",
     "program",
     title="Ranks wait for the slowest one.",
-    sees="time in collectives before the last rank has joined them; without a device, that in which no operator runs.",
-    costs="that time: with equal work all would join at once. Its severity is, without a device, that of what one rank "
-    "waits longer than another, and works less.",
-    wrong_when="another rank is the slow one in each step; then no rank stands out, and the finding is a low one.",
+    sees="time in collectives before the last rank has joined them. Without a device: such time in which no operator "
+    "runs.",
+    costs="this time: with equal work, all ranks would join at once. Without a device, the severity is that of the "
+    "time by which one rank waits longer than another and works less.",
+    wrong_when="another rank is the slow one in each step. Then no rank stands out, and the severity is low.",
     explains=["communication-exposed"],
 )
 def rank_imbalance(view: ObservationView) -> Iterator[Finding]:

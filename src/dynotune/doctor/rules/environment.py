@@ -35,9 +35,9 @@ PATHS = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE")
     "machine",
     title="Every kernel launch waits for the kernel's end.",
     sees="CUDA_LAUNCH_BLOCKING is set, and not to 0.",
-    costs="host and GPU take turns: all of the GPU's idle time that the host causes. It is for finding out which "
-    "kernel fails.",
-    wrong_when="kernels are so long that the host never gets ahead of the GPU by much.",
+    costs="host and GPU take turns: all of the GPU's idle time that the host causes. The variable is for finding the "
+    "kernel that fails.",
+    wrong_when="kernels are so long that the host never gets far ahead of the GPU.",
     candidates=unset("CUDA_LAUNCH_BLOCKING"),
     explains=["host-bound", "launch-bound", "sync-per-step"],
 )
@@ -61,11 +61,11 @@ def launch_blocking_on(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "no-memory-caching-on",
     "machine",
-    title="torch's caching allocator is switched off.",
-    sees="PYTORCH_NO_CUDA_MEMORY_CACHING is set. Its value does not matter: 0 switches the cache off too.",
-    costs="each allocation and each release becomes a call to the driver, and releases wait for the GPU: many times "
-    "the usual time of a step; at most all of the GPU's idle time that the host causes.",
-    wrong_when="it is set for a memory checker.",
+    title="torch's caching allocator is off.",
+    sees="PYTORCH_NO_CUDA_MEMORY_CACHING is set. Any value switches the cache off, even 0.",
+    costs="each allocation and each release becomes a call to the driver, and releases wait for the GPU. A step takes "
+    "many times its usual time. The bound is all of the GPU's idle time that the host causes.",
+    wrong_when="a memory checker needs it.",
     candidates=unset("PYTORCH_NO_CUDA_MEMORY_CACHING"),
     explains=["alloc-retries", "pinned-alloc-slow", "empty-cache-in-loop", "host-bound"],
 )
@@ -89,12 +89,12 @@ def no_memory_caching_on(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "omp-threads-1",
     "machine",
-    title="Operators on the CPU run in one thread, though there are more cores.",
-    sees="OMP_NUM_THREADS is 1 and the process may use more cores than that for itself; torchrun sets it where it is "
-    "unset and several processes start, and so does Ultralytics. Or a model on the CPU runs in one thread of torch.",
-    costs="operators that run on the CPU take as long as one core needs. For a model on the CPU at most the part of "
-    "its operators that the other cores could take over; for one on the GPU, collation and augmentation in the main "
-    "process.",
+    title="Operators on the CPU run in one thread although there are more cores.",
+    sees="OMP_NUM_THREADS is 1 and each process may use more than one core. torchrun sets the variable if it is unset "
+    "and several processes start; Ultralytics sets it, too. Or: a model on the CPU runs in one thread of torch.",
+    costs="operators on the CPU run on one core. For a model on the CPU, the bound is the part of the operators' time "
+    "that the other cores could take over. For a model on the GPU, the cost is in collation and augmentation in the "
+    "main process.",
     wrong_when="operators are too small to be split, or other processes keep the cores busy.",
     candidates=["host.num_threads", "env.OMP_NUM_THREADS"],
 )
@@ -137,10 +137,11 @@ def omp_threads_1(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "max-connections",
     "machine",
-    title="Few hardware queues, or more than there are.",
-    sees="CUDA_DEVICE_MAX_CONNECTIONS is below 8, its default, or above 32, the most there are.",
-    costs="work on streams that share a queue waits for the others' work.",
-    wrong_when="the program relies on the order that one queue gives, as tensor parallelism in Megatron's style does.",
+    title="There are few hardware queues, or more are asked for than exist.",
+    sees="CUDA_DEVICE_MAX_CONNECTIONS is below 8, its default, or above 32, the maximum.",
+    costs="work on streams that share a queue waits for the other streams' work.",
+    wrong_when="the program relies on the order that a single queue gives, as tensor parallelism in Megatron's style "
+    "does.",
     candidates=unset("CUDA_DEVICE_MAX_CONNECTIONS"),
 )
 def max_connections(view: ObservationView) -> Iterator[Finding]:
@@ -163,12 +164,12 @@ def max_connections(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "tf32-env-override",
     "machine",
-    title="A variable overrides what the program says about TF32.",
-    sees="NVIDIA_TF32_OVERRIDE, which forbids TF32 in all libraries with 0, or TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, which "
+    title="A variable overrides the program's TF32 settings.",
+    sees="NVIDIA_TF32_OVERRIDE=0, which forbids TF32 in all libraries, or TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, which "
     "allows it in matrix products.",
-    costs="forbidden: float32 products and convolutions without tensor cores, at most their time. Allowed: results "
-    "with ten bits of mantissa that nobody asked for in the program.",
-    wrong_when="it is set on purpose, to compare results.",
+    costs="if TF32 is forbidden, float32 products and convolutions run without tensor cores: at most their time. If it "
+    "is allowed, results have a mantissa of ten bits although the program did not ask for it.",
+    wrong_when="the variable is set on purpose, to compare results.",
     candidates=unset("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
     explains=["fp32-matmul-no-tf32"],
 )
@@ -206,9 +207,9 @@ def tf32_env_override(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "device-order",
     "machine",
-    title="GPUs of several kinds are numbered by speed.",
+    title="CUDA numbers GPUs of several models by speed.",
     sees="visible GPUs of different models while CUDA_DEVICE_ORDER is not PCI_BUS_ID.",
-    costs="no time; `cuda:0` is another GPU than the 0 of nvidia-smi, and the wrong one may be measured or shared.",
+    costs="no time. `cuda:0` is not GPU 0 of nvidia-smi, so the wrong GPU may be measured or shared.",
     wrong_when="GPUs are chosen by UUID.",
     candidates=[Setting("env.CUDA_DEVICE_ORDER", "PCI_BUS_ID")],
 )
@@ -236,10 +237,10 @@ def device_order(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "alloc-conf-both-names",
     "machine",
-    title="The allocator's options are given under both of their names, and differ.",
+    title="The allocator's options are set under both of their names, with different values.",
     sees="PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF are both set, to different values.",
-    costs="options that one believes in force are not: the CUDA allocator reads the older name first.",
-    wrong_when="the part that differs does not matter.",
+    costs="some options do not take effect: the CUDA allocator reads PYTORCH_CUDA_ALLOC_CONF, the older name, first.",
+    wrong_when="the options that differ do not matter.",
     candidates=unset("PYTORCH_CUDA_ALLOC_CONF"),
 )
 def alloc_conf_both_names(view: ObservationView) -> Iterator[Finding]:
@@ -263,9 +264,9 @@ def alloc_conf_both_names(view: ObservationView) -> Iterator[Finding]:
     "cudnn-v8-cache",
     "machine",
     title="torch keeps few of cuDNN's plans, or none.",
-    sees="TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT is negative, which keeps none, or smaller than 100. The default is 10000; "
-    "0 means no limit.",
-    costs="host time: a convolution whose plan was forgotten has it made again.",
+    sees="TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT is negative, which keeps no plans, or below 100. The default is 10000; 0 "
+    "means no limit.",
+    costs="host time: torch makes the plan of a convolution again if it was dropped.",
     wrong_when="the network has few convolutions, or none.",
     candidates=unset("TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"),
 )
@@ -291,11 +292,11 @@ def cudnn_v8_cache(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "nccl-path-disabled",
     "machine",
-    title="A path between GPUs is switched off.",
+    title="A communication path between GPUs is off.",
     sees="NCCL_P2P_DISABLE, NCCL_SHM_DISABLE or NCCL_IB_DISABLE is on, or NCCL_P2P_LEVEL is LOC.",
-    costs="GPUs of one machine talk through host memory instead of NVLink or PCIe, or through sockets instead of "
-    "shared memory; machines through sockets instead of InfiniBand. At most the exposed communication of a step.",
-    wrong_when="the path does not work on this machine, and hangs without the variable.",
+    costs="GPUs of one machine exchange data through host memory instead of NVLink or PCIe, or through sockets instead "
+    "of shared memory. Machines use sockets instead of InfiniBand. The bound is the exposed communication of a step.",
+    wrong_when="the path does not work on this machine, and the program hangs without the variable.",
     candidates=unset(*PATHS, "NCCL_P2P_LEVEL"),
     explains=["communication-exposed"],
 )

@@ -34,10 +34,10 @@ PRODUCTS = frozenset(
 @rule(
     "driver-too-old",
     "machine",
-    title="The driver is too old for the CUDA that torch was built with.",
-    sees="the CUDA version of the torch build against the highest that the driver supports; a driver serves all minor "
-    "versions of its major one.",
-    costs="torch finds no GPU, and a program that falls back to the CPU runs there without a word.",
+    title="The driver is too old for torch's CUDA version.",
+    sees="the CUDA version of the torch build against the highest that the driver supports. A driver serves all minor "
+    "versions of its major version.",
+    costs="torch finds no GPU. A program that falls back to the CPU does so silently.",
     wrong_when="NVIDIA's forward-compatibility package is installed beside the driver.",
 )
 def driver_too_old(view: ObservationView) -> Iterator[Finding]:
@@ -59,9 +59,9 @@ def driver_too_old(view: ObservationView) -> Iterator[Finding]:
     "torch-without-cuda",
     "machine",
     title="There is a GPU, and torch is built without CUDA.",
-    sees="a visible GPU, and a torch in the command's interpreter that was built for the CPU.",
+    sees="a visible GPU, and a torch build for the CPU in the command's interpreter.",
     costs="everything runs on the CPU.",
-    wrong_when="that is what the program is for.",
+    wrong_when="the program is meant to run on the CPU.",
 )
 def torch_without_cuda(view: ObservationView) -> Iterator[Finding]:
     if not gpus(view) or view.fact("torch.cuda") is not None:
@@ -82,11 +82,12 @@ def torch_without_cuda(view: ObservationView) -> Iterator[Finding]:
     "cublas-env-regex",
     "machine",
     title="A variable costs host time at each matrix product.",
-    sees="CUBLAS_WORKSPACE_CONFIG is set, and torch is 2.0 to 2.12: these read it with a regular expression whenever "
-    "they fetch a cuBLAS handle. Of a watched command, the host's own time in matrix products bounds it.",
-    costs="50 µs of host time a product, and three times that with a bias, on a machine with an H200: two to four "
-    "times the step of small models, nothing where products are large and the host is ahead of the GPU.",
-    wrong_when="deterministic results on several streams are wanted; then the variable is needed.",
+    sees="CUBLAS_WORKSPACE_CONFIG is set, and torch is 2.0 to 2.12. These versions read it with a regular expression "
+    "whenever they fetch a cuBLAS handle. For a watched command, the host's own time in matrix products bounds the "
+    "cost.",
+    costs="on a machine with an H200, 50 µs of host time for each product, and 150 µs for a product with a bias: two "
+    "to four times the step of small models, and nothing if products are large and the host is ahead of the GPU.",
+    wrong_when="results must repeat although several streams are used. Then the variable is needed.",
     candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
     explains=["launch-bound", "host-bound"],
 )
@@ -142,10 +143,10 @@ def _host_share_of_products(view: ObservationView) -> tuple[float | None, list[s
 @rule(
     "cublas-workspace-small",
     "machine",
-    title="cuBLAS gets less workspace than torch would give it.",
+    title="cuBLAS gets less workspace than torch's default.",
     sees="CUBLAS_WORKSPACE_CONFIG names less than 8.125 MiB in all, as `:16:8` and `:0:0` do.",
-    costs="algorithms that split a product along its inner dimension, the fast ones for small results, cannot be "
-    "chosen.",
+    costs="cuBLAS cannot use algorithms that split a product along its inner dimension, which are the fast ones for "
+    "small results.",
     wrong_when="products are large, or memory is very short.",
     candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
 )

@@ -92,13 +92,13 @@ def _set(view: ObservationView, name: str, counts: Callable[[str], bool]) -> boo
 @rule(
     "debug-flags-left-on",
     "machine",
-    title="Something that helps to find mistakes was left on.",
-    sees="variables that make torch, NCCL, cuDNN or cuBLAS check or log what they do; of a watched program, also "
-    "anomaly detection of autograd.",
-    costs="host time for each call that is checked or logged; where each collective is checked, at most the exposed "
+    title="A debugging aid was left on.",
+    sees="variables that make torch, NCCL, cuDNN or cuBLAS check or log their work. In a watched program, also "
+    "autograd's anomaly detection.",
+    costs="host time for each call that is checked or logged. If each collective is checked, the bound is the exposed "
     "communication of a step. Anomaly detection keeps a stack trace for each operator and searches every gradient for "
     "NaN, for which the host waits.",
-    wrong_when="the mistake is still being looked for.",
+    wrong_when="the fault is still being looked for.",
     candidates=unset(*dict.fromkeys(flag.name for flag in FLAGS)),
     explains=["host-bound", "launch-bound", "sync-per-step", "communication-exposed"],
 )
@@ -161,9 +161,9 @@ def _bound_of_flags(view: ObservationView, flags: Sequence[Flag]) -> float | Unk
 @rule(
     "torch-nccl-debug",
     "machine",
-    title="torch watches its collectives more closely than it needs to.",
+    title="torch watches its collectives for debugging.",
     sees="TORCH_NCCL_BLOCKING_WAIT, TORCH_NCCL_NAN_CHECK, TORCH_NCCL_ENABLE_TIMING or TORCH_NCCL_DESYNC_DEBUG is on.",
-    costs="a host that waits for each collective cannot queue what follows; a search for NaN reads each buffer once "
+    costs="a host that waits for each collective cannot queue the next work. A search for NaN reads each buffer once "
     "more.",
     wrong_when="a hang is being looked for.",
     candidates=unset(*NCCL),
@@ -189,12 +189,12 @@ def torch_nccl_debug(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "caches-disabled",
     "machine",
-    title="torch.compile keeps nothing of what it compiled.",
+    title="torch.compile keeps none of its results.",
     sees="TORCHINDUCTOR_FORCE_DISABLE_CACHES, TORCHINDUCTOR_FX_GRAPH_CACHE=0, TORCHINDUCTOR_AUTOGRAD_CACHE=0 or "
-    "TRITON_ALWAYS_COMPILE; of a watched program, also what its configuration says, and a cache folder that it set "
-    "itself and that was another one in each of two runs.",
-    costs="each start compiles everything again, seconds to minutes. No step once it runs.",
-    wrong_when="compiling itself is being worked on, or nothing is compiled.",
+    "TRITON_ALWAYS_COMPILE. In a watched program, also torch's configuration, and a cache folder that the program sets "
+    "to a new path in each run.",
+    costs="each start compiles everything again, for seconds to minutes. Steps are not slower.",
+    wrong_when="the compiler itself is being worked on, or the program compiles nothing.",
     candidates=unset(*COMPILE_CACHES),
 )
 def caches_disabled(view: ObservationView) -> Iterator[Finding]:
@@ -238,11 +238,10 @@ def _compiles(view: ObservationView) -> bool:
     "bytecode-not-kept",
     "machine",
     title="Python compiles the modules that it imports anew at each start.",
-    sees="torch's modules are not there in compiled form, and PYTHONDONTWRITEBYTECODE is set, or where they would lie "
-    "cannot be written to.",
+    sees="torch's modules have no bytecode files, and either PYTHONDONTWRITEBYTECODE is set or the folder for these "
+    "files is not writable.",
     costs="seconds at each start: a small training took 8.2 s to its first step, and 3.0 s with its modules compiled. "
-    "Each worker that is spawned, and each rank, pays too. No step once it runs: of a command that was watched its "
-    "severity is low.",
+    "Each spawned worker and each rank pays, too. Steps are not slower, so the severity is low for a watched command.",
     wrong_when="the program starts once and runs for days.",
 )
 def bytecode_not_kept(view: ObservationView) -> Iterator[Finding]:
@@ -274,8 +273,9 @@ def bytecode_not_kept(view: ObservationView) -> Iterator[Finding]:
     "machine",
     title="torch compiles some of its own kernels anew at each start.",
     sees="USE_PYTORCH_KERNEL_CACHE=0.",
-    costs="seconds at the first call of each special function that torch compiles at run time. No step after it.",
-    wrong_when="the program calls none of them.",
+    costs="seconds at the first call of each special function that torch compiles at run time. Later steps are not "
+    "slower.",
+    wrong_when="the program calls none of these functions.",
     candidates=unset("USE_PYTORCH_KERNEL_CACHE"),
 )
 def jiterator_cache(view: ObservationView) -> Iterator[Finding]:

@@ -35,15 +35,15 @@ _SMALL_NAMES = frozenset(f"aten::{name}" for name in _SMALL.split())
 @rule(
     "launch-bound",
     "program",
-    title="Kernels are shorter than launching them takes.",
-    sees="a device that has nothing to do for short times, again and again, between kernels of less than 10 µs. Or "
-    "hundreds of them a step, three quarters of all kernels or more, which with the pauses before them take a tenth of "
-    "it, be they queued in time or not.",
-    costs="these pauses, and the longer ones that the host causes where they are the smaller part. Only fewer launches "
-    "(larger batches, fused kernels, CUDA graphs) take them away; faster kernels do not. Where the device is kept "
-    "busy, the time of the short kernels too, which no graph takes away: most of it is what any kernel takes to begin "
+    title="Kernels take less time than their launch.",
+    sees="the device is idle for short times, again and again, between kernels of less than 10 µs. Or: a step runs "
+    "hundreds of such kernels, they are three quarters of all kernels or more, and with the pauses before them they "
+    "take a tenth of the step, whether they are queued in time or not.",
+    costs="these pauses, and the longer pauses that the host causes if those are the smaller part. Only fewer launches "
+    "help (larger batches, fused kernels, CUDA graphs); faster kernels do not. If the device is kept busy, the cost "
+    "includes the time of the short kernels. No graph spares that time: most of it is what any kernel takes to begin "
     "and end.",
-    wrong_when="the program is made of many small steps that depend on one another's results.",
+    wrong_when="the program consists of many small steps that depend on one another's results.",
     candidates=[Setting("compile.mode", "reduce-overhead")],
     explains=["launch-latency"],
 )
@@ -108,12 +108,12 @@ def _many_short_kernels(view: ObservationView) -> Iterator[Finding]:
     "host-bound",
     "program",
     title="The device waits for the host's own work.",
-    sees="idle time of the device in which the host ran Python or operators of its own, and which nothing more special "
-    "explains; where kernels are short and most pauses are, `launch-bound` counts it. What the host would do beside "
-    "the device's work if it did not wait for it counts for these waits. Without a device, Python between operators, "
-    "if it takes a quarter of a step or more.",
-    costs="all of that time.",
-    wrong_when="the host's work is what the program is for, as a simulation's.",
+    sees="the device is idle while the host runs Python or operators of its own, and no more specific rule explains "
+    "it. If kernels are short and most pauses are, `launch-bound` counts the time. Host work that could run beside the "
+    "device's work if the host did not wait for the device counts for those waits. Without a device: Python between "
+    "operators takes a quarter of a step or more.",
+    costs="all of this time.",
+    wrong_when="the host's work is the program's purpose, as in a simulation.",
 )
 def host_bound(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:
@@ -158,10 +158,10 @@ def _python_bound(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "launch-latency",
     "program",
-    title="The device pauses between kernels that are queued.",
+    title="The device pauses between queued kernels.",
     sees="pauses of up to 100 µs although the next kernel was queued.",
-    costs="these pauses: one or two microseconds for each kernel. Only fewer kernels, or CUDA graphs, take them away.",
-    wrong_when="kernels are long; then they are no matter.",
+    costs="these pauses, one or two microseconds for each kernel. Only fewer kernels, or CUDA graphs, help.",
+    wrong_when="kernels are long, so the pauses do not matter.",
 )
 def launch_latency(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:
@@ -186,12 +186,12 @@ def launch_latency(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "optimizer-forloop",
     "program",
-    title="The optimizer updates each parameter by kernels of its own.",
-    sees="more than 300 short kernels in each call of an optimizer's step; without a device more than 100 short "
+    title="The optimizer updates each parameter with separate kernels.",
+    sees="more than 300 short kernels in each call of an optimizer's step. Without a device: more than 100 short "
     "operators that take one parameter each.",
-    costs="their time and that in which the device waits for them to be queued; without a device what the optimizer "
-    "takes beside operators that take many parameters at once.",
-    wrong_when="the optimizer exists in that form alone.",
+    costs="the time of these kernels, and the time for which the device waits until they are queued. Without a device: "
+    "what the optimizer takes beyond operators that take many parameters at once.",
+    wrong_when="the optimizer has no other implementation.",
     candidates=[Setting("optimizer.fused", True)],
     explains=["launch-bound", "launch-latency"],
 )
@@ -231,11 +231,11 @@ def optimizer_forloop(view: ObservationView) -> Iterator[Finding]:
     "python-elementwise-loops",
     "program",
     title="A Python loop works on a tensor element by element.",
-    sees="hundreds of pointwise and indexing operators a step that functions of the program's own call one by one, "
-    "short ones and twenty or more for each matrix product or convolution. What optimizers, backward passes and loops "
-    "of libraries call does not count.",
-    costs="the part of all short operators that the program calls often, and of such in the backward pass, of the time "
-    "that the device waits for the host; without a device their own time, and their part of Python's.",
+    sees="functions of the program call hundreds of short pointwise and indexing operators a step, one by one, and "
+    "twenty or more for each matrix product or convolution. Calls by optimizers, backward passes and loops of "
+    "libraries do not count.",
+    costs="part of the time for which the device waits for the host: the part of all short operators that the program "
+    "calls often, with their backward pass. Without a device: the operators' own time, and their part of Python's.",
     wrong_when="each element depends on the one before, as in a recurrence.",
     explains=["launch-bound", "host-bound"],
 )
@@ -300,10 +300,10 @@ def _of_loop(view: ObservationView, num_steps: int) -> float:
     "cpu-oversubscribed",
     "program",
     title="More threads compute than there are cores.",
-    sees="threads of torch, over all ranks, or of OpenCV in all workers, beyond the cores that may be used, while "
-    "these cores are busy, with others' work too, or while threads that are ready to run wait for one. So many threads "
-    "wake one another, and leave cores idle meanwhile.",
-    costs="at most the threads' part beyond the cores, of the time of operators, or of the wait for the loader.",
+    sees="torch's threads over all ranks, or OpenCV's threads over all workers, outnumber the usable cores; and these "
+    "cores are busy, other programs included, or threads that are ready to run wait for a core. Too many threads wake "
+    "one another and leave cores idle meanwhile.",
+    costs="at most the surplus threads' part of the time of operators, or of the wait for the loader.",
     wrong_when="the threads do not run at the same time.",
     candidates=["host.num_threads"],
     explains=["host-bound"],

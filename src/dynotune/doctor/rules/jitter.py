@@ -22,12 +22,12 @@ from dynotune.schema.trace_summary import Place
     "gc-jitter",
     "program",
     title="Python's garbage collector stops some steps.",
-    sees="how long all collections within the window took together. Where that was not counted, steps among the "
-    "slowest hundredth in which the oldest generation was collected, or a collection took longer than a millisecond.",
-    costs="that time, and with a device at most what it waits: it goes on with what is queued. Ranks that wait for one "
-    "another all pay for the slowest.",
-    wrong_when="objects are freed by it that would else fill memory. One long collection says that steps can be held "
-    "up so, and not how often: then its severity is low.",
+    sees="the total time of all collections within the window. If that was not counted: steps among the slowest "
+    "hundredth in which the oldest generation was collected, or a collection took longer than a millisecond.",
+    costs="this time, and with a device at most the time for which the device waits, because it goes on with queued "
+    "work. Ranks that wait for one another all pay for the slowest.",
+    wrong_when="the collector frees objects that would fill memory otherwise. A single long collection shows that "
+    "steps can stall, and not how often, so its severity is low.",
     explains=["host-bound"],
 )
 def gc_jitter(view: ObservationView) -> Iterator[Finding]:
@@ -70,10 +70,10 @@ def _of_garbage(share: float, kind: Kind, claim: str, evidence: list[str]) -> Fi
 @rule(
     "alloc-jitter",
     "program",
-    title="Device memory is allocated in some steps.",
+    title="Some steps allocate device memory.",
     sees="steps among the slowest hundredth in which the allocator asked the driver for memory.",
-    costs="what these steps took beyond a usual one.",
-    wrong_when="the program had not seen its largest batch yet, and the cache has grown enough since.",
+    costs="the time that these steps took beyond a usual one.",
+    wrong_when="the program had not seen its largest batch yet, and the cache is large enough since.",
     candidates=[Setting("alloc.expandable_segments", True)],
 )
 def alloc_jitter(view: ObservationView) -> Iterator[Finding]:
@@ -93,10 +93,10 @@ def alloc_jitter(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "recompile-jitter",
     "program",
-    title="Something is compiled in some steps.",
+    title="Some steps compile code.",
     sees="steps among the slowest hundredth in which torch.compile compiled a graph.",
-    costs="what these steps took beyond a usual one.",
-    wrong_when="the window began before all shapes had been seen, and no more will come.",
+    costs="the time that these steps took beyond a usual one.",
+    wrong_when="the window began before the program had seen all shapes, and no more will come.",
 )
 def recompile_jitter(view: ObservationView) -> Iterator[Finding]:
     if slow := slow_steps(view, "compilation"):
@@ -116,10 +116,9 @@ def recompile_jitter(view: ObservationView) -> Iterator[Finding]:
     "epoch-jitter",
     "program",
     title="Steps that begin an epoch are slow.",
-    sees="how much longer than others the steps take that begin to iterate a loader, where that is at least half of a "
-    "step.",
-    costs="that time, once an epoch; so of short epochs a large share.",
-    wrong_when="evaluation lies between two epochs and belongs to the step by which they are counted.",
+    sees="steps that begin to iterate a loader take at least half a step longer than others.",
+    costs="this time, once an epoch: a large share if epochs are short.",
+    wrong_when="an evaluation between two epochs belongs to the step by which they are counted.",
     candidates=[Setting("loader.persistent_workers", True)],
 )
 def epoch_jitter(view: ObservationView) -> Iterator[Finding]:
@@ -151,10 +150,10 @@ def epoch_jitter(view: ObservationView) -> Iterator[Finding]:
     "loader-jitter",
     "program",
     title="Some batches come late.",
-    sees="steps among the slowest hundredth that spent more than half of what they took beyond a usual one waiting for "
-    "the loader, and began no epoch.",
-    costs="what these steps took beyond a usual one.",
-    wrong_when="the page cache was cold at the window's begin.",
+    sees="steps among the slowest hundredth that waited for the loader for more than half of their time beyond a usual "
+    "step, and began no epoch.",
+    costs="the time that these steps took beyond a usual one.",
+    wrong_when="the page cache was cold when the window began.",
     candidates=["loader.prefetch_factor"],
 )
 def loader_jitter(view: ObservationView) -> Iterator[Finding]:

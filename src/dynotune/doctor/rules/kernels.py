@@ -19,9 +19,9 @@ _POINTWISE = ("elementwise", "cast", "random", "copy")
 @rule(
     "channels-last",
     "program",
-    title="Images change their layout around convolutions.",
-    sees="kernels that convert between memory layouts, because cuDNN's fast convolutions want the channels last and "
-    "the tensors have them first.",
+    title="Images change their memory layout around convolutions.",
+    sees="kernels that convert between memory layouts: cuDNN's fast convolutions want the channels last, and the "
+    "tensors have them first.",
     costs="the time of these kernels, as far as the device sets the pace.",
     wrong_when="operations without a channels-last kernel convert there and back. In float32 there is little to gain.",
     candidates=[Setting("layout.channels_last", True)],
@@ -58,11 +58,11 @@ def channels_last(view: ObservationView) -> Iterator[Finding]:
     "sdpa-math",
     "program",
     title="Attention runs by its plain formula.",
-    sees="kernels inside `_scaled_dot_product_attention_math`: torch found no fused kernel for these inputs, or was "
-    "told not to use one.",
-    costs="at most the time of these kernels, and in training twice as much for their backward pass, which a trace "
-    "does not tell apart from other work.",
-    wrong_when="sequences are so short that a fused kernel has nothing to gain.",
+    sees="kernels inside `_scaled_dot_product_attention_math`: torch has no fused kernel for these inputs, or its "
+    "fused kernels are switched off.",
+    costs="at most the time of these kernels. In training, twice that time again for their backward pass, which a "
+    "trace does not tell apart from other work.",
+    wrong_when="sequences are so short that a fused kernel gains nothing.",
 )
 def sdpa_math(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:
@@ -91,11 +91,12 @@ def sdpa_math(view: ObservationView) -> Iterator[Finding]:
     "manual-attention",
     "program",
     title="Attention is written out by hand.",
-    sees="softmax kernels that take a twentieth of the kernels' time or more beside batched products, or two of these "
-    "for each softmax, where torch's own unfused attention did not run.",
-    costs="at most four times the softmax: a fused kernel also spares scaling, masking, and writing and reading the "
-    "scores. No more than the time of such kernels and of matrix products.",
-    wrong_when="the scores themselves are needed, or a softmax over a large vocabulary stands beside batched products.",
+    sees="softmax kernels take a twentieth of the kernels' time or more beside batched products, or each softmax has "
+    "two batched products; and torch's own unfused attention did not run.",
+    costs="at most four times the softmax: a fused kernel also spares the scaling, the masking, and the writing and "
+    "reading of the scores. At most the time of such kernels and of matrix products.",
+    wrong_when="the program needs the scores themselves, or a softmax over a large vocabulary stands beside batched "
+    "products.",
 )
 def manual_attention(view: ObservationView) -> Iterator[Finding]:
     softmax, most = _softmax_of_attention(view)
@@ -140,11 +141,11 @@ def _softmax_of_attention(view: ObservationView) -> tuple[float, float]:
 @rule(
     "gemm-misaligned",
     "program",
-    title="Matrix products have sizes that tensor cores cannot take whole.",
+    title="Matrix products have sizes that do not fit tensor cores.",
     sees="products of half types without tensor cores, or by kernels that load one or two elements at a time, as for "
-    "sizes that are no multiples of 8 (of 4 in TF32). Convolutions are left to `cudnn-benchmark-off`.",
-    costs="at most three quarters of the time of these products: aligned ones are up to four times as fast.",
-    wrong_when="the sizes are given by the data, and padding them costs more than it saves.",
+    "sizes that are not multiples of 8 (4 for TF32). Convolutions count for `cudnn-benchmark-off`.",
+    costs="at most three quarters of the time of these products: aligned products are up to four times as fast.",
+    wrong_when="the data determine the sizes, and padding costs more than it saves.",
 )
 def gemm_misaligned(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:
@@ -167,11 +168,11 @@ def gemm_misaligned(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "conv-bn-unfused",
     "program",
-    title="Batch norm runs by itself at inference.",
-    sees="a model with convolutions and batch norm that is evaluated, not compiled, without gradients, and the time of "
-    "normalisation in it.",
-    costs="that time: in evaluation batch norm is a scale and a shift that can go into the convolution's weights.",
-    wrong_when="the weights are still to be trained or saved, or the norm follows something else than a convolution.",
+    title="Batch norm runs separately at inference.",
+    sees="a model with convolutions and batch norm in evaluation mode, not compiled, without gradients; and the time "
+    "of its normalisation.",
+    costs="this time: in evaluation, batch norm is a scale and a shift that the convolution's weights can include.",
+    wrong_when="the weights will still be trained or saved, or the norm does not follow a convolution.",
 )
 def conv_bn_unfused(view: ObservationView) -> Iterator[Finding]:
     model = main_model(view)
@@ -205,7 +206,7 @@ def conv_bn_unfused(view: ObservationView) -> Iterator[Finding]:
     title="The device copies within its own memory.",
     sees="copies from the device to itself beside which nothing ran.",
     costs="their time, as far as the device sets the pace.",
-    wrong_when="the copy is what the program is about.",
+    wrong_when="the copy is the purpose of the program.",
 )
 def device_copies(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:
@@ -230,8 +231,8 @@ def device_copies(view: ObservationView) -> Iterator[Finding]:
     "program",
     title="Copies to the host run while the device does nothing else.",
     sees="copies from the device to the host beside which nothing ran.",
-    costs="their time, at most as much as the rest of the step has to hide them under.",
-    wrong_when="the results are needed before anything else can be done.",
+    costs="their time, and at most the rest of the step, which would have to hide them.",
+    wrong_when="nothing else can be done before the results arrive.",
 )
 def d2h_not_overlapped(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:
@@ -257,8 +258,8 @@ def d2h_not_overlapped(view: ObservationView) -> Iterator[Finding]:
     "queue-stalled",
     "program",
     title="Queued work does not start.",
-    sees="gaps of more than 100 µs in which the device had work queued and ran none.",
-    costs="these gaps: work that waits for another stream, device or rank.",
+    sees="gaps of more than 100 µs in which the device had queued work and ran none.",
+    costs="these gaps: the work waits for another stream, device or rank.",
     wrong_when="work ran that was not recorded, as kernels of CUDA graphs.",
 )
 def queue_stalled(view: ObservationView) -> Iterator[Finding]:

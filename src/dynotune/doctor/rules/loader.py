@@ -35,17 +35,16 @@ SPLIT_FIRST = "Let the data set give each worker its part (torch.utils.data.get_
     "loader-bound",
     "program",
     title="The program waits for its data loader.",
-    sees="the share of a step in which nothing but the loader's next batch was waited for. With a device that is its "
-    "idle time while the program is inside the loader; without one, the time inside the loader. What the starts of "
-    "epochs cost where workers begin anew is left to `persistent-workers`.",
-    costs="all of that share, if batches were always ready, and with a device what it waits for the host after each "
-    "late batch. Where operators run on the CPU and wait for cores that workers use, at most the time in which workers "
-    "compute.",
-    wrong_when="the window began with a cold page cache and later epochs read from memory. A wait as short as handing "
-    "a batch over takes is of low severity, whatever its share; so is one without a device where the command uses up "
-    "its processors: there the loader takes from the operators what it needs. Where even the longest batch comes in "
-    "time, the wait is for handing over alone: its severity is that of what making batches in the process itself would "
-    "spare.",
+    sees="the share of a step in which the program only waited for the loader's next batch. With a device, this is the "
+    "device's idle time while the program is inside the loader; without one, the time inside the loader. If workers "
+    "start anew for each epoch, `persistent-workers` counts the cost of these starts.",
+    costs="all of this share, if batches were always ready, and with a device the time for which it waits for the host "
+    "after each late batch. If operators run on the CPU and wait for cores that workers use, at most the time in which "
+    "workers compute.",
+    wrong_when="the window began with a cold page cache, and later epochs read from memory. The severity is low if the "
+    "wait is as short as handing a batch over, or if there is no device and the command uses up its processors, "
+    "because the loader then takes its time from the operators. If even the longest batch comes in time, the wait is "
+    "only for handing over, and the severity is that of what making batches in the process itself would spare.",
     candidates=["loader.num_workers"],
     explains=["loader-jitter", "epoch-jitter"],
 )
@@ -132,11 +131,11 @@ def _uses_up_processors(view: ObservationView) -> bool:
 @rule(
     "num-workers-zero",
     "program",
-    title="Batches are made in the training process itself.",
+    title="The training process makes its batches itself.",
     sees="the program waits for a DataLoader that has `num_workers=0`.",
-    costs="the wait, less what workers cannot take away: handing a batch over, and the processor time that loading "
-    "needs on the cores that the program may use.",
-    wrong_when="the data set holds open files or connections that do not survive in another process.",
+    costs="the wait, less what workers cannot hide: handing a batch over, and the processor time of loading on the "
+    "cores that the program may use.",
+    wrong_when="the data set holds open files or connections that do not work in another process.",
     candidates=["loader.num_workers"],
     explains=["loader-bound", "loader-jitter"],
 )
@@ -169,12 +168,12 @@ def num_workers_zero(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "num-workers-too-many",
     "program",
-    title="More workers than cores.",
+    title="There are more workers than cores.",
     sees="the loader's workers, times the ranks on this machine, outnumber the cores that affinity and quota allow.",
-    costs="at most the wait for the loader but for the starts of epochs, or of operators on the CPU for cores that "
-    "workers use; what crowded cores cost beside it only a comparison tells. Each worker also takes memory and time to "
-    "start.",
-    wrong_when="workers wait for disk or network rather than compute.",
+    costs="at most the wait for the loader without the starts of epochs, or the wait of operators on the CPU for cores "
+    "that workers use. Only a comparison shows what crowded cores cost besides. Each worker also takes memory and time "
+    "to start.",
+    wrong_when="workers wait for disk or network and do not compute.",
     candidates=["loader.num_workers"],
     explains=["loader-bound", "loader-jitter", "prefetch-factor"],
 )
@@ -206,11 +205,11 @@ def num_workers_too_many(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "persistent-workers",
     "program",
-    title="Workers are started anew for each epoch.",
+    title="Workers start anew for each epoch.",
     sees="steps that begin an epoch take longer than others, by more than the first batch takes to make, and the "
-    "loader has workers that do not persist. Silent where an iterator goes on across epochs, as that of Ultralytics.",
-    costs="that excess, once an epoch.",
-    wrong_when="the data set is changed between epochs: workers that persist do not see it.",
+    "loader's workers do not persist. The rule is silent if an iterator goes on across epochs, as Ultralytics' does.",
+    costs="this excess, once an epoch.",
+    wrong_when="the data set changes between epochs: persistent workers do not see the change.",
     candidates=[Setting("loader.persistent_workers", True)],
     explains=["epoch-jitter"],
 )
@@ -236,10 +235,10 @@ def persistent_workers(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "mp-context",
     "program",
-    title="Workers begin in a fresh interpreter.",
+    title="Workers start in a fresh interpreter.",
     sees="the loader starts its workers by spawn or forkserver, anew for each epoch, and the first steps of epochs "
     "take longer than forked workers would need.",
-    costs="that excess, once an epoch.",
+    costs="this excess, once an epoch.",
     wrong_when="the program cannot fork safely: threads hold locks, or workers use CUDA.",
     candidates=[Setting("loader.multiprocessing_context", "fork")],
     explains=["epoch-jitter"],
@@ -270,10 +269,10 @@ def mp_context(view: ObservationView) -> Iterator[Finding]:
     "program",
     title="Batches take unevenly long to make, and too few are made ahead.",
     sees="the program waits although the workers have time left, and the longest batch took several times the mean, so "
-    "long that workers would not keep up if each batch did. Of a model on the CPU only where cores are left.",
-    costs="the wait, if enough batches were ready, and at most what a batch takes to make on average: all slow ones "
-    "together take no longer.",
-    wrong_when="a batch that takes long is needed at once, at the start of an epoch; or memory for more is missing.",
+    "long that workers would not keep up if each batch did. For a model on the CPU, the rule asks for idle cores, too.",
+    costs="the wait, if enough batches were ready, and at most the mean time in which a batch is made: all slow "
+    "batches together take no longer.",
+    wrong_when="a slow batch is needed at once, at the start of an epoch; or there is no memory for more batches.",
     candidates=["loader.prefetch_factor"],
     explains=["loader-bound", "loader-jitter"],
 )

@@ -34,10 +34,10 @@ EXPLAINING = ("sw-power-cap", "sync-boost", *THERMAL, *HARDWARE)
     "gpu-power-capped",
     "machine",
     title="The power limit of a GPU was lowered.",
-    sees="a power limit in force that is below the GPU's default. Of a command that was watched, also whether the "
-    "limit held its clocks down.",
-    costs="clocks, once the GPU draws that much: at most the part by which the limit was lowered, of the time in which "
-    "the GPU works. A GPU that waits for its host draws less and loses nothing.",
+    sees="the power limit in force is below the GPU's default. For a watched command, also whether the limit held the "
+    "clocks down.",
+    costs="clocks, once the GPU draws as much power as the limit allows: at most the part by which the limit was "
+    "lowered, of the time in which the GPU works. A GPU that waits for its host draws less and loses nothing.",
     wrong_when="the limit was lowered on purpose, for a rack that cannot cool or feed more.",
 )
 def gpu_power_capped(view: ObservationView) -> Iterator[Finding]:
@@ -76,9 +76,9 @@ def gpu_power_capped(view: ObservationView) -> Iterator[Finding]:
     "machine",
     title="A GPU slows down because it is hot.",
     sees="clock event reasons for heat, set by the driver or by the hardware, under load or now.",
-    costs="clocks. What the clocks are below their highest is the most that cooling gives back, of the time in which "
-    "the GPU works.",
-    wrong_when="it was hot for the moment in which it was asked, after another program.",
+    costs="clocks. Better cooling gives back at most the difference to the highest clock, of the time in which the GPU "
+    "works.",
+    wrong_when="the GPU was hot only at this moment, after another program.",
 )
 def gpu_thermal_slowdown(view: ObservationView) -> Iterator[Finding]:
     yield from _slowed(
@@ -95,10 +95,10 @@ def gpu_thermal_slowdown(view: ObservationView) -> Iterator[Finding]:
     "gpu-hw-slowdown",
     "machine",
     title="The hardware holds a GPU's clocks down.",
-    sees="clock event reasons set by the hardware for another cause than heat: too much power drawn, or the brake that "
-    "the power supply pulls.",
+    sees="clock event reasons that the hardware set for another cause than heat: too much power drawn, or the power "
+    "supply's brake.",
     costs="often half of the clocks, of the time in which the GPU works.",
-    wrong_when="it was set for the moment in which it was asked.",
+    wrong_when="the reason was set only at this moment.",
 )
 def gpu_hw_slowdown(view: ObservationView) -> Iterator[Finding]:
     yield from _slowed(
@@ -115,9 +115,9 @@ def gpu_hw_slowdown(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "gpu-sync-boost",
     "machine",
-    title="A GPU keeps to the clocks of the slowest in its group.",
+    title="A GPU keeps to the clocks of the slowest GPU in its group.",
     sees="the clock event reason sync boost: an administrator put several GPUs into one group.",
-    costs="the difference to the clock it would reach alone, of the time in which the GPU works.",
+    costs="the difference to the clock that the GPU would reach alone, of the time in which it works.",
     wrong_when="the group is wanted, so that all ranks of a job take equally long.",
 )
 def gpu_sync_boost(view: ObservationView) -> Iterator[Finding]:
@@ -196,11 +196,11 @@ def _lost(view: ObservationView, gpu: str, at_load: Load, held: float) -> float 
     "gpu-clocks-locked-low",
     "machine",
     title="A busy GPU stays far below its highest clock, and names no reason.",
-    sees="under load, clocks below 0.8 of the highest, without power, heat or hardware as the reason: then they were "
-    "locked, or application clocks were set.",
-    costs="what the clocks are below their highest, of the time in which the GPU works; less where its memory is the "
-    "limit.",
-    wrong_when="the clocks were locked to measure with, or the work comes in bursts too short for it to clock up.",
+    sees="under load, clocks are below 0.8 of the highest, and neither power, heat nor hardware is named as the "
+    "reason. The clocks were locked, or application clocks were set.",
+    costs="the difference to the highest clock, of the time in which the GPU works; less if its memory is the limit.",
+    wrong_when="the clocks were locked for a measurement, or the work comes in bursts too short for the GPU to raise "
+    "its clocks.",
 )
 def gpu_clocks_locked_low(view: ObservationView) -> Iterator[Finding]:
     locked, evidence, bounds, idle = [], [], [], None
@@ -241,10 +241,10 @@ def gpu_clocks_locked_low(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "persistence-off",
     "machine",
-    title="The driver lets go of the GPU whenever no program uses it.",
+    title="The driver releases the GPU whenever no program uses it.",
     sees="persistence mode is off.",
-    costs="the start of each program that finds the GPU unused: a second or more until the driver is ready. No step.",
-    wrong_when="another program keeps the GPU in use all the time, a display for instance.",
+    costs="a second or more at the start of each program that finds the GPU unused. Steps are not slower.",
+    wrong_when="another program, for instance a display, uses the GPU all the time.",
 )
 def persistence_off(view: ObservationView) -> Iterator[Finding]:
     off = [gpu for gpu in gpus(view) if not view.truth(f"{gpu}.persistence")]
@@ -264,11 +264,12 @@ def persistence_off(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "gpu-shared",
     "machine",
-    title="Somebody else uses the GPU.",
-    sees="processes with a compute context, before the command starts; where a container hides processes, a GPU that "
-    "is busy, or memory that is held, without any.",
-    costs="the time in which the other computes, and what it holds of memory. Every measurement is invalid meanwhile.",
-    wrong_when="the other process is one's own and idle, as a notebook that is still open.",
+    title="Another process uses the GPU.",
+    sees="processes with a compute context before the command starts. If a container hides processes: a GPU that is "
+    "busy, or whose memory is in use, without a visible process.",
+    costs="the time in which the other process computes, and the memory that it holds. Measurements are not valid "
+    "meanwhile.",
+    wrong_when="the other process is your own and idle, as a notebook that is still open.",
 )
 def gpu_shared(view: ObservationView) -> Iterator[Finding]:
     if view.is_watched and not view.uses_cuda:
@@ -316,10 +317,11 @@ def _held(view: ObservationView, gpu: str) -> bool:
 @rule(
     "mig-slice",
     "machine",
-    title="The GPU is split by MIG.",
-    sees="MIG mode is on: a program gets a slice, with its part of the multiprocessors and of the memory's bandwidth.",
-    costs="nothing that a program could change; but it is no whole GPU, and utilisation is not reported for slices.",
-    wrong_when="the slice is what was ordered.",
+    title="MIG splits the GPU.",
+    sees="MIG mode is on: a program gets a slice, with a part of the multiprocessors and of the memory's bandwidth.",
+    costs="nothing that a program could change. A slice is not a whole GPU, and the driver does not report utilisation "
+    "for slices.",
+    wrong_when="a slice was ordered.",
 )
 def mig_slice(view: ObservationView) -> Iterator[Finding]:
     if no_gpu(view):
@@ -339,11 +341,10 @@ def mig_slice(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "row-remap-pending",
     "machine",
-    title="A GPU waits for a reset to take faulty memory out of use.",
-    sees="remapped rows are pending: uncorrectable errors were met, and the spare rows come into use at the next "
-    "reset.",
-    costs="no speed; programs that touch those rows end with an error, and it may be the machine's next slow rank.",
-    wrong_when="never; it only matters less where nothing touches that memory.",
+    title="A GPU needs a reset to take faulty memory out of use.",
+    sees="remapped rows are pending: there were uncorrectable errors, and spare rows come into use at the next reset.",
+    costs="no speed. Programs that touch these rows end with an error, and the GPU may be the slow rank of a job.",
+    wrong_when="never. It matters less if no program touches this memory.",
 )
 def row_remap_pending(view: ObservationView) -> Iterator[Finding]:
     pending = [gpu for gpu in gpus(view) if view.truth(f"{gpu}.remapped_rows_pending")]

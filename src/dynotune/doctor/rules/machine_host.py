@@ -33,11 +33,11 @@ BINDING = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 @rule(
     "cpu-governor-powersave",
     "machine",
-    title="The processors are told to save power.",
-    sees="the frequency governor `powersave`, and the driver below it where that is known. Machines whose hypervisor "
+    title="The processors are set to save power.",
+    sees="the frequency governor `powersave`, and its driver if that is known. Machines on which the hypervisor "
     "decides have no governor.",
-    costs="with intel_pstate or amd-pstate it follows the load, and little is lost; with another driver all cores stay "
-    "at their lowest frequency, and all that the host does takes longer.",
+    costs="with intel_pstate or amd-pstate the frequency follows the load, and little is lost. With another driver all "
+    "cores stay at their lowest frequency, and all host work takes longer.",
     wrong_when="the step waits for the GPU anyway.",
 )
 def cpu_governor_powersave(view: ObservationView) -> Iterator[Finding]:
@@ -60,12 +60,13 @@ def cpu_governor_powersave(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "cgroup-cpu-quota",
     "machine",
-    title="A quota allows less processor time than the cores in sight.",
+    title="A quota allows less processor time than the visible cores suggest.",
     sees="the CPU quota of the container's control group against the cores that a process may run on, and how long the "
-    "quota has stopped it. Thread pools, and torch's check of the number of workers, count cores and know no quota.",
-    costs="with more threads than the quota pays for, all of them are stopped for the rest of each period, usually 0.1 "
-    "s: at most the time for which the command was stopped.",
-    wrong_when="the number of threads is set to the quota already, as OMP_NUM_THREADS does.",
+    "quota has stopped it. Thread pools, and torch's check of the number of workers, count cores and do not know the "
+    "quota.",
+    costs="if more threads run than the quota pays for, the kernel stops all of them for the rest of each period, "
+    "usually 0.1 s: at most the time for which the command was stopped.",
+    wrong_when="the number of threads already fits the quota, for instance by OMP_NUM_THREADS.",
     explains=["cpu-oversubscribed"],
 )
 def cgroup_cpu_quota(view: ObservationView) -> Iterator[Finding]:
@@ -102,9 +103,10 @@ def cgroup_cpu_quota(view: ObservationView) -> Iterator[Finding]:
     "cpu-affinity-narrow",
     "machine",
     title="The process may run on few of the machine's processors.",
-    sees="the processors of its affinity against those that are online; of a watched command, whether it used them up.",
-    costs="what runs beside one another elsewhere takes turns here: the program, its pinning thread, loader workers.",
-    wrong_when="a scheduler gave the job these processors and its others belong to other jobs.",
+    sees="the processors of its affinity against those that are online; for a watched command, also whether it used "
+    "them up.",
+    costs="the program, its pinning thread and its loader workers take turns on these processors.",
+    wrong_when="a scheduler gave the job these processors, and the others belong to other jobs.",
 )
 def cpu_affinity_narrow(view: ObservationView) -> Iterator[Finding]:
     num_cpus, num_online = len(view.words("host.affinity")), view.number("host.num_logical_cpus")
@@ -138,7 +140,7 @@ def cpu_affinity_narrow(view: ObservationView) -> Iterator[Finding]:
     "machine",
     title="The process runs on processors that are far from its GPU.",
     sees="the processors of its affinity against those near the GPU, on machines with several memory nodes.",
-    costs="copies and launches cross the link between processors: 1 to 10% where it matters, often nothing.",
+    costs="copies and launches cross the link between processors: 1 to 10% if it matters, often nothing.",
     wrong_when="memory was bound to the GPU's node by other means.",
 )
 def numa_remote(view: ObservationView) -> Iterator[Finding]:
@@ -171,9 +173,9 @@ def numa_remote(view: ObservationView) -> Iterator[Finding]:
     "numa-balancing",
     "machine",
     title="The kernel moves pages between memory nodes under a process that is bound to one.",
-    sees="automatic NUMA balancing is on, there are several memory nodes, and the process is bound to a part of the "
+    sees="automatic NUMA balancing is on, there are several memory nodes, and the process is bound to some of the "
     "processors.",
-    costs="page faults that the kernel provokes to learn who uses a page; for a bound process it learns nothing new.",
+    costs="page faults that the kernel provokes to learn who uses a page. For a bound process it learns nothing new.",
     wrong_when="the process is bound to processors of several nodes.",
 )
 def numa_balancing(view: ObservationView) -> Iterator[Finding]:
@@ -200,9 +202,10 @@ def numa_balancing(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "zone-reclaim",
     "machine",
-    title="The kernel throws cached files away rather than use another node's memory.",
+    title="The kernel drops cached files before it uses another node's memory.",
     sees="`vm.zone_reclaim_mode` is not zero, on a machine with several memory nodes.",
-    costs="data that would have stayed in the page cache is read from disk again, and allocations wait for reclaim.",
+    costs="the program reads data from disk again that would have stayed in the page cache, and allocations wait for "
+    "reclaim.",
     wrong_when="each process is bound to a node and its data fits there.",
 )
 def zone_reclaim(view: ObservationView) -> Iterator[Finding]:
@@ -224,8 +227,8 @@ def zone_reclaim(view: ObservationView) -> Iterator[Finding]:
     "machine",
     title="The kernel is a real-time kernel.",
     sees="PREEMPT_RT in the kernel's version, or /sys/kernel/realtime.",
-    costs="throughput, which it trades for bounded latency. NVIDIA's driver refuses to be built for it.",
-    wrong_when="the machine controls something in real time, and training on it is the lesser purpose.",
+    costs="throughput, in exchange for bounded latency. NVIDIA's driver does not build for this kernel.",
+    wrong_when="the machine controls something in real time, and training is its lesser purpose.",
 )
 def preempt_rt_kernel(view: ObservationView) -> Iterator[Finding]:
     if view.truth("host.preempt_rt"):
@@ -243,11 +246,11 @@ def preempt_rt_kernel(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "swap-active",
     "machine",
-    title="Memory is being swapped.",
-    sees="pages swapped while a command was watched. Of the machine alone: nothing where there is no swap, and a "
-    "warning where swap is in use and hardly any memory is left.",
-    costs="each page that is touched again is read from disk, thousands of times slower than memory.",
-    wrong_when="what was swapped belongs to programs that sleep.",
+    title="The machine swaps memory.",
+    sees="pages that were swapped while a command was watched. Without a command: the rule finds nothing if there is "
+    "no swap, and warns if swap is in use and hardly any memory is left.",
+    costs="a swapped page that is touched again is read from disk, which is thousands of times slower than memory.",
+    wrong_when="the swapped memory belongs to programs that sleep.",
 )
 def swap_active(view: ObservationView) -> Iterator[Finding]:
     if not view.number("host.swap_total_bytes"):

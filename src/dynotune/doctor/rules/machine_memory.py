@@ -18,10 +18,10 @@ INFINIBAND = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_PCI_REL
 @rule(
     "thp-mode",
     "machine",
-    title="Transparent huge pages are off, or stall whoever asks for memory.",
+    title="Transparent huge pages are off, or stall allocations.",
     sees="`never` in transparent_hugepage/enabled, or `always` in transparent_hugepage/defrag.",
-    costs="without them large arrays need 512 times the entries in the processor's tables; with `defrag` at `always` "
-    "an allocation waits until the kernel has put a huge page together.",
+    costs="without huge pages, large arrays need 512 times the entries in the processor's tables. With `defrag` at "
+    "`always`, an allocation waits until the kernel has assembled a huge page.",
     wrong_when="many forked loader workers write to shared arrays: huge pages then copy more.",
 )
 def thp_mode(view: ObservationView) -> Iterator[Finding]:
@@ -50,10 +50,11 @@ def thp_mode(view: ObservationView) -> Iterator[Finding]:
     "shm-too-small",
     "machine",
     title="/dev/shm is too small for the batches of loader workers.",
-    sees="the size of /dev/shm and what is left of it, against what the workers of a watched command hold there: each "
-    "its prefetched batches, and those on their way; without a command, against the 64 MiB that docker gives.",
-    costs="nothing until it is full; then a worker dies with a bus error, or the loader runs with too few of them.",
-    wrong_when="no loader has workers, or its batches are small.",
+    sees="the size of /dev/shm and its free space against what the workers of a watched command hold there: the "
+    "prefetched batches of each worker, and those on their way. Without a command, the rule compares the size with "
+    "docker's 64 MiB.",
+    costs="nothing until it is full. Then a worker dies with a bus error, or the loader must run with too few workers.",
+    wrong_when="no loader has workers, or batches are small.",
 )
 def shm_too_small(view: ObservationView) -> Iterator[Finding]:
     size, left = view.number("host.shm_bytes"), known_number(view, "host.shm_free_bytes")
@@ -106,10 +107,10 @@ def _shared_bytes(loader: Loader) -> int | None:
     "fd-limit-loader",
     "machine",
     title="The limit of open files is low for a loader with workers.",
-    sees="the soft limit of open files; of a watched command, against one file for each tensor of each batch that its "
-    "workers hold, which is how torch shares tensors unless told otherwise.",
-    costs='nothing until it is reached; then the loader fails with "received 0 items of ancdata" or "too many open '
-    'files".',
+    sees="the soft limit of open files. For a watched command, the rule compares it with one file for each tensor of "
+    "each batch that the workers hold, because torch shares tensors by file descriptors by default.",
+    costs='nothing until the limit is reached. Then the loader fails with "received 0 items of ancdata" or "too many '
+    'open files".',
     wrong_when="the program raises its own limit, or shares tensors by the file system.",
 )
 def fd_limit_loader(view: ObservationView) -> Iterator[Finding]:
@@ -145,8 +146,8 @@ def fd_limit_loader(view: ObservationView) -> Iterator[Finding]:
     "machine",
     title="Little memory may be locked, and NCCL uses InfiniBand.",
     sees="the limit of locked memory, and that NCCL is set up for InfiniBand. Pinned memory of CUDA does not count "
-    "against this limit; registering memory for the network does.",
-    costs="registration fails: NCCL warns of it and ends, or falls back to sockets.",
+    "against this limit; memory that is registered for the network does.",
+    costs="registration fails: NCCL warns and ends, or falls back to sockets.",
     wrong_when="the network's driver does not lock memory.",
 )
 def memlock_rdma(view: ObservationView) -> Iterator[Finding]:
@@ -178,9 +179,10 @@ def memlock_rdma(view: ObservationView) -> Iterator[Finding]:
     "cgroup-mem-high",
     "machine",
     title="The container has met its memory limit.",
-    sees="the control group's counts of processes killed for memory, and of times it was slowed to reclaim memory.",
-    costs="a worker that is killed ends the program; reclaiming stops whoever allocates, and drops cached data.",
-    wrong_when="it was another program in the same container, some time ago.",
+    sees="the control group's counts of processes that were killed for memory, and of times it was slowed to reclaim "
+    "memory.",
+    costs="a killed worker ends the program. Reclaim stops the process that allocates, and drops cached data.",
+    wrong_when="another program in the same container met the limit some time ago.",
 )
 def cgroup_mem_high(view: ObservationView) -> Iterator[Finding]:
     limit = view.fact("host.memory_limit_bytes")

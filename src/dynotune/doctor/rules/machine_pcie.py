@@ -29,10 +29,9 @@ LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 
 @rule(
     "pcie-width-degraded",
     "machine",
-    title="A GPU's PCIe link has fewer lanes than it could have.",
-    sees="fewer lanes under load than the most that GPU and slot allow. An idle GPU may drop lanes, so it is not "
-    "judged.",
-    costs="bandwidth between host and GPU, in proportion: at most that part of the time in which a step waits for "
+    title="A GPU's PCIe link uses fewer lanes than it could.",
+    sees="fewer lanes under load than GPU and slot allow. An idle GPU may drop lanes, so the rule does not judge it.",
+    costs="bandwidth between host and GPU, in proportion: at most this part of the time in which a step waits for "
     "copies.",
     wrong_when="the slot has fewer lanes than the driver believes.",
 )
@@ -44,9 +43,9 @@ def pcie_width_degraded(view: ObservationView) -> Iterator[Finding]:
     "pcie-gen-degraded",
     "machine",
     title="A GPU's PCIe link runs at an older generation than it could.",
-    sees="a lower generation under load than the highest that GPU and system allow. Idle GPUs slow their link down to "
-    "save power, so an idle one is not judged.",
-    costs="half of the bandwidth between host and GPU for each generation: at most that part of the time in which a "
+    sees="a lower generation under load than GPU and system allow. An idle GPU slows its link down to save power, so "
+    "the rule does not judge it.",
+    costs="half of the bandwidth between host and GPU for each generation: at most this part of the time in which a "
     "step waits for copies.",
     wrong_when="the load was too light for the link to speed up.",
 )
@@ -90,8 +89,8 @@ def _degraded(view: ObservationView, what: str, unit: str, remedy: str) -> Itera
     "machine",
     title="The PCIe link to the GPU is full.",
     sees="bytes a second over the link, averaged over the window of a watched command, against the line rate.",
-    costs="the time in which a step waits for copies: fewer bytes are copied sooner.",
-    wrong_when="several GPUs behind one switch share an uplink: then it is full earlier than this says.",
+    costs="the time in which a step waits for copies: fewer bytes take less time.",
+    wrong_when="several GPUs behind one switch share an uplink, which is full earlier than this rule says.",
 )
 def pcie_saturated(view: ObservationView) -> Iterator[Finding]:
     if not gpus(view):
@@ -127,10 +126,10 @@ def pcie_saturated(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "pcie-replays",
     "machine",
-    title="The PCIe link of a GPU repeats packets.",
-    sees="the counter of replayed packets, and how it grew while a command ran. A counter at zero is sound at any "
-    "time.",
-    costs="bandwidth; and a link with errors may train down to fewer lanes or an older generation.",
+    title="A GPU's PCIe link repeats packets.",
+    sees="the counter of replayed packets, and its growth while a command ran. A counter at zero shows a sound link at "
+    "any time.",
+    costs="bandwidth. A link with errors may also fall back to fewer lanes or an older generation.",
     wrong_when="the counter grew long ago, when the card was put in.",
 )
 def pcie_replays(view: ObservationView) -> Iterator[Finding]:

@@ -21,11 +21,11 @@ from dynotune.schema.trace_summary import Place
 @rule(
     "empty-cache-in-loop",
     "program",
-    title="The allocator's cache is emptied in the loop.",
-    sees="`torch.cuda.empty_cache()` is called within the window about as often as steps are made, or each step gives "
-    "memory back to the driver and takes it anew.",
-    costs="the time in which the device waits for these calls. Each waits for the device first. Where the slowest "
-    "steps allocated memory and lost more than the recorded ones, what those lost.",
+    title="The loop empties the allocator's cache.",
+    sees="the program calls `torch.cuda.empty_cache()` within the window about as often as it makes steps, or each "
+    "step returns memory to the driver and takes it anew.",
+    costs="the time for which the device waits for these calls, each of which first waits for the device. If the "
+    "slowest steps allocated memory and lost more than the recorded steps, the cost is what the slowest steps lost.",
     wrong_when="another process needs the memory in between.",
     explains=["alloc-retries", "host-bound", "alloc-jitter"],
 )
@@ -61,9 +61,9 @@ def empty_cache_in_loop(view: ObservationView) -> Iterator[Finding]:
     "alloc-retries",
     "program",
     title="The allocator runs out of memory, empties its cache and tries again.",
-    sees="the allocator's counters of retries or failures grew within the window, or calls that take memory from the "
-    "driver and give it back while the device has nothing to do.",
-    costs="that idle time. Each retry waits for the device and gives all cached memory back.",
+    sees="the allocator's counters of retries or failures grew within the window; or calls take memory from the driver "
+    "and return it while the device is idle.",
+    costs="this idle time. Each retry waits for the device and returns all cached memory.",
     wrong_when="sizes still settle, as with inputs that grow longer for a while.",
     candidates=[Setting("alloc.expandable_segments", True), Setting("alloc.garbage_collection_threshold", 0.8)],
     explains=["host-bound", "alloc-jitter"],
@@ -114,9 +114,9 @@ def alloc_retries(view: ObservationView) -> Iterator[Finding]:
     title="Reserved memory is cut into pieces that nothing fits into.",
     sees="at least a fifth of the reserved memory, and 64 MiB, lies in unused pieces of split blocks "
     "(`inactive_split_bytes`), and at the peak as much was reserved and not allocated. Reserved less allocated memory "
-    "alone is the cache, and no fragmentation.",
-    costs="memory: the program runs out of it earlier than it need.",
-    wrong_when="other steps, evaluation for instance, use those pieces.",
+    "alone is the cache, not fragmentation.",
+    costs="memory: the program runs out of it earlier than necessary.",
+    wrong_when="other steps, for instance an evaluation, use these pieces.",
     candidates=[Setting("alloc.expandable_segments", True)],
 )
 def fragmentation(view: ObservationView) -> Iterator[Finding]:
@@ -147,11 +147,10 @@ def fragmentation(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "pinned-alloc-slow",
     "program",
-    title="Page-locked memory is allocated in the loop.",
-    sees="calls that allocate or register page-locked memory on threads that queue work, while the device has nothing "
-    "to do.",
-    costs="that idle time.",
-    wrong_when="only the first steps do it, until the cache of page-locked memory holds all sizes.",
+    title="The loop allocates page-locked memory.",
+    sees="calls that allocate or register page-locked memory on threads that queue work, while the device is idle.",
+    costs="this idle time.",
+    wrong_when="only the first steps allocate, until the cache of page-locked memory holds all sizes.",
     candidates=[
         Setting("alloc.pinned_use_cuda_host_register", True),
         Setting("alloc.pinned_use_background_threads", True),
@@ -183,15 +182,15 @@ def pinned_alloc_slow(view: ObservationView) -> Iterator[Finding]:
     "leak-graph-kept",
     "program",
     title="Memory grows with each step.",
-    sees="at the end of the window tensors hold on to more of autograd's graph than at its begin, by a node a step or "
-    "more. Or allocated device memory, or the process's own, is higher at its end by so much a step, and rose all "
-    "along where its levels are known, in the second half at least half as much as in the first; the process's without "
-    "ever falling by a third of that.",
-    costs="memory, until there is none. Often a loss is summed up with its graph (`total += loss`).",
-    wrong_when="the program fills a cache that has an end, or its inputs grow: where their shapes vary and memory grew "
-    "by little, the finding is a low one. So it is where the process grows and no graph does, or no gradient is "
-    "computed: it may keep its results, or a buffer that fills up. Growth of the process is not judged while the "
-    "program runs torch's profiler, which keeps each event.",
+    sees="at the end of the window, tensors hold on to more of autograd's graph than at its begin, by a node a step or "
+    "more. Or allocated device memory, or the process's own memory, is higher at the end. If levels between are known, "
+    "memory must have risen all along, in the second half at least half as much as in the first; the process's memory "
+    "must never have fallen by a third of its growth.",
+    costs="memory, until none is left. Often a loss is summed up with its graph (`total += loss`).",
+    wrong_when="the program fills a cache that has an end, or its inputs grow. The severity is low if input shapes "
+    "vary and memory grew by little. It is also low if the process grows and no graph does, or if no gradient is "
+    "computed, because the program may keep its results or fill a buffer. While the program runs torch's profiler, "
+    "which keeps each event, the rule does not judge the process's memory.",
 )
 def leak_graph_kept(view: ObservationView) -> Iterator[Finding]:
     num_steps = max(1, view.timing.num_steps)
@@ -281,8 +280,8 @@ def _duration(time_s: float) -> str:
     "oom-or-batch-capped",
     "program",
     title="The device's memory is full.",
-    sees="at the peak nine tenths of the device's memory were reserved, or an allocation failed.",
-    costs="a larger batch does not fit, and a little more ends the program.",
+    sees="at the peak, nine tenths of the device's memory were reserved, or an allocation failed.",
+    costs="a larger batch does not fit, and a little more memory use ends the program.",
     wrong_when="the program takes all memory on purpose, as servers do for their caches.",
 )
 def oom_or_batch_capped(view: ObservationView) -> Iterator[Finding]:

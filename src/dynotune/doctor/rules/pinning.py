@@ -24,10 +24,10 @@ PIN = Setting("loader.pin_memory", True)
     "program",
     title="Batches go to the device from pageable memory.",
     sees="copies from pageable memory to the device beside which nothing ran, and waits for them.",
-    costs="the time of these copies, less what the bus needs at least; and the waits, with the work that is queued "
-    "late for them, since CUDA returns from such a copy only when it has read the memory. Copies of tensors that were "
-    "made for it count for `create-on-cpu-then-move`.",
-    wrong_when="the machine has no memory to spare that can be locked.",
+    costs="the time of these copies beyond the bus's least time; and the waits, with the work that is queued late "
+    "because of them: CUDA returns from such a copy only after it has read the memory. Copies of tensors that the "
+    "program made on the host for this purpose count for `create-on-cpu-then-move`.",
+    wrong_when="the machine has no memory to spare for locking.",
     candidates=[PIN, NO_WAIT],
 )
 def pin_memory_off(view: ObservationView) -> Iterator[Finding]:
@@ -65,7 +65,7 @@ def pin_memory_off(view: ObservationView) -> Iterator[Finding]:
     title="The loader cannot pin its batches.",
     sees="the loader was asked to pin, its batches are of a class that has no `pin_memory` and is no container that "
     "torch knows, and copies from pageable memory cost time.",
-    costs="what these copies cost beside which nothing ran, and the waits for them.",
+    costs="the time of these copies beside which nothing ran, and the waits for them.",
     wrong_when="the batch holds no tensors, and is copied by other means.",
     explains=["pin-memory-off", "h2d-blocking"],
 )
@@ -92,10 +92,10 @@ def custom_batch_not_pinned(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "pin-device-arg",
     "program",
-    title="A loader is given `pin_memory_device`.",
-    sees="a DataLoader was built with that argument.",
-    costs="nothing: torch ignores it, and warns. It pins for the device in use.",
-    wrong_when="the program must run on a torch that still needs it.",
+    title="A loader gets the argument `pin_memory_device`.",
+    sees="a DataLoader was built with this argument.",
+    costs="nothing: torch ignores the argument, and warns. It pins for the device in use.",
+    wrong_when="the program must run on a torch that still needs the argument.",
 )
 def pin_device_arg(view: ObservationView) -> Iterator[Finding]:
     for loader in view.loaders:
@@ -114,11 +114,11 @@ def pin_device_arg(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "pin-thread-bound",
     "program",
-    title="The one thread that pins batches sets the pace.",
+    title="The single thread that pins batches sets the pace.",
     sees="the program waits for its loader, and the thread that copies batches to page-locked memory works for nearly "
     "all of a step.",
     costs="at most the wait.",
-    wrong_when="that thread waits for Python's lock, which the program holds.",
+    wrong_when="this thread waits for Python's lock, which the program holds.",
     candidates=[Setting("loader.pin_memory", False)],
     explains=["loader-bound"],
 )
@@ -147,12 +147,11 @@ def pin_thread_bound(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "pin-in-hot-loop",
     "program",
-    title="Memory is page-locked in every step.",
-    sees="the program calls `pin_memory()` on the thread that queues work, while the device has nothing to do.",
-    costs="what a step would save without these calls: that idle time, and copies to the device that begin too late "
-    "for other work to run beside them. Pinning copies the tensor once more; that pays only where it happens beside "
-    "other work.",
-    wrong_when="it is the loader's own thread that pins, which holds nobody up.",
+    title="Each step page-locks memory.",
+    sees="the program calls `pin_memory()` on the thread that queues work, while the device is idle.",
+    costs="what a step would save without these calls: this idle time, and copies to the device that begin too late "
+    "for other work to run beside them. Pinning copies the tensor once more, which pays only beside other work.",
+    wrong_when="the loader's own thread pins, which delays nothing.",
     candidates=[PIN],
     explains=["pinned-alloc-slow", "h2d-not-overlapped", "pcie-saturated"],
 )

@@ -43,11 +43,11 @@ _POINTWISE = ("elementwise", "normalisation", "pooling", "softmax", "copy", "ran
     "fp32-matmul-no-tf32",
     "program",
     title="Matrix products run in float32 without tensor cores.",
-    sees="kernels of float32 products that use no tensor cores, on a device of capability 8.0 or later, while torch is "
-    "not allowed to use TF32 for them, which is its default.",
-    costs="their time, times one less the rate of float32 over that of TF32, as far as the device sets the pace. Where "
-    "bfloat16 would spare more than that beyond it, that counts, and autocast is named too.",
-    wrong_when="ten bits of mantissa are too few. It changes results: errors of a product grow about a hundredfold.",
+    sees="kernels of float32 products that use no tensor cores, on a device of capability 8.0 or later, while torch "
+    "may not use TF32 for them, which is its default.",
+    costs="the products' time, times one less the rate of float32 over that of TF32, as far as the device sets the "
+    "pace. If bfloat16 would spare more beyond TF32 than that, its saving counts, and the rule offers autocast, too.",
+    wrong_when="ten bits of mantissa are too few. TF32 changes results: errors of a product grow about a hundredfold.",
     candidates=[Setting("matmul.fp32_precision", "high"), Setting("precision.autocast", "bf16")],
     explains=["amp-absent"],
 )
@@ -86,11 +86,11 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Iterator[Finding]:
     title="Products and convolutions run in float32.",
     sees="a model in float32 that is called outside of autocast, on a device of capability 8.0 or later, and time in "
     "matrix products, convolutions and attention.",
-    costs="their time, times one less the rate of their type over that of bfloat16. Of float32 products that could use "
-    "TF32 only what bfloat16 gives beyond it. Where that is not so, half of the pointwise kernels' time too, which "
-    "read and write half as much. All as far as the device sets the pace.",
+    costs="the products' time, times one less the rate of their type over that of bfloat16. For float32 products that "
+    "could use TF32, only what bfloat16 gives beyond TF32; otherwise also half of the time of pointwise kernels, which "
+    "would read and write half as much. All of it as far as the device sets the pace.",
     wrong_when="bfloat16 is not exact enough. It changes results; compare the loss. Models that wait for launches get "
-    "slower, since casts are launches too.",
+    "slower, because casts are launches, too.",
     candidates=[Setting("precision.autocast", "bf16")],
 )
 def amp_absent(view: ObservationView) -> Iterator[Finding]:
@@ -113,9 +113,9 @@ def amp_absent(view: ObservationView) -> Iterator[Finding]:
     "inference-fp32-weights",
     "program",
     title="A model serves with weights in float32.",
-    sees="a program without gradients whose model holds float32: it computes in float32, or autocast converts the "
-    "weights at each call.",
-    costs="what bfloat16 would save of products and pointwise kernels, see `amp-absent`; under autocast, the "
+    sees="a program without gradients whose model holds float32 weights: it computes in float32, or autocast converts "
+    "the weights at each call.",
+    costs="what bfloat16 would save of products and pointwise kernels, see `amp-absent`. Under autocast: the "
     "conversions.",
     wrong_when="bfloat16 is not exact enough. It changes results; compare the outputs.",
     candidates=[Setting("precision.autocast", "bf16")],
@@ -151,10 +151,10 @@ def inference_fp32_weights(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "amp-fp16-no-scaler",
     "program",
-    title="Training in float16 without scaling the loss.",
+    title="Training runs in float16 without loss scaling.",
     sees="autocast to float16 in a program whose optimizer is not stepped by a GradScaler.",
-    costs="right results: gradients smaller than 6e-8 become zero, and weights stop learning.",
-    wrong_when="the program scales its loss by means of its own.",
+    costs="right results, not time: gradients smaller than 6e-8 become zero, and weights stop learning.",
+    wrong_when="the program scales its loss by other means.",
 )
 def amp_fp16_no_scaler(view: ObservationView) -> Iterator[Finding]:
     if not view.is_training:
@@ -176,10 +176,10 @@ def amp_fp16_no_scaler(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "scaler-with-bf16",
     "program",
-    title="A GradScaler scales gradients of bfloat16, which need it not.",
+    title="A GradScaler scales bfloat16 gradients, which do not need it.",
     sees="autocast to bfloat16 alone, and an optimizer that a GradScaler steps.",
-    costs="its kernels over all gradients, which run with the optimizer's, and its wait for the device before each "
-    "step: at most half of the former and the synchronisations' idle time.",
+    costs="the scaler's kernels over all gradients, which run with the optimizer's, and its wait for the device before "
+    "each step: at most half of the optimizer's kernel time and the synchronisations' idle time.",
     wrong_when="other parts of the model run in float16.",
 )
 def scaler_with_bf16(view: ObservationView) -> Iterator[Finding]:
@@ -205,10 +205,10 @@ def scaler_with_bf16(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "model-half-under-autocast",
     "program",
-    title="A model that is in a half type already runs under autocast.",
+    title="A model that is already in a half type runs under autocast.",
     sees="most parameters are float16 or bfloat16, and the model is called in an autocast region.",
-    costs="in training right results: updates smaller than a half type's last digit are lost, which autocast avoids by "
-    "keeping float32 weights. At inference the conversions between types.",
+    costs="in training, right results: updates smaller than a half type's last digit are lost, which autocast avoids "
+    "by keeping float32 weights. At inference, the conversions between types.",
     wrong_when="the optimizer keeps float32 copies of its own.",
 )
 def model_half_under_autocast(view: ObservationView) -> Iterator[Finding]:
@@ -247,10 +247,10 @@ def model_half_under_autocast(view: ObservationView) -> Iterator[Finding]:
     "casts",
     "program",
     title="Tensors are converted between types.",
-    sees="kernels that do nothing but convert.",
-    costs="their time, as far as the device sets the pace. Autocast itself converts the weights in each step, which is "
-    "its price, and more than a tenth of a step where batches are small: under autocast that alone is no fault.",
-    wrong_when="the conversions are needed, as at the edge of an operator that wants another type.",
+    sees="kernels that only convert.",
+    costs="their time, as far as the device sets the pace. Autocast itself converts the weights in each step, which "
+    "takes more than a tenth of a step if batches are small. Under autocast the severity is therefore low.",
+    wrong_when="the conversions are needed, as before an operator that takes another type.",
 )
 def casts(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:

@@ -21,12 +21,11 @@ USUAL_THREADS = 32
 @rule(
     "compile-cold-cache",
     "program",
-    title="Each start in a container compiles anew.",
-    sees="of starts that were timed, what torch.compile leaves in its cache, and that the folder which the command has "
-    "for it cannot be written or does not last; of a watched program, a long way to its first step, in a container, "
-    "with the cache in a folder that goes with it.",
-    costs="the time that compiling takes, at each start of a new container.",
-    wrong_when="the folder is on a volume that stays.",
+    title="Each start in a new container compiles anew.",
+    sees="in timed starts, what torch.compile leaves in its cache, and a cache folder that is not writable or does not "
+    "last. In a watched program, a long time to the first step, in a container whose removal deletes the cache folder.",
+    costs="the compilation time, at each start of a new container.",
+    wrong_when="the folder is on a volume that lasts.",
 )
 def compile_cold_cache(view: ObservationView) -> Iterator[Finding]:
     if known_number(view, "start.compiler_added_bytes") is not None:
@@ -84,13 +83,13 @@ def _by_timed_starts(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "compile-threads",
     "machine",
-    title="torch.compile compiles in more processes than there are cores, or in one although there are many.",
-    sees="of starts that were timed, how many processes inductor compiles in, where compiling is a fifth of a cold "
-    "start or more; otherwise TORCHINDUCTOR_COMPILE_THREADS alone. torch takes one for each core that it may run on, "
-    "at most 32; it does not ask for a container's quota, nor how many ranks there are on the host.",
-    costs="more processes than cores take turns and each holds its own torch; one alone compiles kernels one after "
-    "another. The first steps only.",
-    wrong_when="compiling must leave cores to others; or memory is short.",
+    title="torch.compile uses more processes than there are cores, or one process on many cores.",
+    sees="in timed starts, how many processes inductor compiles in, if compilation takes a fifth of a cold start or "
+    "more; otherwise only TORCHINDUCTOR_COMPILE_THREADS. torch takes one process for each core that it may run on, at "
+    "most 32. It knows neither a container's quota nor the number of ranks on the host.",
+    costs="more processes than cores take turns, and each holds its own torch. A single process compiles kernels one "
+    "after another. Only the first steps are slower.",
+    wrong_when="compilation must leave cores to other work, or memory is short.",
     candidates=[f"env.{THREADS}"],
 )
 def compile_threads(view: ObservationView) -> Iterator[Finding]:

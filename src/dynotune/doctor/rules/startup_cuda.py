@@ -40,12 +40,12 @@ FORCED_JIT = ("CUDA_FORCE_PTX_JIT", "CUDA_FORCE_JIT")
     "ptx-jit-active",
     "machine",
     title="torch has no machine code for this GPU.",
-    sees="the architectures that torch was built for against the GPU's compute capability; or a variable that makes "
-    "the driver compile all kernels; of starts that were timed, what a cold one leaves in the driver's cache, "
-    "whichever library or extension it is of.",
-    costs="the driver compiles each kernel at its first use, seconds to many minutes, kept in a cache. Kernels for an "
-    "older architecture may also be slower.",
-    wrong_when="nothing but kernels compiled at run time, as by Triton, is used.",
+    sees="the architectures that torch was built for against the GPU's compute capability; a variable that makes the "
+    "driver compile all kernels; in timed starts, what a cold start leaves in the driver's cache, for any library or "
+    "extension.",
+    costs="the driver compiles each kernel at its first use and caches it, which takes seconds to many minutes. "
+    "Kernels for an older architecture may also be slower.",
+    wrong_when="the program uses only kernels that are compiled at run time, for instance by Triton.",
     candidates=unset(*FORCED_JIT),
 )
 def ptx_jit_active(view: ObservationView) -> Iterator[Finding]:
@@ -122,12 +122,12 @@ def _compiles_ptx(view: ObservationView) -> bool | None:
 @rule(
     "jit-cache-too-small",
     "machine",
-    title="The cache of kernels that the driver compiled is smaller than usual, or asked to be larger than it can be.",
-    sees="CUDA_CACHE_MAXSIZE below 1 GiB, the default, or above 4 GiB, the most there is; of starts that were timed, a "
-    "warm one that compiles again what a cold one left.",
-    costs="kernels that do not fit are compiled again at the next start; a binary larger than the limit is never kept. "
-    "Only where kernels are compiled by the driver.",
-    wrong_when="torch has machine code for this GPU, and so do all extensions.",
+    title="The driver's cache of compiled kernels is smaller than usual, or its limit is above the maximum.",
+    sees="CUDA_CACHE_MAXSIZE below 1 GiB, the default, or above 4 GiB, the maximum; in timed starts, a warm start that "
+    "compiles again what a cold start left.",
+    costs="kernels that do not fit are compiled again at the next start, and a binary larger than the limit is never "
+    "kept. It matters only if the driver compiles kernels.",
+    wrong_when="torch and all extensions have machine code for this GPU.",
     candidates=["env.CUDA_CACHE_MAXSIZE"],
 )
 def jit_cache_too_small(view: ObservationView) -> Iterator[Finding]:
@@ -179,11 +179,11 @@ def _what_was_kept(view: ObservationView) -> list[str]:
 @rule(
     "jit-cache-not-persistent",
     "machine",
-    title="The kernels that the driver compiled are gone with the container.",
-    sees="kernels that the driver compiles, and its cache in a folder that cannot be written, or that goes with the "
-    "container or the machine's memory: CUDA_CACHE_PATH, or ~/.nv/ComputeCache.",
-    costs="each fresh container compiles them again, seconds to many minutes.",
-    wrong_when="the image brings the cache with it, compiled for this GPU and this driver.",
+    title="Kernels that the driver compiled are lost with the container.",
+    sees="the driver compiles kernels, and its cache (CUDA_CACHE_PATH, or ~/.nv/ComputeCache) lies in a folder that is "
+    "not writable, or that is lost with the container or at a restart.",
+    costs="each new container compiles the kernels again, for seconds to many minutes.",
+    wrong_when="the image contains the cache, compiled for this GPU and this driver.",
 )
 def jit_cache_not_persistent(view: ObservationView) -> Iterator[Finding]:
     if no_gpu(view) or is_on(view.variable("CUDA_CACHE_DISABLE")) or _compiles_ptx(view) is False:
@@ -210,11 +210,11 @@ def jit_cache_not_persistent(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "jit-cache-disabled",
     "machine",
-    title="The driver forgets the kernels that it compiled.",
+    title="The driver does not keep the kernels that it compiled.",
     sees="CUDA_CACHE_DISABLE is on.",
-    costs="each start compiles them again, seconds to many minutes, where torch or an extension has no machine code "
-    "for this GPU; nothing elsewhere.",
-    wrong_when="the start is being measured without a cache.",
+    costs="each start compiles the kernels again, for seconds to many minutes, if torch or an extension has no machine "
+    "code for this GPU. Otherwise nothing.",
+    wrong_when="a start without a cache is being measured.",
     candidates=unset("CUDA_CACHE_DISABLE"),
 )
 def jit_cache_disabled(view: ObservationView) -> Iterator[Finding]:
@@ -242,11 +242,11 @@ def jit_cache_disabled(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "lazy-first-call-jitter",
     "machine",
-    title="Kernels are loaded when they are first called, one request after another.",
-    sees="of a start that was watched until its steps were steady, what the steps after the first took beyond a steady "
-    "one without anything being compiled, on a GPU whose kernels are loaded lazily.",
-    costs="the first calls of a service; no step after them.",
-    wrong_when="the first steps do more for another reason, as algorithms are tried or memory is taken.",
+    title="Kernels are loaded at their first call, one request after another.",
+    sees="in a start that was watched until its steps were steady, the time that the steps after the first took beyond "
+    "a steady step although nothing was compiled, on a GPU whose kernels are loaded lazily.",
+    costs="the first calls of a service. Later steps are not slower.",
+    wrong_when="the first steps do more for another reason: they try algorithms or allocate memory.",
     candidates=[Setting("env.CUDA_MODULE_LOADING", "EAGER")],
 )
 def lazy_first_call_jitter(view: ObservationView) -> Iterator[Finding]:
@@ -277,7 +277,8 @@ def lazy_first_call_jitter(view: ObservationView) -> Iterator[Finding]:
     "machine",
     title="All kernels are loaded at the start.",
     sees="CUDA_MODULE_LOADING=EAGER.",
-    costs="seconds at the start and hundreds of MiB of GPU memory, for kernels that are never called. No step.",
+    costs="seconds at the start and hundreds of MiB of GPU memory, for kernels that are never called. Steps are not "
+    "slower.",
     wrong_when="a service must not pay at the first call of a kernel.",
     candidates=unset("CUDA_MODULE_LOADING"),
 )

@@ -23,14 +23,14 @@ _NEEDS_A_VALUE = re.compile(r"[Dd]ata-dependent|Tensor\.item|generic_jump")
 @rule(
     "sync-per-step",
     "program",
-    title="The host waits for the device in the middle of its work.",
+    title="The host waits for the device in the middle of a step.",
     sees="calls that wait for the device (`.item()`, printing a tensor, `nonzero`, masks, `torch.cuda.synchronize()`), "
-    "after which the device had nothing to do until the host had queued more.",
+    "after which the device was idle until the host had queued more work.",
     costs="what a step would save if the host did not wait, and small copies to the host beside which nothing ran. "
-    "That is more than the idle time after each wait where the host has more to do before the next: it would do it "
-    "while the device is busy. What waits where it also breaks a graph of torch.compile counts for `graph-breaks`. "
+    "This is more than the idle time after each wait if the host has more work before the next wait: it would do this "
+    "work while the device is busy. A wait that also breaks a graph of torch.compile counts for `graph-breaks`. "
     "Waiting for kernels that had to run anyway costs nothing.",
-    wrong_when="what follows depends on the value, as in a search that stops early.",
+    wrong_when="the next work depends on the value, as in a search that stops early.",
     explains=["d2h-not-overlapped", "python-elementwise-loops", "launch-bound"],
 )
 def sync_per_step(view: ObservationView) -> Iterator[Finding]:
@@ -58,11 +58,12 @@ def sync_per_step(view: ObservationView) -> Iterator[Finding]:
 @rule(
     "d2h-nonblocking-unsynced",
     "program",
-    title="A copy to the host is read before it has arrived.",
-    sees="a copy from the device to the host that does not wait (`non_blocking=True`), and nothing that waits for the "
-    "device before the host reads the copy or makes it anew.",
-    costs="right results: what is read may be what was in that memory before.",
-    wrong_when="the program waits by means that are not recorded, as a library of its own that polls an event.",
+    title="The host reads a copy before it has arrived.",
+    sees="a copy from the device to the host that does not wait (`non_blocking=True`), and no wait for the device "
+    "before the host reads the copy or makes it anew.",
+    costs="right results, not time: the host may read the old content of this memory.",
+    wrong_when="the program waits in a way that is not recorded, for instance by a library of its own that polls an "
+    "event.",
 )
 def d2h_nonblocking_unsynced(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:

@@ -23,11 +23,12 @@ MADE = "create-on-cpu-then-move"
     "h2d-blocking",
     "program",
     title="The host waits for each copy to the device.",
-    sees="synchronisations that ended with a copy of page-locked memory, after which the device had nothing to do "
-    "until the host had queued more.",
-    costs="what a step would save if the host did not wait: with `non_blocking=True` it would have queued the next "
-    "work meanwhile. Copies of tensors that were made for it count for `create-on-cpu-then-move`.",
-    wrong_when="the program refills the buffer right after the copy, which must then be waited for.",
+    sees="synchronisations that ended with a copy of page-locked memory, after which the device was idle until the "
+    "host had queued more work.",
+    costs="what a step would save if the host did not wait: with `non_blocking=True` it would queue the next work "
+    "meanwhile. Copies of tensors that the program made on the host for this purpose count for "
+    "`create-on-cpu-then-move`.",
+    wrong_when="the program refills the buffer right after the copy, so it must wait for the copy.",
     candidates=[NO_WAIT],
 )
 def h2d_blocking(view: ObservationView) -> Iterator[Finding]:
@@ -55,7 +56,7 @@ def h2d_blocking(view: ObservationView) -> Iterator[Finding]:
     "program",
     title="Copies to the device run while nothing else does.",
     sees="copies of page-locked memory to the device beside which nothing ran.",
-    costs="their time, at most as much as the rest of the step has to hide them under.",
+    costs="their time, and at most the rest of the step, which would have to hide them.",
     wrong_when="the device's memory has no room for a second batch.",
     explains=["pcie-saturated"],
 )
@@ -83,10 +84,11 @@ def h2d_not_overlapped(view: ObservationView) -> Iterator[Finding]:
     "program",
     title="Images go to the device as floats.",
     sees="the largest tensor of a batch holds images in float32 or float64 whose values can have been bytes, and "
-    "copies to the device cost time. Where no loader tells the batch, a model whose input is such images, of as many "
-    "bytes as a copy has.",
-    costs="of that time the part that the same images as bytes would not need: three quarters, or seven eighths.",
-    wrong_when="the values were computed on the host, and are no longer those of pixels.",
+    "copies to the device cost time. If no loader shows the batch, the rule looks for a model whose input is such "
+    "images, with as many bytes as a copy has.",
+    costs="the part of this time that the same images as bytes would spare: three quarters for float32, seven eighths "
+    "for float64.",
+    wrong_when="the host computed the values, and they are no longer pixel values.",
     explains=["h2d-not-overlapped", "pcie-saturated"],
 )
 def transfer_float(view: ObservationView) -> Iterator[Finding]:
@@ -148,8 +150,8 @@ def _is_float_image(tensor: Tensor) -> bool:
     "program",
     title="Data goes to the device in many small pieces.",
     sees="more than a hundred copies a step to the device, most of less than 64 KiB.",
-    costs="their own time, and that in which the device waits for the host to queue the next one.",
-    wrong_when="the pieces come one by one, at their own time.",
+    costs="the copies' own time, and the time for which the device waits until the host has queued the next one.",
+    wrong_when="the pieces arrive one by one, each at its own time.",
     explains=["h2d-blocking", "pin-memory-off", "h2d-not-overlapped"],
 )
 def many_small_copies(view: ObservationView) -> Iterator[Finding]:
@@ -182,9 +184,9 @@ def many_small_copies(view: ObservationView) -> Iterator[Finding]:
     "program",
     title="Tensors are made on the host, then copied to the device.",
     sees="operators that fill a new tensor on the host (`torch.randn`, `torch.zeros`, `torch.tensor` of a list), "
-    "directly followed by its copy to the device, while the device had nothing to do.",
-    costs="what a step would save without making, copying and waiting for these copies.",
-    wrong_when="the random numbers must be those of the host's generator.",
+    "directly followed by its copy to the device, while the device was idle.",
+    costs="what a step would save without making, copying and waiting for these tensors.",
+    wrong_when="the random numbers must come from the host's generator.",
 )
 def create_on_cpu_then_move(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from dynotune.doctor import policy
-from dynotune.doctor.machine import known
+from dynotune.doctor.machine import fact_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
@@ -21,7 +21,7 @@ _SEVERITIES: tuple[Severity, ...] = ("low", "medium", "high")
 # The device
 
 
-def of_faster_device(view: ObservationView) -> float:
+def faster_device_saving(view: ObservationView) -> float:
     """Of a plain step, what a device without work to do would save.
 
     Where the device hardly waits for host or loader, all of its work is. Where it waits, host or loader set the pace,
@@ -40,9 +40,9 @@ def of_faster_device(view: ObservationView) -> float:
     return min(shares.device, waited_s / step_s)
 
 
-def saved(view: ObservationView, share: float) -> float:
+def saving(view: ObservationView, share: float) -> float:
     """The part of `share`, which kernels take, that a step gets shorter by without them."""
-    return max(0.0, min(share, of_faster_device(view)))
+    return max(0.0, min(share, faster_device_saving(view)))
 
 
 def of_compiling(view: ObservationView) -> float:
@@ -63,7 +63,7 @@ def of_compiling(view: ObservationView) -> float:
         raise Missing("steps in the trace", "they are neither marked nor found")
     fused = min(fusable_s / trace.num_steps / step_s, shares.device)
     if shares.input > policy.DEVICE_SETS_PACE:
-        fused = saved(view, fused)
+        fused = saving(view, fused)
     # Of pauses, those of kernels that were queued late are in the host's share; the others are in no other part.
     pauses = min(view.lost("launch-latency"), shares.other)
     return min(1.0, shares.host + pauses + fused)
@@ -189,7 +189,7 @@ def goes_backward(view: ObservationView) -> bool:
 
 def capability(view: ObservationView) -> tuple[int, int]:
     """Compute capability of the device in use, (9, 0)."""
-    value = known(view, "live.compute_capability") or view.text("gpu.compute_capability")
+    value = fact_or_none(view, "live.compute_capability") or view.text("gpu.compute_capability")
     return version(str(value))
 
 

@@ -89,7 +89,7 @@ def differences(here: Facts, there: Facts) -> list[Difference]:
 
     A variable that is a fact of one machine alone is not set on the other.
     """
-    found = []
+    rows = []
     for name in {**here, **there}:
         if LEFT_OUT.fullmatch(name):
             continue
@@ -97,9 +97,9 @@ def differences(here: Facts, there: Facts) -> list[Difference]:
         if ours is None and theirs is None:
             continue
         if not _same(name, ours, theirs):
-            found.append(Difference(fact=name, here=ours, there=theirs, matters=why(name)))
+            rows.append(Difference(fact=name, here=ours, there=theirs, matters=why(name)))
     return sorted(
-        found, key=lambda each: (isinstance(each.here, Unknown) + isinstance(each.there, Unknown), _rank(each))
+        rows, key=lambda each: (isinstance(each.here, Unknown) + isinstance(each.there, Unknown), _rank(each))
     )
 
 

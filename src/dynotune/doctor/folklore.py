@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dynotune.doctor.machine import known, known_number
+from dynotune.doctor.machine import fact_or_none, number_or_none
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.schema.explanation import Folklore
 
@@ -32,14 +32,14 @@ class Entry:
 
 def by_name(word: str) -> list[Folklore]:
     """Entries that `word` names, wholly or, where none, in part; best first."""
-    asked = _plain(word)
-    if not asked:
+    plain = _plain(word)
+    if not plain:
         return []
     every = [entry.folklore for entry in entries()]
-    exact = [each for each in every if asked in {_plain(name) for name in [each.id, *each.about]}]
-    if exact or len(asked) < SHORTEST_PART:
+    exact = [each for each in every if plain in {_plain(name) for name in [each.id, *each.about]}]
+    if exact or len(plain) < SHORTEST_PART:
         return exact
-    return [each for each in every if any(asked in _plain(name) for name in [each.id, *each.about])]
+    return [each for each in every if any(plain in _plain(name) for name in [each.id, *each.about])]
 
 
 def about_finding(id_: str) -> list[Folklore]:
@@ -47,15 +47,15 @@ def about_finding(id_: str) -> list[Folklore]:
     return [entry.folklore for entry in entries() if id_ in entry.folklore.bears_on]
 
 
-def seen_here(view: ObservationView, found: Collection[str] = ()) -> Iterator[Folklore]:
+def seen_here(view: ObservationView, finding_ids: Collection[str] = ()) -> Iterator[Folklore]:
     """Entries whose traces stand on this machine, with what was seen.
 
     Args:
-        found: ids of findings that were made: entries that bear on them have been said already.
+        finding_ids: of findings that were made. Entries that bear on one of these are left out.
     """
     for entry in entries():
-        said = not entry.always and any(id_ in found for id_ in entry.folklore.bears_on)
-        text = entry.trace(view) if entry.trace and not said else ""
+        is_covered = not entry.always and any(id_ in finding_ids for id_ in entry.folklore.bears_on)
+        text = entry.trace(view) if entry.trace and not is_covered else ""
         if text:
             yield msgspec.structs.replace(entry.folklore, seen=text)
 
@@ -79,7 +79,7 @@ def differs(fact: str, name: str, *defaults: float) -> Callable[[ObservationView
     """A kernel setting that is at none of its defaults."""
 
     def trace(view: ObservationView) -> str:
-        value = known_number(view, fact)
+        value = number_or_none(view, fact)
         if value is None or value in defaults:
             return ""
         return f"{name} is {value:.15g} (default {' or '.join(f'{each:.15g}' for each in defaults)})"
@@ -91,7 +91,7 @@ def variable(name: str, *values: str) -> Callable[[ObservationView], str]:
     """A variable that is set, to one of `values` where any are given."""
 
     def trace(view: ObservationView) -> str:
-        value = known(view, f"env.{name}")
+        value = fact_or_none(view, f"env.{name}")
         if not isinstance(value, str) or (values and value.lower() not in values):
             return ""
         return f"{name}={value}"
@@ -106,14 +106,14 @@ def either(*traces: Callable[[ObservationView], str]) -> Callable[[ObservationVi
 
 def real_time(view: ObservationView) -> str:
     """A real-time kernel."""
-    return "the kernel is built with PREEMPT_RT" if known(view, "host.preempt_rt") is True else ""
+    return "the kernel is built with PREEMPT_RT" if fact_or_none(view, "host.preempt_rt") is True else ""
 
 
 def raised(fact: str, name: str, at: int, largest: int) -> Callable[[ObservationView], str]:
     """One number of a row of three, `tcp_rmem`, that is above its largest default: below it, memory decides."""
 
     def trace(view: ObservationView) -> str:
-        row = known(view, fact)
+        row = fact_or_none(view, fact)
         value = row[at] if isinstance(row, list) and len(row) > at else None
         if not isinstance(value, int) or value <= largest:
             return ""

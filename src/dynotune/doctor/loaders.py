@@ -6,7 +6,7 @@ import math
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
-from dynotune.doctor.machine import known_number
+from dynotune.doctor.machine import number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
@@ -113,7 +113,7 @@ def taken_by_workers(view: ObservationView, loader: Loader | None) -> float:
     if loader is None or not loader.num_workers or view.uses_cuda or isinstance(loader.loading, Unknown):
         return 0.0
     names = ("window.tree_cpu_s_per_s", "host.num_cores", "live.core_wait_s_per_s")
-    used, cores, waited = (known_number(view, name) for name in names)
+    used, cores, waited = (number_or_none(view, name) for name in names)
     made_per_s = _batches_per_s(view, loader)
     if used is None or cores is None or waited is None or made_per_s is None or used < policy.USED_UP * cores:
         return 0.0

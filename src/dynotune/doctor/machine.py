@@ -38,7 +38,7 @@ class Load:
     when: str
 
 
-def known(view: ObservationView, name: str) -> Value:
+def fact_or_none(view: ObservationView, name: str) -> Value:
     """A fact that only adds to a judgement; None where it is not known."""
     try:
         return view.fact(name)
@@ -46,15 +46,15 @@ def known(view: ObservationView, name: str) -> Value:
         return None
 
 
-def known_number(view: ObservationView, name: str) -> float | None:
+def number_or_none(view: ObservationView, name: str) -> float | None:
     """As `known`, of a number."""
-    value = known(view, name)
+    value = fact_or_none(view, name)
     return None if isinstance(value, bool) or not isinstance(value, int | float) else value
 
 
-def mentioned(view: ObservationView, *names: str) -> list[str]:
+def fact_evidence(view: ObservationView, *names: str) -> list[str]:
     """For evidence: those of these facts that are known."""
-    return [f"{name}: {_value(name, value)}" for name in names if (value := known(view, name)) is not None]
+    return [f"{name}: {_value(name, value)}" for name in names if (value := fact_or_none(view, name)) is not None]
 
 
 def _value(name: str, value: Value) -> str:
@@ -68,7 +68,7 @@ def _value(name: str, value: Value) -> str:
 
 def no_gpu(view: ObservationView) -> bool:
     """There is none, for certain."""
-    return known(view, "gpu.count") == 0
+    return fact_or_none(view, "gpu.count") == 0
 
 
 def gpus(view: ObservationView) -> list[str]:
@@ -83,7 +83,7 @@ def gpus(view: ObservationView) -> list[str]:
 
 def gpu_in_words(view: ObservationView, gpu: str) -> str:
     """`the GPU`, or of several `GPU 3`, as CUDA counts them."""
-    return "the GPU" if known(view, "gpu.count") == 1 else f"GPU {gpu.removeprefix('gpu') or 0}"
+    return "the GPU" if fact_or_none(view, "gpu.count") == 1 else f"GPU {gpu.removeprefix('gpu') or 0}"
 
 
 def gpu_label(view: ObservationView, gpu: str) -> str:
@@ -96,9 +96,9 @@ def in_words(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-def selected(view: ObservationView, gpu: str) -> str:
+def gpu_option(view: ObservationView, gpu: str) -> str:
     """The option by which nvidia-smi takes this GPU alone."""
-    index = known_number(view, f"{gpu}.index")
+    index = number_or_none(view, f"{gpu}.index")
     return "" if index is None else f" -i {index:g}"
 
 
@@ -162,16 +162,18 @@ def shares(view: ObservationView) -> Shares | None:
         return None
 
 
-def weighed(view: ObservationView, severity: Severity) -> Severity:
+def severity_on_gpu(view: ObservationView, severity: Severity) -> Severity:
     """`severity`, or low where there is no GPU, or a torch that cannot use one: then nothing is lost here."""
     without_cuda = "torch.cuda" in view.observation.facts and view.observation.facts["torch.cuda"] is None
     return "low" if no_gpu(view) or without_cuda else severity
 
 
-def bounded(view: ObservationView, share: float | None, otherwise: Severity) -> tuple[float | Unknown, Severity]:
+def share_and_severity(
+    view: ObservationView, share: float | None, otherwise: Severity
+) -> tuple[float | Unknown, Severity]:
     """The share and severity of a finding whose bound is `share`; `otherwise` where no command was watched."""
     if share is None:
-        return NOT_MEASURED, weighed(view, otherwise)
+        return NOT_MEASURED, severity_on_gpu(view, otherwise)
     share = min(max(share, 0.0), 1.0)
     return share, policy.severity(share)
 
@@ -189,7 +191,7 @@ def unset(*names: str) -> list[Setting]:
     return [Setting(f"env.{name}", UNSET) for name in names]
 
 
-def told(view: ObservationView, *names: str) -> list[str]:
+def variable_evidence(view: ObservationView, *names: str) -> list[str]:
     """A line of evidence for each variable: its value, and who set it."""
     lines = []
     for name in names:

@@ -13,10 +13,10 @@ from dynotune.doctor.bounds import (
     operator_share,
     operators,
     place_of,
-    saved,
+    saving,
 )
 from dynotune.doctor.declaration import rule
-from dynotune.doctor.machine import known
+from dynotune.doctor.machine import fact_or_none
 from dynotune.doctor.observation_view import ObservationView, evidence_of
 from dynotune.doctor.slow_steps import slow_steps
 from dynotune.schema.diagnosis import Finding
@@ -50,7 +50,7 @@ def cudnn_benchmark_off(view: ObservationView) -> Iterator[Finding]:
         return
     if view.truth("live.cudnn_benchmark"):
         return
-    share = saved(view, policy.AUTOTUNED * share_of)
+    share = saving(view, policy.AUTOTUNED * share_of)
     if share < policy.LEAST_SHARE:
         return
     slow = [loss for loss in view.losses("gemm-misaligned", "amp-absent") if is_at(loss.where, "conv")]
@@ -83,10 +83,10 @@ def cudnn_deterministic_on(view: ObservationView) -> Iterator[Finding]:
     share_of = view.kernel_share("convolution")
     if share_of < policy.CONVOLUTION_SHARE or not view.truth("live.cudnn_deterministic"):
         return
-    share = saved(view, policy.AUTOTUNED * share_of)
+    share = saving(view, policy.AUTOTUNED * share_of)
     if share < policy.LEAST_SHARE:
         return
-    benchmarks = known(view, "live.cudnn_benchmark") is True
+    benchmarks = fact_or_none(view, "live.cudnn_benchmark") is True
     yield Finding(
         id="cudnn-deterministic-on",
         severity=policy.severity(share),
@@ -189,7 +189,7 @@ def deterministic_algos_on(view: ObservationView) -> Iterator[Finding]:
         return
     if view.uses_cuda:
         convolving = policy.AUTOTUNED * view.kernel_share("convolution") if view.is_training else 0.0
-        share = saved(view, view.kernel_share(*REPEATABLE) + convolving)
+        share = saving(view, view.kernel_share(*REPEATABLE) + convolving)
     else:
         share = operator_share(view, lambda name: name.startswith(_REPEATABLE_ON_CPU))
     share = min(1.0, share + (_filling(view)[1] if view.truth("live.fill_uninitialized_memory") else 0.0))
@@ -242,7 +242,7 @@ def _filling(view: ObservationView) -> tuple[int, float]:
         part = min(1.0, fills / pointwise) if pointwise else 0.0
         calls = sum(row.num for row in view.trace.operators)
         waits = view.attribution.shares.host * min(1.0, 2 * fills / calls) if calls else 0.0
-        return fills, min(1.0, saved(view, part * view.kernel_share("elementwise")) + waits)
+        return fills, min(1.0, saving(view, part * view.kernel_share("elementwise")) + waits)
     return fills, operator_share(view, _fills)
 
 

@@ -18,7 +18,7 @@ from dynotune.doctor.bounds import (
     waits_for_host,
 )
 from dynotune.doctor.declaration import rule
-from dynotune.doctor.machine import known, unset
+from dynotune.doctor.machine import fact_or_none, unset
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
@@ -149,7 +149,7 @@ def model_train_mode_eval(view: ObservationView) -> Iterator[Finding]:
     wrong_when="the program reads `.grad` of parameters that got no gradient.",
 )
 def zero_grad_memset(view: ObservationView) -> Iterator[Finding]:
-    if not view.is_training or known(view, "live.zero_grad_sets_none") is not False:
+    if not view.is_training or fact_or_none(view, "live.zero_grad_sets_none") is not False:
         return
     num = sum(each.num_tensors for each in view.optimizers)
     num_bytes = sum(model.parameter_bytes for model in view.models)
@@ -168,7 +168,7 @@ def zero_grad_memset(view: ObservationView) -> Iterator[Finding]:
         share = Unknown(f"{missing.name}: {missing.reason}")
     if not isinstance(share, Unknown) and share < policy.LEAST_SHARE:
         return
-    place = known(view, "live.zero_grad_place")
+    place = fact_or_none(view, "live.zero_grad_place")
     yield Finding(
         id="zero-grad-memset",
         severity=severity_of(share, "low"),
@@ -200,7 +200,7 @@ def ul_cublas_env_on_construct(view: ObservationView) -> Iterator[Finding]:
     ]
     if not changes or view.variable(WORKSPACE) is None:
         return
-    if version(str(known(view, "live.torch_version") or view.text("torch.version"))) >= READ_ONCE_FROM:
+    if version(str(fact_or_none(view, "live.torch_version") or view.text("torch.version"))) >= READ_ONCE_FROM:
         return
     share: float | Unknown
     try:

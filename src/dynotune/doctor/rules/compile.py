@@ -13,7 +13,7 @@ from dynotune.doctor.bounds import (
     operator_share,
     operators,
     place_of,
-    saved,
+    saving,
     severity_of,
     waits_for_host,
 )
@@ -51,7 +51,7 @@ def compile_default(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:
         return
     losses = view.losses("compile-default")
-    share = saved(view, sum(loss.share for loss in losses))
+    share = saving(view, sum(loss.share for loss in losses))
     if share < policy.LEAST_SHARE or any(model.compiled for model in view.models):
         return
     yield Finding(
@@ -238,7 +238,7 @@ def _spared(view: ObservationView) -> float | Unknown:
         host = waits_for_host(view)
         if view.uses_cuda:
             fused = view.lost("compile-default") + policy.FUSABLE * _at_cuts(view)
-            return min(1.0, host + saved(view, fused))
+            return min(1.0, host + saving(view, fused))
         return min(1.0, host + policy.FUSABLE * (_uncompiled(view) + _in_pieces(view)))
     except Missing as missing:
         return Unknown(f"{missing.name}: {missing.reason}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import at_least, bytes_per_s, main_model, place_of, saved, severity_of
+from dynotune.doctor.bounds import at_least, bytes_per_s, main_model, place_of, saving, severity_of
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding
@@ -79,7 +79,7 @@ def ddp_find_unused_on(view: ObservationView) -> Iterator[Finding]:
     model = _ddp(view)
     if model is None or model.ddp.get("find_unused_parameters") is not True:
         return
-    if _told(model, "unused_parameters") not in (0, False):
+    if _ddp_fact(model, "unused_parameters") not in (0, False):
         return
     share = _of_unused(view)
     yield Finding(
@@ -147,7 +147,7 @@ def ddp_bucket_view(view: ObservationView) -> Iterator[Finding]:
         return
     step_s = view.timing.step_s
     copied = 4 * model.parameter_bytes / bytes_per_s(view) / step_s if step_s else 1.0
-    share = saved(view, min(copied, view.kernel_share("copy") + view.lost("device-copies")))
+    share = saving(view, min(copied, view.kernel_share("copy") + view.lost("device-copies")))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -292,7 +292,7 @@ def _ddp(view: ObservationView) -> Model | None:
     return next((model for model in view.models if model.wrapper == "DistributedDataParallel"), None)
 
 
-def _told(model: Model, name: str) -> Value:
+def _ddp_fact(model: Model, name: str) -> Value:
     """What DistributedDataParallel says of itself.
 
     Raises:

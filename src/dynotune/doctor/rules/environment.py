@@ -8,18 +8,18 @@ from dynotune.doctor import policy
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.machine import (
     NOT_MEASURED,
-    bounded,
+    fact_evidence,
+    fact_or_none,
     in_words,
     is_on,
-    known,
-    known_number,
-    mentioned,
     no_gpu,
+    number_or_none,
     place_of,
+    severity_on_gpu,
+    share_and_severity,
     shares,
-    told,
     unset,
-    weighed,
+    variable_evidence,
     whole_number,
 )
 from dynotune.doctor.observation_view import ObservationView
@@ -45,13 +45,13 @@ def launch_blocking_on(view: ObservationView) -> Iterator[Finding]:
     if not is_on(view.variable("CUDA_LAUNCH_BLOCKING")):
         return
     parts = shares(view)
-    share, severity = bounded(view, None if parts is None else parts.host + parts.transfer, "high")
+    share, severity = share_and_severity(view, None if parts is None else parts.host + parts.transfer, "high")
     yield Finding(
         id="launch-blocking-on",
         severity=severity,
         claim="CUDA_LAUNCH_BLOCKING makes the program wait for the end of every kernel.",
         share=share,
-        evidence=told(view, "CUDA_LAUNCH_BLOCKING"),
+        evidence=variable_evidence(view, "CUDA_LAUNCH_BLOCKING"),
         where=place_of(view, "CUDA_LAUNCH_BLOCKING"),
         candidates=unset("CUDA_LAUNCH_BLOCKING"),
         remedy="Take it away; set it only to find the kernel that fails.",
@@ -73,13 +73,13 @@ def no_memory_caching_on(view: ObservationView) -> Iterator[Finding]:
     if view.variable("PYTORCH_NO_CUDA_MEMORY_CACHING") is None:
         return
     parts = shares(view)
-    share, severity = bounded(view, None if parts is None else parts.host, "high")
+    share, severity = share_and_severity(view, None if parts is None else parts.host, "high")
     yield Finding(
         id="no-memory-caching-on",
         severity=severity,
         claim="PYTORCH_NO_CUDA_MEMORY_CACHING makes each allocation a call to the driver.",
         share=share,
-        evidence=told(view, "PYTORCH_NO_CUDA_MEMORY_CACHING"),
+        evidence=variable_evidence(view, "PYTORCH_NO_CUDA_MEMORY_CACHING"),
         where=place_of(view, "PYTORCH_NO_CUDA_MEMORY_CACHING"),
         candidates=unset("PYTORCH_NO_CUDA_MEMORY_CACHING"),
         remedy="Take it away altogether: setting it to 0 keeps it on.",
@@ -101,19 +101,19 @@ def no_memory_caching_on(view: ObservationView) -> Iterator[Finding]:
 def omp_threads_1(view: ObservationView) -> Iterator[Finding]:
     by_variable = (view.variable("OMP_NUM_THREADS") or "").strip() == "1"
     on_cpu = not isinstance(view.observation.processes, Unknown) and not view.uses_cuda
-    threads = known_number(view, "live.num_threads")
+    threads = number_or_none(view, "live.num_threads")
     if not (threads in (None, 1) if by_variable else on_cpu and threads == 1):
         return
     ranks = whole_number(view.variable("LOCAL_WORLD_SIZE")) or 1
     if not isinstance(view.observation.processes, Unknown):
         ranks = max(ranks, len(view.observation.processes))
     cores = int(view.number("host.num_cores")) // ranks
-    if cores <= 1 or (known_number(view, "window.tree_cpu_s_per_s") or 0.0) >= policy.USED_UP * cores * ranks:
+    if cores <= 1 or (number_or_none(view, "window.tree_cpu_s_per_s") or 0.0) >= policy.USED_UP * cores * ranks:
         return
     parts = shares(view)
     bound = parts.device * (1 - 1 / cores) if parts is not None and on_cpu else None
     otherwise: Severity = "medium" if on_cpu or no_gpu(view) else "low"
-    share, severity = bounded(view, bound, otherwise)
+    share, severity = share_and_severity(view, bound, otherwise)
     what = "OMP_NUM_THREADS is 1" if by_variable else "torch was told to use one thread"
     # Libraries call torch.set_num_threads besides, and then the variable moves nothing.
     each = Setting("host.num_threads", cores) if on_cpu else Setting("env.OMP_NUM_THREADS", str(cores))
@@ -123,9 +123,9 @@ def omp_threads_1(view: ObservationView) -> Iterator[Finding]:
         claim=f"{what}: operators on the CPU use one core of {cores}.",
         share=share,
         evidence=[
-            *told(view, "OMP_NUM_THREADS"),
+            *variable_evidence(view, "OMP_NUM_THREADS"),
             f"{cores} cores for each process",
-            *mentioned(view, "live.num_threads"),
+            *fact_evidence(view, "live.num_threads"),
         ],
         where=place_of(view, "OMP_NUM_THREADS"),
         candidates=[each],
@@ -154,7 +154,7 @@ def max_connections(view: ObservationView) -> Iterator[Finding]:
         severity="low",
         claim=f"CUDA_DEVICE_MAX_CONNECTIONS is {value}; the default is 8, the most is 32.",
         share=NOT_MEASURED,
-        evidence=told(view, "CUDA_DEVICE_MAX_CONNECTIONS"),
+        evidence=variable_evidence(view, "CUDA_DEVICE_MAX_CONNECTIONS"),
         where=place_of(view, "CUDA_DEVICE_MAX_CONNECTIONS"),
         candidates=unset("CUDA_DEVICE_MAX_CONNECTIONS"),
         remedy="Leave it at 1 where tensor parallelism asks for it; take it away elsewhere.",
@@ -179,13 +179,13 @@ def tf32_env_override(view: ObservationView) -> Iterator[Finding]:
     if forbidden is not None and forbidden.strip() == "0":
         parts = shares(view)
         bound = None if parts is None else min(view.lost("fp32-matmul-no-tf32", "amp-absent"), parts.device)
-        share, severity = bounded(view, bound, "medium")
+        share, severity = share_and_severity(view, bound, "medium")
         yield Finding(
             id="tf32-env-override",
             severity=severity,
             claim="NVIDIA_TF32_OVERRIDE=0 forbids TF32, whatever the program allows.",
             share=share,
-            evidence=told(view, "NVIDIA_TF32_OVERRIDE"),
+            evidence=variable_evidence(view, "NVIDIA_TF32_OVERRIDE"),
             where=place_of(view, "NVIDIA_TF32_OVERRIDE"),
             candidates=unset("NVIDIA_TF32_OVERRIDE"),
             remedy="Take it away: then the program's own settings hold. Results change in their last digits.",
@@ -197,7 +197,7 @@ def tf32_env_override(view: ObservationView) -> Iterator[Finding]:
             kind="correctness",
             claim="TORCH_ALLOW_TF32_CUBLAS_OVERRIDE allows TF32 in matrix products, whatever the program says.",
             share=0.0,
-            evidence=told(view, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+            evidence=variable_evidence(view, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
             where=place_of(view, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
             candidates=unset("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
             remedy="Say it in the program instead, where readers see it.",
@@ -228,7 +228,7 @@ def device_order(view: ObservationView) -> Iterator[Finding]:
             kind="measurement",
             claim="The GPUs differ, and CUDA numbers them by speed where nvidia-smi numbers them by place.",
             share=0.0,
-            evidence=told(view, "CUDA_DEVICE_ORDER"),
+            evidence=variable_evidence(view, "CUDA_DEVICE_ORDER"),
             candidates=[Setting("env.CUDA_DEVICE_ORDER", "PCI_BUS_ID")],
             remedy="Set CUDA_DEVICE_ORDER=PCI_BUS_ID.",
         )
@@ -249,11 +249,11 @@ def alloc_conf_both_names(view: ObservationView) -> Iterator[Finding]:
         return
     yield Finding(
         id="alloc-conf-both-names",
-        severity=weighed(view, "medium"),
+        severity=severity_on_gpu(view, "medium"),
         kind="memory",
         claim="PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF are both set and differ; the former is read first.",
         share=NOT_MEASURED,
-        evidence=told(view, "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+        evidence=variable_evidence(view, "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
         where=place_of(view, "PYTORCH_CUDA_ALLOC_CONF"),
         candidates=unset("PYTORCH_CUDA_ALLOC_CONF"),
         remedy="Keep PYTORCH_ALLOC_CONF alone, with the options that are meant.",
@@ -276,13 +276,13 @@ def cudnn_v8_cache(view: ObservationView) -> Iterator[Finding]:
     if limit is None or limit == 0 or limit >= policy.SMALL_PLAN_CACHE:
         return
     parts = shares(view)
-    share, severity = bounded(view, None if parts is None else parts.host, "medium")
+    share, severity = share_and_severity(view, None if parts is None else parts.host, "medium")
     yield Finding(
         id="cudnn-v8-cache",
         severity=severity,
         claim="torch keeps none of cuDNN's plans." if limit < 0 else f"torch keeps only {limit} of cuDNN's plans.",
         share=share,
-        evidence=told(view, "TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"),
+        evidence=variable_evidence(view, "TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"),
         where=place_of(view, "TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"),
         candidates=unset("TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"),
         remedy="Take it away; 10000 plans take about 2 GiB at the most.",
@@ -306,18 +306,18 @@ def nccl_path_disabled(view: ObservationView) -> Iterator[Finding]:
         names.append("NCCL_P2P_LEVEL")
     if not names:
         return
-    several = (known_number(view, "gpu.count") or 2) > 1
+    several = (number_or_none(view, "gpu.count") or 2) > 1
     parts = shares(view)
     otherwise: Severity = "medium" if several else "low"
-    if several and "NCCL_P2P_DISABLE" in names and " NV" in str(known(view, "gpu.topology")):
+    if several and "NCCL_P2P_DISABLE" in names and " NV" in str(fact_or_none(view, "gpu.topology")):
         otherwise = "high"
-    share, severity = bounded(view, None if parts is None else parts.communication, otherwise)
+    share, severity = share_and_severity(view, None if parts is None else parts.communication, otherwise)
     yield Finding(
         id="nccl-path-disabled",
         severity=severity,
         claim=f"{in_words(names)} keeps NCCL off a path between GPUs.",
         share=share,
-        evidence=[*told(view, *names), *mentioned(view, "gpu.topology")],
+        evidence=[*variable_evidence(view, *names), *fact_evidence(view, "gpu.topology")],
         where=place_of(view, *names),
         candidates=unset(*names),
         remedy="Take them away and see by NCCL_DEBUG=INFO, once, which path is used.",

@@ -9,15 +9,15 @@ from dynotune.doctor import policy
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.machine import (
     NOT_MEASURED,
+    fact_or_none,
     gpus,
-    known,
     no_gpu,
     place_of,
+    severity_on_gpu,
     shares,
-    told,
     unset,
+    variable_evidence,
     version,
-    weighed,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Finding
@@ -97,11 +97,11 @@ def cublas_env_regex(view: ObservationView) -> Iterator[Finding]:
     torch_version = view.text("torch.version")
     if not REGEX_FROM <= version(torch_version)[:2] < REGEX_UNTIL:
         return
-    wanted = known(view, "live.deterministic_algorithms") is True
+    wanted = fact_or_none(view, "live.deterministic_algorithms") is True
     bound, products = _host_share_of_products(view)
     if bound is None:
         share: float | Unknown = NOT_MEASURED
-        severity = weighed(view, "low" if wanted else "medium")
+        severity = severity_on_gpu(view, "low" if wanted else "medium")
     else:
         share, severity = bound, "low" if wanted else policy.severity(bound)
     yield Finding(
@@ -110,7 +110,7 @@ def cublas_env_regex(view: ObservationView) -> Iterator[Finding]:
         claim="CUBLAS_WORKSPACE_CONFIG costs host time at each matrix product.",
         share=share,
         evidence=[
-            *told(view, "CUBLAS_WORKSPACE_CONFIG"),
+            *variable_evidence(view, "CUBLAS_WORKSPACE_CONFIG"),
             view.mentions("torch.version"),
             *products,
             *(["deterministic algorithms are asked for, which need it"] if wanted else []),
@@ -129,15 +129,15 @@ def _host_share_of_products(view: ObservationView) -> tuple[float | None, list[s
     parts, trace = shares(view), view.observation.trace
     if parts is None or isinstance(trace, Unknown) or not trace.num_steps:
         return None, []
-    found = [operator for operator in trace.operators if operator.name in PRODUCTS]
-    host_s = sum(operator.self_s for operator in found) / trace.num_steps
+    products = [operator for operator in trace.operators if operator.name in PRODUCTS]
+    host_s = sum(operator.self_s for operator in products) / trace.num_steps
     try:
         step_s = view.timing.step_s
     except Missing:
         return None, []
-    num = sum(operator.num for operator in found) / trace.num_steps
-    told = f"{num:,.0f} products a step, {host_s * 1e3:.3g} ms of host time while recorded"
-    return min(host_s / step_s, parts.host), [told]
+    num = sum(operator.num for operator in products) / trace.num_steps
+    evidence = f"{num:,.0f} products a step, {host_s * 1e3:.3g} ms of host time while recorded"
+    return min(host_s / step_s, parts.host), [evidence]
 
 
 @rule(
@@ -157,10 +157,10 @@ def cublas_workspace_small(view: ObservationView) -> Iterator[Finding]:
         return
     yield Finding(
         id="cublas-workspace-small",
-        severity=weighed(view, "medium"),
+        severity=severity_on_gpu(view, "medium"),
         claim=f"CUBLAS_WORKSPACE_CONFIG leaves cuBLAS {size / 1024:,.4g} KiB of workspace; torch gives 8 MiB or more.",
         share=NOT_MEASURED,
-        evidence=[*told(view, "CUBLAS_WORKSPACE_CONFIG"), "sizes are in KiB: :SIZE:COUNT"],
+        evidence=[*variable_evidence(view, "CUBLAS_WORKSPACE_CONFIG"), "sizes are in KiB: :SIZE:COUNT"],
         where=place_of(view, "CUBLAS_WORKSPACE_CONFIG"),
         candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
         remedy="Take it away, or use :4096:8 where results must repeat.",

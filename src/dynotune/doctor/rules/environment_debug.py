@@ -9,16 +9,16 @@ from dynotune.doctor import policy
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.machine import (
     NOT_MEASURED,
+    fact_or_none,
     in_words,
     is_on,
     is_watched,
-    known,
-    known_number,
+    number_or_none,
     place_of,
+    severity_on_gpu,
     shares,
-    told,
     unset,
-    weighed,
+    variable_evidence,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.startup_shared import what_it_saves
@@ -104,17 +104,17 @@ def _set(view: ObservationView, name: str, counts: Callable[[str], bool]) -> boo
 )
 def debug_flags_left_on(view: ObservationView) -> Iterator[Finding]:
     flags = [flag for flag in FLAGS if _set(view, flag.name, flag.counts)]
-    anomaly = known(view, "live.anomaly_mode") is True
+    anomaly = fact_or_none(view, "live.anomaly_mode") is True
     if not flags and not anomaly:
         return
     names = list(dict.fromkeys(flag.name for flag in flags))
-    weights = [weighed(view, flag.severity) if flag.on_gpu else flag.severity for flag in flags]
+    weights = [severity_on_gpu(view, flag.severity) if flag.on_gpu else flag.severity for flag in flags]
     severity: Severity = "high" if anomaly else "medium" if "medium" in weights else "low"
     share = _bound_of_anomaly_mode(view) if anomaly else _bound_of_flags(view, flags)
     if isinstance(share, float):
         severity = policy.severity(share)
     evidence = ["torch.autograd.set_detect_anomaly(True) is in force"] if anomaly else []
-    evidence += [f"{told(view, flag.name)[0]}: {flag.does}" for flag in flags]
+    evidence += [f"{variable_evidence(view, flag.name)[0]}: {flag.does}" for flag in flags]
     yield Finding(
         id="debug-flags-left-on",
         severity=severity,
@@ -172,14 +172,14 @@ def torch_nccl_debug(view: ObservationView) -> Iterator[Finding]:
     names = [name for name in NCCL if is_on(view.variable(name))]
     if not names:
         return
-    several = (known_number(view, "gpu.count") or 2) > 1
+    several = (number_or_none(view, "gpu.count") or 2) > 1
     waits = any(name.endswith(("BLOCKING_WAIT", "NAN_CHECK")) for name in names)
     yield Finding(
         id="torch-nccl-debug",
-        severity=weighed(view, "medium" if several and waits else "low"),
+        severity=severity_on_gpu(view, "medium" if several and waits else "low"),
         claim=f"{in_words(names)} {'slow' if len(names) > 1 else 'slows'} collectives down.",
         share=NOT_MEASURED,
-        evidence=[f"{line}: {NCCL[name]}" for name, line in zip(names, told(view, *names), strict=True)],
+        evidence=[f"{line}: {NCCL[name]}" for name, line in zip(names, variable_evidence(view, *names), strict=True)],
         where=place_of(view, *names),
         candidates=unset(*names),
         remedy="Take them away once the hang is found.",
@@ -205,21 +205,21 @@ def caches_disabled(view: ObservationView) -> Iterator[Finding]:
             ("live.inductor_caches_disabled", True, "torch.compiler.config.force_disable_caches is true"),
             ("live.inductor_fx_graph_cache", False, "torch._inductor.config.fx_graph_cache is false"),
         )
-        if known(view, name) is off
+        if fact_or_none(view, name) is off
     ]
-    fresh = str(known(view, FRESH_CACHES) or "").split()
+    fresh = str(fact_or_none(view, FRESH_CACHES) or "").split()
     if not names and not live and not fresh:
         return
     off = "The caches of torch.compile are off" if names or live else "Each start has a compile cache of its own"
     unused = not isinstance(view.observation.processes, Unknown) and not _compiles(view)
-    unused = unused or known_number(view, "start.num_graphs") == 0
+    unused = unused or number_or_none(view, "start.num_graphs") == 0
     yield Finding(
         id="caches-disabled",
         severity="low" if unused else "medium",
         kind="start",
         claim=f"{off}: each start compiles everything again.",
         share=0.0,
-        evidence=[*told(view, *names, *fresh), *live, *what_it_saves(view)],
+        evidence=[*variable_evidence(view, *names, *fresh), *live, *what_it_saves(view)],
         where=place_of(view, *names, *fresh),
         candidates=unset(*names),
         remedy="Leave the caches on; TORCHINDUCTOR_CACHE_DIR puts them where they last."
@@ -251,7 +251,7 @@ def bytecode_not_kept(view: ObservationView) -> Iterator[Finding]:
     refused = bool(view.variable(name))
     if not refused and view.truth("torch.bytecode_writable"):
         return
-    folder, python = known(view, "torch.folder"), known(view, "python.executable")
+    folder, python = fact_or_none(view, "torch.folder"), fact_or_none(view, "python.executable")
     packages = str(folder).rpartition("/")[0] if folder else ""
     way = f"Take {name} away" if refused else "Let PYTHONPYCACHEPREFIX name a folder that lasts"
     compiles = [f"{python} -m compileall -q {packages}"] if packages and python else []
@@ -261,7 +261,9 @@ def bytecode_not_kept(view: ObservationView) -> Iterator[Finding]:
         kind="start",
         claim="Python compiles all modules that it imports anew at each start, torch's among them.",
         share=0.0,
-        evidence=told(view, name) if refused else ["they are not there, and cannot be written where they would be"],
+        evidence=variable_evidence(view, name)
+        if refused
+        else ["they are not there, and cannot be written where they would be"],
         where=place_of(view, name),
         remedy=f"{way}, or compile once: in an image, as it is built.",
         commands=compiles,
@@ -286,7 +288,7 @@ def jiterator_cache(view: ObservationView) -> Iterator[Finding]:
             kind="start",
             claim="USE_PYTORCH_KERNEL_CACHE=0: kernels that torch compiles at run time are not kept.",
             share=0.0,
-            evidence=told(view, "USE_PYTORCH_KERNEL_CACHE"),
+            evidence=variable_evidence(view, "USE_PYTORCH_KERNEL_CACHE"),
             where=place_of(view, "USE_PYTORCH_KERNEL_CACHE"),
             candidates=unset("USE_PYTORCH_KERNEL_CACHE"),
             remedy="Take it away; PYTORCH_KERNEL_CACHE_PATH puts the cache where it lasts.",

@@ -11,11 +11,11 @@ from dynotune.doctor.bounds import (
     main_model,
     operators,
     place_of,
-    saved,
+    saving,
     waits_for_host,
 )
 from dynotune.doctor.declaration import rule
-from dynotune.doctor.machine import known, known_number
+from dynotune.doctor.machine import fact_or_none, number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.setting import Setting
@@ -87,7 +87,7 @@ def _many_short_kernels(view: ObservationView) -> Iterator[Finding]:
     if num < policy.MANY_SHORT_KERNELS * num_steps or num < policy.MOSTLY_SHORT * kernels.num:
         return
     working = min(view.attribution.shares.device, short_s / num_steps / step_s)
-    share = saved(view, working) + view.lost("launch-latency")
+    share = saving(view, working) + view.lost("launch-latency")
     if share < policy.HIGH_SHARE:
         return
     compiled = any(model.compiled for model in view.models)
@@ -315,7 +315,7 @@ def cpu_oversubscribed(view: ObservationView) -> Iterator[Finding]:
     ranks = len(view.processes)
     threads = ranks * view.number("live.num_threads")
     workers = sum(loader.num_workers for loader in view.loaders) * ranks
-    decoding = known(view, "live.cv2_num_threads")
+    decoding = fact_or_none(view, "live.cv2_num_threads")
     in_workers = workers * decoding if isinstance(decoding, int) and decoding > 1 else 0
     shares = view.attribution.shares
     computing = shares.host if view.uses_cuda else shares.device
@@ -331,7 +331,7 @@ def cpu_oversubscribed(view: ObservationView) -> Iterator[Finding]:
         return
     of_torch = over[0][0] == "torch"
     each = max(1, int(cores) // ranks)
-    waited = known_number(view, "live.core_wait_s_per_s")
+    waited = number_or_none(view, "live.core_wait_s_per_s")
     yield Finding(
         id="cpu-oversubscribed",
         severity=policy.severity(share),
@@ -354,13 +354,13 @@ def cpu_oversubscribed(view: ObservationView) -> Iterator[Finding]:
 
 def _cores_are_busy(view: ObservationView, cores: float) -> bool:
     """With others' work too; or it is not known."""
-    used, by_others = (known_number(view, f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
+    used, by_others = (number_or_none(view, f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
     return used is None or used + max(0.0, by_others or 0.0) >= policy.CORES_BUSY * cores
 
 
 def _threads_wait(view: ObservationView) -> bool:
     """Whether the first rank's threads would use so much more of the cores if these were free."""
-    used, waited = (known_number(view, name) for name in ("window.tree_cpu_s_per_s", "live.core_wait_s_per_s"))
+    used, waited = (number_or_none(view, name) for name in ("window.tree_cpu_s_per_s", "live.core_wait_s_per_s"))
     return used is not None and waited is not None and used + waited >= policy.OVERSUBSCRIBED * used
 
 

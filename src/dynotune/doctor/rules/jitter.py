@@ -31,25 +31,25 @@ from dynotune.schema.trace_summary import Place
     explains=["host-bound"],
 )
 def gc_jitter(view: ObservationView) -> Iterator[Finding]:
-    found, timing = view.process.collections, view.timing
+    garbage, timing = view.process.collections, view.timing
     slow = slow_steps(view, "garbage")
-    if isinstance(found, Unknown):
+    if isinstance(garbage, Unknown):
         if slow:
             yield _of_garbage(slow.share, "jitter", slow.claim("had a collection of garbage"), slow.evidence())
         return
-    share = unless_waited(view, min(1.0, found.total_s / timing.window_s))
+    share = unless_waited(view, min(1.0, garbage.total_s / timing.window_s))
     if share < policy.LEAST_SHARE:
         return
     evidence = [
-        f"{found.num} collections, {found.num_oldest} of the oldest generation, {ms(found.total_s)} together",
-        f"the longest collection took {ms(found.longest_s)}",
-        *([f"{found.num_objects:,} objects"] if found.num_objects is not None else []),
+        f"{garbage.num} collections, {garbage.num_oldest} of the oldest generation, {ms(garbage.total_s)} together",
+        f"the longest collection took {ms(garbage.longest_s)}",
+        *([f"{garbage.num_objects:,} objects"] if garbage.num_objects is not None else []),
         *(slow.evidence() if slow else []),
     ]
-    claim = f"Collecting garbage takes {found.total_s / timing.window_s:.0%} of the host's time."
+    claim = f"Collecting garbage takes {garbage.total_s / timing.window_s:.0%} of the host's time."
     finding = _of_garbage(share, "speed", claim, evidence)
-    if found.num_oldest == 1 and found.longest_s > policy.MOST_OF_A_LOSS * found.total_s:
-        claim = f"One collection of garbage held the host up for {ms(found.longest_s)}."
+    if garbage.num_oldest == 1 and garbage.longest_s > policy.MOST_OF_A_LOSS * garbage.total_s:
+        claim = f"One collection of garbage held the host up for {ms(garbage.longest_s)}."
         finding = msgspec.structs.replace(finding, severity="low", kind="jitter", claim=claim)
     yield finding
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import is_at, main_model, operator_share, operators, place_of, saved
+from dynotune.doctor.bounds import is_at, main_model, operator_share, operators, place_of, saving
 from dynotune.doctor.declaration import rule
-from dynotune.doctor.machine import known
+from dynotune.doctor.machine import fact_or_none
 from dynotune.doctor.observation_view import ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.setting import Setting
@@ -30,7 +30,7 @@ def channels_last(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:
         return
     losses = view.losses("channels-last")
-    share = saved(view, sum(loss.share for loss in losses))
+    share = saving(view, sum(loss.share for loss in losses))
     if share < policy.LEAST_SHARE:
         return
     model = main_model(view)
@@ -69,10 +69,12 @@ def sdpa_math(view: ObservationView) -> Iterator[Finding]:
         return
     losses = view.losses("sdpa-math")
     forward = sum(loss.share for loss in losses)
-    share = saved(view, forward * (1 + policy.BACKWARD_OF_ATTENTION) if view.is_training else forward)
+    share = saving(view, forward * (1 + policy.BACKWARD_OF_ATTENTION) if view.is_training else forward)
     if share < policy.LEAST_SHARE:
         return
-    switched_off = [name for name in ("flash", "mem_efficient", "cudnn") if known(view, f"live.sdp_{name}") is False]
+    switched_off = [
+        name for name in ("flash", "mem_efficient", "cudnn") if fact_or_none(view, f"live.sdp_{name}") is False
+    ]
     yield Finding(
         id="sdpa-math",
         severity=policy.severity(share),
@@ -100,7 +102,7 @@ def sdpa_math(view: ObservationView) -> Iterator[Finding]:
 )
 def manual_attention(view: ObservationView) -> Iterator[Finding]:
     softmax, most = _softmax_of_attention(view)
-    share = saved(view, min(policy.UNFUSED_ATTENTION * softmax, most)) if softmax else 0.0
+    share = saving(view, min(policy.UNFUSED_ATTENTION * softmax, most)) if softmax else 0.0
     if share < policy.LEAST_SHARE:
         return
     losses = view.losses("manual-attention")
@@ -151,7 +153,7 @@ def gemm_misaligned(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:
         return
     losses = [loss for loss in view.losses("gemm-misaligned") if not is_at(loss.where, "conv")]
-    share = saved(view, policy.MISALIGNED * sum(loss.share for loss in losses))
+    share = saving(view, policy.MISALIGNED * sum(loss.share for loss in losses))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -181,7 +183,7 @@ def conv_bn_unfused(view: ObservationView) -> Iterator[Finding]:
     norms = model.num_modules.get("norm-batch", 0)
     if not norms or not model.num_modules.get("convolution") or model.training or model.num_training:
         return
-    share = saved(
+    share = saving(
         view,
         view.kernel_share("normalisation")
         if view.uses_cuda
@@ -212,7 +214,7 @@ def device_copies(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:
         return
     losses = view.losses("device-copies")
-    share = saved(view, sum(loss.share for loss in losses))
+    share = saving(view, sum(loss.share for loss in losses))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(

@@ -20,7 +20,7 @@ from dynotune.doctor.loaders import (
     steady_wait,
     taken_by_workers,
 )
-from dynotune.doctor.machine import known_number
+from dynotune.doctor.machine import number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
@@ -124,7 +124,7 @@ def _avoidable(view: ObservationView, loader: Loader | None) -> float:
 
 
 def _uses_up_processors(view: ObservationView) -> bool:
-    used, cores = known_number(view, "window.tree_cpu_s_per_s"), known_number(view, "host.num_cores")
+    used, cores = number_or_none(view, "window.tree_cpu_s_per_s"), number_or_none(view, "host.num_cores")
     return used is not None and cores is not None and used >= policy.USED_UP * cores
 
 

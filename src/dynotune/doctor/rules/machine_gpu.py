@@ -9,17 +9,17 @@ from dynotune.doctor.declaration import rule
 from dynotune.doctor.machine import (
     NOT_MEASURED,
     Load,
-    bounded,
+    fact_evidence,
+    fact_or_none,
     gpu_in_words,
     gpu_label,
+    gpu_option,
     gpus,
     in_words,
-    known,
-    known_number,
     load,
-    mentioned,
     no_gpu,
-    selected,
+    number_or_none,
+    share_and_severity,
     shares,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
@@ -50,13 +50,13 @@ def gpu_power_capped(view: ObservationView) -> Iterator[Finding]:
         return
     part = max(1 - limit / default for _, limit, default in lowered)
     parts = shares(view)
-    capped = known(view, "window.clock_reasons")
+    capped = fact_or_none(view, "window.clock_reasons")
     bound = None
     if parts is not None and isinstance(capped, list):
         held = any(str(reason).startswith("sw-power-cap") for reason in capped)
         bound = parts.device * part if held else 0.0
     otherwise: Severity = "medium" if part >= 1 - policy.MUCH_LOWERED_POWER else "low"
-    share, severity = bounded(view, bound, otherwise)
+    share, severity = share_and_severity(view, bound, otherwise)
     names = in_words([gpu_in_words(view, gpu) for gpu, _, _ in lowered])
     yield Finding(
         id="gpu-power-capped",
@@ -67,7 +67,7 @@ def gpu_power_capped(view: ObservationView) -> Iterator[Finding]:
             f"{gpu_label(view, gpu)}: {limit:g} W, its default is {default:g} W" for gpu, limit, default in lowered
         ],
         remedy="Ask why the limit was lowered; raise it where power supply and cooling allow.",
-        commands=[f"sudo nvidia-smi{selected(view, gpu)} -pl {default:g}" for gpu, _, default in lowered],
+        commands=[f"sudo nvidia-smi{gpu_option(view, gpu)} -pl {default:g}" for gpu, _, default in lowered],
     )
 
 
@@ -152,7 +152,7 @@ def _slowed(
             at_load = load(view, gpu)
         except Missing as missing:
             # Set while it is idle, it is set all the same; not set, that says nothing.
-            now = known(view, f"{gpu}.clock_reasons")
+            now = fact_or_none(view, f"{gpu}.clock_reasons")
             at_load = Load(0.0, dict.fromkeys(map(str, now), 1.0) if isinstance(now, list) else {}, 0.0, "now")
             idle = idle or missing
         held = max((at_load.reasons.get(reason, 0.0) for reason in reasons), default=0.0)
@@ -164,17 +164,17 @@ def _slowed(
         often = "" if at_load.when == "now" else f" in {held:.0%} of the samples"
         evidence += [
             f"{gpu_label(view, gpu)}: {names}{often}, {at_load.when}",
-            *mentioned(view, f"{gpu}.temperature_c"),
+            *fact_evidence(view, f"{gpu}.temperature_c"),
         ]
         bounds.append(_lost(view, gpu, at_load, held))
     if slowed:
         bound = None if None in bounds else max(bound for bound in bounds if bound is not None)
-        share, severity = bounded(view, bound, otherwise)
-        said = claim.format(names=in_words(slowed))
+        share, severity = share_and_severity(view, bound, otherwise)
+        text = claim.format(names=in_words(slowed))
         yield Finding(
             id=id_,
             severity=severity,
-            claim=said[0].upper() + said[1:],
+            claim=text[0].upper() + text[1:],
             share=share,
             evidence=evidence,
             remedy=remedy,
@@ -185,7 +185,7 @@ def _slowed(
 
 def _lost(view: ObservationView, gpu: str, at_load: Load, held: float) -> float | None:
     """Of a step, the most that the highest clock would save; `held` is the share of samples below it."""
-    parts, highest = shares(view), known_number(view, f"{gpu}.max_sm_clock_mhz")
+    parts, highest = shares(view), number_or_none(view, f"{gpu}.max_sm_clock_mhz")
     if parts is None or not highest or not at_load.clock_mhz:
         return None
     # The median clock is one of those held down where more than half of them are.
@@ -223,7 +223,7 @@ def gpu_clocks_locked_low(view: ObservationView) -> Iterator[Finding]:
         bounds.append(None if parts is None else parts.device * (1 - at_load.clock_mhz / highest))
     if locked:
         bound = None if None in bounds else max(bound for bound in bounds if bound is not None)
-        share, severity = bounded(view, bound, "high")
+        share, severity = share_and_severity(view, bound, "high")
         names = in_words([gpu_in_words(view, gpu) for gpu in locked])
         yield Finding(
             id="gpu-clocks-locked-low",
@@ -232,7 +232,9 @@ def gpu_clocks_locked_low(view: ObservationView) -> Iterator[Finding]:
             share=share,
             evidence=evidence,
             remedy="Undo locked clocks and application clocks.",
-            commands=[f"sudo nvidia-smi{selected(view, gpu)} {reset}" for gpu in locked for reset in ("-rgc", "-rac")],
+            commands=[
+                f"sudo nvidia-smi{gpu_option(view, gpu)} {reset}" for gpu in locked for reset in ("-rgc", "-rac")
+            ],
         )
     elif idle is not None:
         raise idle
@@ -280,14 +282,14 @@ def gpu_shared(view: ObservationView) -> Iterator[Finding]:
             num = view.number(f"{gpu}.num_processes")
         except Missing as missing:
             num, hidden = 0, hidden or missing
-        busy, held = known_number(view, f"{gpu}.utilisation_percent"), _held(view, gpu)
+        busy, held = number_or_none(view, f"{gpu}.utilisation_percent"), _held(view, gpu)
         if not num and not (hidden and (held or (busy or 0) >= policy.BUSY_PERCENT)):
             continue
-        who = known(view, f"{gpu}.processes")
+        who = fact_or_none(view, f"{gpu}.processes")
         names = ", ".join(map(str, who[:3])) if isinstance(who, list) else "processes that cannot be seen from here"
         evidence += [
             f"{gpu_label(view, gpu)}: {names}",
-            *mentioned(view, f"{gpu}.utilisation_percent", f"{gpu}.memory_used_bytes"),
+            *fact_evidence(view, f"{gpu}.utilisation_percent", f"{gpu}.memory_used_bytes"),
         ]
         worst.append(0 if (busy or 0) >= policy.BUSY_PERCENT else 1 if held else 2)
     if evidence:
@@ -310,7 +312,7 @@ def gpu_shared(view: ObservationView) -> Iterator[Finding]:
 
 def _held(view: ObservationView, gpu: str) -> bool:
     """Others hold more of its memory than the driver keeps for itself."""
-    used, total = known_number(view, f"{gpu}.memory_used_bytes"), known_number(view, f"{gpu}.memory_bytes")
+    used, total = number_or_none(view, f"{gpu}.memory_used_bytes"), number_or_none(view, f"{gpu}.memory_bytes")
     return bool(used and total) and used >= max(policy.SHARED_MEMORY * total, policy.HIDDEN_MEMORY_BYTES)  # type: ignore[operator]
 
 
@@ -357,10 +359,10 @@ def row_remap_pending(view: ObservationView) -> Iterator[Finding]:
             share=0.0,
             evidence=[
                 *(f"{gpu_label(view, gpu)}: remapped rows are pending" for gpu in pending),
-                *mentioned(view, *(f"{gpu}.ecc_uncorrected" for gpu in pending)),
+                *fact_evidence(view, *(f"{gpu}.ecc_uncorrected" for gpu in pending)),
             ],
             remedy="Reset the GPU when nobody uses it, in maintenance.",
-            commands=[f"sudo nvidia-smi --gpu-reset{selected(view, gpu)}" for gpu in pending],
+            commands=[f"sudo nvidia-smi --gpu-reset{gpu_option(view, gpu)}" for gpu in pending],
         )
 
 

@@ -9,17 +9,17 @@ from dynotune.doctor.declaration import rule
 from dynotune.doctor.machine import (
     DIAGNOSE,
     NOT_MEASURED,
-    bounded,
+    fact_evidence,
+    fact_or_none,
     gpu_label,
     gpus,
     is_watched,
-    known,
-    known_number,
-    mentioned,
     no_gpu,
+    number_or_none,
+    severity_on_gpu,
+    share_and_severity,
     shares,
-    told,
-    weighed,
+    variable_evidence,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Finding, Severity
@@ -43,7 +43,7 @@ BINDING = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 def cpu_governor_powersave(view: ObservationView) -> Iterator[Finding]:
     if "powersave" not in view.text("host.governor").split(", "):
         return
-    driver = known(view, "host.governor_driver")
+    driver = fact_or_none(view, "host.governor_driver")
     fixed = isinstance(driver, str) and driver not in DYNAMIC_DRIVERS
     yield Finding(
         id="cpu-governor-powersave",
@@ -51,7 +51,7 @@ def cpu_governor_powersave(view: ObservationView) -> Iterator[Finding]:
         claim="The frequency governor of the processors is powersave"
         + (f", which with {driver} is the lowest frequency." if fixed else "."),
         share=NOT_MEASURED,
-        evidence=mentioned(view, "host.governor", "host.governor_driver"),
+        evidence=fact_evidence(view, "host.governor", "host.governor_driver"),
         remedy="Try the governor performance where a step waits for its host.",
         commands=["sudo cpupower frequency-set -g performance"],
     )
@@ -78,11 +78,14 @@ def cgroup_cpu_quota(view: ObservationView) -> Iterator[Finding]:
         return
     threads = view.variable("OMP_NUM_THREADS")
     stopped = view.number("window.throttled_s_per_s") if is_watched(view) else None
-    evidence = [f"{cores:g} cores of processor time, {num_cpus} cores in sight", *told(view, "OMP_NUM_THREADS")]
-    evidence += mentioned(view, "host.cgroup_num_throttled", "host.cgroup_throttled_s")
+    evidence = [
+        f"{cores:g} cores of processor time, {num_cpus} cores in sight",
+        *variable_evidence(view, "OMP_NUM_THREADS"),
+    ]
+    evidence += fact_evidence(view, "host.cgroup_num_throttled", "host.cgroup_throttled_s")
     if stopped is not None:
         evidence.append(f"stopped for {stopped:.2f} s of each second while the command ran, all cores together")
-        share, severity = bounded(view, min(stopped, 1.0), "low")
+        share, severity = share_and_severity(view, min(stopped, 1.0), "low")
         if stopped < policy.THROTTLED_S_PER_S:
             share, severity = 0.0, "low"
     else:
@@ -112,8 +115,8 @@ def cpu_affinity_narrow(view: ObservationView) -> Iterator[Finding]:
     num_cpus, num_online = len(view.words("host.affinity")), view.number("host.num_logical_cpus")
     if num_cpus >= num_online:
         return
-    wanted = policy.FEW_CPUS_PER_GPU * max(int(known_number(view, "gpu.count") or 0), 1)
-    used = known_number(view, "window.tree_cpu_s_per_s")
+    wanted = policy.FEW_CPUS_PER_GPU * max(int(number_or_none(view, "gpu.count") or 0), 1)
+    used = number_or_none(view, "window.tree_cpu_s_per_s")
     if used is None:
         severity: Severity = "medium" if num_cpus < min(wanted, num_online) else "low"
     else:
@@ -128,7 +131,7 @@ def cpu_affinity_narrow(view: ObservationView) -> Iterator[Finding]:
         evidence=[
             f"affinity: {num_cpus} processors; online: {num_online:g}",
             *([] if used is None else [f"the command used {used:.1f} of them"]),
-            *told(view, *(name for name in BINDING if view.variable(name))),
+            *variable_evidence(view, *(name for name in BINDING if view.variable(name))),
         ],
         remedy="Look at the launcher, taskset, numactl, the job's request and the container's cpuset.",
         commands=["taskset -pc $$", "# Slurm: --cpus-per-task=N; docker: --cpuset-cpus"],
@@ -152,7 +155,7 @@ def numa_remote(view: ObservationView) -> Iterator[Finding]:
     unbound = [gpu for gpu, num in num_near.items() if 0 < num < len(usable)]
     if not far and not unbound:
         return
-    node = known(view, f"{(far or unbound)[0]}.numa_node")
+    node = fact_or_none(view, f"{(far or unbound)[0]}.numa_node")
     bind = f"numactl --cpunodebind={'N' if node is None else node} --membind={'N' if node is None else node} python …"
     yield Finding(
         id="numa-remote",
@@ -182,7 +185,7 @@ def numa_balancing(view: ObservationView) -> Iterator[Finding]:
     if view.number("host.numa_balancing") == 0 or view.number("host.num_numa_nodes") <= 1:
         return
     num_cpus, num_online = len(view.words("host.affinity")), view.number("host.num_logical_cpus")
-    if num_cpus < num_online and known(view, "window.numa_pte_updates") != 0:
+    if num_cpus < num_online and fact_or_none(view, "window.numa_pte_updates") != 0:
         yield Finding(
             id="numa-balancing",
             severity="low",
@@ -192,7 +195,7 @@ def numa_balancing(view: ObservationView) -> Iterator[Finding]:
                 view.mentions("host.numa_balancing"),
                 view.mentions("host.num_numa_nodes"),
                 f"bound to {num_cpus} of {num_online:g} processors",
-                *mentioned(view, "window.numa_pte_updates"),
+                *fact_evidence(view, "window.numa_pte_updates"),
             ],
             remedy="Switch it off on machines whose jobs are bound, and compare.",
             commands=["sudo sysctl kernel.numa_balancing=0"],
@@ -234,10 +237,10 @@ def preempt_rt_kernel(view: ObservationView) -> Iterator[Finding]:
     if view.truth("host.preempt_rt"):
         yield Finding(
             id="preempt-rt-kernel",
-            severity=weighed(view, "high") if not no_gpu(view) else "medium",
+            severity=severity_on_gpu(view, "high") if not no_gpu(view) else "medium",
             claim="The kernel is built for real time (PREEMPT_RT), which costs throughput.",
             share=NOT_MEASURED,
-            evidence=mentioned(view, "host.preempt_rt", "host.kernel", "host.kernel_version"),
+            evidence=fact_evidence(view, "host.preempt_rt", "host.kernel", "host.kernel_version"),
             remedy="Start the distribution's standard kernel. NVIDIA does not support its driver on this one.",
             commands=["uname -v"],
         )
@@ -255,20 +258,20 @@ def preempt_rt_kernel(view: ObservationView) -> Iterator[Finding]:
 def swap_active(view: ObservationView) -> Iterator[Finding]:
     if not view.number("host.swap_total_bytes"):
         return
-    used = mentioned(view, "host.swap_used_bytes", "host.memory_available_bytes")
+    used = fact_evidence(view, "host.swap_used_bytes", "host.memory_available_bytes")
     remedy = "Free memory: fewer loader workers, smaller prefetch, other programs. vm.swappiness alone changes little."
     if is_watched(view):
         pages = view.number("window.swapped_pages")
         if pages >= policy.SWAPPED_PAGES:
             parts = shares(view)
             bound = None if parts is None else 1 - parts.device
-            share, severity = bounded(view, bound, "high")
+            share, severity = share_and_severity(view, bound, "high")
             yield Finding(
                 id="swap-active",
                 severity=severity if pages < policy.MUCH_SWAPPED_PAGES else "high",
                 claim=f"{pages:,.0f} pages were swapped while the command ran.",
                 share=share,
-                evidence=[*used, *mentioned(view, "window.major_faults")],
+                evidence=[*used, *fact_evidence(view, "window.major_faults")],
                 remedy=remedy,
                 commands=["vmstat 1", "free -h"],
             )

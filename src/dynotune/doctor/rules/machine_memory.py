@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import rule
-from dynotune.doctor.machine import NOT_MEASURED, known, known_number, no_gpu, told, weighed
+from dynotune.doctor.machine import (
+    NOT_MEASURED,
+    fact_or_none,
+    no_gpu,
+    number_or_none,
+    severity_on_gpu,
+    variable_evidence,
+)
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.observation import Loader
@@ -57,7 +64,7 @@ def thp_mode(view: ObservationView) -> Iterator[Finding]:
     wrong_when="no loader has workers, or batches are small.",
 )
 def shm_too_small(view: ObservationView) -> Iterator[Finding]:
-    size, left = view.number("host.shm_bytes"), known_number(view, "host.shm_free_bytes")
+    size, left = view.number("host.shm_bytes"), number_or_none(view, "host.shm_free_bytes")
     loaders = _loaders(view)
     if loaders is not None and not any(loader.num_workers for loader in loaders):
         return
@@ -119,7 +126,7 @@ def fd_limit_loader(view: ObservationView) -> Iterator[Finding]:
     if loaders is None:
         severity: Severity | None = "medium" if limit < policy.SMALL_NOFILE else None
         evidence = []
-    elif known(view, "live.multiprocessing_sharing") == "file_system":
+    elif fact_or_none(view, "live.multiprocessing_sharing") == "file_system":
         return
     else:
         tensors = sum(
@@ -162,11 +169,14 @@ def memlock_rdma(view: ObservationView) -> Iterator[Finding]:
         return
     yield Finding(
         id="memlock-rdma",
-        severity=weighed(view, "medium"),
+        severity=severity_on_gpu(view, "medium"),
         kind="correctness",
         claim=f"A process may lock {limit / MIB:,.3g} MiB, and NCCL is set up for InfiniBand, which locks its buffers.",
         share=NOT_MEASURED,
-        evidence=[f"locked memory: {limit / MIB:,.3g} MiB", *told(view, *named, *(["NCCL_NET"] if by_name else []))],
+        evidence=[
+            f"locked memory: {limit / MIB:,.3g} MiB",
+            *variable_evidence(view, *named, *(["NCCL_NET"] if by_name else [])),
+        ],
         remedy="Lift the limit in limits.conf, the service's unit or the container.",
         commands=[
             "docker run --ulimit memlock=-1 …",
@@ -188,9 +198,9 @@ def cgroup_mem_high(view: ObservationView) -> Iterator[Finding]:
     limit = view.fact("host.memory_limit_bytes")
     if limit is None:
         return
-    killed, high = view.number("host.cgroup_oom_kills"), known_number(view, "host.cgroup_memory_high") or 0
-    killed += known_number(view, "window.cgroup_oom_kills") or 0
-    high += known_number(view, "window.cgroup_memory_high") or 0
+    killed, high = view.number("host.cgroup_oom_kills"), number_or_none(view, "host.cgroup_memory_high") or 0
+    killed += number_or_none(view, "window.cgroup_oom_kills") or 0
+    high += number_or_none(view, "window.cgroup_memory_high") or 0
     if killed or high:
         yield Finding(
             id="cgroup-mem-high",

@@ -9,14 +9,14 @@ from dynotune.doctor.declaration import rule
 from dynotune.doctor.machine import (
     DIAGNOSE,
     at_work,
-    bounded,
     gpu_in_words,
     gpu_label,
     gpus,
     in_words,
     is_watched,
+    severity_on_gpu,
+    share_and_severity,
     shares,
-    weighed,
     window_of,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
@@ -70,7 +70,9 @@ def _degraded(view: ObservationView, what: str, unit: str, remedy: str) -> Itera
         parts_lost.append(1 - now / most if unit == "lanes" else 1 - 0.5 ** (most - now))
     if slow:
         parts = shares(view)
-        share, severity = bounded(view, None if parts is None else parts.transfer * max(parts_lost), "medium")
+        share, severity = share_and_severity(
+            view, None if parts is None else parts.transfer * max(parts_lost), "medium"
+        )
         yield Finding(
             id="pcie-width-degraded" if unit == "lanes" else "pcie-gen-degraded",
             severity=severity,
@@ -109,7 +111,7 @@ def pcie_saturated(view: ObservationView) -> Iterator[Finding]:
     if used[way] < policy.SATURATED_LINK * rate:
         return
     parts = shares(view)
-    share, severity = bounded(view, None if parts is None else parts.transfer, "medium")
+    share, severity = share_and_severity(view, None if parts is None else parts.transfer, "medium")
     yield Finding(
         id="pcie-saturated",
         severity=severity,
@@ -142,9 +144,9 @@ def pcie_replays(view: ObservationView) -> Iterator[Finding]:
     if grown >= policy.MANY_REPLAYS:
         yield Finding(
             id="pcie-replays",
-            severity=weighed(view, "medium"),
+            severity=severity_on_gpu(view, "medium"),
             claim=f"The PCIe link repeated {grown:g} packets while the command ran.",
-            share=bounded(view, None, "medium")[0],
+            share=share_and_severity(view, None, "medium")[0],
             evidence=[view.mentions(f"{gpu}.pcie_replays") for gpu in counted],
             remedy="Reseat the card; look at riser and cables.",
             commands=["nvidia-smi -q -d PCIE"],

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import num_input_shapes
 from dynotune.doctor.declaration import rule
-from dynotune.doctor.machine import known
+from dynotune.doctor.machine import fact_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.doctor.slow_steps import slow_steps
 from dynotune.schema.diagnosis import Finding, Severity
@@ -202,7 +202,7 @@ def leak_graph_kept(view: ObservationView) -> Iterator[Finding]:
             small = grown < policy.LEAK_OF_ALL * one.allocated_bytes and num_input_shapes(view) > policy.FEW_SHAPES
             yield _leak(view, f"allocated memory of GPU {one.device}", grown, None if small else free)
             return
-    if known(view, "live.profiler_place"):
+    if fact_or_none(view, "live.profiler_place"):
         return
     grown_rss = view.process.rss_growth_bytes
     if grown_rss is None:

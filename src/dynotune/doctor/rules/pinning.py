@@ -185,10 +185,10 @@ def _above_bus(view: ObservationView, rows: list[Copies]) -> float:
     except Missing:
         return 1.0
     lane = policy.PCIE_LANE_BYTES_PER_S.get(int(generation))
-    known = [row for row in rows if row.num_bytes and row.total_s]
-    if lane is None or not width or not known:
+    measured = [row for row in rows if row.num_bytes and row.total_s]
+    if lane is None or not width or not measured:
         return 1.0
-    rate = sum(row.num_bytes or 0 for row in known) / sum(row.total_s for row in known)
+    rate = sum(row.num_bytes or 0 for row in measured) / sum(row.total_s for row in measured)
     return max(0.0, 1.0 - rate / (lane * width))
 
 

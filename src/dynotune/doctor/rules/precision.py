@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import capability, is_at, main_model, place_of, saved
+from dynotune.doctor.bounds import capability, is_at, main_model, place_of, saving
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding, Severity
@@ -62,7 +62,7 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Iterator[Finding]:
         return
     float32, tf32, _ = rates(view)
     beyond = _gain_of_half(view)[0] if view.models else 0.0
-    share = max(saved(view, lost * (1 - float32 / tf32)), beyond)
+    share = max(saving(view, lost * (1 - float32 / tf32)), beyond)
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -129,7 +129,7 @@ def inference_fp32_weights(view: ObservationView) -> Iterator[Finding]:
         return
     autocast = model.call.autocast is not None
     if autocast:
-        share, evidence = saved(view, view.lost("casts")), evidence_of(view.losses("casts"))
+        share, evidence = saving(view, view.lost("casts")), evidence_of(view.losses("casts"))
     else:
         share, evidence = _gain_of_half(view)
     if share < policy.LEAST_SHARE:
@@ -189,7 +189,7 @@ def scaler_with_bf16(view: ObservationView) -> Iterator[Finding]:
     severity: Severity = "low"
     if view.uses_cuda:
         waits = sum(loss.share for loss in view.losses("sync-per-step") if is_at(loss.where, "item", "optimizer"))
-        share = min(1.0, saved(view, 0.5 * view.kernel_share("optimizer")) + waits)
+        share = min(1.0, saving(view, 0.5 * view.kernel_share("optimizer")) + waits)
         severity = policy.severity(share)
     yield Finding(
         id="scaler-with-bf16",
@@ -231,7 +231,7 @@ def model_half_under_autocast(view: ObservationView) -> Iterator[Finding]:
             remedy="Leave out .half() or .to(bfloat16): autocast converts what it needs.",
         )
         return
-    share = saved(view, view.lost("casts")) if view.uses_cuda else 0.0
+    share = saving(view, view.lost("casts")) if view.uses_cuda else 0.0
     yield Finding(
         id="model-half-under-autocast",
         severity="low",
@@ -256,7 +256,7 @@ def casts(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:
         return
     losses = view.losses("casts")
-    share = saved(view, sum(loss.share for loss in losses))
+    share = saving(view, sum(loss.share for loss in losses))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -307,7 +307,7 @@ def _gain_of_half(view: ObservationView) -> tuple[float, list[str]]:
         f"parameters: {', '.join(model.dtypes)}, no autocast",
         *evidence_of(view.losses("amp-absent")),
     ]
-    return saved(view, gain), evidence
+    return saving(view, gain), evidence
 
 
 def _is_float32(model: Model) -> bool:
@@ -317,13 +317,13 @@ def _is_float32(model: Model) -> bool:
 
 def _autocast_types(view: ObservationView) -> set[str]:
     """Types of autocast regions around outermost modules, `float16`."""
-    told = {model.call.autocast for model in view.models if model.call is not None and model.call.autocast}
+    dtypes = {model.call.autocast for model in view.models if model.call is not None and model.call.autocast}
     value = view.process.live.get("live.autocast_dtypes")
     if isinstance(value, list):
-        told |= {str(dtype) for dtype in value}
+        dtypes |= {str(dtype) for dtype in value}
     elif not view.models:
         raise Missing("live.autocast_dtypes", getattr(value, "reason", "it was not asked for"))
-    return {_plain(dtype) for dtype in told}
+    return {_plain(dtype) for dtype in dtypes}
 
 
 def _plain(dtype: str) -> str:

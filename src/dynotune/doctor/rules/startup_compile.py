@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import rule
-from dynotune.doctor.machine import known, known_number, place_of, told, unset, whole_number
+from dynotune.doctor.machine import fact_or_none, number_or_none, place_of, unset, variable_evidence, whole_number
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.startup_shared import severity_of_start, what_it_saves
 from dynotune.schema.diagnosis import Finding
@@ -28,7 +28,7 @@ USUAL_THREADS = 32
     wrong_when="the folder is on a volume that lasts.",
 )
 def compile_cold_cache(view: ObservationView) -> Iterator[Finding]:
-    if known_number(view, "start.compiler_added_bytes") is not None:
+    if number_or_none(view, "start.compiler_added_bytes") is not None:
         yield from _by_timed_starts(view)
         return
     compilation = view.process.compilation
@@ -36,7 +36,7 @@ def compile_cold_cache(view: ObservationView) -> Iterator[Finding]:
         if any(model.compiled for model in view.models) or "not used" not in compilation.reason:
             raise Missing("what torch.compile did", compilation.reason)
         return
-    if not compilation.num_graphs or known(view, "host.container") is None:
+    if not compilation.num_graphs or fact_or_none(view, "host.container") is None:
         return
     started_s = view.timing.time_to_first_step_s
     if started_s is None or started_s < policy.LONG_START_S:
@@ -60,7 +60,7 @@ def compile_cold_cache(view: ObservationView) -> Iterator[Finding]:
 
 
 def _by_timed_starts(view: ObservationView) -> Iterator[Finding]:
-    if not view.number("start.compiler_added_bytes") or known(view, "cache.inductor.off"):
+    if not view.number("start.compiler_added_bytes") or fact_or_none(view, "cache.inductor.off"):
         return
     writable = view.truth("cache.inductor.writable")
     lasts = writable and view.truth("cache.inductor.lasts")
@@ -93,10 +93,10 @@ def _by_timed_starts(view: ObservationView) -> Iterator[Finding]:
     candidates=[f"env.{THREADS}"],
 )
 def compile_threads(view: ObservationView) -> Iterator[Finding]:
-    threads = known_number(view, "start.compile_threads") or whole_number(view.variable(THREADS))
+    threads = number_or_none(view, "start.compile_threads") or whole_number(view.variable(THREADS))
     if threads is None or threads < 1:
         return
-    if known_number(view, "start.compile_cold_s") is not None and not _compiles_for_long(view):
+    if number_or_none(view, "start.compile_cold_s") is not None and not _compiles_for_long(view):
         return
     cores = view.number("host.num_cores")
     ranks = whole_number(view.variable("LOCAL_WORLD_SIZE")) or 1
@@ -113,7 +113,7 @@ def compile_threads(view: ObservationView) -> Iterator[Finding]:
         if too_many
         else f"torch.compile compiles in one process, on {cores:g} cores.",
         share=0.0,
-        evidence=[*told(view, THREADS), view.mentions("host.num_cores"), *what_it_saves(view)],
+        evidence=[*variable_evidence(view, THREADS), view.mentions("host.num_cores"), *what_it_saves(view)],
         where=place_of(view, THREADS),
         candidates=unset(THREADS)
         if fair == min(cores, USUAL_THREADS) and view.variable(THREADS) is not None

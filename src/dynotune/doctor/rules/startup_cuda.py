@@ -10,15 +10,15 @@ from dynotune.doctor.bounds import at_least
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.machine import (
     NOT_MEASURED,
+    fact_or_none,
     is_on,
-    known,
-    known_number,
     no_gpu,
+    number_or_none,
     place_of,
-    told,
+    severity_on_gpu,
     unset,
+    variable_evidence,
     version,
-    weighed,
     whole_number,
 )
 from dynotune.doctor.observation_view import Missing, ObservationView
@@ -59,17 +59,17 @@ def ptx_jit_active(view: ObservationView) -> Iterator[Finding]:
             kind="start",
             claim=f"{forced[0]} makes the driver compile every kernel, though torch has machine code.",
             share=0.0,
-            evidence=told(view, *forced),
+            evidence=variable_evidence(view, *forced),
             where=place_of(view, forced[0]),
             candidates=unset(*forced),
             remedy="Take it away.",
         )
         return
-    natively = known(view, "torch.runs_natively")
+    natively = fact_or_none(view, "torch.runs_natively")
     if natively is not False and (left_by_driver(view) or (natively is None and compiles_unseen(view))):
         yield _compiled_at_start(view)
         return
-    if natively is None and known_number(view, "start.cuda_added_bytes") is not None:
+    if natively is None and number_or_none(view, "start.cuda_added_bytes") is not None:
         return  # no torch, and a start that compiled nothing
     if view.truth("torch.runs_natively"):
         return
@@ -113,7 +113,7 @@ def _capability(arch: str) -> tuple[int, ...]:
 
 def _compiles_ptx(view: ObservationView) -> bool | None:
     """The driver compiles kernels here; None where that is not known."""
-    natively = known(view, "torch.runs_natively")
+    natively = fact_or_none(view, "torch.runs_natively")
     if left_by_driver(view) or (natively is None and compiles_unseen(view)):
         return True
     return None if natively is None else not natively
@@ -131,7 +131,7 @@ def _compiles_ptx(view: ObservationView) -> bool | None:
     candidates=["env.CUDA_CACHE_MAXSIZE"],
 )
 def jit_cache_too_small(view: ObservationView) -> Iterator[Finding]:
-    again, kept = known_number(view, "start.cuda_again_bytes"), known_number(view, "start.cuda_kept_bytes")
+    again, kept = number_or_none(view, "start.cuda_again_bytes"), number_or_none(view, "start.cuda_kept_bytes")
     value = view.variable("CUDA_CACHE_MAXSIZE")
     size = whole_number(value)
     if again and left_by_driver(view):
@@ -144,7 +144,7 @@ def jit_cache_too_small(view: ObservationView) -> Iterator[Finding]:
             evidence=[
                 f"a cold start leaves {words.num_bytes(left_by_driver(view))} in it",
                 f"a warm start leaves {words.num_bytes(again)} again; it holds {words.num_bytes(kept)}",
-                *told(view, "CUDA_CACHE_MAXSIZE"),
+                *variable_evidence(view, "CUDA_CACHE_MAXSIZE"),
             ],
             where=place_of(view, "CUDA_CACHE_MAXSIZE"),
             candidates=[Setting("env.CUDA_CACHE_MAXSIZE", str(policy.LARGEST_JIT_CACHE_BYTES))],
@@ -157,11 +157,11 @@ def jit_cache_too_small(view: ObservationView) -> Iterator[Finding]:
     severity: Severity = "medium" if small and _compiles_ptx(view) else "low"
     yield Finding(
         id="jit-cache-too-small",
-        severity=weighed(view, severity),
+        severity=severity_on_gpu(view, severity),
         kind="start",
         claim=f"CUDA_CACHE_MAXSIZE is {words.num_bytes(size)}; the default is 1 GiB, the most is 4 GiB.",
         share=0.0,
-        evidence=[*told(view, "CUDA_CACHE_MAXSIZE"), *_what_was_kept(view)],
+        evidence=[*variable_evidence(view, "CUDA_CACHE_MAXSIZE"), *_what_was_kept(view)],
         where=place_of(view, "CUDA_CACHE_MAXSIZE"),
         candidates=unset("CUDA_CACHE_MAXSIZE"),
         remedy="Take it away, or set CUDA_CACHE_MAXSIZE=4294967296.",
@@ -169,7 +169,7 @@ def jit_cache_too_small(view: ObservationView) -> Iterator[Finding]:
 
 
 def _what_was_kept(view: ObservationView) -> list[str]:
-    kept = known_number(view, "start.cuda_kept_bytes")
+    kept = number_or_none(view, "start.cuda_kept_bytes")
     if kept is None or not _compiles_ptx(view):
         return []
     what = f"the cache holds {words.num_bytes(kept)}" if kept else "nothing is kept: a binary larger than that never is"
@@ -224,12 +224,12 @@ def jit_cache_disabled(view: ObservationView) -> Iterator[Finding]:
     severity: Severity = "low" if compiles is False else "high" if compiles else "medium"
     yield Finding(
         id="jit-cache-disabled",
-        severity=weighed(view, severity),
+        severity=severity_on_gpu(view, severity),
         kind="start",
         claim="CUDA_CACHE_DISABLE makes the driver compile kernels again at each start.",
         share=0.0,
         evidence=[
-            *told(view, "CUDA_CACHE_DISABLE"),
+            *variable_evidence(view, "CUDA_CACHE_DISABLE"),
             view.mentions("torch.runs_natively"),
             *without_machine_code(view),
         ],
@@ -252,7 +252,7 @@ def jit_cache_disabled(view: ObservationView) -> Iterator[Finding]:
 def lazy_first_call_jitter(view: ObservationView) -> Iterator[Finding]:
     if no_gpu(view) or (view.variable("CUDA_MODULE_LOADING") or "").upper() == "EAGER":
         return
-    if known(view, "start.cuda_start_s") is None:
+    if fact_or_none(view, "start.cuda_start_s") is None:
         raise Missing("a start that was timed", "dynotune startup time -- COMMAND times it and says what it is made of")
     if view.number("start.cuda_start_s") <= 0:
         return
@@ -265,7 +265,10 @@ def lazy_first_call_jitter(view: ObservationView) -> Iterator[Finding]:
         kind="jitter",
         claim="The steps after the first take longer than later ones, as kernels are loaded when first called.",
         share=0.0,
-        evidence=[f"{words.duration(late_s)} in all, with warm caches", *told(view, "CUDA_MODULE_LOADING")],
+        evidence=[
+            f"{words.duration(late_s)} in all, with warm caches",
+            *variable_evidence(view, "CUDA_MODULE_LOADING"),
+        ],
         candidates=[Setting("env.CUDA_MODULE_LOADING", "EAGER")],
         remedy="In a service call every shape once before the first request. CUDA_MODULE_LOADING=EAGER loads all "
         "kernels at the start, which takes longer and more memory.",
@@ -287,11 +290,11 @@ def module_loading_eager(view: ObservationView) -> Iterator[Finding]:
         return
     yield Finding(
         id="module-loading-eager",
-        severity=weighed(view, "medium"),
+        severity=severity_on_gpu(view, "medium"),
         kind="start",
         claim="CUDA_MODULE_LOADING=EAGER loads every kernel at the start, used or not.",
         share=0.0,
-        evidence=told(view, "CUDA_MODULE_LOADING"),
+        evidence=variable_evidence(view, "CUDA_MODULE_LOADING"),
         where=place_of(view, "CUDA_MODULE_LOADING"),
         candidates=unset("CUDA_MODULE_LOADING"),
         remedy="Take it away: kernels are then loaded when they are first called.",

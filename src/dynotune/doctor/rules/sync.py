@@ -99,8 +99,8 @@ def breaks_a_graph(view: ObservationView, loss: Loss) -> bool:
         return False
     places = [place for text in compilation.breaks if _NEEDS_A_VALUE.search(text) for place in _PLACE.findall(text)]
     # Functions are known by their first lines: a break lies in the last one that begins before it.
-    known = [_FUNCTION.match(each.where.function) for each in view.attribution.losses]
-    begins = [int(each["line"]) for each in known if each is not None and each["file"] == here["file"]]
+    functions = [_FUNCTION.match(each.where.function) for each in view.attribution.losses]
+    begins = [int(each["line"]) for each in functions if each is not None and each["file"] == here["file"]]
     lines = [int(line) for path, line in places if PurePath(path).name == PurePath(here["file"]).name]
     return any(max((begin for begin in begins if begin <= line), default=None) == int(here["line"]) for line in lines)
 

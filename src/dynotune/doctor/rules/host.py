@@ -19,7 +19,7 @@ from dynotune.doctor.machine import fact_or_none, number_or_none
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.setting import Setting
-from dynotune.schema.trace_summary import Called, Caller, Operator, Place
+from dynotune.schema.trace_summary import SHORT_KERNEL_S, Called, Caller, Operator, Place
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _PROGRAM: tuple[Caller, ...] = ("program", "unknown")
@@ -62,9 +62,7 @@ def launch_bound(view: ObservationView) -> Iterator[Finding]:
     if share < policy.LEAST_SHARE:
         return
     # Where others are long, the mean says nothing of those that wait.
-    took = (
-        f"{mean_s * 1e6:.2g} µs on average, " if (mean_s := view.kernels.mean_s or 1.0) < policy.SHORT_KERNEL_S else ""
-    )
+    took = f"{mean_s * 1e6:.2g} µs on average, " if (mean_s := view.kernels.mean_s or 1.0) < SHORT_KERNEL_S else ""
     candidates = [] if any(model.compiled for model in view.models) else [Setting("compile.mode", "reduce-overhead")]
     yield Finding(
         id="launch-bound",
@@ -170,7 +168,7 @@ def launch_latency(view: ObservationView) -> Iterator[Finding]:
     share = sum(loss.share for loss in losses)
     if share < policy.LEAST_SHARE:
         return
-    short = (view.kernels.mean_s or 0.0) < policy.SHORT_KERNEL_S and not view.kernels.in_graphs
+    short = (view.kernels.mean_s or 0.0) < SHORT_KERNEL_S and not view.kernels.in_graphs
     much = short and share >= policy.MUCH_WAITING_IN_QUEUE
     yield Finding(
         id="launch-latency",

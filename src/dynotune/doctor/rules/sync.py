@@ -12,7 +12,7 @@ from dynotune.doctor.observation_view import Missing, ObservationView, evidence_
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loss
-from dynotune.schema.trace_summary import Place
+from dynotune.schema.trace_summary import SMALL_COPY_BYTES, Place
 
 _FUNCTION = re.compile(r"(?P<file>[^(]+)\((?P<line>\d+)\): ")
 _PLACE = re.compile(r"(\S+\.py):(\d+)")
@@ -108,7 +108,7 @@ def breaks_a_graph(view: ObservationView, loss: Loss) -> bool:
 def _read_back(view: ObservationView) -> float:
     """Of a step, exposed copies of single values to the host: who reads a value copies it, and waits for that."""
     rows = [row for row in view.trace.copies if row.kind == "DtoH"]
-    small = all((row.median_bytes or policy.SMALL_COPY_BYTES) < policy.SMALL_COPY_BYTES for row in rows)
+    small = all((row.median_bytes or SMALL_COPY_BYTES) < SMALL_COPY_BYTES for row in rows)
     return view.lost("d2h-not-overlapped") if rows and small else 0.0
 
 

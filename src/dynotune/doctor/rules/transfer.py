@@ -13,7 +13,7 @@ from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loss, Tensor
 from dynotune.schema.setting import Setting
-from dynotune.schema.trace_summary import Copies, Place
+from dynotune.schema.trace_summary import MANY_SMALL_COPIES, SMALL_COPY_BYTES, Copies, Place
 
 NO_WAIT = Setting("transfer.non_blocking", True)
 MADE = "create-on-cpu-then-move"
@@ -158,8 +158,8 @@ def many_small_copies(view: ObservationView) -> Iterator[Finding]:
     if not view.uses_cuda:
         return
     num_steps = view.trace.num_steps or 0
-    small = [row for row in to_device(view) if (row.median_bytes or policy.SMALL_COPY_BYTES) < policy.SMALL_COPY_BYTES]
-    if not num_steps or sum(row.num for row in small) <= policy.MANY_SMALL_COPIES * num_steps:
+    small = [row for row in to_device(view) if (row.median_bytes or SMALL_COPY_BYTES) < SMALL_COPY_BYTES]
+    if not num_steps or sum(row.num for row in small) <= MANY_SMALL_COPIES * num_steps:
         return
     losses = view.losses("many-small-copies", "h2d-blocking")
     # A small copy that runs alone also counts for its kind of memory: the larger of both is what it costs.

@@ -1,4 +1,4 @@
-"""What a change can save of a plain step at most: arithmetic that rules on kernels, precision and code share."""
+"""Bounds of what a change saves of a plain step: arithmetic that rules on kernels, precision and code share."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SEVERITIES: tuple[Severity, ...] = ("low", "medium", "high")
 
 
 def faster_device_saving(view: ObservationView) -> float:
-    """Of a plain step, what a device without work to do would save.
+    """Return what an infinitely fast device would save of a plain step.
 
-    Where the device hardly waits for host or loader, all of its work is. Where it waits, host or loader set the pace,
-    and a faster device shortens the step by no more than the host waits for the device in turn: without such waits by
-    nothing. Of a program without a device: the time of its operators, which the host itself runs.
+    If the device hardly waits for host or loader, this is all of its work. Otherwise host or loader set the pace, and a
+    faster device shortens the step at most by the time for which the host waits for the device. For a program without
+    a device, return the time of its operators, which the host itself runs.
     """
     attribution = view.attribution
     shares = attribution.shares
@@ -41,19 +41,19 @@ def faster_device_saving(view: ObservationView) -> float:
 
 
 def saving(view: ObservationView, share: float) -> float:
-    """The part of `share`, which kernels take, that a step gets shorter by without them."""
+    """Return the part of `share`, the time of some kernels, by which a step gets shorter without them."""
     return max(0.0, min(share, faster_device_saving(view)))
 
 
 def of_compiling(view: ObservationView) -> float:
-    """Of a plain step, what compiling the model can save at most.
+    """Return the most that compiling the model saves of a plain step.
 
-    All that the device waits for the host, what it pauses between queued kernels, and what fusing spares of its work.
-    It shortens the host's work and the device's alike, so the latter counts though the host sets the pace now; not
-    where the loader does.
+    It saves the device's waits for the host, its pauses between queued kernels, and the work that fusing spares.
+    Compiling shortens the host's work, too, so the device's work counts even if the host sets the pace now. It does not
+    count if the loader sets the pace.
 
     Raises:
-        Missing: what fusing could spare is not known, or how many steps were recorded.
+        Missing: the saving of fusing, or the number of recorded steps, is not known.
     """
     attribution, trace, step_s = view.attribution, view.trace, view.timing.step_s
     fusable_s, shares = view.kernels.fusable_s, attribution.shares
@@ -64,18 +64,18 @@ def of_compiling(view: ObservationView) -> float:
     fused = min(fusable_s / trace.num_steps / step_s, shares.device)
     if shares.input > policy.DEVICE_SETS_PACE:
         fused = saving(view, fused)
-    # Of pauses, those of kernels that were queued late are in the host's share; the others are in no other part.
+    # Pauses before kernels that were queued late are in the host's share; the other pauses are in no other share.
     pauses = min(view.lost("launch-latency"), shares.other)
     return min(1.0, shares.host + pauses + fused)
 
 
 def lost_elsewhere(losses: Iterable[Loss], *operators: str) -> float:
-    """Sum of the losses whose operator has none of these words in its name."""
+    """Return the sum of the losses whose operator has none of these words in its name."""
     return sum(loss.share for loss in losses if not is_at(loss.where, *operators))
 
 
 def is_at(where: Place, *words: str) -> bool:
-    """Whether the place's operator has one of these words in its name."""
+    """Tell whether the place's operator has one of these words in its name."""
     return any(word in where.operator.lower() for word in words)
 
 
@@ -83,12 +83,12 @@ def is_at(where: Place, *words: str) -> bool:
 
 
 def operators(view: ObservationView, matches: Callable[[str], object]) -> list[Operator]:
-    """Those that were recorded and whose name `matches`; the two hundred that took most time are known."""
+    """Return the recorded operators whose name `matches`, of the two hundred that took most time."""
     return [row for row in view.trace.operators if matches(row.name)]
 
 
 def operators_per_step(view: ObservationView, matches: Callable[[str], object]) -> float:
-    """How many of these operators a step calls.
+    """Return how many of these operators a step calls.
 
     Raises:
         Missing: the recorded steps were not counted.
@@ -100,16 +100,16 @@ def operators_per_step(view: ObservationView, matches: Callable[[str], object]) 
 
 
 def operator_share(view: ObservationView, matches: Callable[[str], object]) -> float:
-    """Of a plain step of a program without a device, the time inside these operators themselves."""
+    """Return the share of a plain step without a device that lies inside these operators themselves."""
     all_s = sum(row.self_s for row in view.trace.operators)
     own_s = sum(row.self_s for row in operators(view, matches))
     return own_s / all_s * view.attribution.shares.device if all_s else 0.0
 
 
 def host_share(view: ObservationView, matches: Callable[[str], bool]) -> float:
-    """Of a plain step, the host's own time in these operators, at most what the device waits for the host.
+    """Return the host's own time in these operators, at most the device's wait for the host, of a plain step.
 
-    Recording slows the host: its time there is no less than in a plain step.
+    Recording slows the host: its recorded time is no less than in a plain step.
     """
     num_steps, step_s = view.trace.num_steps, view.timing.step_s
     if not num_steps or not step_s:
@@ -119,10 +119,10 @@ def host_share(view: ObservationView, matches: Callable[[str], bool]) -> float:
 
 
 def waits_for_host(view: ObservationView) -> float:
-    """Of a plain step, what the device waits for the host; without a device, Python between operators.
+    """Return the device's wait for the host, of a plain step; without a device, Python between operators.
 
-    Of the latter no more than was recorded: recording slows Python, and a plain step that is longer by more was held
-    up by others on the machine.
+    Python counts at most as long as recorded: recording slows Python, so a plain step with more of it was delayed by
+    other programs on the machine.
     """
     attribution = view.attribution
     share = attribution.shares.host
@@ -137,18 +137,19 @@ def waits_for_host(view: ObservationView) -> float:
 
 
 def after_waits(view: ObservationView) -> float:
-    """Of a plain step, work of the host that the device waits for only because the host had waited: for the device, or
-    for a batch. Without the wait it would be done while the device is busy.
+    """Return the host's work that the device waits for only because the host had waited first, of a plain step.
+
+    The host waited for the device or for a batch. Otherwise it would do this work while the device is busy.
     """
     of_copies = behind_pageable_copies(view) or beyond(view, "h2d-blocking")
     return of_copies + sum(beyond(view, cause) for cause in ("sync-per-step", "loader-bound"))
 
 
 def behind_pageable_copies(view: ObservationView) -> float:
-    """Of a plain step, what it would save if the host did not wait for copies to the device, all of which read pageable
-    memory, beyond the idle time right after such waits: work is queued late for small copies, too.
+    """Return what waits for pageable copies cost beyond the idle time right after them, of a plain step.
 
-    No more than the device waits for the host, and nothing that is due to tensors which are made on the host.
+    0 unless all copies to the device read pageable memory. Work is queued late after small copies, too. The cost is at
+    most the device's wait for the host, without the part due to tensors that are made on the host.
     """
     copies = [row for row in view.trace.copies if row.kind == "HtoD"]
     if not copies or any(row.pinned is not False for row in copies):
@@ -159,18 +160,18 @@ def behind_pageable_copies(view: ObservationView) -> float:
 
 
 def beyond(view: ObservationView, cause: str) -> float:
-    """Of a plain step, what it would save without this cause, beyond the idle time in which that was seen.
+    """Return what a plain step saves without this cause, beyond the idle time in which the cause was seen.
 
-    0 where it was not seen to hold the device up: then no finding bears that cost, and it stays where it is.
+    0 if the cause did not delay the device: no finding bears such a cost, and it stays where it is.
     """
     lost = view.lost(cause)
     return max(0.0, view.attribution.without.get(cause, 0.0) - lost) if lost else 0.0
 
 
 def unless_waited(view: ObservationView, share: float) -> float:
-    """At most what the device waits for host or loader, of a share that was measured on the host alone.
+    """Limit a share that was measured on the host to the time for which the device waits for host or loader.
 
-    Without a device, and where it is not known what a step waits for, all of it.
+    Return all of it without a device, or if the waits of a step are not known.
     """
     attribution = view.observation.attribution
     if isinstance(attribution, Unknown) or attribution.busy_share is None:
@@ -180,21 +181,21 @@ def unless_waited(view: ObservationView, share: float) -> float:
 
 
 def goes_backward(view: ObservationView) -> bool:
-    """Whether gradients are computed: an optimizer stepped, or the trace holds a backward pass."""
+    """Tell whether gradients are computed: an optimizer stepped, or the trace holds a backward pass."""
     return view.is_training or any(row.name.startswith("autograd::engine") for row in view.trace.operators)
 
 
-# What is known
+# Facts of the program
 
 
 def capability(view: ObservationView) -> tuple[int, int]:
-    """Compute capability of the device in use, (9, 0)."""
+    """Return the compute capability of the device in use, (9, 0)."""
     value = fact_or_none(view, "live.compute_capability") or view.text("gpu.compute_capability")
     return version(str(value))
 
 
 def bytes_per_s(view: ObservationView) -> float:
-    """What the memory that the program works in moves at least: of the device, else of the host."""
+    """Return the least bandwidth of the memory that the program works in: the device's, else the host's."""
     if not view.uses_cuda:
         return policy.HOST_BYTES_PER_S
     try:
@@ -204,7 +205,7 @@ def bytes_per_s(view: ObservationView) -> float:
 
 
 def version(text: str) -> tuple[int, int]:
-    """Major and minor: `2.11.0+cu130` is (2, 11).
+    """Return major and minor version: `2.11.0+cu130` is (2, 11).
 
     Raises:
         Missing: it is no version.
@@ -217,17 +218,17 @@ def version(text: str) -> tuple[int, int]:
 
 
 def main_model(view: ObservationView) -> Model | None:
-    """The first of the outermost modules, which has most parameters."""
+    """Return the first of the outermost modules, which has most parameters."""
     return view.models[0] if view.models else None
 
 
 def num_input_shapes(view: ObservationView) -> int:
-    """Most distinct input shapes of an outermost module; 0 where they were not followed."""
+    """Return the most distinct input shapes of an outermost module; 0 if they were not followed."""
     return max((model.call.num_input_shapes or 0 for model in view.models if model.call is not None), default=0)
 
 
 def place_of(losses: Iterable[Loss], model: Model | None = None) -> Place:
-    """Where most is lost; else where the model is called."""
+    """Return the place of the largest loss, else the place where the model is called."""
     largest = max(losses, key=lambda loss: loss.share, default=None)
     if largest is not None and largest.where != Place():
         return largest.where
@@ -235,15 +236,15 @@ def place_of(losses: Iterable[Loss], model: Model | None = None) -> Place:
 
 
 def at_most(severity: Severity, most: Severity) -> Severity:
-    """The lesser of both."""
+    """Return the lesser severity."""
     return min(severity, most, key=_SEVERITIES.index)
 
 
 def at_least(severity: Severity, least: Severity) -> Severity:
-    """The greater of both."""
+    """Return the greater severity."""
     return max(severity, least, key=_SEVERITIES.index)
 
 
 def severity_of(share: float | Unknown, otherwise: Severity) -> Severity:
-    """By the share; `otherwise` where nothing bounds it."""
+    """Return the severity of the share; `otherwise` if nothing bounds it."""
     return otherwise if isinstance(share, Unknown) else policy.severity(share)

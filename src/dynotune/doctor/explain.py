@@ -1,4 +1,4 @@
-"""What a finding means, from its rule, and what people believe of it."""
+"""Explanations of findings, from their rules, and of popular remedies."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MOST_NEAR = 3
 
 
 def explain(word: str) -> Explanation:
-    """A finding by its id, with what people believe of it; or a popular remedy by its name.
+    """Explain a finding by its id, with the remedies that bear on it; or a popular remedy by its name.
 
     Raises:
-        UsageError: neither is known; the nearest names are offered.
+        UsageError: no finding and no remedy has this name; the hint holds the nearest names.
     """
     rules = all_rules()
     id_ = word.strip().lower().replace("_", "-")

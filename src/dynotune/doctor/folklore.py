@@ -1,4 +1,4 @@
-"""Popular remedies that are none: finding one by its name, and by the traces it leaves on a machine."""
+"""Popular remedies that do not help: lookup by name, and by their traces on a machine."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Entry:
     """One remedy.
 
     Args:
-        trace: what of it stands on this machine, in words; "" where nothing does.
-        always: mentioned beside a finding that it bears on too, which says as much.
+        trace: returns the remedy's trace on this machine, in words; "" if there is none.
+        always: shown even beside a finding that it bears on.
     """
 
     folklore: Folklore
@@ -31,7 +31,7 @@ class Entry:
 
 
 def by_name(word: str) -> list[Folklore]:
-    """Entries that `word` names, wholly or, where none, in part; best first."""
+    """Return the entries that `word` names wholly; if there are none, those that it names in part."""
     plain = _plain(word)
     if not plain:
         return []
@@ -43,12 +43,12 @@ def by_name(word: str) -> list[Folklore]:
 
 
 def about_finding(id_: str) -> list[Folklore]:
-    """Entries that bear on a finding."""
+    """Return the entries that bear on a finding."""
     return [entry.folklore for entry in entries() if id_ in entry.folklore.bears_on]
 
 
 def seen_here(view: ObservationView, finding_ids: Collection[str] = ()) -> Iterator[Folklore]:
-    """Entries whose traces stand on this machine, with what was seen.
+    """Yield the entries whose traces are on this machine, with the trace.
 
     Args:
         finding_ids: of findings that were made. Entries that bear on one of these are left out.
@@ -68,7 +68,7 @@ def entries() -> tuple[Entry, ...]:
 
 
 def _plain(text: str) -> str:
-    """Without case, dashes, dots and spaces: people write `rmem-max` and `RMEM_MAX`."""
+    """Drop case, dashes, dots and spaces: people write `rmem-max` and `RMEM_MAX`."""
     return re.sub(r"[\W_]+", "", text).lower()
 
 
@@ -76,7 +76,7 @@ def _plain(text: str) -> str:
 
 
 def differs(fact: str, name: str, *defaults: float) -> Callable[[ObservationView], str]:
-    """A kernel setting that is at none of its defaults."""
+    """Make a trace of a kernel setting that is at none of its defaults."""
 
     def trace(view: ObservationView) -> str:
         value = number_or_none(view, fact)
@@ -88,7 +88,7 @@ def differs(fact: str, name: str, *defaults: float) -> Callable[[ObservationView
 
 
 def variable(name: str, *values: str) -> Callable[[ObservationView], str]:
-    """A variable that is set, to one of `values` where any are given."""
+    """Make a trace of a variable that is set, to one of `values` if any are given."""
 
     def trace(view: ObservationView) -> str:
         value = fact_or_none(view, f"env.{name}")
@@ -100,17 +100,17 @@ def variable(name: str, *values: str) -> Callable[[ObservationView], str]:
 
 
 def either(*traces: Callable[[ObservationView], str]) -> Callable[[ObservationView], str]:
-    """All that any of them saw."""
+    """Make a trace that joins those of all."""
     return lambda view: "; ".join(filter(None, (trace(view) for trace in traces)))
 
 
 def real_time(view: ObservationView) -> str:
-    """A real-time kernel."""
+    """Return the trace of a real-time kernel."""
     return "the kernel is built with PREEMPT_RT" if fact_or_none(view, "host.preempt_rt") is True else ""
 
 
 def raised(fact: str, name: str, at: int, largest: int) -> Callable[[ObservationView], str]:
-    """One number of a row of three, `tcp_rmem`, that is above its largest default: below it, memory decides."""
+    """Make a trace of a number in a row, `tcp_rmem`, above its largest default. Below, it depends on memory."""
 
     def trace(view: ObservationView) -> str:
         row = fact_or_none(view, fact)

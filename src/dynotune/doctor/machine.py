@@ -1,4 +1,4 @@
-"""What rules on machine and environment share: which GPUs there are, whether they are at work, who set a variable."""
+"""Shared by rules on machine and environment: GPUs, whether they are at work, and who set a variable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dynotune.schema.trace_summary import Place
 NOT_MEASURED = Unknown("the machine alone does not tell what a step loses; dynotune diagnose measures it")
 OFF = frozenset({"", "0", "false", "off", "no", "n"})
 MOST_GPUS = 64
-"""Of one machine; a record that claims more is not believed."""
+"""In one machine. A record that claims more is refused."""
 DIAGNOSE = "dynotune diagnose -- COMMAND watches it at work"
 
 
@@ -39,7 +39,7 @@ class Load:
 
 
 def fact_or_none(view: ObservationView, name: str) -> Value:
-    """A fact that only adds to a judgement; None where it is not known."""
+    """Return a fact that only adds to a judgement; None if it is not known."""
     try:
         return view.fact(name)
     except Missing:
@@ -47,13 +47,13 @@ def fact_or_none(view: ObservationView, name: str) -> Value:
 
 
 def number_or_none(view: ObservationView, name: str) -> float | None:
-    """As `known`, of a number."""
+    """Return a fact that is a number; None if it is none, or not known."""
     value = fact_or_none(view, name)
     return None if isinstance(value, bool) or not isinstance(value, int | float) else value
 
 
 def fact_evidence(view: ObservationView, *names: str) -> list[str]:
-    """For evidence: those of these facts that are known."""
+    """Return a line of evidence for each of these facts that is known."""
     return [f"{name}: {_value(name, value)}" for name in names if (value := fact_or_none(view, name)) is not None]
 
 
@@ -67,12 +67,12 @@ def _value(name: str, value: Value) -> str:
 
 
 def no_gpu(view: ObservationView) -> bool:
-    """There is none, for certain."""
+    """Tell whether there certainly is none."""
     return fact_or_none(view, "gpu.count") == 0
 
 
 def gpus(view: ObservationView) -> list[str]:
-    """Prefixes of the facts of the GPUs that the command sees: `gpu`, `gpu1`, …; empty where there is none.
+    """Return the prefixes of the facts of visible GPUs: `gpu`, `gpu1`, …; empty if there is none.
 
     Raises:
         Missing: their number is not known.
@@ -97,18 +97,18 @@ def in_words(names: Sequence[str]) -> str:
 
 
 def gpu_option(view: ObservationView, gpu: str) -> str:
-    """The option by which nvidia-smi takes this GPU alone."""
+    """Return the option by which nvidia-smi takes only this GPU."""
     index = number_or_none(view, f"{gpu}.index")
     return "" if index is None else f" -i {index:g}"
 
 
 def is_watched(view: ObservationView) -> bool:
-    """A command ran while samples were taken."""
+    """Tell whether a command ran while samples were taken."""
     return any(name.startswith("window.") for name in view.observation.facts)
 
 
 def load(view: ObservationView, gpu: str, *, least_percent: float = policy.BUSY_PERCENT) -> Load:
-    """What the GPU does under load: of the command that was watched, else of whatever keeps it busy now.
+    """Return the load of a GPU: under the watched command, else of now if the GPU is busy.
 
     Raises:
         Missing: it is idle, or that is not known. Clocks and link of an idle GPU say nothing.
@@ -128,12 +128,12 @@ def load(view: ObservationView, gpu: str, *, least_percent: float = policy.BUSY_
 
 
 def window_of(gpu: str) -> str:
-    """Prefix of what the samples say of this GPU."""
+    """Return the prefix of the facts from samples of this GPU."""
     return f"window{gpu.removeprefix('gpu')}"
 
 
 def _reason(text: str) -> tuple[str, float]:
-    """`sw-power-cap 0.80`: a reason and its share of the samples."""
+    """Return a reason and its share of the samples, of `sw-power-cap 0.80`."""
     name, _, share = text.partition(" ")
     try:
         return name, float(share or 1.0)
@@ -142,7 +142,7 @@ def _reason(text: str) -> tuple[str, float]:
 
 
 def at_work(view: ObservationView, gpu: str, name: str) -> float:
-    """A number that means something under load alone: of the watched command, else now if the GPU is busy.
+    """Return a number that is meaningful only under load: of the watched command, else of now if the GPU is busy.
 
     Raises:
         Missing: as `load`.
@@ -151,11 +151,11 @@ def at_work(view: ObservationView, gpu: str, name: str) -> float:
     return view.number(f"{window_of(gpu) if is_watched(view) else gpu}.{name}")
 
 
-# What it costs
+# Cost
 
 
 def shares(view: ObservationView) -> Shares | None:
-    """Where a step goes; None where no command was watched."""
+    """Return the shares of a step; None if no command was watched."""
     try:
         return view.attribution.shares
     except Missing:
@@ -163,7 +163,7 @@ def shares(view: ObservationView) -> Shares | None:
 
 
 def severity_on_gpu(view: ObservationView, severity: Severity) -> Severity:
-    """`severity`, or low where there is no GPU, or a torch that cannot use one: then nothing is lost here."""
+    """Return `severity`, or low without a GPU or with a torch that cannot use one: nothing is lost then."""
     without_cuda = "torch.cuda" in view.observation.facts and view.observation.facts["torch.cuda"] is None
     return "low" if no_gpu(view) or without_cuda else severity
 
@@ -171,7 +171,7 @@ def severity_on_gpu(view: ObservationView, severity: Severity) -> Severity:
 def share_and_severity(
     view: ObservationView, share: float | None, otherwise: Severity
 ) -> tuple[float | Unknown, Severity]:
-    """The share and severity of a finding whose bound is `share`; `otherwise` where no command was watched."""
+    """Return share and severity of a finding with this bound; `otherwise` if no command was watched."""
     if share is None:
         return NOT_MEASURED, severity_on_gpu(view, otherwise)
     share = min(max(share, 0.0), 1.0)
@@ -182,17 +182,17 @@ def share_and_severity(
 
 
 def is_on(value: str | None) -> bool:
-    """A switch that is set to anything but off."""
+    """Tell whether a switch is set to anything but off."""
     return value is not None and value.strip().lower() not in OFF
 
 
 def unset(*names: str) -> list[Setting]:
-    """Settings that take these variables away."""
+    """Return settings that unset these variables."""
     return [Setting(f"env.{name}", UNSET) for name in names]
 
 
 def variable_evidence(view: ObservationView, *names: str) -> list[str]:
-    """A line of evidence for each variable: its value, and who set it."""
+    """Return a line of evidence for each variable: its value, and who set it."""
     lines = []
     for name in names:
         value, who = view.variable(name), view.who_set(name)
@@ -202,7 +202,7 @@ def variable_evidence(view: ObservationView, *names: str) -> list[str]:
 
 
 def place_of(view: ObservationView, *names: str) -> Place:
-    """Where the program itself set the first of these variables that it set; "" where it set none."""
+    """Return where the program itself set the first of these variables; no place if it set none."""
     for name in names:
         for process in [] if isinstance(view.observation.processes, Unknown) else view.observation.processes:
             for change in reversed(process.environment_changes):
@@ -212,11 +212,11 @@ def place_of(view: ObservationView, *names: str) -> Place:
 
 
 def version(text: str) -> tuple[int, ...]:
-    """The leading numbers of a version: "2.13.0+cu130" is (2, 13, 0)."""
+    """Return the leading numbers of a version: "2.13.0+cu130" is (2, 13, 0)."""
     match = re.match(r"\d+(\.\d+)*", text)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 def whole_number(text: str | None) -> int | None:
-    """None where it is no whole number."""
+    """Return the number; None if the text is no whole number."""
     return int(text) if text is not None and re.fullmatch(r"\s*[+-]?\d{1,19}\s*", text) else None

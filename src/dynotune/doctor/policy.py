@@ -223,9 +223,9 @@ RANKS_DIFFER = 0.05
 # start
 
 SOME_OF_START_S = 1.0
-"""What a warm cache saves. Below it, nobody waits for a start."""
+"""Saving of a warm cache. Below it, nobody waits for a start."""
 MUCH_OF_START_S = 10.0
-"""What a warm cache saves. In a service that scales with its load, requests fail meanwhile."""
+"""Saving of a warm cache. In a service that scales with its load, requests fail meanwhile."""
 LATE_STEPS_S = 0.05
 """Total of the steps after the first. A request of a service may take that much longer unnoticed."""
 FEW_JIT_BYTES = 16 << 10

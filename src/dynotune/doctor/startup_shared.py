@@ -1,4 +1,4 @@
-"""What rules about the start share: how much a start that was timed loses, and in which words."""
+"""Shared by rules about the start: the loss of a timed start, and its evidence."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dynotune.schema.diagnosis import Severity
 
 
 def severity_of_start(view: ObservationView) -> Severity:
-    """By what a warm cache saves of a start that was timed."""
+    """Return the severity by what a warm cache saves of a timed start."""
     return _severity(number_or_none(view, "start.saved_s"))
 
 
 def severity_of_driver(view: ObservationView) -> Severity:
-    """As `severity_of_start`, by no more than the driver's compiling can have taken of it."""
+    """Return `severity_of_start`, with the saving limited to what the driver's compilation can have taken."""
     saved_s, left = number_or_none(view, "start.saved_s"), left_by_driver(view)
     if saved_s is not None and left:
         saved_s = min(saved_s, left / policy.LEAST_JIT_BYTES_PER_S)
@@ -29,20 +29,20 @@ def _severity(saved_s: float | None) -> Severity:
 
 
 def left_by_driver(view: ObservationView) -> float:
-    """Bytes that a cold start leaves in the driver's cache; 0 where none was timed, or they are cuDNN's own."""
+    """Return the bytes that a cold start leaves in the driver's cache; 0 if none was timed, or they are cuDNN's own."""
     left = number_or_none(view, "start.cuda_added_bytes") or 0.0
     return 0.0 if fact_or_none(view, "torch.runs_natively") is True and left <= policy.FEW_JIT_BYTES else left
 
 
 def compiles_unseen(view: ObservationView) -> bool:
-    """There are libraries that the driver has to compile, and a cache that keeps too little to show it."""
+    """Tell whether the driver must compile libraries, and its cache keeps too little to show it."""
     limit = whole_number(view.variable("CUDA_CACHE_MAXSIZE"))
     small = limit is not None and limit < policy.SURELY_KEPT_BYTES and not number_or_none(view, "start.cuda_kept_bytes")
     return bool(number_or_none(view, "code.num_compiled")) and (small or is_on(view.variable("CUDA_CACHE_DISABLE")))
 
 
 def without_machine_code(view: ObservationView) -> list[str]:
-    """For evidence: the libraries of the command that have PTX alone for this GPU, or for parts of them."""
+    """Return evidence of libraries that have only PTX for this GPU, as a whole or in part."""
     num, size = number_or_none(view, "code.num_compiled"), number_or_none(view, "code.ptx_bytes")
     if not num or size is None:
         return []
@@ -52,7 +52,7 @@ def without_machine_code(view: ObservationView) -> list[str]:
 
 
 def what_it_saves(view: ObservationView) -> list[str]:
-    """For evidence, where starts were timed."""
+    """Return evidence of the times of cold and warm starts, if starts were timed."""
     cold_s, warm_s = number_or_none(view, "start.cold_s"), number_or_none(view, "start.warm_s")
     if cold_s is None or warm_s is None:
         return []

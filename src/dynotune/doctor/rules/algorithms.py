@@ -1,4 +1,4 @@
-"""Algorithms: what cuDNN and torch may choose from, and whether results must repeat bit by bit."""
+"""Algorithms: which ones cuDNN and torch may use, and whether results must repeat bit by bit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 REPEATABLE = ("index", "sort", "random", "pooling")
-"""Classes of kernels in which torch has another algorithm for results that repeat."""
+"""Classes of kernels for which torch has a second algorithm, whose results repeat."""
 _REPEATABLE_ON_CPU = ("aten::index_put", "aten::_index_put", "aten::index_add", "aten::scatter", "aten::cumsum")
 _CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution_backward")
 
@@ -57,12 +57,13 @@ def cudnn_benchmark_off(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="cudnn-benchmark-off",
         severity=policy.severity(share) if slow else at_most(policy.severity(share), "medium"),
-        claim=f"Convolutions take {share_of:.0%} of a step by algorithms that cuDNN chose without timing them.",
+        claim=f"Convolutions take {share_of:.0%} of a step, with algorithms that cuDNN chose without timing them.",
         share=share,
         evidence=[view.mentions("live.cudnn_benchmark"), *evidence_of(slow)],
         where=place_of(slow, main_model(view)),
         candidates=[Setting("cudnn.benchmark", True)],
-        remedy="Set torch.backends.cudnn.benchmark = True. Results may differ in their last digits.",
+        remedy="Set torch.backends.cudnn.benchmark = True, so that cuDNN times its algorithms. Results may differ in "
+        "their last digits.",
     )
 
 
@@ -90,12 +91,12 @@ def cudnn_deterministic_on(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="cudnn-deterministic-on",
         severity=policy.severity(share),
-        claim=f"Convolutions take {share_of:.0%} of a step and may only use algorithms whose results repeat.",
+        claim=f"Convolutions take {share_of:.0%} of a step, and cuDNN may use only algorithms whose results repeat.",
         share=share,
         evidence=[view.mentions("live.cudnn_deterministic"), view.mentions("live.cudnn_benchmark")],
         where=place_of([], main_model(view)),
         candidates=[Setting("cudnn.deterministic", False), *([] if benchmarks else [Setting("cudnn.benchmark", True)])],
-        remedy="Set torch.backends.cudnn.deterministic = False where results need not repeat bit by bit.",
+        remedy="Set torch.backends.cudnn.deterministic = False if results need not repeat bit by bit.",
     )
 
 
@@ -124,10 +125,10 @@ def cudnn_benchmark_dynamic(view: ObservationView) -> Iterator[Finding]:
     kernels = sum(row.num for row in view.kernels.classes if row.name in ("convolution", "layout"))
     calls = sum(row.num for row in operators(view, lambda name: name in _CONVOLUTIONS))
     tried = 1.0 - policy.KERNELS_OF_CONVOLUTION * calls / kernels if calls and kernels else 0.0
-    # With such trials the host waits for each of them.
+    # The host waits for each trial.
     timed = tried * view.kernel_share("convolution", "layout") + view.attribution.shares.host if tried > 0 else 0.0
     uneven = 1.0 - view.timing.median_step_s / view.timing.step_s if view.timing.step_s else 0.0
-    # Of few shapes most steps time nothing, and some are longer by their size.
+    # With few shapes most steps time nothing, and some steps are longer only by their size.
     share = min(1.0, max(timed, uneven if num_shapes > policy.FEW_SHAPES else slow.share if slow else 0.0))
     if share < policy.LEAST_SHARE:
         return
@@ -165,10 +166,11 @@ def cudnn_benchmark_limit(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="cudnn-benchmark-limit",
         severity="low",
-        claim="cuDNN times ten algorithms for each convolution, and may have more.",
-        share=Unknown("what the others take was not tried"),
+        claim="cuDNN times ten algorithms for each convolution, and may have more of them.",
+        share=Unknown("the other algorithms were not tried"),
         evidence=[view.mentions("live.cudnn_benchmark_limit")],
-        remedy="Try torch.backends.cudnn.benchmark_limit = 0 in a long training: all are timed, once a shape.",
+        remedy="Try torch.backends.cudnn.benchmark_limit = 0 in a long training: cuDNN then times all algorithms, "
+        "once a shape.",
     )
 
 
@@ -196,12 +198,12 @@ def deterministic_algos_on(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="deterministic-algos-on",
         severity=policy.severity(share),
-        claim="torch may only use algorithms whose results repeat.",
+        claim="torch may use only algorithms whose results repeat.",
         share=share,
         evidence=[view.mentions("live.deterministic_algorithms"), view.mentions("live.deterministic_warn_only")],
         where=place_of([], main_model(view)),
         candidates=[Setting("determinism.algorithms", False)],
-        remedy="Call torch.use_deterministic_algorithms(False) where results need not repeat bit by bit.",
+        remedy="Call torch.use_deterministic_algorithms(False) if results need not repeat bit by bit.",
     )
 
 
@@ -225,7 +227,7 @@ def fill_uninitialized(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="fill-uninitialized",
         severity=policy.severity(share),
-        claim="With deterministic algorithms torch fills each new tensor, though the program writes it anyway.",
+        claim="With deterministic algorithms torch fills each new tensor, although the program overwrites it.",
         share=share,
         evidence=[f"{fills / (view.trace.num_steps or 1):,.0f} fills a step"],
         where=Place(),
@@ -235,7 +237,7 @@ def fill_uninitialized(view: ObservationView) -> Iterator[Finding]:
 
 
 def _filling(view: ObservationView) -> tuple[int, float]:
-    """Fills among the recorded operators, and the share of a step that they cost at most."""
+    """Return the number of recorded fills, and the most that they cost of a step."""
     fills = sum(row.num for row in operators(view, _fills))
     if view.uses_cuda:
         pointwise = sum(row.num for row in view.kernels.classes if row.name == "elementwise")
@@ -251,7 +253,7 @@ def _fills(name: str) -> bool:
 
 
 def _may_convolve(view: ObservationView) -> bool:
-    """False where the modules are known and none of them is a convolution."""
+    """Return False if the modules are known and none of them is a convolution."""
     return not view.models or any(model.num_modules.get("convolution") for model in view.models)
 
 

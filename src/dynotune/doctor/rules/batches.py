@@ -1,4 +1,4 @@
-"""What is in a batch, and what making it takes."""
+"""Batches: their content, and the time in which one is made."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def collate_heavy(view: ObservationView) -> Iterator[Finding]:
         where=loading.collate if loading.collate.function else loader.place,
         candidates=_workers(view, loader),
         remedy=(
-            "Write samples into one tensor that is allocated once a batch, or let the data set give whole batches "
+            "Allocate one tensor for each batch and write samples into it, or let the data set return whole batches "
             "(__getitems__)."
         ),
     )
@@ -77,7 +77,7 @@ def decode_bound(view: ObservationView) -> Iterator[Finding]:
         evidence=[_part(loading, loading.decode_s, f"in {', '.join(loading.decoders)}")],
         where=loading.items if loading.items.function else loader.place,
         candidates=_workers(view, loader),
-        remedy="Store the data decoded and at the size that is used, or decode with a faster library or on the GPU.",
+        remedy="Store the data decoded, at its final size; or decode with a faster library or on the GPU.",
     )
 
 
@@ -112,7 +112,8 @@ def cow_growth(view: ObservationView) -> Iterator[Finding]:
         share=Unknown("it costs memory"),
         evidence=[f"the data set holds some {loading.num_objects:,} Python objects", f"{loader.num_workers} workers"],
         where=loader.place,
-        remedy="Hold the data in numpy arrays, torch tensors or Arrow tables: one object each, however many entries.",
+        remedy="Hold the data in numpy arrays, torch tensors or Arrow tables: each is one object, for any number of "
+        "entries.",
     )
 
 
@@ -123,9 +124,10 @@ def _may_grow(loader: Loader, loading: Loading) -> Iterator[Finding]:
         kind="memory",
         claim=f"Each of {loader.num_workers} forked workers copies the data set's Python objects as it reads them.",
         share=Unknown("it costs memory"),
-        evidence=[f"the data set holds some {loading.num_objects:,} Python objects", "their growth was not followed"],
+        evidence=[f"the data set holds some {loading.num_objects:,} Python objects", "their memory was not followed"],
         where=loader.place,
-        remedy="Hold the data in numpy arrays, torch tensors or Arrow tables: one object each, however many entries.",
+        remedy="Hold the data in numpy arrays, torch tensors or Arrow tables: each is one object, for any number of "
+        "entries.",
     )
 
 
@@ -155,11 +157,11 @@ def last_batch_shape(view: ObservationView) -> Iterator[Finding]:
         id="last-batch-shape",
         severity="low",
         kind="jitter",
-        claim=f"The last batch of an epoch holds {rest} samples, not {loader.batch_size}: a shape of its own.",
+        claim=f"The last batch of an epoch holds {rest} samples, not {loader.batch_size}, and so has its own shape.",
         share=Unknown("it costs once a shape"),
         evidence=[*recompiled[:2], *([view.mentions("live.cudnn_benchmark")] if tunes else [])],
         where=loader.place,
-        remedy="Drop the last batch (drop_last=True), or fill it up.",
+        remedy="Drop the last batch (drop_last=True), or pad it.",
     )
 
 
@@ -168,11 +170,10 @@ def _lost(view: ObservationView, loader: Loader) -> float:
 
 
 def _saved(view: ObservationView, loader: Loader, part_s: float) -> float:
-    """Share of a step without that part of making batches.
+    """Return the share of a step that is spared without this part of making batches.
 
-    In the process itself the wait shrinks in proportion; workers, if busy, make batches that much faster. Workers that
-    rest are ahead: then batches are waited for because they are handed over, or take turns with the program at a core;
-    but what they compute may take cores from operators.
+    In the process itself the wait shrinks in proportion. Busy workers make batches that much faster. Workers with time
+    left are ahead: the program then waits for handing over or for a core, but their work may take cores from operators.
     """
     loading, waited = loading_of(loader), steady_wait(view, loader)
     part = min(1.0, part_s / loading.fetch_s) if loading.fetch_s else 0.0
@@ -183,7 +184,7 @@ def _saved(view: ObservationView, loader: Loader, part_s: float) -> float:
 
 
 def _workers(view: ObservationView, loader: Loader) -> list[Setting]:
-    """A setting makes no batch cheaper, and more workers make more of them; of none at all another rule speaks."""
+    """Return more workers, if there are some and they are behind. No setting makes a batch cheaper."""
     return more_workers(view, loader) if loader.num_workers and are_behind(loader) else []
 
 

@@ -1,4 +1,4 @@
-"""Code patterns: what programs leave on, leave out, or get from a library without asking."""
+"""Code patterns: what programs leave on, leave out, or inherit from a library."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dynotune.schema.trace_summary import Place
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 READ_ONCE_FROM = (2, 13)
-"""torch; before, the variable is read at each product."""
+"""Version of torch. Older ones read the variable at each product."""
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::matmul")
 _ZEROING = ("aten::zero_", "aten::_foreach_zero_", "aten::fill_", "aten::add_")
 
@@ -52,15 +52,15 @@ def profiler_left_on(view: ObservationView) -> Iterator[Finding]:
     try:
         share = waits_for_host(view) + (0.0 if view.uses_cuda else view.attribution.shares.device)
     except Missing:
-        share = Unknown("where time goes cannot be recorded while the program does that itself")
+        share = Unknown("no trace can be recorded while the program records its own")
     yield Finding(
         id="profiler-left-on",
         severity="high" if isinstance(share, Unknown) else at_least(policy.severity(share), "medium"),
-        claim="The program runs torch's profiler while it works.",
+        claim="The program runs torch's profiler during its steps.",
         share=share,
         evidence=[f"running in the window: {where}"],
         where=Place(where) if where != "elsewhere" else Place(),
-        remedy="Leave it out, or give its schedule repeat=1.",
+        remedy="Remove the profiler, or give its schedule repeat=1, so that it ends.",
     )
 
 
@@ -84,15 +84,15 @@ def inference_mode_absent(view: ObservationView) -> Iterator[Finding]:
     model = kept[0]
     recording = _of_recording(view)
     little = recording < (policy.LEAST_SHARE if view.uses_cuda else policy.HIGH_SHARE)
-    share: float | Unknown = Unknown("what keeping activations costs is not recorded") if little else recording
+    share: float | Unknown = Unknown("a trace does not show the cost of keeping activations") if little else recording
     yield Finding(
         id="inference-mode-absent",
         severity=at_least(severity_of(share, "medium"), "medium"),
-        claim="The model is called with gradients enabled, and nothing goes backward: it keeps all activations.",
+        claim="The model runs with gradients enabled and without a backward pass, so it keeps all activations.",
         share=share,
         evidence=[f"results of {model.name} require gradients; no optimizer stepped, no backward pass ran"],
         where=place_of([], model),
-        remedy="Call it under torch.inference_mode() (or torch.no_grad()).",
+        remedy="Call the model under torch.inference_mode() or torch.no_grad(): it then keeps no activations.",
     )
 
 
@@ -102,7 +102,7 @@ def _keeps_graph(model: Model) -> bool:
 
 
 def _of_recording(view: ObservationView) -> float:
-    """Of a plain step, the time to keep nodes of the graph for all operators."""
+    """Return the share of a plain step in which autograd records all operators."""
     if not view.trace.num_steps or not view.timing.step_s:
         return 0.0
     num = sum(row.num for row in view.trace.operators if row.name.startswith("aten::")) / view.trace.num_steps
@@ -131,11 +131,11 @@ def model_train_mode_eval(view: ObservationView) -> Iterator[Finding]:
         id="model-train-mode-eval",
         severity="high",
         kind="correctness",
-        claim=f"{model.num_training} layers of the model (dropout, batch norm) are in training mode at inference.",
+        claim=f"{model.num_training} layers of the model (dropout, batch norm) are in training mode during inference.",
         share=Unknown("it costs right results, not time"),
         evidence=[f"{model.name}.training: {model.training}", "no optimizer stepped"],
         where=place_of([], model),
-        remedy="Call model.eval() before.",
+        remedy="Call model.eval() before inference.",
     )
 
 
@@ -176,7 +176,7 @@ def zero_grad_memset(view: ObservationView) -> Iterator[Finding]:
         share=share,
         evidence=[f"{num} tensors, {num_bytes / 1e6:,.0f} MB"],
         where=Place(place) if isinstance(place, str) and place else place_of([], main_model(view)),
-        remedy="Leave out set_to_none=False.",
+        remedy="Leave out set_to_none=False: gradients are then dropped, and the new ones take their place.",
     )
 
 
@@ -246,12 +246,12 @@ def ul_deterministic_default(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="ul-deterministic-default",
         severity=severity_of(share, "low"),
-        claim="Ultralytics trains with deterministic algorithms unless told otherwise.",
+        claim="Ultralytics trains with deterministic algorithms by default.",
         share=share,
         evidence=[view.mentions("live.deterministic_algorithms"), f"model: {model.name}"],
         where=place_of([], model),
         candidates=[Setting("determinism.algorithms", False), Setting("cudnn.deterministic", False)],
-        remedy="Pass deterministic=False to train().",
+        remedy="Pass deterministic=False to train() if results need not repeat bit by bit.",
     )
 
 

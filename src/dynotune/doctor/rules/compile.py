@@ -1,4 +1,4 @@
-"""Compilation: torch.compile where it falls short, and CUDA graphs that were asked for and are not there."""
+"""Compilation: graph breaks, recompilations, and CUDA graphs that torch.compile left out."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def compile_default(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="compile-default",
         severity="medium" if share >= policy.MUCH_FUSABLE else "low",
-        claim="Kernels that read and write memory once for each small operation take the time.",
+        claim="Many kernels read and write memory for a single small operation each.",
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses, main_model(view)),
         candidates=[Setting("compile.mode", "default")],
-        remedy="Compile the model: torch.compile(model).",
+        remedy="Compile the model, torch.compile(model): it fuses these kernels.",
     )
 
 
@@ -104,8 +104,8 @@ def graph_breaks(view: ObservationView) -> Iterator[Finding]:
         share=share,
         evidence=reasons[:SHOWN] or [f"modes: {', '.join(compilation.modes)}; graphs: {compilation.num_graphs}"],
         where=_place(reasons) or place_of([], main_model(view)),
-        remedy="Take what breaks it (print, .item(), data-dependent branches, unknown calls) out of forward, and prove "
-        "it with torch.compile(fullgraph=True).",
+        remedy="Remove from forward what breaks the graph (print, .item(), data-dependent branches, unknown calls), "
+        "and check with torch.compile(fullgraph=True).",
     )
 
 
@@ -127,9 +127,9 @@ def recompiles(view: ObservationView) -> Iterator[Finding]:
     again = f"{compilation.num_recompilations} recompilations, {compilation.num_compilations_in_window} compilations "
     evidence = [f"{again}in the window", *compilation.recompilations[:SHOWN]]
     remedy = (
-        "Pad or bucket inputs, or mark what varies (torch._dynamo.mark_dynamic, torch.compile(dynamic=True))."
+        "Pad or bucket inputs, or mark sizes that vary (torch._dynamo.mark_dynamic, torch.compile(dynamic=True))."
         if not compilation.recompilations or _CHANGED.search(" ".join(compilation.recompilations))
-        else "Pass what changes as a tensor, or leave it out of the compiled function."
+        else "Pass the value that changes as a tensor, or keep it out of the compiled function."
     )
     where = place_of([], main_model(view))
     if compilation.limit_reached:
@@ -137,7 +137,7 @@ def recompiles(view: ObservationView) -> Iterator[Finding]:
             id="recompiles",
             severity="high",
             claim=f"torch.compile reached its limit of recompilations in {', '.join(compilation.limit_reached[:SHOWN])}"
-            ", which runs uncompiled since.",
+            ", which has run uncompiled since.",
             share=_spared(view),
             evidence=evidence,
             where=where,
@@ -182,7 +182,7 @@ def cudagraph_skipped(view: ObservationView) -> Iterator[Finding]:
         share=shares,
         evidence=[f"modes: {', '.join(compilation.modes)}", *compilation.cudagraph_skips[:SHOWN]],
         where=_place(compilation.cudagraph_skips) or place_of([], main_model(view)),
-        remedy="Take away the reason that torch gives: inputs changed in place, operations on the CPU, or shapes that "
+        remedy="Remove the reason that torch gives: inputs changed in place, operations on the CPU, or shapes that "
         "vary.",
     )
 
@@ -219,10 +219,10 @@ def cudagraph_rerecord(view: ObservationView) -> Iterator[Finding]:
 
 
 def _compiled(view: ObservationView) -> Compilation | None:
-    """None where nothing was compiled, and where that can be told by the modules.
+    """Return what torch compiled; None if nothing was compiled.
 
     Raises:
-        Missing: something is compiled, and what torch did is not known.
+        Missing: something is compiled, and torch's counters are not known.
     """
     compilation = view.process.compilation
     if not isinstance(compilation, Unknown):
@@ -233,7 +233,7 @@ def _compiled(view: ObservationView) -> Compilation | None:
 
 
 def _spared(view: ObservationView) -> float | Unknown:
-    """Of a plain step, what compiling the model whole can spare at most."""
+    """Return the most that compiling the whole model spares of a plain step."""
     try:
         host = waits_for_host(view)
         if view.uses_cuda:
@@ -245,7 +245,7 @@ def _spared(view: ObservationView) -> float | Unknown:
 
 
 def _waits_at_breaks(view: ObservationView) -> float:
-    """Of a plain step, what is lost by waiting for the values at which graphs are cut."""
+    """Return the share of a plain step lost to waits for the values at which graphs are cut."""
     losses = view.losses("sync-per-step") if view.uses_cuda else []
     if not losses or not all(breaks_a_graph(view, loss) for loss in losses):
         return 0.0
@@ -253,10 +253,10 @@ def _waits_at_breaks(view: ObservationView) -> float:
 
 
 def _uncompiled(view: ObservationView) -> float:
-    """Of a plain step of a program without a device, operators that compiling could fuse.
+    """Return the share of a plain step without a device in operators that compiling could fuse.
 
-    Those in generated code are compiled already; products and convolutions stay calls of a library; optimizers and
-    loaders are no part of the model.
+    Generated code is compiled already. Products and convolutions stay calls of a library. Optimizers and loaders are no
+    part of the model.
     """
     rows = [row for row in view.trace.operators if row.name.startswith("aten::") and row.name not in PRODUCTS]
     all_s = sum(row.self_s for row in view.trace.operators)
@@ -266,7 +266,7 @@ def _uncompiled(view: ObservationView) -> float:
 
 
 def _at_cuts(view: ObservationView) -> float:
-    """Of a plain step, generated kernels that the pieces' ends keep apart: each cut at most one from the next."""
+    """Return the share of a plain step in generated kernels that cuts keep apart, at most one kernel for each cut."""
     if not view.compilation.num_graph_breaks:
         return 0.0  # models that are compiled part by part are in pieces too
     num = sum(row.num for row in view.kernels.classes if row.name == "inductor")
@@ -276,7 +276,7 @@ def _at_cuts(view: ObservationView) -> float:
 
 
 def _in_pieces(view: ObservationView) -> float:
-    """Of a plain step of a program without a device, generated code and entering it, but for one piece of them."""
+    """Return the share of a plain step without a device in generated code and its entries, but for one piece."""
     pieces = operators(view, _PIECE.match)
     num = sum(row.num for row in pieces) / (view.trace.num_steps or 1)
     return operator_share(view, _GENERATED.match) * (1.0 - 1.0 / num) if num > 1 else 0.0
@@ -290,7 +290,7 @@ def _shares_of_host(view: ObservationView) -> float | Unknown:
 
 
 def _place(reasons: list[str]) -> Place | None:
-    """Of the first reason that names a line: `3x /home/me/model.py:31: …`."""
+    """Return the place in the first reason that names a line: `3x /home/me/model.py:31: …`."""
     for reason in reasons:
         if match := _BREAK.match(reason):
             return Place(f"{match['file']}({match['line']}): forward")

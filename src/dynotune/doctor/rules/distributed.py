@@ -37,12 +37,12 @@ def dataparallel_used(view: ObservationView) -> Iterator[Finding]:
         evidence=[f"{model.name}: {model.num_parameters:,} parameters", *_devices(view)],
         where=place_of([], model),
         remedy="Start a process for each device with torchrun, and wrap the model in DistributedDataParallel; on one "
-        "device leave the wrapper out.",
+        "device, leave the wrapper out.",
     )
 
 
 def _idle_of_all(view: ObservationView) -> float | Unknown:
-    """Of the devices' time, what they idle or only exchange; of one device what it waits for the host."""
+    """Return the part of time in which devices idle or only exchange data; for one device, its wait for the host."""
     try:
         devices = view.trace.devices
         if len(devices) > 1:
@@ -85,12 +85,12 @@ def ddp_find_unused_on(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="ddp-find-unused-on",
         severity=severity_of(share, "medium"),
-        claim="DistributedDataParallel walks the graph in each step for parameters that got no gradient, and there "
+        claim="DistributedDataParallel walks the graph in each step for parameters without a gradient, and there "
         "are none.",
         share=share,
         evidence=["find_unused_parameters=True, unused: none", f"{model.num_tensors} parameters"],
         where=place_of([], model),
-        remedy="Leave out find_unused_parameters=True.",
+        remedy="Leave out find_unused_parameters=True: all parameters get a gradient.",
     )
 
 
@@ -123,7 +123,7 @@ def ddp_bucket_cap(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="ddp-bucket-cap",
         severity=policy.severity(share),
-        claim=f"For {share:.0%} of a step the device only reduces gradients.",
+        claim=f"The device only reduces gradients for {share:.0%} of a step.",
         share=share,
         evidence=[*evidence_of(losses), *([f"bucket_cap_mb: {cap}"] if isinstance(cap, int | float) else [])],
         where=place_of(losses, model),
@@ -157,7 +157,7 @@ def ddp_bucket_view(view: ObservationView) -> Iterator[Finding]:
         share=share,
         evidence=[f"{model.parameter_bytes / 1e6:,.0f} MB of parameters", "gradient_as_bucket_view=False"],
         where=place_of([], model),
-        remedy="Pass gradient_as_bucket_view=True; it spares the memory of one copy too.",
+        remedy="Pass gradient_as_bucket_view=True, which also spares the memory of one copy.",
     )
 
 
@@ -176,10 +176,10 @@ def ddp_static_graph(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="ddp-static-graph",
         severity="low",
-        claim="The graph was the same in all steps, and DistributedDataParallel was not told so.",
-        share=Unknown("what it spares is not known"),
+        claim="The graph was the same in all steps, and static_graph is off.",
+        share=Unknown("the saving is not known"),
         where=place_of([], model),
-        remedy="Pass static_graph=True, if no step takes another path.",
+        remedy="Pass static_graph=True if no step takes another path.",
     )
 
 
@@ -205,7 +205,7 @@ def communication_exposed(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="communication-exposed",
         severity=policy.severity(share),
-        claim=f"For {share:.0%} of a step ranks exchange data and do nothing else.",
+        claim=f"Ranks exchange data and do nothing else for {share:.0%} of a step.",
         share=share,
         evidence=evidence_of(losses) or [view.mentions("live.distributed_backend")],
         where=place_of(losses, main_model(view)),
@@ -232,23 +232,25 @@ def rank_imbalance(view: ObservationView) -> Iterator[Finding]:
     if share < policy.LEAST_SHARE:
         return
     losses = view.losses("rank-imbalance")
-    # Ranks that wait as long for one another, or work as long, wait by chance: for a core, or what comes in between.
+    # Ranks that wait equally long, or work equally long, wait by chance, for instance for a core.
     beyond = min(share, _beyond_slowest(view)) if losses and not view.uses_cuda else share
     small = beyond < policy.RANKS_DIFFER or not losses
     yield Finding(
         id="rank-imbalance",
         severity="low" if small else policy.severity(beyond),
-        claim=losses[0].claim if losses else "Ranks wait for one another in collectives, now for one, now for another.",
+        claim=losses[0].claim
+        if losses
+        else "Ranks wait for one another in collectives, each for a different one in turn.",
         share=share,
         evidence=evidence,
         where=losses[0].where if losses else Place(),
-        remedy="Give all ranks as much work (sequences of like length in a batch, as many samples), and look at the "
+        remedy="Give all ranks equal work (as many samples, of similar length), and look at the "
         "slow rank's loader, device clock and cores.",
     )
 
 
 def _imbalance(view: ObservationView) -> tuple[float, list[str]]:
-    """Of a plain step, what ranks wait for the slowest, with evidence."""
+    """Return the share of a plain step for which ranks wait for the slowest, with evidence."""
     if len(view.processes) < 2:
         return 0.0, []
     losses = view.losses("rank-imbalance")
@@ -264,9 +266,9 @@ def _imbalance(view: ObservationView) -> tuple[float, list[str]]:
 
 
 def _beyond_slowest(view: ObservationView) -> float:
-    """Of a recorded step, what the rank that waits most waits longer than the one that waits least.
+    """Return the share of a recorded step by which the longest wait of a rank exceeds the shortest.
 
-    At most what one rank works longer than another outside of collectives: equal work takes no more than that away.
+    It is at most the time by which one rank works longer than another outside collectives: equal work spares no more.
     """
     trace = view.trace
     waits = [row.waits_s for row in trace.ranks.ranks if row.waits_s is not None] if trace.ranks else []
@@ -280,7 +282,7 @@ def _beyond_slowest(view: ObservationView) -> float:
 
 
 def _waiting(view: ObservationView) -> float:
-    """Of the collectives of a program without a device, the part in which its longest rank waits for others to join."""
+    """Return the part of collectives, without a device, in which the longest rank waits for others to join."""
     host = max(view.trace.hosts, key=lambda row: row.window_s, default=None)
     if host is None or not host.communication_s or view.trace.ranks is None:
         return 0.0
@@ -293,10 +295,10 @@ def _ddp(view: ObservationView) -> Model | None:
 
 
 def _ddp_fact(model: Model, name: str) -> Value:
-    """What DistributedDataParallel says of itself.
+    """Return a field that DistributedDataParallel reports about itself.
 
     Raises:
-        Missing: it does not.
+        Missing: it does not report the field.
     """
     value = model.ddp.get(name, Unknown("DistributedDataParallel did not say"))
     if isinstance(value, Unknown):

@@ -54,7 +54,7 @@ def launch_blocking_on(view: ObservationView) -> Iterator[Finding]:
         evidence=variable_evidence(view, "CUDA_LAUNCH_BLOCKING"),
         where=place_of(view, "CUDA_LAUNCH_BLOCKING"),
         candidates=unset("CUDA_LAUNCH_BLOCKING"),
-        remedy="Take it away; set it only to find the kernel that fails.",
+        remedy="Unset it. Set it only to find the kernel that fails.",
     )
 
 
@@ -82,7 +82,7 @@ def no_memory_caching_on(view: ObservationView) -> Iterator[Finding]:
         evidence=variable_evidence(view, "PYTORCH_NO_CUDA_MEMORY_CACHING"),
         where=place_of(view, "PYTORCH_NO_CUDA_MEMORY_CACHING"),
         candidates=unset("PYTORCH_NO_CUDA_MEMORY_CACHING"),
-        remedy="Take it away altogether: setting it to 0 keeps it on.",
+        remedy="Unset it. A value of 0 switches the cache off, too.",
     )
 
 
@@ -115,7 +115,7 @@ def omp_threads_1(view: ObservationView) -> Iterator[Finding]:
     otherwise: Severity = "medium" if on_cpu or no_gpu(view) else "low"
     share, severity = share_and_severity(view, bound, otherwise)
     what = "OMP_NUM_THREADS is 1" if by_variable else "torch was told to use one thread"
-    # Libraries call torch.set_num_threads besides, and then the variable moves nothing.
+    # The variable has no effect if a library calls torch.set_num_threads.
     each = Setting("host.num_threads", cores) if on_cpu else Setting("env.OMP_NUM_THREADS", str(cores))
     yield Finding(
         id="omp-threads-1",
@@ -129,8 +129,8 @@ def omp_threads_1(view: ObservationView) -> Iterator[Finding]:
         ],
         where=place_of(view, "OMP_NUM_THREADS"),
         candidates=[each],
-        remedy="Set it to the cores that each rank may use, loader workers taken off."
-        + " Where the program or a library calls torch.set_num_threads, that counts." * on_cpu,
+        remedy="Set it to the cores that each rank may use, less its loader workers."
+        + " A call of torch.set_num_threads in the program or a library overrides it." * on_cpu,
     )
 
 
@@ -157,7 +157,7 @@ def max_connections(view: ObservationView) -> Iterator[Finding]:
         evidence=variable_evidence(view, "CUDA_DEVICE_MAX_CONNECTIONS"),
         where=place_of(view, "CUDA_DEVICE_MAX_CONNECTIONS"),
         candidates=unset("CUDA_DEVICE_MAX_CONNECTIONS"),
-        remedy="Leave it at 1 where tensor parallelism asks for it; take it away elsewhere.",
+        remedy="Leave it at 1 if tensor parallelism needs it. Unset it otherwise.",
     )
 
 
@@ -183,24 +183,24 @@ def tf32_env_override(view: ObservationView) -> Iterator[Finding]:
         yield Finding(
             id="tf32-env-override",
             severity=severity,
-            claim="NVIDIA_TF32_OVERRIDE=0 forbids TF32, whatever the program allows.",
+            claim="NVIDIA_TF32_OVERRIDE=0 forbids TF32, even if the program allows it.",
             share=share,
             evidence=variable_evidence(view, "NVIDIA_TF32_OVERRIDE"),
             where=place_of(view, "NVIDIA_TF32_OVERRIDE"),
             candidates=unset("NVIDIA_TF32_OVERRIDE"),
-            remedy="Take it away: then the program's own settings hold. Results change in their last digits.",
+            remedy="Unset it, so that the program's own settings hold. Results change in their last digits.",
         )
     elif is_on(allowed):
         yield Finding(
             id="tf32-env-override",
             severity="low",
             kind="correctness",
-            claim="TORCH_ALLOW_TF32_CUBLAS_OVERRIDE allows TF32 in matrix products, whatever the program says.",
+            claim="TORCH_ALLOW_TF32_CUBLAS_OVERRIDE allows TF32 in matrix products, even if the program does not.",
             share=0.0,
             evidence=variable_evidence(view, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
             where=place_of(view, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
             candidates=unset("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
-            remedy="Say it in the program instead, where readers see it.",
+            remedy="Allow TF32 in the program instead, where readers see it.",
         )
 
 
@@ -226,11 +226,11 @@ def device_order(view: ObservationView) -> Iterator[Finding]:
             id="device-order",
             severity="low",
             kind="measurement",
-            claim="The GPUs differ, and CUDA numbers them by speed where nvidia-smi numbers them by place.",
+            claim="The GPUs differ, and CUDA numbers them by speed, nvidia-smi by PCI address.",
             share=0.0,
             evidence=variable_evidence(view, "CUDA_DEVICE_ORDER"),
             candidates=[Setting("env.CUDA_DEVICE_ORDER", "PCI_BUS_ID")],
-            remedy="Set CUDA_DEVICE_ORDER=PCI_BUS_ID.",
+            remedy="Set CUDA_DEVICE_ORDER=PCI_BUS_ID, so that both number them alike.",
         )
 
 
@@ -251,12 +251,12 @@ def alloc_conf_both_names(view: ObservationView) -> Iterator[Finding]:
         id="alloc-conf-both-names",
         severity=severity_on_gpu(view, "medium"),
         kind="memory",
-        claim="PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF are both set and differ; the former is read first.",
+        claim="PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF are both set and differ. torch reads the former first.",
         share=NOT_MEASURED,
         evidence=variable_evidence(view, "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
         where=place_of(view, "PYTORCH_CUDA_ALLOC_CONF"),
         candidates=unset("PYTORCH_CUDA_ALLOC_CONF"),
-        remedy="Keep PYTORCH_ALLOC_CONF alone, with the options that are meant.",
+        remedy="Keep only PYTORCH_ALLOC_CONF, with the options that you want.",
     )
 
 
@@ -285,7 +285,7 @@ def cudnn_v8_cache(view: ObservationView) -> Iterator[Finding]:
         evidence=variable_evidence(view, "TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"),
         where=place_of(view, "TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"),
         candidates=unset("TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"),
-        remedy="Take it away; 10000 plans take about 2 GiB at the most.",
+        remedy="Unset it. The default of 10000 plans takes at most about 2 GiB.",
     )
 
 
@@ -320,7 +320,7 @@ def nccl_path_disabled(view: ObservationView) -> Iterator[Finding]:
         evidence=[*variable_evidence(view, *names), *fact_evidence(view, "gpu.topology")],
         where=place_of(view, *names),
         candidates=unset(*names),
-        remedy="Take them away and see by NCCL_DEBUG=INFO, once, which path is used.",
+        remedy="Unset them, and check once with NCCL_DEBUG=INFO which path NCCL uses.",
     )
 
 

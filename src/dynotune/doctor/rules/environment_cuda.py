@@ -1,4 +1,4 @@
-"""What the build of torch, the driver and CUDA's libraries do together, and workspaces."""
+"""The torch build, the driver and CUDA's libraries, and their workspaces."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def driver_too_old(view: ObservationView) -> Iterator[Finding]:
             share=NOT_MEASURED,
             evidence=[view.mentions(name) for name in ("torch.version", "gpu.driver", "gpu.cuda_driver")],
             remedy="Install a newer driver, or a torch built for the CUDA that the driver supports.",
-            commands=["nvidia-smi", "# the driver: from NVIDIA or the distribution; in a container, that of its host"],
+            commands=[
+                "nvidia-smi",
+                "# the driver: from NVIDIA or the distribution; a container uses its host's driver",
+            ],
         )
 
 
@@ -113,18 +116,19 @@ def cublas_env_regex(view: ObservationView) -> Iterator[Finding]:
             *variable_evidence(view, "CUBLAS_WORKSPACE_CONFIG"),
             view.mentions("torch.version"),
             *products,
-            *(["deterministic algorithms are asked for, which need it"] if wanted else []),
+            *(["deterministic algorithms are on, which need it"] if wanted else []),
         ],
         where=place_of(view, "CUBLAS_WORKSPACE_CONFIG"),
         candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
-        remedy="Take it away unless results must repeat bit by bit; torch 2.13 and later read it once.",
+        remedy="Unset it unless results must repeat bit by bit. torch 2.13 and later read it only once.",
     )
 
 
 def _host_share_of_products(view: ObservationView) -> tuple[float | None, list[str]]:
-    """Of a plain step, the host's own time in products, at most the device's idle time that the host causes.
+    """Return the host's own time in products as a share of a plain step, with evidence.
 
-    The recording slows the host, so its time in products is no less than in a plain step.
+    The share is at most the device's idle time that the host causes. Recording slows the host, so its recorded time in
+    products is no less than in a plain step.
     """
     parts, trace = shares(view), view.observation.trace
     if parts is None or isinstance(trace, Unknown) or not trace.num_steps:
@@ -163,12 +167,12 @@ def cublas_workspace_small(view: ObservationView) -> Iterator[Finding]:
         evidence=[*variable_evidence(view, "CUBLAS_WORKSPACE_CONFIG"), "sizes are in KiB: :SIZE:COUNT"],
         where=place_of(view, "CUBLAS_WORKSPACE_CONFIG"),
         candidates=unset("CUBLAS_WORKSPACE_CONFIG"),
-        remedy="Take it away, or use :4096:8 where results must repeat.",
+        remedy="Unset it, or use :4096:8 if results must repeat.",
     )
 
 
 def _workspace_bytes(value: str) -> int | None:
-    """`:4096:2:16:8` is 8.125 MiB; None for what torch does not understand, which it ignores."""
+    """Return the size that a value names: `:4096:2:16:8` is 8.125 MiB. None for a value that torch ignores."""
     pairs = re.findall(r":(\d{1,9}):(\d{1,9})", value)
     if not pairs or "".join(f":{size}:{count}" for size, count in pairs) != value:
         return None

@@ -1,4 +1,4 @@
-"""What was switched on to find a mistake, and caches that were switched off."""
+"""Debugging aids that were left on, and caches that are off."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def _is(*values: str) -> Callable[[str], bool]:
 
 
 def _asks_for_debug(value: str) -> bool:
-    """TORCH_LOGS: a component at debug level, `+dynamo` or `all`, or code that is written out."""
+    """Tell whether TORCH_LOGS names a component at debug level (`+dynamo`, `all`), or writes out code."""
     parts = {part.strip() for part in value.split(",")}
     return any(part.startswith("+") for part in parts) or bool(parts & {"all", "output_code", "graph_code", "bytecode"})
 
 
 class Flag(NamedTuple):
-    """A variable that helps to find mistakes: when it counts, how much it weighs, what it does.
+    """A debugging variable: which values count, how severe they are, and what they do.
 
     Args:
-        on_gpu: it acts where there is a GPU alone.
+        on_gpu: it acts only if there is a GPU.
     """
 
     name: str
@@ -120,24 +120,24 @@ def debug_flags_left_on(view: ObservationView) -> Iterator[Finding]:
         severity=severity,
         claim="Anomaly detection of autograd is on."
         if anomaly
-        else f"{in_words(names)} {'are' if len(names) > 1 else 'is'} set, as one does to find a mistake.",
+        else f"{in_words(names)} {'are' if len(names) > 1 else 'is'} set, for debugging.",
         share=share,
         evidence=evidence,
         where=place_of(view, *names),
         candidates=unset(*names),
         remedy=" ".join(
             [
-                *(["Call torch.autograd.set_detect_anomaly(False) once the mistake is found."] if anomaly else []),
-                *(["Take the variables away."] if names else []),
+                *(["Call torch.autograd.set_detect_anomaly(False) once the fault is found."] if anomaly else []),
+                *(["Unset the variables."] if names else []),
             ]
         ),
     )
 
 
 def _bound_of_anomaly_mode(view: ObservationView) -> float | Unknown:
-    """What stack traces and searches for NaN take at most: the host's share, and pointwise and reducing kernels.
+    """Return the bound of stack traces and searches for NaN: the host's share, and pointwise and reducing kernels.
 
-    On the CPU the stack of each operator is kept inside of the operator, whatever its name: nothing bounds that.
+    On the CPU, each operator keeps its stack inside its own time, and nothing bounds that.
     """
     parts = shares(view)
     if parts is None:
@@ -151,7 +151,7 @@ def _bound_of_anomaly_mode(view: ObservationView) -> float | Unknown:
 
 
 def _bound_of_flags(view: ObservationView, flags: Sequence[Flag]) -> float | Unknown:
-    """What checking each collective takes at most; nothing bounds the others."""
+    """Return the bound of checking each collective. Nothing bounds the other flags."""
     parts = shares(view)
     if parts is None or flags[0].does != CHECKS_COLLECTIVES or len(flags) > 1 or not parts.communication:
         return NOT_MEASURED
@@ -182,7 +182,7 @@ def torch_nccl_debug(view: ObservationView) -> Iterator[Finding]:
         evidence=[f"{line}: {NCCL[name]}" for name, line in zip(names, variable_evidence(view, *names), strict=True)],
         where=place_of(view, *names),
         candidates=unset(*names),
-        remedy="Take them away once the hang is found.",
+        remedy="Unset them once the hang is found.",
     )
 
 
@@ -222,14 +222,14 @@ def caches_disabled(view: ObservationView) -> Iterator[Finding]:
         evidence=[*variable_evidence(view, *names, *fresh), *live, *what_it_saves(view)],
         where=place_of(view, *names, *fresh),
         candidates=unset(*names),
-        remedy="Leave the caches on; TORCHINDUCTOR_CACHE_DIR puts them where they last."
+        remedy="Leave the caches on. TORCHINDUCTOR_CACHE_DIR can name a folder that lasts."
         if names or live
-        else f"Do not set {fresh[0]} to a new folder at each start: give it one that lasts.",
+        else f"Set {fresh[0]} to a folder that lasts, not to a new one at each start.",
     )
 
 
 def _compiles(view: ObservationView) -> bool:
-    """Something was compiled by torch.compile, or that is not known."""
+    """Tell whether torch.compile made a graph."""
     compilation = view.process.compilation if view.observation.processes else None
     return isinstance(compilation, Compilation) and compilation.num_graphs > 0
 
@@ -253,19 +253,17 @@ def bytecode_not_kept(view: ObservationView) -> Iterator[Finding]:
         return
     folder, python = fact_or_none(view, "torch.folder"), fact_or_none(view, "python.executable")
     packages = str(folder).rpartition("/")[0] if folder else ""
-    way = f"Take {name} away" if refused else "Let PYTHONPYCACHEPREFIX name a folder that lasts"
+    way = f"Unset {name}" if refused else "Let PYTHONPYCACHEPREFIX name a folder that lasts"
     compiles = [f"{python} -m compileall -q {packages}"] if packages and python else []
     yield Finding(
         id="bytecode-not-kept",
         severity="low" if is_watched(view) else "medium",
         kind="start",
-        claim="Python compiles all modules that it imports anew at each start, torch's among them.",
+        claim="Python compiles all modules that it imports anew at each start, torch's included.",
         share=0.0,
-        evidence=variable_evidence(view, name)
-        if refused
-        else ["they are not there, and cannot be written where they would be"],
+        evidence=variable_evidence(view, name) if refused else ["there are none, and their folder is not writable"],
         where=place_of(view, name),
-        remedy=f"{way}, or compile once: in an image, as it is built.",
+        remedy=f"{way}, or compile the modules once, for instance while an image is built.",
         commands=compiles,
     )
 
@@ -291,7 +289,7 @@ def jiterator_cache(view: ObservationView) -> Iterator[Finding]:
             evidence=variable_evidence(view, "USE_PYTORCH_KERNEL_CACHE"),
             where=place_of(view, "USE_PYTORCH_KERNEL_CACHE"),
             candidates=unset("USE_PYTORCH_KERNEL_CACHE"),
-            remedy="Take it away; PYTORCH_KERNEL_CACHE_PATH puts the cache where it lasts.",
+            remedy="Unset it. PYTORCH_KERNEL_CACHE_PATH can name a folder that lasts.",
         )
 
 

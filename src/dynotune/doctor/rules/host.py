@@ -1,4 +1,4 @@
-"""Host: what the device waits for while the program runs Python and launches kernels."""
+"""Host: Python and kernel launches for which the device waits."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def launch_bound(view: ObservationView) -> Iterator[Finding]:
         return
     if share < policy.LEAST_SHARE:
         return
-    # Where others are long, the mean says nothing of those that wait.
+    # If other kernels are long, the mean says nothing about the short ones.
     took = f"{mean_s * 1e6:.2g} µs on average, " if (mean_s := view.kernels.mean_s or 1.0) < SHORT_KERNEL_S else ""
     candidates = [] if any(model.compiled for model in view.models) else [Setting("compile.mode", "reduce-overhead")]
     yield Finding(
@@ -72,12 +72,13 @@ def launch_bound(view: ObservationView) -> Iterator[Finding]:
         evidence=evidence_of(losses),
         where=place_of(losses, main_model(view)),
         candidates=candidates,
-        remedy="Launch less: larger batches, torch.compile with CUDA graphs (reduce-overhead), fused optimizers.",
+        remedy="Launch fewer kernels: larger batches, torch.compile with CUDA graphs (reduce-overhead), fused "
+        "optimizers.",
     )
 
 
 def _many_short_kernels(view: ObservationView) -> Iterator[Finding]:
-    """The device works nearly all the time, on kernels that each do next to nothing."""
+    """Find a device that works nearly all the time on kernels that do very little."""
     kernels, num_steps, step_s = view.kernels, view.trace.num_steps, view.timing.step_s
     num, short_s = kernels.num_short, kernels.short_s
     if num is None or short_s is None or not num_steps or not step_s:
@@ -98,7 +99,7 @@ def _many_short_kernels(view: ObservationView) -> Iterator[Finding]:
         evidence=[f"they work for {working:.0%} of a step, {short_s / num * 1e6:.2g} µs each"],
         where=place_of([], main_model(view)),
         candidates=[] if compiled else [Setting("compile.mode", "reduce-overhead")],
-        remedy="Do the same in fewer kernels: batch small layers into one product, or fuse them (torch.compile).",
+        remedy="Use fewer kernels: batch small layers into one product, or fuse them (torch.compile).",
     )
 
 
@@ -124,16 +125,17 @@ def host_bound(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="host-bound",
         severity=policy.severity(policy.SPARED_OF_HOST * share),
-        claim=f"For {share:.0%} of a step the device waits for the host's own work.",
+        claim=f"The device waits for the host's own work for {share:.0%} of a step.",
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses, main_model(view)),
-        remedy="Do that work less often, on the device, or in a thread or process beside the loop.",
+        remedy="The GPU waits while Python runs: do this work less often, on the GPU, or in a thread or process "
+        "beside the loop.",
     )
 
 
 def _between_operators_of_optimizer(view: ObservationView) -> float:
-    """Of a step without a device, the Python in what an optimizer's loop over parameters costs."""
+    """Return the share of a step without a device that is Python in an optimizer's loop over parameters."""
     causes = [cause for cause in view.trace.causes if cause.id == "optimizer-forloop"]
     return sum(cause.share * (1 - cause.work_s / cause.lost_s) for cause in causes if cause.lost_s)
 
@@ -145,11 +147,11 @@ def _python_bound(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="host-bound",
         severity=policy.severity(share),
-        claim=f"For {share:.0%} of a step Python runs between operators.",
+        claim=f"Python runs between operators for {share:.0%} of a step.",
         share=share,
         evidence=[f"{view.timing.step_s * share * 1e3:.3g} ms a step in no operator and not in the loader"],
         where=place_of([], main_model(view)),
-        remedy="Move that work out of the loop, or into operators on whole tensors.",
+        remedy="Move this work out of the loop, or into operators on whole tensors.",
     )
 
 
@@ -173,7 +175,7 @@ def launch_latency(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="launch-latency",
         severity=policy.severity(share) if much else "low",
-        claim=f"For {share:.0%} of a step the device pauses between kernels that are queued already.",
+        claim=f"The device pauses between queued kernels for {share:.0%} of a step.",
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses, main_model(view)),
@@ -200,14 +202,14 @@ def optimizer_forloop(view: ObservationView) -> Iterator[Finding]:
         return
     device = "cuda" if view.uses_cuda else "cpu"
     here = [each for each in view.optimizers if any(name.startswith(device) for name in each.devices)]
-    # The first group alone is known: where that is fused, others are not.
+    # Only the first group is known: if it is fused, other groups are not.
     slow = [each for each in here if not each.fused] or here
     fusable = any(each.name.rpartition(".")[2] in FUSED for each in slow)
     kernels = "kernels" if view.uses_cuda else "operators"
     yield Finding(
         id="optimizer-forloop",
         severity=policy.severity(share),
-        claim=f"The optimizer updates each parameter by {kernels} of its own.",
+        claim=f"The optimizer updates each parameter with separate {kernels}.",
         share=share,
         evidence=[
             *evidence_of(losses),
@@ -219,7 +221,11 @@ def optimizer_forloop(view: ObservationView) -> Iterator[Finding]:
         ],
         where=place_of(losses),
         candidates=[Setting("optimizer.fused", True)] if fusable else [],
-        remedy=("Pass fused=True, or leave foreach at its default." if view.uses_cuda else "Pass fused=True.")
+        remedy=(
+            "Pass fused=True, or leave foreach at its default: one kernel then updates many parameters."
+            if view.uses_cuda
+            else "Pass fused=True."
+        )
         if fusable
         else "Leave foreach at its default, or update with torch._foreach_ functions.",
     )
@@ -256,7 +262,7 @@ def python_elementwise_loops(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="python-elementwise-loops",
         severity=policy.severity(share),
-        claim=f"{per_step:,.0f} pointwise and indexing operators run in a step, as of a Python loop over elements.",
+        claim=f"{per_step:,.0f} pointwise and indexing operators run in a step, as in a Python loop over elements.",
         share=share,
         evidence=[f"{row.name}: {called.num / num_steps:,.0f} a step" for row, called in commonest]
         + evidence_of(losses, 1),
@@ -266,7 +272,7 @@ def python_elementwise_loops(view: ObservationView) -> Iterator[Finding]:
 
 
 def _by_program(row: Operator) -> Called:
-    """Those that the program itself calls one by one; where no stacks were recorded, that nobody else is known to."""
+    """Return the calls that the program itself makes one by one; without recorded stacks, all calls."""
     if not row.callers:
         return Called(num=row.num, self_s=row.self_s)
     own = [row.callers[caller] for caller in _PROGRAM if caller in row.callers]
@@ -274,7 +280,7 @@ def _by_program(row: Operator) -> Called:
 
 
 def _of_loop(view: ObservationView, num_steps: int) -> float:
-    """Of a plain step, what a loop's operators and those of its backward pass take at most, with the Python around."""
+    """Return the bound of a loop's operators, their backward pass and the Python around them, of a plain step."""
     rows = [row for row in view.trace.operators if row.name.startswith("aten::") and row.name not in PRODUCTS]
     all_s = sum(row.self_s for row in view.trace.operators if row.name.startswith("aten::"))
     if not all_s:
@@ -351,13 +357,13 @@ def cpu_oversubscribed(view: ObservationView) -> Iterator[Finding]:
 
 
 def _cores_are_busy(view: ObservationView, cores: float) -> bool:
-    """With others' work too; or it is not known."""
+    """Tell whether the cores are busy, other programs included; true if that is not known."""
     used, by_others = (number_or_none(view, f"window.{whose}_cpu_s_per_s") for whose in ("tree", "others"))
     return used is None or used + max(0.0, by_others or 0.0) >= policy.CORES_BUSY * cores
 
 
 def _threads_wait(view: ObservationView) -> bool:
-    """Whether the first rank's threads would use so much more of the cores if these were free."""
+    """Tell whether the first rank's threads would use far more of the cores if these were free."""
     used, waited = (number_or_none(view, name) for name in ("window.tree_cpu_s_per_s", "live.core_wait_s_per_s"))
     return used is not None and waited is not None and used + waited >= policy.OVERSUBSCRIBED * used
 

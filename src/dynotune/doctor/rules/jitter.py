@@ -1,4 +1,4 @@
-"""Evenness: what the slowest hundredth of the steps had that the others had not."""
+"""Evenness: what distinguishes the slowest hundredth of the steps."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def _of_garbage(share: float, kind: Kind, claim: str, evidence: list[str]) -> Fi
         claim=claim,
         share=share,
         evidence=evidence,
-        remedy="Call gc.freeze() after setting up, and gc.collect() where a pause does no harm, with gc.disable() "
-        "between; or raise gc.set_threshold().",
+        remedy="Call gc.freeze() after the setup, then gc.disable(), and gc.collect() where a pause does no harm; "
+        "or raise gc.set_threshold().",
     )
 
 
@@ -85,7 +85,7 @@ def alloc_jitter(view: ObservationView) -> Iterator[Finding]:
             claim=slow.claim("allocated device memory"),
             share=slow.share,
             evidence=slow.evidence(),
-            remedy="Pad batches to a few sizes, or run the largest one first.",
+            remedy="Pad batches to a few sizes, or run the largest batch first, so that the cache fits all of them.",
             candidates=[Setting("alloc.expandable_segments", True)],
         )
 
@@ -142,7 +142,7 @@ def epoch_jitter(view: ObservationView) -> Iterator[Finding]:
         evidence=[f"{ms(timing.epoch_begin_s)} against {ms(usual_s)}, {times} in {timing.num_steps} steps"],
         where=next((loader.place for loader in (begun or view.loaders)), Place()),
         candidates=[Setting("loader.persistent_workers", True)] if begun else [],
-        remedy="" if begun else "Draw from one iterator that goes on across epochs, or make the data set start faster.",
+        remedy="" if begun else "Draw from one iterator across epochs, or make the data set start faster.",
     )
 
 
@@ -169,7 +169,9 @@ def loader_jitter(view: ObservationView) -> Iterator[Finding]:
             evidence=slow.evidence(),
             where=with_workers.place if with_workers else view.loaders[0].place if view.loaders else Place(),
             candidates=prefetch,
-            remedy="" if prefetch else "Make single samples take alike: cut large ones up front, or load in workers.",
+            remedy=""
+            if prefetch
+            else "Make samples equally expensive (cut large ones beforehand), or load in workers.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Kernels: attention, layouts and sizes that make a busy device do more than it must."""
+"""Kernels: attention, layouts and sizes that cost a busy device needless work."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def channels_last(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="channels-last",
         severity=policy.severity(share),
-        claim="Images are converted between layouts around convolutions, though the weights have their channels last."
+        claim="Images are converted between layouts around convolutions, although the weights are channels-last."
         if already
-        else "Images are converted between layouts around convolutions. Other kernels round differently.",
+        else "Images are converted between layouts around convolutions. A change of layout uses other kernels, which "
+        "round differently.",
         share=share,
         evidence=[
             *evidence_of(losses),
@@ -48,9 +49,9 @@ def channels_last(view: ObservationView) -> Iterator[Finding]:
         ],
         where=place_of(losses, model),
         candidates=[] if already else [Setting("layout.channels_last", True)],
-        remedy="Give the model channels-last inputs, and leave out what makes them contiguous again."
+        remedy="Give the model channels-last inputs, and remove calls that make them contiguous again."
         if already
-        else "Convert model and inputs by .to(memory_format=torch.channels_last).",
+        else "Convert model and inputs with .to(memory_format=torch.channels_last).",
     )
 
 
@@ -78,14 +79,15 @@ def sdpa_math(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="sdpa-math",
         severity=policy.severity(share),
-        claim="Attention runs by its plain formula, which writes all scores to memory, not by a fused kernel.",
+        claim="Attention runs by its plain formula, not by a fused kernel, and writes all scores to memory.",
         share=share,
         evidence=[*evidence_of(losses), *(f"{name} attention is switched off" for name in switched_off)],
         where=place_of(losses),
         remedy="Switch the fused kernels on again (torch.backends.cuda.enable_flash_sdp, enable_mem_efficient_sdp)."
         if switched_off
-        else "Ask torch.backends.cuda.can_use_flash_attention(params, debug=True) why not: mostly the type, the mask "
-        "or the size of a head.",
+        else "Call torch.backends.cuda.can_use_flash_attention(params, debug=True) for the reason: mostly the type, "
+        "the "
+        "mask or the size of a head.",
     )
 
 
@@ -113,12 +115,12 @@ def manual_attention(view: ObservationView) -> Iterator[Finding]:
         share=share,
         evidence=evidence_of(losses) or [f"softmax between batched products: {softmax:.0%} of a step"],
         where=place_of(losses, main_model(view)),
-        remedy="Call torch.nn.functional.scaled_dot_product_attention.",
+        remedy="Call torch.nn.functional.scaled_dot_product_attention, which uses a fused kernel.",
     )
 
 
 def _softmax_of_attention(view: ObservationView) -> tuple[float, float]:
-    """Shares of a step: the softmax between batched products, and the work that attention can be part of; or zeros."""
+    """Return shares of a step: the softmax between batched products, and all work that may be attention. Or zeros."""
     batched = operators(view, lambda name: name in ("aten::bmm", "aten::baddbmm"))
     softmax = operators(view, lambda name: name in ("aten::_softmax", "aten::_softmax_backward_data"))
     if not batched or not softmax or sum(row.num for row in batched) < sum(row.num for row in softmax):
@@ -132,7 +134,7 @@ def _softmax_of_attention(view: ObservationView) -> tuple[float, float]:
     )
     if view.uses_cuda:
         most = view.kernel_share("matmul", "softmax", *_POINTWISE)
-        # Two batched products for each softmax: attention, however little of the step it is.
+        # Two batched products for each softmax are attention, even if it is a small part of the step.
         is_attention = batched_forward >= 2 * softmax_forward > 0
         return view.lost("manual-attention") or (view.kernel_share("softmax") if is_attention else 0.0), most
     share = operator_share(view, lambda name: "softmax" in name and "log_softmax" not in name)
@@ -159,7 +161,7 @@ def gemm_misaligned(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="gemm-misaligned",
         severity=policy.severity(share),
-        claim="Matrix products run by slow kernels because their sizes or addresses are not aligned.",
+        claim="Matrix products use slow kernels because their sizes or addresses are not aligned.",
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses),
@@ -193,8 +195,8 @@ def conv_bn_unfused(view: ObservationView) -> Iterator[Finding]:
         return
     yield Finding(
         id="conv-bn-unfused",
-        severity="low",  # nothing is wrong: it is left to be gained
-        claim=f"{norms} batch norms run by themselves, though their convolutions could hold them.",
+        severity="low",  # nothing is wrong: it is an opportunity
+        claim=f"{norms} batch norms run separately, although their convolutions could include them.",
         share=share,
         evidence=[f"normalisation takes {share:.0%} of a step"],
         where=model.call.place,
@@ -224,7 +226,7 @@ def device_copies(view: ObservationView) -> Iterator[Finding]:
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses),
-        remedy="Leave out clones, or write results where they are needed (out=, views, in-place operations).",
+        remedy="Remove clones, or write results where they are needed (out=, views, in-place operations).",
     )
 
 
@@ -247,7 +249,7 @@ def d2h_not_overlapped(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="d2h-not-overlapped",
         severity=policy.severity(share),
-        claim=f"For {lost:.0%} of a step the device only sends results to the host.",
+        claim=f"The device only sends results to the host for {lost:.0%} of a step.",
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses),
@@ -276,11 +278,12 @@ def queue_stalled(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="queue-stalled",
         severity="medium" if much else "low",
-        claim="Work is queued and does not start: it waits for another stream, device or rank.",
+        claim="Queued work does not start: it waits for another stream, device or rank.",
         share=share,
         evidence=[*evidence_of(losses), *(["part of the work is in CUDA graphs"] if in_graphs else [])],
         where=place_of(losses),
-        remedy="Look in the trace for what the other streams wait for (events, wait_stream, host functions).",
+        remedy="Look in the trace for the events, wait_stream calls and host functions that the other streams wait "
+        "for.",
     )
 
 

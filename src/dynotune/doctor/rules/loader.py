@@ -1,4 +1,4 @@
-"""Input: what the program waits for before it has a batch."""
+"""Input: the waits of a program for its next batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dynotune.schema.observation import Loader, Loading
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
-SPLIT_FIRST = "Let the data set give each worker its part (torch.utils.data.get_worker_info)"
+SPLIT_FIRST = "Let the data set give each worker its own part (torch.utils.data.get_worker_info)"
 
 
 @rule(
@@ -56,7 +56,7 @@ def loader_bound(view: ObservationView) -> Iterator[Finding]:
         return
     if share < policy.LEAST_SHARE:
         return
-    # What the host has to queue after a late batch would be queued already.
+    # Work that the host queues after a late batch would be queued already.
     late = beyond(view, "loader-bound") * share / max(share, view.attribution.shares.input)
     losses = view.losses("loader-bound")
     evidence = evidence_of(losses)
@@ -72,11 +72,12 @@ def loader_bound(view: ObservationView) -> Iterator[Finding]:
                 remedy = f"{SPLIT_FIRST}, then give it more workers; or make each batch cheaper to load."
         elif loader.num_workers:
             remedy = (
-                "The workers have time left: look at how batches are handed over (size, number of tensors, pinning)."
+                "The workers have time left: look at how they hand batches over (size, number of tensors, pinning)."
             )
             if not isinstance(loading, Unknown) and loading.fetch_s < share * view.timing.step_s:
                 candidates = [Setting("loader.num_workers", 0)]
-                remedy = "Handing batches over takes longer than making them: make larger ones, or none in workers."
+                remedy = "Handing batches over takes longer than making them: make larger batches, or make them "
+                "without workers."
     brief = share * view.timing.step_s < policy.HANDOVER_S
     used_up = not view.uses_cuda and _uses_up_processors(view)
     spared = min(share, _avoidable(view, loader)) + late
@@ -98,7 +99,7 @@ def _crowded(view: ObservationView, loader: Loader, taken: float) -> Finding:
     return Finding(
         id="loader-bound",
         severity=policy.severity(taken),
-        claim=f"Operators wait for cores that workers use, for {taken:.0%} of a step at most.",
+        claim=f"Operators wait for cores that workers use, for at most {taken:.0%} of a step.",
         share=taken,
         evidence=[
             _in_words(loader),
@@ -106,15 +107,15 @@ def _crowded(view: ObservationView, loader: Loader, taken: float) -> Finding:
             f"threads that are ready to run wait {view.number('live.core_wait_s_per_s'):.2g} s a second for a core",
         ],
         where=loader.place,
-        remedy=f"Make batches cheaper to load, or beforehand: operators and workers share {cores} cores.",
+        remedy=f"Make batches cheaper to load, or make them beforehand: operators and workers share {cores} cores.",
     )
 
 
 def _avoidable(view: ObservationView, loader: Loader | None) -> float:
-    """Of a step, what of the wait is spared at most.
+    """Return the part of a step that the wait can be shortened by.
 
-    Batches that are always ready cannot be made sooner: only without workers nobody hands them over, and then the
-    process makes them itself. Where a thread pins them, that may be what takes long.
+    Batches that are always ready cannot be made sooner. Without workers nobody hands them over, but then the process
+    makes them itself. If a thread pins them, pinning may be the slow part.
     """
     if loader is None or isinstance(loader.loading, Unknown) or loader.loading.pin_s is not None:
         return 1.0
@@ -186,7 +187,7 @@ def num_workers_too_many(view: ObservationView) -> Iterator[Finding]:
         return
     loading = loader.loading
     if not isinstance(loading, Unknown) and loading.cpu_s < policy.LARGE_PART * loading.fetch_s and _cores_left(view):
-        return  # they wait for something else, and nobody is in their way
+        return  # they wait for something else, and cores are left
     wait = max(steady_wait(view, loader), taken_by_workers(view, loader))
     lost = wait >= policy.LEAST_SHARE
     fewer = max(1, cores // ranks)
@@ -194,7 +195,7 @@ def num_workers_too_many(view: ObservationView) -> Iterator[Finding]:
         id="num-workers-too-many",
         severity=policy.severity(wait) if lost else "low",
         claim=f"{loader.num_workers * ranks} workers share {cores} {'core' if cores == 1 else 'cores'}.",
-        share=wait if lost else Unknown("what crowded cores cost only a comparison tells"),
+        share=wait if lost else Unknown("only a comparison shows what crowded cores cost"),
         evidence=[_in_words(loader), *_making(loader), view.mentions("window.tree_cpu_s_per_s")],
         where=loader.place,
         candidates=[Setting("loader.num_workers", num) for num in dict.fromkeys((fewer, max(1, fewer // 2)))],
@@ -228,7 +229,7 @@ def persistent_workers(view: ObservationView) -> Iterator[Finding]:
         evidence=[*_epochs_in_words(view), _in_words(loader)],
         where=loader.place,
         candidates=[Setting("loader.persistent_workers", True)],
-        remedy="Keep the workers from one epoch to the next.",
+        remedy="Keep the workers from one epoch to the next (persistent_workers=True).",
     )
 
 
@@ -255,12 +256,12 @@ def mp_context(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="mp-context",
         severity=policy.severity(share),
-        claim=f"Workers begin by {loader.context}: each imports the program again, once an epoch.",
+        claim=f"Workers start by {loader.context}: each imports the program again, once an epoch.",
         share=share,
         evidence=[*_epochs_in_words(view), _in_words(loader)],
         where=loader.place,
         candidates=[Setting("loader.multiprocessing_context", "fork")],
-        remedy="Keep the workers, or fork them where that is safe.",
+        remedy="Keep the workers, or fork them if that is safe.",
     )
 
 
@@ -288,29 +289,29 @@ def prefetch_factor(view: ObservationView) -> Iterator[Finding]:
     if uneven < share / 2 or _always_ready(view, loader, loading):
         return  # most of the wait is for something else
     if not view.uses_cuda and _uses_up_processors(view):
-        return  # what is made ahead takes a core from what is made now
+        return  # a batch made ahead takes a core from the one made now
     share = min(share, uneven)
     ahead = loader.prefetch_factor or 2
     yield Finding(
         id="prefetch-factor",
         severity=policy.severity(share),
-        claim=f"A batch can take {loading.longest_s / loading.fetch_s:.0f} times the mean, {ahead} a worker are ahead.",
+        claim=f"A batch can take {loading.longest_s / loading.fetch_s:.0f} times the mean, and each worker makes "
+        f"{ahead} ahead.",
         share=share,
         evidence=[_in_words(loader), *_making(loader)],
         where=loader.place,
         candidates=[Setting("loader.prefetch_factor", num) for num in (2 * ahead, 4 * ahead)],
-        remedy="Let workers make more batches ahead; where order is no matter, in_order=False passes slow ones by.",
+        remedy="Let workers make more batches ahead. If order does not matter, in_order=False passes slow batches by.",
     )
 
 
-# What the rules share
+# Shared by the rules
 
 
 def _always_ready(view: ObservationView, loader: Loader, loading: Loading) -> bool:
-    """Whether workers would keep up even if every batch took as long as the longest.
+    """Tell whether workers would keep up even if every batch took as long as the longest.
 
-    They make a batch while a usual step is at work: a window with long steps in it leaves them more time than most
-    steps do.
+    They make batches during usual steps. A window with long steps leaves them more time than most steps do.
     """
     timing = view.timing
     at_work_s = min(timing.usual_s or timing.median_step_s, timing.step_s) - (timing.wait_s or 0.0)
@@ -328,7 +329,7 @@ def _cores_left(view: ObservationView) -> bool:
 
 
 def _hidden_by_workers(view: ObservationView, loader: Loader, wait: float) -> float:
-    """Share of a step that workers can hide at most: what stays is handing over, and loading's own processor time."""
+    """Return the share of a step that workers can hide: all but handing over, and the processor time of loading."""
     step_s = view.timing.step_s
     rest = 1.0 - wait + policy.HANDOVER_S / step_s
     loading = loader.loading
@@ -340,7 +341,7 @@ def _hidden_by_workers(view: ObservationView, loader: Loader, wait: float) -> fl
 
 
 def _in_words(loader: Loader) -> str:
-    """The arguments that matter."""
+    """Return the arguments that matter, for evidence."""
     words = [f"num_workers={loader.num_workers}"]
     if loader.batch_size is not None:
         words.insert(0, f"batch_size={loader.batch_size}")
@@ -351,7 +352,7 @@ def _in_words(loader: Loader) -> str:
 
 
 def _making(loader: Loader) -> list[str]:
-    """What a batch takes to make, where that was timed."""
+    """Return evidence of the time in which a batch is made, if that was timed."""
     loading = loader.loading
     if isinstance(loading, Unknown):
         return []

@@ -1,4 +1,4 @@
-"""GPUs: power, heat, clocks, health, and who else uses them."""
+"""GPUs: power, heat, clocks, health, and other processes on them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def gpu_power_capped(view: ObservationView) -> Iterator[Finding]:
         evidence=[
             f"{gpu_label(view, gpu)}: {limit:g} W, its default is {default:g} W" for gpu, limit, default in lowered
         ],
-        remedy="Ask why the limit was lowered; raise it where power supply and cooling allow.",
+        remedy="Ask why the limit was lowered. Raise it if power supply and cooling allow.",
         commands=[f"sudo nvidia-smi{gpu_option(view, gpu)} -pl {default:g}" for gpu, _, default in lowered],
     )
 
@@ -86,7 +86,7 @@ def gpu_thermal_slowdown(view: ObservationView) -> Iterator[Finding]:
         THERMAL,
         id_="gpu-thermal-slowdown",
         claim="{names} slowed down because of heat.",
-        remedy="Look at fans, air flow and the room's temperature; a GPU beside it that works is a cause too.",
+        remedy="Look at fans, air flow, the room's temperature, and a busy GPU beside this one.",
         otherwise="high",
     )
 
@@ -106,7 +106,7 @@ def gpu_hw_slowdown(view: ObservationView) -> Iterator[Finding]:
         HARDWARE,
         id_="gpu-hw-slowdown",
         claim="The hardware held the clocks of {names} down.",
-        remedy="Look at the power supply, its cables and the board; the machine's log names the event.",
+        remedy="Look at the power supply, its cables and the board. The machine's log names the event.",
         otherwise="high",
         unless="hw-thermal",
     )
@@ -126,7 +126,7 @@ def gpu_sync_boost(view: ObservationView) -> Iterator[Finding]:
         ("sync-boost",),
         id_="gpu-sync-boost",
         claim="{names} kept to the clocks of the slowest GPU in its group.",
-        remedy="Take it out of its sync boost group (dcgmi, or the cluster's configuration).",
+        remedy="Remove it from its sync boost group (dcgmi, or the cluster's configuration).",
         otherwise="medium",
     )
 
@@ -141,7 +141,7 @@ def _slowed(
     otherwise: Severity,
     unless: str = "",
 ) -> Iterator[Finding]:
-    """A finding for all GPUs with one of these clock event reasons; idle ones without are not known.
+    """Yield a finding for all GPUs with one of these clock event reasons. An idle GPU without one is unknown.
 
     Args:
         unless: another reason that explains these.
@@ -151,7 +151,7 @@ def _slowed(
         try:
             at_load = load(view, gpu)
         except Missing as missing:
-            # Set while it is idle, it is set all the same; not set, that says nothing.
+            # A reason that is set on an idle GPU counts. On an idle GPU without one nothing follows.
             now = fact_or_none(view, f"{gpu}.clock_reasons")
             at_load = Load(0.0, dict.fromkeys(map(str, now), 1.0) if isinstance(now, list) else {}, 0.0, "now")
             idle = idle or missing
@@ -184,11 +184,11 @@ def _slowed(
 
 
 def _lost(view: ObservationView, gpu: str, at_load: Load, held: float) -> float | None:
-    """Of a step, the most that the highest clock would save; `held` is the share of samples below it."""
+    """Return the most that the highest clock would save of a step; `held` is the part of samples below it."""
     parts, highest = shares(view), number_or_none(view, f"{gpu}.max_sm_clock_mhz")
     if parts is None or not highest or not at_load.clock_mhz:
         return None
-    # The median clock is one of those held down where more than half of them are.
+    # If more than half of the samples are held down, the median clock is one of them.
     return parts.device * (max(1 - at_load.clock_mhz / highest, 0.0) if held >= 0.5 else held)
 
 
@@ -228,10 +228,10 @@ def gpu_clocks_locked_low(view: ObservationView) -> Iterator[Finding]:
         yield Finding(
             id="gpu-clocks-locked-low",
             severity=severity,
-            claim=f"The clocks of {names} stay low under load, for no reason that the driver names.",
+            claim=f"The clocks of {names} stay low under load, and the driver names no reason.",
             share=share,
             evidence=evidence,
-            remedy="Undo locked clocks and application clocks.",
+            remedy="Reset locked clocks and application clocks.",
             commands=[
                 f"sudo nvidia-smi{gpu_option(view, gpu)} {reset}" for gpu in locked for reset in ("-rgc", "-rac")
             ],
@@ -255,10 +255,10 @@ def persistence_off(view: ObservationView) -> Iterator[Finding]:
             id="persistence-off",
             severity="low",
             kind="start",
-            claim="Persistence mode is off: each start waits until the driver has woken the GPU.",
+            claim="Persistence mode is off: each start waits until the driver has set up the GPU.",
             share=0.0,
             evidence=[f"{gpu_label(view, gpu)}: persistence mode is off" for gpu in off],
-            remedy="Run nvidia-persistenced, or switch persistence mode on; it lasts until the machine restarts.",
+            remedy="Run nvidia-persistenced, or switch persistence mode on until the next restart of the machine.",
             commands=["sudo systemctl enable --now nvidia-persistenced", "sudo nvidia-smi -pm 1"],
         )
 
@@ -275,7 +275,7 @@ def persistence_off(view: ObservationView) -> Iterator[Finding]:
 )
 def gpu_shared(view: ObservationView) -> Iterator[Finding]:
     if view.is_watched and not view.uses_cuda:
-        return  # whose GPU it is matters to nobody here
+        return  # the command uses no GPU
     evidence, worst, hidden = [], [], None
     for gpu in gpus(view):
         try:
@@ -298,12 +298,14 @@ def gpu_shared(view: ObservationView) -> Iterator[Finding]:
             id="gpu-shared",
             severity=severities[min(worst)],
             kind="measurement",
-            claim=("Others compute on the GPU.", "Others hold memory of the GPU.", "Another process has the GPU open.")[
-                min(worst)
-            ],
+            claim=(
+                "Other processes compute on the GPU.",
+                "Other processes hold memory of the GPU.",
+                "Another process has the GPU open.",
+            )[min(worst)],
             share=NOT_MEASURED,
             evidence=evidence,
-            remedy="Choose another GPU with CUDA_VISIBLE_DEVICES, wait, or ask whose processes they are.",
+            remedy="Choose another GPU with CUDA_VISIBLE_DEVICES, wait, or ask the owners of the processes.",
             commands=["nvidia-smi"],
         )
     elif hidden is not None:
@@ -311,7 +313,7 @@ def gpu_shared(view: ObservationView) -> Iterator[Finding]:
 
 
 def _held(view: ObservationView, gpu: str) -> bool:
-    """Others hold more of its memory than the driver keeps for itself."""
+    """Tell whether other processes hold more of its memory than the driver keeps for itself."""
     used, total = number_or_none(view, f"{gpu}.memory_used_bytes"), number_or_none(view, f"{gpu}.memory_bytes")
     return bool(used and total) and used >= max(policy.SHARED_MEMORY * total, policy.HIDDEN_MEMORY_BYTES)  # type: ignore[operator]
 
@@ -332,10 +334,10 @@ def mig_slice(view: ObservationView) -> Iterator[Finding]:
         yield Finding(
             id="mig-slice",
             severity="low",
-            claim="The GPU is split by MIG: a program has a slice of it, not all of it.",
+            claim="MIG splits the GPU: a program has a slice of it, not all of it.",
             share=NOT_MEASURED,
             evidence=["MIG mode is on"],
-            remedy="Choose a larger profile where the program needs more.",
+            remedy="Choose a larger profile if the program needs more.",
             commands=["nvidia-smi -L", "sudo nvidia-smi mig -lgip"],
         )
 
@@ -355,13 +357,13 @@ def row_remap_pending(view: ObservationView) -> Iterator[Finding]:
             id="row-remap-pending",
             severity="medium",
             kind="correctness",
-            claim="Faulty memory of the GPU waits for a reset to be replaced by spare rows.",
+            claim="Faulty memory of the GPU stays in use until a reset replaces it by spare rows.",
             share=0.0,
             evidence=[
                 *(f"{gpu_label(view, gpu)}: remapped rows are pending" for gpu in pending),
                 *fact_evidence(view, *(f"{gpu}.ecc_uncorrected" for gpu in pending)),
             ],
-            remedy="Reset the GPU when nobody uses it, in maintenance.",
+            remedy="Reset the GPU during maintenance, when no program uses it.",
             commands=[f"sudo nvidia-smi --gpu-reset{gpu_option(view, gpu)}" for gpu in pending],
         )
 

@@ -25,7 +25,7 @@ from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Finding, Severity
 
 DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
-"""Under these `powersave` follows the load; under all others it is the lowest frequency."""
+"""With these drivers `powersave` follows the load. With all others it is the lowest frequency."""
 
 BINDING = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
@@ -52,7 +52,7 @@ def cpu_governor_powersave(view: ObservationView) -> Iterator[Finding]:
         + (f", which with {driver} is the lowest frequency." if fixed else "."),
         share=NOT_MEASURED,
         evidence=fact_evidence(view, "host.governor", "host.governor_driver"),
-        remedy="Try the governor performance where a step waits for its host.",
+        remedy="Try the governor performance if steps wait for the host.",
         commands=["sudo cpupower frequency-set -g performance"],
     )
 
@@ -79,7 +79,7 @@ def cgroup_cpu_quota(view: ObservationView) -> Iterator[Finding]:
     threads = view.variable("OMP_NUM_THREADS")
     stopped = view.number("window.throttled_s_per_s") if is_watched(view) else None
     evidence = [
-        f"{cores:g} cores of processor time, {num_cpus} cores in sight",
+        f"{cores:g} cores of processor time, {num_cpus} visible cores",
         *variable_evidence(view, "OMP_NUM_THREADS"),
     ]
     evidence += fact_evidence(view, "host.cgroup_num_throttled", "host.cgroup_throttled_s")
@@ -94,10 +94,10 @@ def cgroup_cpu_quota(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="cgroup-cpu-quota",
         severity=severity,
-        claim=f"A quota allows {cores:g} cores of processor time, and {num_cpus} cores are in sight.",
+        claim=f"A quota allows {cores:g} cores of processor time, and {num_cpus} cores are visible.",
         share=share,
         evidence=evidence,
-        remedy=f"Keep threads and loader workers together at {max(int(cores), 1)}, or have the quota raised.",
+        remedy=f"Use at most {max(int(cores), 1)} threads and loader workers together, or ask for a larger quota.",
         commands=["docker run --cpus=N …", "# Kubernetes: resources.limits.cpu"],
     )
 
@@ -160,9 +160,9 @@ def numa_remote(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="numa-remote",
         severity="medium" if far else "low",
-        claim="All processors that may be used are far from the GPU."
+        claim="All usable processors are far from the GPU."
         if far
-        else "The processors that may be used belong to several memory nodes; some are far from the GPU.",
+        else "The usable processors belong to several memory nodes, and some are far from the GPU.",
         share=NOT_MEASURED,
         evidence=[
             f"{gpu_label(view, gpu)}: {num_near[gpu]} of {len(usable)} usable processors are near it"
@@ -189,7 +189,7 @@ def numa_balancing(view: ObservationView) -> Iterator[Finding]:
         yield Finding(
             id="numa-balancing",
             severity="low",
-            claim="The kernel balances memory between nodes, under a process that is bound already.",
+            claim="The kernel balances memory between nodes under a process that is already bound.",
             share=NOT_MEASURED,
             evidence=[
                 view.mentions("host.numa_balancing"),
@@ -220,7 +220,7 @@ def zone_reclaim(view: ObservationView) -> Iterator[Finding]:
             claim="The kernel reclaims a node's cache before it uses the memory of another node.",
             share=NOT_MEASURED,
             evidence=[f"vm.zone_reclaim_mode is {mode:g}", view.mentions("host.num_numa_nodes")],
-            remedy="Set it to 0, which is the default.",
+            remedy="Set it to 0, the default.",
             commands=["sudo sysctl vm.zone_reclaim_mode=0"],
         )
 
@@ -241,7 +241,7 @@ def preempt_rt_kernel(view: ObservationView) -> Iterator[Finding]:
             claim="The kernel is built for real time (PREEMPT_RT), which costs throughput.",
             share=NOT_MEASURED,
             evidence=fact_evidence(view, "host.preempt_rt", "host.kernel", "host.kernel_version"),
-            remedy="Start the distribution's standard kernel. NVIDIA does not support its driver on this one.",
+            remedy="Boot the distribution's standard kernel. NVIDIA does not support its driver on a real-time kernel.",
             commands=["uname -v"],
         )
 
@@ -259,7 +259,8 @@ def swap_active(view: ObservationView) -> Iterator[Finding]:
     if not view.number("host.swap_total_bytes"):
         return
     used = fact_evidence(view, "host.swap_used_bytes", "host.memory_available_bytes")
-    remedy = "Free memory: fewer loader workers, smaller prefetch, other programs. vm.swappiness alone changes little."
+    remedy = "Free memory: use fewer loader workers and a smaller prefetch, or end other programs. vm.swappiness "
+    "alone changes little."
     if is_watched(view):
         pages = view.number("window.swapped_pages")
         if pages >= policy.SWAPPED_PAGES:

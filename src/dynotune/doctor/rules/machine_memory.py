@@ -1,4 +1,4 @@
-"""Limits of the host's memory and files: shared memory, huge pages, locked memory, the container's limit."""
+"""Limits of the host's memory and files: shared memory, huge pages, locked memory, containers."""
 
 from __future__ import annotations
 
@@ -40,12 +40,10 @@ def thp_mode(view: ObservationView) -> Iterator[Finding]:
         id="thp-mode",
         severity="low",
         kind="speed" if off else "jitter",
-        claim="Transparent huge pages are switched off."
-        if off
-        else "Allocations wait while the kernel puts huge pages together.",
+        claim="Transparent huge pages are off." if off else "Allocations wait while the kernel assembles huge pages.",
         share=NOT_MEASURED,
         evidence=[view.mentions("host.thp_enabled"), view.mentions("host.thp_defrag")],
-        remedy="Set enabled to madvise and defrag to defer+madvise; processes that start afterwards have it.",
+        remedy="Set enabled to madvise and defrag to defer+madvise. It holds for processes that start afterwards.",
         commands=[
             "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
             "echo defer+madvise | sudo tee /sys/kernel/mm/transparent_hugepage/defrag",
@@ -76,7 +74,7 @@ def shm_too_small(view: ObservationView) -> Iterator[Finding]:
     else:
         small = size <= policy.CONTAINER_SHM_BYTES or free < policy.CONTAINER_SHM_BYTES
         severity = "medium" if small else "low" if size < policy.SMALL_SHM_BYTES else None
-        why = "what workers need depends on their batches"
+        why = "the need of workers depends on their batches"
     if severity is not None:
         yield Finding(
             id="shm-too-small",
@@ -86,7 +84,7 @@ def shm_too_small(view: ObservationView) -> Iterator[Finding]:
             "little for the batches of loader workers.",
             share=0.0,
             evidence=[f"/dev/shm: {size / MIB:,.0f} MiB, {free / MIB:,.0f} MiB free", why],
-            remedy="Start the container with more; --ipc=host works too, and weakens its isolation.",
+            remedy="Start the container with more. --ipc=host works, too, but weakens its isolation.",
             commands=[
                 "docker run --shm-size=16g …",
                 "# Kubernetes: an emptyDir volume with medium: Memory at /dev/shm",
@@ -96,7 +94,7 @@ def shm_too_small(view: ObservationView) -> Iterator[Finding]:
 
 
 def _loaders(view: ObservationView) -> list[Loader] | None:
-    """None where no command was watched."""
+    """Return all loaders of the command; None if no command was watched."""
     try:
         return [loader for process in view.processes for loader in process.loaders]
     except Missing:
@@ -104,7 +102,7 @@ def _loaders(view: ObservationView) -> list[Loader] | None:
 
 
 def _shared_bytes(loader: Loader) -> int | None:
-    """What the workers of a loader hold in shared memory: as many batches again are being made or consumed."""
+    """Return what workers hold in shared memory: prefetched batches, and as many being made or consumed."""
     if not loader.num_workers or not loader.batch:
         return None
     return 2 * loader.num_workers * (loader.prefetch_factor or 2) * sum(tensor.num_bytes for tensor in loader.batch)
@@ -143,7 +141,7 @@ def fd_limit_loader(view: ObservationView) -> Iterator[Finding]:
             share=0.0,
             evidence=[*evidence, view.mentions("host.nofile_soft"), view.mentions("host.nofile_hard")],
             remedy="Raise the limit, or call torch.multiprocessing.set_sharing_strategy('file_system'), which leaves "
-            "shared memory behind when a process dies.",
+            "shared memory behind if a process dies.",
             commands=["ulimit -n 65536", "docker run --ulimit nofile=65536:65536 …"],
         )
 
@@ -208,14 +206,14 @@ def cgroup_mem_high(view: ObservationView) -> Iterator[Finding]:
             kind="memory",
             claim=f"{killed:g} processes of this container were killed for memory."
             if killed
-            else "This container was slowed down because it is near its memory limit.",
+            else "The kernel slowed this container because it is near its memory limit.",
             share=NOT_MEASURED,
             evidence=[
                 f"the limit is {view.number('host.memory_limit_bytes') / 2**30:.1f} GiB; cached files count too",
                 view.mentions("host.cgroup_oom_kills"),
                 view.mentions("host.cgroup_memory_high"),
             ],
-            remedy="Have the limit raised, or use fewer workers and a smaller prefetch.",
+            remedy="Ask for a higher limit, or use fewer workers and a smaller prefetch.",
             commands=["docker run --memory=… …", "# Kubernetes: resources.limits.memory"],
         )
 

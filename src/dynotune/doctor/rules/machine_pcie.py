@@ -1,4 +1,4 @@
-"""The link between host and GPU. An idle GPU slows its link down: it is judged at work alone."""
+"""The link between host and GPU. An idle GPU slows its link down, so rules judge it only under load."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _degraded(view: ObservationView, what: str, unit: str, remedy: str) -> Itera
             idle = idle or missing
             continue
         if now >= most or now < 1:
-            continue  # a link without lanes is none
+            continue  # no lanes: there is no link
         slow.append(gpu_in_words(view, gpu))
         lanes = f"{now:g} of {most:g} lanes" if unit == "lanes" else f"generation {now:g} of {most:g}"
         evidence.append(f"{gpu_label(view, gpu)}: {lanes} under load")
@@ -115,13 +115,13 @@ def pcie_saturated(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="pcie-saturated",
         severity=severity,
-        claim=f"The PCIe link {way} carries {used[way] / rate:.0%} of its line rate all the time.",
+        claim=f"The PCIe link {way} carries {used[way] / rate:.0%} of its line rate on average.",
         share=share,
         evidence=[
             f"{used[way] / 1e9:.1f} GB/s {way}",
             f"{width:g} lanes of generation {generation:g} have {rate / 1e9:.1f} GB/s",
         ],
-        remedy="Move fewer bytes: send images as uint8 and convert them on the GPU, or decode there.",
+        remedy="Move fewer bytes: send images as uint8 and convert them on the GPU, or decode on the GPU.",
     )
 
 
@@ -148,7 +148,7 @@ def pcie_replays(view: ObservationView) -> Iterator[Finding]:
             claim=f"The PCIe link repeated {grown:g} packets while the command ran.",
             share=share_and_severity(view, None, "medium")[0],
             evidence=[view.mentions(f"{gpu}.pcie_replays") for gpu in counted],
-            remedy="Reseat the card; look at riser and cables.",
+            remedy="Reseat the card, and look at riser and cables.",
             commands=["nvidia-smi -q -d PCIE"],
         )
 

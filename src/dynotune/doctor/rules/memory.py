@@ -1,4 +1,4 @@
-"""Memory: what the caching allocator does in the loop, what it wastes, and what grows."""
+"""Memory: the caching allocator in the loop, fragmentation, and growth."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def empty_cache_in_loop(view: ObservationView) -> Iterator[Finding]:
     losses = view.losses("empty-cache-in-loop", *(["alloc-retries"] if often else []))
     share = sum(loss.share for loss in losses)
     if not often and (calls is not None or share < policy.LEAST_SHARE):
-        return  # nobody calls it: memory is given back for another reason
+        return  # the program does not call it: memory is returned for another reason
     slow = slow_steps(view, "allocation") if often else None
     if slow:
         share = max(share, slow.share)
@@ -45,15 +45,15 @@ def empty_cache_in_loop(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="empty-cache-in-loop",
         severity=policy.severity(share),
-        claim="Device memory is given back to the driver and taken anew in the loop.",
-        share=share if share >= policy.LEAST_SHARE else Unknown("less than a hundredth of the recorded steps"),
+        claim="The loop returns device memory to the driver and takes it anew.",
+        share=share if share >= policy.LEAST_SHARE else Unknown("less than 1% of the recorded steps"),
         evidence=[
             *([f"empty_cache(): {calls:.3g} calls a step"] if calls else []),
             *evidence_of(losses),
             *(slow.evidence() if slow else []),
         ],
         where=Place(place) if isinstance(place, str) and place else _where(losses),
-        remedy="Leave torch.cuda.empty_cache() out of the loop: the allocator reuses its cache.",
+        remedy="Remove torch.cuda.empty_cache() from the loop: the allocator reuses its cache.",
     )
 
 
@@ -73,7 +73,7 @@ def alloc_retries(view: ObservationView) -> Iterator[Finding]:
         return
     allocators = _allocators(view)
     retries, ooms = sum(one.num_alloc_retries for one in allocators), sum(one.num_ooms for one in allocators)
-    # The trace tells both apart by what is called; who calls, the process knows.
+    # The trace shows which calls return memory; the process counts its calls of empty_cache.
     calls = _calls_per_step(view, "live.empty_cache_calls")
     emptied = calls is None or calls >= policy.CALLS_PER_STEP
     losses = view.losses("alloc-retries", *([] if emptied else ["empty-cache-in-loop"]))
@@ -83,11 +83,11 @@ def alloc_retries(view: ObservationView) -> Iterator[Finding]:
     driver = sum(one.num_device_allocations for one in allocators), sum(one.num_device_frees for one in allocators)
     severity = policy.severity(share)
     if retries and severity == "low":
-        severity = "medium"  # a retry is a stall in the middle of a step, whatever the recorded steps show
+        severity = "medium"  # a retry stalls a step, even if the recorded steps show none
     yield Finding(
         id="alloc-retries",
         severity=severity,
-        claim="The allocator takes memory from the driver and gives it back in the middle of training."
+        claim="The allocator takes memory from the driver and returns it in the middle of training."
         if not retries
         else "The allocator ran out of memory, emptied its cache and tried again.",
         share=share if share or not retries else Unknown("no retry fell into the recorded steps"),
@@ -104,7 +104,7 @@ def alloc_retries(view: ObservationView) -> Iterator[Finding]:
                 else []
             ),
         ],
-        remedy="Make the peak smaller: a smaller batch, checkpointing, fewer tensors kept alive.",
+        remedy="Lower the peak: use a smaller batch or checkpointing, or keep fewer tensors alive.",
     )
 
 
@@ -131,7 +131,7 @@ def fragmentation(view: ObservationView) -> Iterator[Finding]:
             id="fragmentation",
             severity="medium" if scarce else "low",
             kind="memory",
-            claim=f"{wasted / one.reserved_bytes:.0%} of the reserved memory is in pieces that go unused.",
+            claim=f"{wasted / one.reserved_bytes:.0%} of the reserved memory is in unused pieces.",
             share=Unknown("it costs memory"),
             evidence=[
                 f"{one.device}: {one.inactive_split_bytes / 1e9:.2f} GB inactive in split blocks",
@@ -139,7 +139,7 @@ def fragmentation(view: ObservationView) -> Iterator[Finding]:
                 f"at the peak {one.peak_allocated_bytes / 1e9:.2f} GB allocated",
             ],
             candidates=_expandable(view),
-            remedy="Keep sizes few: pad to multiples, and run the largest size first.",
+            remedy="Use few sizes: pad to multiples, and run the largest size first.",
         )
         return
 
@@ -174,7 +174,7 @@ def pinned_alloc_slow(view: ObservationView) -> Iterator[Finding]:
             Setting("alloc.pinned_use_cuda_host_register", True),
             Setting("alloc.pinned_use_background_threads", True),
         ],
-        remedy="Allocate the buffer once and use it again.",
+        remedy="Allocate the buffer once and reuse it.",
     )
 
 
@@ -231,7 +231,7 @@ _KEEP_NO_GRAPH = "Sum up loss.detach() or its value, and keep no tensor that sti
 
 
 def _grown_graph(view: ObservationView) -> float | None:
-    """Nodes of autograd's graph that each step leaves behind; 0 for none, None where it is not known."""
+    """Return the nodes of autograd's graph that each step leaves behind; None if that is not known."""
     grown = view.process.graph_nodes_growth
     if grown is None:
         return None
@@ -248,9 +248,11 @@ def _leak(view: ObservationView, what: str, grown: int, free: float | None) -> F
     until = [] if left_s is None else [f"at that rate memory is full in {_duration(left_s)}"]
     if kept is not None:
         until.append(
-            f"of autograd's graph {kept:,.0f} nodes more a step" if kept else "no part of autograd's graph is kept"
+            f"autograd's graph grows by {kept:,.0f} nodes a step" if kept else "no part of autograd's graph is kept"
         )
-    remedy = "See what the program keeps: results, a buffer that fills up, a cache." if kept == 0 else _KEEP_NO_GRAPH
+    remedy = (
+        "Look for what the program keeps: results, a buffer that fills up, a cache." if kept == 0 else _KEEP_NO_GRAPH
+    )
     return Finding(
         id="leak-graph-kept",
         severity=severity,
@@ -263,7 +265,7 @@ def _leak(view: ObservationView, what: str, grown: int, free: float | None) -> F
 
 
 def _keeps_graphs(view: ObservationView) -> bool:
-    """Whether there can be graphs: gradients are computed, or it is not known."""
+    """Tell whether there can be graphs: gradients are computed, or that is not known."""
     calls = [model.call for model in view.models]
     return view.is_training or not calls or any(call is None or call.grad_enabled for call in calls)
 
@@ -299,22 +301,22 @@ def oom_or_batch_capped(view: ObservationView) -> Iterator[Finding]:
                     f"peak {one.peak_allocated_bytes / 1e9:.2f} GB allocated of {one.total_bytes / 1e9:.1f} GB",
                     f"allocations that failed in the window: {one.num_ooms}",
                 ],
-                remedy="Use activation checkpointing, half precision or gradient accumulation for a larger batch.",
+                remedy="Use activation checkpointing, half precision or gradient accumulation to fit a larger batch.",
             )
             return
 
 
-# What the rules share
+# Shared by the rules
 
 
 def _allocators(view: ObservationView) -> list[Allocator]:
     if not view.allocators:
-        raise Missing("counters of the allocator", "the process did not tell them")
+        raise Missing("counters of the allocator", "the process did not report them")
     return view.allocators
 
 
 def _calls_per_step(view: ObservationView, name: str) -> float | None:
-    """A count within the window, a step; None where it is not known."""
+    """Return a count of the window for each step; None if it is not known."""
     try:
         return view.number(name) / max(1, view.timing.num_steps)
     except Missing:
@@ -329,7 +331,7 @@ def _free_host_bytes(view: ObservationView) -> float | None:
 
 
 def _rises(levels: Sequence[int]) -> bool:
-    """Whether nearly all stretches between levels rise; true where only the two ends are known."""
+    """Tell whether nearly all stretches between levels rise; true if only the two ends are known."""
     if len(levels) < 3:
         return True
     rises = sum(after > before for before, after in pairwise(levels))
@@ -337,7 +339,7 @@ def _rises(levels: Sequence[int]) -> bool:
 
 
 def _slows(levels: Sequence[int]) -> bool:
-    """Whether much less came in the second half than in the first: what fills ends, and what is lost goes on."""
+    """Tell whether growth slows in the second half: a cache fills up, and a leak goes on."""
     if len(levels) < 5:
         return False
     middle = levels[len(levels) // 2]
@@ -345,7 +347,7 @@ def _slows(levels: Sequence[int]) -> bool:
 
 
 def _wanders(levels: Sequence[int]) -> bool:
-    """Whether memory once fell by so much of what it grew that the growth may be chance, as of malloc's arenas."""
+    """Tell whether memory once fell by so much that its growth may be chance, as with malloc's arenas."""
     falls = max((high - low for high, low in zip(accumulate(levels, max), levels, strict=True)), default=0)
     return len(levels) >= 3 and falls > policy.LEAK_FALLS * (levels[-1] - levels[0])
 

@@ -1,4 +1,4 @@
-"""Pinning: whether the memory that copies come from is page-locked, and what locking it takes."""
+"""Pinning: page-locked memory as the source of copies, and the cost of locking it."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def pin_memory_off(view: ObservationView) -> Iterator[Finding]:
         return
     pageable = [row for row in to_device(view) if row.pinned is False]
     losses = view.losses("pin-memory-off")
-    # Where every copy is of pageable memory, that is also why the host waits for them.
+    # If every copy is of pageable memory, the host also waits for that reason.
     waits = [] if is_pinned(view) else view.losses("h2d-blocking")
     share = sum(loss.share for loss in losses) * _above_bus(view, pageable) + sum(loss.share for loss in waits)
     share += behind_pageable_copies(view)
-    # Pinning a tensor that is made for the copy takes as long as copying it.
+    # Pinning a tensor that is made for the copy takes as long as the copy.
     share -= beyond(view, MADE)
     if not pageable or share < policy.LEAST_SHARE:
         return
@@ -48,7 +48,7 @@ def pin_memory_off(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="pin-memory-off",
         severity=policy.severity(share),
-        claim="Data goes to the device from pageable memory, which CUDA copies twice and waits for.",
+        claim="Data goes to the device from pageable memory, which CUDA copies twice while the host waits.",
         share=min(share, 1.0),
         evidence=[*evidence_of([*losses, *waits]), *_loader_in_words(loader)],
         where=place_of([*losses, *waits]),
@@ -81,11 +81,11 @@ def custom_batch_not_pinned(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="custom-batch-not-pinned",
         severity=policy.severity(share),
-        claim="The loader pins nothing: its batches are of a class that it does not know how to pin.",
+        claim="The loader pins nothing: it cannot pin batches of this class.",
         share=share,
         evidence=[*evidence_of(losses), *_loader_in_words(loader)],
         where=place_of(losses),
-        remedy="Give the batch's class a method pin_memory() that pins its tensors and returns the batch.",
+        remedy="Add a method pin_memory() to the batch's class that pins its tensors and returns the batch.",
     )
 
 
@@ -106,7 +106,7 @@ def pin_device_arg(view: ObservationView) -> Iterator[Finding]:
                 claim=f"pin_memory_device={loader.pin_memory_device!r} is deprecated; newer torch ignores it.",
                 share=Unknown("it costs nothing"),
                 where=loader.place,
-                remedy="Leave the argument out.",
+                remedy="Remove the argument.",
             )
             return
 
@@ -140,7 +140,7 @@ def pin_thread_bound(view: ObservationView) -> Iterator[Finding]:
         evidence=[_batch_in_words(loader)],
         where=loader.place,
         candidates=[Setting("loader.pin_memory", False)],
-        remedy="Send smaller types and fewer tensors a batch, or pin in threads of your own.",
+        remedy="Use smaller types and fewer tensors in a batch, or pin in your own threads.",
     )
 
 
@@ -174,12 +174,12 @@ def pin_in_hot_loop(view: ObservationView) -> Iterator[Finding]:
         evidence=[*evidence_of(losses), *([f"pin_memory(): {calls:.3g} calls a step"] if pinning else [])],
         where=Place(place) if isinstance(place, str) and place and not place_of(losses).function else place_of(losses),
         candidates=[PIN] if loader is not None and not loader.pin_memory else [],
-        remedy="Let the loader pin its batches, or fill one buffer that was pinned once.",
+        remedy="Let the loader pin its batches, or fill a single buffer that is pinned once.",
     )
 
 
 def _above_bus(view: ObservationView, rows: list[Copies]) -> float:
-    """Of the copies' time the part beyond what the bus needs at its full rate; all where that is not known."""
+    """Return the part of the copies' time beyond the bus's full rate; all of it if the rate is not known."""
     try:
         generation, width = view.number("gpu.pcie_max_generation"), view.number("gpu.pcie_max_width")
     except Missing:

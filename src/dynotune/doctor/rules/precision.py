@@ -1,4 +1,4 @@
-"""Precision: types that cost more than they must, and such that make results wrong."""
+"""Precision: types that cost needless time, and types that make results wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RATES = {
     (10, 3): (1.0, 15.0, 30.0),
     (12, 0): (1.0, 2.0, 4.0),
 }
-"""By capability: float32, TF32 and half types, dense, in float32's rate, as NVIDIA's data sheets have them for the
+"""Dense rates of float32, TF32 and half types over that of float32, by capability. From NVIDIA's data sheets, for the
 fastest device of each (A100, A40, Orin, L40S, H100, B200, B300, RTX PRO 6000)."""
 _PRODUCTS = (
     "matmul",
@@ -76,7 +76,7 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Iterator[Finding]:
             Setting("matmul.fp32_precision", "high"),
             *([Setting("precision.autocast", "bf16")] if beyond >= policy.LEAST_SHARE else []),
         ],
-        remedy='Call torch.set_float32_matmul_precision("high"), and check the loss.',
+        remedy='Call torch.set_float32_matmul_precision("high") to allow TF32, and check the loss.',
     )
 
 
@@ -194,11 +194,11 @@ def scaler_with_bf16(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="scaler-with-bf16",
         severity=severity,
-        claim="A GradScaler scales the loss of a model that computes in bfloat16, which has float32's range.",
+        claim="A GradScaler scales the loss of a bfloat16 model, and bfloat16 has float32's range.",
         share=share,
         evidence=["autocast: bfloat16", view.mentions("live.grad_scaler")],
         where=view.optimizers[0].place,
-        remedy="Leave the GradScaler out.",
+        remedy="Remove the GradScaler.",
     )
 
 
@@ -224,11 +224,11 @@ def model_half_under_autocast(view: ObservationView) -> Iterator[Finding]:
             id="model-half-under-autocast",
             severity="medium",
             kind="correctness",
-            claim="The weights themselves are in a half type, so autocast has no float32 weights to keep updates in.",
+            claim="The weights are in a half type, so autocast has no float32 weights to update.",
             share=Unknown("it costs right results, not time"),
             evidence=evidence,
             where=model.call.place,
-            remedy="Leave out .half() or .to(bfloat16): autocast converts what it needs.",
+            remedy="Remove .half() or .to(bfloat16): autocast converts tensors where it needs to.",
         )
         return
     share = saving(view, view.lost("casts")) if view.uses_cuda else 0.0
@@ -239,7 +239,7 @@ def model_half_under_autocast(view: ObservationView) -> Iterator[Finding]:
         share=share,
         evidence=evidence,
         where=model.call.place,
-        remedy="Leave out autocast.",
+        remedy="Remove autocast.",
     )
 
 
@@ -266,25 +266,26 @@ def casts(view: ObservationView) -> Iterator[Finding]:
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses),
-        remedy="Keep tensors in one type from where they are made; torch.compile fuses conversions with what follows.",
+        remedy="Make tensors in the type that is used; or compile: torch.compile fuses conversions with the next "
+        "operator.",
     )
 
 
-# What the rules share
+# Shared by the rules
 
 
 def rates(view: ObservationView) -> tuple[float, float, float]:
-    """Of float32, TF32 and half types on this device. One that is not known is taken for the one with most to gain."""
+    """Return the rates of float32, TF32 and half types. An unknown device counts as the one with most to gain."""
     return RATES.get(capability(view), max(RATES.values()))
 
 
 def _no_tf32(view: ObservationView) -> list[Loss]:
-    """Float32 products without tensor cores, those of attention by its plain formula left to that finding."""
+    """Return float32 products without tensor cores, except those of `sdpa-math`."""
     return [loss for loss in view.losses("fp32-matmul-no-tf32") if not is_at(loss.where, "scaled_dot_product")]
 
 
 def _gain_of_half(view: ObservationView) -> tuple[float, list[str]]:
-    """Of a plain step, what bfloat16 in place of float32 saves at most, with evidence; 0 where it is not in float32."""
+    """Return the most that bfloat16 saves of a plain step in float32, with evidence; 0 in other types."""
     model = main_model(view)
     if not view.uses_cuda:
         return 0.0, []
@@ -316,7 +317,7 @@ def _is_float32(model: Model) -> bool:
 
 
 def _autocast_types(view: ObservationView) -> set[str]:
-    """Types of autocast regions around outermost modules, `float16`."""
+    """Return the types of autocast regions around outermost modules, `float16`."""
     dtypes = {model.call.autocast for model in view.models if model.call is not None and model.call.autocast}
     value = view.process.live.get("live.autocast_dtypes")
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The start of a compiled program: what torch.compile keeps, where, and how many processes compile."""
+"""The start of a compiled program: torch.compile's cache, and the number of processes that compile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dynotune.schema.setting import Setting
 
 THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
 USUAL_THREADS = 32
-"""That torch takes at most by itself."""
+"""torch's own maximum."""
 
 
 @rule(
@@ -48,14 +48,14 @@ def compile_cold_cache(view: ObservationView) -> Iterator[Finding]:
         id="compile-cold-cache",
         severity="low",
         kind="start",
-        claim="What torch.compile makes is kept in a folder of the container, and goes with it.",
+        claim="torch.compile keeps its results in a folder of the container, which is lost with it.",
         share=Unknown("it costs time before the first step"),
         evidence=[
             f"{started_s:.0f} s to the first step, {compilation.num_graphs} graphs",
             f"TORCHINDUCTOR_CACHE_DIR: {folder or 'not set: a folder in /tmp'}",
             view.mentions("host.container"),
         ],
-        remedy="Set TORCHINDUCTOR_CACHE_DIR (and TRITON_CACHE_DIR) to a folder on a volume that stays.",
+        remedy="Set TORCHINDUCTOR_CACHE_DIR (and TRITON_CACHE_DIR) to a folder on a volume that lasts.",
     )
 
 
@@ -70,13 +70,13 @@ def _by_timed_starts(view: ObservationView) -> Iterator[Finding]:
         id="compile-cold-cache",
         severity=severity_of_start(view),
         kind="start",
-        claim="What torch.compile makes is kept in a folder that does not last."
+        claim="torch.compile keeps its results in a folder that does not last."
         if writable
-        else "What torch.compile makes cannot be kept: the folder of its cache cannot be written.",
+        else "torch.compile cannot keep its results: its cache folder is not writable.",
         share=Unknown("it costs time before the first step"),
         evidence=[view.mentions("cache.inductor.path"), view.mentions("cache.inductor.storage"), *what_it_saves(view)],
-        remedy="Set TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR to folders on a volume that stays, or bring the "
-        "caches along: dynotune startup pack.",
+        remedy="Set TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR to folders on a volume that lasts, or pack the "
+        "caches: dynotune startup pack.",
     )
 
 
@@ -118,7 +118,7 @@ def compile_threads(view: ObservationView) -> Iterator[Finding]:
         candidates=unset(THREADS)
         if fair == min(cores, USUAL_THREADS) and view.variable(THREADS) is not None
         else [Setting(f"env.{THREADS}", str(min(fair, USUAL_THREADS)))],
-        remedy=f"Set {THREADS} to the cores of a rank; compare it by the time to the first step, with cold caches.",
+        remedy=f"Set {THREADS} to the cores of a rank, and compare the time to the first step with cold caches.",
     )
 
 

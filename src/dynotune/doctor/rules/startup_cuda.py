@@ -1,4 +1,4 @@
-"""The start of a CUDA program: kernels that the driver compiles, its cache of them, and when kernels are loaded."""
+"""The start of a CUDA program: kernels that the driver compiles, its cache, and the loading of kernels."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def ptx_jit_active(view: ObservationView) -> Iterator[Finding]:
             id="ptx-jit-active",
             severity="medium",
             kind="start",
-            claim=f"{forced[0]} makes the driver compile every kernel, though torch has machine code.",
+            claim=f"{forced[0]} makes the driver compile every kernel, although torch has machine code.",
             share=0.0,
             evidence=variable_evidence(view, *forced),
             where=place_of(view, forced[0]),
             candidates=unset(*forced),
-            remedy="Take it away.",
+            remedy="Unset it.",
         )
         return
     natively = fact_or_none(view, "torch.runs_natively")
@@ -84,15 +84,17 @@ def ptx_jit_active(view: ObservationView) -> Iterator[Finding]:
         else "torch has no kernels that run on this GPU.",
         share=0.0 if compilable else NOT_MEASURED,
         evidence=[view.mentions(name) for name in ("gpu.compute_capability", "torch.arch_list", "torch.version")],
-        remedy="Install a torch whose list of architectures holds this GPU's, and build extensions for it "
+        remedy="Install a torch that is built for this GPU's architecture, and build extensions for it "
         "(TORCH_CUDA_ARCH_LIST).",
     )
 
 
 def _compiled_at_start(view: ObservationView) -> Finding:
-    """Not of torch's own: of another library or extension, or of a program that is not torch at all."""
+    """Return the finding for kernels of another library or extension, or of a program without torch."""
     left = left_by_driver(view)
-    kept = f"a cold start leaves {words.num_bytes(left)} in the driver's cache" if left else "nothing of it is kept"
+    kept = (
+        f"a cold start leaves {words.num_bytes(left)} in the driver's cache" if left else "the cache keeps none of it"
+    )
     return Finding(
         id="ptx-jit-active",
         severity=severity_of_driver(view),
@@ -100,8 +102,8 @@ def _compiled_at_start(view: ObservationView) -> Finding:
         claim="The driver compiles kernels that have no machine code for this GPU.",
         share=0.0,
         evidence=[kept, *without_machine_code(view), *what_it_saves(view)],
-        remedy="Build what carries them for this GPU (TORCH_CUDA_ARCH_LIST, nvcc -gencode); `dynotune startup scan` "
-        "names the libraries. Until then keep the driver's cache.",
+        remedy="Build these libraries for this GPU (TORCH_CUDA_ARCH_LIST, nvcc -gencode); `dynotune startup scan` "
+        "names them. Until then, keep the driver's cache.",
     )
 
 
@@ -112,7 +114,7 @@ def _capability(arch: str) -> tuple[int, ...]:
 
 
 def _compiles_ptx(view: ObservationView) -> bool | None:
-    """The driver compiles kernels here; None where that is not known."""
+    """Tell whether the driver compiles kernels here; None if that is not known."""
     natively = fact_or_none(view, "torch.runs_natively")
     if left_by_driver(view) or (natively is None and compiles_unseen(view)):
         return True
@@ -139,7 +141,7 @@ def jit_cache_too_small(view: ObservationView) -> Iterator[Finding]:
             id="jit-cache-too-small",
             severity=at_least(severity_of_driver(view), "medium"),
             kind="start",
-            claim="The driver compiles again what it had compiled before: its cache does not hold all of it.",
+            claim="The driver compiles kernels again: its cache does not hold all of them.",
             share=0.0,
             evidence=[
                 f"a cold start leaves {words.num_bytes(left_by_driver(view))} in it",
@@ -148,7 +150,7 @@ def jit_cache_too_small(view: ObservationView) -> Iterator[Finding]:
             ],
             where=place_of(view, "CUDA_CACHE_MAXSIZE"),
             candidates=[Setting("env.CUDA_CACHE_MAXSIZE", str(policy.LARGEST_JIT_CACHE_BYTES))],
-            remedy="Set CUDA_CACHE_MAXSIZE=4294967296, the most there is.",
+            remedy="Set CUDA_CACHE_MAXSIZE=4294967296, the maximum.",
         )
         return
     if size is None or policy.DEFAULT_JIT_CACHE_BYTES <= size <= policy.LARGEST_JIT_CACHE_BYTES:
@@ -159,12 +161,12 @@ def jit_cache_too_small(view: ObservationView) -> Iterator[Finding]:
         id="jit-cache-too-small",
         severity=severity_on_gpu(view, severity),
         kind="start",
-        claim=f"CUDA_CACHE_MAXSIZE is {words.num_bytes(size)}; the default is 1 GiB, the most is 4 GiB.",
+        claim=f"CUDA_CACHE_MAXSIZE is {words.num_bytes(size)}; the default is 1 GiB, the maximum 4 GiB.",
         share=0.0,
         evidence=[*variable_evidence(view, "CUDA_CACHE_MAXSIZE"), *_what_was_kept(view)],
         where=place_of(view, "CUDA_CACHE_MAXSIZE"),
         candidates=unset("CUDA_CACHE_MAXSIZE"),
-        remedy="Take it away, or set CUDA_CACHE_MAXSIZE=4294967296.",
+        remedy="Unset it, or set CUDA_CACHE_MAXSIZE=4294967296.",
     )
 
 
@@ -197,13 +199,12 @@ def jit_cache_not_persistent(view: ObservationView) -> Iterator[Finding]:
         id="jit-cache-not-persistent",
         severity=at_least(severity_of_driver(view), "medium") if left_by_driver(view) else "medium",
         kind="start",
-        claim="Kernels that the driver compiles are kept in a folder that does not last."
+        claim="The driver keeps its compiled kernels in a folder that does not last."
         if writable
-        else "Kernels that the driver compiles cannot be kept: the folder of its cache cannot be written.",
+        else "The driver cannot keep its compiled kernels: its cache folder is not writable.",
         share=0.0,
         evidence=[view.mentions("cache.cuda.path"), view.mentions("cache.cuda.storage"), *what_it_saves(view)],
-        remedy="Set CUDA_CACHE_PATH to a folder on a volume that stays, or bring the cache along: "
-        "dynotune startup pack.",
+        remedy="Set CUDA_CACHE_PATH to a folder on a volume that lasts, or pack the cache: dynotune startup pack.",
     )
 
 
@@ -235,7 +236,7 @@ def jit_cache_disabled(view: ObservationView) -> Iterator[Finding]:
         ],
         where=place_of(view, "CUDA_CACHE_DISABLE"),
         candidates=unset("CUDA_CACHE_DISABLE"),
-        remedy="Take it away; CUDA_CACHE_PATH puts the cache where it lasts.",
+        remedy="Unset it. CUDA_CACHE_PATH can name a folder that lasts.",
     )
 
 
@@ -263,15 +264,15 @@ def lazy_first_call_jitter(view: ObservationView) -> Iterator[Finding]:
         id="lazy-first-call-jitter",
         severity="low",
         kind="jitter",
-        claim="The steps after the first take longer than later ones, as kernels are loaded when first called.",
+        claim="The steps after the first take longer than later ones: kernels are loaded at their first call.",
         share=0.0,
         evidence=[
             f"{words.duration(late_s)} in all, with warm caches",
             *variable_evidence(view, "CUDA_MODULE_LOADING"),
         ],
         candidates=[Setting("env.CUDA_MODULE_LOADING", "EAGER")],
-        remedy="In a service call every shape once before the first request. CUDA_MODULE_LOADING=EAGER loads all "
-        "kernels at the start, which takes longer and more memory.",
+        remedy="In a service, run every shape once before the first request. CUDA_MODULE_LOADING=EAGER loads all "
+        "kernels at the start, which takes more time and memory.",
     )
 
 
@@ -297,7 +298,7 @@ def module_loading_eager(view: ObservationView) -> Iterator[Finding]:
         evidence=variable_evidence(view, "CUDA_MODULE_LOADING"),
         where=place_of(view, "CUDA_MODULE_LOADING"),
         candidates=unset("CUDA_MODULE_LOADING"),
-        remedy="Take it away: kernels are then loaded when they are first called.",
+        remedy="Unset it: kernels are then loaded at their first call.",
     )
 
 

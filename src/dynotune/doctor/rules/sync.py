@@ -1,4 +1,4 @@
-"""Synchronisation: where the host waits for the device, and where it should have."""
+"""Synchronisation: waits of the host for the device, and waits that are missing."""
 
 from __future__ import annotations
 
@@ -84,21 +84,21 @@ def d2h_nonblocking_unsynced(view: ObservationView) -> Iterator[Finding]:
         id="d2h-nonblocking-unsynced",
         severity="high",
         kind="correctness",
-        claim="A copy to the host is read without waiting for it: its values may be old.",
+        claim="The host reads a copy without waiting for it: its values may be old.",
         share=Unknown("it costs right results, not time"),
         evidence=[*seen_in, *(f"made in {place}" for place in places[:3])],
         where=where,
-        remedy="Leave non_blocking out, or wait for an event recorded behind the copy before reading it.",
+        remedy="Remove non_blocking, or record an event after the copy and wait for it before reading.",
     )
 
 
 def breaks_a_graph(view: ObservationView, loss: Loss) -> bool:
-    """Whether a value is read there on which a compiled function branches, so that it had to be cut."""
+    """Tell whether the program reads a value there on which a compiled function branches, so that it was cut."""
     compilation, here = view.process.compilation, _FUNCTION.match(loss.where.function)
     if isinstance(compilation, Unknown) or here is None or not _READS.search(loss.where.operator):
         return False
     places = [place for text in compilation.breaks if _NEEDS_A_VALUE.search(text) for place in _PLACE.findall(text)]
-    # Functions are known by their first lines: a break lies in the last one that begins before it.
+    # Only first lines of functions are known: a break lies in the last function that begins before it.
     functions = [_FUNCTION.match(each.where.function) for each in view.attribution.losses]
     begins = [int(each["line"]) for each in functions if each is not None and each["file"] == here["file"]]
     lines = [int(line) for path, line in places if PurePath(path).name == PurePath(here["file"]).name]
@@ -106,7 +106,7 @@ def breaks_a_graph(view: ObservationView, loss: Loss) -> bool:
 
 
 def _read_back(view: ObservationView) -> float:
-    """Of a step, exposed copies of single values to the host: who reads a value copies it, and waits for that."""
+    """Return the share of a step in exposed copies of single values to the host: reading a value copies it."""
     rows = [row for row in view.trace.copies if row.kind == "DtoH"]
     small = all((row.median_bytes or SMALL_COPY_BYTES) < SMALL_COPY_BYTES for row in rows)
     return view.lost("d2h-not-overlapped") if rows and small else 0.0
@@ -117,17 +117,17 @@ def _other_places(places: list[Place]) -> list[str]:
 
 
 def _instead(where: Place) -> str:
-    """What to do, by what waits."""
+    """Return the remedy for the operator or call that waits."""
     operator = where.operator
     if "item" in operator or "_local_scalar_dense" in operator or "is_nonzero" in operator:
-        return "Keep the value on the device, and read it every so many steps only."
+        return "Keep the value on the device, and read it only every so many steps."
     if any(word in operator for word in ("nonzero", "index", "masked_select", "unique", "repeat_interleave")):
         return "Use an operation whose result has a known size (torch.where, a multiplication by the mask)."
     if "to" in operator.split("::") or "copy" in operator:
-        return "Copy with non_blocking=True, and wait for an event only where the values are read."
+        return "Copy with non_blocking=True, and wait for an event only before the values are read."
     if "DeviceSynchronize" in where.call:
-        return "Leave torch.cuda.synchronize() out of the loop; measure with CUDA events."
-    return "Take what waits out of the loop, or do it every so many steps only."
+        return "Remove torch.cuda.synchronize() from the loop. Measure with CUDA events."
+    return "Move this wait out of the loop, or do it only every so many steps."
 
 
 RULES = (sync_per_step, d2h_nonblocking_unsynced)

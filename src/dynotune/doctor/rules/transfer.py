@@ -1,4 +1,4 @@
-"""Transfer: copies between host and device, and what they wait for."""
+"""Transfer: copies between host and device, and their waits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def h2d_blocking(view: ObservationView) -> Iterator[Finding]:
         evidence=evidence_of(losses),
         where=place_of(losses),
         candidates=[NO_WAIT],
-        remedy="Copy with non_blocking=True.",
+        remedy="Copy with non_blocking=True, so that the host queues the next work meanwhile.",
     )
 
 
@@ -71,11 +71,11 @@ def h2d_not_overlapped(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="h2d-not-overlapped",
         severity=policy.severity(share),
-        claim=f"For {lost:.0%} of a step the device only receives data.",
+        claim=f"The device only receives data for {lost:.0%} of a step.",
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses),
-        remedy="Copy the next batch on a stream of its own beside the current one (wait_stream, record_stream).",
+        remedy="Copy the next batch on a separate stream beside the current step (wait_stream, record_stream).",
     )
 
 
@@ -116,12 +116,12 @@ def transfer_float(view: ObservationView) -> Iterator[Finding]:
             *evidence_of(losses, 1),
         ],
         where=place_of(losses),
-        remedy="Send them as uint8, and convert and normalise on the device.",
+        remedy="Send images as uint8, and convert and normalise them on the device.",
     )
 
 
 def _float_images(view: ObservationView) -> tuple[Tensor | None, int | None]:
-    """The largest images in float that are copied to the device, and how many distinct values some of them have."""
+    """Return the largest float images that are copied to the device, and their number of distinct values."""
     loader = main_loader(view)
     if loader is None:
         inputs = [each for model in view.models if model.call is not None for each in model.call.inputs]
@@ -162,7 +162,7 @@ def many_small_copies(view: ObservationView) -> Iterator[Finding]:
     if not num_steps or sum(row.num for row in small) <= MANY_SMALL_COPIES * num_steps:
         return
     losses = view.losses("many-small-copies", "h2d-blocking")
-    # A small copy that runs alone also counts for its kind of memory: the larger of both is what it costs.
+    # A small copy that runs alone also counts for its kind of memory: its cost is the larger of both.
     own = view.lost("many-small-copies")
     share = min(1.0, max(own, view.lost("pin-memory-off", "h2d-not-overlapped")) + view.lost("h2d-blocking"))
     if share < policy.LEAST_SHARE:
@@ -171,11 +171,11 @@ def many_small_copies(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="many-small-copies",
         severity=policy.severity(share),
-        claim=f"{num:,.0f} small copies a step go to the device, each with the cost of a call.",
+        claim=f"{num:,.0f} small copies a step go to the device, and each costs a call.",
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses),
-        remedy="Pack them into one tensor on the host, copy that once, and take views of it on the device.",
+        remedy="Pack the pieces into one tensor on the host, copy it once, and take views of it on the device.",
     )
 
 
@@ -198,19 +198,19 @@ def create_on_cpu_then_move(view: ObservationView) -> Iterator[Finding]:
     yield Finding(
         id="create-on-cpu-then-move",
         severity=policy.severity(share),
-        claim="Tensors are made on the host and then copied, while the device waits.",
+        claim="The host makes tensors and then copies them, while the device waits.",
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses),
-        remedy="Make them where they are used: pass device= to the function that makes them.",
+        remedy="Make the tensors on the device: pass device= to the function that makes them.",
     )
 
 
-# What the rules share
+# Shared by the rules
 
 
 def calls_per_step(view: ObservationView, name: str) -> float:
-    """A count within the window, a step; 0 where it is not known."""
+    """Return a count of the window for each step; 0 if it is not known."""
     try:
         return view.number(name) / max(1, view.timing.num_steps)
     except Missing:
@@ -218,13 +218,13 @@ def calls_per_step(view: ObservationView, name: str) -> float:
 
 
 def to_device(view: ObservationView) -> list[Copies]:
-    """Copies of the first rank that was recorded."""
+    """Return the copies to the device of the first recorded rank."""
     copies = [row for row in view.trace.copies if row.kind == "HtoD"]
     return [row for row in copies if row.rank == copies[0].rank]
 
 
 def is_pinned(view: ObservationView) -> bool:
-    """Whether a good part of the copies to the device is of page-locked memory."""
+    """Tell whether at least a quarter of the copies to the device is of page-locked memory."""
     rows = to_device(view)
     num = sum(row.num for row in rows if row.pinned)
     return num > 0 and 4 * num >= sum(row.num for row in rows)

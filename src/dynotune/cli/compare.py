@@ -24,7 +24,7 @@ from dynotune.schema.errors import CommandFailed, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dynotune.measure.request import Request, Watcher
+    from dynotune.measure.live.request import Request, Watcher
     from dynotune.schema.comparison import Comparison
     from dynotune.schema.setting import Setting
 
@@ -82,7 +82,7 @@ def compare(
 
     dynotune compare loader.num_workers=4 -- python train.py
     """
-    from dynotune.measure.request import Request
+    from dynotune.measure.live.request import Request
 
     goal = objective_called(objective)
     if caches not in ("warm", "cold"):
@@ -141,7 +141,7 @@ def measure(request: Request, *, resume: str | None = None, quiet: bool = False)
     """
     from rich.console import Console
 
-    from dynotune.measure import protocol
+    from dynotune.measure.comparison import protocol
     from dynotune.report.terminal import Progress
 
     console = Console(stderr=True, highlight=False, quiet=quiet)

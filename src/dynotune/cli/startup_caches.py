@@ -65,10 +65,10 @@ def warm(
     """
     from rich.console import Console
 
-    from dynotune.launch import caches as places
-    from dynotune.measure.warm import WarmRequest
-    from dynotune.measure.warm import warm as run
-    from dynotune.report.caches import warmed_report
+    from dynotune.launch.caches import contents as places
+    from dynotune.measure.startup.warm import WarmRequest
+    from dynotune.measure.startup.warm import warm as run
+    from dynotune.report.startup.caches import warmed_report
     from dynotune.report.terminal import Progress
 
     check_json(json)
@@ -118,10 +118,11 @@ def pack(
 
     dynotune startup pack caches.pack --caches /data/caches --python venv/bin/python
     """
-    from dynotune.launch import cache_conditions, cache_pack
-    from dynotune.launch import caches as places
-    from dynotune.report import cache_lines
-    from dynotune.report.caches import packed_report
+    from dynotune.launch.caches import conditions as cache_conditions
+    from dynotune.launch.caches import contents as places
+    from dynotune.launch.caches import pack as cache_pack
+    from dynotune.report.startup import cache_lines
+    from dynotune.report.startup.caches import packed_report
 
     check_json(json)
     env = environment()
@@ -167,9 +168,10 @@ def unpack(
 
     dynotune startup unpack caches.pack --sha256 59b2… -- python train.py
     """
-    from dynotune.launch import cache_conditions, cache_unpack
-    from dynotune.launch import caches as places
-    from dynotune.report.caches import DANGER, unpacked_report
+    from dynotune.launch.caches import conditions as cache_conditions
+    from dynotune.launch.caches import contents as places
+    from dynotune.launch.caches import unpack as cache_unpack
+    from dynotune.report.startup.caches import DANGER, unpacked_report
 
     check_json(json)
     if sha256 is None and not trust:

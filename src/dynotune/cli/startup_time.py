@@ -13,7 +13,7 @@ from dynotune.cli.options import check_json, environment, found_folder, runs_fol
 from dynotune.schema.errors import UsageError
 
 if TYPE_CHECKING:
-    from dynotune.measure.request import Request
+    from dynotune.measure.live.request import Request
     from dynotune.schema.startup import Startup
 
 
@@ -54,7 +54,7 @@ def time(
 
     dynotune startup time -- python train.py
     """
-    from dynotune.measure.request import Request
+    from dynotune.measure.live.request import Request
 
     check_json(json)
     if resume is not None and context.find_root().obj:
@@ -85,9 +85,9 @@ def time(
 def _timed(request: Request, resume: str | None) -> Startup:
     from rich.console import Console
 
-    from dynotune.measure import starting
-    from dynotune.measure.protocol import Interrupted
-    from dynotune.report.startup import StartProgress
+    from dynotune.measure.comparison.protocol import Interrupted
+    from dynotune.measure.startup import starting
+    from dynotune.report.startup.starts import StartProgress
 
     console = Console(stderr=True, highlight=False)
     watcher = StartProgress(console)
@@ -106,7 +106,7 @@ def _timed(request: Request, resume: str | None) -> Startup:
 def _show(startup: Startup, json: str | None) -> None:
     from rich.console import Console
 
-    from dynotune.report.startup import startup_report
+    from dynotune.report.startup.starts import startup_report
 
     if json != "-":
         Console(highlight=False).print(startup_report(startup))

@@ -9,7 +9,7 @@ How facts come about is not here: `probe` asks the machine, `diagnose` watches a
 
 from dynotune.doctor.differences import differences
 from dynotune.doctor.explain import explain, explained
-from dynotune.doctor.registry import Missing, Rule, all_rules, examine, rule
-from dynotune.doctor.seen import Seen
+from dynotune.doctor.observation_view import Missing, Seen
+from dynotune.doctor.registry import Rule, all_rules, examine, rule
 
 __all__ = ["Missing", "Rule", "Seen", "all_rules", "differences", "examine", "explain", "explained", "rule"]

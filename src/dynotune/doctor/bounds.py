@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 
 from dynotune.doctor import policy
 from dynotune.doctor.machine import known
-from dynotune.doctor.registry import Missing
-from dynotune.doctor.seen import Seen
+from dynotune.doctor.observation_view import Missing, Seen
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loss, Model

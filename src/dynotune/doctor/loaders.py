@@ -7,8 +7,7 @@ import math
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.machine import known_number
-from dynotune.doctor.registry import Missing
-from dynotune.doctor.seen import Seen
+from dynotune.doctor.observation_view import Missing, Seen
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
 from dynotune.schema.setting import Setting

@@ -8,28 +8,18 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
 from dynotune.doctor import policy
+from dynotune.doctor.observation_view import Missing, Seen
 from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.facts import Unknown
 
-if TYPE_CHECKING:
-    from dynotune.doctor.seen import Seen
-
 Scope = Literal["machine", "program"]
-Judge = Callable[["Seen"], Iterable[Finding]]
+Judge = Callable[[Seen], Iterable[Finding]]
 PARTS = ("Sees", "Costs", "Wrong when")
-
-
-class Missing(Exception):
-    """Raised by `Seen` for a fact that a rule needs and that is not known."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"{name}: {reason}")
-        self.name, self.reason = name, reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
-from dynotune.doctor.seen import Seen, needs
+from dynotune.doctor.observation_view import Seen, needs
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.observation import SlowStep, Why
 

@@ -16,8 +16,8 @@ from dynotune.doctor.bounds import (
     saved,
 )
 from dynotune.doctor.machine import known
+from dynotune.doctor.observation_view import Seen, evidence_of
 from dynotune.doctor.registry import rule
-from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.doctor.slow_steps import slow_steps
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown

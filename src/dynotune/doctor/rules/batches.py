@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from dynotune.doctor import policy
 from dynotune.doctor.loaders import are_behind, loading_of, main_loader, more_workers, steady_wait, taken_by_workers
+from dynotune.doctor.observation_view import Seen
 from dynotune.doctor.registry import rule
-from dynotune.doctor.seen import Seen
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading

@@ -17,9 +17,9 @@ from dynotune.doctor.bounds import (
     severity_of,
     waits_for_host,
 )
-from dynotune.doctor.registry import Missing, rule
+from dynotune.doctor.observation_view import Missing, Seen, evidence_of
+from dynotune.doctor.registry import rule
 from dynotune.doctor.rules.sync import breaks_a_graph
-from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation

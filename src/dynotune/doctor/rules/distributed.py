@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import at_least, bytes_per_s, main_model, place_of, saved, severity_of
-from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.seen import Seen, evidence_of
+from dynotune.doctor.observation_view import Missing, Seen, evidence_of
+from dynotune.doctor.registry import rule
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown, Value
 from dynotune.schema.observation import Model

@@ -21,8 +21,8 @@ from dynotune.doctor.machine import (
     weighed,
     whole_number,
 )
+from dynotune.doctor.observation_view import Seen
 from dynotune.doctor.registry import rule
-from dynotune.doctor.seen import Seen
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting

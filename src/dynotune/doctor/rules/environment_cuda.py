@@ -18,8 +18,8 @@ from dynotune.doctor.machine import (
     version,
     weighed,
 )
-from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.seen import Seen
+from dynotune.doctor.observation_view import Missing, Seen
+from dynotune.doctor.registry import rule
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 

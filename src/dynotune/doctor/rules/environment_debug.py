@@ -19,9 +19,9 @@ from dynotune.doctor.machine import (
     unset,
     weighed,
 )
-from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.seen import Seen
-from dynotune.doctor.start import what_it_saves
+from dynotune.doctor.observation_view import Missing, Seen
+from dynotune.doctor.registry import rule
+from dynotune.doctor.startup_shared import what_it_saves
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import FRESH_CACHES, Compilation

@@ -15,8 +15,8 @@ from dynotune.doctor.bounds import (
     waits_for_host,
 )
 from dynotune.doctor.machine import known, known_number
-from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.seen import Seen, evidence_of
+from dynotune.doctor.observation_view import Missing, Seen, evidence_of
+from dynotune.doctor.registry import rule
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Called, Caller, Operator, Place

@@ -9,8 +9,8 @@ import msgspec
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.loaders import starts_workers_each_epoch
+from dynotune.doctor.observation_view import Seen, needs
 from dynotune.doctor.registry import rule
-from dynotune.doctor.seen import Seen, needs
 from dynotune.doctor.slow_steps import ms, slow_steps
 from dynotune.schema.diagnosis import Finding, Kind
 from dynotune.schema.facts import Unknown

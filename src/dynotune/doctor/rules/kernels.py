@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import is_at, main_model, operator_share, operators, place_of, saved
 from dynotune.doctor.machine import known
+from dynotune.doctor.observation_view import Seen, evidence_of
 from dynotune.doctor.registry import rule
-from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.setting import Setting
 

@@ -20,8 +20,8 @@ from dynotune.doctor.loaders import (
     taken_by_workers,
 )
 from dynotune.doctor.machine import known_number
-from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.seen import Seen, evidence_of
+from dynotune.doctor.observation_view import Missing, Seen, evidence_of
+from dynotune.doctor.registry import rule
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading

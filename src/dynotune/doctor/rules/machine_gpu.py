@@ -21,8 +21,8 @@ from dynotune.doctor.machine import (
     selected,
     shares,
 )
-from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.seen import Seen
+from dynotune.doctor.observation_view import Missing, Seen
+from dynotune.doctor.registry import rule
 from dynotune.schema.diagnosis import Finding, Severity
 
 THERMAL = ("sw-thermal", "hw-thermal")

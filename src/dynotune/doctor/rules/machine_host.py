@@ -20,8 +20,8 @@ from dynotune.doctor.machine import (
     told,
     weighed,
 )
-from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.seen import Seen
+from dynotune.doctor.observation_view import Missing, Seen
+from dynotune.doctor.registry import rule
 from dynotune.schema.diagnosis import Finding, Severity
 
 DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from dynotune.doctor import policy
 from dynotune.doctor.machine import NOT_MEASURED, known, known_number, no_gpu, told, weighed
-from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.seen import Seen
+from dynotune.doctor.observation_view import Missing, Seen
+from dynotune.doctor.registry import rule
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.observation import Loader
 

@@ -18,8 +18,8 @@ from dynotune.doctor.machine import (
     weighed,
     window_of,
 )
-from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.seen import Seen
+from dynotune.doctor.observation_view import Missing, Seen
+from dynotune.doctor.registry import rule
 from dynotune.schema.diagnosis import Finding
 
 LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}

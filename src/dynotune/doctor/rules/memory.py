@@ -8,8 +8,8 @@ from itertools import accumulate, pairwise
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import num_input_shapes
 from dynotune.doctor.machine import known
-from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.seen import Seen, evidence_of
+from dynotune.doctor.observation_view import Missing, Seen, evidence_of
+from dynotune.doctor.registry import rule
 from dynotune.doctor.slow_steps import slow_steps
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.facts import Unknown

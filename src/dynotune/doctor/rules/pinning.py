@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import behind_pageable_copies, beyond
 from dynotune.doctor.loaders import main_loader
-from dynotune.doctor.registry import Missing, rule
+from dynotune.doctor.observation_view import Missing, Seen, evidence_of
+from dynotune.doctor.registry import rule
 from dynotune.doctor.rules.transfer import MADE, NO_WAIT, calls_per_step, is_pinned, place_of, to_device
-from dynotune.doctor.seen import Seen, evidence_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from dynotune.doctor import policy
 from dynotune.doctor.machine import known, known_number, place_of, told, unset, whole_number
-from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.seen import Seen
-from dynotune.doctor.start import severity_of_start, what_it_saves
+from dynotune.doctor.observation_view import Missing, Seen
+from dynotune.doctor.registry import rule
+from dynotune.doctor.startup_shared import severity_of_start, what_it_saves
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting

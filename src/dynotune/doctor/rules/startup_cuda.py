@@ -20,18 +20,18 @@ from dynotune.doctor.machine import (
     weighed,
     whole_number,
 )
-from dynotune.doctor.registry import Missing, rule
-from dynotune.doctor.seen import Seen
-from dynotune.doctor.start import (
+from dynotune.doctor.observation_view import Missing, Seen
+from dynotune.doctor.registry import rule
+from dynotune.doctor.startup_shared import (
     compiles_unseen,
     left_by_driver,
     severity_of_driver,
     what_it_saves,
     without_machine_code,
 )
-from dynotune.report import words
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.setting import Setting
+from dynotune.text import words
 
 FORCED_JIT = ("CUDA_FORCE_PTX_JIT", "CUDA_FORCE_JIT")
 

@@ -25,11 +25,11 @@ test-gpu:
 
 # The page of findings is made from the rules.
 findings: install
-	$(BIN)/python -m dynotune.cli.findings_page > docs/reference/findings.md
+	$(BIN)/python tools/findings_page.py > docs/reference/findings.md
 
 # The runtime's reference is made from its docstrings.
 runtime-reference: install
-	$(BIN)/python -m dynotune.cli.runtime_page > docs/reference/runtime.md
+	$(BIN)/python tools/runtime_page.py > docs/reference/runtime.md
 
 install: $(STAMP)
 

@@ -24,7 +24,7 @@ from hardware import RESULTS, describe
 from scipy.stats import binom
 
 import dynotune
-from dynotune.launch.record import Records
+from dynotune.launch.records.record import Records
 
 AGENT = Path(dynotune.__file__).parent / "agent"
 PROGRAM = Path(__file__).parent / "programs" / "small_step.py"

@@ -24,8 +24,8 @@ from detector_bench import Bench, groups, memory, per_second, quantiles, stats_o
 from detector_streams import serve, soak
 from hardware import RESULTS, describe, without_places
 
-from dynotune.runtime.letterbox import place, rows_read
 from dynotune.runtime.vision import Detector
+from dynotune.runtime.vision.letterbox import place, rows_read
 
 SIZES = {
     "cuda": {

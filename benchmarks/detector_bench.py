@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from dynotune.runtime import Engine
-from dynotune.runtime.letterbox import Letterbox, place
-from dynotune.runtime.network import OneOutput
 from dynotune.runtime.vision import Detector
+from dynotune.runtime.vision.letterbox import Letterbox, place
+from dynotune.runtime.vision.network import OneOutput
 
 NUM_CANDIDATES = 300
 

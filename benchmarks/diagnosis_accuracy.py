@@ -50,7 +50,7 @@ from dynotune.diagnose.gather import attributed
 from dynotune.schema import document
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation
-from dynotune.trace import reading
+from dynotune.trace.readers import reading
 from dynotune.trace.summarise import summarise
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -34,8 +34,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dynotune.measure import boundary, schedule, stats
-from dynotune.measure.protocol import ARMS
+from dynotune.measure.comparison import boundary, schedule, stats
+from dynotune.measure.comparison.protocol import ARMS
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison, Pair, Spread, Voided
 from dynotune.search.confirm import TELLS_ARM_FROM

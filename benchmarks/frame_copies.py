@@ -25,8 +25,8 @@ from detector import SIZES
 from detector_bench import Bench
 from hardware import RESULTS, describe, without_places
 
-from dynotune.runtime import host_threads
-from dynotune.runtime.letterbox import place, rows_read
+from dynotune.runtime.transfer import host_threads
+from dynotune.runtime.vision.letterbox import place, rows_read
 
 NUM = 4  # frames a chunk
 SHARES = (1.0, 0.875, 0.75, 0.625, 0.5, 0.375)

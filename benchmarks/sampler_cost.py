@@ -16,7 +16,7 @@ import sys
 import time
 
 from dynotune.probe import Sampler, descendants, host, nvml
-from dynotune.probe.sampler import INTERVAL_S
+from dynotune.probe.sampling.sampler import INTERVAL_S
 from dynotune.schema.facts import Unknown
 
 SLEEPERS = """

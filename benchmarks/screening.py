@@ -24,10 +24,10 @@ from msgspec import structs
 from rich.console import Console
 
 from dynotune import knobs
-from dynotune.measure import screening
-from dynotune.measure.machine import alone, facts_of
-from dynotune.measure.protocol import compare
-from dynotune.measure.request import Request
+from dynotune.measure.comparison.protocol import compare
+from dynotune.measure.live import screening
+from dynotune.measure.live.machine import alone, facts_of
+from dynotune.measure.live.request import Request
 from dynotune.report.terminal import Progress
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import DynotuneError

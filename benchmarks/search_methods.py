@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from search_problems import WORKERS, Parts, Problem, by_knob
 from tests.search.simulated import Silent, SimulatedBench, Table, study_of
 
-from dynotune.measure.schedule import LOOKS, orders
-from dynotune.measure.stats import judge
-from dynotune.schema.comparison import Pair
+from dynotune.measure.comparison.schedule import orders
+from dynotune.measure.comparison.stats import judge
+from dynotune.schema.comparison import LOOKS, Pair
 from dynotune.schema.study import Study, Trial
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.budget import affords_more

@@ -28,7 +28,7 @@ import search_methods
 from hardware import RESULTS, describe
 from search_problems import Problem, best_of, of_parts, recorded
 
-from dynotune.measure import warmup
+from dynotune.measure.live import warmup
 from dynotune.search import ablation
 
 TABLE = RESULTS / "tuning_tables" / "starved_cuda.json"

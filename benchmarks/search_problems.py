@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.search.simulated import Noise, Recorded, Table, candidate
 
 from dynotune import knobs
-from dynotune.measure.screening import why_not_in_process
+from dynotune.measure.live.screening import why_not_in_process
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended
 from dynotune.search.bench import BASELINE, Arm, arm

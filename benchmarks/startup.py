@@ -27,7 +27,7 @@ from typing import Any
 import kept
 from hardware import RESULTS, without_places
 
-from dynotune.launch import caches
+from dynotune.launch.caches import contents
 
 NETS = Path(__file__).parent / "programs" / "compiled_nets.py"
 NUM_KERNELS = 150
@@ -277,7 +277,7 @@ def variables(folder: Path) -> dict[str, str]:
 
 def num_files(folder: Path) -> int:
     """Of what counts: no locks, nothing temporary."""
-    return sum(1 for _ in caches.entries(folder))
+    return sum(1 for _ in contents.entries(folder))
 
 
 def table(found: dict[str, Any]) -> str:

@@ -54,7 +54,7 @@ _IMPORTS_AND_WORK = {
     "interpreter": ("", ""),
     "dynotune": (
         """
-from dynotune.trace.reading import read
+from dynotune.trace.readers.reading import read
 from dynotune.trace.summarise import summarise
 """,
         "summarise(read([path]))",
@@ -62,7 +62,7 @@ from dynotune.trace.summarise import summarise
     "msgspec": (
         """
 import gc, gzip, msgspec
-from dynotune.trace.columns import Event
+from dynotune.trace.readers.columns import Event
 decoder = msgspec.json.Decoder(msgspec.defstruct("Document", [("traceEvents", list[Event])]))
 gc.disable()
 """,

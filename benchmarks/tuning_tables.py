@@ -21,9 +21,9 @@ from tuning_parts import Row, Setup, tuned
 from tuning_programs import Program, folder_of
 
 from dynotune import knobs
-from dynotune.measure.machine import alone, facts_of
-from dynotune.measure.request import Request
-from dynotune.probe.host import usable_cpus
+from dynotune.measure.live.machine import alone, facts_of
+from dynotune.measure.live.request import Request
+from dynotune.probe.facts.host import usable_cpus
 from dynotune.schema.study import Candidate, Study
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.interactions import group_of

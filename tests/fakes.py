@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from dynotune import probe
-from dynotune.launch.record import COMPILED, EPOCH, Record, Step
-from dynotune.measure.one_run import Outcome
+from dynotune.launch.records.record import COMPILED, EPOCH, Record, Step
+from dynotune.measure.live.arm_run import Outcome
 from dynotune.schema import document
 from dynotune.schema.run import Process, Readback, Run, Window
 

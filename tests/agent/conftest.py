@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import dynotune
-from dynotune.launch.record import Record, Records, summarise
+from dynotune.launch.records.record import Record, Records, summarise
 from dynotune.schema.run import Process
 
 BOOTSTRAP = Path(dynotune.__file__).parent / "agent" / "bootstrap"

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from dynotune import cli
-from dynotune.cli import demo, photographs, tune
+from dynotune.cli import demo, tune
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study
 
+photographs = demo.module("demo/photographs.py")
 image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
 

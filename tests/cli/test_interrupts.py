@@ -128,7 +128,7 @@ def test_an_interrupt_after_the_commands_end_does_not_change_how_run_ends(user, 
 ENDS_UNDER_AN_INTERRUPT = """
 import os, signal, sys, typer
 from dynotune.cli import run
-from dynotune.launch.launcher import Exit
+from dynotune.launch.process.launcher import Exit
 
 class Late:
     # Python clears modules when it has taken its own signal handlers away.

@@ -9,9 +9,9 @@ import pytest
 
 from dynotune import cli
 from dynotune.cli import compare
+from dynotune.recipes.checking import command_hash
 from dynotune.schema.comparison import Comparison, FailedArm
 from dynotune.schema.errors import DynotuneError
-from dynotune.search.recipe import command_hash
 
 from .test_bad_input import said
 
@@ -81,7 +81,9 @@ def measured(monkeypatch):
         return Comparison(id="c", **fields, **answer)
 
     monkeypatch.setattr(compare, "measure", measure)
-    monkeypatch.setattr("dynotune.measure.machine.facts_of", lambda request: {"gpu.count": 0, "torch.version": "1.0.0"})
+    monkeypatch.setattr(
+        "dynotune.measure.live.machine.facts_of", lambda request: {"gpu.count": 0, "torch.version": "1.0.0"}
+    )
     return asked, answer
 
 
@@ -190,7 +192,7 @@ def test_a_recipe_that_cannot_be_applied_is_not_measured(types, measured, text, 
 
 
 def test_an_objective_that_cannot_be_measured_is_refused_or_passed_on(types, measured):
-    from dynotune.measure.request import Request
+    from dynotune.measure.live.request import Request
 
     code, _, err = types("verify", "recipe.toml", recipe=RECIPE.replace('"throughput"', '"memory"'))
     if "objective" in Request.__struct_fields__:

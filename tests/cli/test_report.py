@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dynotune import cli
-from dynotune.report import html
+from dynotune.report.page import html
 from dynotune.schema.document import write
 from dynotune.schema.study import Study
 

@@ -278,7 +278,7 @@ def test_what_does_not_go_together_is_a_usage_error(trace, words, said):
 @pytest.fixture
 def recorder(monkeypatch, tmp_path):
     """In place of the recorder: takes requests, and gives the traces of two ranks."""
-    from dynotune.measure import recording
+    from dynotune.measure.live import recording
     from dynotune.schema.run import Run
 
     requests = []

@@ -16,7 +16,7 @@ from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.schema.diagnosis import Limit
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation, ProcessState
-from dynotune.trace.flops import Work
+from dynotune.trace.facts.flops import Work
 
 from ..doctor.observations import timing
 

@@ -10,7 +10,7 @@ import pytest
 from dynotune import knobs
 from dynotune.diagnose.observe import plain_run
 from dynotune.diagnose.request import DiagnoseRequest
-from dynotune.measure import record_from
+from dynotune.measure.live import start_signal
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
 from dynotune.schema.facts import Unknown
@@ -129,7 +129,7 @@ def test_numbers_that_are_none_are_refused(watch):
 
 
 def test_what_never_becomes_steady_is_timed_and_described(watch, monkeypatch):
-    monkeypatch.setattr(record_from, "RESTLESS_S", 3.0)
+    monkeypatch.setattr(start_signal, "RESTLESS_S", 3.0)
     found, _ = watch(CALLS, 10**9, "0.0005 * number")
     assert not found.processes[0].timing.steady
     assert any("had not become steady" in note for note in found.notes)

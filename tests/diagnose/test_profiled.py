@@ -9,8 +9,8 @@ import pytest
 from dynotune.diagnose import profiled as module
 from dynotune.diagnose.profiled import Profiled, profiled
 from dynotune.diagnose.request import DiagnoseRequest
-from dynotune.measure.recording import Recording
-from dynotune.measure.request import RecordRequest, Watcher
+from dynotune.measure.live.recording import Recording
+from dynotune.measure.live.request import RecordRequest, Watcher
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Run

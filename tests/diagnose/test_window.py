@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.diagnose.window import restlessness, soon, window_steps, within
-from dynotune.launch.record import COMPILED, Step
+from dynotune.launch.records.record import COMPILED, Step
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import RecordFrom
 

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from dynotune.runtime import CaptureError, DynotuneRuntimeError, Engine, ForkedError  # noqa: E402
-from dynotune.runtime import engine as engine_module  # noqa: E402
+from dynotune.runtime.engine import engine as engine_module  # noqa: E402
 
 from ..runtime.engine_parts import Anchored, DataDependent, Doubled, Residual, Tokens, seeded  # noqa: E402
 

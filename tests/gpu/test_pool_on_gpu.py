@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dynotune.runtime import BufferPool, CaptureError
-from dynotune.runtime.pool import _Buffer
+from dynotune.runtime.transfer.pool import _Buffer
 
 from .delays import CYCLES, fresh_allocator, lag, num_allocations
 
@@ -83,7 +83,9 @@ def test_the_first_check_fails_without_the_rule(seen, monkeypatch, rule):
 
 
 def test_the_second_check_fails_when_only_the_named_stream_counts(seen, monkeypatch):
-    monkeypatch.setattr("dynotune.runtime.pool._distinct", lambda got_on, given, pool: [given or pool.current()])
+    monkeypatch.setattr(
+        "dynotune.runtime.transfer.pool._distinct", lambda got_on, given, pool: [given or pool.current()]
+    )
     with pytest.raises(AssertionError):
         check_an_unused_lease_does_not_hide_a_reader(seen)
     torch.cuda.synchronize()

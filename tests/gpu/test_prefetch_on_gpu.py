@@ -5,8 +5,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from dynotune.runtime import CaptureError, Prefetcher
-from dynotune.runtime.pinned import PinnedRing
 from dynotune.runtime.streams import _CudaStreams
+from dynotune.runtime.transfer.pinned import PinnedRing
 
 from .delays import CYCLES, fresh_allocator, lag, num_allocations
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dynotune.launch import environment
-from dynotune.launch.record import Records, summarise
+from dynotune.launch.process import environment
+from dynotune.launch.records.record import Records, summarise
 
 pytestmark = pytest.mark.gpu
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dynotune.probe import device_code, targets
+from dynotune.probe.gpu_code import device_code, gpu_archs
 from dynotune.schema.device_code import Gpu
 
 # No GPU is asked; but the tools stand where one is.
@@ -123,7 +123,7 @@ def test_programs_built_here_for_known_targets_agree_and_are_judged_rightly(
         return
     containers = device_code.in_file(program).containers
     for capability, expected in capabilities.items():
-        found = targets.verdict(containers, Gpu(compute_capability=capability))
+        found = gpu_archs.verdict(containers, Gpu(compute_capability=capability))
         # nvcc adds a container without a function: machine code where there is some, nothing of PTX alone.
         assert found.verdict == expected, capability
 

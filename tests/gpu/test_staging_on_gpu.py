@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from dynotune.runtime import BufferPool, CaptureError, Stager
-from dynotune.runtime.pinned import PinnedRing
 from dynotune.runtime.streams import _CudaStreams
+from dynotune.runtime.transfer.pinned import PinnedRing
 
 from ..runtime.conftest import in_forked_child  # noqa: F401
 from .delays import CYCLES, fresh_allocator, lag, num_allocations

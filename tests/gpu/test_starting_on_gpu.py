@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import dynotune
-from dynotune.launch.record import Records
-from dynotune.measure import phases
+from dynotune.launch.records.record import Records
+from dynotune.measure.startup import phases
 from dynotune.schema.facts import Unknown
 
 pytestmark = pytest.mark.gpu

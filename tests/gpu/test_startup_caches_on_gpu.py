@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dynotune.launch import cache_conditions, cache_pack, cache_unpack, caches
+from dynotune.launch.caches import conditions, contents, pack, unpack
 
 pytestmark = pytest.mark.gpu
 
@@ -49,7 +49,7 @@ int main() {
 def environment(folder: Path, home: Path) -> dict[str, str]:
     home.mkdir(exist_ok=True)
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "DYNOTUNE_RUN")}
-    return {**kept, "HOME": str(home), "LOGNAME": home.name, **caches.own_environment(folder, {})}
+    return {**kept, "HOME": str(home), "LOGNAME": home.name, **contents.own_environment(folder, {})}
 
 
 def runs(command: list[str], env: dict[str, str]) -> None:
@@ -61,9 +61,9 @@ def files(env: dict[str, str], *names: str) -> dict[str, int]:
     """Every file of these caches, and which one it is: one that is compiled again is another file."""
     return {
         f"{place.name}/{path}": status.st_ino
-        for place in caches.places(env, Path.cwd())
+        for place in contents.places(env, Path.cwd())
         if place.name in names and isinstance(place.path, Path)
-        for path, status in caches.entries(place.path)
+        for path, status in contents.entries(place.path)
         if path != "index"
     }
 
@@ -73,14 +73,14 @@ def moved(tmp_path: Path, command: list[str], *names: str) -> None:
     mine, theirs = environment(tmp_path / "mine", tmp_path / "ann"), environment(tmp_path / "theirs", tmp_path / "bob")
     runs(command, mine)
     assert files(mine, *names), f"nothing was cached in {names}"
-    now = cache_conditions.here(mine, sys.executable, Path.cwd())
+    now = conditions.here(mine, sys.executable, Path.cwd())
     assert now.gpus and now.driver
     without = ["headers"]
-    cache_pack.pack(tmp_path / "p", caches.places(mine, Path.cwd()), now, env=mine, without=without)
+    pack.pack(tmp_path / "p", contents.places(mine, Path.cwd()), now, env=mine, without=without)
     (tmp_path / "mine").rename(tmp_path / "gone")
-    with cache_unpack.opened(tmp_path / "p") as file:
-        assert cache_conditions.differences(cache_unpack.read_manifest(file, "p"), now) == []
-        cache_unpack.unpack(file, "p", caches.places(theirs, Path.cwd()))
+    with unpack.opened(tmp_path / "p") as file:
+        assert conditions.differences(unpack.read_manifest(file, "p"), now) == []
+        unpack.unpack(file, "p", contents.places(theirs, Path.cwd()))
     before = files(theirs, *names)
     assert before
     runs(command, theirs)

@@ -10,13 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynotune.runtime import nms, vision
 from dynotune.runtime.errors import NumericsError
-from dynotune.runtime.frame_ring import FrameRing
-from dynotune.runtime.kernels import kernels_of
-from dynotune.runtime.letterbox import Letterbox, place, rows_read
-from dynotune.runtime.network import Network
 from dynotune.runtime.streams import _CudaStreams
+from dynotune.runtime.vision import detector as vision
+from dynotune.runtime.vision import nms
+from dynotune.runtime.vision.frame_ring import FrameRing
+from dynotune.runtime.vision.kernels import kernels_of
+from dynotune.runtime.vision.letterbox import Letterbox, place, rows_read
+from dynotune.runtime.vision.network import Network
 
 from ..runtime.kernel_cases import PLACES, outputs
 from ..runtime.yolo_like import EndToEnd, YoloLike, frames
@@ -142,7 +143,7 @@ def test_frames_of_a_size_without_graphs_are_resized_all_the_same(monkeypatch):
     many = [*frames(3), *frames(2, (40, 64), seed=1)]
     with detector(batch=4) as ours:
         want = ours.predict(many)
-    monkeypatch.setattr("dynotune.runtime.frame_ring.MAX_PREPARED", 0)
+    monkeypatch.setattr("dynotune.runtime.vision.frame_ring.MAX_PREPARED", 0)
     with detector(batch=4) as ours:
         assert not any(chunk.graphs for chunk in ours._lanes.ring._chunks)
         assert same(ours.predict(many), want)

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from dynotune.launch import cache_pack
-from dynotune.launch.cache_places import Place
+from dynotune.launch.caches import pack as cache_pack
+from dynotune.launch.caches.places import Place
 from dynotune.schema.cache_pack import Conditions, Manifest, Packed, PackedFile
 
 CONDITIONS = Conditions(

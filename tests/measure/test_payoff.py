@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.measure import summary
-from dynotune.measure.payoff import pays_off
-from dynotune.measure.stats import StatisticsError
+from dynotune.measure.comparison import summary
+from dynotune.measure.comparison.summary import pays_off
+from dynotune.schema.errors import StatisticsError
 
 from ..fakes import process, run, window
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dynotune.probe import compatibility, gpu, host_memory, host_processors, machine, torch_build, window
+from dynotune.probe import compatibility, gpu, machine, torch_build
+from dynotune.probe.facts import host_memory, host_processors
+from dynotune.probe.sampling import window
 from dynotune.schema.facts import Unknown
 
 PAGE = Path(__file__).parents[2] / "docs/reference/facts.md"

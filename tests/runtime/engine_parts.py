@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from dynotune.runtime.graphs import CapturedGraph
+from dynotune.runtime.engine.graphs import CapturedGraph
 
 
 class Residual(nn.Module):
@@ -133,5 +133,5 @@ class EagerCapturer:
 
 
 def install_capturer(monkeypatch, capturer):
-    monkeypatch.setattr("dynotune.runtime.engine._capturer", lambda device: capturer)
+    monkeypatch.setattr("dynotune.runtime.engine.engine._capturer", lambda device: capturer)
     return capturer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from hypothesis import strategies as st
 
-from dynotune.runtime.nms import PostProcess
+from dynotune.runtime.vision.nms import PostProcess
 
 PLACES = torch.tensor([[3.0, 5.0, 0.37, 90.0, 77.0], [0.0, 0.0, 1.0, 40.0, 40.0], [10.0, 2.0, 3.0, 1000.0, 9.0]])
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynotune.measure.schedule import LOOKS
+from dynotune.schema.comparison import LOOKS
 from dynotune.schema.study import Trial
 from dynotune.search import layout
 from dynotune.search.fit import Fit, Gain, holm

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from dynotune.doctor import policy
-from dynotune.measure.request import Request
-from dynotune.report.html_records import not_offered
+from dynotune.measure.live.request import Request
+from dynotune.report.page.records import not_offered
 from dynotune.schema.diagnosis import Diagnosis, Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import (

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 from msgspec.structs import replace
 
-from dynotune.measure.request import Request
-from dynotune.measure.stats import Judgement
-from dynotune.measure.warmup import MIN_WINDOW_S
+from dynotune.measure.comparison.stats import Judgement
+from dynotune.measure.live.request import Request
+from dynotune.measure.live.warmup import MIN_WINDOW_S
 from dynotune.schema.comparison import Comparison, Pair
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Study, Trial

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.report.study_commands import compares
-from dynotune.report.study_rows import saved, tried
+from dynotune.recipes import writing
+from dynotune.report.study.commands import compares
+from dynotune.report.study.rows import saved, tried
 from dynotune.schema.recipe import read, text, write
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study, without
-from dynotune.search import recipe as recipes
 from dynotune.search.bench import Arm
 from dynotune.search.needs import complete, dependants, needed_first, together
 from dynotune.search.study import search
@@ -63,7 +63,7 @@ def test_it_is_found_beside_what_it_needs_and_proved_apart_from_it(seed: int, tm
     assert f"With it and {PREFETCH}, which needs it, the whole is " in reason
     worth = {one.against: one.speedup for one in study.estimates if one.phase == "ablate"}
     assert worth["loader.num_workers=4"] == pytest.approx(math.exp(0.1), rel=0.03)
-    made = recipes.of(study)
+    made = writing.of(study)
     proofs = {proof.knob: proof.speedup for proof in made.proof}
     assert proofs["loader.prefetch_factor"] == pytest.approx(math.exp(0.1), rel=0.03)
     assert proofs["loader.num_workers"] == pytest.approx(math.exp(0.3), rel=0.04)

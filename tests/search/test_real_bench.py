@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from dynotune.measure import pilot
-from dynotune.measure.pilot import Window
-from dynotune.measure.request import Request
+from dynotune.measure.live import pilot
+from dynotune.measure.live.pilot import Window
+from dynotune.measure.live.request import Request
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from dynotune.measure.protocol import Interrupted
-from dynotune.measure.request import Request
-from dynotune.report.study_story import spent_s
+from dynotune.measure.comparison.protocol import Interrupted
+from dynotune.measure.live.request import Request
+from dynotune.report.study.header import spent_s
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis, Finding

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dynotune.trace import kineto
+from dynotune.trace.readers import kineto
 from dynotune.trace.timeline import Timeline
 
 FOLDER = Path(os.environ.get("DYNOTUNE_TRACES", Path(__file__).parents[2].parent / "shared" / "traces"))

@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dynotune.trace import intervals, kineto
+from dynotune.trace.facts import intervals
+from dynotune.trace.readers import kineto
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind
 
+from .readers.test_kineto import assert_same, device, host
 from .recorded import NAMES, path_of, raw
 from .recorded import timeline_of as timeline
-from .test_kineto import assert_same, device, host
 
 ON_DEVICE = {"kernel": DeviceKind.KERNEL, "gpu_memcpy": DeviceKind.COPY, "gpu_memset": DeviceKind.SET}
 ON_HOST = {

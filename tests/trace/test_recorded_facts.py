@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dynotune.schema.trace_summary import TraceSummary
-from dynotune.trace import device_time, idle, steps
+from dynotune.trace.facts import device_time, idle, steps
 from dynotune.trace.summarise import summarise
 from dynotune.trace.timeline import UNKNOWN, Timeline
 

@@ -9,25 +9,27 @@ import os
 import random
 from time import perf_counter
 
-from . import marker, observe, own_frames, planned, sources
-from .apply import Settings
-from .hooks import AfterImport
-from .mistakes import Mistakes
-from .roots import Roots
-from .steps import Steps
-from .told import Told
-from .window import Window, device_allocations
-from .writer import ALLOCATED, COMPILED, Writer
+from .apply.settings import Settings
+from .core import dynamo_skip, observe
+from .core.errors import Mistakes
+from .core.hooks import AfterImport
+from .core.writer import ALLOCATED, COMPILED, Writer
+from .steps import event_hooks, marker
+from .steps.outermost_modules import Roots
+from .steps.steps import Steps
+from .tasks import planned
+from .tasks.start_signal import Told
+from .tasks.window import Window, device_allocations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .names import Key
-    from .results import Results
-    from .state import State
-    from .state_models import Around
+    from .facts.models import Around
+    from .facts.state import State
+    from .steps.identities import Key
+    from .tasks.outputs import Results
 
 ALLOCATIONS_EVERY_S = 0.002
 
@@ -94,12 +96,12 @@ class Agent:
                 recorder.steps = self._steps
 
     def _planned_results(self) -> Results:
-        from .results import Results
+        from .tasks.outputs import Results
 
         return Results(self._plan["guard"], lambda: bool(self._steps.optimizers), self._results_complete, self.log)
 
     def _planned_state(self) -> State:
-        from .state import State
+        from .facts.state import State
 
         return State(self.log)
 
@@ -126,7 +128,7 @@ class Agent:
             self._starting.install(hooks)
 
     def _watch_fetching(self, hooks: AfterImport) -> None:
-        from .state_workers import Fetching
+        from .facts.workers import Fetching
 
         Fetching(self._event, self.log).install(hooks)
 
@@ -172,17 +174,17 @@ class Agent:
             torch.manual_seed(self._plan["seed"])
         self._guard("roots", self._cover_roots, torch)
         self._guard("loaders", self._cover_loaders, torch)
-        self._guard("workers", sources.cover_loader_workers, torch, self._worker_begun, self.log)
-        self._guard("optimizers", sources.cover_optimizers, torch, self._steps, self._compiled, self.log)
+        self._guard("workers", event_hooks.cover_loader_workers, torch, self._worker_begun, self.log)
+        self._guard("optimizers", event_hooks.cover_optimizers, torch, self._steps, self._compiled, self.log)
         if self._plan.get("step_on"):
             self._guard("--step-on", marker.torch_is_here, torch, self.mark_step)
-        self._guard("graphs", sources.cover_graph_replay, torch, self._replayed, self.log)
+        self._guard("graphs", event_hooks.cover_graph_replay, torch, self._replayed, self.log)
         if self._starting is not None:
             self._starting.torch_is_here(torch)
 
     def _cover_loaders(self, torch: Any) -> None:
         around = self._ceilings.around if self._ceilings is not None else None
-        sources.cover_loaders(torch, self._steps, self._loader_begun, self.log, around)
+        event_hooks.cover_loaders(torch, self._steps, self._loader_begun, self.log, around)
 
     def _cover_roots(self, torch: Any) -> None:
         around: Around | None = self._settings.around_root if self._settings.wants_around else None
@@ -197,7 +199,7 @@ class Agent:
         )
         roots.watch_all()
         torch.compile = roots.pause(torch.compile)
-        self._hooks.call("torch._dynamo.eval_frame", own_frames.skip)
+        self._hooks.call("torch._dynamo.eval_frame", dynamo_skip.skip)
         self._hooks.call("torch._dynamo.callback", lambda module: self._watch_compilations(module, roots))
         # What dynamo takes for the unpatched call must be the original, also when it is imported now.
         self._hooks.call(

@@ -24,7 +24,7 @@ from dynotune.schema.errors import CommandFailed, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dynotune.measure.request import Request, Watcher
+    from dynotune.measure.live.request import Request, Watcher
     from dynotune.schema.comparison import Comparison
     from dynotune.schema.setting import Setting
 
@@ -83,7 +83,7 @@ def compare(
     ] = None,
     run_dir: Annotated[Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.")] = None,
 ) -> None:
-    from dynotune.measure.request import Request
+    from dynotune.measure.live.request import Request
 
     goal = objective_called(objective)
     if caches not in ("warm", "cold"):
@@ -142,7 +142,7 @@ def measure(request: Request, *, resume: str | None = None, quiet: bool = False)
     """
     from rich.console import Console
 
-    from dynotune.measure import protocol
+    from dynotune.measure.comparison import protocol
     from dynotune.report.terminal import Progress
 
     console = Console(stderr=True, highlight=False, quiet=quiet)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,7 +42,7 @@ def demo(
     from rich.console import Console
 
     from dynotune.cli.tune import show, studied
-    from dynotune.measure.request import Request
+    from dynotune.measure.live.request import Request
     from dynotune.search.results import RECIPE, REPORT
     from dynotune.search.tune import TuneRequest
 
@@ -82,6 +84,21 @@ def example(name: str) -> Path:
     )
 
 
+@cache
+def module(name: str) -> ModuleType:
+    """The example `name`, imported.
+
+    Raises:
+        CannotRunHere: as `example`.
+    """
+    file = example(name)
+    spec = importlib.util.spec_from_file_location(f"dynotune_examples_{file.stem}", file)
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
 def _check_packages() -> None:
     missing = [
         package
@@ -99,13 +116,13 @@ def _photographs(console: Console) -> Path:
     from platformdirs import user_cache_path
     from rich.progress import Progress as Bar
 
-    from dynotune.cli.photographs import NUM_PHOTOGRAPHS, photographs
-
+    maker = module("demo/photographs.py")
     with Bar(console=console, transient=True) as bar:
-        task = bar.add_task("Making photographs, once", total=NUM_PHOTOGRAPHS, start=False)
+        task = bar.add_task("Making photographs, once", total=maker.NUM_PHOTOGRAPHS, start=False)
 
         def advance(done: int) -> None:
             bar.start_task(task)
             bar.update(task, completed=done)
 
-        return photographs(user_cache_path("dynotune"), progress=advance)
+        folder: Path = maker.photographs(user_cache_path("dynotune"), progress=advance)
+        return folder

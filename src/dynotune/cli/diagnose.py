@@ -14,7 +14,7 @@ from dynotune.schema.errors import UsageError
 
 if TYPE_CHECKING:
     from dynotune.diagnose.request import DiagnoseRequest
-    from dynotune.measure.request import Watcher
+    from dynotune.measure.live.request import Watcher
     from dynotune.schema.diagnosis import Diagnosis
     from dynotune.schema.observation import Observation
 
@@ -161,7 +161,7 @@ def _watch(request: DiagnoseRequest, *, with_ceilings: bool, with_limit: bool) -
     from dynotune.diagnose.gather import gather
     from dynotune.diagnose.limit import limit
     from dynotune.report.terminal import Progress
-    from dynotune.report.words import plain
+    from dynotune.text.words import plain
 
     console = Console(stderr=True, highlight=False)
     with Progress(console) as progress:

@@ -14,7 +14,7 @@ from dynotune.cli.options import check_json, environment, runs_folder, seconds, 
 from dynotune.schema.errors import CannotRunHere, UsageError
 
 if TYPE_CHECKING:
-    from dynotune.measure.request import Request
+    from dynotune.measure.live.request import Request
     from dynotune.schema.recipe import Recipe
     from dynotune.schema.setting import Setting
 
@@ -37,8 +37,8 @@ Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write 
     """
 )
 def show(file: File, json: Json = None) -> None:
+    from dynotune.recipes.checking import setting_of
     from dynotune.schema import recipe as recipes
-    from dynotune.search.recipe import setting_of
 
     check_json(json)
     found = recipes.read(file)
@@ -136,16 +136,16 @@ def _command(context: typer.Context, found: Recipe, file: Path) -> list[str]:
             f"{file} does not say on what command it was proved.",
             hint=f"Put it after two dashes: dynotune recipe verify {shlex.quote(str(file))} -- python train.py",
         )
-    from dynotune.report.words import plain
+    from dynotune.text.words import plain
 
     print(f"Running the recipe's own command: {plain(shlex.join(found.recipe.command))}", file=sys.stderr)
     return list(found.recipe.command)
 
 
 def _settings(found: Recipe, file: Path) -> list[Setting]:
-    from dynotune.search import recipe as search
+    from dynotune.recipes import checking
 
-    settings = search.settings(found, str(file))
+    settings = checking.settings(found, str(file))
     if not settings:
         raise UsageError(f"The recipe {file} has no settings.", hint='They stand below [settings]: "knob" = value.')
     return settings
@@ -157,7 +157,7 @@ def _request(found: Recipe, **asked: Any) -> Request:
     Raises:
         CannotRunHere: this dynotune does not measure that objective.
     """
-    from dynotune.measure.request import Request
+    from dynotune.measure.live.request import Request
 
     objective = found.recipe.objective
     if "objective" in Request.__struct_fields__:
@@ -175,14 +175,14 @@ def _is_met(found: Recipe, request: Request, file: Path, json: str | None) -> bo
     from rich.console import Console
 
     from dynotune.cli import compare
-    from dynotune.measure.machine import facts_of
+    from dynotune.measure.live.machine import facts_of
+    from dynotune.recipes import checking
+    from dynotune.recipes.verify import judge
     from dynotune.report.recipe import verification_report
     from dynotune.schema.recipe import Verification
-    from dynotune.search import recipe as search
-    from dynotune.search.verify import judge
 
-    differs = [str(one) for one in search.differences(found, facts_of(request), request.command)]
-    differs += search.unproved(found) if found.proof else []
+    differs = [str(one) for one in checking.differences(found, facts_of(request), request.command)]
+    differs += checking.unproved(found) if found.proof else []
     comparison = compare.measure(request)
     if comparison.failed is not None:
         # The command's own last lines are the answer; there is nothing to judge.
@@ -247,9 +247,9 @@ def export(
 
 
 def _checked(found: Recipe, file: Path) -> list[Setting]:
-    from dynotune.search import recipe as search
+    from dynotune.recipes import checking
 
-    return search.settings(found, str(file))
+    return checking.settings(found, str(file))
 
 
 def _exported(found: Recipe, settings: list[Setting], file: Path, format: str, shm_size: str | None) -> str:
@@ -262,7 +262,7 @@ def _exported(found: Recipe, settings: list[Setting], file: Path, format: str, s
 
         facts = probe.machine(environment(), python=sys.executable, cwd=Path.cwd(), deadline_s=DEADLINE_S)
         return formats.sysctl(file.name, *examine(ObservationView(Observation(facts=facts)), "machine"))
-    from dynotune.search.export import parts
+    from dynotune.recipes.export import parts
 
     made = parts(found, settings, str(file), shm_size)
     write = {"shell": formats.shell, "docker": formats.docker, "kubernetes": formats.kubernetes}[format]

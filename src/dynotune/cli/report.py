@@ -108,7 +108,7 @@ def _article(noun: str) -> str:
 
 
 def _study(file: Path) -> Told:
-    from dynotune.report.study import study_report
+    from dynotune.report.study.summary import study_report
     from dynotune.schema.study import Study
 
     found = read(file, Study)
@@ -143,7 +143,7 @@ def _of_diagnosis(found: Diagnosis) -> Told:
 
 
 def _trace(file: Path) -> Told:
-    from dynotune.report.trace import trace_report
+    from dynotune.report.trace.summary import trace_report
     from dynotune.schema.trace_summary import TraceSummary
 
     found = read(file, TraceSummary)
@@ -151,7 +151,7 @@ def _trace(file: Path) -> Told:
 
 
 def _trace_difference(file: Path) -> Told:
-    from dynotune.report.trace_difference import difference_report
+    from dynotune.report.trace.difference import difference_report
     from dynotune.schema.trace_summary import TraceDifference
 
     found = read(file, TraceDifference)
@@ -159,7 +159,7 @@ def _trace_difference(file: Path) -> Told:
 
 
 def _memory_snapshot(file: Path) -> Told:
-    from dynotune.report.memory_snapshot import snapshot_report
+    from dynotune.report.trace.memory_snapshot import snapshot_report
     from dynotune.schema.memory_snapshot import MemorySnapshot
 
     found = read(file, MemorySnapshot)
@@ -177,7 +177,7 @@ def _examination(file: Path) -> Told:
 
 
 def _startup(file: Path) -> Told:
-    from dynotune.report.startup import startup_report
+    from dynotune.report.startup.starts import startup_report
     from dynotune.schema.startup import Startup
 
     found = read(file, Startup)
@@ -211,7 +211,7 @@ def _show(told: Callable[[], RenderableType], document: msgspec.Struct, json: st
 
 def _write_page(file: Path, document: msgspec.Struct, html: Path | None) -> None:
     """The page, after the terminal's report is out: a folder that cannot be written to takes away no more than it."""
-    from dynotune.report.html import write
+    from dynotune.report.page.html import write
     from dynotune.schema.study import Study
 
     assert isinstance(document, Study)
@@ -237,6 +237,6 @@ def _say(text: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from dynotune.report.words import plain
+    from dynotune.text.words import plain
 
     Console(stderr=True, highlight=False).print(Text(plain(text), style="dim"), soft_wrap=True)

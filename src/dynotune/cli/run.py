@@ -56,7 +56,7 @@ def run(
         _check_proved(proved, recipe, facts, command, strict=strict)
 
     from dynotune.launch import new_run_folder
-    from dynotune.launch.transparent import TransparentRun
+    from dynotune.launch.process.passthrough import TransparentRun
 
     folder = new_run_folder(runs_folder(run_dir))
     transparent = TransparentRun(command, chosen, cwd=Path.cwd(), folder=folder)
@@ -104,9 +104,9 @@ def _settings(texts: list[str], recipe: Recipe | None, path: Path | None) -> lis
 
     chosen: dict[str, Setting] = {}
     if recipe is not None:
-        from dynotune.search import recipe as search
+        from dynotune.recipes import checking
 
-        chosen = {setting.knob: setting for setting in search.settings(recipe, str(path))}
+        chosen = {setting.knob: setting for setting in checking.settings(recipe, str(path))}
         if not chosen:
             print(f"dynotune: {path} has no settings: the command runs as it is", file=sys.stderr)
     given: set[str] = set()
@@ -125,12 +125,12 @@ def _check_proved(recipe: Recipe, path: Path, facts: Facts, command: list[str], 
     Raises:
         CannotRunHere: it is not, and `strict`.
     """
-    from dynotune.report.words import plain
-    from dynotune.search import recipe as search
+    from dynotune.recipes import checking
+    from dynotune.text.words import plain
 
-    said = [str(differs) for differs in search.differences(recipe, facts, command, strict=strict)]
+    said = [str(differs) for differs in checking.differences(recipe, facts, command, strict=strict)]
     if strict or recipe.proof:
-        said += search.unproved(recipe)
+        said += checking.unproved(recipe)
     if strict and said:
         raise CannotRunHere(
             f"{path} was not proved as it would be run: {'; '.join(map(plain, said))}.",

@@ -66,10 +66,10 @@ def warm(
 ) -> None:
     from rich.console import Console
 
-    from dynotune.launch import caches as places
-    from dynotune.measure.warm import WarmRequest
-    from dynotune.measure.warm import warm as run
-    from dynotune.report.caches import warmed_report
+    from dynotune.launch.caches import contents as places
+    from dynotune.measure.startup.warm import WarmRequest
+    from dynotune.measure.startup.warm import warm as run
+    from dynotune.report.startup.caches import warmed_report
     from dynotune.report.terminal import Progress
 
     check_json(json)
@@ -121,10 +121,11 @@ def pack(
     python: Python = None,
     json: Json = None,
 ) -> None:
-    from dynotune.launch import cache_conditions, cache_pack
-    from dynotune.launch import caches as places
-    from dynotune.report import cache_lines
-    from dynotune.report.caches import packed_report
+    from dynotune.launch.caches import conditions as cache_conditions
+    from dynotune.launch.caches import contents as places
+    from dynotune.launch.caches import pack as cache_pack
+    from dynotune.report.startup import cache_lines
+    from dynotune.report.startup.caches import packed_report
 
     check_json(json)
     env = environment()
@@ -172,9 +173,10 @@ def unpack(
     python: Python = None,
     json: Json = None,
 ) -> None:
-    from dynotune.launch import cache_conditions, cache_unpack
-    from dynotune.launch import caches as places
-    from dynotune.report.caches import DANGER, unpacked_report
+    from dynotune.launch.caches import conditions as cache_conditions
+    from dynotune.launch.caches import contents as places
+    from dynotune.launch.caches import unpack as cache_unpack
+    from dynotune.report.startup.caches import DANGER, unpacked_report
 
     check_json(json)
     if sha256 is None and not trust:

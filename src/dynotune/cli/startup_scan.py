@@ -12,7 +12,7 @@ from dynotune.cli.options import check_json, environment, seconds, write_json
 from dynotune.schema.errors import CannotRunHere, UsageError
 
 if TYPE_CHECKING:
-    from dynotune.probe.code_places import Places
+    from dynotune.probe.gpu_code.code_places import Places
     from dynotune.schema.device_code import DeviceCode, Gpu
     from dynotune.schema.facts import Unknown
 
@@ -64,7 +64,7 @@ def scan(
     if json != "-":
         from rich.console import Console
 
-        from dynotune.report.device_code import device_code_report
+        from dynotune.report.startup.device_code import device_code_report
 
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")
@@ -77,12 +77,12 @@ def scan(
 
 def _gpus(capabilities: list[str]) -> list[Gpu] | Unknown:
     """Those asked for, or those of this machine, each kind once."""
-    from dynotune.probe import device_code, targets
+    from dynotune.probe.gpu_code import device_code, gpu_archs
     from dynotune.schema.device_code import Gpu
 
     if not capabilities:
         return device_code.gpus_here(environment())
-    names = dict.fromkeys(targets.sm_of(text) for text in capabilities)
+    names = dict.fromkeys(gpu_archs.sm_of(text) for text in capabilities)
     return [Gpu(compute_capability=f"{sm // 10}.{sm % 10}") for sm in names]
 
 
@@ -91,7 +91,8 @@ def _places(paths: list[Path], python: str | None, command: list[str] | None) ->
     UsageError: a path is not there, or `--python` is no interpreter.
     CannotRunHere: only a run would tell what the command loads.
     """
-    from dynotune.probe import code_places, interpreter
+    from dynotune.probe import interpreter
+    from dynotune.probe.gpu_code import code_places
 
     env, cwd = environment(), Path.cwd()
     places = code_places.Places()
@@ -121,7 +122,7 @@ def _places(paths: list[Path], python: str | None, command: list[str] | None) ->
 def _scan(places: Places, gpus: list[Gpu] | Unknown, deadline_s: float | None) -> DeviceCode:
     from rich.console import Console
 
-    from dynotune.probe import device_code
+    from dynotune.probe.gpu_code import device_code
 
     with Console(stderr=True).status("Reading …") as status:
         return device_code.scan(

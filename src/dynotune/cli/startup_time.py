@@ -13,7 +13,7 @@ from dynotune.cli.options import check_json, environment, found_folder, runs_fol
 from dynotune.schema.errors import UsageError
 
 if TYPE_CHECKING:
-    from dynotune.measure.request import Request
+    from dynotune.measure.live.request import Request
     from dynotune.schema.startup import Startup
 
 HELP = """Time the start of your command with caches cold, warm and off.
@@ -55,7 +55,7 @@ def time(
     json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write it as JSON; - is stdout.")] = None,
     run_dir: Annotated[Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.")] = None,
 ) -> None:
-    from dynotune.measure.request import Request
+    from dynotune.measure.live.request import Request
 
     check_json(json)
     if resume is not None and context.find_root().obj:
@@ -86,9 +86,9 @@ def time(
 def _timed(request: Request, resume: str | None) -> Startup:
     from rich.console import Console
 
-    from dynotune.measure import starting
-    from dynotune.measure.protocol import Interrupted
-    from dynotune.report.startup import StartProgress
+    from dynotune.measure.comparison.protocol import Interrupted
+    from dynotune.measure.startup import starting
+    from dynotune.report.startup.starts import StartProgress
 
     console = Console(stderr=True, highlight=False)
     watcher = StartProgress(console)
@@ -107,7 +107,7 @@ def _timed(request: Request, resume: str | None) -> Startup:
 def _show(startup: Startup, json: str | None) -> None:
     from rich.console import Console
 
-    from dynotune.report.startup import startup_report
+    from dynotune.report.startup.starts import startup_report
 
     if json != "-":
         Console(highlight=False).print(startup_report(startup))

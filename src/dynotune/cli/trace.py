@@ -20,8 +20,8 @@ from dynotune.schema.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dynotune.measure.recording import Recording
-    from dynotune.measure.request import RecordRequest, Watcher
+    from dynotune.measure.live.recording import Recording
+    from dynotune.measure.live.request import RecordRequest, Watcher
     from dynotune.trace.timeline import Timeline
 
 Answer = tuple[object, Callable[[], "RenderableType"]]
@@ -130,7 +130,7 @@ def trace(
         answer = _explained(files or [], asked, limit_bytes, top)
     else:
         from dynotune.cli.compare import parse
-        from dynotune.measure.request import RecordRequest
+        from dynotune.measure.live.request import RecordRequest
 
         request = RecordRequest(
             command=list(command),
@@ -191,10 +191,10 @@ def _explained(files: Sequence[Path], asked: Asked, limit_bytes: int | None, top
             f"{snapshots[0]} is a snapshot of memory, not a trace.",
             hint="Give it alone: it has a report of its own.",
         )
-    from dynotune.report.memory_snapshot import snapshot_report
-    from dynotune.trace import snapshot
+    from dynotune.report.trace.memory_snapshot import snapshot_report
+    from dynotune.trace.snapshot import reading
 
-    loaded = snapshot.load(snapshots[0], limit_bytes=limit_bytes or MAX_SNAPSHOT_BYTES)
+    loaded = reading.load(snapshots[0], limit_bytes=limit_bytes or MAX_SNAPSHOT_BYTES)
     found = msgspec.structs.replace(loaded, file=_as_text(snapshots[0]))
     return found, lambda: snapshot_report(found, top=top)
 
@@ -210,7 +210,7 @@ def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answ
 def _record(request: RecordRequest) -> Recording:
     from rich.console import Console
 
-    from dynotune.measure.recording import record
+    from dynotune.measure.live.recording import record
     from dynotune.report.terminal import Progress
 
     with Progress(Console(stderr=True, highlight=False)) as progress:
@@ -231,13 +231,13 @@ def _answer(arguments: Sequence[Sequence[Timeline]], asked: Asked, top: int, *, 
         _say(arrangement.why)
     summaries = [summarise(timelines) for timelines in arrangement.traces]
     if len(summaries) == 1:
-        from dynotune.report.trace import trace_report
+        from dynotune.report.trace.summary import trace_report
 
         (summary,) = summaries
         told = msgspec.structs.replace(summary, notes=[*notes, *summary.notes])
         return told, lambda: trace_report(told, top=top)
 
-    from dynotune.report.trace_difference import difference_report
+    from dynotune.report.trace.difference import difference_report
     from dynotune.trace.difference import difference
 
     found = difference(*summaries)
@@ -246,7 +246,7 @@ def _answer(arguments: Sequence[Sequence[Timeline]], asked: Asked, top: int, *, 
 
 def _read(arguments: Sequence[Sequence[Path]], limit_bytes: int | None) -> list[list[Timeline]]:
     """The processes in the files of each argument."""
-    from dynotune.trace.reading import read
+    from dynotune.trace.readers.reading import read
 
     found = []
     for paths in arguments:
@@ -284,7 +284,7 @@ def _say(text: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from dynotune.report.words import plain
+    from dynotune.text.words import plain
 
     Console(stderr=True, highlight=False).print(Text(plain(text), style="dim"), soft_wrap=True)
 

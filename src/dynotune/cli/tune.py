@@ -27,7 +27,7 @@ from dynotune.schema.errors import DynotuneError, UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dynotune.measure.request import Request, Watcher
+    from dynotune.measure.live.request import Request, Watcher
     from dynotune.schema.study import Beginning, Study
     from dynotune.search.tune import TuneRequest
 
@@ -118,7 +118,7 @@ def tune(
     json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the study; - is stdout.")] = None,
     run_dir: Annotated[Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.")] = None,
 ) -> None:
-    from dynotune.measure.request import Request
+    from dynotune.measure.live.request import Request
     from dynotune.search.tune import TuneRequest
 
     if caches not in ("warm", "cold"):
@@ -180,14 +180,14 @@ def _is_proved(study: Study) -> bool:
 
 def _beginning(file: Path) -> Beginning:
     """Raises RecordError and UsageError: it is no recipe, or holds what may not be applied."""
+    from dynotune.recipes import checking
     from dynotune.schema import recipe as recipes
     from dynotune.schema.study import Beginning
-    from dynotune.search import recipe as search
 
     recipe = recipes.read(file)
     # A name that is no text cannot be kept in a study.
     name = str(file.absolute()).encode(errors="replace").decode()
-    chosen = search.settings(recipe, name)
+    chosen = checking.settings(recipe, name)
     if not chosen:
         raise UsageError(f"{file} has no settings to begin from.", hint="Leave --recipe out.")
     return Beginning(name, recipe, chosen)
@@ -227,8 +227,8 @@ def _sequel(folder: Path, study: Study, run: Request) -> tuple[Path, Study] | No
 
 def _tell_both(file: Path) -> None:
     """What a recipe and the one that it went on from gain together."""
-    from dynotune.report import words
     from dynotune.schema import recipe as recipes
+    from dynotune.text import words
 
     head = recipes.read(file).recipe
     if head.speedup is not None:
@@ -256,7 +256,7 @@ def _watched(work: Callable[[Watcher], T]) -> T:
     Raises:
         Interrupted: after saying how to go on.
     """
-    from dynotune.measure.protocol import Interrupted
+    from dynotune.measure.comparison.protocol import Interrupted
     from dynotune.report.terminal import Progress
 
     console = _console()
@@ -313,7 +313,7 @@ def show(study: Study, json: str | None, *, recipe: Path) -> None:
     """The study on the terminal, unless its JSON goes there. `recipe`: where it is, if there is one."""
     from rich.console import Console
 
-    from dynotune.report.study import study_report
+    from dynotune.report.study.summary import study_report
 
     if json != "-":
         if hasattr(sys.stdout, "reconfigure"):

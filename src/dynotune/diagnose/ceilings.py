@@ -9,12 +9,13 @@ import msgspec
 from dynotune.diagnose.profiled import in_words
 from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.diagnose.window import soon, within
-from dynotune.launch import environment, new_run_folder
-from dynotune.launch.record import Record
-from dynotune.measure.machine import alone, facts_of
-from dynotune.measure.one_run import Job, Outcome, launch, refuse_failed
-from dynotune.measure.record_from import TOLD_FILE, Director
-from dynotune.measure.request import Watcher
+from dynotune.launch import new_run_folder
+from dynotune.launch.process import environment
+from dynotune.launch.records.record import Record
+from dynotune.measure.live.arm_run import Job, Outcome, launch, refuse_failed
+from dynotune.measure.live.machine import alone, facts_of
+from dynotune.measure.live.request import Watcher
+from dynotune.measure.live.start_signal import TOLD_FILE, Director
 from dynotune.schema import document
 from dynotune.schema.diagnosis import Ceiling
 from dynotune.schema.errors import DynotuneError

@@ -12,16 +12,16 @@ from dynotune.diagnose.attribute import attribute
 from dynotune.diagnose.observe import PlainRun, plain_run
 from dynotune.diagnose.profiled import Profiled, profiled
 from dynotune.diagnose.request import DiagnoseRequest
-from dynotune.measure.request import Watcher
+from dynotune.measure.live.request import Watcher
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import FRESH_CACHES, Attribution, Observation, ProcessState
 from dynotune.schema.run import EnvironmentChange
 from dynotune.schema.trace_summary import TraceSummary
-from dynotune.trace.retimed import retimed, savings
 from dynotune.trace.summarise import summarise
 from dynotune.trace.timeline import Timeline
+from dynotune.trace.what_if.retimed import retimed, savings
 
 OBSERVATION_FILE = "observation.json"
 OLDEST_TORCH = (2, 4)

@@ -9,15 +9,15 @@ from dynotune.diagnose.gather import uses_device
 from dynotune.diagnose.peaks import Peaks, peaks
 from dynotune.diagnose.profiled import in_words
 from dynotune.diagnose.request import DiagnoseRequest
-from dynotune.measure.machine import alone
-from dynotune.measure.recording import record
-from dynotune.measure.request import Watcher
+from dynotune.measure.live.machine import alone
+from dynotune.measure.live.recording import record
+from dynotune.measure.live.request import Watcher
 from dynotune.schema.diagnosis import Limit
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import Observation
-from dynotune.trace import flops
-from dynotune.trace.flops import Work
+from dynotune.trace.facts import flops
+from dynotune.trace.facts.flops import Work
 
 NUM_STEPS = 3
 TF32 = "tf32"

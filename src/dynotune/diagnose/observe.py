@@ -9,16 +9,17 @@ import msgspec
 from dynotune import knobs, probe
 from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.diagnose.window import restlessness, soon, within
-from dynotune.launch import environment, new_run_folder
-from dynotune.launch.loading import with_loading
-from dynotune.launch.observed import failures, state
-from dynotune.launch.record import Record
-from dynotune.measure import summary
-from dynotune.measure.machine import alone, facts_of
-from dynotune.measure.one_run import Job, Outcome, launch, refuse_failed, refuse_rejected
-from dynotune.measure.pilot import UntilStep, steady_steps
-from dynotune.measure.record_from import Director, calm_steps
-from dynotune.measure.request import Watcher
+from dynotune.launch import new_run_folder
+from dynotune.launch.process import environment
+from dynotune.launch.records.batch_costs import with_loading
+from dynotune.launch.records.process_state import failures, state
+from dynotune.launch.records.record import Record
+from dynotune.measure.live import cautions
+from dynotune.measure.live.arm_run import Job, Outcome, launch, refuse_failed, refuse_rejected
+from dynotune.measure.live.machine import alone, facts_of
+from dynotune.measure.live.pilot import UntilStep, steady_steps
+from dynotune.measure.live.request import Watcher
+from dynotune.measure.live.start_signal import Director, calm_steps
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts
 from dynotune.schema.observation import ProcessState
@@ -213,10 +214,10 @@ class _Run:
         elif outcome.run.ended_by == "command" and outcome.run.exit_code:
             found.append(f"Afterwards the command failed, with exit code {outcome.run.exit_code}.")
         found += [f"Could not be looked at: {what}" for record in self._timed for what in failures(record)]
-        found += summary.sandbox_warnings(outcome)
+        found += cautions.sandbox_warnings(outcome)
         if outcome.outside is not None:
             found += [f"Meanwhile {reason}." for reason in outcome.outside.foreign]
-        return found + summary.warnings([outcome])
+        return found + cautions.warnings([outcome])
 
 
 def _is_timed(record: Record) -> bool:

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import msgspec
 
 from dynotune.diagnose.request import DiagnoseRequest
-from dynotune.measure.recording import OVERSTATED, Recording, record
-from dynotune.measure.request import Watcher
+from dynotune.measure.live.recording import OVERSTATED, Recording, record
+from dynotune.measure.live.request import Watcher
 from dynotune.schema.errors import CommandFailed, DynotuneError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import EnvironmentChange
 from dynotune.schema.trace_summary import TraceSummary
-from dynotune.trace import reading
+from dynotune.trace.readers import reading
 from dynotune.trace.summarise import summarise
 from dynotune.trace.timeline import Timeline
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from dynotune.measure.request import RecordRequest
+from dynotune.measure.live.request import RecordRequest
 from dynotune.schema.run import PageCache
 from dynotune.schema.setting import Setting
 

@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Sequence
 
 from dynotune.diagnose.request import DiagnoseRequest
-from dynotune.launch.record import ALLOCATED, COMPILED, EPOCH, Record
-from dynotune.measure.cold import num_steps_to_find
-from dynotune.measure.pilot import ROOM_STEPS, epoch_steps, steady_steps
-from dynotune.measure.record_from import earliest, past_epoch_begin
+from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record
+from dynotune.measure.live.cache_effects import num_steps_to_find
+from dynotune.measure.live.pilot import ROOM_STEPS, epoch_steps, steady_steps
+from dynotune.measure.live.start_signal import earliest, past_epoch_begin
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import RecordFrom
 

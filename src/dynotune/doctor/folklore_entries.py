@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dynotune.doctor.folklore import Entry, differs, either, raised, real_time, variable
+from dynotune.doctor.folklore_traces import Entry, differs, either, raised, real_time, variable
 from dynotune.schema.explanation import Folklore
 
 KERNEL_DOCS = "https://docs.kernel.org/admin-guide/sysctl"

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from dynotune.doctor import policy
 from dynotune.doctor.observation_view import Missing, ObservationView
-from dynotune.report import words
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown, Value
 from dynotune.schema.observation import Shares
 from dynotune.schema.setting import UNSET, Setting
 from dynotune.schema.trace_summary import Place
+from dynotune.text import words
 
 NOT_MEASURED = Unknown("the machine alone does not tell what a step loses; dynotune diagnose measures it")
 OFF = frozenset({"", "0", "false", "off", "no", "n"})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dynotune.doctor import policy
 from dynotune.doctor.machine import fact_or_none, is_on, number_or_none, whole_number
 from dynotune.doctor.observation_view import ObservationView
-from dynotune.report import words
 from dynotune.schema.diagnosis import Severity
+from dynotune.text import words
 
 
 def severity_of_start(view: ObservationView) -> Severity:

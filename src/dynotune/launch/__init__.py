@@ -6,18 +6,18 @@ dynotunes. Not here: what a setting means (`knobs`), when a run is long enough o
 (`measure`).
 
 The supervisor is a process of its own that imports from here without site-packages, so this face imports
-late, and `processes`, `signals`, `overlay` and `supervisor` use the standard library alone.
+late, and in `process/` `processes`, `signals`, `overlay` and `supervisor` use the standard library alone.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dynotune.launch.changes import Changes
-    from dynotune.launch.foreground import die_by, run_in_foreground
-    from dynotune.launch.launcher import Exit, Launched, SandboxMode, start
-    from dynotune.launch.lock import measuring, visible_gpus
-    from dynotune.launch.run_folder import last_lines, new_run_folder
+    from dynotune.launch.process.changes import Changes
+    from dynotune.launch.process.foreground import die_by, run_in_foreground
+    from dynotune.launch.process.launcher import Exit, Launched, SandboxMode, start
+    from dynotune.launch.process.lock import measuring, visible_gpus
+    from dynotune.launch.process.run_folder import last_lines, new_run_folder
 
 __all__ = [
     "Changes",
@@ -34,17 +34,17 @@ __all__ = [
 ]
 
 _HOME = {
-    "Changes": "changes",
-    "Exit": "launcher",
-    "Launched": "launcher",
-    "SandboxMode": "launcher",
-    "die_by": "foreground",
-    "last_lines": "run_folder",
-    "measuring": "lock",
-    "new_run_folder": "run_folder",
-    "run_in_foreground": "foreground",
-    "start": "launcher",
-    "visible_gpus": "lock",
+    "Changes": "process.changes",
+    "Exit": "process.launcher",
+    "Launched": "process.launcher",
+    "SandboxMode": "process.launcher",
+    "die_by": "process.foreground",
+    "last_lines": "process.run_folder",
+    "measuring": "process.lock",
+    "new_run_folder": "process.run_folder",
+    "run_in_foreground": "process.foreground",
+    "start": "process.launcher",
+    "visible_gpus": "process.lock",
 }
 
 

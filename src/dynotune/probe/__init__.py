@@ -12,15 +12,16 @@ Nothing here concludes what is wrong with a program, changes a setting, starts t
 CUDA context. `samples.jsonl` is the one file written, where the caller says.
 """
 
-from dynotune.probe import compatibility, environment, gpu, host, nvml, torch_build
-from dynotune.probe.counters import descendants
-from dynotune.probe.energy import Energy, energy
-from dynotune.probe.foreign import Judgement, foreign, judge
-from dynotune.probe.interpreter import interpreter
-from dynotune.probe.machine import machine
-from dynotune.probe.sampler import Sampler
-from dynotune.probe.samples import Sample, read_samples
-from dynotune.probe.window import over
+from dynotune.probe.facts import compatibility, environment, gpu, host, torch_build
+from dynotune.probe.facts.machine import machine
+from dynotune.probe.sampling.energy import Energy, energy
+from dynotune.probe.sampling.interference import Judgement, foreign, judge
+from dynotune.probe.sampling.sampler import Sampler
+from dynotune.probe.sampling.window import over
+from dynotune.probe.sources import nvml
+from dynotune.probe.sources.counters import descendants
+from dynotune.probe.sources.interpreter import interpreter
+from dynotune.probe.sources.samples import Sample, read_samples
 
 __all__ = [
     "Energy",

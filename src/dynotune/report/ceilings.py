@@ -8,10 +8,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.report import words
 from dynotune.report.trace_parts import prose, title
 from dynotune.schema.diagnosis import Ceiling, Limit
 from dynotune.schema.facts import Unknown
+from dynotune.text import words
 
 NOT_ASKED = "not asked for"
 NAMES = {"loader": "the loader alone", "step": "one batch, again and again", "both": "both, as a step is"}

@@ -9,14 +9,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.report import words
 from dynotune.report.ceilings import ceilings_report, limit_report
-from dynotune.report.pasted import Pasted
+from dynotune.report.shell_lines import Pasted
 from dynotune.report.step_parts import Bar, Legend
 from dynotune.report.trace_parts import place, prose, title
 from dynotune.schema.diagnosis import Diagnosis, Finding, NotKnown, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Timing
+from dynotune.text import words
 
 __all__ = ["diagnosis_report"]
 

@@ -11,10 +11,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.report import words
 from dynotune.report.findings import belief, fields, finding_lines
 from dynotune.schema.diagnosis import Difference, Examination, NotKnown
 from dynotune.schema.facts import Facts, Unknown, Value
+from dynotune.text import words
 
 __all__ = ["examination_report"]
 

@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from dynotune.report import words
 from dynotune.report.findings import belief, fields
 from dynotune.schema.explanation import Explained, Explanation, Folklore
+from dynotune.text import words
 
 __all__ = ["explanation_report", "findings_page"]
 

@@ -8,9 +8,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dynotune.report import words
 from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.toml_text import commented, quoted
+from dynotune.text import words
 
 __all__ = ["Parts", "docker", "docker_quoted", "kubernetes", "kubernetes_quoted", "shell", "sysctl"]
 

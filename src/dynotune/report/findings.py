@@ -7,9 +7,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.report import words
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.explanation import Folklore
+from dynotune.text import words
 
 __all__ = ["SEVERITY_STYLES", "belief", "fields", "finding_lines"]
 

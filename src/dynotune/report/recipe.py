@@ -10,9 +10,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.report import words
 from dynotune.schema.recipe import EFFECTS, Header, Recipe, Verification, proof_of
 from dynotune.schema.setting import Setting
+from dynotune.text import words
 
 __all__ = ["RULE", "recipe_report", "verification_report"]
 

@@ -10,8 +10,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.report import words
 from dynotune.schema.observation import Shares
+from dynotune.text import words
 
 __all__ = ["PARTS", "Bar", "Legend", "Part", "glyph"]
 

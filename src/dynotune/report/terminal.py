@@ -11,10 +11,10 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.report import words
 from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, Objective, Pair, Voided
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
+from dynotune.text import words
 
 __all__ = ["Progress", "comparison_table"]
 

@@ -13,9 +13,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.report import words
 from dynotune.schema.kernel_name import short_kernel_name
 from dynotune.schema.trace_summary import DeviceTime, Place, Shares, TraceSummary
+from dynotune.text import words
 
 __all__ = [
     "NUM_OF_A_MACHINE",

@@ -25,10 +25,10 @@ from dynotune.runtime.errors import (
 )
 
 if TYPE_CHECKING:
-    from dynotune.runtime.engine import Engine
-    from dynotune.runtime.pool import BufferPool, Lease
-    from dynotune.runtime.prefetch import Prefetcher
-    from dynotune.runtime.staging import Stager
+    from dynotune.runtime.data.prefetch import Prefetcher
+    from dynotune.runtime.engine.engine import Engine
+    from dynotune.runtime.transfer.pool import BufferPool, Lease
+    from dynotune.runtime.transfer.staging import Stager
 
 __all__ = [
     "BufferPool",
@@ -50,11 +50,11 @@ __all__ = [
 
 # torch takes seconds to import: only what is used pays for it.
 _MODULES = {
-    "BufferPool": "pool",
-    "Engine": "engine",
-    "Lease": "pool",
-    "Prefetcher": "prefetch",
-    "Stager": "staging",
+    "BufferPool": "transfer.pool",
+    "Engine": "engine.engine",
+    "Lease": "transfer.pool",
+    "Prefetcher": "data.prefetch",
+    "Stager": "transfer.staging",
 }
 
 

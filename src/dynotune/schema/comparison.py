@@ -15,6 +15,13 @@ Verdict = Literal["faster", "slower", "same", "undecided"]
 Caches = Literal["warm", "cold"]
 Objective = Literal["throughput", "latency-p99", "time-to-first-step", "memory", "energy"]
 
+LOOKS = (4, 6, 8, 12)
+"""Numbers of pairs after which the data are looked at."""
+MIN_PAIRS = 2
+MAX_PAIRS = LOOKS[-1]
+MARGIN = 0.01
+"""What differs by less is the same."""
+
 
 class Pair(msgspec.Struct, frozen=True):
     """One run of each arm, in the order `first` says.

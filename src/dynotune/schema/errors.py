@@ -37,6 +37,10 @@ class RecordError(DynotuneError):
     exit_code = 3
 
 
+class StatisticsError(DynotuneError):
+    """The measured values cannot carry a statement; so none is made."""
+
+
 class CommandFailed(DynotuneError):
     """The user's own command failed.
 

@@ -24,7 +24,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dynotune.measure.schedule import MIN_PAIRS
+from dynotune.recipes.writing import ERROR
+from dynotune.schema.comparison import MIN_PAIRS
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Ablation, Fate, Trial
 from dynotune.search import layout, words
@@ -66,7 +67,7 @@ class Kept(NamedTuple):
     given_up: bool
 
     def stays(self, id_: str) -> bool:
-        return not self.given_up and (id_ in self.needed or self.ps.get(id_, 1.0) <= layout.ERROR)
+        return not self.given_up and (id_ in self.needed or self.ps.get(id_, 1.0) <= ERROR)
 
 
 def ablate(search: Search, settings: list[Setting]) -> list[Setting]:
@@ -254,7 +255,7 @@ def _without_dependants(
     search: Search, ablation: Ablation, fit: Fit, gains: dict[str, Gain], over: dict[str, tuple[str, str]]
 ) -> None:
     """Of what loses its dependants: what it is worth beside none of those that are not surely worth their place."""
-    surely = layout.ERROR / max(1, len(gains))
+    surely = ERROR / max(1, len(gains))
     for setting in ablation.whole:
         id_ = str(setting)
         gone = [str(one) for one in dependants(id_, ablation.whole, search.study.candidates)]

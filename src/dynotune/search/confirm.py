@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dynotune.measure.schedule import LOOKS, orders
-from dynotune.measure.stats import Judgement, arm_of_void, judge
-from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, Pair, Spread, Voided
+from dynotune.measure.comparison.schedule import orders
+from dynotune.measure.comparison.stats import Judgement, arm_of_void, judge
+from dynotune.schema.comparison import LOOKS, ArmName, ArmSummary, Comparison, Pair, Spread, Voided
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Trial
 from dynotune.search import layout, words

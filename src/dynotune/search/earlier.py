@@ -11,10 +11,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dynotune.diagnose.gather import OBSERVATION_FILE
-from dynotune.launch.record import Records
-from dynotune.measure.cold import compiles
-from dynotune.measure.one_run import Outcome, stepping
-from dynotune.measure.pilot import steady_steps
+from dynotune.launch.records.record import Records
+from dynotune.measure.live.arm_run import Outcome, stepping
+from dynotune.measure.live.cache_effects import compiles
+from dynotune.measure.live.pilot import steady_steps
 from dynotune.schema import document
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Unknown

@@ -7,8 +7,7 @@ import math
 
 import msgspec
 
-from dynotune.measure.schedule import MAX_PAIRS
-from dynotune.schema.comparison import Comparison
+from dynotune.schema.comparison import MAX_PAIRS, Comparison
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Fate, FateKind, Study, without
 from dynotune.search import words

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from dynotune.launch.run_folder import has_room
-from dynotune.measure import guard
-from dynotune.measure.request import Request
-from dynotune.measure.tolerance import guarded
+from dynotune.launch.process.run_folder import has_room
+from dynotune.measure.checks import guard
+from dynotune.measure.checks.tolerance import guarded
+from dynotune.measure.live.request import Request
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.study import Guarded

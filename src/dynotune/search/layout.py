@@ -11,12 +11,13 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dynotune.measure.boundary import nominal_levels
-from dynotune.measure.schedule import LOOKS, MAX_PAIRS, MIN_PAIRS, looks
-from dynotune.measure.stats import CONFIDENCE
+from dynotune.measure.comparison.boundary import nominal_levels
+from dynotune.measure.comparison.schedule import looks
+from dynotune.measure.comparison.stats import CONFIDENCE
+from dynotune.recipes.writing import ERROR
+from dynotune.schema.comparison import LOOKS, MAX_PAIRS, MIN_PAIRS
 from dynotune.search.fit import Gain
 
-ERROR = 0.05
 LEAST_BLOCKS = 2
 MOST_BLOCKS = 10
 # Degrees of freedom below which a t of an ablation is hardly ever passed.

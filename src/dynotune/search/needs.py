@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from dynotune.recipes.export import ON_WORKERS
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate
-
-ON_WORKERS = ("loader.prefetch_factor", "loader.persistent_workers", "loader.multiprocessing_context")
-"""Knobs that mean nothing to a loader without workers."""
 
 
 def workers(setting: Setting) -> bool:

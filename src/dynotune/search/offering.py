@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from dynotune.measure.one_run import refuse_impossible
-from dynotune.measure.request import Request
+from dynotune.measure.live.arm_run import refuse_impossible
+from dynotune.measure.live.request import Request
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Facts, Unknown

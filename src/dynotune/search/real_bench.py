@@ -8,14 +8,14 @@ from pathlib import Path
 
 import msgspec
 
-from dynotune.launch.run_folder import fresh_folder
-from dynotune.measure import objective, pilot, screening, summary
-from dynotune.measure.cold import COLD_KEPT
-from dynotune.measure.one_run import Outcome, refuse_impossible, run_settings
-from dynotune.measure.pilot import FirstStep, Steadiness, Window, limit_s
-from dynotune.measure.request import Request, Watcher
-from dynotune.measure.stats import StatisticsError
-from dynotune.schema.errors import CannotRunHere, DynotuneError
+from dynotune.launch.process.run_folder import fresh_folder
+from dynotune.measure.comparison import objective, summary
+from dynotune.measure.live import cautions, pilot, screening
+from dynotune.measure.live.arm_run import Outcome, refuse_impossible, run_settings
+from dynotune.measure.live.cache_effects import COLD_KEPT
+from dynotune.measure.live.pilot import FirstStep, Steadiness, Window, limit_s
+from dynotune.measure.live.request import Request, Watcher
+from dynotune.schema.errors import CannotRunHere, DynotuneError, StatisticsError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Ended, Estimate, Phase, Study, Trial
@@ -170,7 +170,7 @@ class RealBench:
 
     def cautions(self) -> list[str]:
         """What this sitting's runs give reason to be wary of."""
-        told = summary.warnings(self._outcomes) + objective.notes(self._study.objective, self._outcomes)
+        told = cautions.warnings(self._outcomes) + objective.notes(self._study.objective, self._outcomes)
         return told + longer.cautions(self._study, self._trials)
 
     # One run
@@ -298,9 +298,9 @@ class RealBench:
         pilots = dict(self._pilots)
         baseline = pilots.pop(BASELINE.key)
         window = self._window()
-        cautions = summary.window_cautions(self._request, window)
-        cautions += objective.cautions(self._study.objective, window.num_steps)
-        for text in cautions:
+        wary = cautions.window_cautions(self._request, window)
+        wary += objective.cautions(self._study.objective, window.num_steps)
+        for text in wary:
             self._watcher.warn(text)
         self._study = msgspec.structs.replace(
             self._study,
@@ -309,7 +309,7 @@ class RealBench:
             run_s=window.run_s,
             unit=objective.unit_of(self._study.objective, summary.unit([baseline, *pilots.values()])),
             step=summary.step(baseline),
-            warnings=[*self._study.warnings, *cautions, *summary.sandbox_warnings(baseline)],
+            warnings=[*self._study.warnings, *wary, *cautions.sandbox_warnings(baseline)],
         )
         run_s = self._planned_s[BASELINE.key] = self._own(baseline).run_s
         for key, outcome in pilots.items():

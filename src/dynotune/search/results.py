@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dynotune.measure.payoff import pays_off
-from dynotune.measure.request import Watcher
-from dynotune.measure.stats import StatisticsError
-from dynotune.measure.summary import MeasuredRun, read_run
-from dynotune.report.html import page
-from dynotune.schema.errors import RecordError
+from dynotune.measure.comparison.summary import MeasuredRun, pays_off, read_run
+from dynotune.measure.live.request import Watcher
+from dynotune.recipes.writing import of
+from dynotune.report.page.html import page
+from dynotune.schema.errors import RecordError, StatisticsError
 from dynotune.schema.recipe import write
 from dynotune.schema.study import PaysOff, Study
 from dynotune.search.bench import BASELINE, arm
-from dynotune.search.recipe import of
 
 RECIPE, REPORT = "recipe.toml", "report.html"
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dynotune.measure import pilot
-from dynotune.measure.one_run import Outcome
-from dynotune.measure.pilot import Window
-from dynotune.measure.request import Request
-from dynotune.measure.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS
+from dynotune.measure.live import pilot
+from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.pilot import Window
+from dynotune.measure.live.request import Request
+from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.study import Candidate
 

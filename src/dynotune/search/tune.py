@@ -16,14 +16,14 @@ from dynotune.diagnose.conclude import conclude
 from dynotune.diagnose.gather import gather
 from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.launch import new_run_folder
-from dynotune.measure import objective
-from dynotune.measure.machine import alone, facts_of, refuse_another_machine
-from dynotune.measure.one_run import SYNCHRONISED, refuse_impossible
-from dynotune.measure.protocol import Interrupted
-from dynotune.measure.request import Request, Watcher
-from dynotune.report.study_rows import long_time
-from dynotune.report.study_story import spent_s
-from dynotune.report.words import plain
+from dynotune.measure.comparison import objective
+from dynotune.measure.comparison.protocol import Interrupted
+from dynotune.measure.live.arm_run import SYNCHRONISED, refuse_impossible
+from dynotune.measure.live.machine import alone, facts_of, refuse_another_machine
+from dynotune.measure.live.request import Request, Watcher
+from dynotune.recipes.checking import differences, unproved
+from dynotune.report.study.header import spent_s
+from dynotune.report.study.rows import long_time
 from dynotune.schema import document
 from dynotune.schema import recipe as recipes
 from dynotune.schema.diagnosis import Ceiling
@@ -38,9 +38,9 @@ from dynotune.search.candidates import Machine, refuse_unfit
 from dynotune.search.earlier import DIAGNOSIS, pilot_of_another, plain_pilot
 from dynotune.search.offering import beyond, decided, nothing_to_try, offered, refusal, to_try
 from dynotune.search.real_bench import RealBench
-from dynotune.search.recipe import differences, unproved
 from dynotune.search.results import RECIPE, REPORT, paid_off, write_results
 from dynotune.search.study import search
+from dynotune.text.words import plain
 
 FILE = "study.json"
 NOT_ASKED = Unknown("not asked for")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dynotune.report.words import LARGEST_RATIO, percent_interval, saved_interval
-from dynotune.report.words import interval as ratios
 from dynotune.schema.study import Study
 from dynotune.search.fit import Gain
+from dynotune.text.words import LARGEST_RATIO, percent_interval, saved_interval
+from dynotune.text.words import interval as ratios
 
 TWICE = 2.0
 """From here on a ratio says more than a percentage does."""

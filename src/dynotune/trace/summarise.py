@@ -19,10 +19,11 @@ from dynotune.schema.trace_summary import (
     Shares,
     TraceSummary,
 )
-from dynotune.trace import (
-    calls,
-    causes,
+from dynotune.trace.causes import ranking
+from dynotune.trace.facts import (
+    call_order,
     copies,
+    cuda_calls,
     device_time,
     fusion,
     host_time,
@@ -31,12 +32,11 @@ from dynotune.trace import (
     memory,
     operators,
     ranks,
-    sequence,
     steps,
 )
-from dynotune.trace.first_gap import first_gap
-from dynotune.trace.places import Places
-from dynotune.trace.rank_facts import OnDevice, RankFacts, duration, percent
+from dynotune.trace.facts.idle import first_gap
+from dynotune.trace.facts.rank_facts import OnDevice, RankFacts, duration, percent
+from dynotune.trace.facts.source_locations import Places
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
 NUM_GAPS = 20
@@ -51,12 +51,12 @@ def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
     compared = ranks.compare(timelines, [one.window for one in facts], [one.steps for one in facts])
     lead = max(facts, key=lambda one: one.window_ns)
     shares = _shares(lead.busiest, lead.window_ns) if lead.busiest is not None and lead.window_ns else None
-    found = causes.causes(facts, compared)
+    found = ranking.causes(facts, compared)
     of_operators = [row for one in facts for row in operators.facts(one.timeline, one.window)]
     return TraceSummary(
         files=[timeline.source for timeline in timelines],
         recorder=timelines[0].recorder,
-        verdict=causes.verdict(lead, shares, found, of_operators),
+        verdict=ranking.verdict(lead, shares, found, of_operators),
         window_s=lead.window_ns / 1e9 if lead.window_ns else None,
         num_steps=lead.num_steps,
         step_source=lead.steps.source,
@@ -66,8 +66,8 @@ def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
         devices=[_device_time(one, index) for one in facts for index in one.devices],
         gaps=_longest_gaps(facts),
         copies=[row for one in facts for row in one.copies],
-        syncs=[row for one in facts for row in calls.syncs(one.timeline, one.window, _place_of(one))],
-        allocations=[row for one in facts for row in calls.allocations(one.timeline, one.window, _place_of(one))],
+        syncs=[row for one in facts for row in cuda_calls.syncs(one.timeline, one.window, _place_of(one))],
+        allocations=[row for one in facts for row in cuda_calls.allocations(one.timeline, one.window, _place_of(one))],
         kernels=[one.kernels for one in facts if one.kernels is not None],
         communication=[one.communication for one in facts if one.communication is not None],
         ranks=compared,
@@ -116,7 +116,9 @@ def _place_of(facts: RankFacts) -> Callable[[Ints], list[Place]]:
 
 
 def _unsynced(facts: RankFacts) -> list[Calls]:
-    return calls.unsynced(facts.timeline, facts.window, sequence.read_too_early(facts.timeline), _place_of(facts))
+    return cuda_calls.unsynced(
+        facts.timeline, facts.window, call_order.read_too_early(facts.timeline), _place_of(facts)
+    )
 
 
 def _device_time(facts: RankFacts, index: int) -> DeviceTime:

@@ -12,7 +12,7 @@ import pytest
 
 import dynotune
 from dynotune import knobs
-from dynotune.launch import environment
+from dynotune.launch.process import environment
 
 AGENT = Path(dynotune.__file__).parent / "agent"
 DRIVER = Path(__file__).with_name("driver.py")

@@ -12,7 +12,7 @@ def main(job):
     package = types.ModuleType("_dynotune_agent")
     package.__path__ = [job["agent"]]
     sys.modules["_dynotune_agent"] = package
-    from _dynotune_agent.apply import Settings
+    from _dynotune_agent.apply.settings import Settings
 
     events = []
     settings = Settings(job["settings"], events.append)
@@ -30,7 +30,7 @@ def main(job):
 
 
 def watch_roots(torch, settings):
-    from _dynotune_agent.roots import Roots
+    from _dynotune_agent.steps.outermost_modules import Roots
 
     def raised(where, error):
         raise AssertionError(where) from error

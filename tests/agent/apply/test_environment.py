@@ -2,7 +2,7 @@
 
 import pytest
 
-from dynotune.launch import environment
+from dynotune.launch.process import environment
 
 # getenv as C code and child processes see it.
 PRELUDE = """

@@ -29,9 +29,9 @@ from dynotune.doctor.startup_shared import (
     what_it_saves,
     without_machine_code,
 )
-from dynotune.report import words
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.setting import Setting
+from dynotune.text import words
 
 FORCED_JIT = ("CUDA_FORCE_PTX_JIT", "CUDA_FORCE_JIT")
 

@@ -1,0 +1,1 @@
+"""Settings, applied in the running program and read back from it."""

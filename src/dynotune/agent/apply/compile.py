@@ -1,0 +1,255 @@
+"""Compiling the outermost module, or the calls that its forward makes of itself."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+import weakref
+from threading import get_ident
+
+from .site import Site, answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.hooks import Event
+    from .site import Answer, Planned
+
+_PLAIN = (int, float, bool, complex, type(None))
+
+
+class CompileSite(Site):
+    """`compile.mode`: in place, so that the module keeps its class, its parameters' names and its hooks.
+
+    After its first call: what that makes and keeps (anchors, positions, lazy weights) breaks the graph, and one that
+    broke in a loop over layers stays in pieces. What runs once, to warm up, is not compiled at all.
+
+    A module whose forward is given a batch as it comes from the loader (file names among tensors) and calls itself with
+    the tensors, then takes the loss, is compiled in these calls of itself alone: as a whole it breaks wherever the loss
+    looks at values, and is compiled again for each number of targets.
+    """
+
+    def __init__(self, planned: list[Planned], event: Event) -> None:
+        super().__init__(planned, event)
+        self._setting = planned[0]
+        self._mode = planned[0]["value"]
+        self._torch: Any = None
+        self._roots: list[weakref.ref[Any]] = []
+        self._own_calls: dict[int, OwnCalls] = {}
+        self._refused: list[str] = []
+        self._num_skipped = 0
+
+    def after_torch(self, torch: Any) -> None:
+        self._torch = torch
+        if self._mode == "off":
+            self._turn_off(torch)
+
+    def _turn_off(self, torch: Any) -> None:
+        original = torch.compile
+
+        @functools.wraps(original)
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            try:
+                self._force_eager()
+            except Exception:
+                kwargs["disable"] = True  # torch before 2.6 has no stances
+            self._num_skipped += 1
+            return original(*args, **kwargs)
+
+        torch.compile = compile
+
+    def _force_eager(self) -> None:
+        # Not at start: it imports the compiler, which takes seconds, for programs that never compile.
+        from torch._dynamo import eval_frame
+
+        if eval_frame._stance.stance != "force_eager":
+            self._torch.compiler.set_stance("force_eager")
+
+    def hold(self) -> None:
+        if self._mode == "off" and self._num_skipped and hasattr(self._torch.compiler, "set_stance"):
+            self._force_eager()
+
+    def on_root(self, module: Any) -> None:
+        """Parts that ran by themselves before are left to the whole: with graphs of their own inside its call, each
+        would end the step of the CUDA graphs around it.
+        """
+        parts = {id(part) for part in module.modules()}
+        for root in (ref() for ref in self._roots):
+            if root is not None and id(root) in parts:
+                root._compiled_call_impl = None
+        self._roots = [ref for ref in self._roots if id(ref()) not in parts]
+        if self._mode != "off" and not self._why_not(module) and hasattr(module.forward, "__func__"):
+            self._own_calls[id(module)] = OwnCalls(module, self._torch.Tensor)
+
+    def root_ran(self, module: Any) -> None:
+        if self._mode == "off":
+            return
+        own_calls = self._own_calls.pop(id(module), None)
+        if own_calls is not None:
+            own_calls.end()
+        if reason := self._why_not(module):
+            self._refused.append(reason)
+            return
+        if own_calls is not None and own_calls.once_in_tensors:
+            compiled = self._torch.compile(module.forward, mode=self._mode)
+            module._compiled_call_impl = CompiledInside(module, compiled, self._torch.Tensor)
+        else:
+            module.compile(mode=self._mode)
+        self._roots.append(weakref.ref(module))
+
+    def _why_not(self, module: Any) -> str:
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            return "the program compiles %s itself" % type(module).__name__
+        return "%s is a TorchScript module" % type(module).__name__ if self._is_script(module) else ""
+
+    def _is_script(self, module: Any) -> bool:
+        return isinstance(module, self._torch.jit.ScriptModule)
+
+    def readback(self) -> list[Answer]:
+        if self._mode == "off":
+            return [self._read_off()]
+        witness = "_compiled_call_impl of the outermost modules"
+        roots = [root for root in (ref() for ref in self._roots) if root is not None]
+        if not roots:
+            detail = "; ".join(self._refused) or "no outermost module was called"
+            return [answer(self._setting, None, witness, False, detail)]
+        compiled = all(root._compiled_call_impl is not None for root in roots)
+        inside = [root for root in roots if isinstance(root._compiled_call_impl, CompiledInside)]
+        details = [*self._refused, *("%s in the calls that it makes of itself" % type(one).__name__ for one in inside)]
+        return [
+            answer(
+                self._setting,
+                self._mode if compiled else "off",
+                witness,
+                compiled and not self._refused,
+                "; ".join(dict.fromkeys(details)),
+            )
+        ]
+
+    def _read_off(self) -> Answer:
+        if not self._num_skipped:
+            return answer(self._setting, "off", "calls of torch.compile", True, "the program compiles nothing")
+        eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+        stance = getattr(getattr(eval_frame, "_stance", None), "stance", None)
+        if stance is None:
+            return answer(self._setting, "off", "calls of torch.compile", True, "made with disable=True")
+        return answer(
+            self._setting,
+            "off" if stance == "force_eager" else "on",
+            "torch.compiler's stance",
+            stance == "force_eager",
+        )
+
+
+class OwnCalls:
+    """How a module's forward calls itself in its first call.
+
+    `once_in_tensors` says that it did so just once, with nothing but tensors, and was not called so itself. Calls that
+    follow each other would each begin a step of CUDA graphs, which overwrites what the one before gave.
+    """
+
+    def __init__(self, module: Any, tensor: type) -> None:
+        outer: list[tuple[int, bool]] = []
+        inner: list[bool] = []
+
+        def watched(forward: Any, args: Any, kwargs: Any) -> Any:
+            plain, thread = _is_plain((args, kwargs), tensor), get_ident()
+            if outer:
+                if outer[0][0] == thread:
+                    inner.append(plain)
+                return forward(*args, **kwargs)
+            outer.append((thread, plain))
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                self.end()
+
+        self._outer, self._inner = outer, inner
+        self._cover = Cover(module, watched)
+        self._cover.put_on()
+
+    @property
+    def once_in_tensors(self) -> bool:
+        return [plain for _, plain in self._outer] == [False] and self._inner == [True]
+
+    def end(self) -> None:
+        self._cover.take_off()
+
+
+class CompiledInside:
+    """Stands where a module's compiled call does: the call is made as written, and in it `forward` is `compiled` where
+    it is given nothing but tensors. What somebody has put in the place of that `forward` since is called as it is.
+    """
+
+    def __init__(self, module: Any, compiled: Callable[..., Any], tensor: type) -> None:
+        def inside(forward: Any, args: Any, kwargs: Any) -> Any:
+            return (compiled if _is_plain((args, kwargs), tensor) else forward)(*args, **kwargs)
+
+        self._module = module
+        self._cover = Cover(module, inside)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._cover.put_on():
+            return self._module._call_impl(*args, **kwargs)
+        try:
+            return self._module._call_impl(*args, **kwargs)
+        finally:
+            self._cover.take_off()
+
+
+class Cover:
+    """`call(forward, args, kwargs)` in the place of a module's `forward`.
+
+    It is a method, which a copy has as its own, and which pickles find by its name: hooks may copy and save a module
+    while it is called.
+
+    Raises:
+        AttributeError: its `forward` is no method.
+    """
+
+    def __init__(self, module: Any, call: Callable[..., Any]) -> None:
+        forward = module.forward
+        plain = forward.__func__
+
+        @functools.wraps(plain)
+        def covered(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return call(forward, args, kwargs) if self is module else plain(self, *args, **kwargs)
+
+        self._module, self._forward = module, forward
+        self._was_own = "forward" in module.__dict__
+        self._covered = types.MethodType(covered, module)
+
+    def put_on(self) -> bool:
+        """Whether `forward` was what it was, and is covered now."""
+        if self._module.forward != self._forward:
+            return False
+        self._module.__dict__["forward"] = self._covered
+        return True
+
+    def take_off(self) -> None:
+        own = self._module.__dict__
+        if own.get("forward") is not self._covered:
+            return
+        if self._was_own:
+            own["forward"] = self._forward
+        else:
+            own.pop("forward", None)
+
+
+def _is_plain(value: Any, tensor: type) -> bool:
+    """Whether it holds nothing but tensors and numbers, as a graph takes them."""
+    try:
+        return _holds_plain(value, tensor)
+    except Exception:  # a batch of the program's own kind may do anything
+        return False
+
+
+def _holds_plain(value: Any, tensor: type) -> bool:
+    if isinstance(value, (tensor, *_PLAIN)):
+        return True
+    if isinstance(value, (list, tuple)):
+        return all(_holds_plain(item, tensor) for item in value)
+    return isinstance(value, dict) and all(_holds_plain(item, tensor) for item in dict.values(value))

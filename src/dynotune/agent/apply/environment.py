@@ -1,0 +1,239 @@
+"""Settings that the process was started with: environment variables, allocator keys, preloaded libraries.
+
+A kept variable is held where Python writes it. What C code reads (`getenv`), and what children inherit, is
+the kept value whatever the program writes. `os.environ` shows the same, with two exceptions that the program
+needs in order to go on: a variable that is kept unset shows what the program itself wrote (reading back one's
+own write must not raise KeyError), and a deleted one is gone from `os.environ` (`os.environ.clear()` would
+never end otherwise).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+
+from .env_effects import seen_effect
+from .site import Site, answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from os import PathLike
+    from typing import Any
+
+    from ..core.hooks import Event
+    from .site import Answer, Planned
+
+    Name = str | bytes | PathLike[str] | PathLike[bytes]
+
+_UNSET = "@unset"
+_putenv, _unsetenv = os.putenv, os.unsetenv
+
+
+class _Kept:
+    """The kept variables of this process; None keeps a variable unset."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes | None] = {}
+        self.written: dict[bytes, bytes | None] = {}
+        self._installed = False
+
+    def add(self, values: dict[str, str | None]) -> None:
+        for name, value in values.items():
+            key = os.fsencode(name)
+            self.values[key] = None if value is None else os.fsencode(value)
+            self._establish(key, self.values[key])
+        if not self._installed:
+            self._installed = True
+            self._cover_putenv()
+            self._cover_environ()
+
+    def _establish(self, key: bytes, value: bytes | None) -> None:
+        # A parent that passed on a copy of its os.environ may have handed down what it was not allowed to
+        # set.
+        data: dict[bytes, bytes] = vars(os.environ)["_data"]
+        if data.get(key) == value:
+            return
+        if value is None:
+            _unsetenv(key)
+            del data[key]
+        else:
+            _putenv(key, value)
+            data[key] = value
+
+    def _cover_putenv(self) -> None:
+        kept, written = self.values, self.written
+
+        @functools.wraps(_putenv)
+        def keep_putenv(name: Name, value: Name, /) -> None:
+            key = os.fsencode(name)
+            if key not in kept:
+                return _putenv(name, value)
+            # The audit event that the real putenv would have raised: whoever watches still sees the attempt.
+            sys.audit("os.putenv", key, os.fsencode(value))
+            written[key] = os.fsencode(value)
+            return None
+
+        @functools.wraps(_unsetenv)
+        def keep_unsetenv(name: Name, /) -> None:
+            key = os.fsencode(name)
+            if key not in kept:
+                return _unsetenv(name)
+            sys.audit("os.unsetenv", key)
+            written[key] = None
+            return None
+
+        # os.environ and os.environb look these up in the module at every write.
+        os.putenv, os.unsetenv = keep_putenv, keep_unsetenv
+
+    def _cover_environ(self) -> None:
+        environ: Any = type(os.environ)
+        kept = self.values
+        setitem = environ.__setitem__
+
+        @functools.wraps(setitem)
+        def keep_setitem(mapping: Any, key: Any, value: Any) -> None:
+            setitem(mapping, key, value)
+            encoded = mapping.encodekey(key)
+            if kept.get(encoded) is not None:
+                mapping._data[encoded] = kept[encoded]
+
+        environ.__setitem__ = keep_setitem
+
+
+_kept = _Kept()
+
+
+class EnvironmentSite(Site):
+    """`env.NAME`."""
+
+    def __init__(self, planned: list[Planned], event: Event) -> None:
+        super().__init__(planned, event)
+        self._names = {setting["site"]["name"] for setting in planned if setting.get("keep", True)}
+
+    def before_torch(self) -> None:
+        _kept.add(
+            {
+                setting["site"]["name"]: None if setting["value"] == _UNSET else str(setting["value"])
+                for setting in self.planned
+                if setting.get("keep", True)
+            }
+        )
+
+    def is_kept(self, name: str) -> bool:
+        return name in self._names
+
+    def readback(self) -> list[Answer]:
+        return [self._read(setting, setting["site"]["name"]) for setting in self.planned]
+
+    def _read(self, setting: Planned, name: str) -> Answer:
+        found = c_getenv(name)
+        asked = None if setting["value"] == _UNSET else str(setting["value"])
+        effect = seen_effect(name, asked) if asked is not None and found == asked else None
+        if effect is not None:
+            return answer(setting, effect[0], effect[1], effect[0] == asked, _what_the_program_wrote(name))
+        return answer(
+            setting,
+            _UNSET if found is None else found,
+            "the process's environment (getenv)",
+            found == asked,
+            _what_the_program_wrote(name),
+        )
+
+
+class AllocatorSite(EnvironmentSite):
+    """`alloc.*`: one key each of the allocator's configuration, which is one variable with two names."""
+
+    def __init__(self, planned: list[Planned], event: Event) -> None:
+        Site.__init__(self, planned, event)
+        site = planned[0]["site"]
+        self._variables = {site["variable"]: site["conf"], site["other"]: None}
+        self._names = set(self._variables)
+        self._torch: Any = None
+
+    def before_torch(self) -> None:
+        _kept.add(self._variables)
+
+    def after_torch(self, torch: Any) -> None:
+        self._torch = torch
+
+    def readback(self) -> list[Answer]:
+        conf, witness = self._settings_in_force()
+        if conf is None:
+            return [answer(setting, None, "none", None, witness) for setting in self.planned]
+        return [self._compare(setting, conf, witness) for setting in self.planned]
+
+    def _compare(self, setting: Planned, conf: dict[str, str], witness: str) -> Answer:
+        key, asked = setting["site"]["key"], setting["site"]["text"]
+        found = conf.get(key)
+        detail = "" if found == asked else "the allocator works with " + str(conf)
+        return answer(setting, "not set" if found is None else found, witness, found == asked, detail)
+
+    def _settings_in_force(self) -> tuple[dict[str, str] | None, str]:
+        """The allocator's settings as key to text, and where they were read; None and a reason."""
+        torch = self._torch
+        if torch is None:
+            return None, "torch was not imported"
+        read = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
+        if read is not None:
+            return split_conf(read()), "torch's allocator settings"
+        # Older versions answer through the snapshot only, and that needs a live CUDA context.
+        if torch.cuda.is_initialized():
+            settings = torch.cuda.memory._snapshot().get("allocator_settings", {})
+            conf = settings.get("PYTORCH_ALLOC_CONF") or settings.get("PYTORCH_CUDA_ALLOC_CONF")
+            if conf is not None:
+                return split_conf(conf), "the allocator settings in torch's memory snapshot"
+        return None, "this version of torch does not show its allocator's settings"
+
+
+class PreloadSite(Site):
+    """`host.malloc`."""
+
+    def readback(self) -> list[Answer]:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            mapped = {os.path.basename(line.split()[-1]) for line in maps if "/" in line}
+        return [self._read(setting, mapped) for setting in self.planned]
+
+    def _read(self, setting: Planned, mapped: set[str]) -> Answer:
+        found = "system"
+        for name, libraries in setting["site"]["libraries"].items():
+            if any(file.startswith(library.split(".so")[0] + ".so") for library in libraries for file in mapped):
+                found = name
+        return answer(setting, found, "libraries mapped into the process", found == setting["value"])
+
+
+def split_conf(conf: str) -> dict[str, str]:
+    """`a:1,b:[2,3]` as a dict of key to text; spaces mean nothing to the allocator."""
+    items: list[str] = []
+    depth, item = 0, ""
+    for char in "".join(conf.split()):
+        depth += (char == "[") - (char == "]")
+        if char == "," and depth == 0:
+            items.append(item)
+            item = ""
+        else:
+            item += char
+    return dict(entry.split(":", 1) for entry in [*items, item] if ":" in entry)
+
+
+def c_getenv(name: str) -> str | None:
+    """The variable as C code sees it; None when it is not set."""
+    import ctypes
+
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_char_p
+    value: bytes | None = getenv(os.fsencode(name))
+    return None if value is None else os.fsdecode(value)
+
+
+def _what_the_program_wrote(name: str) -> str:
+    key = os.fsencode(name)
+    if key not in _kept.written:
+        return ""
+    value = _kept.written[key]
+    if value is None:
+        return "the program removed it; it was kept"
+    detail = "the program set it to %s; it was kept" % os.fsdecode(value)
+    if _kept.values.get(key) is None and key in getattr(os.environ, "_data", {}):
+        detail += " out of the process's environment, but Python code that reads os.environ still sees it"
+    return detail

@@ -1,0 +1,207 @@
+"""Settings that act on the outermost module: memory layout, autocast.
+
+They act at its first call, when its weights are where the program wants them. Torch may be in inference mode then (a
+sanity check before training), and what is made there could never be trained: so they leave that mode.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+
+from .site import Site, answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.hooks import Event
+    from .site import Answer, Args, Around, Kwargs, Planned
+
+
+class ChannelsLastSite(Site):
+    """`layout.channels_last`: weights once, inputs at each call."""
+
+    def __init__(self, planned: list[Planned], event: Event) -> None:
+        super().__init__(planned, event)
+        self._setting = planned[0]
+        self._torch: Any = None
+        self._format: Any = None
+        self._weights: list[weakref.ref[Any]] = []
+
+    @property
+    def wants_around(self) -> bool:
+        return bool(self._setting["value"])
+
+    def after_torch(self, torch: Any) -> None:
+        self._torch = torch
+        self._format = torch.channels_last if self._setting["value"] else torch.contiguous_format
+
+    def on_root(self, module: Any) -> None:
+        torch = self._torch
+        with torch.inference_mode(False), torch.no_grad():
+            for parameter in module.parameters():
+                if parameter.dim() == 4:
+                    parameter.data = parameter.data.contiguous(memory_format=self._format)
+                    self._weights.append(weakref.ref(parameter))
+
+    def inputs(self, module: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        return tuple(map(self._convert, args)), {name: self._convert(v) for name, v in kwargs.items()}
+
+    def _convert(self, value: Any) -> Any:
+        if isinstance(value, self._torch.Tensor):
+            if value.dim() == 4 and value.is_floating_point():
+                return value.contiguous(memory_format=self._format)
+        elif type(value) in (list, tuple):
+            return type(value)(map(self._convert, value))
+        elif type(value) is dict:
+            return {key: self._convert(item) for key, item in value.items()}
+        return value
+
+    def readback(self) -> list[Answer]:
+        witness = "strides of the 4-D weights"
+        weights = [weight for weight in (ref() for ref in self._weights) if weight is not None]
+        # A 1x1 or one-channel weight has the strides of both layouts.
+        telling = [weight for weight in weights if min(weight.shape[1], weight.shape[2] * weight.shape[3]) > 1]
+        if not telling:
+            detail = "no outermost module has a 4-D weight whose layout could differ"
+            return [answer(self._setting, None, witness, False, detail)]
+        last = [weight.is_contiguous(memory_format=self._torch.channels_last) for weight in telling]
+        found = any(last) if not self._setting["value"] else all(last)
+        return [answer(self._setting, found, witness, found == self._setting["value"])]
+
+
+class AutocastSite(Site):
+    """`precision.autocast`: around each call of an outermost module, its outputs back in float32.
+
+    A program that is already inside an autocast of its own keeps it: its loss scaling and its output types
+    are made for it. The read-back then compares the program's type with the one asked for. `off` wins over
+    the program's.
+    """
+
+    @property
+    def wants_around(self) -> bool:
+        return True
+
+    def __init__(self, planned: list[Planned], event: Event) -> None:
+        super().__init__(planned, event)
+        self._setting = planned[0]
+        self._asked = planned[0]["value"]
+        self._torch: Any = None
+        self._found: set[str] = set()
+        self._refused: list[str] = []
+        self._scalers: list[weakref.ref[Any]] = []
+        self._weights: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+
+    def after_torch(self, torch: Any) -> None:
+        self._torch = torch
+        self._dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        self._names = {dtype: name for name, dtype in self._dtypes.items()}
+        if self._asked == "fp16":
+            self._watch_scalers(torch.amp.GradScaler)
+
+    def _watch_scalers(self, scaler_class: Any) -> None:
+        original, scalers = scaler_class.__init__, self._scalers
+
+        @functools.wraps(original)
+        def __init__(scaler: Any, *args: Any, **kwargs: Any) -> None:
+            original(scaler, *args, **kwargs)
+            scalers.append(weakref.ref(scaler))
+
+        scaler_class.__init__ = __init__
+
+    def around(self, module: Any, args: Args, kwargs: Kwargs) -> Around | None:
+        torch = self._torch
+        device, dtype = self._device_and_dtype(module, args)
+        if self._asked == "off":
+            self._found.add("off")
+            if not torch.is_autocast_enabled(device):
+                return None
+            return torch.autocast(device, enabled=False), _identity
+        if torch.is_autocast_enabled(device):
+            own = torch.get_autocast_dtype(device)
+            self._found.add(self._names.get(own, str(own)))
+            return None
+        reason = self._why_not(module, dtype)
+        if reason:
+            self._found.add("off")
+            if reason not in self._refused:
+                self._refused.append(reason)
+            return None
+        context = torch.autocast(device, dtype=self._dtypes[self._asked])
+        self._found.add(self._asked if getattr(context, "_enabled", True) else "off")
+        return context, self._to_float32
+
+    def inputs(self, module: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        if self._asked != "off":
+            return args, kwargs
+        device, dtype = self._device_and_dtype(module, args)
+        if dtype is not self._torch.float32 or not self._torch.is_autocast_enabled(device):
+            return args, kwargs
+        # What the program made under its autocast is in half precision; the weights are not.
+        return self._to_float32(args), self._to_float32(kwargs)
+
+    def _device_and_dtype(self, module: Any, args: Args) -> tuple[str, Any]:
+        """Of the module's first floating-point weight, else of its first such input."""
+        weight = self._weights.get(module, _none)()
+        if weight is None:
+            weight = next((p for p in module.parameters() if p.is_floating_point()), None)
+            if weight is not None:
+                # Looked for once: walking a large model at each call would be charged to the setting.
+                self._weights[module] = weakref.ref(weight)
+        for tensor in (weight, *args):
+            if isinstance(tensor, self._torch.Tensor) and tensor.is_floating_point():
+                return tensor.device.type, tensor.dtype
+        return "cpu", self._torch.float32
+
+    def _why_not(self, module: Any, dtype: Any) -> str:
+        torch = self._torch
+        if dtype is not torch.float32:
+            return "the weights of %s are %s already" % (type(module).__name__, str(dtype).rpartition(".")[2])
+        if self._asked != "fp16" or not (module.training and torch.is_grad_enabled()):
+            return ""
+        if any(scaler is not None and scaler.is_enabled() for scaler in (ref() for ref in self._scalers)):
+            return ""
+        return "training in fp16 needs a GradScaler and the program has none: its gradients would underflow"
+
+    def _to_float32(self, value: Any) -> Any:
+        torch = self._torch
+        if isinstance(value, torch.Tensor):
+            return value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
+        if isinstance(value, tuple):
+            items = [self._to_float32(item) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        if isinstance(value, list):
+            return [self._to_float32(item) for item in value] if type(value) is list else value
+        if isinstance(value, dict):
+            return self._mapping_to_float32(value)
+        if hasattr(type(value), "__dataclass_fields__"):
+            for name in type(value).__dataclass_fields__:
+                object.__setattr__(value, name, self._to_float32(getattr(value, name)))
+        return value
+
+    def _mapping_to_float32(self, mapping: Any) -> Any:
+        # In place: outputs that are both a mapping and an object (transformers) keep their class and
+        # attributes.
+        if type(mapping) is dict:
+            return {key: self._to_float32(item) for key, item in mapping.items()}
+        for key, item in list(mapping.items()):
+            converted = self._to_float32(item)
+            if converted is not item:
+                mapping[key] = converted
+        return mapping
+
+    def readback(self) -> list[Answer]:
+        witness = "autocast at the outermost modules' calls"
+        if not self._found:
+            return [answer(self._setting, None, witness, False, "no outermost module was called")]
+        found = ", ".join(sorted(self._found))
+        return [answer(self._setting, found, witness, self._found == {self._asked}, "; ".join(self._refused))]
+
+
+def _none() -> None:
+    return None
+
+
+def _identity(value: Any) -> Any:
+    return value

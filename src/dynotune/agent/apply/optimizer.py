@@ -1,0 +1,155 @@
+"""`optimizer.fused`: the one-kernel implementation of Adam, AdamW, SGD and Adagrad."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+
+from .site import Site, answer, resolve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from ..core.hooks import Event
+    from .site import Answer, Planned
+
+
+class OptimizerSite(Site):
+    """Covers the constructors; where torch would refuse, the program's own arguments stay."""
+
+    def __init__(self, planned: list[Planned], event: Event) -> None:
+        super().__init__(planned, event)
+        self._setting = planned[0]
+        self._fused = planned[0]["value"]
+        self._built: list[weakref.ref[Any]] = []
+        self._found: set[bool] = set()
+        self._reasons: list[str] = []
+        self._torch: Any = None
+
+    def after_torch(self, torch: Any) -> None:
+        self._torch = torch
+        for target in self._setting["site"]["targets"]:
+            self._cover(resolve(torch, target))
+
+    def _cover(self, optimizer_class: Any) -> None:
+        original = optimizer_class.__init__
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                bound = signature.bind(optimizer, *args, **kwargs)
+                reason = self._rewrite(bound.arguments)
+                args, kwargs = bound.args[1:], bound.kwargs
+            except TypeError:
+                reason = ""  # not a call that torch accepts: its own error is the right one
+            except Exception as error:
+                reason = "%s: %s" % (type(error).__name__, error)
+            original(optimizer, *args, **kwargs)
+            self._remember(optimizer, reason)
+
+        optimizer_class.__init__ = __init__
+
+    def _rewrite(self, arguments: dict[str, Any]) -> str:
+        """Change the arguments of one construction; why not, if it cannot be."""
+        if not self._fused:
+            # None, not False: False would also switch off foreach, which torch uses by default on a GPU.
+            if arguments.get("fused"):
+                arguments["fused"] = None
+            arguments["params"] = _as_the_optimizer(arguments["params"], lambda group: group.get("fused"))
+            return ""
+        if hasattr(arguments["params"], "__next__"):
+            arguments["params"] = list(arguments["params"])
+        reason = self._why_not(arguments)
+        if not reason:
+            arguments["fused"] = True
+            if arguments.get("foreach"):
+                arguments["foreach"] = None
+            arguments["params"] = _as_the_optimizer(arguments["params"], lambda group: True)
+        return reason
+
+    def _why_not(self, arguments: dict[str, Any]) -> str:
+        if arguments.get("differentiable"):
+            return "the optimizer is differentiable, which excludes fused"
+        devices = self._torch.utils._foreach_utils._get_fused_kernels_supported_devices()
+        for parameter in _parameters(arguments["params"]):
+            if not parameter.is_floating_point():
+                return "a parameter is %s; fused takes floating point only" % parameter.dtype
+            if parameter.device.type not in devices:
+                return "a parameter is on %s, for which there is no fused kernel" % parameter.device
+        return ""
+
+    def _remember(self, optimizer: Any, reason: str) -> None:
+        if reason and reason not in self._reasons:
+            self._reasons.append(reason)
+        self._built = [ref for ref in self._built if ref() is not None and ref() is not optimizer]
+        self._built.append(weakref.ref(optimizer))
+        self._look()
+
+    def _look(self) -> None:
+        """What the optimizers have that are alive; of those that died stays what they were last seen to have."""
+        living = [optimizer for optimizer in (ref() for ref in self._built) if optimizer is not None]
+        if living:
+            groups = [group for optimizer in living for group in getattr(optimizer, "param_groups", ())]
+            self._found = {bool(group.get("fused")) for group in groups}
+
+    def on_root(self, module: Any) -> None:
+        """Gradients that will be sparse are known only now, and fused kernels take none."""
+        if not self._fused:
+            return
+        sparse = {
+            id(part.weight)
+            for part in module.modules()
+            if getattr(part, "sparse", False) is True and getattr(part, "weight", None) is not None
+        }
+        for optimizer in filter(None, (ref() for ref in self._built)) if sparse else ():
+            if any(id(p) in sparse for group in optimizer.param_groups for p in group["params"]):
+                self._take_back(optimizer)
+        self._look()
+
+    def _take_back(self, optimizer: Any) -> None:
+        for options in (optimizer.defaults, *optimizer.param_groups):
+            options["fused"] = None
+        # GradScaler leaves unscaling to an optimizer that says it does it itself.
+        optimizer._step_supports_amp_scaling = False
+        self._reasons.append("an embedding gives sparse gradients, which fused kernels do not take")
+
+    def readback(self) -> list[Answer]:
+        witness = "fused of the optimizers' parameter groups"
+        self._look()
+        found = set(self._found)
+        if not found:
+            names = ", ".join(target.rpartition(".")[2] for target in self._setting["site"]["targets"])
+            detail = "the program built none of " + names
+            return [answer(self._setting, None, witness, False, detail)]
+        ok = found == {self._fused}
+        detail = "; ".join(self._reasons)
+        if not ok and not detail:
+            detail = "a parameter group that came later sets it for itself"
+        return [answer(self._setting, (found & {not self._fused} or found).pop(), witness, ok, detail)]
+
+
+def _as_the_optimizer(params: Any, is_changed: Callable[[dict[str, Any]], Any]) -> Any:
+    """The groups without a choice of their own between implementations; the program's own dicts stay as they are."""
+    if not isinstance(params, (list, tuple)):
+        return params
+    return [
+        {name: value for name, value in group.items() if name not in ("fused", "foreach")}
+        if isinstance(group, dict) and is_changed(group)
+        else group
+        for group in params
+    ]
+
+
+def _parameters(params: Any) -> Iterator[Any]:
+    """The tensors in what an optimizer takes: tensors, (name, tensor) pairs, or groups of either."""
+    for item in [params] if hasattr(params, "is_floating_point") else params:
+        if isinstance(item, dict):
+            if hasattr(item["params"], "__next__"):
+                item["params"] = list(item["params"])
+            yield from _parameters(item["params"])
+        else:
+            yield item[1] if isinstance(item, tuple) else item

@@ -1,0 +1,186 @@
+"""Applies the planned settings inside the user's process, and reads them back from it.
+
+Nothing here raises into the program: what fails is logged, and the setting's read-back says so.
+"""
+
+from __future__ import annotations
+
+from .compile import CompileSite
+from .environment import AllocatorSite, EnvironmentSite, PreloadSite
+from .globals import GlobalSite
+from .loader import LoaderSite
+from .module import AutocastSite, ChannelsLastSite
+from .optimizer import OptimizerSite
+from .site import answer
+from .transfer import TransferSite
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.hooks import Event, Log
+    from .site import Answer, Args, Around, Kwargs, Planned, Site
+
+_MODULE_SITES: dict[str, type[Site]] = {
+    "autocast": AutocastSite,
+    "channels_last": ChannelsLastSite,
+    "compile": CompileSite,
+}
+_CONSTRUCTOR_SITES: dict[str, type[Site]] = {
+    "torch.utils.data.DataLoader": LoaderSite,
+    "torch.optim.Adam": OptimizerSite,
+}
+_SITES: dict[str, type[Site]] = {
+    "env": EnvironmentSite,
+    "alloc_conf": AllocatorSite,
+    "preload": PreloadSite,
+    "attr": GlobalSite,
+    "call": GlobalSite,
+    "method": TransferSite,
+}
+
+
+class Settings:
+    """All planned settings of this process.
+
+    Args:
+        planned: dicts with the fields of `schema.run.PlannedSetting`.
+        event: takes a dict (its key `event` names it) and writes it into the record.
+        log: takes a place in words and an exception; by default an event `error`.
+    """
+
+    def __init__(self, planned: list[Planned], event: Event, log: Log | None = None) -> None:
+        self._event = event
+        self._log = log or self._log_event
+        self._unplaced: list[Planned] = []
+        by_site: dict[type[Site] | None, list[Planned]] = {}
+        for setting in planned:
+            by_site.setdefault(_site_for(setting.get("site", {})), []).append(setting)
+        self._sites: list[Site] = []
+        for site, settings in by_site.items():
+            if site is None:
+                self._unplaced.extend(settings)
+                continue
+            try:
+                self._sites.append(site(settings, event))
+            except Exception as error:
+                self._unplaced.extend(settings)
+                self._log("planning " + str(settings[0].get("knob")), error)
+        self._environment = [site for site in self._sites if isinstance(site, EnvironmentSite)]
+        self._has_run_a_root = False
+
+    @property
+    def wants_around(self) -> bool:
+        """Whether calls of outermost modules must go through `around_root`."""
+        return any(site.wants_around for site in self._sites)
+
+    def is_kept(self, name: str) -> bool:
+        """Whether the environment variable `name` keeps its value against the program."""
+        return any(site.is_kept(name) for site in self._environment)
+
+    def before_torch(self) -> None:
+        """At interpreter start: from here on kept environment variables stay what they are."""
+        self._each("before_torch")
+
+    def after_torch(self, torch: Any) -> None:
+        """`import torch` has just finished: global settings are made, constructors and methods covered."""
+        self._each("after_torch", torch)
+
+    def hold(self) -> None:
+        """Put global settings back where the program changed them. Call it where the window begins."""
+        self._each("hold")
+
+    def on_loader(self, loader: Any) -> None:
+        """A DataLoader is about to be drawn from for the first time."""
+        self._each("on_loader", loader)
+
+    def on_root(self, module: Any) -> None:
+        """An outermost module is about to run for the first time."""
+        if not self._has_run_a_root:
+            self._has_run_a_root = True
+            self._each("hold")
+        self._each("on_root", module)
+
+    def root_ran(self, module: Any) -> None:
+        """An outermost module has run for the first time."""
+        self._each("root_ran", module)
+
+    def around_root(self, call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
+        """`call(module, *args, **kwargs)`, its inputs, surroundings and output as the settings ask.
+
+        Only what the program's own code raises comes out of here.
+        """
+        entered: list[tuple[Site, Around]] = []
+        for site in self._sites:
+            if site.failure or not site.wants_around:
+                continue
+            try:
+                args, kwargs = site.inputs(module, args, kwargs)
+                around = site.around(module, args, kwargs)
+            except Exception as error:
+                self._fail(site, "around", error)
+                continue
+            if around is not None:
+                entered.append((site, around))
+        return self._call_inside(entered, call, module, args, kwargs)
+
+    def _call_inside(
+        self,
+        entered: list[tuple[Site, Around]],
+        call: Callable[..., Any],
+        module: Any,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Any:
+        if not entered:
+            return call(module, *args, **kwargs)
+        site, (context, finish) = entered[-1]
+        with context:
+            output = self._call_inside(entered[:-1], call, module, args, kwargs)
+        try:
+            return finish(output)
+        except Exception as error:
+            self._fail(site, "around", error)
+            return output
+
+    def readback(self) -> list[Answer]:
+        """What the live process says: one dict a setting, with the fields of `schema.run.Readback`."""
+        answers = [answer(setting, None, "none", False, "this dynotune cannot apply it") for setting in self._unplaced]
+        for site in self._sites:
+            if site.failure:
+                answers.extend(answer(setting, None, "none", False, site.failure) for setting in site.planned)
+                continue
+            try:
+                answers.extend(site.readback())
+            except Exception as error:
+                self._log("readback", error)
+                answers.extend(
+                    answer(setting, None, "none", None, "reading it back failed: %r" % error)
+                    for setting in site.planned
+                )
+        return answers
+
+    def _each(self, entry: str, *args: Any) -> None:
+        for site in self._sites:
+            if not site.failure:
+                try:
+                    getattr(site, entry)(*args)
+                except Exception as error:
+                    self._fail(site, entry, error)
+
+    def _fail(self, site: Site, entry: str, error: Exception) -> None:
+        site.failure = "it could not be applied: %s: %s" % (type(error).__name__, error)
+        self._log("%s of %s" % (entry, site.planned[0]["knob"]), error)
+
+    def _log_event(self, where: str, error: Exception) -> None:
+        self._event({"event": "error", "where": where, "error": "%s: %s" % (type(error).__name__, error)})
+
+
+def _site_for(site: dict[str, Any]) -> type[Site] | None:
+    kind = site.get("type", "")
+    if kind == "module":
+        return _MODULE_SITES.get(site.get("action", ""))
+    if kind == "constructor":
+        return next((s for target, s in _CONSTRUCTOR_SITES.items() if target in site.get("targets", ())), None)
+    return _SITES.get(kind)

@@ -1,0 +1,96 @@
+"""`transfer.non_blocking`: copies from pinned host memory to the GPU that the program does not wait for.
+
+Only that direction, and only from pinned memory: elsewhere the flag either does nothing or, from the GPU to
+the host, lets the program read what has not arrived.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from ..core.errors import by_a_signal
+from .site import Site, answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.hooks import Event
+    from .site import Answer, Args, Kwargs, Planned
+
+    Place = Callable[[Any, Args, Kwargs], tuple[Args, Kwargs]]
+
+
+class TransferSite(Site):
+    """Covers `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`."""
+
+    def __init__(self, planned: list[Planned], event: Event) -> None:
+        super().__init__(planned, event)
+        self._setting = planned[0]
+        self._flag = planned[0]["value"]
+        self._num_copies = 0
+        self._dtype: Any = None
+
+    def after_torch(self, torch: Any) -> None:
+        is_tracing = getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
+        self._dtype = torch.dtype
+        for name, place in (("to", self._in_to), ("cuda", self._in_cuda), ("copy_", self._in_copy)):
+            setattr(torch.Tensor, name, self._cover(getattr(torch.Tensor, name), name, place, is_tracing))
+
+    def _cover(self, original: Any, name: str, place: Place, is_tracing: Callable[[], bool]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            # Traced, this folds to the method that torch.compile knows by its name.
+            if is_tracing():
+                return getattr(tensor, name)(*args, **kwargs)
+            try:
+                args, kwargs = place(tensor, args, kwargs)
+            except Exception as error:
+                # Not a call that torch accepts, or not a plain tensor: torch answers.
+                if by_a_signal(error):
+                    raise
+            return original(tensor, *args, **kwargs)
+
+        return method
+
+    def _in_to(self, tensor: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        if tensor.is_cuda or not (args or "device" in kwargs or "other" in kwargs):
+            return args, kwargs
+        target = args[0] if args else kwargs.get("device", kwargs.get("other"))
+        if isinstance(target, self._dtype) or not (_is_cuda(target) and tensor.is_pinned()):
+            return args, kwargs
+        # to(device, dtype, non_blocking, copy) and to(other, non_blocking, copy)
+        return self._flagged(args, kwargs, 1 if hasattr(target, "is_pinned") else 2)
+
+    def _in_cuda(self, tensor: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        if tensor.is_cuda or not tensor.is_pinned():
+            return args, kwargs
+        return self._flagged(args, kwargs, 1)
+
+    def _in_copy(self, tensor: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        source: Any = args[0] if args else kwargs.get("src", kwargs.get("other"))
+        if not tensor.is_cuda or source.is_cuda or not source.is_pinned():
+            return args, kwargs
+        return self._flagged(args, kwargs, 1)
+
+    def _flagged(self, args: Args, kwargs: Kwargs, position: int) -> tuple[Args, Kwargs]:
+        self._num_copies += 1
+        if len(args) > position:
+            return (*args[:position], self._flag, *args[position + 1 :]), kwargs
+        return args, {**kwargs, "non_blocking": self._flag}
+
+    def readback(self) -> list[Answer]:
+        witness = "copies from pinned memory to the GPU"
+        if self._num_copies:
+            return [answer(self._setting, self._flag, witness, True, "%d copies" % self._num_copies)]
+        detail = "the program made no such copy: loader.pin_memory=true makes its batches pinned"
+        return [answer(self._setting, None, witness, False, detail)]
+
+
+def _is_cuda(target: Any) -> bool:
+    if isinstance(target, str):
+        return target.startswith("cuda")
+    if isinstance(target, int):
+        return True  # an index of the current accelerator; pinned memory belongs to no other
+    return getattr(target, "type", None) == "cuda" or getattr(target, "is_cuda", False) is True

@@ -1,0 +1,45 @@
+"""Keeps torch.compile from beginning with a frame of ours. Inside a graph that it traces, ours are inlined as ever."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+
+def skip(eval_frame: Any) -> None:
+    """Tell `torch._dynamo.eval_frame` once: functions that are made anew share their code with those before them."""
+    for code in _codes():
+        eval_frame.skip_code(code)
+
+
+def _codes() -> Iterator[types.CodeType]:
+    """Of all functions of this package, those inside others too."""
+    package = __name__.rsplit(".", 2)[0]
+    for name, module in list(sys.modules.items()):
+        if name == package or name.startswith(package + "."):
+            for value in list(vars(module).values()):
+                yield from _of(value, name)
+
+
+def _of(value: Any, module: str) -> Iterator[types.CodeType]:
+    if getattr(value, "__module__", None) != module:
+        return
+    if isinstance(value, types.FunctionType):
+        yield from _inside(value.__code__)
+    elif isinstance(value, type):
+        for part in vars(value).values():
+            function = getattr(part, "__func__", getattr(part, "fget", part))
+            if isinstance(function, types.FunctionType):
+                yield from _inside(function.__code__)
+
+
+def _inside(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _inside(constant)

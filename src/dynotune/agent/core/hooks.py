@@ -1,0 +1,127 @@
+"""Calls back when a module has been imported, and stays out of sight.
+
+The spec, the loader and the module that Python sees are the real ones: only `exec_module` of that one loader
+instance is covered, and uncovered when it has run. So `find_spec`, `inspect` and `importlib.resources` find what
+they would find without us.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from threading import get_ident
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Any
+
+    Callback = Callable[[Any], object]
+    Event = Callable[[dict[str, Any]], None]
+    Log = Callable[[str, Exception], None]
+
+
+class AfterImport:
+    """A finder, first on `sys.meta_path`, that finds nothing by itself."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._waiting: dict[str, list[Callback]] = {}
+        self._searching: set[tuple[str, int]] = set()
+
+    def install(self) -> None:
+        sys.meta_path.insert(0, self)
+
+    def call(self, name: str, callback: Callback) -> None:
+        """Call `callback(module)` once `name` is imported: now, if it already is."""
+        module = sys.modules.get(name)
+        if module is not None and not _is_loading(module):
+            self._run(callback, module)
+        else:
+            self._waiting.setdefault(name, []).append(callback)
+
+    def offer_stub(self, name: str, attributes: dict[str, Any]) -> None:
+        """Give a module with `attributes` for `import name` where the environment has none."""
+        sys.meta_path.insert(0, _Stub(name, attributes))
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        search = name, get_ident()
+        if name not in self._waiting or search in self._searching:
+            return None
+        try:
+            self._searching.add(search)  # a finder that asks the others in its turn asks this one too
+            for finder in sys.meta_path:
+                find = getattr(finder, "find_spec", None)
+                if finder is self or find is None:
+                    continue
+                spec: ModuleSpec | None = find(name, path, target)
+                if spec is not None:
+                    self._cover(name, spec)
+                    return spec
+            return None
+        finally:
+            self._searching.discard(search)
+
+    def _cover(self, name: str, spec: ModuleSpec) -> None:
+        loader: Any = spec.loader
+        original = getattr(loader, "exec_module", None)
+        if original is None:
+            return
+
+        def exec_module(module: ModuleType) -> None:
+            if module.__name__ != name:  # a loader of several modules
+                original(module)
+                return
+            if loader.exec_module is exec_module:  # found twice through one loader, it is covered twice
+                del loader.exec_module
+            original(module)
+            for callback in self._waiting.pop(name, ()):
+                self._run(callback, module)
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:  # a loader that is a class or has slots, of a frozen or built-in module
+            self._log("hooks", RuntimeError("cannot wait for " + name))
+
+    def _run(self, callback: Callback, module: ModuleType) -> None:
+        try:
+            callback(module)
+        except Exception as error:
+            self._log("after import of " + module.__name__, error)
+
+
+class _Stub:
+    """A finder of one module that is made on the spot, where the others find no file for it.
+
+    It asks them first: a folder of that name, lying about on the path, would pass for a namespace package.
+    """
+
+    def __init__(self, name: str, attributes: dict[str, Any]) -> None:
+        self._name, self._attributes = name, attributes
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != self._name:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            if finder is not self and find is not None:
+                spec: ModuleSpec | None = find(name, path, target)
+                if spec is not None and spec.has_location:
+                    return spec
+        loader: Any = self
+        return ModuleSpec(name, loader)
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__dict__.update(self._attributes)
+
+
+def _is_loading(module: ModuleType) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))

@@ -1,0 +1,104 @@
+"""What this process is, who sets its environment variables, and what it used."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any
+
+    from .hooks import Event, Log
+
+# Variables that change how PyTorch programs run; their changes are recorded with who made them.
+_WATCHED = (
+    "CUBLAS", "CUDA_", "CUDNN", "GOMP_", "HF_", "KMP_", "LD_PRELOAD", "MALLOC_", "MKL_", "NCCL_", "NUMEXPR_",
+    "NVIDIA_", "OMP_", "OPENBLAS_", "PYTORCH_", "TORCH", "TRITON_", "VECLIB_", "WORLD_SIZE", "DYNOTUNE_NOTHING",
+)  # fmt: skip
+_MAX_CHANGES = 200
+
+
+def process() -> dict[str, Any]:
+    """Facts of this interpreter, for its first event."""
+    with open("/proc/self/cmdline", "rb") as file:
+        argv = [word.decode(errors="replace") for word in file.read().split(b"\0")[:-1]]
+    return {
+        "pid": os.getpid(),
+        "ppid": os.getppid(),
+        "argv": argv,
+        "executable": sys.executable,
+        "python": ".".join(str(part) for part in sys.version_info[:3]),
+        "rank": number("RANK"),
+        "world_size": number("WORLD_SIZE"),
+    }
+
+
+def memory(torch: Any) -> dict[str, int]:
+    """Peaks so far, in bytes. Reads counters only: nothing waits for the device."""
+    peaks = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    if torch is not None and torch.cuda.is_initialized():
+        peaks["peak_device_bytes"] = sum(
+            torch.cuda.max_memory_allocated(index) for index in range(torch.cuda.device_count())
+        )
+    return peaks
+
+
+class EnvironmentWatch:
+    """Records changes of watched variables: name, value, and the place in the program that made them.
+
+    The audit event comes before the change and does not see `setenv` of C code, so this only observes.
+    """
+
+    def __init__(self, event: Event, is_kept: Callable[[str], bool], log: Log) -> None:
+        self._event, self._log = event, log
+        self._is_kept = is_kept
+        self._num_changes = 0
+
+    def install(self) -> None:
+        sys.addaudithook(self._hook)
+
+    def _hook(self, name: str, args: tuple[Any, ...]) -> None:
+        if name != "os.putenv" and name != "os.unsetenv":
+            return
+        try:
+            variable = os.fsdecode(args[0])
+            if self._num_changes < _MAX_CHANGES and variable.startswith(_WATCHED):
+                value = os.fsdecode(args[1]) if name == "os.putenv" else None
+                # Libraries write what they have read: who wrote it first is the one who set it.
+                if value != os.environ.get(variable):
+                    self._num_changes += 1
+                    self._record(variable, value)
+        except Exception as error:  # it would be raised in the program
+            self._log("environment", error)
+
+    def _record(self, variable: str, value: str | None) -> None:
+        """Record a change with the innermost frame that is neither ours nor the standard library's os."""
+        frame: FrameType | None = sys._getframe(2)
+        own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        while frame is not None and (
+            frame.f_code.co_filename == os.__file__
+            or frame.f_code.co_filename.startswith((own, "<frozen os"))
+            or frame.f_globals.get("__name__") in ("_collections_abc", "collections.abc")
+        ):
+            frame = frame.f_back
+        self._event(
+            {
+                "event": "environment",
+                "name": variable,
+                "value": value,
+                "file": frame.f_code.co_filename if frame else "",
+                "line": frame.f_lineno if frame else 0,
+                "function": frame.f_code.co_name if frame else "",
+                "kept": bool(self._is_kept(variable)),
+            }
+        )
+
+
+def number(name: str) -> int | None:
+    """Of an environment variable; None where it is none."""
+    value = os.environ.get(name, "")
+    return int(value) if value.isdigit() else None

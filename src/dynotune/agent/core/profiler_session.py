@@ -1,0 +1,166 @@
+"""One session of torch's profiler, and whether the program has one of its own: there can only be one at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from threading import get_ident
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+    from typing import Any
+
+    from .hooks import Log
+
+
+class ProgramsProfiler:
+    """Sees each session of torch's profiler that the program begins itself.
+
+    `is_running`: one of them is. `place`: where in the program the last one was begun; "" without one.
+
+    Args:
+        begins: called before a session of the program's own begins.
+    """
+
+    def __init__(self, torch: Any, begins: Callable[[], None], log: Log) -> None:
+        self.is_running = False
+        self.place = ""
+        self._enabled = torch.autograd._profiler_enabled
+        self._begins, self._log = begins, log
+        self._ours = False
+        module = torch.autograd.profiler
+        for name, running in (("_prepare_profiler", True), ("_enable_profiler", True), ("_disable_profiler", False)):
+            setattr(module, name, self._cover(getattr(module, name), running))
+
+    def in_the_way(self) -> bool:
+        """Whether a session of somebody's would be disturbed by one that begins now."""
+        return self.is_running or bool(self._enabled())
+
+    @contextlib.contextmanager
+    def ours(self) -> Iterator[None]:
+        """What is begun and ended in here is no session of the program's."""
+        before, self._ours = self._ours, True
+        try:
+            yield
+        finally:
+            self._ours = before
+
+    def _cover(self, original: Callable[..., Any], running: bool) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def covered(*args: Any, **kwargs: Any) -> Any:
+            if not self._ours:
+                try:
+                    self._meet(running)
+                except Exception as error:
+                    self._log("profiler", error)
+            return original(*args, **kwargs)
+
+        return covered
+
+    def _meet(self, running: bool) -> None:
+        if running and not self.is_running:
+            self.place = _place_in_program()
+            self._begins()
+        self.is_running = running
+
+
+class Session:
+    """Prepared in one step, recording in those after it; all of it in one thread.
+
+    Args:
+        stacks, shapes, memory: recorded too.
+        program: asked to look away while this begins and ends.
+    """
+
+    def __init__(self, torch: Any, program: ProgramsProfiler, *, stacks: bool, shapes: bool, memory: bool) -> None:
+        profiler = torch.profiler
+        kinds = [profiler.ProfilerActivity.CPU]
+        # To ask for a device that the program does not use would make a context there.
+        if torch.cuda.is_initialized() and profiler.ProfilerActivity.CUDA in profiler.supported_activities():
+            kinds.append(profiler.ProfilerActivity.CUDA)
+        self._annotation = torch.autograd.profiler.record_function
+        self._open: Any = None
+        self._program = program
+        self._thread = get_ident()
+        self.is_recording = False
+        self._is_over = False
+        self._profile = profiler._KinetoProfile(
+            activities=kinds, with_stack=stacks, record_shapes=shapes, profile_memory=memory
+        )
+        with program.ours():
+            self._profile.prepare_trace()
+        # Up to torch 2.5 its end would turn all events into objects of Python, which nobody looks at.
+        self._profile.profiler._parse_kineto_results = lambda *args, **kwargs: []
+        # The first annotation of a process takes 0.7 ms: not in the first step.
+        self.open("getting ready")
+        self.close()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this thread is the one that it can be ended from."""
+        return get_ident() == self._thread
+
+    def begin(self) -> None:
+        with self._program.ours():
+            self._profile.start_trace()
+        self.is_recording = True
+
+    def open(self, name: str) -> None:
+        """Begin a step; `ProfilerStep#N` is what readers look for."""
+        self._open = self._annotation(name)
+        self._open.__enter__()
+
+    def close(self) -> None:
+        """End the step that is open."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.__exit__(None, None, None)
+
+    def end(self) -> None:
+        """Stop recording; the profiler waits for the device first."""
+        self.is_recording, self._is_over = False, True
+        with self._program.ours():
+            self._profile.stop_trace()
+
+    def abandon(self) -> None:
+        """Let go of torch's profiler, for the program's own session or for good."""
+        if self._is_over:
+            return
+        self.close()
+        if not self.is_recording:
+            self.begin()  # what is only prepared cannot be ended
+        self.end()
+
+    def save(self, path: str) -> None:
+        """Write what was recorded, as JSON."""
+        self._profile.export_chrome_trace(path)
+
+
+def open_optimizer_annotation() -> str | None:
+    """The name of the annotation that the optimizer has open around its step, where this is called from inside it."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(12):
+        if frame is None:
+            return None
+        if frame.f_code.co_name == "wrapper" and frame.f_globals.get("__name__") == "torch.optim.optimizer":
+            name = frame.f_locals.get("profile_name")
+            return name if isinstance(name, str) else None
+        frame = frame.f_back
+    return None
+
+
+def _place_in_program() -> str:
+    """File and line of the innermost frame that is neither torch's nor ours."""
+    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        skip = name == "contextlib" or name.partition(".")[0] == "torch"
+        if not skip and not frame.f_code.co_filename.startswith(own):
+            return "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,63 @@
+"""Where in the program something is done, as traces say it: `train.py(31): main`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STANDARD = tuple({os.path.dirname(os.__file__) + os.sep, sysconfig.get_path("stdlib") + os.sep})
+_INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+_MOST_FRAMES = 200
+
+
+def place() -> str:
+    """The innermost frame of the user's own; else the innermost one that is neither torch's nor ours; else ""."""
+    frame = _frame()
+    return "" if frame is None else function(frame.f_code, frame.f_lineno)
+
+
+def line() -> str:
+    """The same as `file:line`."""
+    frame = _frame()
+    return "" if frame is None else "%s:%d" % (_short(frame.f_code.co_filename), frame.f_lineno)
+
+
+def function(code: CodeType, line: int | None = None) -> str:
+    """A function as traces name it."""
+    return "%s(%d): %s" % (_short(code.co_filename), line or code.co_firstlineno, code.co_name)
+
+
+def _frame() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(2)
+    installed: FrameType | None = None
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        file = frame.f_code.co_filename
+        if not file.startswith((_OWN, "<frozen")) and not _is_torchs(frame):
+            if not any(folder in file for folder in _INSTALLED):
+                if not file.startswith(_STANDARD):
+                    return frame
+            elif installed is None:
+                installed = frame
+        frame = frame.f_back
+    return installed
+
+
+def _is_torchs(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "torch"
+
+
+def _short(file: str) -> str:
+    """Relative to the working folder where it lies below it."""
+    try:
+        folder = os.getcwd() + os.sep
+    except OSError:  # it is gone
+        return file
+    return file[len(folder) :] if file.startswith(folder) else file

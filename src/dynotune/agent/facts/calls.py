@@ -1,0 +1,111 @@
+"""Calls that cost much for what they look like, counted within the window: caches emptied, memory pinned, anomalies
+looked for. And where the program runs torch's profiler.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+from ..core import source_location
+from ..core.profiler_session import ProgramsProfiler
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.hooks import Log
+
+
+class _Counted:
+    def __init__(self) -> None:
+        self.num = 0
+        self.num_before = 0
+        self.place = ""
+
+    @property
+    def num_in_window(self) -> int:
+        return self.num - self.num_before
+
+
+class Calls:
+    """Counts from the start; `begin` is where the window does."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._torch: Any = None
+        self._empty_cache, self._pin_memory, self._anomaly = _Counted(), _Counted(), _Counted()
+        self._profiler: Any = None
+        self._profiled = False
+
+    def torch_is_here(self, torch: Any) -> None:
+        self._torch = torch
+        is_compiling = torch.compiler.is_compiling
+        empty_cache = self._count(torch.cuda.empty_cache, self._empty_cache, is_compiling)
+        torch.cuda.empty_cache = torch.cuda.memory.empty_cache = empty_cache
+        torch.set_anomaly_enabled = self._count(torch.set_anomaly_enabled, self._anomaly, is_compiling, _is_enabled)
+        self._cover_pin_memory(torch)
+        self._profiler = ProgramsProfiler(torch, self._profiler_begins, self._log)
+
+    def begin(self) -> None:
+        for counted in (self._empty_cache, self._pin_memory, self._anomaly):
+            counted.num_before = counted.num
+        self._profiled = self._profiler is not None and self._profiler.in_the_way()
+
+    def facts(self) -> dict[str, Any]:
+        """`live.*`, without the prefix."""
+        running = self._profiled or self._profiler.in_the_way()
+        return {
+            "empty_cache_calls": self._empty_cache.num_in_window,
+            "empty_cache_place": self._empty_cache.place,
+            "pin_memory_calls": self._pin_memory.num_in_window,
+            "pin_memory_place": self._pin_memory.place,
+            "anomaly_mode": bool(self._torch.is_anomaly_enabled()) or self._anomaly.num_in_window > 0,
+            "anomaly_place": self._anomaly.place,
+            "profiler_place": (self._profiler.place or "elsewhere") if running else "",
+        }
+
+    def _profiler_begins(self) -> None:
+        self._profiled = True
+
+    def _count(
+        self,
+        original: Any,
+        counted: _Counted,
+        is_compiling: Callable[[], bool],
+        counts: Callable[..., bool] = lambda *args, **kwargs: True,
+    ) -> Any:
+        @functools.wraps(original)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            if counts(*args, **kwargs):
+                counted.num += 1
+                counted.place = source_location.line()
+            return result
+
+        return function
+
+    def _cover_pin_memory(self, torch: Any) -> None:
+        original, counted = torch.Tensor.pin_memory, self._pin_memory
+        is_tracing = getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
+
+        @functools.wraps(original)
+        def pin_memory(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            # Traced, this folds to the method that torch.compile knows by its name.
+            if is_tracing():
+                return tensor.pin_memory(*args, **kwargs)
+            result = original(tensor, *args, **kwargs)
+            # Batches that a loader pins are its own affair, in whatever thread.
+            if sys._getframe(1).f_globals.get("__name__") != "torch.utils.data._utils.pin_memory":
+                counted.num += 1
+                counted.place = source_location.line()
+            return result
+
+        torch.Tensor.pin_memory = pin_memory
+
+
+def _is_enabled(mode: Any = False, *args: Any, **kwargs: Any) -> bool:
+    return bool(mode or kwargs.get("enabled"))

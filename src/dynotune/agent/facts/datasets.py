@@ -1,0 +1,111 @@
+"""What a data set and its collate function are: names, places, and what they hold. Looked at once, never kept."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from ..core.worker_sharding import shards_by_worker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+_NUM_VALUES = 4096
+_MAX_DEPTH = 3
+
+
+def of(torch: Any, dataset: Any, collate: Any) -> dict[str, Any]:
+    """Facts as fields of an event."""
+    inner = _innermost(dataset)
+    is_iterable = isinstance(dataset, torch.utils.data.IterableDataset)
+    return {
+        "dataset": name_of(dataset),
+        "collate": name_of(collate),
+        "num_items": None if is_iterable else _length(dataset),
+        "items_at": _place(getattr(type(inner), "__getitem__", None) or getattr(type(inner), "__iter__", None)),
+        "collate_at": _place(collate),
+        "num_objects": _num_objects(dataset),
+        "splits_by_worker": shards_by_worker(dataset) if is_iterable else None,
+    }
+
+
+def name_of(thing: Any) -> str:
+    """`module.name` of a function or class, or of an object's class."""
+    while isinstance(thing, functools.partial):
+        thing = thing.func
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    # In a worker that was spawned the program's own module bears another name.
+    module = "__main__" if named.__module__ == "__mp_main__" else named.__module__
+    return "%s.%s" % (module, named.__qualname__)
+
+
+def num_distinct(torch: Any, batch: Any) -> int | None:
+    """Distinct values among the first of one plane of the largest floating-point tensor of three dimensions or more."""
+    found = [each for each in _tensors(torch, batch, _MAX_DEPTH) if each.dim() >= 3 and each.is_floating_point()]
+    if not found:
+        return None
+    plane = max(found, key=lambda each: int(each.numel()))
+    while plane.dim() > 2:
+        plane = plane[0]
+    return len(set(plane.reshape(-1)[:_NUM_VALUES].tolist()))
+
+
+def _tensors(torch: Any, value: Any, depth: int) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        if value.device.type == "cpu" and value.numel():
+            yield value
+    elif depth and isinstance(value, dict):
+        for each in list(value.values())[:64]:
+            yield from _tensors(torch, each, depth - 1)
+    elif depth and isinstance(value, (list, tuple)):
+        for each in value[:64]:
+            yield from _tensors(torch, each, depth - 1)
+
+
+def _innermost(dataset: Any) -> Any:
+    """What a Subset or a wrapper of that kind is around."""
+    for _ in range(_MAX_DEPTH):
+        inner = vars(dataset).get("dataset") if hasattr(dataset, "__dict__") else None
+        if inner is None:
+            break
+        dataset = inner
+    return dataset
+
+
+def _length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except Exception:  # it has none, or will not tell
+        return None
+
+
+def _place(function: Any) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not hasattr(function, "__code__"):
+        function = getattr(function, "__func__", None) or getattr(type(function), "__call__", None)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return ""
+    return "%s(%d): %s" % (os.path.basename(code.co_filename), code.co_firstlineno, code.co_name)
+
+
+def _num_objects(dataset: Any, depth: int = _MAX_DEPTH) -> int:
+    """In lists, tuples, dicts and sets among its attributes: their length, times what their first entry holds."""
+    total = 0
+    for value in list(vars(dataset).values()) if hasattr(dataset, "__dict__") else []:
+        if isinstance(value, (list, tuple, dict, set)):
+            total += _num_inside(value, depth)
+        elif depth and hasattr(value, "__dict__") and hasattr(type(value), "__getitem__"):
+            total += _num_objects(value, depth - 1)  # a data set inside a Subset
+    return total
+
+
+def _num_inside(value: Any, depth: int) -> int:
+    if not value:
+        return 0
+    first = next(iter(value.values() if isinstance(value, dict) else value))
+    inside = _num_inside(first, depth - 1) if depth and isinstance(first, (list, tuple, dict, set)) else 0
+    return len(value) * (1 + inside)

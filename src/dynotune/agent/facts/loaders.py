@@ -1,0 +1,162 @@
+"""What the program's DataLoaders are like: their arguments when they begin, one batch as it comes out, once each."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Mapping, Sequence
+
+from ..core import source_location
+from ..core.tensors import class_name, described, name_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.hooks import Log
+    from ..steps.identities import Key
+
+_MOST_LOADERS = 32
+
+
+class _Loader:
+    """One that was met; several of the same arguments, made at the same place, are one."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self.facts = facts
+        self.keys: set[Key] = set()
+        self.num_begun = 0
+        self.batch: dict[str, Any] | None = None
+        self.iterator: weakref.ref[Any] | None = None
+
+    def num_drawn(self) -> int | None:
+        iterator = self.iterator() if self.iterator is not None else None
+        # What earlier iterators gave went with them.
+        return int(iterator._num_yielded) if iterator is not None and self.num_begun == 1 else None
+
+
+class Loaders:
+    """Those drawn from so far, in the order they began.
+
+    Args:
+        log: takes a place in words and an exception.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._torch: Any = None
+        self._iterator: Any = None
+        self._original: Callable[..., Any] | None = None
+        self._met: dict[tuple[Any, ...], _Loader] = {}
+        self._by_key: dict[Key, _Loader] = {}
+
+    def torch_is_here(self, torch: Any) -> None:
+        self._torch = torch
+        self._iterator = torch.utils.data.dataloader._BaseDataLoaderIter
+
+    def begun(self, key: Key, loader: Any) -> None:
+        """An iterator of it was made, or begins anew."""
+        facts = _arguments(self._torch, loader, source_location.place())
+        entry = self._met.get(identity := tuple(map(str, facts.values())))
+        if entry is None:
+            if len(self._met) >= _MOST_LOADERS:
+                return
+            entry = self._met[identity] = _Loader(facts)
+        entry.num_begun += 1
+        entry.keys.add(key)
+        self._by_key[key] = entry
+        if entry.batch is None and self._original is None:
+            self._cover()
+
+    def facts(self, is_counted: Callable[[Key], bool]) -> list[dict[str, Any]]:
+        """Fields of `schema.observation.Loader`; those that the steps draw from first."""
+        entries = sorted(self._met.values(), key=lambda entry: not any(map(is_counted, entry.keys)))
+        context = self._torch.multiprocessing.get_start_method(allow_none=True) if self._torch is not None else None
+        found = []
+        for entry in entries:
+            fields = {**entry.facts, **(entry.batch or {}), "num_begun": entry.num_begun}
+            fields["num_drawn"] = entry.num_drawn()
+            if fields["num_workers"] and not fields["context"]:
+                fields["context"] = context
+            found.append(fields)
+        return found
+
+    def _cover(self) -> None:
+        """Look at the next batches, until one of each loader has been seen."""
+        iterator = self._iterator
+        self._original = original = iterator.__next__
+
+        @functools.wraps(original)
+        def __next__(self_: Any) -> Any:
+            batch = original(self_)
+            try:
+                self._drawn(self_, batch)
+            except Exception as error:
+                self._log("batch", error)
+                self.look_no_more()
+            return batch
+
+        iterator.__next__, self._ours = __next__, __next__
+
+    def _drawn(self, iterator: Any, batch: Any) -> None:
+        named = getattr(iterator, "_dynotune", None)
+        entry = self._by_key.get(named[0]) if named else None
+        if entry is None or entry.batch is not None:
+            return
+        entry.iterator = weakref.ref(iterator)
+        entry.batch = {"batch": described(self._torch, batch), "batch_is_pinnable": _is_pinnable(self._torch, batch)}
+        if all(other.batch is not None for other in self._met.values()):
+            self.look_no_more()
+
+    def look_no_more(self) -> None:
+        if self._original is not None and self._iterator.__next__ is self._ours:
+            self._iterator.__next__, self._original = self._original, None
+
+
+def _arguments(torch: Any, loader: Any, where: str) -> dict[str, Any]:
+    get = functools.partial(getattr, loader)
+    data = torch.utils.data
+    dataset = loader.dataset
+    is_iterable = isinstance(dataset, data.IterableDataset)
+    batch_sampler = get("batch_sampler", None)
+    usual = batch_sampler is None or type(batch_sampler) is data.BatchSampler
+    context = get("multiprocessing_context", None)
+    return {
+        "name": class_name(loader),
+        "dataset": class_name(dataset),
+        "sampler": class_name(get("sampler", None) if usual else batch_sampler),
+        "collate": name_of(get("collate_fn", None)),
+        "num_items": _length(dataset),
+        # Of an iterable one, the loader would note that it was asked, and warn of it later.
+        "num_batches": None if is_iterable else _length(loader),
+        "batch_size": _whole(get("batch_size", None) or getattr(batch_sampler, "batch_size", None)),
+        "num_workers": _whole(get("num_workers", 0)) or 0,
+        "pin_memory": bool(get("pin_memory", False)),
+        "pin_memory_device": str(get("pin_memory_device", "") or ""),
+        "persistent_workers": bool(get("persistent_workers", False)),
+        "prefetch_factor": _whole(get("prefetch_factor", None)),
+        "in_order": get("in_order", None),
+        "drop_last": get("drop_last", None),
+        "context": context.get_start_method() if hasattr(context, "get_start_method") else None,
+        "is_iterable": is_iterable,
+        "has_getitems": callable(getattr(dataset, "__getitems__", None)),
+        "place": {"function": where},
+    }
+
+
+def _whole(value: Any) -> int | None:
+    return int(value) if isinstance(value, int) else None
+
+
+def _length(thing: Any) -> int | None:
+    try:
+        return len(thing)
+    except Exception:  # it has none, or its own code does not know
+        return None
+
+
+def _is_pinnable(torch: Any, batch: Any) -> bool:
+    """Whether torch's `pin_memory` does anything with it."""
+    containers = (torch.Tensor, Mapping, Sequence)
+    return isinstance(batch, containers) or hasattr(batch, "pin_memory")

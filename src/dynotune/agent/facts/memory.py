@@ -1,0 +1,172 @@
+"""Levels and counters at the window's two ends: the device's allocators, resident memory, Python's collections."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from time import perf_counter
+
+from ..core.writer import GARBAGE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LONG_S = 0.001
+_MOST_WORKERS = 64
+_LONGEST_LOOK_S = 0.1
+
+
+class Garbage:
+    """Follows Python's collections through `gc.callbacks`."""
+
+    def __init__(self) -> None:
+        self._begin_s = 0.0
+        self._in_step = 0
+        self.reset()
+
+    def install(self) -> None:
+        gc.callbacks.append(self._called)
+
+    def remove(self) -> None:
+        if self._called in gc.callbacks:
+            gc.callbacks.remove(self._called)
+
+    def reset(self) -> None:
+        """The window begins."""
+        self.num = self.num_oldest = 0
+        self.total_s = self.longest_s = 0.0
+
+    def flag(self) -> int:
+        """GARBAGE where a collection worth telling has ended since this was last asked."""
+        flag, self._in_step = self._in_step, 0
+        return flag
+
+    def facts(self) -> dict[str, Any]:
+        """Fields of `schema.observation.Collections`."""
+        return {
+            "num": self.num,
+            "num_oldest": self.num_oldest,
+            "total_s": self.total_s,
+            "longest_s": self.longest_s,
+            # To count them takes as long as a collection: not of a program that had none of the long ones.
+            "num_objects": len(gc.get_objects()) if self.num_oldest else None,
+        }
+
+    def _called(self, phase: str, info: dict[str, int]) -> None:
+        # No mistake possible in here may be raised: it would be printed.
+        if phase == "start":
+            self._begin_s = perf_counter()
+            return
+        took_s = perf_counter() - self._begin_s
+        oldest = info.get("generation") == 2
+        self.num += 1
+        self.num_oldest += oldest
+        self.total_s += took_s
+        self.longest_s = max(self.longest_s, took_s)
+        if oldest or took_s > LONG_S:
+            self._in_step = GARBAGE
+
+
+class Memory:
+    """What grew within the window."""
+
+    def __init__(self) -> None:
+        self._torch: Any = None
+        self._before: dict[int, dict[str, int]] = {}
+        self._rss_before = 0
+        self._workers_before: dict[int, int] = {}
+        self._rss_levels: list[int] = []
+        self._levels: dict[int, list[int]] = {}
+
+    def torch_is_here(self, torch: Any) -> None:
+        self._torch = torch
+
+    def begin(self) -> None:
+        self._before = self._allocators()
+        self._rss_before = _own_bytes()
+        self._workers_before = _private_bytes(_children())
+        self._rss_levels = [self._rss_before]
+        self._levels = {index: [stats["allocated_bytes.all.current"]] for index, stats in self._before.items()}
+
+    def level(self) -> None:
+        """Called some times within the window: tens of microseconds each."""
+        self._rss_levels.append(_own_bytes())
+        for index, levels in self._levels.items():
+            levels.append(int(self._torch.cuda.memory_allocated(index)))
+
+    def facts(self) -> dict[str, Any]:
+        """Fields of `schema.observation.ProcessState`."""
+        workers = _private_bytes(_children())
+        # Workers that were begun anew cannot be compared with those before.
+        same = bool(workers) and workers.keys() == self._workers_before.keys()
+        rss = _own_bytes()
+        return {
+            "allocators": [self._allocator(index, after) for index, after in self._allocators().items()],
+            "rss_growth_bytes": rss - self._rss_before,
+            "rss_levels_bytes": [*self._rss_levels, rss],
+            "workers_rss_growth_bytes": sum(workers.values()) - sum(self._workers_before.values()) if same else None,
+        }
+
+    def _allocators(self) -> dict[int, dict[str, int]]:
+        """Counters of the devices that this process uses; nothing waits for them."""
+        cuda = getattr(self._torch, "cuda", None)
+        if cuda is None or not cuda.is_initialized():
+            return {}
+        found = {index: cuda.memory_stats(index) for index in range(cuda.device_count())}
+        return {index: stats for index, stats in found.items() if stats.get("reserved_bytes.all.peak", 0)}
+
+    def _allocator(self, index: int, after: dict[str, int]) -> dict[str, Any]:
+        before, levels = self._before.get(index, {}), self._levels.get(index, [])
+
+        def level(name: str) -> int:
+            return int(after.get(name, 0))
+
+        def growth(name: str) -> int:
+            return level(name) - int(before.get(name, 0))
+
+        return {
+            "device": index,
+            "total_bytes": int(self._torch.cuda.get_device_properties(index).total_memory),
+            "allocated_bytes": level("allocated_bytes.all.current"),
+            "allocated_growth_bytes": growth("allocated_bytes.all.current"),
+            "reserved_bytes": level("reserved_bytes.all.current"),
+            "inactive_split_bytes": level("inactive_split_bytes.all.current"),
+            "peak_allocated_bytes": level("allocated_bytes.all.peak"),
+            "peak_reserved_bytes": level("reserved_bytes.all.peak"),
+            "num_alloc_retries": growth("num_alloc_retries"),
+            "num_ooms": growth("num_ooms"),
+            "num_device_allocations": growth("num_device_alloc"),
+            "num_device_frees": growth("num_device_free"),
+            "allocated_levels_bytes": [*levels, level("allocated_bytes.all.current")] if levels else [],
+        }
+
+
+def _own_bytes() -> int:
+    """Resident memory, without files and shared memory: in the latter lie batches of workers until they are used."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        _, resident, shared = file.read().split()[:3]
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _children() -> list[int]:
+    """Processes that this one began through multiprocessing, as a loader's workers; none of them is waited for."""
+    processes = getattr(sys.modules.get("multiprocessing.process"), "_children", ())
+    return [pid for process in list(processes) if (pid := process.pid) is not None][:_MOST_WORKERS]
+
+
+def _private_bytes(pids: list[int]) -> dict[int, int]:
+    """Memory that each has to itself: a page that a forked worker writes to becomes its own, and no larger RSS."""
+    found = {}
+    begin_s = perf_counter()
+    for pid in pids:
+        try:
+            with open("/proc/%d/smaps_rollup" % pid, encoding="ascii") as file:
+                lines = [line.split() for line in file if line.startswith("Private_")]
+        except OSError:  # it is gone
+            continue
+        found[pid] = 1024 * sum(int(words[1]) for words in lines)
+        if perf_counter() - begin_s > _LONGEST_LOOK_S:
+            break
+    return found

@@ -1,0 +1,285 @@
+"""What the outermost modules are like: a walk over their parameters and layers at the window's end, a few of their
+calls while the program warms up.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+
+from ..core import source_location
+from ..core.autocast import inside_forward
+from ..core.tensors import can_look, class_name, described, is_channels_last, shapes, tensors_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.hooks import Log
+
+    Call = Callable[..., Any]
+    Around = Callable[[Call, Any, tuple[Any, ...], dict[str, Any]], Any]
+
+_MOST_MODELS = 256
+_MOST_TOLD = 16
+_MOST_SHAPES = 64
+_MOST_MODULES = 20_000
+
+
+class _Calls:
+    """Calls of one module, with gradients or without; `look` is the last one that was looked at."""
+
+    def __init__(self) -> None:
+        self.num = 0
+        self.shapes: set[Any] = set()
+        self.look: dict[str, Any] | None = None
+
+
+class _Root:
+    def __init__(self, module: Any) -> None:
+        self.module = weakref.ref(module)
+        self.calls = {True: _Calls(), False: _Calls()}
+        self.is_odd = False  # looking at it failed
+
+
+class Models:
+    """Outermost modules that were called.
+
+    Args:
+        log: takes a place in words and an exception.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._torch: Any = None
+        self._roots: dict[int, _Root] = {}
+        self._is_found = self._is_over = False
+        self.autocast_dtypes: set[str] = set()
+
+    def torch_is_here(self, torch: Any) -> None:
+        self._torch = torch
+
+    def met(self, module: Any) -> None:
+        """It is about to be called for the first time."""
+        known = self._roots.get(id(module))
+        if known is not None and known.module() is module:
+            return
+        for number in [n for n, root in self._roots.items() if root.module() is None]:
+            del self._roots[number]
+        if len(self._roots) < _MOST_MODELS:
+            self._roots[id(module)] = _Root(module)
+
+    def step_found(self) -> None:
+        """From here on calls are those of steps."""
+        self._is_found = True
+        for root in self._roots.values():
+            for calls in root.calls.values():
+                calls.num, calls.shapes = 0, set()
+
+    def look_no_more(self) -> None:
+        self._is_over = True
+
+    def around(self, inner: Around | None) -> Around:
+        """Makes the call, and looks at it while the program warms up; `inner` makes it otherwise."""
+
+        def around(call: Call, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if not self._is_over:
+                call = functools.partial(self._looked_at, call)
+            return call(module, *args, **kwargs) if inner is None else inner(call, module, args, kwargs)
+
+        return around
+
+    def _looked_at(self, call: Call, module: Any, *args: Any, **kwargs: Any) -> Any:
+        look = None
+        try:
+            look = self._before(module, args, kwargs)
+        except Exception as error:
+            self._roots[id(module)].is_odd = True
+            self._log("call of " + class_name(module), error)
+        output = call(module, *args, **kwargs)
+        try:
+            if look is not None:
+                with self._torch._C.DisableTorchFunction():
+                    tensor = next(tensors_in(self._torch, output), None)
+                    look["output_requires_grad"] = None if tensor is None else bool(tensor.requires_grad)
+        except Exception as error:
+            self._log("call", error)
+        return output
+
+    def _before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        torch, root = self._torch, self._roots.get(id(module))
+        if root is None or root.is_odd or not can_look(torch):
+            return None
+        calls = root.calls[bool(torch.is_grad_enabled())]
+        calls.num += 1
+        if len(calls.shapes) < _MOST_SHAPES:
+            with torch._C.DisableTorchFunction():
+                calls.shapes.add(shapes(torch, args, kwargs))
+        if calls.num & (calls.num - 1) and calls.look is not None:
+            return None  # ever more rarely: the 1st, 2nd, 4th, 8th …
+        calls.look = {
+            "grad_enabled": bool(torch.is_grad_enabled()),
+            "inference_mode": bool(torch.is_inference_mode_enabled()),
+            "autocast": self._autocast(torch, module),
+            "training": bool(module.training),
+            "inputs": described(torch, (args, kwargs)),
+            "place": {"function": source_location.place()},
+        }
+        return calls.look
+
+    def _autocast(self, torch: Any, module: Any) -> str | None:
+        kind = next((tensor.device.type for tensor in module.parameters()), "cpu")
+        found = None
+        if torch.is_autocast_enabled(kind):
+            found = str(torch.get_autocast_dtype(kind)).replace("torch.", "")
+        found = found or inside_forward(torch, module)
+        if found is not None:
+            self.autocast_dtypes.add(found)
+        return found
+
+    # At the window's end
+
+    def facts(self, trains: bool) -> list[dict[str, Any]]:
+        """Fields of `schema.observation.Model`: the largest 16 that steps call; with parameters, if any has.
+
+        Args:
+            trains: the steps update something, so calls with gradients are the ones to tell of.
+        """
+        alive = [(root, module) for root in self._roots.values() if (module := root.module()) is not None]
+        stepping = [entry for entry in alive if any(calls.num for calls in entry[0].calls.values())]
+        described_ = [(root, fields) for root, module in stepping or alive if (fields := self._describe(module))]
+        if any(fields["num_tensors"] for _, fields in described_):
+            described_ = [(root, fields) for root, fields in described_ if fields["num_tensors"]]
+        for root, fields in described_:
+            fields["call"] = self._call(root, trains)
+        described_.sort(key=lambda entry: (trains and not _with_grad(entry[1]), -entry[1]["num_parameters"]))
+        return [fields for _, fields in described_[:_MOST_TOLD]]
+
+    def _describe(self, module: Any) -> dict[str, Any] | None:
+        try:
+            return _describe(self._torch, module)
+        except Exception as error:
+            self._log("model " + class_name(module), error)
+            return None
+
+    def _call(self, root: _Root, trains: bool) -> dict[str, Any] | None:
+        calls = max(root.calls.items(), key=lambda item: (trains and item[0] and item[1].num > 0, item[1].num))[1]
+        if calls.look is None or (self._is_found and not calls.num):
+            return None  # what was called before there were steps says nothing of them
+        num_shapes = len(calls.shapes) if self._is_found and calls.shapes else None
+        return {**calls.look, "num_input_shapes": num_shapes}
+
+
+def _with_grad(fields: dict[str, Any]) -> bool:
+    return bool(fields["call"] and fields["call"]["grad_enabled"])
+
+
+def _describe(torch: Any, root: Any) -> dict[str, Any]:
+    nn = torch.nn
+    wrapper = next((name for name in _WRAPPERS if any(name == c.__name__ for c in type(root).__mro__)), "")
+    inner = root
+    while isinstance(module := vars(inner).get("_modules", {}).get(_INNER.get(type(inner).__name__, "")), nn.Module):
+        inner = module
+        wrapper = wrapper or next((name for name in _WRAPPERS if name == type(inner).__name__), "")
+    modules = [module for _, module in zip(range(_MOST_MODULES), root.modules())]
+    fields: dict[str, Any] = {
+        "name": class_name(inner),
+        "training": bool(root.training),
+        "wrapper": wrapper,
+        "compiled": any(_is_compiled(module) for module in modules),
+        **_parameters(torch, root),
+        **_layers(nn, modules),
+    }
+    ddp = next((module for module in modules[:4] if type(module).__name__ == "DistributedDataParallel"), None)
+    fields["ddp"] = _ddp(ddp) if ddp is not None else {}
+    return fields
+
+
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
+# Where they keep the module that they wrap.
+_INNER = {
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "OptimizedModule": "_orig_mod",
+}
+
+
+def _is_compiled(module: Any) -> bool:
+    return type(module).__name__ == "OptimizedModule" or vars(module).get("_compiled_call_impl") is not None
+
+
+def _parameters(torch: Any, root: Any) -> dict[str, Any]:
+    num = num_bytes = num_tensors = ordered = channels_last = 0
+    dtypes: dict[str, int] = {}
+    devices: dict[str, int] = {}
+    with torch._C.DisableTorchFunction():
+        for _, parameter in zip(range(_MOST_MODULES), root.parameters()):
+            if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
+                continue
+            size = int(parameter.numel())
+            num, num_tensors, num_bytes = num + size, num_tensors + 1, num_bytes + size * int(parameter.element_size())
+            dtype, device = str(parameter.dtype).replace("torch.", ""), str(parameter.device)
+            dtypes[dtype] = dtypes.get(dtype, 0) + size
+            devices[device] = devices.get(device, 0) + size
+            if parameter.dim() == 4 and parameter.layout == torch.strided:
+                last = is_channels_last(torch, parameter)
+                # Those of kernels of 1 × 1 are both, and say nothing.
+                if last or not parameter.is_contiguous(memory_format=torch.channels_last):
+                    ordered, channels_last = ordered + size, channels_last + size * last
+    return {
+        "num_parameters": num,
+        "parameter_bytes": num_bytes,
+        "num_tensors": num_tensors,
+        "dtypes": dtypes,
+        "devices": devices,
+        "channels_last_share": channels_last / ordered if ordered else None,
+    }
+
+
+def _layers(nn: Any, modules: list[Any]) -> dict[str, Any]:
+    kinds = (
+        ("convolution", (nn.modules.conv._ConvNd,)),
+        ("linear", (nn.Linear, nn.Bilinear)),
+        ("norm-batch", (nn.modules.batchnorm._BatchNorm,)),
+        ("norm", (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)),
+        ("dropout", (nn.modules.dropout._DropoutNd,)),
+        ("attention", (nn.MultiheadAttention,)),
+        ("recurrent", (nn.RNNBase, nn.RNNCellBase)),
+        ("embedding", (nn.Embedding, nn.EmbeddingBag)),
+    )
+    counts: dict[str, int] = {}
+    num_training = 0
+    for module in modules:
+        name = type(module).__name__
+        kind = next((kind for kind, classes in kinds if isinstance(module, classes)), None) or _by_name(name)
+        if kind is not None:
+            counts[kind] = counts.get(kind, 0) + 1
+        if kind in ("dropout", "norm-batch") and module.training:
+            num_training += 1
+    return {"num_modules": counts, "num_training": num_training}
+
+
+def _by_name(name: str) -> str | None:
+    if name.endswith(("RMSNorm", "LayerNorm")):
+        return "norm"
+    return "attention" if name.endswith("Attention") else "linear" if name == "Conv1D" else None
+
+
+def _ddp(ddp: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        name: bool(getattr(ddp, name, False))
+        for name in ("find_unused_parameters", "static_graph", "gradient_as_bucket_view", "broadcast_buffers")
+    }
+    found["bucket_cap_mb"] = int(getattr(ddp, "bucket_bytes_cap", 0)) >> 20 or None
+    try:
+        logged = ddp._get_ddp_logging_data()
+        # Sampled: in the first ten steps and every hundredth. Known only where the graph is searched for them.
+        if found["find_unused_parameters"] and "unused_parameter_size" in logged:
+            found["unused_parameters"] = int(logged["unused_parameter_size"])
+        if found["find_unused_parameters"] and "can_set_static_graph" in logged:
+            found["can_set_static_graph"] = bool(logged["can_set_static_graph"])
+    except Exception:  # a version without it
+        pass
+    return found

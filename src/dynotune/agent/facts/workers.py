@@ -1,0 +1,267 @@
+"""What making batches takes: in a loader's workers or, without any, in the process that draws them.
+
+Covered only where the program is observed. Each process writes an event `fetching` twice a second, with counts since
+its first batch, and a worker one more when it ends; who draws pinned batches writes `pinning`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import weakref
+from multiprocessing import parent_process
+from multiprocessing.util import Finalize
+from threading import get_ident
+from time import perf_counter, process_time, thread_time
+
+from . import datasets
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.hooks import AfterImport, Event, Log
+
+_EVENT_S = 0.5
+# Workers of short epochs come and go: a file for each of them is more than they are worth.
+_MAX_WORKERS = 4
+_SHORT_LIFE_S = 0.1
+# Reading what is private walks all pages of the process: it may take so much of a core.
+_PRIVATE_SHARE = 0.01
+# Module, then what of it decodes; or resizes and converts, as data stored at the size that is used would not need.
+_DECODERS = {
+    "PIL.ImageFile": ("ImageFile.load",),
+    "PIL.Image": ("Image.convert", "Image.resize", "Image.thumbnail"),
+    "cv2": ("imread", "imdecode", "resize", "cvtColor"),
+    "torchvision.io": ("decode_image", "decode_jpeg", "decode_png", "decode_webp", "read_image"),
+    "turbojpeg": ("TurboJPEG.decode",),
+    "simplejpeg": ("decode_jpeg",),
+    "imageio.v2": ("imread",),
+    "imageio.v3": ("imread",),
+    "skimage.io": ("imread",),
+    "torchaudio": ("load",),
+    "soundfile": ("read",),
+    "librosa": ("load",),
+}
+
+
+class Counts:
+    """Of the batches that one data set and collate function made in this process. Seconds."""
+
+    def __init__(self, facts: dict[str, Any], worker: Any, clock: Callable[[], float]) -> None:
+        self.facts, self.worker, self.clock = facts, worker, clock
+        self.begin_s = self.said_s = perf_counter()
+        self.num, self.fetch_s, self.longest_s, self.cpu_s, self.collate_s, self.decode_s = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+        self.decoders: set[str] = set()
+        self.private_bytes: int | None = None
+        self.private_due_s = 0.0
+
+
+class Fetching:
+    """Times torch's fetchers, the collate functions that they call, known decoders inside, and pinning."""
+
+    def __init__(self, event: Event, log: Log) -> None:
+        self._event, self._log = event, log
+        self._counts: dict[tuple[int, int, int], Counts] = {}
+        self._inside: dict[int, Counts] = {}  # by thread: it makes a batch
+        self._decoding: set[int] = set()
+        self._pinning: set[int] = set()
+        self._pin_num, self._pin_s, self._pin_said_s = 0, 0.0, perf_counter()
+
+    def install(self, hooks: AfterImport) -> None:
+        hooks.call("torch", self._cover_torch)
+        for module, names in _DECODERS.items():
+            hooks.call(module, functools.partial(self._cover_decoders, module, names))
+
+    # Covers
+
+    def _cover_torch(self, torch: Any) -> None:
+        loaders: Any = importlib.import_module("torch.utils.data.dataloader")
+        kinds = loaders._DatasetKind
+        original = kinds.create_fetcher
+
+        @functools.wraps(original)
+        def create_fetcher(*args: Any, **kwargs: Any) -> Any:
+            fetcher = original(*args, **kwargs)
+            try:
+                self._cover_fetcher(torch, fetcher)
+            except Exception as error:
+                self._log("fetcher", error)
+            return fetcher
+
+        kinds.create_fetcher = staticmethod(create_fetcher)
+        pinning: Any = importlib.import_module("torch.utils.data._utils.pin_memory")
+        pinning.pin_memory = self._timed_pinning(pinning.pin_memory)
+
+    def _cover_fetcher(self, torch: Any, fetcher: Any) -> None:
+        dataset, collate = fetcher.dataset, fetcher.collate_fn
+        worker = torch.utils.data.get_worker_info()
+        if worker is not None and worker.id >= _MAX_WORKERS:
+            return
+        key = os.getpid(), id(dataset), id(getattr(collate, "__code__", collate))
+        counts = self._counts.get(key)
+        if counts is None:
+            clock = thread_time if worker is None else process_time
+            counts = self._counts[key] = Counts(datasets.of(torch, dataset, collate), worker, clock)
+            if worker is not None:
+                Finalize(None, functools.partial(self._worker_ends, counts), exitpriority=100)
+        fetcher.collate_fn = self._timed_collate(collate, counts)
+        fetcher.fetch = self._timed_fetch(torch, fetcher, counts)
+
+    def _timed_fetch(self, torch: Any, fetcher: Any, counts: Counts) -> Callable[..., Any]:
+        inside, clock = self._inside, counts.clock
+        # No circle: the data set must die with its fetcher, not when garbage is collected.
+        original, reference = type(fetcher).fetch, weakref.ref(fetcher)
+
+        @functools.wraps(original)
+        def fetch(*args: Any, **kwargs: Any) -> Any:
+            thread = get_ident()
+            inside[thread] = counts
+            cpu_s, begin_s = clock(), perf_counter()
+            try:
+                batch = original(reference(), *args, **kwargs)
+            finally:
+                inside.pop(thread, None)
+            try:
+                end_s = perf_counter()
+                self._fetched(counts, begin_s, end_s, clock() - cpu_s)
+                if counts.num == 1:
+                    counts.facts["num_distinct"] = datasets.num_distinct(torch, batch)
+            except Exception as error:
+                self._log("fetch", error)
+            return batch
+
+        return fetch
+
+    def _timed_collate(self, original: Callable[..., Any], counts: Counts) -> Callable[..., Any]:
+        @functools.wraps(original, updated=())
+        def collate(*args: Any, **kwargs: Any) -> Any:
+            begin_s = perf_counter()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                counts.collate_s += perf_counter() - begin_s
+
+        return collate
+
+    def _cover_decoders(self, module_name: str, names: tuple[str, ...], module: Any) -> None:
+        for name in names:
+            owner_name, _, attribute = name.rpartition(".")
+            owner = getattr(module, owner_name, None) if owner_name else module
+            original = getattr(owner, attribute, None)
+            if callable(original):
+                setattr(owner, attribute, self._timed_decoder(original, "%s.%s" % (module_name, name)))
+
+    def _timed_decoder(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        inside, decoding = self._inside, self._decoding
+
+        @functools.wraps(original)
+        def decode(*args: Any, **kwargs: Any) -> Any:
+            thread = get_ident()
+            counts = inside.get(thread)
+            if counts is None or thread in decoding:
+                return original(*args, **kwargs)
+            decoding.add(thread)
+            begin_s = perf_counter()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                decoding.discard(thread)
+                counts.decode_s += perf_counter() - begin_s
+                counts.decoders.add(name)
+
+        return decode
+
+    def _timed_pinning(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """It calls itself for what a batch holds: the outermost call counts."""
+        pinning = self._pinning
+
+        @functools.wraps(original)
+        def pin_memory(*args: Any, **kwargs: Any) -> Any:
+            thread = get_ident()
+            if thread in pinning:
+                return original(*args, **kwargs)
+            pinning.add(thread)
+            begin_s = perf_counter()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                pinning.discard(thread)
+                self._pinned(begin_s, perf_counter())
+
+        return pin_memory
+
+    # What is told
+
+    def _fetched(self, counts: Counts, begin_s: float, end_s: float, cpu_s: float) -> None:
+        if not counts.num:
+            counts.begin_s = begin_s
+        took_s = end_s - begin_s
+        counts.num += 1
+        counts.fetch_s += took_s
+        counts.cpu_s += cpu_s
+        counts.longest_s = max(counts.longest_s, took_s)
+        if end_s - counts.said_s >= _EVENT_S:
+            self._say(counts, end_s)
+
+    def _say(self, counts: Counts, now_s: float) -> None:
+        counts.said_s = now_s
+        if counts.worker is not None:
+            self._read_private(counts, now_s)
+        parent = parent_process()
+        self._event(
+            {
+                "event": "fetching",
+                "at_s": now_s,
+                "begin_s": counts.begin_s,
+                "drawn_by": os.getpid() if counts.worker is None or parent is None else parent.pid,
+                "worker": None if counts.worker is None else counts.worker.id,
+                "num_workers": 0 if counts.worker is None else counts.worker.num_workers,
+                "num": counts.num,
+                "fetch_s": counts.fetch_s,
+                "collate_s": counts.collate_s,
+                "decode_s": counts.decode_s,
+                "cpu_s": counts.cpu_s,
+                "longest_s": counts.longest_s,
+                "decoders": sorted(counts.decoders),
+                "private_bytes": counts.private_bytes,
+                **counts.facts,
+            }
+        )
+        counts.longest_s = 0.0  # of the time since the last event
+
+    def _read_private(self, counts: Counts, now_s: float) -> None:
+        counts.private_bytes = None
+        if now_s >= counts.private_due_s:
+            begin_s = process_time()
+            counts.private_bytes = _private_bytes()
+            counts.private_due_s = now_s + (process_time() - begin_s) / _PRIVATE_SHARE
+
+    def _worker_ends(self, counts: Counts) -> None:
+        now_s = perf_counter()
+        if counts.num and now_s - counts.begin_s >= _SHORT_LIFE_S:
+            self._say(counts, now_s)
+
+    def _pinned(self, begin_s: float, end_s: float) -> None:
+        try:
+            self._pin_num += 1
+            self._pin_s += end_s - begin_s
+            if end_s - self._pin_said_s >= _EVENT_S:
+                self._pin_said_s = end_s
+                self._event({"event": "pinning", "at_s": end_s, "num": self._pin_num, "pin_s": self._pin_s})
+        except Exception as error:
+            self._log("pin", error)
+
+
+def _private_bytes() -> int | None:
+    """Memory that this process has written to since it was forked, or taken; None where the kernel does not tell."""
+    try:
+        with open("/proc/self/smaps_rollup", encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith("Private_Dirty:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None

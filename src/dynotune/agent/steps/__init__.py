@@ -1,0 +1,1 @@
+"""Events of the program, and the steps that are found in them."""

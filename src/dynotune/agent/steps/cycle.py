@@ -1,0 +1,229 @@
+"""The step: the shortest cycle that a program's events keep repeating.
+
+Events are draws of a batch, calls of an outermost module and steps of an optimizer. Each carries a token, a small
+number that stands for the object and, for modules, whether gradients were on. Pure functions over
+lists of tokens; nothing here knows torch.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DRAW = "draw"
+CALL = "call"
+STEP = "step"
+REPLAY = "replay"
+
+# A cycle must be seen this often before it is believed.
+_MIN_REPEATS = 3
+# How long the tail has to be when it leaves out something that was seen before: text encoder, 50 × denoiser,
+# decoder is no program that calls a denoiser.
+_MIN_TAIL = 256
+# The same, when an optimizer was built and has not stepped yet: accumulation over very many batches.
+_MIN_TAIL_WITHOUT_STEP = 4096
+# Slow programs need not wait for hundreds of events.
+_PATIENCE_S = 20.0
+_MIN_PATIENT_REPEATS = 10
+
+
+class Token:
+    """What one number in the list of events stands for."""
+
+    __slots__ = ("kind", "name", "with_grad")
+
+    def __init__(self, kind: str, name: str, with_grad: bool = False) -> None:
+        self.kind = kind
+        self.name = name
+        self.with_grad = with_grad
+
+
+class Cycle:
+    """A repeating sequence of tokens, begun where the program began it.
+
+    `anchor` ends a step every `per_step`-th time it comes.
+    """
+
+    def __init__(self, sequence: list[int], anchor: int, per_step: int, loaders: set[int]) -> None:
+        self.sequence = sequence
+        self.anchor = anchor
+        self.per_step = per_step
+        self.loaders = loaders
+
+    def describe(self, tokens: list[Token]) -> str:
+        """In words: `draw DataLoader, call Net, step SGD`; repeats are counted."""
+        words: list[tuple[str, int]] = []
+        for number in self.sequence:
+            word = tokens[number].kind + " " + tokens[number].name
+            if words and words[-1][0] == word:
+                words[-1] = word, words[-1][1] + 1
+            else:
+                words.append((word, 1))
+        return ", ".join(word if num == 1 else "%d × %s" % (num, word) for word, num in words[:12]) + (
+            ", …" if len(words) > 12 else ""
+        )
+
+
+def find(events: list[int], times: list[float], tokens: list[Token], num_optimizers: int) -> Cycle | None:
+    """The cycle that explains the end of `events`, or None while there is none to believe.
+
+    Args:
+        events: tokens' numbers in order of time; `times`: when each came, seconds.
+        tokens: Token of each number.
+        num_optimizers: optimizers that exist; a program that has one trains, and each should step in a cycle.
+    """
+    relevant, when = _relevant(events, times, tokens)
+    tail = _tail_period(relevant)
+    if tail is None:
+        return None
+    period, length = tail
+    sequence = relevant[-period:]
+    if not _explains(relevant, when, tokens, sequence, length, num_optimizers):
+        return None
+    sequence = _rotate(sequence, relevant)
+    anchor, per_step = _anchor(sequence, tokens)
+    return Cycle(sequence, anchor, per_step, {n for n in sequence if tokens[n].kind == DRAW})
+
+
+def _relevant(events: list[int], times: list[float], tokens: list[Token]) -> tuple[list[int], list[float]]:
+    """In training, what trains: optimizer steps, calls with gradients, draws that lead to them.
+
+    Evaluation in between would otherwise be part of the cycle, or hide it.
+    """
+    if not any(tokens[n].kind == STEP for n in set(events)):
+        return events, times
+    votes: dict[int, int] = {}
+    trains = drawing = False
+    for number in reversed(events):
+        token = tokens[number]
+        if token.kind == DRAW:
+            votes[number] = votes.get(number, 0) + (1 if trains else -1)
+        elif drawing:  # the run of events that the draws just passed led to is over
+            trains = False
+        drawing = token.kind == DRAW
+        trains = trains or token.kind == STEP or token.with_grad
+    keep = {n for n in set(events) if tokens[n].kind in (STEP, REPLAY) or tokens[n].with_grad or votes.get(n, 0) > 0}
+    kept = [(n, t) for n, t in zip(events, times) if n in keep]
+    return [n for n, _ in kept], [t for _, t in kept]
+
+
+def _tail_period(events: list[int]) -> tuple[int, int] | None:
+    """(period, length) of the shortest period whose repeats end the list; None without enough of them."""
+    size = len(events)
+    last = events[-1] if events else None
+    for period in range(1, size // _MIN_REPEATS + 1):
+        if events[size - 1 - period] != last:
+            continue
+        block = events[size - period :]
+        if all(events[size - (k + 1) * period : size - k * period] == block for k in range(1, _MIN_REPEATS)):
+            return period, _periodic_length(events, period)
+    return None
+
+
+def _periodic_length(events: list[int], period: int) -> int:
+    start = len(events) - period
+    while start > 0 and events[start - 1] == events[start - 1 + period]:
+        start -= 1
+    return len(events) - start
+
+
+def _explains(
+    events: list[int], times: list[float], tokens: list[Token], sequence: list[int], length: int, num_optimizers: int
+) -> bool:
+    """Whether the cycle may stand although something is missing from it that was seen before or is to be expected."""
+    # What came before the first update and never again was to build the model, not to train it.
+    begin = next((position for position, n in enumerate(events) if tokens[n].kind == STEP), 0)
+    missing = set(events[begin:]) - set(sequence)
+    num_stepping = len({n for n in sequence if tokens[n].kind == STEP})
+    if not missing and num_stepping >= num_optimizers:
+        return True
+    needed, patience_s = max([_MIN_TAIL] + [4 * _longest_gap(events, n) for n in missing]), _PATIENCE_S
+    if num_optimizers and not any(tokens[n].kind in (STEP, REPLAY) for n in set(events)):
+        needed, patience_s = _MIN_TAIL_WITHOUT_STEP, 3 * _PATIENCE_S
+    if length >= needed:
+        return True
+    return times[-1] - times[-length] >= patience_s and length >= _MIN_PATIENT_REPEATS * len(sequence)
+
+
+def _longest_gap(events: list[int], number: int) -> int:
+    """Most events between two of `number`, or before its first."""
+    longest, previous = 0, -1
+    for position, event in enumerate(events):
+        if event == number:
+            longest = max(longest, position - previous)
+            previous = position
+    return longest
+
+
+def _rotate(sequence: list[int], events: list[int]) -> list[int]:
+    """Begin the cycle with what came first in the program."""
+    first: dict[int, int] = {}
+    for position, number in enumerate(events):
+        first.setdefault(number, position)
+    earliest = min(set(sequence), key=first.__getitem__)
+    # Of several places, the one after the longest time without it: where a run of it begins.
+    places = [i for i, n in enumerate(sequence) if n == earliest]
+    size = len(sequence)
+    start = max(places, key=lambda i: (i - max((p for p in places if p < i), default=places[-1] - size), -i))
+    return sequence[start:] + sequence[:start]
+
+
+def _anchor(sequence: list[int], tokens: list[Token]) -> tuple[int, int]:
+    """The rarest token ends the step; of equally rare ones an optimizer's, and of those the last."""
+    rank = {STEP: 2, CALL: 1, REPLAY: 1, DRAW: 0}
+    counts = {n: sequence.count(n) for n in set(sequence)}
+    rarest = min(counts.values())
+    candidates = [n for n in counts if counts[n] == rarest]
+    best = max(rank[tokens[n].kind] for n in candidates)
+    last = max(
+        (n for n in candidates if rank[tokens[n].kind] == best),
+        key=lambda n: len(sequence) - sequence[::-1].index(n),
+    )
+    return last, rarest
+
+
+# While the step is searched for
+
+MAX_EVENTS = 1 << 20
+
+
+class History:
+    """Events that are not counted yet."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.times: list[float] = []
+        self._rest: list[tuple[float, int | None, bool]] = []
+
+    def add(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool) -> int:
+        """Remember an event; how many there are."""
+        if len(self.numbers) < MAX_EVENTS:
+            self.numbers.append(number)
+            self.times.append(now)
+            self._rest.append((wait_s, num_samples, begins))
+        return len(self.numbers)
+
+    def events(self) -> Iterator[tuple[int, float, float, int | None, bool]]:
+        for number, now, rest in zip(self.numbers, self.times, self._rest):
+            yield (number, now, *rest)
+
+    def begin_s(self, sequence: list[int] | None) -> float:
+        """When the first event of `sequence` (any, when None) began: with the wait for it."""
+        for number, now, (wait_s, _, _) in zip(self.numbers, self.times, self._rest):
+            if sequence is None or number in sequence:
+                return now - wait_s
+        return self.times[0]
+
+
+class AllDraws:
+    """All loaders' numbers: where steps are marked by hand every draw counts."""
+
+    def __init__(self, tokens: list[Token]) -> None:
+        self._tokens = tokens
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and self._tokens[number].kind == DRAW
+
+    def __bool__(self) -> bool:
+        return any(token.kind == DRAW for token in self._tokens)

@@ -1,0 +1,191 @@
+"""Where events come from: loaders, optimizers, scalers and captured graphs, covered once torch is there."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from threading import get_ident
+from time import perf_counter
+
+from .steps import MAX_INSIDE_OPTIMIZER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.hooks import Log
+    from .steps import Steps
+
+
+def cover_loaders(
+    torch: Any,
+    steps: Steps,
+    met: Callable[[Any, Any], Any],
+    log: Log,
+    around: Callable[[Callable[[Any], Any]], Callable[[Any], Any]] | None = None,
+) -> None:
+    """Call `steps.drawn(token key, batch size, wait begin, wait end, batch)` after each batch.
+
+    `met(token key, loader)` comes when an iterator of a loader is made, and gives the key to use. Making it, which
+    starts workers, and finding it exhausted, which ends them, are told as `steps.waited_before(key, seconds)`.
+    `around(__next__)` gives what takes the place of the original.
+    """
+    iterator = torch.utils.data.dataloader._BaseDataLoaderIter
+    original_init, original_reset, original_next = iterator.__init__, iterator._reset, iterator.__next__
+    if around is not None:
+        original_next = around(original_next)
+    loaders = torch.utils.data.DataLoader
+    original_iter = loaders.__iter__
+
+    @functools.wraps(original_iter)
+    def __iter__(self: Any) -> Any:
+        begin = perf_counter()
+        made = original_iter(self)
+        waited_before(made, begin)
+        return made
+
+    def waited_before(iterator: Any, begin: float) -> None:
+        try:
+            of = getattr(iterator, "_dynotune", None)  # none where another library brings its own iterator
+            if of is not None:
+                steps.waited_before(of[0], perf_counter() - begin)
+        except Exception as error:
+            log("loader", error)
+
+    @functools.wraps(original_init)
+    def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        original_init(self, loader, *args, **kwargs)
+        try:
+            # No reference to the loader: it must die when it would have died.
+            batch_size = getattr(loader, "batch_size", None)
+            key = type(loader), id(loader.dataset), batch_size, type(loader.sampler), torch.is_grad_enabled()
+            self._dynotune = met(key, loader), batch_size
+        except Exception as error:
+            log("loader", error)
+
+    # A loader with persistent workers keeps its iterator and begins it anew.
+    @functools.wraps(original_reset)
+    def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        original_reset(self, loader, *args, **kwargs)
+        try:
+            is_first = bool(args[0] if args else kwargs.get("first_iter", False))
+            if hasattr(self, "_dynotune") and not is_first:  # it has just been made
+                met(self._dynotune[0], loader)
+        except Exception as error:
+            log("loader", error)
+
+    @functools.wraps(original_next)
+    def __next__(self: Any) -> Any:
+        begin = perf_counter()
+        try:
+            batch = original_next(self)
+        except StopIteration:
+            waited_before(self, begin)
+            raise
+        end = perf_counter()
+        try:
+            key, batch_size = self._dynotune
+            steps.drawn(key, batch_size, begin, end, batch)
+        except Exception as error:
+            log("draw", error)
+        return batch
+
+    iterator.__init__, iterator._reset, iterator.__next__ = __init__, _reset, __next__
+    loaders.__iter__ = __iter__
+
+
+def cover_loader_workers(torch: Any, begun: Callable[[], None], log: Log) -> None:
+    """Call `begun()` in each process that begins work for a loader."""
+    workers: Any = importlib.import_module("torch.utils.data._utils.worker")
+    original = workers._worker_loop
+
+    # Pickled by its name, so a process that is spawned calls the cover of its own agent.
+    @functools.wraps(original)
+    def _worker_loop(*args: Any, **kwargs: Any) -> Any:
+        try:
+            begun()
+        except Exception as error:
+            log("worker", error)
+        return original(*args, **kwargs)
+
+    workers._worker_loop = _worker_loop
+
+
+def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -> None:
+    """Tell `steps` of each optimizer made, and before and after each of its steps.
+
+    A GradScaler that skips the step because of infinities has stepped all the same: the program's cycle goes on.
+
+    Args:
+        compiled: holds something once the process compiles; only then can a hook be traced.
+    """
+    # torch.optim deletes the attribute `optimizer`, so `torch.optim.optimizer` is not reachable by dots.
+    optimizers: Any = importlib.import_module("torch.optim.optimizer")
+    is_compiling = torch.compiler.is_compiling
+    original_init = optimizers.Optimizer.__init__
+    limit = MAX_INSIDE_OPTIMIZER
+    scaling: set[int] = set()  # threads inside a scaler's step
+
+    @functools.wraps(original_init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original_init(self, *args, **kwargs)
+        try:
+            steps.optimizer_built(self)
+        except Exception as error:
+            log("optimizer", error)
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not (compiled and is_compiling()):
+            steps.inside_optimizer = limit
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if compiled and is_compiling():
+            return
+        try:
+            if not (scaling and get_ident() in scaling):
+                steps.stepped(optimizer)
+        except Exception as error:
+            log("optimizer", error)
+
+    optimizers.Optimizer.__init__ = __init__
+    optimizers.register_optimizer_step_pre_hook(before)
+    optimizers.register_optimizer_step_post_hook(after)
+
+    scaler = torch.amp.grad_scaler.GradScaler
+    original_step = scaler.step
+
+    @functools.wraps(original_step)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        thread = get_ident()
+        try:
+            scaling.add(thread)
+            result = original_step(self, optimizer, *args, **kwargs)
+        finally:
+            scaling.discard(thread)
+        try:
+            steps.stepped(getattr(optimizer, "optimizer", optimizer))
+        except Exception as error:
+            log("scaler", error)
+        return result
+
+    scaler.step = step
+
+
+def cover_graph_replay(torch: Any, replayed: Callable[[Any], None], log: Log) -> None:
+    """Call `replayed(graph)` after a captured graph was launched by hand."""
+    graph: Any = getattr(torch.cuda, "CUDAGraph", None)
+    original = getattr(graph, "replay", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def replay(self: Any) -> Any:
+        result = original(self)
+        try:
+            replayed(self)
+        except Exception as error:
+            log("graph", error)
+        return result
+
+    graph.replay = replay

@@ -1,0 +1,115 @@
+"""The usual events by the shortest way, for they are paid in every step: noted now, worked off later, many at a time.
+
+Code that comes between steps of other code finds the caches cold and costs many times what it costs in a loop of its
+own. So each of these looks at little, appends to one list, and leaves what is unusual to the general way.
+"""
+
+from __future__ import annotations
+
+from threading import get_ident
+from time import perf_counter
+
+from . import samples
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import weakref
+    from collections.abc import Callable
+    from typing import Any, Protocol
+
+    from ..core.hooks import Log
+    from .cycle import Cycle
+    from .identities import Key
+    from .outermost_modules import Call, Special
+
+    class Steps(Protocol):
+        """What of `steps.Steps` is used here."""
+
+        pending: list[Any]
+        due: list[float]
+        inside_optimizer: int
+        cycle: Cycle | None
+        grad_enabled: Callable[[], bool]
+
+        def work_off(self) -> None: ...
+
+
+def stepped(steps: Steps, anchor: weakref.ref[Any], general: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Steps end with what one optimizer, `anchor`, has done."""
+    pending, due, work_off = steps.pending, steps.due, steps.work_off
+
+    def stepped(optimizer: Any) -> None:
+        if anchor() is not optimizer:
+            general(optimizer)
+            return
+        steps.inside_optimizer = 0
+        now = perf_counter()
+        pending.append(now)
+        if now >= due[1] or len(pending) >= due[0]:
+            work_off()
+
+    return stepped
+
+
+def called(steps: Steps, anchor: weakref.ref[Any], with_grad: bool, counts: bool) -> Special:
+    """Steps end with the call of one module, `anchor`, `with_grad` or without; its inputs are counted if asked.
+
+    Gives what makes the cover of the module's class: of its original call, the general cover, whether a graph is being
+    traced, the threads inside a root's call, and the log. All in one function: a further one is paid in every step.
+    """
+    pending, due, work_off = steps.pending, steps.due, steps.work_off
+    grad_enabled, cycle = steps.grad_enabled, steps.cycle
+
+    def cover(original: Call, general: Call, is_compiling: Callable[[], bool], busy: set[int], log: Log) -> Call:
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            # First, so that a traced call folds to the original's and guards nothing of ours.
+            if is_compiling():
+                return original(self, *args, **kwargs)
+            if busy or anchor() is not self or steps.cycle is not cycle or grad_enabled() is not with_grad:
+                return general(self, *args, **kwargs)
+            thread = get_ident()
+            try:
+                busy.add(thread)
+                output = original(self, *args, **kwargs)
+            finally:
+                busy.discard(thread)
+            now = perf_counter()
+            try:
+                try:
+                    size = args[0].size(0) if counts else None
+                except Exception:  # no tensor, and what it is instead may raise anything
+                    size = samples.in_call(args, kwargs)
+                # At once: calls may come from several threads.
+                pending.append((0.0, size, now) if counts else now)
+                if now >= due[1] or len(pending) >= due[0]:
+                    work_off()
+            except Exception as error:
+                log("roots", error)
+            return output
+
+        return __call__
+
+    return cover
+
+
+def drawn(
+    steps: Steps, key: Key, batch: Any, begun: set[Key], general: Callable[[Any, Any, float, float, Any], None]
+) -> Callable[[Any, Any, float, float, Any], None]:
+    """One loader gives batches like `batch`: lists or tuples of so many fields, the first a tensor of all samples."""
+    pending, cycle, kind, num_fields = steps.pending, steps.cycle, type(batch), len(batch)
+
+    def drawn(of: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:
+        # Where a loader has begun anew, an epoch begins.
+        usual = of is key and not begun and steps.cycle is cycle and type(batch) is kind
+        if usual and len(batch) == num_fields:
+            try:
+                size = batch[0].size(0)
+            except Exception:  # no tensor for once, and what it is instead may raise anything
+                size = -1
+            if 0 < size <= (batch_size or size):
+                steps.inside_optimizer = 0
+                pending.append((end_s - begin_s, size, None))
+                return
+        general(of, batch_size, begin_s, end_s, batch)
+
+    return drawn

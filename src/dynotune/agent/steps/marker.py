@@ -1,0 +1,108 @@
+"""`--step-on module:function`: the return of that function ends a step."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+import weakref
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType, ModuleType
+    from typing import Any
+
+    from ..core.hooks import AfterImport, Log
+
+
+_wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _is_compiling() -> bool:
+    return False  # until torch is there
+
+
+def torch_is_here(torch: Any, marked: Callable[[], None]) -> None:
+    """A mark cannot be traced: a marked function is compiled inside its mark, and goes unmarked inside others."""
+    global _is_compiling
+    _is_compiling = torch.compiler.is_compiling
+    original = torch.compile
+
+    @functools.wraps(original)
+    def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(model, types.FunctionType) and model in _wrappers:
+            return _marking(original(vars(model)["__wrapped__"], *args, **kwargs), marked)
+        return original(model, *args, **kwargs)
+
+    torch.compile = compile
+
+
+def wrap_function(target: str, hooks: AfterImport, marked: Callable[[], None], log: Log) -> None:
+    """Wrap `module:function` or `module:Class.method` as soon as it exists."""
+    module_name, _, path = target.partition(":")
+    names = path.split(".")
+    if module_name == "__main__":
+        _wait_in_main(names, marked, log)
+    else:
+        hooks.call(module_name, lambda module: _wrap(module, names, marked))
+
+
+def _wrap(module: ModuleType, names: list[str], marked: Callable[[], None]) -> None:
+    owner: Any = module
+    for name in names[:-1]:
+        owner = getattr(owner, name)
+    found = inspect.getattr_static(owner, names[-1]) if isinstance(owner, type) else getattr(owner, names[-1])
+    kind = type(found) if isinstance(found, (classmethod, staticmethod)) else None
+    function = found.__func__ if kind else found
+    if not callable(function):
+        raise TypeError("%s is no function" % ".".join(names))
+
+    wrapped = _marking(function, marked)
+    setattr(owner, names[-1], kind(wrapped) if kind else wrapped)
+
+
+def _marking(function: Callable[..., Any], marked: Callable[[], None]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if _is_compiling():
+            return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        marked()
+        return result
+
+    _wrappers.add(wrapped)
+    return wrapped
+
+
+def _wait_in_main(names: list[str], marked: Callable[[], None], log: Log) -> None:
+    """A script's own functions come to be while it runs, with no import to wait for.
+
+    A profile function watches calls until the first of the named one, wraps it for the calls after, and goes. The
+    first call's own return is seen by it too.
+    """
+    waiting: dict[str, FrameType] = {}
+
+    def watch(frame: FrameType, event: str, arg: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_name == names[-1] and frame.f_globals.get("__name__") == "__main__":
+            if not waiting and _is_named(frame, names):
+                waiting["frame"] = frame
+        elif event == "return" and frame is waiting.get("frame"):
+            sys.setprofile(None)
+            try:
+                marked()
+                _wrap(sys.modules["__main__"], names, marked)
+            except Exception as error:
+                log("--step-on", error)
+
+    sys.setprofile(watch)
+
+
+def _is_named(frame: FrameType, names: list[str]) -> bool:
+    owner: Any = sys.modules["__main__"]
+    for name in names:
+        owner = getattr(owner, name, None)
+    owner = getattr(owner, "__func__", owner)
+    return getattr(owner, "__code__", None) is frame.f_code

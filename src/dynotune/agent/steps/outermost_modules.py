@@ -1,0 +1,225 @@
+"""Sees the calls of outermost modules.
+
+Module hooks would be inlined by torch.compile, pickled with the model and kept on inner modules, so there are none.
+While the step is searched for, `Module.__call__` is covered; afterwards only the classes of the modules that the step
+needs. Covers go before the first compilation begins, and those of classes stay once something is compiled: a graph
+that has seen a class must find it unchanged, or it would be compiled again.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from threading import get_ident
+
+from .constructors import Constructors
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.hooks import Log
+
+    Call = Callable[..., Any]
+    Special = Callable[[Call, Call, Callable[[], bool], set[int], Log], Call]
+
+
+class Roots:
+    """Calls `first(module)` before a root runs for the first time, `ran(module)` after that, and `after(module, args,
+    kwargs)` each time.
+
+    Args:
+        around: None, or `around(call, module, args, kwargs)` that makes the call.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        first: Callable[[Any], None],
+        ran: Callable[[Any], None],
+        after: Callable[[Any, tuple[Any, ...], dict[str, Any]], None],
+        around: Callable[[Call, Any, tuple[Any, ...], dict[str, Any]], Any] | None,
+        log: Log,
+    ) -> None:
+        self._module = torch.nn.Module
+        self.original: Call = torch.nn.Module.__call__
+        self._is_compiling: Callable[[], bool] = torch.compiler.is_compiling
+        # What it looks at, without the call, which is paid in every step. No graph may see this one.
+        flags = vars(torch.compiler)
+        direct = functools.partial(flags.__getitem__, "_is_compiling_flag")
+        self._is_compiling_yet = direct if "_is_compiling_flag" in flags else self._is_compiling
+        self._first, self._ran, self.after, self._around, self._log = first, ran, after, around, log
+        self._busy: set[int] = set()
+        # By identity, as long as they live; and all classes, so that they stay known when the modules have died.
+        self._known: dict[int, weakref.ref[Any]] = {}
+        self._known_classes: set[type] = set()
+        self._running_first: set[int] = set()
+        self._constructors = Constructors(torch.nn.Module, log)
+        self._covers: dict[type, tuple[Call | None, Call]] = {}
+        self._cover_of_all: Call | None = None
+        self._compiled = False
+        self._special: Special | None = None
+
+    def watch_all(self) -> None:
+        """Cover every module's call, unless something is compiled. torch.compile still finds the original."""
+        if not self._compiled and self._module.__call__ is self.original:
+            self._cover_of_all = self._module.__call__ = self._cover(self.original)
+
+    def pause(self, function: Call) -> Call:
+        """`function` (torch.compile), called with the original `Module.__call__` in place."""
+
+        @functools.wraps(function)
+        def paused(*args: Any, **kwargs: Any) -> Any:
+            if not self._covers_all():
+                return function(*args, **kwargs)
+            self._module.__call__ = self.original
+            try:
+                return function(*args, **kwargs)
+            finally:
+                if not self._compiled and self._module.__call__ is self.original:
+                    self._module.__call__ = self._cover_of_all
+
+        return paused
+
+    def compilation_begins(self) -> None:
+        """From here on nothing that a graph could have seen may change."""
+        if self._compiled:
+            return
+        self._compiled = True
+        for module_class in list(self._covers):
+            self._uncover_class(module_class)
+            self._cover_class(module_class)
+        if self._covers_all():
+            self._module.__call__ = self.original
+            for module_class in self.known_classes():
+                self._cover_class(module_class)
+
+    def watch_only(self, classes: set[type], special: Special | None = None) -> None:
+        """Uncover all but `classes`; with compiled code about, covers of classes stay.
+
+        Args:
+            special: makes a better cover for them: of the original call, the usual cover, `is_compiling`, the
+                threads inside a root's call, and the log.
+        """
+        if self._covers_all():
+            self._module.__call__ = self.original
+        self._special = special
+        for module_class in classes:
+            if not self._compiled:
+                self._uncover_class(module_class)
+            self._cover_class(module_class)
+        if not self._compiled:
+            for module_class in set(self._covers) - set(classes):
+                self._uncover_class(module_class)
+
+    def call_plainly(self, classes: set[type]) -> None:
+        """From here on only `classes` are covered, and calls are not made through `around`, where covers may change."""
+        self._around = None
+        self.watch_only(classes)
+
+    @property
+    def calls_around(self) -> bool:
+        """Whether calls are made through `around`."""
+        return self._around is not None
+
+    def reset_after_fork(self) -> None:
+        """Of all threads only this one is here; another may come by the name of one that was inside a call."""
+        self._busy.intersection_update({get_ident()})
+
+    def _covers_all(self) -> bool:
+        """Whether every module's call is ours to uncover; somebody may have covered ours."""
+        return self._cover_of_all is not None and self._module.__call__ is self._cover_of_all
+
+    def inside(self) -> bool:
+        """Whether this thread is inside a root's call."""
+        return get_ident() in self._busy
+
+    def known_classes(self) -> list[type]:
+        return list(self._known_classes)
+
+    def _cover_class(self, module_class: Any) -> None:
+        if module_class in self._covers:
+            return
+        own = module_class.__dict__.get("__call__")
+        cover = self._cover(module_class.__call__)
+        module_class.__call__ = cover
+        self._covers[module_class] = own, cover
+
+    def _uncover_class(self, module_class: Any) -> None:
+        own, cover = self._covers.get(module_class, (None, None))
+        if cover is None or module_class.__dict__.get("__call__") is not cover:
+            return  # somebody has covered ours
+        del self._covers[module_class]
+        if own is None:
+            del module_class.__call__
+        else:
+            module_class.__call__ = own
+
+    def _cover(self, original: Call) -> Call:
+        is_compiling = self._is_compiling if self._compiled else self._is_compiling_yet
+        busy, known, running_first = self._busy, self._known, self._running_first
+        around, roots = self._around, self
+
+        # The module is named `self`: torch's profiler asks the frame of `Module.__call__` for it by that name.
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            # First, so that a traced call folds to the original's and guards nothing of ours.
+            if is_compiling():
+                return original(self, *args, **kwargs)
+            thread = get_ident()
+            if thread in busy:
+                return original(self, *args, **kwargs)
+            met = known.get(id(self))
+            if (met is None or met() is not self) and not roots._meet(self, thread):
+                return roots._pass_over(original, thread, self, args, kwargs)
+            try:
+                busy.add(thread)
+                output = around(original, self, args, kwargs) if around else original(self, *args, **kwargs)
+            finally:
+                busy.discard(thread)
+            try:
+                if running_first and id(self) in running_first:
+                    running_first.discard(id(self))
+                    roots._ran(self)
+                roots.after(self, args, kwargs)
+            except Exception as error:
+                roots._log("roots", error)
+            return output
+
+        special = self._special(original, __call__, is_compiling, busy, self._log) if self._special else __call__
+        for cover in (__call__, special):
+            # Ours are words that only a type checker understands.
+            cover.__annotations__ = {}
+            cover.__name__ = "_wrapped_call_impl"
+            cover.__qualname__ = original.__qualname__
+            cover.__module__ = original.__module__
+        return special
+
+    def _pass_over(self, call: Call, thread: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What is no root has none inside its call either."""
+        try:
+            self._busy.add(thread)
+            return call(module, *args, **kwargs)
+        finally:
+            self._busy.discard(thread)
+
+    def _meet(self, module: Any, thread: int) -> bool:
+        """Whether the module is a root; DataParallel's copies of one are none, nor is what a constructor tries out."""
+        # In __dict__, for a module's own __getattr__ is slow to say no.
+        if "_is_replica" in module.__dict__ or self._constructors.is_trying(module):
+            return False
+        try:
+            self._busy.add(thread)
+            self._known[id(module)] = weakref.ref(module)
+            self._known_classes.add(type(module))
+            self._running_first.add(id(module))
+            self._first(module)
+            for part in module.modules():
+                if part is not module:
+                    # When it is called by itself again, it is met again.
+                    self._known.pop(id(part), None)
+        except Exception as error:
+            self._log("roots", error)
+        finally:
+            self._busy.discard(thread)
+        return True

@@ -1,0 +1,399 @@
+"""Counts the program's steps: searches the cycle, fixes it, then looks at what ends a step and nothing else."""
+
+from __future__ import annotations
+
+import weakref
+from threading import RLock
+from time import perf_counter
+from types import MethodType
+
+from ..core.writer import EPOCH
+from . import cycle as cycles
+from . import fast_paths, samples
+from .cycle import MAX_EVENTS, AllDraws, History
+from .identities import Names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+    from typing import Any
+
+    from .identities import Key
+
+# Loaders are drawn from ahead of use by a batch or so (Lightning, accelerate).
+_MAX_AHEAD = 4
+# Replays of captured graphs, with none of the cycle's ends among them, that show the cycle to be over.
+_MAX_REPLAYS = 16
+_MAX_REPLAYS_AMONG_STEPS = 256
+# How many steps are worked off together. A process that is killed loses them: one in so many of all that it made,
+# and never more than 20 ms of them.
+_PENDING_SHARE = 16
+_MAX_PENDING = 64
+_MAX_PENDING_S = 0.02
+_PATIENCE_AT_EXIT_S = 0.5
+# An exception inside an optimizer's step leaves it open; after this many events it is taken for closed.
+MAX_INSIDE_OPTIMIZER = 4096
+
+
+class Steps:
+    """Events in, steps out.
+
+    Args:
+        grad_enabled: tells whether gradients are recorded now.
+        record: called as `record(end_s, wait_s, num_samples, flags)` for each step in order; -1 samples are unknown.
+        flags_now: flags of a step that ends now; None where nobody asks.
+        reached: called as `reached(num_steps)` when a step has just ended and `num_steps` of them are at or past the
+            last number that it returned; returns the next.
+        fixed: called as `fixed(description, begin_s, classes, num_superseded)` when a cycle was found, with the begin
+            of the first step, the classes of modules still needed, and how many of the first steps are none after all.
+        has_stepped: called as `has_stepped(optimizer)` after a step of an optimizer, but not of the one that ends steps
+            once they are found.
+        search_again: called where another training seems to begin; whether its step may be searched for.
+        marked_by_hand: steps will be marked; no cycle is searched for.
+        wait: waits for the device where a step may end; None where the host's time is asked for.
+    """
+
+    def __init__(
+        self,
+        *,
+        grad_enabled: Callable[[], bool],
+        record: Callable[[float, float, int, int], None],
+        flags_now: Callable[[], int] | None,
+        reached: Callable[[int], int],
+        fixed: Callable[[str, float, set[type], int], None],
+        search_again: Callable[[], bool] = lambda: True,
+        has_stepped: Callable[[Any], None] | None = None,
+        marked_by_hand: bool = False,
+        wait: Callable[[], None] | None = None,
+    ) -> None:
+        # Programs call models from several threads. Reentrant: a signal handler may call one, too.
+        self._lock = RLock()
+        self.grad_enabled = grad_enabled
+        self._record, self._flags_now, self._reached, self._fixed = record, flags_now, reached, fixed
+        self._search_again, self._has_stepped = search_again, has_stepped
+        self._wait = wait
+        self._names = Names()
+        self._tokens = self._names.tokens
+        self._history = History()
+        self._begun: set[Key] = set()
+        self._waited_before: dict[Key, float] = {}
+        self._epoch = False
+        self._next_check = MAX_EVENTS + 1 if marked_by_hand else 3
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.inside_optimizer = 0
+        self.cycle: cycles.Cycle | None = None
+        self._sampler: int | None = None
+        self._anchor, self._per_step = -1, 1
+        self._loaders: Container[int] = frozenset()
+        self._marked = False
+        self._begin_s: float | None = None
+        self._num_superseded = 0
+        self._seen = 0
+        self._draws_per_step: int | None = None
+        self._waits: list[float] = []
+        self._sizes: list[int | None] = []
+        self._next_stop = 0
+        # Makes the cover of the class whose module's calls end the steps, where that is all there is to see of them.
+        self.cover_of_anchor: Any = None
+        # What the short ways noted, in order: (wait, samples, None or end) of a batch, or the end of a step.
+        self.pending: list[Any] = []
+        self.due = [0.0, 0.0]  # so many, or the time
+        self._working_off = False
+        self.num_steps = 0
+        # Of all steps so far; `num_uncounted` of them have samples that could not be counted.
+        self.wait_s, self.num_samples, self.num_uncounted = 0.0, 0, 0
+
+    @property
+    def num_events(self) -> int:
+        return len(self._history.numbers)
+
+    def reset_after_fork(self) -> None:
+        """The thread that held the lock may not exist here."""
+        self._lock, self._working_off = RLock(), False
+        self.pending.clear()
+        self._forget_short_ways()
+
+    def _forget_short_ways(self) -> None:
+        for name in ("drawn", "stepped"):
+            self.__dict__.pop(name, None)
+
+    # What happens in the program
+
+    def optimizer_built(self, optimizer: Any) -> None:
+        """Once a step was found: another training begins, with a step of its own.
+
+        What a program repeated before its first training, and trained nothing, was no step: a look at the data, an
+        evaluation.
+        """
+        with self._lock:
+            self.work_off()
+            if self.cycle is not None and not self._marked and self._search_again():
+                if all(self._tokens[n].kind in (cycles.DRAW, cycles.CALL) for n in self.cycle.sequence):
+                    self._num_superseded = self.num_steps
+                self._forget_cycle()
+                self.optimizers.clear()
+            self.optimizers.add(optimizer)
+
+    def iterator_made(self, key: Key, dataset: Any) -> Key:
+        """A loader is begun anew: with the first batch from it an epoch begins. Gives the key that it is known by."""
+        with self._lock:
+            key = self._names.loader_made(key, dataset)
+            self._begun.add(key)
+            return key
+
+    def waited_before(self, key: Key, wait_s: float) -> None:
+        """Part of the wait for the first batch of the loader's next epoch: its workers end and start."""
+        with self._lock:
+            self._waited_before[key] = self._waited_before.get(key, 0.0) + wait_s
+
+    @property
+    def draws(self) -> bool:
+        """Whether steps draw from a loader."""
+        return bool(self._loaders)
+
+    def counts(self, key: Key) -> bool:
+        """Whether batches of this loader belong to the steps."""
+        return self._names.number_of_loader(key) in self._loaders
+
+    def drawn(self, key: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:
+        with self._lock:
+            self.work_off()
+            self.inside_optimizer = 0
+            number = self._names.of_loader(key)
+            if self.cycle is None or number in self._loaders:
+                begins = key in self._begun
+                self._begun.discard(key)
+                num_samples = samples.in_batch(batch, batch_size)
+                wait_s = end_s - begin_s
+                if self._wait is not None and (self.cycle is None or number == self._anchor):
+                    end_s = self._ends()
+                if begins:
+                    wait_s += self._waited_before.pop(key, 0.0)
+                self._happened(number, end_s, wait_s, num_samples, begins)
+                usual = self.cycle is not None and number != self._anchor and self._wait is None
+                if usual and samples.are_fields(batch, num_samples) and (begins or "drawn" not in self.__dict__):
+                    general = MethodType(Steps.drawn, self)
+                    self.drawn = fast_paths.drawn(self, key, batch, self._begun, general)  # type: ignore[method-assign, assignment]
+
+    def called(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with self._lock:
+            if self.inside_optimizer:
+                self.inside_optimizer -= 1
+                return
+            self.work_off()
+            number = self._names.of(cycles.CALL, module, self.grad_enabled())
+            if self.cycle is None:
+                self._happened(number, self._ends(), 0.0, samples.in_call(args, kwargs))
+                return
+            if number == self._sampler:
+                self._waits.append(0.0)
+                self._sizes.append(samples.in_call(args, kwargs))
+            if number == self._anchor:
+                self._tick(self._ends(), True)
+
+    def stepped(self, optimizer: Any) -> None:
+        with self._lock:
+            self.work_off()
+            self.inside_optimizer = 0
+            if self._has_stepped is not None:
+                self._has_stepped(optimizer)
+            number = self._names.of(cycles.STEP, optimizer, False)
+            if number == self._anchor:
+                self._tick(self._ends(), True)
+            elif self.cycle is None:
+                self._happened(number, self._ends(), 0.0, None)
+
+    def replayed(self, graph: Any) -> None:
+        with self._lock:
+            self.work_off()
+            number = self._names.of(cycles.REPLAY, graph, False)
+            if number == self._anchor:
+                self._tick(self._ends(), True)
+            elif self.cycle is None or self._is_overtaken(number):
+                self._happened(number, self._ends(), 0.0, None)
+
+    def marked(self) -> None:
+        """The program, or a function that the user named, says that a step has ended."""
+        with self._lock:
+            now = self._ends()
+            self.work_off()
+            if not self._marked:
+                self._begin_marked(now)
+            self._end_step(now, True)
+
+    def ignore(self) -> None:
+        """Count nothing from here on."""
+        self.work_off()
+        self._forget_cycle()
+        self.cycle, self._marked = cycles.Cycle([], -1, 1, set()), True
+        self.marked = lambda: None  # type: ignore[method-assign]
+
+    def _ends(self) -> float:
+        """The time at which what has just been called is done."""
+        if self._wait is not None:
+            self._wait()
+        return perf_counter()
+
+    # From events to steps
+
+    def _happened(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool = False) -> None:
+        if self.cycle is not None:
+            self._count(number, now, wait_s, num_samples, begins, True)
+            return
+        size = self._history.add(number, now, wait_s, num_samples, begins)
+        if size >= self._next_check:
+            # Every event at first, then ever more rarely: looking costs as much as there is to look at.
+            self._next_check = size + 1 + size // 32
+            found = cycles.find(self._history.numbers, self._history.times, self._tokens, len(self.optimizers))
+            if found is not None:
+                self._fix(found)
+
+    def _fix(self, found: cycles.Cycle) -> None:
+        self.cycle = found
+        self._anchor, self._per_step, self._loaders = found.anchor, found.per_step, frozenset(found.loaders)
+        kinds = {n: self._tokens[n].kind for n in found.sequence}
+        # Training without a loader has its samples nowhere that could be looked at for free.
+        calls = [n for n in found.sequence if kinds[n] == cycles.CALL]
+        self._sampler = calls[0] if calls and not self._loaders and cycles.STEP not in kinds.values() else None
+        self._draws_per_step = sum(n in self._loaders or n == self._sampler for n in found.sequence)
+        needed = {self._names.classes[n] for n in calls if n in (self._sampler, self._anchor)}
+        num_superseded, self._num_superseded = self._num_superseded, 0
+        if num_superseded:
+            # Whoever waits for a number of steps has to ask anew.
+            self.num_steps, self._begin_s, self._next_stop = 0, None, 0
+        if self._begin_s is None:
+            self._begin_s = self._history.begin_s(found.sequence)
+        self._catch_up()
+        if self._wait is not None:
+            pass  # the short ways wait for nothing
+        elif kinds[found.anchor] == cycles.STEP and found.per_step == 1:
+            anchor = self._names.references(found.anchor)[-1]
+            self.stepped = fast_paths.stepped(self, anchor, self.stepped)  # type: ignore[method-assign, assignment]
+        elif calls == [found.anchor] and cycles.STEP not in kinds.values() and not self._flags_now:
+            anchor, with_grad = self._names.references(found.anchor)[-1], self._tokens[found.anchor].with_grad
+            self.cover_of_anchor = fast_paths.called(self, anchor, with_grad, self._sampler is not None)
+        self._fixed(found.describe(self._tokens), self._begin_s, needed, num_superseded)
+
+    def _catch_up(self) -> None:
+        """Count what happened while the step was searched for."""
+        past, self._history = self._history, History()
+        for event in past.events():
+            self._count(*event, False)
+
+    def _is_overtaken(self, number: int) -> bool:
+        """Whether graphs have taken over from the cycle, which was of the calls before their capture; then search anew.
+
+        An evaluation by graph, in between, is shorter than what it takes.
+        """
+        patience = _MAX_REPLAYS_AMONG_STEPS if self._tokens[self._anchor].kind == cycles.STEP else _MAX_REPLAYS
+        if self._marked:
+            return False
+        if len(self._history.numbers) + 1 < patience:
+            self._history.add(number, perf_counter(), 0.0, None, False)
+            return False
+        self._forget_cycle()
+        return True
+
+    def _forget_cycle(self) -> None:
+        """Search anew."""
+        self.cycle, self._anchor, self._sampler, self._loaders = None, -1, None, frozenset()
+        self._forget_short_ways()
+        self.cover_of_anchor = None
+        self._next_check, self._seen, self._waits, self._sizes = 3, 0, [], []
+
+    def _count(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool, live: bool) -> None:
+        if number in self._loaders or number == self._sampler:
+            self._waits.append(wait_s)
+            self._sizes.append(num_samples)
+            self._epoch = self._epoch or begins
+        if number == self._anchor:
+            self._tick(now, live)
+
+    def _tick(self, now: float, live: bool) -> None:
+        self._seen += 1
+        if self._seen == self._per_step:
+            self._seen = 0
+            self._end_step(now, live)
+            self.due[1] = 0.0  # how many are due has changed
+
+    def _end_step(self, now: float, live: bool) -> None:
+        wait_s, num_samples, sizes = 0.0, -1, self._sizes
+        if sizes:
+            if len(sizes) == len(self._waits) == self._draws_per_step == 1:
+                size, wait_s = sizes.pop(), self._waits.pop()
+                num_samples = -1 if size is None else size
+            else:
+                wait_s, num_samples = self._take_batches()
+            self.wait_s += wait_s
+        if num_samples < 0:
+            self.num_uncounted += 1
+        else:
+            self.num_samples += num_samples
+        flags = 0
+        if self._epoch:
+            self._epoch, flags = False, EPOCH
+        if live and self._flags_now is not None:
+            flags |= self._flags_now()
+        self._record(now, wait_s, num_samples, flags)
+        self.num_steps += 1
+        if self._history.numbers:
+            self._history = History()
+        if live and self.num_steps >= self._next_stop:
+            self._next_stop = self._reached(self.num_steps)
+
+    def work_off(self) -> None:
+        """Count what was noted."""
+        pending = self.pending
+        if not pending:
+            return
+        with self._lock:
+            if self._working_off:
+                return  # a signal handler or finalizer, in the middle of the loop below
+            self._working_off = True
+            try:
+                while pending:
+                    event = pending.pop(0)
+                    end_s = event
+                    if type(event) is tuple:
+                        wait_s, size, end_s = event
+                        self._waits.append(wait_s)
+                        self._sizes.append(size if type(size) is int else None)
+                    if end_s is not None:
+                        self._end_step(end_s, True)
+                # In a pilot each step is asked what happened in it, when it has happened.
+                most = min(_MAX_PENDING, self.num_steps // _PENDING_SHARE) if self._flags_now is None else 1
+                self.due[:] = min(most, self._next_stop - self.num_steps), perf_counter() + _MAX_PENDING_S
+            finally:
+                self._working_off = False
+
+    def work_off_at_exit(self) -> None:
+        """The same, but a process that ends is not held up by a thread that hangs with the device."""
+        if self._lock.acquire(timeout=_PATIENCE_AT_EXIT_S):
+            try:
+                self.work_off()
+            finally:
+                self._lock.release()
+
+    def _take_batches(self) -> tuple[float, int]:
+        """Loader wait and samples (-1 unknown) of the step that ends now."""
+        sizes, per_step = self._sizes, self._draws_per_step or len(self._sizes)
+        surplus = len(sizes) - per_step
+        if surplus > _MAX_AHEAD:
+            # Far more than the cycle has: an evaluation on the same data came in between. The last ones are the step's.
+            del sizes[:surplus], self._waits[:surplus]
+        wait_s = sum(self._waits)
+        self._waits = []
+        # Batches drawn ahead wait for the step that uses them.
+        used, self._sizes = sizes[:per_step], sizes[per_step:]
+        counted = [size for size in used if size is not None]
+        return wait_s, sum(counted) if len(counted) == len(used) else -1
+
+    def _begin_marked(self, now: float) -> None:
+        """Steps are marked from now on: what the loaders drew so far belongs to the first."""
+        self._marked = True
+        self.cycle = cycles.Cycle([], -1, 1, set())
+        self._anchor = -1
+        self._loaders = AllDraws(self._tokens)
+        begin = self._history.begin_s(None) if self._history.numbers else now
+        self._catch_up()
+        self._fixed("marked by the program", begin, set(), 0)

@@ -1,0 +1,1 @@
+"""What the plan asks for: a timed window, a trace, ceilings, screening."""

@@ -1,0 +1,98 @@
+"""Draws batches from an iterator of a loader, one after another, and times them."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from ..steps import samples
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+# For this long, and for so many batches; what was prefetched before tells nothing.
+DRAIN_S, MOST_S = 3.0, 20.0
+SKIP_S = 5.0
+FEWEST_BATCHES = 8
+
+
+class Drained:
+    """The last of the largest batches, and `fields` of the event; None where the epoch ended too soon to tell."""
+
+    def __init__(self, batch: Any, fields: dict[str, Any] | None) -> None:
+        self.batch, self.fields = batch, fields
+
+
+def position(iterator: Any) -> tuple[bool, int | None, int, int]:
+    """Of an iterator: it is at its begin, batches left (None: it does not tell), prefetched at most, fewest that tell.
+
+    What workers make comes in bursts of as many batches as there are workers.
+    """
+    num_yielded = int(getattr(iterator, "_num_yielded", 0))
+    workers = int(getattr(iterator, "_num_workers", 0))
+    skip = workers * int(getattr(iterator, "_prefetch_factor", 0) or 2)
+    try:
+        left = None if _is_iterable(iterator) else len(iterator) - num_yielded
+    except Exception:  # its own code does not know
+        left = None
+    return num_yielded == 0, left, skip, max(FEWEST_BATCHES, 2 * workers)
+
+
+def _is_iterable(iterator: Any) -> bool:
+    """Whether its length may be no more than a guess of the program's."""
+    return type(iterator._index_sampler).__name__ == "_InfiniteConstantSampler" or iterator._dataset_kind == 1
+
+
+def drain(original: Callable[[Any], Any], iterator: Any, *, fewest: int, skip: int, begun_s: float | None) -> Drained:
+    """Draw until enough is known, or the epoch ends.
+
+    Args:
+        original: the iterator's `__next__`; what it raises is the program's.
+        fewest: batches that tell; `skip`: those before that tell nothing.
+        begun_s: when the iterator was begun, where nothing was drawn from it since; an epoch too short to leave
+            anything out is then taken as a whole.
+    """
+    start_s = begin_s = perf_counter()
+    num = num_skipped = largest = 0
+    sizes: list[int | None] = []
+    batch: Any = None
+    while True:
+        try:
+            last = original(iterator)
+        except StopIteration:
+            if not num and not num_skipped:
+                raise
+            break
+        now = perf_counter()
+        sizes.append(samples.in_batch(last, iterator._dynotune[1]))
+        # An epoch's last batch may be a short one.
+        if (sizes[-1] or 0) >= largest:
+            batch, largest = last, sizes[-1] or 0
+        if num_skipped < skip and now - start_s < SKIP_S:
+            num_skipped, begin_s = num_skipped + 1, now
+            continue
+        num += 1
+        if (now - begin_s >= DRAIN_S and num >= fewest) or now - start_s >= MOST_S:
+            return Drained(batch, _fields(iterator, sizes, num_skipped, now - begin_s, False))
+    # The end of the epoch; the draw that found no more is not counted.
+    if num >= fewest:
+        return Drained(batch, _fields(iterator, sizes, num_skipped, now - begin_s, False))
+    if begun_s is None:
+        return Drained(batch, None)
+    return Drained(batch, _fields(iterator, sizes, 0, now - begun_s, True))
+
+
+def _fields(
+    iterator: Any, sizes: list[int | None], num_skipped: int, duration_s: float, is_whole: bool
+) -> dict[str, Any]:
+    timed = sizes[num_skipped:]
+    counted = [size for size in timed if size is not None]
+    return {
+        "num_batches": len(timed),
+        "num_samples": sum(counted) if len(counted) == len(timed) else None,
+        "seconds": duration_s,
+        "num_skipped": num_skipped,
+        "num_workers": int(getattr(iterator, "_num_workers", 0)),
+        "whole_epoch": is_whole,
+    }

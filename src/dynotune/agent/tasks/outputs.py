@@ -1,0 +1,339 @@
+"""Notes what the program computes, so that runs can be compared: its losses, or what its outermost modules give.
+
+A loss is what `backward` is called on. Where nothing is trained, a digest of each output is noted instead. All of it
+stays on the device, in float64, and is read once, at the end. Nothing that the program sees is changed, unless that is
+asked for: `other_draws` gives it other random numbers, `nudge` moves its weights by a rounding error.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Mapping
+
+from ..core.autocast import inside_forward
+from .window import NEVER, is_capturing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from ..core.hooks import Event, Log
+
+NUM_SAMPLED = 64
+"""Elements of each tensor, evenly spaced."""
+MOST_TENSORS, MOST_DEPTH = 8, 6
+# A program that has an optimizer may evaluate for a while before it trains; so many times the calls are waited for.
+PATIENCE = 10
+# Calls that are looked at for random numbers and precision.
+NUM_LOOKED_AT = 3
+# Losses that were scaled, and not yet gone backward from.
+MOST_SCALED = 8
+
+
+class Results:
+    """Stands where a profile would: it is told of torch, and that the program ends.
+
+    Args:
+        plan: `num_values`; `other_draws`: kinds of devices; `nudge`: a share of each weight.
+        trains: whether the program has made an optimizer.
+        complete: called once as `complete(fields)`.
+    """
+
+    has_begun = False
+    is_told = False
+
+    def __init__(self, plan: dict[str, Any], trains: Callable[[], bool], complete: Event, log: Log) -> None:
+        self._num_values: int = plan["num_values"]
+        self._other_draws: list[str] = plan.get("other_draws") or []
+        self._nudge: float = plan.get("nudge") or 0.0
+        self._nudged: set[int] = set()
+        self._trains, self._complete, self._log = trains, complete, log
+        self._torch: Any = None
+        self._losses: list[Any] = []
+        self._outputs: list[list[tuple[list[int], Any]]] = []
+        self._scaled: list[tuple[weakref.ref[Any], Any, Any]] = []
+        self._inside_backward = 0
+        self._num_calls = 0
+        self._num_captured = 0
+        self._draws: set[str] = set()
+        self._precision = ""
+        self.done = False
+
+    def reached(self, num_steps: int) -> int:
+        return NEVER
+
+    def torch_is_here(self, torch: Any) -> None:
+        self._torch = torch
+        self._cover_backward(torch)
+        self._cover_scaler(torch)
+
+    def finish(self) -> None:
+        """The program ends: what there is has to do."""
+        if not self.done:
+            self._read()
+
+    # Losses
+
+    def _cover_backward(self, torch: Any) -> None:
+        """`Tensor.backward` comes by here, too."""
+        original, is_compiling = torch.autograd.backward, torch.compiler.is_compiling
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            # First, so that a traced call folds to the original's.
+            if is_compiling() or self.done:
+                return original(*args, **kwargs)
+            # What goes backward inside of this (checkpoints do) is no loss. Devices have threads of their own for it.
+            if not self._inside_backward:
+                self._safely(self._lost, args[0] if args else kwargs.get("tensors"))
+            self._inside_backward += 1
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._inside_backward -= 1
+
+        torch.autograd.backward = backward
+
+    def _cover_scaler(self, torch: Any) -> None:
+        scaler = torch.amp.grad_scaler.GradScaler
+        original, is_compiling = scaler.scale, torch.compiler.is_compiling
+
+        @functools.wraps(original)
+        def scale(scaler: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(scaler, outputs, *args, **kwargs)
+            if not (is_compiling() or self.done):
+                self._safely(self._was_scaled, scaler, outputs, result)
+            return result
+
+        scaler.scale = scale
+
+    def _was_scaled(self, scaler: Any, outputs: Any, result: Any) -> None:
+        factor = getattr(scaler, "_scale", None)
+        if isinstance(result, self._torch.Tensor) and scaler.is_enabled() and factor is not None:
+            self._scaled = [*self._scaled, (weakref.ref(result), outputs.detach(), factor)][-MOST_SCALED:]
+
+    def _lost(self, tensors: Any) -> None:
+        torch = self._torch
+        if is_capturing(torch):
+            self._num_captured += 1
+            return
+        self._outputs = []
+        losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        with torch.no_grad(), _plainly(torch):
+            values = [self._unscaled(loss) for loss in losses]
+            self._losses.append(sum(values[1:], values[0]))
+        if len(self._losses) >= self._num_values:
+            self._read()
+
+    def _unscaled(self, loss: Any) -> Any:
+        for at, (scaled, original, _) in enumerate(self._scaled):
+            if scaled() is loss:
+                del self._scaled[at]
+                return self._mean(original)
+        if self._scaled:
+            # Made from the scaled one: divided by the number of batches that are accumulated, for instance.
+            (_, _, factor), self._scaled = self._scaled[-1], []
+            return self._mean(loss) / factor.to(self._torch.float64)
+        return self._mean(loss)
+
+    def _mean(self, tensor: Any) -> Any:
+        torch = self._torch
+        local = _local(tensor)
+        return torch.mean(torch.view_as_real(local) if local.is_complex() else local, dtype=torch.float64)
+
+    # Outputs
+
+    def around(self, inner: Any) -> Any:
+        """What makes the calls of outermost modules; `inner` makes them otherwise, if there is one."""
+
+        def around(call: Any, module: Any, args: Any, kwargs: Any) -> Any:
+            if self.done:
+                return inner(call, module, args, kwargs) if inner else call(module, *args, **kwargs)
+            before = self._safely(self._before, module)
+            output = inner(call, module, args, kwargs) if inner else call(module, *args, **kwargs)
+            self._safely(self._after, before, output)
+            return output
+
+        return around
+
+    def _before(self, module: Any) -> dict[str, Any] | None:
+        """Where the random numbers stand."""
+        self._num_calls += 1
+        if self._num_calls == 1 and self._other_draws:
+            self._draw_others()
+        if self._nudge and id(module) not in self._nudged:
+            self._nudged.add(id(module))
+            self._nudge_weights(module)
+        if self._num_calls > NUM_LOOKED_AT or is_capturing(self._torch):
+            return None
+        self._precision = self._precision or _precision(self._torch, module)
+        return _random_states(self._torch)
+
+    def _draw_others(self) -> None:
+        torch = self._torch
+        if "cpu" in self._other_draws:
+            torch.default_generator.manual_seed(torch.default_generator.initial_seed() + 1)
+        if "cuda" in self._other_draws and torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(torch.cuda.initial_seed() + 1)
+
+    def _nudge_weights(self, module: Any) -> None:
+        """Up or down by the places of their elements: nothing is drawn."""
+        torch = self._torch
+        with torch.inference_mode(False), torch.no_grad():
+            for parameter in module.parameters():
+                weight = _local(parameter)
+                if _is_plain(torch, weight) and id(parameter) not in self._nudged:
+                    self._nudged.add(id(parameter))
+                    places = torch.arange(weight.numel(), device=weight.device, dtype=torch.int64)
+                    signs = (places * 2654435761 >> 16 & 1) * 2 - 1
+                    weight.mul_(1 + self._nudge * signs.view(weight.shape).to(weight.dtype))
+
+    def _after(self, before: dict[str, Any] | None, output: Any) -> None:
+        torch = self._torch
+        if is_capturing(torch):
+            self._num_captured += 1
+            return
+        if before is not None:
+            now = _random_states(torch)
+            self._draws |= {kind for kind, state in before.items() if kind in now and now[kind] != state}
+        if self._losses or self._inside_backward:
+            return
+        if len(self._outputs) < self._num_values:
+            with torch.no_grad(), _plainly(torch):
+                found = (tensor for _, tensor in zip(range(MOST_TENSORS), self._tensors(output, 0)))
+                self._outputs.append([self._digest(tensor) for tensor in found])
+        if len(self._outputs) >= self._num_values and (
+            not self._trains() or self._num_calls >= PATIENCE * self._num_values
+        ):
+            self._read()
+
+    def _tensors(self, value: Any, depth: int) -> Iterator[Any]:
+        """The tensors of floating-point numbers in it, in order."""
+        torch = self._torch
+        if isinstance(value, torch.Tensor):
+            local = _local(value)
+            if _is_plain(torch, local):
+                yield torch.view_as_real(local) if local.is_complex() else local
+            return
+        if depth >= MOST_DEPTH:
+            return
+        parts: list[Any] = []
+        if isinstance(value, Mapping):
+            parts = list(value.values())
+        elif isinstance(value, (list, tuple)):
+            parts = list(value)
+        elif hasattr(type(value), "__dataclass_fields__"):
+            parts = [getattr(value, name, None) for name in type(value).__dataclass_fields__]
+        for part in parts:
+            yield from self._tensors(part, depth + 1)
+
+    def _digest(self, tensor: Any) -> tuple[list[int], Any]:
+        """Shape, and on the device: sum, sum of magnitudes, root of the sum of squares, sampled elements."""
+        torch = self._torch
+        num, double = tensor.numel(), torch.float64
+        if not num:
+            return list(tensor.shape), None
+        # No copy of the tensor is made: it may be as large as what is left of the memory.
+        norm = torch.linalg.vector_norm
+        moments = [torch.sum(tensor, dtype=double), norm(tensor, 1, dtype=double), norm(tensor, 2, dtype=double)]
+        places = torch.arange(min(num, NUM_SAMPLED), device=tensor.device, dtype=torch.int64)
+        if num > NUM_SAMPLED:
+            places = places * (num - 1) // (NUM_SAMPLED - 1)
+        sampled = torch.take(tensor, places).to(double)
+        return list(tensor.shape), torch.cat([torch.stack(moments), sampled])
+
+    # What there is
+
+    def _read(self) -> None:
+        self.done = True
+        what = "losses" if self._losses else "outputs"
+        values: list[Any] = []
+        try:
+            if self._losses:
+                values = [_number(float(loss)) for loss in self._losses]
+            else:
+                values = [[_as_fields(shape, found) for shape, found in call] for call in self._outputs]
+        except Exception as error:
+            # The device may be lost: then there is nothing to compare, and whoever reads this is told why.
+            self._log("results", error)
+        self._losses, self._outputs, self._scaled = [], [], []
+        self._complete(
+            {
+                "what": what,
+                "values": values,
+                "draws": sorted(self._draws),
+                "precision": self._precision,
+                "num_captured": self._num_captured,
+            }
+        )
+
+    def _safely(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except Exception as error:
+            self._log("results", error)
+            return None
+
+
+def _local(tensor: Any) -> Any:
+    """Of a tensor that is spread over ranks, the part that is here: to look at the whole would be a collective."""
+    return getattr(tensor, "_local_tensor", tensor).detach()
+
+
+def _is_plain(torch: Any, tensor: Any) -> bool:
+    """Whether it has numbers that can be read, of 16 bits or more."""
+    kinds = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+    if tensor.dtype not in kinds or tensor.is_meta or tensor.is_nested or tensor.layout is not torch.strided:
+        return False
+    wrapped = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", None)
+    return type(tensor).__name__ != "FakeTensor" and not (wrapped is not None and wrapped(tensor))
+
+
+def _plainly(torch: Any) -> Any:
+    """What subclasses of tensors do of their own accord is not asked for."""
+    return torch._C.DisableTorchFunctionSubclass()
+
+
+def _random_states(torch: Any) -> dict[str, Any]:
+    """What changes when random numbers are drawn, by kind of device."""
+    generators = {"cpu": [torch.default_generator]}
+    if torch.cuda.is_initialized():
+        generators["cuda"] = list(torch.cuda.default_generators)
+    return {kind: [bytes(one.get_state().numpy()) for one in found] for kind, found in generators.items()}
+
+
+def _precision(torch: Any, module: Any) -> str:
+    """The lowest that its calls are made in, as far as that can be seen from outside."""
+    halves = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
+    parameter = next((p for p in module.parameters() if p.is_floating_point()), None)
+    device = "cpu" if parameter is None else parameter.device.type
+    if parameter is not None and parameter.dtype in halves:
+        return halves[parameter.dtype]
+    if torch.is_autocast_enabled(device):
+        return halves.get(torch.get_autocast_dtype(device), "")
+    inside = inside_forward(torch, module)
+    if inside is not None:
+        return inside
+    if device != "cuda":
+        return "float32"
+    return "tf32" if torch.get_float32_matmul_precision() != "highest" or torch.backends.cudnn.allow_tf32 else "float32"
+
+
+def _as_fields(shape: list[int], found: Any) -> dict[str, Any]:
+    if found is None:
+        return {"shape": shape, "num": 0}
+    total, magnitudes, root, *sampled = found.tolist()
+    return {
+        "shape": shape,
+        "sum": _number(total),
+        "magnitudes": _number(magnitudes),
+        "root": _number(root),
+        "sampled": [_number(value) for value in sampled],
+    }
+
+
+def _number(value: float) -> float | None:
+    """None where it is none: JSON has no word for it."""
+    return value if -1e308 < value < 1e308 else None

@@ -1,0 +1,348 @@
+"""Records what the start of the program is made of: spans of imports, CUDA's start, models made, weights, compilation.
+
+Each span is an event of a name, a begin and an end on one clock; the parent splits the time, also where spans lie
+inside one another. Only the main thread's are recorded, and compilations, for which it waits. What is covered is
+what it was before for whoever asks, and nothing of it is part of a graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+import time
+import weakref
+from threading import get_ident
+from time import perf_counter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.hooks import AfterImport, Event, Log
+
+LEAST_S = 0.0002
+"""Shorter spans are not worth their event."""
+MOST_SPANS = 3000
+IMPORTLIB_FILE = "<frozen importlib._bootstrap>"
+
+
+class Starting:
+    """From the first line of the agent on.
+
+    Args:
+        begun_s: when the agent's first line ran.
+        event: writes an event of the record.
+    """
+
+    def __init__(self, begun_s: float, event: Event, log: Log) -> None:
+        self._begun_s, self._event, self._log = begun_s, event, log
+        self._thread = get_ident()
+        self._open: list[str] = []
+        self._num_spans = 0
+        self._unknown: dict[str, str] = {}
+        self._building: Any = None
+        self._compiling_since: float | None = None
+        self._uncover_construction: Callable[[], object] = lambda: None
+
+    def install(self, hooks: AfterImport) -> None:
+        """Watch imports from here on, and the rest when it is there; the agent's own part of the start is over."""
+        self._guard("imports", self._cover_imports)
+        hooks.call("torch._dynamo.callback", lambda module: self._later("compile", self._watch_compilations, module))
+        hooks.call("safetensors.torch", lambda module: self._later("weights", self._cover_load_file, module))
+        hooks.call("transformers.modeling_utils", lambda module: self._later("weights", self._cover_pretrained, module))
+        self._guard("process", self._tell_process)
+        self._record("agent", self._begun_s, perf_counter())
+
+    def _tell_process(self) -> None:
+        """When the kernel started this process: counted in ticks since the machine was booted."""
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME) - perf_counter()
+        self._event({"event": "starting_process", "started_s": ticks / os.sysconf("SC_CLK_TCK") - since_boot_s})
+
+    def torch_is_here(self, torch: Any) -> None:
+        """`import torch` has just finished."""
+        self._guard("cuda", self._cover_cuda, torch)
+        self._guard("weights", self._cover_weights, torch)
+        self._guard("model_build", self._cover_construction, torch.nn.Module)
+        self._event({"event": "starting", "unknown": self._unknown})
+
+    def root_met(self) -> None:
+        """An outermost module is about to be called for the first time."""
+        self._event({"event": "root", "at_s": perf_counter()})
+
+    def forked(self) -> None:
+        """A child's start is not the program's."""
+        self._num_spans = MOST_SPANS
+
+    # Spans
+
+    def _begin(self, phase: str) -> bool:
+        """Whether a span of `phase` begins: in the main thread, and not inside of one that it would be a part of."""
+        if self._num_spans >= MOST_SPANS or get_ident() != self._thread:
+            return False
+        if phase in self._open or (self._open and phase in ("imports", "compiler_import")):
+            return False
+        self._open.append(phase)
+        return True
+
+    def _end(self, phase: str, begin_s: float, name: str = "") -> None:
+        end_s = perf_counter()
+        if phase in self._open:
+            self._open.remove(phase)
+        self._record(phase, begin_s, end_s, name)
+
+    def _record(self, phase: str, begin_s: float, end_s: float, name: str = "") -> None:
+        if end_s - begin_s < LEAST_S or self._num_spans >= MOST_SPANS:
+            return
+        self._num_spans += 1
+        self._event({"event": "span", "phase": phase, "begin_s": begin_s, "end_s": end_s, "name": name})
+
+    def _within(self, phase: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self._begin(phase):
+            return function(*args, **kwargs)
+        begin_s = perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._end(phase, begin_s)
+
+    def _guard(self, phase: str, function: Callable[..., object], *args: Any) -> None:
+        """What cannot be covered is not known; the program does not notice."""
+        try:
+            function(*args)
+        except Exception as error:
+            self._unknown[phase] = "%s: %s" % (type(error).__name__, error)
+            self._log("starting: " + phase, error)
+
+    def _later(self, phase: str, function: Callable[..., object], module: Any) -> None:
+        """As `_guard`, of what may be imported after torch has been told."""
+        before = dict(self._unknown)
+        self._guard(phase, function, module)
+        if self._unknown != before:
+            self._event({"event": "starting", "unknown": self._unknown})
+
+    def _cover(self, owner: Any, name: str, phase: str) -> None:
+        original = getattr(owner, name)
+        is_compiling: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
+
+        @functools.wraps(original)
+        def covered(*args: Any, **kwargs: Any) -> Any:
+            # A model may be moved inside of what is compiled: to the compiler this is a constant.
+            if is_compiling():
+                return original(*args, **kwargs)
+            return self._within(phase, original, *args, **kwargs)
+
+        setattr(owner, name, covered)
+
+    # Imports
+
+    def _cover_imports(self) -> None:
+        """Python calls this function of importlib's, by its name, for each module that is not there yet."""
+        bootstrap: Any = importlib._bootstrap
+        original = bootstrap._find_and_load
+
+        def _find_and_load(name: str, import_: Any) -> Any:
+            phase = _phase_of(name)
+            if not self._begin(phase):
+                return original(name, import_)
+            begin_s = perf_counter()
+            try:
+                return original(name, import_)
+            finally:
+                self._end(phase, begin_s, name)
+
+        # Python leaves importlib's own frames out of tracebacks, and warnings do not point at them.
+        _find_and_load.__code__ = _find_and_load.__code__.replace(co_filename=IMPORTLIB_FILE)
+        _find_and_load.__module__ = original.__module__
+        _find_and_load.__qualname__ = original.__qualname__
+        _find_and_load.__annotations__ = {}
+        bootstrap._find_and_load = _find_and_load
+
+    # Torch
+
+    def _cover_cuda(self, torch: Any) -> None:
+        """Covers go once CUDA has started: its functions are looked up by name, by C++ too."""
+        owners = [(torch.cuda, "_lazy_init"), (torch._C, "_cuda_getDeviceCount")]
+        originals = [(owner, name, getattr(owner, name)) for owner, name in owners if hasattr(owner, name)]
+        covers = []
+
+        def cover(owner: Any, name: str, original: Any) -> None:
+            @functools.wraps(original)
+            def starts(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return self._within("cuda_start", original, *args, **kwargs)
+                finally:
+                    if torch.cuda.is_initialized() and "cuda_start" not in self._open:
+                        uncover()
+
+            setattr(owner, name, starts)
+            covers.append((owner, name, original, starts))
+
+        def uncover() -> None:
+            for owner, name, original, starts in covers:
+                if getattr(owner, name) is starts:  # nobody has covered ours
+                    setattr(owner, name, original)
+
+        for each in originals:
+            cover(*each)
+
+    def _cover_weights(self, torch: Any) -> None:
+        self._cover(torch.serialization, "load", "weights")
+        torch.load = torch.serialization.load
+        module = torch.nn.Module
+        self._cover(module, "load_state_dict", "weights")
+        for name in ("to", "cuda"):
+            self._cover(module, name, "to_device")
+
+    def _cover_load_file(self, module: Any) -> None:
+        self._cover(module, "load_file", "weights")
+
+    def _cover_pretrained(self, module: Any) -> None:
+        model = module.PreTrainedModel
+        original = model.__dict__["from_pretrained"].__func__
+
+        @functools.wraps(original)
+        def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._within("weights", original, cls, *args, **kwargs)
+
+        model.from_pretrained = classmethod(from_pretrained)
+
+    def _cover_construction(self, module: Any) -> None:
+        """The outermost constructor begins with `Module.__init__`, and Python tells when it returns."""
+        monitoring: Any = getattr(sys, "monitoring", None)
+        if monitoring is None:
+            self._unknown["model_build"] = "Python before 3.12 does not tell when a constructor returns"
+            return
+        tool = next((number for number in (4, 3) if monitoring.get_tool(number) is None), None)
+        if tool is None:
+            self._unknown["model_build"] = "other tools take all places of sys.monitoring"
+            return
+        monitoring.use_tool_id(tool, "dynotune")
+        monitoring.register_callback(tool, monitoring.events.PY_RETURN, self._constructor_returned)
+        self._tool, self._monitoring = tool, monitoring
+        original = module.__init__
+
+        @functools.wraps(original)
+        def __init__(self_: Any, *args: Any, **kwargs: Any) -> None:
+            original(self_, *args, **kwargs)
+            if get_ident() == self._thread:
+                try:
+                    self._constructing(self_, sys._getframe(1))
+                except Exception as error:
+                    self._log("starting: model_build", error)
+
+        def uncover() -> None:
+            if module.__init__ is __init__:  # nobody has covered ours
+                module.__init__ = original
+
+        module.__init__ = __init__
+        self._uncover_construction = uncover
+
+    def _constructing(self, made: Any, frame: Any) -> None:
+        if self._building is not None and not self._building.holds(frame):
+            # It raised: then it never returns.
+            self._building = None
+            self._open.remove("model_build")
+        if self._building is None:
+            self._constructor_begins(made, frame)
+
+    def _constructor_begins(self, made: Any, frame: Any) -> None:
+        codes = {getattr(vars(each).get("__init__"), "__code__", None) for each in type(made).__mro__}
+        outermost = None
+        for _ in range(10):
+            if frame is None:
+                break
+            if frame.f_code in codes:
+                outermost = frame
+            frame = frame.f_back
+        if outermost is not None and self._begin("model_build"):
+            self._building = _Building(made, outermost)
+            self._monitoring.set_local_events(self._tool, outermost.f_code, self._monitoring.events.PY_RETURN)
+
+    def _constructor_returned(self, code: Any, offset: int, value: object) -> None:
+        building = self._building
+        if building is None or building.frame_id != id(sys._getframe(1)):
+            return
+        self._building = None
+        self._monitoring.set_local_events(self._tool, code, 0)
+        self._end("model_build", building.begin_s)
+
+    # Compilation
+
+    def _watch_compilations(self, callback: Any) -> None:
+        handler = callback.callback_handler
+        forget = type(handler).clear
+
+        def clear(handler_: Any) -> None:
+            # torch._dynamo.reset() clears the callbacks, ours too.
+            forget(handler_)
+            self._register(handler_)
+
+        self._register(handler)
+        type(handler).clear = clear
+
+    def _register(self, handler: Any) -> None:
+        handler.register_end_callback(self._compilation_ends)
+        handler.register_start_callback(self._compilation_begins)
+
+    def _compilation_begins(self, *args: Any) -> None:
+        if self._compiling_since is None:
+            self._compiling_since = perf_counter()
+            self._open.append("compile")
+            self._uncover_construction()
+
+    def _compilation_ends(self, *args: Any) -> None:
+        begin_s, self._compiling_since = self._compiling_since, None
+        if begin_s is None:
+            return
+        self._end("compile", begin_s)
+        try:
+            self._event({"event": "compiled", **_compiler_counts()})
+        except Exception as error:
+            self._log("starting: compiled", error)
+
+
+class _Building:
+    """A constructor that is under way. Its frame would keep all that it made, should it raise: so its number is kept.
+
+    Args:
+        made: what it makes.
+        frame: its own.
+    """
+
+    def __init__(self, made: Any, frame: Any) -> None:
+        self._made = weakref.ref(made)
+        self.frame_id = id(frame)
+        self.begin_s = perf_counter()
+
+    def holds(self, frame: Any) -> bool:
+        """Whether this frame is inside; once what was made is gone, the number may be another frame's."""
+        while frame is not None and self._made() is not None:
+            if id(frame) == self.frame_id:
+                return True
+            frame = frame.f_back
+        return False
+
+
+def _phase_of(module: str) -> str:
+    """Of an import. Parts of torch come with it, but for the compiler, which comes when it is first asked for."""
+    if module == "torch":
+        return "torch_import"
+    if module.startswith(("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx", "triton")):
+        return "compiler_import"
+    return "imports"
+
+
+def _compiler_counts() -> dict[str, Any]:
+    """What the compiler has counted so far: what its caches gave, and how many processes compile."""
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    config: Any = sys.modules.get("torch._inductor.config")
+    counters = getattr(utils, "counters", {})
+    inductor, autograd = dict(counters.get("inductor", {})), dict(counters.get("aot_autograd", {}))
+    counted = {name: int(inductor[name]) for name in inductor if name.startswith("fxgraph_cache_")}
+    counted.update({name: int(autograd[name]) for name in autograd if name.startswith("autograd_cache_")})
+    return {"counts": counted, "compile_threads": getattr(config, "compile_threads", None)}

@@ -1,0 +1,1 @@
+"""Compile and kernel caches: where they are, what they hold, packing and unpacking them."""

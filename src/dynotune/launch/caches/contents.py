@@ -1,0 +1,294 @@
+"""Compile and kernel caches: those of an arm, so that the first does not pay for the second; and any command's own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dynotune.launch.caches.places import HEADERS, Place, cuda_limit_bytes, places
+from dynotune.probe.facts import mounts
+from dynotune.schema.cache_pack import is_compilers
+from dynotune.schema.caches import Cache, CacheName, Growth
+from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.facts import Unknown
+from dynotune.schema.setting import UNSET, Setting
+
+__all__ = [
+    "VARIABLES",
+    "Snapshot",
+    "clear",
+    "counts",
+    "entries",
+    "environment",
+    "growth",
+    "named",
+    "own_environment",
+    "places",
+    "read_variables",
+    "sizes",
+    "snapshot",
+    "variables",
+    "write_variables",
+]
+
+VARIABLES: dict[str, CacheName] = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "CUDA_CACHE_PATH": "cuda",
+    "PYTORCH_KERNEL_CACHE_PATH": "jiterator",
+}
+# Locks, and files that are renamed once they are whole: of inductor (.PID.THREAD.tmp), Triton (tmp.pid_…), filelock,
+# the jiterator (KEY_tmp_PID), torch's own (.tmp).
+_PASSING = re.compile(r".*\.lock|lock|.*\.tmp|.*\.partial|tmp\.pid_.*|\.nfs.*|.*_tmp_\d+|\.dynotune-.*")
+_PASSING_FOLDERS = re.compile(r"locks|tmp\.pid_.*|\.dynotune-.*|tmp[a-z0-9_]{8}|tmp\.[0-9a-f-]{36}")
+# Written also where nothing is kept: it says nothing of what was compiled.
+_BOOKS: dict[CacheName, Collection[str]] = {"cuda": {"index"}}
+NUM_KINDS = 3
+VARIABLES_FILE = "environment.sh"
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Variables that put every cache below `folder`, which is made.
+
+    Raises:
+        CannotRunHere: it cannot be made.
+    """
+    try:
+        for name in VARIABLES.values():
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotRunHere(
+            f"Cannot make the caches in {folder}: {error.strerror}.",
+            hint="Free some space there, or name another folder with --run-dir.",
+        ) from error
+    return variables(folder)
+
+
+def variables(folder: Path) -> dict[str, str]:
+    """As `environment`; nothing is made."""
+    return {variable: str(folder / name) for variable, name in VARIABLES.items()}
+
+
+def own_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """Variables that put every cache of a command below `folder`, for good: no file elsewhere.
+
+    What an earlier answer left in the folder holds. In a new one, inductor's precompiled headers are not made, unless
+    `env` decides otherwise: they know no other place than the folder for temporary files.
+
+    Raises:
+        CannotRunHere: as `environment`.
+    """
+    before = read_variables(folder)
+    is_new = before is None and next(entries(folder), None) is None
+    headers = {HEADERS: "0"} if is_new and HEADERS not in env else {}
+    return {**headers, **(before or {}), **environment(folder)}
+
+
+def read_variables(folder: Path) -> dict[str, str] | None:
+    """What `write_variables` wrote there, as far as it is about caches; None where it did not."""
+    try:
+        words = shlex.split((folder / VARIABLES_FILE).read_text(encoding="utf-8"), comments=True)
+    except (OSError, ValueError):
+        return None
+    found = dict(word.split("=", 1) for word in words if "=" in word)
+    return {name: value for name, value in found.items() if is_compilers(name) or name in VARIABLES}
+
+
+def write_variables(folder: Path, chosen: Mapping[str, str]) -> None:
+    """Leave the variables in the folder, for a shell to read.
+
+    Raises:
+        CannotRunHere: it cannot be written.
+    """
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in chosen.items()]
+    text = "# By dynotune startup: the compile caches in this folder are found with these variables.\n"
+    try:
+        (folder / VARIABLES_FILE).write_text(text + "\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CannotRunHere(
+            f"Cannot write in {folder}: {error.strerror}.", hint="Name another folder with --caches."
+        ) from error
+
+
+def named(settings: Sequence[Setting], cwd: Path) -> dict[str, Path]:
+    """Folders that settings give to caches, by their variables: these take the place of an arm's own."""
+    folders = {}
+    for setting in settings:
+        variable = setting.knob.removeprefix("env.")
+        if variable in VARIABLES and setting.value != UNSET:
+            folders[variable] = Path(os.path.normpath(cwd.absolute() / str(setting.value)))
+    return folders
+
+
+def clear(folder: Path) -> None:
+    """Make the caches cold.
+
+    Raises:
+        CannotRunHere: some of it is still there, so they would not be.
+    """
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise CannotRunHere(
+            f"Cannot empty the caches in {folder}: {error.strerror}.", hint="Measure with --caches warm."
+        ) from error
+
+
+class Snapshot(NamedTuple):
+    """The files of the caches at one moment: by cache, path below its folder to size."""
+
+    files: dict[CacheName, dict[str, int]]
+
+
+def sizes(env: Mapping[str, str], cwd: Path | None = None) -> list[Cache]:
+    """Every cache of a command under `env` in `cwd` (this folder by default): where, how large, and whether it lasts.
+
+    Other processes may write meanwhile: what is gone when it is looked at does not count.
+    """
+    found = places(env, cwd or Path.cwd())
+    return [_measured(place, found, env) for place in found]
+
+
+def snapshot(found: Sequence[Place]) -> Snapshot:
+    """What is in these caches now, but for their indexes."""
+    return Snapshot(
+        {
+            place.name: {name: status.st_size for name, status in _compiled(place, found)}
+            for place in found
+            if isinstance(place.path, Path)
+        }
+    )
+
+
+def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
+    """What was added between both, a cache each; those that nothing was added to and nothing dropped from are absent.
+
+    A file that changed without growing, as an index does that notes its use, is nothing added.
+    """
+    changes = []
+    for name, now in after.files.items():
+        then = before.files.get(name, {})
+        new = {path: size - then.get(path, 0) for path, size in now.items() if size > then.get(path, -1)}
+        num_removed = sum(path not in now for path in then)
+        if new or num_removed:
+            changes.append(
+                Growth(
+                    name=name,
+                    num_files=len(new),
+                    size_bytes=sum(new.values()),
+                    num_removed=num_removed,
+                    kinds=_kinds(new),
+                )
+            )
+    return changes
+
+
+def _kinds(files: Mapping[str, int]) -> list[str]:
+    """Folders that say of what kind a file is; those of two letters are the first ones of a digest."""
+    heads = [path.partition("/")[0] for path in files if "/" in path]
+    named = [head for head in heads if 2 < len(head) < 20]
+    return sorted(set(named), key=lambda head: (-named.count(head), head))[:NUM_KINDS]
+
+
+def inner(place: Place, found: Sequence[Place]) -> list[Path]:
+    """Folders of other caches below that of `place`, which are no part of it."""
+    return [
+        other.path
+        for other in found
+        if other is not place
+        and isinstance(other.path, Path)
+        and isinstance(place.path, Path)
+        and other.path != place.path
+        and other.path.is_relative_to(place.path)
+    ]
+
+
+def entries(folder: Path, without: Collection[Path] = ()) -> Iterator[tuple[str, os.stat_result]]:
+    """The files of a cache, sorted: path below `folder`, with `/`, and status. No locks, temporary files or links."""
+    left = [(folder, "")]
+    while left:
+        at, prefix = left.pop()
+        try:
+            with os.scandir(at) as scanned:
+                found = sorted(scanned, key=lambda entry: entry.name)
+        except OSError:
+            continue
+        folders = []
+        for entry in found:
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    if _PASSING_FOLDERS.fullmatch(entry.name) is None and Path(entry.path) not in without:
+                        folders.append((Path(entry.path), f"{prefix}{entry.name}/"))
+                elif entry.is_file(follow_symlinks=False) and counts(entry.name):
+                    yield prefix + entry.name, entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+        left += reversed(folders)
+
+
+def _compiled(place: Place, found: Sequence[Place]) -> Iterator[tuple[str, os.stat_result]]:
+    assert isinstance(place.path, Path)
+    books = _BOOKS.get(place.name, ())
+    return ((path, status) for path, status in entries(place.path, inner(place, found)) if path not in books)
+
+
+def counts(name: str) -> bool:
+    """Whether a file of that name is part of a cache: no lock, nothing that passes."""
+    return _PASSING.fullmatch(name) is None
+
+
+def _measured(place: Place, found: Sequence[Place], env: Mapping[str, str]) -> Cache:
+    limit = cuda_limit_bytes(env) if place.name == "cuda" else None
+    if isinstance(place.path, Unknown):
+        unknown = place.path
+        return Cache(
+            name=place.name,
+            path=unknown,
+            variable=place.variable,
+            off=place.off,
+            size_bytes=unknown,
+            num_files=unknown,
+            writable=unknown,
+            lasts=unknown,
+            limit_bytes=limit,
+        )
+    lies = mounts.storage(place.path)
+    size, num = _size(place, found)
+    there = mounts.nearest(place.path)
+    writable = there.is_dir() and os.access(there, os.W_OK | os.X_OK) and not lies.read_only
+    off = place.off
+    if not off and lies.noexec and place.name == "inductor":
+        # As Docker mounts a tmpfs, unless it is told otherwise.
+        off = f"it is mounted noexec ({lies.why}): compiled libraries cannot be loaded from it"
+    return Cache(
+        name=place.name,
+        path=str(place.path),
+        variable=place.variable,
+        is_set=place.is_set,
+        off=off,
+        size_bytes=size,
+        num_files=num,
+        writable=writable,
+        lasts=lies.lasts,
+        storage=lies.why,
+        limit_bytes=limit,
+    )
+
+
+def _size(place: Place, found: Sequence[Place]) -> tuple[int | Unknown, int | Unknown]:
+    assert isinstance(place.path, Path)
+    if place.path.is_dir() and not os.access(place.path, os.R_OK | os.X_OK):
+        unknown = Unknown(f"{place.path} cannot be read")
+        return unknown, unknown
+    size = num = 0
+    for _, status in _compiled(place, found):
+        size += status.st_size
+        num += 1
+    return size, num

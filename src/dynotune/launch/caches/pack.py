@@ -1,0 +1,265 @@
+"""Packing compile caches into one file: a manifest first, then the files, as tar and gzip know them.
+
+The manifest names every file's digest, so the files are written first, to a file beside, and the manifest put before
+them: two gzip members behind each other are one. Members are numbered, and their names stand in the manifest: what is
+read back needs none of tar's extensions for names, which are where archives become hostile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from dynotune import __version__
+from dynotune.launch.caches import contents
+from dynotune.launch.caches.places import Place
+from dynotune.schema.cache_pack import (
+    MANIFEST_NAME,
+    MOST_FILES,
+    Conditions,
+    LeftOut,
+    Manifest,
+    Packed,
+    PackedFile,
+    is_compilers,
+    path_problem,
+)
+from dynotune.schema.caches import TITLES, CacheName
+from dynotune.schema.errors import CannotRunHere, UsageError
+
+__all__ = ["member_name", "pack"]
+
+# Machine code shrinks little more for more effort, and gzip is what takes the time.
+COMPRESSION = 3
+IN_MEMORY_BYTES = 16 << 20
+TRIES = 3
+LARGE_HEADERS_BYTES = 200 << 20
+
+
+def pack(
+    target: Path,
+    places: Sequence[Place],
+    conditions: Conditions,
+    *,
+    command: Sequence[str] = (),
+    env: Mapping[str, str],
+    without: Collection[CacheName] = (),
+    progress: Callable[[int], None] = lambda num_bytes: None,
+) -> Packed:
+    """Write the files of the caches, and what they depend on, to `target`: whole or not at all.
+
+    A file that another process writes meanwhile is taken as it was at one moment, or left out. Locks, temporary files,
+    links and special files are no part of a cache.
+
+    Args:
+        env: of the command, for the variables that decide what is compiled.
+        without: caches that are not to be packed.
+        progress: called with the bytes read so far.
+
+    Raises:
+        UsageError: there is nothing to pack, or `target` is a folder or lies in a cache.
+        CannotRunHere: the disk is full, or `target` cannot be written; nothing of it is left.
+    """
+    _refuse_target(target, places)
+    if target.is_dir():
+        raise UsageError(f"{target} is a folder.", hint="Name the file to write: dynotune startup pack caches.pack")
+    kept = [place for place in places if place.name not in without and isinstance(place.path, Path)]
+    left_out: list[LeftOut] = []
+    try:
+        with _beside(target) as body, _beside(target) as whole:
+            with body.open("wb") as file:
+                files = _write_files(file, kept, places, left_out, progress, folder=target.absolute().parent)
+            if not files:
+                raise _nothing(kept, left_out)
+            manifest = Manifest(
+                created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                dynotune=__version__,
+                command=list(command),
+                conditions=conditions,
+                folders={place.name: str(place.path) for place in kept if any(f.cache == place.name for f in files)},
+                variables={
+                    name: value for name, value in sorted(env.items()) if is_compilers(name) and value.isprintable()
+                },
+                files=files,
+            )
+            digest = _join(manifest, body, whole)
+            size_bytes = whole.stat().st_size
+            whole.replace(target)
+    except OSError as error:
+        raise CannotRunHere(
+            f"Cannot write {target}: {error.strerror or error}. Nothing of it is left.",
+            hint=f"Free some space there, or name a file elsewhere; {TITLES['headers']} can stay out: "
+            "--without headers.",
+        ) from error
+    return Packed(
+        file=str(target),
+        size_bytes=size_bytes,
+        sha256=digest,
+        manifest=manifest,
+        left_out=left_out,
+        notes=_notes(manifest),
+    )
+
+
+def member_name(number: int) -> str:
+    """Of the file `number` (from 0) in the archive."""
+    return f"files/{number:07}"
+
+
+@contextlib.contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """A new file in the target's folder, mode 0600; what is left of it is removed."""
+    descriptor, name = tempfile.mkstemp(prefix=".dynotune-pack-", suffix=".partial", dir=target.absolute().parent)
+    os.close(descriptor)
+    path = Path(name)
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _write_files(
+    file: IO[bytes],
+    kept: Sequence[Place],
+    places: Sequence[Place],
+    left_out: list[LeftOut],
+    progress: Callable[[int], None],
+    *,
+    folder: Path,
+) -> list[PackedFile]:
+    """Every file of the caches, as tar members in one gzip member; what they were."""
+    files: list[PackedFile] = []
+    num_bytes = 0
+    with _compressed(file) as stream, tarfile.open(fileobj=stream, mode="w|", format=tarfile.USTAR_FORMAT) as archive:
+        for place in kept:
+            assert isinstance(place.path, Path)
+            for path, _ in contents.entries(place.path, contents.inner(place, places)):
+                problem = path_problem(path) if path.isprintable() else "has characters that are not printable"
+                if not problem and len(files) >= MOST_FILES:
+                    problem = f"is beyond the {MOST_FILES:,} files that a pack may have"
+                with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES, dir=str(folder)) as spool:
+                    found = problem or _copy(place.path / path, spool)
+                    if isinstance(found, str):
+                        left_out.append(LeftOut(cache=place.name, path=path, reason=found))
+                        continue
+                    size_bytes, digest = found
+                    archive.addfile(_member(member_name(len(files)), size_bytes), spool)
+                files.append(PackedFile(cache=place.name, path=path, size_bytes=size_bytes, sha256=digest))
+                num_bytes += size_bytes
+                progress(num_bytes)
+    return files
+
+
+def _copy(path: Path, spool: IO[bytes]) -> tuple[int, str] | str:
+    """A file as it was at one moment, and its size and digest; else why not.
+
+    Raises:
+        OSError: the copy cannot be written.
+    """
+    for _ in range(TRIES):
+        try:
+            # Never through a link, and never waiting for the other end of a pipe.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return "it was gone when it was read"
+        except OSError as error:
+            return f"it cannot be read: {error.strerror}"
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            found = _copied(file, spool)
+        if not isinstance(found, str):
+            spool.seek(0)
+            return found
+    return found
+
+
+def _copied(file: IO[bytes], spool: IO[bytes]) -> tuple[int, str] | str:
+    spool.seek(0)
+    spool.truncate()
+    digest, size_bytes = hashlib.sha256(), 0
+    before = os.fstat(file.fileno())
+    while True:
+        try:
+            chunk = file.read(1 << 20)
+        except OSError as error:
+            return f"it cannot be read: {error.strerror}"
+        if not chunk:
+            break
+        digest.update(chunk)
+        spool.write(chunk)
+        size_bytes += len(chunk)
+    after = os.fstat(file.fileno())
+    still = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+    if not still or size_bytes != after.st_size:
+        return "another process was writing it"
+    return size_bytes, digest.hexdigest()
+
+
+def _join(manifest: Manifest, body: Path, whole: Path) -> str:
+    """The manifest, then the files; the digest of all of it."""
+    text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    with whole.open("wb") as file:
+        with _compressed(file) as stream:
+            # A tar that goes on in the next gzip member: no end of its own.
+            stream.write(_member(MANIFEST_NAME, len(text)).tobuf(tarfile.USTAR_FORMAT))
+            stream.write(text)
+            stream.write(bytes(-len(text) % tarfile.BLOCKSIZE))
+        with body.open("rb") as rest:
+            shutil.copyfileobj(rest, file, 1 << 20)
+        file.flush()
+        os.fsync(file.fileno())
+    with whole.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _compressed(file: IO[bytes]) -> gzip.GzipFile:
+    return gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=COMPRESSION, mtime=0)
+
+
+def _member(name: str, size_bytes: int) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.size = size_bytes
+    member.mode = 0o600
+    return member
+
+
+def _refuse_target(target: Path, places: Sequence[Place]) -> None:
+    if not target.absolute().parent.is_dir():
+        raise UsageError(f"There is no folder {target.absolute().parent}.", hint="Name a file in a folder that exists.")
+    for place in places:
+        if isinstance(place.path, Path) and target.resolve().is_relative_to(place.path.resolve()):
+            raise UsageError(
+                f"{target} lies in the cache {place.path} that is to be packed.", hint="Write it elsewhere."
+            )
+
+
+def _nothing(kept: Sequence[Place], left_out: Sequence[LeftOut]) -> UsageError:
+    looked = ", ".join(str(place.path) for place in kept) or "nowhere: all were left out"
+    return UsageError(
+        f"There is nothing to pack. Looked in: {looked}."
+        + (f" {len(left_out)} files could not be taken, the first since {left_out[0].reason}." if left_out else ""),
+        hint="Fill the caches first: dynotune startup warm -- COMMAND. Name their folder with --caches, "
+        "or the command whose environment names them after --.",
+    )
+
+
+def _notes(manifest: Manifest) -> list[str]:
+    headers_bytes = sum(file.size_bytes for file in manifest.files if file.cache == "headers")
+    notes = []
+    if headers_bytes > LARGE_HEADERS_BYTES:
+        notes.append(
+            f"{TITLES['headers']} take {headers_bytes >> 20} MiB of it before compression; a start only looks whether "
+            "they are there. --without headers leaves them out: each is then compiled once more, in some ten seconds. "
+            "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS=0, set for warm and for every start, does without them."
+        )
+    return notes

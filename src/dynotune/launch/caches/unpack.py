@@ -1,0 +1,298 @@
+"""Unpacking compile caches from a file that may come from anywhere.
+
+What is unpacked is run: the caches hold libraries, machine code and pickles. So nothing is taken unless the user trusts
+the file or names its digest; nothing is put in place before every digest in it was checked; and the reader knows one
+plain kind of tar member and no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import os
+import shutil
+import stat
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from io import BufferedReader
+from pathlib import Path
+from typing import IO
+
+from dynotune.launch.caches.merge import Merged, merge, relocate
+from dynotune.launch.caches.pack import member_name
+from dynotune.launch.caches.places import Place
+from dynotune.probe.facts import mounts
+from dynotune.schema import document
+from dynotune.schema.cache_pack import (
+    MANIFEST_NAME,
+    MOST_MANIFEST_BYTES,
+    Difference,
+    LeftOut,
+    Manifest,
+    Unpacked,
+    check,
+)
+from dynotune.schema.caches import CacheName
+from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
+
+__all__ = ["MOST_BYTES", "opened", "read_manifest", "refuse_digest", "unpack"]
+
+MOST_BYTES = 64 << 30
+"""Of all files together; the limit of `--max-size`."""
+# Left free: a disk that is full to the last byte stops others too.
+ROOM_BYTES = 64 << 20
+CHUNK_BYTES = 1 << 20
+_EXECUTE = "compile caches are code that the command will run"
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[BufferedReader]:
+    """The pack, as one open file: what is checked is what is read.
+
+    Raises:
+        RecordError: there is none, or it is no ordinary file.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise RecordError(f"Cannot read {path}: {error.strerror}.") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise RecordError(f"{path} is no ordinary file.", hint="Give the file that dynotune startup pack wrote.")
+    with os.fdopen(descriptor, "rb") as file:
+        yield file
+
+
+def refuse_digest(file: BufferedReader, expected: str, name: str) -> None:
+    """Refuse the whole file where its SHA-256 is another, before anything in it is looked at.
+
+    Raises:
+        UsageError: `expected` is no digest. RecordError: it is not that of the file.
+    """
+    wanted = expected.strip().lower()
+    if len(wanted) != 64 or not set(wanted) <= set("0123456789abcdef"):
+        raise UsageError(f"--sha256 {expected} is no SHA-256 digest.", hint="It has 64 digits of 0-9 and a-f.")
+    file.seek(0)
+    found = hashlib.file_digest(file, "sha256").hexdigest()
+    file.seek(0)
+    if found != wanted:
+        raise RecordError(
+            f"{name} is not the pack that was meant: its SHA-256 is {found}. Nothing of it was used.",
+            hint="It was changed or cut short on its way, or the digest is of another pack. Get it anew.",
+        )
+
+
+def read_manifest(file: BufferedReader, name: str) -> Manifest:
+    """The manifest, which comes first; nothing else is read.
+
+    Raises:
+        RecordError: it is no pack, is damaged, or says what no pack says.
+    """
+    file.seek(0)
+    with _decompressed(file) as stream:
+        return _read_manifest(stream, name)
+
+
+def unpack(
+    file: BufferedReader,
+    name: str,
+    places: Sequence[Place],
+    *,
+    most_bytes: int = MOST_BYTES,
+    below: str = "",
+    variables: Mapping[str, str] | None = None,
+    differences: Sequence[Difference] = (),
+) -> Unpacked:
+    """Put the files of the pack into these caches. Those that are there already stay as they are.
+
+    Args:
+        below, variables, differences: for the answer: the folder of `--caches`, what leads the command to the caches,
+            and what was found to be other here.
+
+    Raises:
+        RecordError: the pack is damaged or hostile; nothing of it was put in place.
+        CannotRunHere: no room, a cache is not writable or belongs to somebody else.
+    """
+    file.seek(0)
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(_decompressed(file))
+        manifest = _read_manifest(stream, name)
+        folders, left_out = _folders(manifest, places)
+        _refuse_size(manifest, folders, name, most_bytes)
+        staged = {cache: stack.enter_context(_staging(folder)) for cache, folder in folders.items()}
+        try:
+            _extract(stream, manifest, staged, name)
+        except OSError as error:
+            raise _no_room(error, "the files of the pack") from error
+        for cache, folder in staged.items():
+            relocate(folder, folders[cache])
+        merged = Merged()
+        for cache, folder in staged.items():
+            merged += merge(cache, folder, folders[cache])
+    return Unpacked(
+        file=name,
+        folders={cache: str(folder) for cache, folder in folders.items()},
+        below=below,
+        num_new=merged.num_new,
+        num_kept=merged.num_kept,
+        new_bytes=merged.new_bytes,
+        differences=list(differences),
+        left_out=[*left_out, *merged.left_out],
+        variables={**(variables or {}), **manifest.variables},
+        notes=merged.notes,
+    )
+
+
+def _read_manifest(stream: gzip.GzipFile, name: str) -> Manifest:
+    size_bytes = _header(stream, MANIFEST_NAME, name)
+    if size_bytes > MOST_MANIFEST_BYTES:
+        raise _hostile(name, f"its manifest claims {size_bytes:,} bytes")
+    raw = b"".join(_content(stream, size_bytes, name))
+    manifest = document.decode(raw, Manifest, name=f"the manifest of {name}")
+    check(manifest, name)
+    return manifest
+
+
+def _folders(manifest: Manifest, places: Sequence[Place]) -> tuple[dict[CacheName, Path], list[LeftOut]]:
+    """Where each cache of the pack goes, and those that have no place here."""
+    by_name = {place.name: place for place in places}
+    folders: dict[CacheName, Path] = {}
+    left_out = []
+    for cache in manifest.caches:
+        place = by_name.get(cache)
+        if place is None or not isinstance(place.path, Path):
+            reason = "it was not wanted" if place is None else f"it has no folder here: {place.path}"
+            left_out.append(LeftOut(cache=cache, path="", reason=reason))
+        else:
+            folders[cache] = place.path
+    return folders, left_out
+
+
+def _refuse_size(manifest: Manifest, folders: Mapping[CacheName, Path], name: str, most_bytes: int) -> None:
+    if manifest.total_bytes > most_bytes:
+        raise CannotRunHere(
+            f"{name} holds {manifest.total_bytes:,} bytes of files, more than the {most_bytes:,} that are taken.",
+            hint="If you know that it is as large, allow more with --max-size.",
+        )
+    by_device: dict[int, int] = {}
+    free: dict[int, int] = {}
+    for cache, folder in folders.items():
+        there = mounts.nearest(folder)
+        device = there.stat().st_dev
+        free[device] = shutil.disk_usage(there).free
+        wanted = sum(file.size_bytes for file in manifest.files if file.cache == cache)
+        by_device[device] = by_device.get(device, 0) + wanted
+        if by_device[device] + ROOM_BYTES > free[device]:
+            raise CannotRunHere(
+                f"There is no room for the pack in {folder}: {free[device]:,} bytes are free, its files take "
+                f"{manifest.total_bytes:,}.",
+                hint="Free some space there, or name another folder with --caches.",
+            )
+
+
+@contextlib.contextmanager
+def _staging(folder: Path) -> Iterator[Path]:
+    """A fresh folder beside the cache, on its file system, that nobody else can look into; removed at the end."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=".dynotune-unpack-", dir=folder.parent))
+    except OSError as error:
+        raise CannotRunHere(
+            f"Cannot write beside the cache {folder}: {error.strerror}.",
+            hint="Give it a folder that can be written with --caches.",
+        ) from error
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _extract(stream: gzip.GzipFile, manifest: Manifest, staged: Mapping[CacheName, Path], name: str) -> None:
+    """Every file into its staging folder, its digest checked; exactly those that the manifest lists."""
+    for number, listed in enumerate(manifest.files):
+        size_bytes = _header(stream, member_name(number), name)
+        if size_bytes != listed.size_bytes:
+            raise _hostile(name, f"{listed.path!r} is not as large as its manifest says")
+        digest = hashlib.sha256()
+        with contextlib.ExitStack() as stack:
+            out: IO[bytes] | None = None
+            if listed.cache in staged:
+                path = staged[listed.cache] / listed.path
+                path.parent.mkdir(parents=True, exist_ok=True)
+                # The paths are told apart by their bytes; a file system that folds case would show here.
+                out = stack.enter_context(path.open("xb"))
+            for chunk in _content(stream, size_bytes, name):
+                digest.update(chunk)
+                if out is not None:
+                    out.write(chunk)
+        if digest.hexdigest() != listed.sha256:
+            raise _hostile(name, f"{listed.path!r} is not what its manifest says")
+    _refuse_more(stream, name)
+
+
+def _header(stream: gzip.GzipFile, expected: str, name: str) -> int:
+    """The size of the next member, which must be an ordinary file of that name."""
+    block = _exactly(stream, tarfile.BLOCKSIZE, name)
+    try:
+        member = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
+    except (tarfile.HeaderError, UnicodeDecodeError, ValueError) as error:
+        raise _hostile(name, f"there is no file where {expected} should be") from error
+    if member.type != tarfile.REGTYPE or member.name != expected or member.size < 0:
+        raise _hostile(name, f"it has {member.name[:100]!r} where {expected} should be, or that is no ordinary file")
+    return member.size
+
+
+def _content(stream: gzip.GzipFile, size_bytes: int, name: str) -> Iterator[bytes]:
+    left = size_bytes
+    while left:
+        chunk = _exactly(stream, min(left, CHUNK_BYTES), name)
+        left -= len(chunk)
+        yield chunk
+    _exactly(stream, -size_bytes % tarfile.BLOCKSIZE, name)
+
+
+def _exactly(stream: gzip.GzipFile, num_bytes: int, name: str) -> bytes:
+    found = b""
+    try:
+        while len(found) < num_bytes:
+            more = stream.read(num_bytes - len(found))
+            if not more:
+                raise EOFError
+            found += more
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise RecordError(
+            f"{name} is no pack, or is cut short or damaged. Nothing of it was used.",
+            hint="Get it anew, or make it anew with dynotune startup pack.",
+        ) from error
+    return found
+
+
+def _refuse_more(stream: gzip.GzipFile, name: str) -> None:
+    """Nothing but the zeros that end a tar may follow."""
+    try:
+        rest = stream.read(2 * tarfile.RECORDSIZE + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise _hostile(name, "its end is damaged") from error
+    if len(rest) > 2 * tarfile.RECORDSIZE or rest.strip(b"\0"):
+        raise _hostile(name, "it holds more than its manifest lists")
+
+
+def _decompressed(file: BufferedReader) -> gzip.GzipFile:
+    return gzip.GzipFile(fileobj=file, mode="rb")
+
+
+def _hostile(name: str, why: str) -> RecordError:
+    return RecordError(
+        f"{name} is not a pack that dynotune wrote: {why}. Nothing of it was used.",
+        hint=f"Do not use it: {_EXECUTE}. Make a new one with dynotune startup pack.",
+    )
+
+
+def _no_room(error: OSError, what: str) -> CannotRunHere:
+    return CannotRunHere(
+        f"Cannot write {what}: {error.strerror or error}. Nothing of them was put in place.",
+        hint="Free some space there, or name another folder with --caches.",
+    )

@@ -1,0 +1,1 @@
+"""Starting a command, watching over its process tree, and ending all of it."""

@@ -1,0 +1,392 @@
+"""Starting a command under a supervisor, and the handle on everything that comes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import dynotune
+from dynotune.launch.process import changes, executable, overlay, processes
+from dynotune.launch.process.changes import Changes, Snapshot
+from dynotune.launch.process.messages import Messages
+from dynotune.launch.process.overlay import View
+from dynotune.launch.process.run_folder import STDERR, STDOUT
+from dynotune.launch.process.sandbox import changes_in, prepare
+from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
+
+SandboxMode = Literal["auto", "none"]
+
+_SUPERVISOR = """\
+import sys
+sys.path.append(sys.argv[1])
+from dynotune.launch.process.supervisor import main
+main(int(sys.argv[2]))
+"""
+_FILES = "files"
+_UNKILLABLE_S = 60.0
+_MARK = "DYNOTUNE_RUN"
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How the command ended: with a code, or by a signal; the other is None."""
+
+    code: int | None = None
+    signal: int | None = None
+
+    @property
+    def status(self) -> int:
+        """The exit code, or minus the signal's number."""
+        return -self.signal if self.signal is not None else self.code or 0
+
+
+def start(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    run_dir: Path,
+    capture: bool = True,
+    sandbox: SandboxMode = "none",
+    keep: Sequence[Path] = (),
+) -> Launched:
+    """Start `command` and return once it runs.
+
+    Captured: stdin empty, stdout and stderr in files of the run folder, a session of its own, `{run_dir}` in
+    its words replaced by a folder in the run folder, and everything ended when the command is. Not captured:
+    our descriptors and process group, its words untouched, and what it leaves in the background is left
+    alone.
+
+    Makes the calling process a subreaper, so that even a killed supervisor leaves no orphan. Ignored signals
+    and the signal mask are passed on as they are found, but for SIGPIPE and SIGXFSZ: Python ignores those two
+    at its start and cannot tell what it found.
+
+    Args:
+        env: the whole environment of the command; `DYNOTUNE_RUN` is added, by which its processes are known.
+        sandbox: `auto` shows `cwd` copy-on-write where the kernel can; only with `capture`.
+        keep: folders that the view leaves writable for real besides the run folder, such as caches.
+
+    Raises:
+        UsageError: the command or the working directory is not there or cannot be started.
+        CannotRunHere: the machine refuses.
+    """
+    cwd, run_dir = cwd.absolute(), run_dir.absolute()
+    if not cwd.is_dir():
+        raise UsageError(f"The working directory {cwd} is not there.", hint="Check the path.")
+    words = _fill_in(command, run_dir) if capture else list(command)
+    order: dict[str, Any] = {
+        "command": words,
+        "executable": executable.find(words[0] if words else "", env=env, cwd=cwd),
+        "env": {**env, _MARK: str(run_dir)},
+        "cwd": str(cwd),
+        "ignored": _ignored_signals(),
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "own_session": capture,
+        "end_the_rest": capture,
+        "view": None,
+    }
+    view = prepare(cwd, run_dir, keep) if sandbox == "auto" and capture else "it was not asked for"
+    if isinstance(view, View):
+        order["view"] = view._asdict()
+    ours = [path.resolve() for path in (run_dir, *keep)]
+    before = changes.scan(cwd.resolve(), skip=ours) if capture and order["view"] is None else None
+    processes.become_subreaper()
+    try:
+        supervisor, messages = _start_supervisor(run_dir, capture=capture)
+        messages.send(order)
+        launched = Launched(order, run_dir, supervisor, messages, view=view, before=before, ours=ours)
+        launched._wait_until_started()
+    except BaseException:
+        if isinstance(view, View):
+            overlay.remove(view.scratch)
+        raise
+    return launched
+
+
+class Launched:
+    """A started command and everything that came of it. Leaving the `with` block ends what is still there.
+
+    Args:
+        pid: of the command itself.
+        sandbox: whether the command works on a copy of its working directory.
+        sandbox_reason: why not, in words; empty with a copy.
+        changes: what happened to files below the working directory, or to their copies; set at the end of a
+            captured run.
+    """
+
+    def __init__(
+        self,
+        order: Mapping[str, Any],
+        run_dir: Path,
+        supervisor: subprocess.Popen[bytes],
+        messages: Messages,
+        *,
+        view: View | str,
+        before: Snapshot | None,
+        ours: Sequence[Path],
+    ) -> None:
+        self.pid = 0
+        self.sandbox: Literal["overlay", "none"] = "overlay" if isinstance(view, View) else "none"
+        self.sandbox_reason = view if isinstance(view, str) else ""
+        self.changes = Changes()
+        self._order = order
+        self._run_dir = run_dir
+        self._supervisor = supervisor
+        self._messages = messages
+        self._view = view if isinstance(view, View) else None
+        self._before = before
+        self._ours = ours
+        self._over = False
+        self._exit: Exit | None = None
+        self._cpu_s: float | None = None
+        self._stopped = False
+
+    @property
+    def changed_files(self) -> list[str]:
+        """The paths in `changes`, sorted."""
+        return self.changes.paths
+
+    def fileno(self) -> int:
+        """Readable when `poll` has something to learn."""
+        return self._messages.fileno()
+
+    def poll(self) -> Exit | None:
+        """How the command ended, once nothing of it is left; None until then.
+
+        Raises:
+            CannotRunHere: its supervisor was killed (everything is ended then), or part of it cannot be
+            ended.
+        """
+        if self._exit is None:
+            for message in self._messages.take():
+                self._learn(message)
+            if self._messages.broken and self._exit is None:
+                raise self._lost()
+        return self._exit
+
+    def wait(self, timeout_s: float | None = None) -> Exit | None:
+        """`poll`, waiting up to `timeout_s`; for as long as it takes when None."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        ready = select.poll()
+        ready.register(self.fileno(), select.POLLIN)
+        while (exit_ := self.poll()) is None:
+            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return None
+            ready.poll(None if left_s is None else left_s * 1000 + 1)
+        return exit_
+
+    def end(self, grace_s: float = 5.0) -> Exit:
+        """End every process that came of the command: SIGTERM, and SIGKILL after `grace_s` (at once when 0).
+
+        Raises:
+            CannotRunHere: as `poll`; or a process does not die, stuck in the kernel.
+        """
+        if self._exit is None:
+            self._messages.send({"end": grace_s})
+        exit_ = self.wait(grace_s + _UNKILLABLE_S)
+        if exit_ is None:
+            raise CannotRunHere(
+                f"Processes of the command do not die, stuck in the kernel: {_list(self.tree_pids())}.",
+                hint="Look at what they wait for (ps -o pid,stat,wchan): often a driver or a network drive.",
+            )
+        return exit_
+
+    def send_signal(self, number: int) -> None:
+        """Hand a signal on to the command, unless its process group has had it already (see `supervisor`)."""
+        self._messages.send({"signal": number})
+
+    def take_stop(self) -> bool:
+        """Whether the command has been stopped since this was last asked."""
+        stopped, self._stopped = self._stopped, False
+        return stopped
+
+    def tree_pids(self) -> list[int]:
+        """The command's processes that are alive now, sorted; sessions of their own and daemons included."""
+        if self._supervisor.returncode is not None:
+            return []
+        return sorted(process.pid for process in processes.descendants(self._supervisor.pid))
+
+    def cpu_s(self) -> float | None:
+        """CPU time of all its processes so far, those that have ended included; None where unknown.
+
+        Processes whose parents ignore SIGCHLD are counted only while they live: the kernel keeps no account
+        of them.
+        """
+        if self._over or self._supervisor.returncode is not None:
+            return self._cpu_s
+        supervisor = processes.read(self._supervisor.pid)
+        if supervisor is None or supervisor.state in "ZX":
+            return None
+        return supervisor.reaped_cpu_s + sum(
+            process.cpu_s + process.reaped_cpu_s for process in processes.tree(supervisor.pid)
+        )
+
+    def __enter__(self) -> Launched:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if not self._over and self._supervisor.returncode is None:
+                self.end(grace_s=0.0)
+        finally:
+            self._messages.close()
+            self._supervisor.wait()
+
+    def _wait_until_started(self) -> None:
+        try:
+            message = self._messages.wait_for_one()
+            if message is None:
+                raise self._lost()
+            if "pid" not in message:
+                raise _not_started(self._order, message)
+        except BaseException:
+            self._messages.close()
+            self._supervisor.wait()
+            raise
+        self.pid = message["pid"]
+
+    def _learn(self, message: Mapping[str, Any]) -> None:
+        if "stopped" in message:
+            self._stopped = True
+            return
+        self._over = True
+        self._cpu_s = message["cpu_s"]
+        try:
+            self._look_at_changes()
+        finally:
+            # It waits for this to remove the copies.
+            self._messages.close()
+            self._supervisor.wait()
+        if message["left"]:
+            raise CannotRunHere(
+                f"Another user's processes are left: {_list(message['left'])}.",
+                hint="End them by hand. A command that becomes another user (sudo) cannot be ended here.",
+            )
+        self._exit = Exit(code=message.get("exit"), signal=message.get("signal"))
+
+    def _look_at_changes(self) -> None:
+        if self._view is not None:
+            self.changes = changes_in(self._view)
+        elif self._before is not None:
+            after = changes.scan(Path(self._order["cwd"]).resolve(), skip=self._ours)
+            self.changes = changes.between(self._before, after)
+
+    def _lost(self) -> CannotRunHere:
+        """End what the supervisor left when it was killed: orphans are our children now."""
+        status = self._supervisor.wait()
+        mark = os.fsencode(f"{_MARK}={self._run_dir}")
+        while orphans := [process for process in processes.descendants(os.getpid()) if self._is_ours(process, mark)]:
+            for process in orphans:
+                processes.kill_all(process.pid)
+                processes.send(process, signal.SIGKILL)
+            for process in orphans:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(process.pid, 0)
+        if self._view is not None:
+            overlay.remove(self._view.scratch)
+        return CannotRunHere(
+            f"The process that watches over the command has ended ({_in_words(status)}).",
+            hint="Everything of the command was ended. If memory ran out, the kernel's log says so (dmesg).",
+        )
+
+    def _is_ours(self, process: processes.Process, mark: bytes) -> bool:
+        own_session = self._order["own_session"] and self.pid != 0 and process.session == self.pid
+        return own_session or processes.environment_holds(process.pid, mark)
+
+
+def _start_supervisor(run_dir: Path, *, capture: bool) -> tuple[subprocess.Popen[bytes], Messages]:
+    ours, theirs = socket.socketpair()
+    source = str(Path(dynotune.__file__).parent.parent)
+    command = [sys.executable, "-I", "-S", "-c", _SUPERVISOR, source, str(theirs.fileno())]
+    found = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        with theirs, _streams(run_dir, capture=capture) as streams:
+            if capture:
+                more: dict[str, Any] = {"start_new_session": True, "pass_fds": [theirs.fileno()]}
+            else:
+                # Descriptors that we were given beyond the three are the command's as well.
+                theirs.set_inheritable(True)
+                more = {"close_fds": False}
+            # In "/" it keeps no file system busy, and subprocess does not choose posix_spawn(3), which would
+            # leave signals 32 and 33 ignored.
+            supervisor = subprocess.Popen(command, cwd="/", **streams, **more)
+    except OSError as error:
+        ours.close()
+        raise CannotRunHere(
+            f"Cannot start a process: {error.strerror}.", hint="See `ulimit -u` and free memory."
+        ) from error
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, found)
+    return supervisor, Messages(ours)
+
+
+@contextlib.contextmanager
+def _streams(run_dir: Path, *, capture: bool) -> Iterator[dict[str, Any]]:
+    if not capture:
+        yield {}
+        return
+    try:
+        with (run_dir / STDOUT).open("ab") as stdout, (run_dir / STDERR).open("ab") as stderr:
+            yield {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr}
+    except OSError as error:
+        raise CannotRunHere(
+            f"Cannot write in the run folder {run_dir}: {error.strerror}.",
+            hint="Free some space there, or name another folder with --run-dir.",
+        ) from error
+
+
+def _fill_in(command: Sequence[str], run_dir: Path) -> list[str]:
+    if not any("{run_dir}" in word for word in command):
+        return list(command)
+    files = run_dir / _FILES
+    files.mkdir(mode=0o700, exist_ok=True)
+    return [word.replace("{run_dir}", str(files)) for word in command]
+
+
+def _ignored_signals() -> list[int]:
+    ignored = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
+    return sorted(ignored - {signal.SIGPIPE, signal.SIGXFSZ})
+
+
+def _not_started(order: Mapping[str, Any], failure: Mapping[str, Any]) -> DynotuneError:
+    name, why = order["command"][0], os.strerror(failure["errno"]) if failure["errno"] else failure["why"]
+    if failure["failed"] == "sandbox":
+        return CannotRunHere(
+            f"No copy-on-write view of {order['cwd']}: {failure['why']}.", hint="Try it with --no-sandbox."
+        )
+    if failure["failed"] == "cwd":
+        return UsageError(f"Cannot work in {order['cwd']}: {why}.", hint="Check the path.")
+    if failure["failed"] == "exec" and failure["errno"] == errno.ENOENT:
+        return UsageError(
+            f"{name} cannot be started: the interpreter that its first line names is not there.",
+            hint=f"Look at the first line of {order['executable']}.",
+        )
+    if failure["failed"] == "exec" and failure["errno"] in (errno.EACCES, errno.E2BIG):
+        return UsageError(f"{name} cannot be started: {why}.", hint="Check its permissions and the command's length.")
+    return CannotRunHere(f"{name} cannot be started: {why}.")
+
+
+def _list(pids: Sequence[int]) -> str:
+    return ", ".join(map(str, pids))
+
+
+def _in_words(status: int) -> str:
+    return f"exit code {status}" if status >= 0 else signal.Signals(-status).name

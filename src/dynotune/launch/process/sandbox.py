@@ -1,0 +1,209 @@
+"""A copy-on-write view for measured runs: whether there can be one, where the copies go, what they were.
+
+The copies go into the run folder. Where that cannot hold them (it lies below the working directory, or on
+NFS, or on an overlay itself), into the folder for temporary files or /var/tmp, but never into memory: a
+checkpoint written there would count against what is being measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import dynotune
+from dynotune.launch.process import overlay
+from dynotune.launch.process.changes import MOST_ENTRIES, Changes, without_parents
+from dynotune.launch.process.overlay import View
+
+_IN_RUN_FOLDER = "sandbox"
+_TRY_OUT = """\
+import os, sys
+sys.path.append(sys.argv[1])
+from dynotune.launch.process import overlay
+try:
+    overlay.try_out(overlay.View(sys.argv[2], sys.argv[3], sys.argv[4:]))
+except overlay.NoOverlay as error:
+    print(error)
+    sys.exit(1)
+"""
+
+
+class _Place(NamedTuple):
+    """Where copies can go: a folder for temporary files, or None for the run folder. Else the reason."""
+
+    base: str | None
+    reason: str = ""
+
+
+def available(cwd: Path, run_dir: Path) -> str | None:
+    """Why there is no copy-on-write view of `cwd` here, in words; None when there is one.
+
+    Found out by making one, once a process for the same two file trees.
+    """
+    return _find_place(cwd.resolve(), run_dir.resolve().parent).reason or None
+
+
+def prepare(cwd: Path, run_dir: Path, keep: Sequence[Path] = ()) -> View | str:
+    """A view for one run, its layers made; or the reason why there is none.
+
+    Args:
+        keep: folders that stay writable for real besides the run folder, where they lie below `cwd`.
+    """
+    cwd, run_dir = cwd.resolve(), run_dir.resolve()
+    place = _find_place(cwd, run_dir.parent)
+    if place.reason:
+        return place.reason
+    kept = _below(cwd, [run_dir, *(path.resolve() for path in keep)])
+    try:
+        if place.base is None:
+            scratch = run_dir / _IN_RUN_FOLDER
+            scratch.mkdir(mode=0o700)
+        else:
+            scratch = Path(tempfile.mkdtemp(prefix="dynotune-", dir=place.base))
+        view = View(str(cwd), str(scratch), kept)
+        overlay.make_layers(view)
+    except OSError as error:
+        return f"the copies have no place: {error}"
+    return view
+
+
+def changes_in(view: View) -> Changes:
+    """What the copies say was created, changed or deleted. Call when no process of the run is left."""
+    created: set[str] = set()
+    changed: set[str] = set()
+    deleted: set[str] = set()
+    num_seen = 0
+    for path, status in _copies(Path(view.upper)):
+        num_seen += 1
+        if num_seen > MOST_ENTRIES:
+            break
+        name = str(path.relative_to(view.upper))
+        below = _status(Path(view.cwd, name))
+        if stat.S_ISCHR(status.st_mode) and status.st_rdev == 0:
+            deleted.update(_all_of(Path(view.cwd), name, below))
+            continue
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if below is None or is_folder != stat.S_ISDIR(below.st_mode):
+            created.add(name + "/" if is_folder else name)
+            deleted.update(_all_of(Path(view.cwd), name, below))
+        elif is_folder and _is_opaque(path):
+            inside = _all_of(Path(view.cwd), name, below)
+            deleted.update(gone for gone in inside if _status(Path(view.upper, gone)) is None)
+        elif not is_folder and _differs(status, below):
+            changed.add(name)
+    return Changes(
+        created=tuple(without_parents(created)),
+        changed=tuple(sorted(changed)),
+        deleted=tuple(without_parents(deleted)),
+        incomplete=f"only the first {MOST_ENTRIES:,} files were looked at" if num_seen > MOST_ENTRIES else "",
+    )
+
+
+@cache
+def _find_place(cwd: Path, runs: Path) -> _Place:
+    if cwd == Path("/"):
+        return _Place(None, "the working directory is the root of all files")
+    reasons = []
+    for base in (None, *dict.fromkeys((tempfile.gettempdir(), "/var/tmp"))):
+        folder = runs if base is None else Path(base)
+        if folder.resolve().is_relative_to(cwd):
+            reasons.append(f"{folder} lies below the working directory")
+        elif base is not None and _in_memory(folder):
+            reasons.append(f"{folder} lies in memory")
+        elif reason := _try_out(cwd, folder, _below(cwd, [runs])):
+            reasons.append(reason)
+        else:
+            return _Place(base)
+    if mounts := overlay.mounts_below(str(cwd)):
+        reasons.append(f"{mounts[0]} is a file system of its own")
+    return _Place(None, "; ".join(dict.fromkeys(reasons)))
+
+
+def _try_out(cwd: Path, folder: Path, keep: Sequence[str]) -> str | None:
+    try:
+        with _scratch(folder) as scratch:
+            source = str(Path(dynotune.__file__).parent.parent)
+            command = [sys.executable, "-I", "-S", "-c", _TRY_OUT, source, str(cwd), scratch, *keep]
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+    if done.returncode == 0:
+        return None
+    said = done.stdout.strip() or done.stderr.strip() or f"exit code {done.returncode}"
+    return said.splitlines()[-1]
+
+
+@contextlib.contextmanager
+def _scratch(folder: Path) -> Iterator[str]:
+    scratch = tempfile.mkdtemp(prefix="dynotune-", dir=folder)
+    try:
+        yield scratch
+    finally:
+        overlay.remove(scratch)
+
+
+def _below(cwd: Path, folders: Sequence[Path]) -> list[str]:
+    return [str(folder) for folder in folders if folder != cwd and folder.is_relative_to(cwd)]
+
+
+def _in_memory(folder: Path) -> bool:
+    device = folder.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+        fields = line.split()
+        if fields[2] == number:
+            return fields[fields.index("-") + 1] in ("tmpfs", "ramfs")
+    return False
+
+
+def _copies(upper: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for folder, folders, files in os.walk(upper):
+        for name in (*folders, *files):
+            path = Path(folder, name)
+            yield path, path.lstat()
+
+
+def _all_of(cwd: Path, name: str, below: os.stat_result | None) -> Iterator[str]:
+    """`name` and, for a folder, everything in it, as it lies in the real directory."""
+    if below is None:
+        return
+    if not stat.S_ISDIR(below.st_mode):
+        yield name
+        return
+    yield name + "/"
+    for folder, folders, files in os.walk(cwd / name):
+        inside = Path(folder).relative_to(cwd)
+        yield from (f"{inside / item}/" for item in folders)
+        yield from (str(inside / item) for item in files)
+
+
+def _is_opaque(path: Path) -> bool:
+    for kind in ("trusted", "user"):
+        with contextlib.suppress(OSError):
+            if os.getxattr(path, f"{kind}.overlay.opaque", follow_symlinks=False) == b"y":
+                return True
+    return False
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _differs(copy: os.stat_result, original: os.stat_result) -> bool:
+    """A file opened for writing is copied, times and all, before anything is written."""
+
+    def seen(status: os.stat_result) -> tuple[int, int, int]:
+        return status.st_mtime_ns, status.st_size, status.st_mode
+
+    return seen(copy) != seen(original)

@@ -1,0 +1,253 @@
+"""The process between dynotune and the command: ends everything that came of the command, whatever happens.
+
+A subreaper, so that nothing orphaned escapes it, with a socket to dynotune as its lifeline: when that breaks,
+dynotune is gone. Its standard streams are the command's. It is started without site-packages (`-I -S`),
+sleeps while the command runs, and talks JSON, a line a message:
+
+    dynotune says     order (the first line) · {"signal": n} · {"end": grace_s}
+    supervisor says   {"pid": p} or {"failed": step, …} · {"stopped": n} · {"exit": code, "cpu_s": …, …}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any, NoReturn
+
+from dynotune.launch.process import overlay, processes
+from dynotune.launch.process.messages import Messages
+from dynotune.launch.process.signals import FROM_OUTSIDE, SignalInbox
+
+_LEFTOVER_GRACE_S = 1.0
+_TOLD_TO_END_GRACE_S = 5.0
+_SAME_SIGNAL_S = 0.1
+_WITNESS_WAIT_S = 0.02
+_KILL_AGAIN_S = 0.05
+_GIVE_UP_ON_FOREIGN_S = 5.0
+
+
+def main(control_descriptor: int) -> None:
+    """Serve one order, then return. `control_descriptor` is our end of the socket pair."""
+    control = socket.socket(fileno=control_descriptor)
+    control.set_inheritable(False)
+    # Whatever is sent to the group while we are not listening yet stays pending: dynotune had it blocked.
+    with SignalInbox([*FROM_OUTSIDE, signal.SIGCHLD]) as inbox:
+        messages = Messages(control)
+        order = messages.wait_for_one()
+        if order is None:
+            return
+        processes.become_subreaper()
+        supervisor = Supervisor(order, messages, inbox)
+        if supervisor.start():
+            supervisor.serve()
+        if order["view"]:
+            # dynotune looks at the copies first, or is gone.
+            while messages.wait_for_one() is not None:
+                pass
+            overlay.remove(order["view"]["scratch"])
+
+
+class Supervisor:
+    """One command and everything that came of it."""
+
+    def __init__(self, order: dict[str, Any], messages: Messages, inbox: SignalInbox) -> None:
+        self._order = order
+        self._messages = messages
+        self._inbox = inbox
+        self._dynotune = os.getppid()
+        self._command = 0
+        self._exit: dict[str, int] | None = None
+        self._kill_at_s: float | None = None
+        self._childless = False
+        self._refused_since_s: float | None = None
+        self._left: list[int] = []
+        self._witnessed_s: dict[int, float] = {}
+        self._to_forward: list[tuple[float, int]] = []
+
+    def start(self) -> bool:
+        """Start the command and say so; or say what failed, and False."""
+        read_end, write_end = os.pipe()
+        us = os.getpid()
+        missed = signal.sigpending()
+        self._command = os.fork()
+        if self._command == 0:
+            _become_command(self._order, supervisor=us, failure=write_end)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        self._take_signals()
+        for number in missed:
+            # It went to the group before the command was part of it.
+            self._witnessed_s.pop(number, None)
+        os.close(write_end)
+        with open(read_end, "rb") as pipe:
+            failure = pipe.read()
+        if failure:
+            # It may have ended before the signals were taken, and was reaped with them.
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._command, 0)
+            self._messages.send(json.loads(failure))
+            return False
+        self._messages.send({"pid": self._command})
+        return True
+
+    def serve(self) -> None:
+        """Until the command is over and nothing of it is left (or may be left, in the foreground)."""
+        poll = select.poll()
+        poll.register(self._inbox.fileno(), select.POLLIN)
+        poll.register(self._messages.fileno(), select.POLLIN)
+        while not self._over():
+            poll.poll(self._timeout_ms())
+            self._take_signals()
+            for message in [] if self._messages.broken else self._messages.take():
+                self._obey(message)
+            if self._messages.broken:
+                with contextlib.suppress(KeyError):
+                    poll.unregister(self._messages.fileno())
+                self._end(grace_s=0.0)
+            self._forward_due()
+            self._kill_due()
+        self._report()
+
+    def _over(self) -> bool:
+        if self._exit is not None and not self._order["end_the_rest"] and self._kill_at_s is None:
+            return True
+        return self._childless or bool(self._left)
+
+    def _timeout_ms(self) -> float | None:
+        due = [at_s for at_s, _ in self._to_forward]
+        if self._kill_at_s is not None:
+            due.append(max(self._kill_at_s, time.monotonic() + _KILL_AGAIN_S))
+        return max(0.0, min(due) - time.monotonic()) * 1000 + 1 if due else None
+
+    def _take_signals(self) -> None:
+        for number in self._inbox.take():
+            if number == signal.SIGCHLD:
+                self._reap()
+            elif not self._order["end_the_rest"]:
+                self._witnessed_s[number] = time.monotonic()
+            elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+                self._end(_TOLD_TO_END_GRACE_S)
+
+    def _reap(self) -> None:
+        what = os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG
+        with contextlib.suppress(ChildProcessError):
+            while (child := os.waitid(os.P_ALL, 0, what)) is not None:
+                if child.si_pid == self._command:
+                    self._command_changed(child.si_code, child.si_status)
+            return
+        self._childless = True
+
+    def _command_changed(self, code: int, status: int) -> None:
+        if code == os.CLD_STOPPED:
+            self._messages.send({"stopped": status})
+        elif code == os.CLD_CONTINUED:
+            dynotune = processes.read(self._dynotune)
+            if not self._order["end_the_rest"] and dynotune and dynotune.state in "Tt":
+                # Someone continued the command alone; without us the shell would have seen its job go on.
+                processes.send(dynotune, signal.SIGCONT)
+        elif code != os.CLD_TRAPPED:
+            self._exit = {"exit": status} if code == os.CLD_EXITED else {"signal": status}
+            if self._order["end_the_rest"]:
+                self._end(_LEFTOVER_GRACE_S)
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        if "end" in message:
+            self._end(message["end"])
+        elif message.get("signal") == signal.SIGCONT:
+            if self._exit is None and (now := processes.read(self._command)) and now.state in "Tt":
+                os.kill(self._command, signal.SIGCONT)
+        elif "signal" in message:
+            self._to_forward.append((time.monotonic() + _WITNESS_WAIT_S, message["signal"]))
+
+    def _forward_due(self) -> None:
+        """Hand on what was meant for dynotune alone.
+
+        We share its process group with the command. What reached us too went to the whole group, from the
+        terminal or from `kill -- -PGID`, and so the command has had it already.
+        """
+        now_s = time.monotonic()
+        for due_s, number in list(self._to_forward):
+            arrived_s = due_s - _WITNESS_WAIT_S
+            witnessed_s = self._witnessed_s.get(number, float("-inf"))
+            if witnessed_s > arrived_s - _SAME_SIGNAL_S:
+                self._to_forward.remove((due_s, number))
+            elif now_s >= due_s:
+                self._to_forward.remove((due_s, number))
+                if self._exit is None:
+                    os.kill(self._command, number)
+
+    def _end(self, grace_s: float) -> None:
+        kill_at_s = time.monotonic() + grace_s
+        if self._kill_at_s is None and grace_s > 0:
+            for process in processes.descendants(os.getpid()):
+                processes.send(process, signal.SIGTERM)
+                processes.send(process, signal.SIGCONT)
+        self._kill_at_s = kill_at_s if self._kill_at_s is None else min(self._kill_at_s, kill_at_s)
+
+    def _kill_due(self) -> None:
+        if self._kill_at_s is None or time.monotonic() < self._kill_at_s or self._childless:
+            return
+        refused = processes.kill_all(os.getpid())
+        self._reap()
+        living = {process.pid for process in processes.descendants(os.getpid())}
+        if not living or not living <= set(refused):
+            self._refused_since_s = None
+        elif self._refused_since_s is None:
+            self._refused_since_s = time.monotonic()
+        elif time.monotonic() - self._refused_since_s > _GIVE_UP_ON_FOREIGN_S:
+            self._left = sorted(living)
+
+    def _report(self) -> None:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_s = usage.ru_utime + usage.ru_stime
+        self._messages.send({**(self._exit or {}), "cpu_s": cpu_s, "left": self._left})
+
+
+def _become_command(order: dict[str, Any], *, supervisor: int, failure: int) -> NoReturn:
+    """In the child: everything as dynotune found it, then the command."""
+    step = "preparing"
+    try:
+        if order["own_session"]:
+            os.setsid()
+        if order["view"]:
+            step = "sandbox"
+            overlay.enter(overlay.View(**order["view"]))
+        step = "cwd"
+        os.chdir(order["cwd"])
+        step = "preparing"
+        # After the namespaces: a change of credentials takes it away again.
+        processes.die_with_parent()
+        if os.getppid() != supervisor:
+            os._exit(127)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            ignored = number in order["ignored"]
+            signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, order["blocked"])
+        step = "exec"
+        _exec(order["executable"], order["command"], order["env"])
+    except Exception as error:
+        message = {"failed": step, "errno": getattr(error, "errno", None), "why": str(error)}
+        os.write(failure, json.dumps(message).encode())
+    finally:
+        os._exit(127)
+
+
+def _exec(executable: str, command: list[str], env: dict[str, str]) -> NoReturn:
+    try:
+        os.execve(executable, command, env)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+    # A script without `#!`: shells run it themselves, and execvp(3) hands it to sh.
+    os.execve("/bin/sh", ["sh", executable, *command[1:]], env)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""Reading what the agent wrote, and what follows from it for a run."""

@@ -1,0 +1,156 @@
+"""What making batches took, from the events of those who made them, brought to the loaders that they were made for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dynotune.launch.records.record import Record
+from dynotune.schema.errors import RecordError
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Loader, Loading
+from dynotune.schema.trace_summary import Place
+
+_UNSETTLED_S = 1.0
+"""A worker that has just begun takes memory for its first batches: growth counts from here on."""
+
+
+def with_loading(
+    loaders: Sequence[Loader], pid: int, records: Sequence[Record], begin_s: float, end_s: float
+) -> list[Loader]:
+    """The loaders of process `pid` with what making their batches took from `begin_s` to `end_s`, CLOCK_MONOTONIC.
+
+    Args:
+        records: of all processes of the run: a worker has its own.
+
+    Raises:
+        RecordError: an event lacks what belongs to it.
+    """
+    try:
+        told = [_told(record, pid) for record in records]
+        groups = _by_loader([events for one in told for events in one])
+        pin_s = _pin_s(next((record for record in records if record.pid == pid), None), begin_s, end_s)
+        return [_filled(loader, loaders, groups, pin_s, begin_s, end_s) for loader in loaders]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordError(
+            f"An event of {pid} or its workers is not as dynotune's agent writes it ({error!r})."
+        ) from error
+
+
+_Events = list[dict[str, Any]]
+_Key = tuple[str, str, int | None, int]
+
+
+def _told(record: Record, pid: int) -> list[_Events]:
+    """One maker's events a list: a process that makes batches itself may make them for several loaders."""
+    makers: dict[_Key, _Events] = {}
+    for event in record.events.get("fetching", []):
+        if event["drawn_by"] == pid:
+            makers.setdefault(_key(event), []).append(event)
+    return list(makers.values())
+
+
+def _key(event: dict[str, Any]) -> _Key:
+    return event["dataset"], event["collate"], event["num_items"], event["num_workers"]
+
+
+def _by_loader(told: Sequence[_Events]) -> dict[_Key, list[_Events]]:
+    groups: dict[_Key, list[_Events]] = {}
+    for events in told:
+        groups.setdefault(_key(events[0]), []).append(events)
+    return groups
+
+
+def _filled(
+    loader: Loader,
+    loaders: Sequence[Loader],
+    groups: dict[_Key, list[_Events]],
+    pin_s: float | None,
+    begin_s: float,
+    end_s: float,
+) -> Loader:
+    own = [
+        group
+        for (dataset, collate, num_items, num_workers), group in groups.items()
+        if num_workers == loader.num_workers
+        and (len(loaders) == 1 or (dataset == loader.dataset and (num_items == loader.num_items or loader.is_iterable)))
+        and (len(loaders) == 1 or not loader.collate or collate == loader.collate)
+    ]
+    if len(own) != 1:
+        reason = "its workers lived too briefly to tell" if not own else "several loaders are alike"
+        return msgspec.structs.replace(loader, loading=Unknown(reason))
+    loading = _loading(own[0], begin_s, end_s)
+    if not isinstance(loading, Unknown) and loader.pin_memory:
+        loading = msgspec.structs.replace(loading, pin_s=pin_s)
+    return msgspec.structs.replace(loader, loading=loading)
+
+
+def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading | Unknown:
+    grown = [_grown(events, begin_s, end_s) for events in makers]
+    grown = [one for one in grown if one["num"]]
+    num = sum(one["num"] for one in grown)
+    if not num:
+        return Unknown("no batch was made within the window")
+    facts = makers[0][-1]
+    is_worker = facts["worker"] is not None
+    private = [one for events in makers if (one := _private(events)) is not None]
+    return Loading(
+        num_batches=int(num),
+        **{name: sum(one[name] for one in grown) / num for name in ("fetch_s", "collate_s", "decode_s", "cpu_s")},
+        longest_s=max(one["longest_s"] for one in grown),
+        busy_share=min(1.0, sum(one["fetch_s"] for one in grown) / sum(one["over_s"] for one in grown))
+        if is_worker
+        else None,
+        decoders=sorted({name for events in makers for name in events[-1]["decoders"]}),
+        items=Place(facts["items_at"]),
+        collate=Place(facts["collate_at"]),
+        num_distinct=next((events[-1]["num_distinct"] for events in makers if "num_distinct" in events[-1]), None),
+        num_objects=facts["num_objects"],
+        splits_by_worker=facts["splits_by_worker"],
+        # Of those that were followed; the others are alike.
+        private_growth_bytes=round(sum(one[0] for one in private) / len(private) * facts["num_workers"])
+        if private
+        else None,
+        private_over_s=max(one[1] for one in private) if private else None,
+    )
+
+
+def _grown(events: _Events, begin_s: float, end_s: float) -> dict[str, float]:
+    """What the counts of one maker grew by within the window, or since its begin where that was not told apart."""
+    within = [event for event in events if event["begin_s"] <= end_s and event["at_s"] >= begin_s]
+    if not within:
+        return {"num": 0}
+    before = [event for event in events if event["at_s"] < begin_s]
+    first = before[-1] if before else None
+    last = next((event for event in reversed(within) if event["at_s"] <= end_s), within[0])
+    grown = {name: last[name] - (first[name] if first else 0) for name in _COUNTS}
+    since_s = first["at_s"] if first else last["begin_s"]
+    spent = [event["longest_s"] for event in within if event["at_s"] <= last["at_s"]]
+    return {**grown, "longest_s": max(spent), "over_s": max(last["at_s"] - since_s, 1e-9)}
+
+
+_COUNTS = ("num", "fetch_s", "collate_s", "decode_s", "cpu_s")
+
+
+def _private(events: _Events) -> tuple[int, float] | None:
+    """Growth of a worker's own memory once it had settled, and over how long."""
+    told = [event for event in events if event["private_bytes"] is not None]
+    told = [event for event in told if event["at_s"] - event["begin_s"] >= _UNSETTLED_S]
+    if len(told) < 2:
+        return None
+    return told[-1]["private_bytes"] - told[0]["private_bytes"], told[-1]["at_s"] - told[0]["at_s"]
+
+
+def _pin_s(record: Record | None, begin_s: float, end_s: float) -> float | None:
+    """Mean time in which a batch was pinned."""
+    events = record.events.get("pinning", []) if record is not None else []
+    if not events:
+        return None
+    first = next((event for event in reversed(events) if event["at_s"] < begin_s), None)
+    last = next((event for event in reversed(events) if event["at_s"] <= end_s), events[-1])
+    num, total_s = last["num"], last["pin_s"]
+    if first is not None and first is not last:
+        num, total_s = num - first["num"], total_s - first["pin_s"]
+    return float(total_s / num)

@@ -1,0 +1,186 @@
+"""From the record of an observed run: what its process is like, and where the time of its window went."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Record, Step, summarise
+from dynotune.schema.errors import RecordError
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.observation import (
+    Allocator,
+    Collections,
+    Compilation,
+    Loader,
+    Model,
+    Optimizer,
+    ProcessState,
+    SlowStep,
+    Timing,
+    Why,
+)
+from dynotune.schema.run import Process, Window
+
+SLOWEST = 0.01
+MOST_SLOW_STEPS = 20
+_WHYS: tuple[tuple[int, Why], ...] = (
+    (GARBAGE, "garbage"),
+    (ALLOCATED, "allocation"),
+    (COMPILED, "compilation"),
+    (EPOCH, "epoch"),
+)
+# Of the event `state`: fields of ProcessState.
+_PARTS: dict[str, Any] = {
+    "live": Facts,
+    "loaders": list[Loader],
+    "models": list[Model],
+    "optimizers": list[Optimizer],
+    "allocators": list[Allocator],
+    "collections": Collections,
+    "compilation": Compilation,
+    "peak_rss_bytes": int,
+    "rss_growth_bytes": int,
+    "rss_levels_bytes": list[int],
+    "workers_rss_growth_bytes": int | None,
+    "graph_nodes_growth": int | None,
+}
+
+
+def state(record: Record, launched_s: float, *, steady: bool = True) -> ProcessState:
+    """A process that makes steps; `launched_s` is the launch on CLOCK_MONOTONIC.
+
+    Args:
+        steady: its steps had become steady before its window began.
+
+    Raises:
+        RecordError: an event of it is not as the agent writes it.
+    """
+    process = summarise(record, launched_s)
+    try:
+        parts = _parts(record.last("state") or {})
+        timed = _timing(process, record, drawn=_draws(process, parts.get("loaders", [])), steady=steady)
+    except (msgspec.ValidationError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecordError(
+            f"{record.path} is damaged: an event of it is not as dynotune's agent writes it ({error})."
+        ) from error
+    parts.setdefault("peak_rss_bytes", process.peak_rss_bytes)
+    return ProcessState(
+        pid=record.pid,
+        rank=process.rank,
+        world_size=process.world_size,
+        step=process.step or "",
+        timing=timed,
+        environment_changes=process.environment_changes,
+        **parts,
+    )
+
+
+def _parts(said: dict[str, Any]) -> dict[str, Any]:
+    """Fields of ProcessState; what failed in the process is unknown where there is a place for that."""
+    parts = {name: msgspec.convert(said[name], type_) for name, type_ in _PARTS.items() if name in said}
+    for name in ("collections", "compilation"):
+        if name not in parts and name in said.get("failed", {}):
+            parts[name] = Unknown(f"looking at it failed: {said['failed'][name]}")
+    return parts
+
+
+def failures(record: Record) -> list[str]:
+    """Parts of the process that could not be looked at, with the reason."""
+    said = record.last("state")
+    return [f"{part}: {reason}" for part, reason in (said or {}).get("failed", {}).items()]
+
+
+def _draws(process: Process, loaders: Sequence[Loader]) -> bool:
+    """Whether the steps draw from a torch loader. Where they are marked, what was drawn in between counts."""
+    step = process.step or ""
+    return "draw " in step or (step.startswith("marked") and bool(loaders))
+
+
+def _timing(process: Process, record: Record, *, drawn: bool, steady: bool) -> Timing | Unknown:
+    window = process.window
+    if window is None:
+        return Unknown("the window did not come to its end")
+    first, last = window.first_step, window.first_step + window.num_steps
+    steps, times = record.steps[first:last], record.step_s[first:last]
+    if times and steps[0].end_s > window.begin_s:
+        times[0] = steps[0].end_s - window.begin_s  # less what the device had queued before the window
+    if len(times) != window.num_steps or window.num_steps < 1:
+        raise RecordError(f"{record.path} is damaged: {len(times)} steps of a window of {window.num_steps} are in it.")
+    return timing(
+        window, steps, times, drawn=drawn, steady=steady, time_to_first_step_s=process.time_to_first_step_s
+    )  # fmt: skip
+
+
+def timing(
+    window: Window,
+    steps: Sequence[Step],
+    step_s: Sequence[float],
+    *,
+    drawn: bool,
+    steady: bool = True,
+    time_to_first_step_s: float | None = None,
+) -> Timing:
+    """The window's timing from its steps and how long each took.
+
+    The device is synchronised after the window's last step has ended: their sum may differ from its length by that.
+    """
+    window_s = window.end_s - window.begin_s
+    begins = [took_s for step, took_s in zip(steps, step_s, strict=True) if step.flags & EPOCH]
+    slow = _slow(steps, step_s)
+    return Timing(
+        num_steps=window.num_steps,
+        window_s=window_s,
+        step_s=window_s / window.num_steps,
+        median_step_s=statistics.median(step_s),
+        p99_step_s=_percentile(step_s, 0.99),
+        longest_step_s=max(step_s),
+        wait_s=window.wait_s / window.num_steps if drawn and window.wait_s is not None else None,
+        samples_per_s=window.num_samples / window_s if window.num_samples and window_s > 0 else None,
+        num_epochs=len(begins),
+        epoch_begin_s=statistics.median(begins) if begins else None,
+        time_to_first_step_s=time_to_first_step_s,
+        num_compilations=window.num_compilations,
+        num_device_allocations=window.num_device_allocations,
+        usual_s=_usual_s(steps, step_s, slow),
+        slow=[msgspec.structs.replace(row, index=row.index + window.first_step) for row in slow],
+        steady=steady,
+    )
+
+
+def _slow(steps: Sequence[Step], step_s: Sequence[float]) -> list[SlowStep]:
+    """The slowest hundredth, the slowest first; indices within the window."""
+    num = min(MOST_SLOW_STEPS, max(1, math.floor(SLOWEST * len(steps))))
+    usual = statistics.median(step_s), statistics.median(step.wait_s for step in steps)
+    order = sorted(range(len(steps)), key=lambda index: -step_s[index])[:num]
+    return [
+        SlowStep(index=i, step_s=step_s[i], wait_s=steps[i].wait_s, had=_had(steps[i], step_s[i], *usual))
+        for i in order
+    ]
+
+
+def _had(step: Step, took_s: float, median_s: float, median_wait_s: float) -> list[Why]:
+    had = [why for flag, why in _WHYS if step.flags & flag]
+    # What every step waits makes none of them slow.
+    if took_s > median_s and step.wait_s - median_wait_s > (took_s - median_s) / 2:
+        had.append("loader")
+    return had
+
+
+def _usual_s(steps: Sequence[Step], step_s: Sequence[float], slow: Sequence[SlowStep]) -> float | None:
+    """Median of the other steps, without those that had what the slow ones had; None where none is left."""
+    events = {why for row in slow for why in row.had}
+    flags = sum(flag for flag, why in _WHYS if why in events)
+    among = {row.index for row in slow}
+    rest = [took_s for i, took_s in enumerate(step_s) if i not in among and not steps[i].flags & flags]
+    return statistics.median(rest) if rest else None
+
+
+def _percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that this share of them does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]

@@ -1,0 +1,1 @@
+"""Whether a setting leaves the results of the program what they were."""

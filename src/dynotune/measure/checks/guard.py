@@ -1,0 +1,278 @@
+"""Whether a setting that changes rounding leaves the results what they were: losses or outputs, under one seed.
+
+The runs are not timed. An arm that lies further from the baseline than rounding explains is held against how far the
+program lies from itself: the baseline runs again and, where its modules draw random numbers (dropout), once more with
+others, for a setting whose kernels draw them in another order. Where it begins alike and drifts away all the same, the
+baseline runs with its weights moved by a rounding error: an unstable training makes as much of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from dynotune.launch.process.run_folder import fresh_folder
+from dynotune.launch.records.record import Record
+from dynotune.measure.checks.differences import Apart, Digest, Found, judge, losses_apart, outputs_apart
+from dynotune.measure.checks.tolerance import Tolerance, allowed, guarded
+from dynotune.measure.live.arm_run import refuse_rejected, run_arm
+from dynotune.measure.live.request import Request
+from dynotune.schema.errors import RecordError
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.run import GuardPlan
+from dynotune.schema.setting import Setting, over
+from dynotune.schema.study import Guarded
+
+NUM_VALUES = 24
+LIMIT_S = 900.0
+MOST_ALLOWED = 0.5
+"""Where a program's own losses lie so far apart that this much would pass, nothing can be said."""
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process computed.
+
+    Args:
+        draws: kinds of devices from whose generators its modules drew.
+        precision: that it computes in, as far as it could be seen.
+        num_captured: values inside CUDA graphs that were being captured; they were not looked at.
+    """
+
+    what: Literal["losses", "outputs"]
+    losses: list[float | None] = []
+    outputs: list[list[Digest]] = []
+    draws: list[str] = []
+    precision: str = ""
+    num_captured: int = 0
+
+    @property
+    def num_values(self) -> int:
+        return len(self.losses) if self.what == "losses" else len(self.outputs)
+
+
+Readings = list[Reading]
+"""Of the ranks, in order."""
+
+
+class Own(msgspec.Struct, kw_only=True):
+    """What the baseline computes: once; where that was asked for, again, and with other random numbers where it can."""
+
+    first: Readings
+    again: Readings | None = None
+    redrawn: Readings | None = None
+
+
+def baseline(request: Request, *, folder: Path, facts: Facts, limit_s: float = LIMIT_S) -> Own | Unknown:
+    """Run the baseline in a folder below `folder`. What it says serves all arms.
+
+    Raises:
+        CommandFailed, CannotRunHere: as `run_arm`.
+    """
+    first = _run(request, [], folder / "guard-baseline", facts, limit_s, GuardPlan(num_values=NUM_VALUES))
+    return first if isinstance(first, Unknown) else Own(first=first)
+
+
+def _against_itself(own: Own, request: Request, folder: Path, facts: Facts, limit_s: float) -> Unknown | None:
+    """Run the baseline again, and fill in what it says."""
+    plan = GuardPlan(num_values=NUM_VALUES)
+    again = _run(request, [], folder / "guard-baseline-again", facts, limit_s, plan)
+    if isinstance(again, Unknown):
+        return again
+    if draws := sorted({kind for reading in [*own.first, *again] for kind in reading.draws}):
+        plan = GuardPlan(num_values=NUM_VALUES, other_draws=draws)
+        redrawn = _run(request, [], folder / "guard-baseline-redrawn", facts, limit_s, plan)
+        if isinstance(redrawn, Unknown):
+            return redrawn
+        own.redrawn = redrawn
+    own.again = again
+    return None
+
+
+def guard(
+    request: Request,
+    settings: Sequence[Setting],
+    *,
+    folder: Path,
+    facts: Facts,
+    own: Own | Unknown | None = None,
+    name: str = "guard",
+    limit_s: float = LIMIT_S,
+) -> Guarded | Unknown:
+    """Compare what the program computes with `settings` and without.
+
+    Of the settings those of effect `sampling`, `semantics` and `system` are left out: they change on purpose what is
+    computed, and there is nothing to compare with.
+
+    Args:
+        own: as `baseline` gave it, filled in where more has to run; None to run that first.
+        name: of the run's folder below `folder`.
+
+    Raises:
+        CommandFailed: the command fails with the settings, or without.
+        CannotRunHere: a setting did not take effect; it made no step; it took longer than `limit_s`.
+    """
+    chosen = guarded(settings)
+    if not chosen:
+        return Unknown("none of its settings changes how numbers are rounded, and that alone")
+    if own is None:
+        own = baseline(request, folder=folder, facts=facts, limit_s=limit_s)
+    if isinstance(own, Unknown):
+        return own
+    found = _run(request, chosen, folder / name, facts, limit_s, GuardPlan(num_values=NUM_VALUES))
+    if isinstance(found, Unknown):
+        return found
+    judged = compared(settings, own, found)
+    if own.again is None and not _is_clear(judged):
+        if unknown := _against_itself(own, request, folder, facts, limit_s):
+            return unknown
+        judged = compared(settings, own, found)
+    if _is_clear(judged):
+        return judged
+    plan = GuardPlan(num_values=NUM_VALUES, nudge=allowed(chosen, own.first[0].precision).rounding)
+    nudged = _run(request, [], folder / f"{name}-nudged", facts, limit_s, plan)
+    return judged if isinstance(nudged, Unknown) else compared(settings, own, found, nudged)
+
+
+def _is_clear(judged: Guarded | Unknown) -> bool:
+    """No further run could change it."""
+    return isinstance(judged, Unknown) or judged.ok or bool(judged.num_not_finite)
+
+
+def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readings | None = None) -> Guarded | Unknown:
+    """Judge an arm by what its ranks computed, the worst of them; Unknown where it cannot be told.
+
+    Args:
+        nudged: of the baseline, with its weights moved by a rounding error.
+    """
+    key = " ".join(map(str, sorted(settings, key=lambda setting: setting.knob)))
+    again = own.first if own.again is None else own.again
+    if not len(own.first) == len(again) == len(arm):
+        return Unknown(f"the baseline computes in {len(own.first)} processes, the arm in {len(arm)}")
+    whats = {reading.what for reading in [*own.first, *again, *arm]}
+    if len(whats) > 1:
+        return Unknown("the one run trains, and the other does not")
+    tolerance = allowed(guarded(settings), next((reading.precision for reading in own.first), ""))
+    redrawn = own.redrawn if tolerance.redraws and own.redrawn and len(own.redrawn) == len(arm) else None
+    others = redrawn or again
+    what = arm[0].what
+    if nudged is not None and (len(nudged) != len(arm) or any(reading.what != what for reading in nudged)):
+        nudged = None
+    moved_by_rank: Sequence[Reading | None] = nudged or [None] * len(arm)
+    apart = [_apart(ours, mine) for ours, mine in zip(own.first, arm, strict=True)]
+    num_not_finite = sum(mine.num_not_finite for mine in apart)
+    found = [
+        judge(
+            mine,
+            _apart(ours, other),
+            tolerance,
+            what=what,
+            redrawn=redrawn is not None,
+            nudged=_apart(ours, moved) if moved is not None else None,
+        )
+        for mine, ours, other, moved in zip(apart, own.first, others, moved_by_rank, strict=True)
+    ]
+    known = [one for one in found if one is not None]
+    num_values = min(len(mine.signed) for mine in apart)
+    if not num_values or not (known or num_not_finite):
+        return Unknown(f"no {what} were seen that could be compared")
+    worst = max(known, key=lambda one: one.difference / one.allowed, default=Found(0.0, 0.0, 0.0, "no value"))
+    if worst.ok and worst.allowed > MOST_ALLOWED and not num_not_finite:
+        source = "rounding errors alone move" if nudged else "under one seed, runs of the program itself move"
+        return Unknown(f"{source} its {what} by {worst.own:.0%}: beside that nothing can be seen")
+    return Guarded(
+        arm=key,
+        what=what,
+        difference=worst.difference,
+        own=worst.own if own.again is not None else None,
+        tolerance=worst.allowed,
+        num_values=num_values,
+        ok=worst.ok and not num_not_finite,
+        where=worst.where,
+        num_not_finite=num_not_finite,
+        reason=_reason(what, worst, tolerance, num_not_finite, _source(redrawn, nudged)),
+    )
+
+
+def _source(redrawn: Readings | None, nudged: Readings | None) -> str:
+    """What the program's own spread is of, in words."""
+    if nudged:
+        return "rounding errors in its weights alone"
+    return "other random numbers alone" if redrawn else "two runs of it under one seed"
+
+
+def _reason(what: str, worst: Found, tolerance: Tolerance, num_not_finite: int, source: str) -> str:
+    one = "loss" if what == "losses" else "output"
+    if num_not_finite:
+        return f"{num_not_finite} of its {what} are no finite numbers where the baseline's are."
+    differ = f"{worst.where.capitalize()} ({one}) differs by {_percent(worst.difference)} from the baseline's"
+    limit = f"{_percent(worst.allowed)} is allowed for {tolerance.why}"
+    if worst.own and worst.allowed > max(tolerance.first, tolerance.later, tolerance.outputs):
+        limit = f"{_percent(worst.allowed)} is allowed, since {source} make {_percent(worst.own)} of difference"
+    return f"{differ}; {limit}."
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g}%" if share < 10 else "more than 1000%"
+
+
+def _apart(ours: Reading, others: Reading) -> Apart:
+    if ours.what == "losses":
+        return losses_apart(ours.losses, others.losses)
+    return outputs_apart(ours.outputs, others.outputs)
+
+
+def _run(
+    request: Request, settings: Sequence[Setting], folder: Path, facts: Facts, limit_s: float, plan: GuardPlan
+) -> Readings | Unknown:
+    """What the baseline has, the settings come on top of."""
+    request = msgspec.structs.replace(request, settings=over(request.against, settings))
+    outcome = run_arm(
+        request,
+        "candidate" if settings else "baseline",
+        folder=fresh_folder(folder),
+        purpose="guard",
+        facts=facts,
+        limit_s=request.timeout_s or limit_s,
+        enough=lambda records: bool(records) and all(record.last("guard") for record in records),
+        guard=plan,
+    )
+    refuse_rejected(outcome, "in a guarded run")
+    return readings(outcome.records)
+
+
+def readings(records: Sequence[Record]) -> Readings | Unknown:
+    """What the processes that made steps say that they computed; Unknown where one says nothing.
+
+    Raises:
+        RecordError: it is not as dynotune's agent writes it.
+    """
+    found = []
+    for record in sorted(records, key=lambda record: record.among_ranks("rank") or 0):
+        event = record.last("guard")
+        if event is None:
+            mistakes = [str(error.get("error")) for error in record.events.get("error", [])]
+            return Unknown("a process ended before its losses were read" + (f": {mistakes[-1]}" if mistakes else ""))
+        found.append(_reading(event, record))
+    if not found:
+        return Unknown("no process made a step")
+    for reading in found:
+        if not reading.num_values:
+            inside = ": they are inside CUDA graphs" if reading.num_captured else ""
+            return Unknown(f"no losses and no outputs of floating point were seen{inside}")
+    return found
+
+
+def _reading(event: dict[str, Any], record: Record) -> Reading:
+    fields: dict[str, Any] = {
+        name: event[name] for name in ("what", "draws", "precision", "num_captured") if name in event
+    }
+    try:
+        fields["losses" if event.get("what") == "losses" else "outputs"] = event.get("values")
+        return msgspec.convert(fields, Reading)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise RecordError(
+            f"{record.path} is damaged: what it says of results is not as we write it ({error})."
+        ) from error

@@ -1,0 +1,1 @@
+"""Pairs of runs, their statistics and verdicts."""

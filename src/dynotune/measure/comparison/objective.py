@@ -1,0 +1,190 @@
+"""What a comparison is about: a run's value of each objective. Of all of them lower is better."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+from dynotune import probe
+from dynotune.launch.records.record import Record
+from dynotune.measure.comparison import summary
+from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.pilot import FEW_P99_STEPS
+from dynotune.measure.live.request import Request
+from dynotune.schema.comparison import ArmName, Objective
+from dynotune.schema.errors import CannotRunHere, StatisticsError
+from dynotune.schema.facts import Unknown
+from dynotune.schema.run import Process, Run, Window
+
+PERCENTILE = 0.99
+
+
+def value(outcome: Outcome, objective: Objective, unit: summary.Unit) -> float:
+    """Of one run: seconds a sample (or step), seconds, bytes, or joules a sample (or step); above 0.
+
+    - `throughput`: wall time of the window a sample, or a step.
+    - `latency-p99`: 99th percentile of the window's single steps, each synchronised, of the slowest rank; seconds.
+    - `time-to-first-step`: from the launch to the end of the first step, of the slowest rank, or to the line of output
+      that was waited for; seconds.
+    - `memory`: the allocators' peaks over all devices of all ranks; without a device, the peak of the whole tree.
+    - `energy`: of the GPUs that it used, in the window, a sample, or a step.
+
+    Args:
+        outcome: as `run_arm` gave it, with its records.
+        unit: what the pilots could count.
+
+    Raises:
+        StatisticsError: it cannot be known of this run.
+    """
+    match objective:
+        case "throughput":
+            found = summary.value_s(outcome, unit)
+        case "latency-p99":
+            found = max(_p99_s(record, window) for record, window in _timed(outcome))
+        case "time-to-first-step":
+            found = _time_to_first_step_s(outcome)
+        case "memory":
+            found = _peak_bytes(outcome)
+        case "energy":
+            found = _energy_j(outcome, unit)
+    if not (math.isfinite(found) and found > 0):
+        raise StatisticsError(f"The value of {outcome.run.id} is {found}: nothing can be compared with that.")
+    return found
+
+
+def unit_of(objective: Objective, unit: summary.Unit) -> str:
+    """What a value is of, in words: `s/sample`."""
+    return {
+        "throughput": f"s/{unit}",
+        "latency-p99": "s",
+        "time-to-first-step": "s",
+        "memory": "bytes",
+        "energy": f"J/{unit}",
+    }[objective]
+
+
+def refuse_impossible(request: Request) -> None:
+    """Find out before anything runs what cannot be measured here.
+
+    Raises:
+        CannotRunHere: the objective needs what is not there.
+    """
+    if request.objective != "energy":
+        return
+    gpus = probe.nvml.visible_gpus(request.env)
+    if isinstance(gpus, Unknown) or not gpus:
+        why = gpus.reason if isinstance(gpus, Unknown) else "the command sees no GPU"
+        raise CannotRunHere(
+            f"The objective energy needs a GPU that NVML can be asked about: {why}.",
+            hint="Of processors energy is not measured. Choose another --objective, such as throughput.",
+        )
+
+
+def cautions(objective: Objective, window_steps: int) -> list[str]:
+    """What the objective itself gives reason to be wary of, before anything is compared."""
+    if objective != "latency-p99":
+        return []
+    beyond = window_steps - _rank(window_steps)
+    unseen = (
+        f"The 99th percentile of {window_steps} steps has {beyond} of them beyond it. What is rarer than one step in "
+        f"{window_steps} shows in few runs or in none, and the interval does not know of it."
+    )
+    if window_steps >= FEW_P99_STEPS:
+        return [unseen]
+    return [unseen, f"{window_steps} steps are few for a 99th percentile: give more with --steps."]
+
+
+def void_reasons(objective: Objective, runs: Mapping[ArmName, Outcome]) -> list[str]:
+    """As `summary.void_reasons`; whoever takes time from a program does not change how much memory it needs."""
+    return [] if objective == "memory" else summary.void_reasons(runs)
+
+
+def notes(objective: Objective, outcomes: Sequence[Outcome]) -> list[str]:
+    """What the runs give reason to be wary of, of this objective."""
+    by_power = sum(outcome.run.energy_from == "power" for outcome in outcomes)
+    if objective == "energy" and by_power:
+        source = "summed up from its power, sampled twice a second"
+        return [f"The GPU has no counter of energy: in {by_power} runs it was {source}."]
+    if objective == "memory" and any(_is_sampled(outcome) for outcome in outcomes if outcome.run.purpose == "measured"):
+        return ["The memory of several processes together was sampled twice a second: a short peak may be missed."]
+    return []
+
+
+def _is_sampled(outcome: Outcome) -> bool:
+    tree_bytes = outcome.run.peak_tree_bytes
+    if isinstance(tree_bytes, Unknown) or _device_bytes(outcome) is not None:
+        return False
+    return tree_bytes > _largest_process_bytes(outcome.run)
+
+
+def _timed(outcome: Outcome) -> list[tuple[Record, Window]]:
+    """The record and the window of each rank."""
+    windows = {process.pid: process.window for process in outcome.run.processes if process.window is not None}
+    found = [
+        (record, windows[record.pid]) for record in outcome.all_records or outcome.records if record.pid in windows
+    ]
+    if not found:
+        raise StatisticsError(f"{outcome.run.id} has no window with records of its steps.")
+    return found
+
+
+def _p99_s(record: Record, window: Window) -> float:
+    steps = record.steps[window.first_step : window.first_step + window.num_steps]
+    if len(steps) < window.num_steps or not steps:
+        raise StatisticsError(f"Of {window.num_steps} steps of the window {len(steps)} are in {record.path}.")
+    # Getting the window ready comes after the step before it, and is no part of its first.
+    ends_s = [window.begin_s, *(step.end_s for step in steps)]
+    durations_s = sorted(end_s - begin_s for begin_s, end_s in itertools.pairwise(ends_s))
+    return durations_s[_rank(len(durations_s)) - 1]
+
+
+def _rank(num: int) -> int:
+    """Of the 99th percentile among `num` values in order, from 1: one that was seen, nothing in between."""
+    return math.ceil(round(PERCENTILE * num, 9))
+
+
+def _time_to_first_step_s(outcome: Outcome) -> float:
+    if outcome.run.ready_s is not None:
+        return outcome.run.ready_s
+    firsts = [record.steps[0].end_s for record in outcome.records if record.steps]
+    if not firsts:
+        raise StatisticsError(f"{outcome.run.id} made no step.")
+    return max(firsts) - outcome.launched_s
+
+
+def _peak_bytes(outcome: Outcome) -> float:
+    on_devices = _device_bytes(outcome)
+    if on_devices is not None:
+        return on_devices
+    run = outcome.run
+    if isinstance(run.peak_tree_bytes, Unknown):
+        raise StatisticsError(f"The memory of {run.id} is not known: {run.peak_tree_bytes.reason}.")
+    # The kernel knows the peak of each process, also between samples.
+    return max(run.peak_tree_bytes, _largest_process_bytes(run))
+
+
+def _largest_process_bytes(run: Run) -> int:
+    return max((process.peak_rss_bytes or 0 for process in run.processes), default=0)
+
+
+def _device_bytes(outcome: Outcome) -> float | None:
+    """Summed over the ranks; None where no allocator of a device was used."""
+    found = [process.peak_device_bytes for process in _ranks(outcome)]
+    known = [num_bytes for num_bytes in found if num_bytes]
+    return float(sum(known)) if known else None
+
+
+def _ranks(outcome: Outcome) -> list[Process]:
+    return [process for process in outcome.run.processes if process.window is not None]
+
+
+def _energy_j(outcome: Outcome, unit: summary.Unit) -> float:
+    run, measured = outcome.run, summary.measured(outcome.run)
+    if isinstance(run.energy_j, Unknown):
+        raise StatisticsError(f"The energy of {run.id} is not known: {run.energy_j.reason}.")
+    if unit == "step":
+        return run.energy_j / measured.num_steps
+    if measured.num_samples is None:
+        raise StatisticsError(f"The samples of {run.id} could not be counted, those of the pilots could.")
+    return run.energy_j / measured.num_samples

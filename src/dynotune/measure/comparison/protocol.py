@@ -1,0 +1,352 @@
+"""A comparison from beginning to end: pilots, pairs in randomised order, verdict, and all of it on disk."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from dynotune import knobs, probe
+from dynotune.launch import new_run_folder
+from dynotune.launch.process.run_folder import fresh_folder
+from dynotune.measure.comparison import objective, schedule, summary
+from dynotune.measure.comparison.stats import Judgement, arm_of_void, judge
+from dynotune.measure.live import cautions
+from dynotune.measure.live.arm_run import Outcome, refuse_impossible, refuse_rejected, run_arm
+from dynotune.measure.live.cache_effects import compiled_s, found_warm
+from dynotune.measure.live.machine import alone, facts_of, refuse_another_machine
+from dynotune.measure.live.pilot import FirstStep, Steadiness, UntilStep, Window, limit_s, plan, plan_window
+from dynotune.measure.live.request import Request, Watcher
+from dynotune.schema import document
+from dynotune.schema.comparison import ArmName, Comparison, FailedArm, Pair, Voided
+from dynotune.schema.errors import CommandFailed, DynotuneError, RecordError, UsageError
+
+FILE = "comparison.json"
+ARMS: tuple[ArmName, ArmName] = ("baseline", "candidate")
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user stopped a comparison: children are gone, and what is finished lies in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+
+def compare(request: Request, watcher: Watcher) -> Comparison:
+    """Compare the two arms of `request`. Every finished pair is on disk when the next one begins.
+
+    Raises:
+        UsageError, CannotRunHere: as knobs, pilots and runs say; nothing of the user's is changed.
+        Interrupted: `resume` goes on.
+    """
+    judge([], margin=request.margin, max_pairs=request.max_pairs)  # refuses what is out of range
+    facts = facts_of(request)
+    for setting in [*request.settings, *request.against]:
+        knobs.check_applies(setting, facts)
+        if caution := knobs.caution(setting, facts):
+            watcher.warn(caution)
+    for arm in ARMS:
+        refuse_impossible(request, arm, facts)
+    objective.refuse_impossible(request)
+    folder = new_run_folder(request.base)
+    comparison = Comparison(
+        id=folder.name,
+        command=request.command,
+        settings=request.settings,
+        against=request.against,
+        objective=request.objective,
+        margin=request.margin,
+        max_pairs=request.max_pairs,
+        warmup_steps=request.warmup_steps,
+        window_steps=request.window_steps,
+        caches=request.caches,
+        seed=request.seed,
+        cwd=str(request.cwd),
+        step_on=request.step_on,
+        timeout_s=request.timeout_s,
+        sandbox="auto" if request.sandbox else "none",
+        finish=request.finish,
+        facts={**facts, **probe.environment.facts(request.env)},
+    )
+    wary = cautions.cache_cautions(request)
+    for caution in wary:
+        watcher.warn(caution)
+    comparison = msgspec.structs.replace(comparison, warnings=wary)
+    document.write(folder / FILE, comparison)
+    return _sit(request, folder, watcher)
+
+
+def resume(folder: Path, request: Request, watcher: Watcher) -> Comparison:
+    """Go on with the comparison in `folder`, from its last finished pair; one that is finished is only read.
+
+    Args:
+        request: only its `env`, `lock` and `budget_s` count; the rest is as it was.
+
+    Raises:
+        RecordError: there is no comparison in `folder`, or not one that can be read.
+        CannotRunHere: this is another machine than the one it was begun on, or the command's folder is gone.
+        Interrupted: as `compare`.
+    """
+    comparison = document.read(folder / FILE, Comparison)
+    if _is_over(comparison):
+        return comparison
+    request = msgspec.structs.replace(
+        request,
+        command=comparison.command,
+        settings=comparison.settings,
+        against=comparison.against,
+        cwd=Path(comparison.cwd),
+        warmup_steps=comparison.warmup_steps,
+        window_steps=comparison.window_steps,
+        max_pairs=comparison.max_pairs,
+        margin=comparison.margin,
+        timeout_s=comparison.timeout_s,
+        step_on=comparison.step_on,
+        seed=comparison.seed,
+        caches=comparison.caches,
+        sandbox=comparison.sandbox == "auto",
+        finish=comparison.finish,
+        objective=comparison.objective,
+    )
+    objective.refuse_impossible(request)
+    refuse_another_machine("comparison", comparison.facts, facts_of(request))
+    return _sit(request, folder, watcher)
+
+
+def _is_over(comparison: Comparison) -> bool:
+    return comparison.verdict is not None or comparison.failed is not None
+
+
+def _sit(request: Request, folder: Path, watcher: Watcher) -> Comparison:
+    try:
+        with alone(request, watcher):
+            # Read only now: another dynotune may have gone on with it while we waited.
+            return _Session(request, folder, document.read(folder / FILE, Comparison), watcher).run()
+    except KeyboardInterrupt as stopped:
+        raise Interrupted(folder) from stopped
+
+
+class _Session:
+    """One sitting of a comparison. What has to outlive it is in the comparison."""
+
+    def __init__(self, request: Request, folder: Path, comparison: Comparison, watcher: Watcher) -> None:
+        self._request = request
+        self._folder = folder
+        self._comparison = comparison
+        self._watcher = watcher
+        self._began_s = time.monotonic()
+        self._outcomes: list[Outcome] = []
+        self._first_steps: dict[ArmName, FirstStep] = {}
+
+    def run(self) -> Comparison:
+        if _is_over(self._comparison):
+            return self._comparison
+        try:
+            self._pairs(self._pilots())
+        except _ArmFailed as failed:
+            self._summarise(failed=failed.arm, num_pairs=len(self._comparison.pairs))
+        except DynotuneError as error:
+            if self._comparison.pairs:
+                error.hint += f" The finished pairs are kept; dynotune compare --resume {self._folder} goes on."
+            raise
+        return self._comparison
+
+    # Pilots
+
+    def _pilots(self) -> Window:
+        outcomes = [self._pilot(arm, f"pilot-{arm}") for arm in ARMS]
+        if self._comparison.run_s is not None:
+            # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
+            return plan_window(self._request, outcomes)
+        window, max_pairs = self._plan(outcomes)
+        if max_pairs < self._request.max_pairs:
+            self._watcher.say(f"The budget affords {max_pairs} of {self._request.max_pairs} pairs.")
+        wary = cautions.window_cautions(self._request, window)
+        wary += objective.cautions(self._request.objective, window.num_steps)
+        for caution in wary:
+            self._watcher.warn(caution)
+        self._update(
+            warmup_steps=window.warmup_steps or None,
+            window_steps=window.num_steps or None,
+            run_s=window.run_s,
+            max_pairs=max_pairs,
+            unit=summary.unit(outcomes),
+            step=summary.step(outcomes[0]),
+            warnings=[*self._comparison.warnings, *wary, *cautions.sandbox_warnings(outcomes[0])],
+        )
+        self._watcher.say(summary.cost(self._comparison, window))
+        return window
+
+    def _pilot(self, arm: ArmName, name: str) -> Outcome:
+        self._watcher.running(f"pilot: {arm}")
+        outcome = self._launch(arm, name, limit_s(self._request, None), window=None)
+        self._first_steps[arm] = FirstStep(outcome)
+        return outcome
+
+    def _plan(self, outcomes: list[Outcome]) -> tuple[Window, int]:
+        """The window and the most pairs. Where only cold caches of the pilots are in the way, they run once more, warm.
+
+        Raises:
+            CannotRunHere, UsageError: as `plan`.
+        """
+        try:
+            return plan(self._request, outcomes, self._left_s())
+        except UsageError:
+            baseline, candidate = outcomes
+            at_best = [found_warm(baseline, candidate, is_first=True), found_warm(candidate, baseline, is_first=False)]
+            if not self._would_do_warm(outcomes, at_best):
+                raise
+        self._watcher.say("Whether the budget will do depends on what a run takes with warm caches: once more.")
+        warm = [
+            outcome if found is None else self._pilot(arm, f"pilot-{arm}-warm")
+            for arm, outcome, found in zip(ARMS, outcomes, at_best, strict=True)
+        ]
+        return plan(self._request, warm, self._left_s(), cold_kept=1.0)
+
+    def _would_do_warm(self, outcomes: list[Outcome], at_best: list[Outcome | None]) -> bool:
+        """Whether the budget may do if what pilots compiled and read lies in caches, their runs once more included."""
+        left_s = self._left_s()
+        if left_s is None or self._request.caches == "cold" or at_best == [None, None]:
+            return False
+        once_more_s = sum(
+            (outcome.run.wall_s or 0.0) - compiled_s(outcome) - (found.launched_s - outcome.launched_s)
+            for outcome, found in zip(outcomes, at_best, strict=True)
+            if found is not None
+        )
+        warm = [found or outcome for outcome, found in zip(outcomes, at_best, strict=True)]
+        try:
+            plan(self._request, warm, left_s - once_more_s, cold_kept=0.0)
+        except UsageError:
+            return False
+        return True
+
+    def _launch(self, arm: ArmName, name: str, limit: float, window: Window | None) -> Outcome:
+        folder = fresh_folder(self._folder / name)
+        try:
+            outcome = run_arm(
+                self._request,
+                arm,
+                folder=folder,
+                purpose="pilot" if window is None else "measured",
+                facts=self._comparison.facts,
+                limit_s=limit,
+                warmup_steps=(window.warmup_steps or None) if window else None,
+                window_steps=(window.num_steps or None) if window else None,
+                enough=self._first_steps[arm] if window else UntilStep(Steadiness(self._request), self._watcher.say),
+            )
+        except CommandFailed as error:
+            raise _ArmFailed(FailedArm(arm, error.command_exit_code, list(error.last_lines), str(folder))) from error
+        refuse_rejected(outcome, f"in the {arm}")
+        self._outcomes.append(outcome.without_steps)
+        self._update(
+            readback=summary.merged_readback(self._comparison, outcome, arm),
+            set_by=summary.changes_by_program(self._comparison, outcome),
+        )
+        return outcome
+
+    # Pairs
+
+    def _pairs(self, window: Window) -> None:
+        limit = limit_s(self._request, window.run_s)
+        while not (judgement := self._judge()).finished:
+            valid, attempt = len(self._comparison.pairs), len(self._comparison.pairs) + len(self._comparison.voided)
+            if self._out_of_time(window):
+                judgement = self._judge(ended=True)
+                break
+            order = schedule.orders(self._comparison.max_pairs, self._comparison.seed)
+            self._pair(attempt + 1, order[valid], window, limit)
+        self._conclude(judgement)
+
+    def _pair(self, number: int, first: ArmName, window: Window, limit: float) -> None:
+        values: dict[ArmName, float] = {}
+        runs: dict[ArmName, Outcome] = {}
+        for arm in (first, _other(first)):
+            self._watcher.running_arm(arm, pair=number, max_pairs=self._comparison.max_pairs)
+            runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window)
+            values[arm] = objective.value(runs[arm], self._request.objective, self._comparison.unit)
+        pair = Pair(first, values["baseline"], values["candidate"], runs["baseline"].run.id, runs["candidate"].run.id)
+        reasons = objective.void_reasons(self._request.objective, runs)
+        if reasons:
+            arms = [arm for arm in ARMS if objective.void_reasons(self._request.objective, {arm: runs[arm]})]
+            voided = Voided(number, "; ".join(reasons), pair, arms)
+            self._update(voided=[*self._comparison.voided, voided])
+            self._watcher.voided(voided)
+        else:
+            self._update(pairs=[*self._comparison.pairs, pair])
+            self._watcher.finished(
+                pair, number=len(self._comparison.pairs), max_pairs=self._comparison.max_pairs,
+                unit=self._comparison.unit, objective=self._comparison.objective,
+            )  # fmt: skip
+
+    def _judge(self, *, ended: bool = False) -> Judgement:
+        return judge(
+            self._comparison.pairs,
+            margin=self._comparison.margin,
+            max_pairs=self._comparison.max_pairs,
+            num_voided=len(self._comparison.voided),
+            void_arm=arm_of_void(self._comparison.voided),
+            ended=ended,
+        )
+
+    def _conclude(self, judgement: Judgement) -> None:
+        self._summarise(
+            verdict=judgement.verdict,
+            speedup=judgement.speedup,
+            ci=judgement.ci,
+            num_pairs=judgement.num_pairs,
+            reason=judgement.reason,
+            num_pairs_to_settle=judgement.num_pairs_to_settle,
+        )
+
+    def _summarise(self, **answer: object) -> None:
+        """The answer, with what is shown beside it of the pairs that count."""
+        runs: dict[ArmName, list[summary.MeasuredRun]] = {arm: [] for arm in ARMS}
+        warnings = [*self._comparison.warnings, *cautions.warnings(self._outcomes)]
+        warnings += objective.notes(self._request.objective, self._outcomes)
+        pairs = self._comparison.pairs
+        values = [pair.baseline_s for pair in pairs], [pair.candidate_s for pair in pairs]
+        for pair in self._comparison.pairs:
+            for arm, run in zip(ARMS, (pair.baseline_run, pair.candidate_run), strict=True):
+                # From disk: some may be of an earlier sitting.
+                try:
+                    runs[arm].append(summary.read_run(self._folder.parent / run))
+                except RecordError as error:
+                    warnings.append(f"left out of what is shown beside the answer: {error.message}")
+        self._update(
+            **answer,
+            baseline=summary.arm_summary(runs["baseline"], self._comparison.unit, values[0]),
+            candidate=summary.arm_summary(runs["candidate"], self._comparison.unit, values[1]),
+            warnings=warnings,
+        )
+
+    # Time and disk
+
+    def _left_s(self) -> float | None:
+        if self._request.budget_s is None:
+            return None
+        return self._request.budget_s - (time.monotonic() - self._began_s)
+
+    def _out_of_time(self, window: Window) -> bool:
+        left_s = self._left_s()
+        return left_s is not None and left_s < 2 * window.run_s and len(self._comparison.pairs) > 0
+
+    def _update(self, **changes: object) -> None:
+        self._comparison = msgspec.structs.replace(self._comparison, **changes)
+        self._save()
+
+    def _save(self) -> None:
+        document.write(self._folder / FILE, self._comparison)
+
+
+class _ArmFailed(Exception):
+    """The command of one arm failed: that is the comparison's answer."""
+
+    def __init__(self, arm: FailedArm) -> None:
+        super().__init__(arm)
+        self.arm = arm
+
+
+def _other(arm: ArmName) -> ArmName:
+    return "candidate" if arm == "baseline" else "baseline"

@@ -1,0 +1,36 @@
+"""Which arm runs first in each pair, and after which pairs the data are looked at."""
+
+from __future__ import annotations
+
+import random
+
+from dynotune.schema.comparison import LOOKS, MAX_PAIRS, MIN_PAIRS, ArmName
+from dynotune.schema.errors import UsageError
+
+
+def looks(max_pairs: int) -> tuple[int, ...]:
+    """The numbers of valid pairs after which a verdict may fall; the last one is `max_pairs`.
+
+    Raises:
+        UsageError: `max_pairs` is not between 2 and 12.
+    """
+    if not MIN_PAIRS <= max_pairs <= MAX_PAIRS:
+        raise UsageError(
+            f"A comparison takes {MIN_PAIRS} to {MAX_PAIRS} pairs, not {max_pairs}.",
+            hint="Beyond 12 pairs, lengthen the window with --steps: that narrows every pair.",
+        )
+    return (*(look for look in LOOKS if look < max_pairs), max_pairs)
+
+
+def orders(num_pairs: int, seed: int) -> list[ArmName]:
+    """Which arm runs first in each pair, in ABBA or BAAB blocks of two pairs drawn by `seed`.
+
+    A longer list begins with every shorter one of the same seed, so a resumed comparison goes on where it
+    stood. The next pair to run is number `len(valid pairs)` of this list: a void pair is repeated in its own
+    order. Each arm is therefore first equally often after every even number of valid pairs.
+    """
+    draw = random.Random(seed)
+    drawn: list[ArmName] = []
+    while len(drawn) < num_pairs:
+        drawn += ("candidate", "baseline") if draw.getrandbits(1) else ("baseline", "candidate")
+    return drawn[:num_pairs]

@@ -1,0 +1,347 @@
+"""From the pairs measured so far to a verdict, or to none yet. docs/decisions/0001 says why it is done so."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import msgspec
+
+from dynotune.measure.comparison.boundary import nominal_levels
+from dynotune.measure.comparison.schedule import looks
+from dynotune.schema.comparison import MARGIN, MAX_PAIRS, ArmName, Pair, Spread, Verdict, Voided
+from dynotune.schema.errors import StatisticsError, UsageError
+
+CONFIDENCE = 0.95
+# Of calling `same` what differs by the margin, at either end; apart from the error of `faster` and `slower`.
+SAME_ERROR = 0.05
+# Of all pairs that a machine would make.
+ALLOWED_VOID = Fraction(1, 5)
+# Void by runs of one arm alone, none by the other's: by chance in one of eight. What disturbed that arm too little to
+# be seen is still in its other runs; then more than that share of the pairs at hand is too many.
+ALL_OF_ONE_ARM = 4
+# How often a machine on which that share is void is given up. Were the share of the pairs at hand all that counts, it
+# would be one in three at five pairs.
+GIVEN_UP_BY_CHANCE = Fraction(1, 10)
+
+# The fewest pairs at which a sign-flip test can reach 5%: 2 of its 64 flips.
+SIGN_FLIP_FROM = 6
+SIGN_FLIP_LEVEL = 0.05
+
+NOTHING_SEEN = Spread(0.0, 0)
+
+# With fewer pairs, fitting the order may widen the interval but never narrow it: where runs fall in two
+# modes, the few pairs of one order agree by luck, the fit looks perfect, and up to one A/A in ten is called.
+ORDER_MAY_NARROW_FROM = 8
+
+OUT_OF_TIME = "The budget is used up."
+
+_POWER_Z = 0.8416  # of 80%
+_MOST_TO_SETTLE = 1000
+_LARGEST_LOG = 700.0  # exp(710) leaves the range of floats
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """What the pairs say.
+
+    Args:
+        verdict: None while `finished` is not.
+        finished: measure no more pairs.
+        speedup: geometric mean of baseline over candidate time; None without pairs.
+        ci: repeated confidence interval of it, at 95% over all looks together; between looks it is as wide as
+            at the look before, and provisional; None where too few pairs leave no estimate of the noise.
+        num_pairs: that the statement rests on.
+        next_look: number of valid pairs at which a verdict may fall next; None when finished.
+        num_pairs_to_settle: of a new comparison that would settle it four times in five, were this one's
+            estimates true; None unless `undecided`, and where that is more than 1000 or unknowable.
+        reason: in words for the user; empty where the verdict says it all.
+    """
+
+    verdict: Verdict | None
+    finished: bool
+    speedup: float | None
+    ci: tuple[float, float] | None
+    num_pairs: int
+    next_look: int | None = None
+    num_pairs_to_settle: int | None = None
+    reason: str = ""
+
+
+def judge(
+    pairs: Sequence[Pair],
+    *,
+    seen: Spread | None = None,
+    margin: float = MARGIN,
+    max_pairs: int = MAX_PAIRS,
+    num_voided: int = 0,
+    void_arm: ArmName | None = None,
+    ended: bool = False,
+) -> Judgement:
+    """Judge the valid `pairs`, in order of time, as a group-sequential comparison of at most `max_pairs`.
+
+    The first look that settles it answers, whatever came after; so an interrupted comparison that is judged
+    again says the same. Only at a look, and at the latest at the last one, a verdict falls.
+
+    Args:
+        seen: of pairs of such runs, from others than these: with it the spread of few pairs is better known. It never
+            makes that of these smaller: a quiet past must not speak for a machine that is not.
+        margin: `same` when the ratio lies between 1/(1 + margin) and 1 + margin.
+        num_voided: pairs thrown away so far. While they are clearly more than a fifth of all, no look settles it.
+        void_arm: as `arm_of_void` says of them; then more than a fifth of them is enough.
+        ended: the time is up, and no more pairs will come. Those since the last look are judged at the level of the
+            next one, which they resemble the looks before more than it would, and so pass no more often by chance.
+
+    Raises:
+        UsageError: `margin` or `max_pairs` is out of range.
+        StatisticsError: a time that is no positive number, a ratio beyond all reason, more pairs than
+            `max_pairs`, or an arm that was first more often than the schedule has it.
+    """
+    schedule, seen = looks(max_pairs), seen or NOTHING_SEEN
+    if not 0 <= margin < 1:
+        raise UsageError(f"The margin is a share from 0 to below 1, not {margin}.")
+    _refuse_unusable(pairs, max_pairs)
+    levels = nominal_levels(schedule, 1 - CONFIDENCE)
+    equivalence_levels = nominal_levels(schedule, 2 * SAME_ERROR)
+    num_passed = sum(look <= len(pairs) for look in schedule)
+    level = levels[max(0, num_passed - 1)]
+    void = _Void(num_voided, void_arm)
+    if void.is_too_many(max_pairs):
+        reason = void.told(len(pairs))
+        return _state(_fit(pairs, seen), level, verdict="undecided", reason=reason)
+
+    for k in range(num_passed):
+        fit = _fit(pairs[: schedule[k]], seen)
+        if void.is_too_many(fit.num_pairs):
+            verdict, reason = None, void.told(fit.num_pairs)
+        else:
+            verdict, reason = _verdict(fit, levels[k], equivalence_levels[k], margin)
+        if verdict is not None:
+            return _state(fit, levels[k], verdict=verdict, reason=reason)
+        if fit.num_pairs == max_pairs:
+            to_settle = _pairs_to_settle(fit, level, equivalence_levels[k], margin)
+            return _state(fit, level, verdict="undecided", reason=reason, num_pairs_to_settle=to_settle)
+
+    if ended:
+        # Before the first look, what is judged has at least what a look has: pairs, or a spread that is known.
+        unseen_until = 1 if seen.df else schedule[0] - 1
+        last_look = schedule[num_passed - 1] if num_passed else unseen_until
+        fit = _fit(pairs, seen)
+        return _ended(fit, last_look, levels[num_passed], equivalence_levels[num_passed], margin, void)
+    next_look = schedule[num_passed]
+    reason = f"The next look is at {next_look} pairs."
+    return _state(_fit(pairs, seen), level, verdict=None, reason=reason, next_look=next_look)
+
+
+def _ended(fit: _Fit, last_look: int, level: float, equivalence_level: float, margin: float, void: _Void) -> Judgement:
+    """What pairs beyond the last look say, without any to come."""
+    verdict: Verdict | None = None
+    reason = ""
+    if void.is_too_many(fit.num_pairs):
+        reason = void.told(fit.num_pairs)
+    elif fit.num_pairs > last_look:
+        verdict, reason = _verdict(fit, level, equivalence_level, margin)
+    told = f"{OUT_OF_TIME} {reason}".strip() if verdict is None else reason
+    return _state(fit, level, verdict=verdict or "undecided", reason=told)
+
+
+def arm_of_void(voided: Sequence[Voided]) -> ArmName | None:
+    """The arm whose runs alone were disturbed, in the first so many pairs that tell; else None.
+
+    Whatever comes after: one void pair more must not bring back a verdict that was withheld.
+    """
+    alone = [pair.arms[0] for pair in voided if len(pair.arms) == 1][:ALL_OF_ONE_ARM]
+    return alone[0] if len(alone) == ALL_OF_ONE_ARM and len(set(alone)) == 1 else None
+
+
+class _Void(NamedTuple):
+    """Pairs that count for nothing, and the arm that `arm_of_void` tells."""
+
+    num: int
+    arm: ArmName | None
+
+    def is_too_many(self, num_valid: int) -> bool:
+        num = num_valid + self.num
+        if self.arm is not None:
+            return self.num > ALLOWED_VOID * num
+        return _chance_of_void(self.num, num) < GIVEN_UP_BY_CHANCE
+
+    def told(self, num_valid: int) -> str:
+        what = f"{self.num} of {num_valid + self.num} pairs were void"
+        share = f"more than {float(ALLOWED_VOID):.0%}"
+        by = f"{share}, mostly by runs of the {self.arm}" if self.arm is not None else f"clearly {share}"
+        return f"{what}, {by}: too much else went on here. Measure again when it is quiet."
+
+
+@functools.cache
+def _chance_of_void(num_void: int, num: int) -> Fraction:
+    """Of so many or more, on a machine on which ALLOWED_VOID of all pairs are void."""
+    fewer = (math.comb(num, void) * ALLOWED_VOID**void * (1 - ALLOWED_VOID) ** (num - void) for void in range(num_void))
+    return 1 - sum(fewer, Fraction(0))
+
+
+class _Fit(NamedTuple):
+    """Log ratios fitted by a mean, and by a mean and the order within the pair.
+
+    Args:
+        effect: mean log ratio, both orders weighing the same.
+        adjusted: the log ratios without what the order explains.
+        se_with_order, se_plain: standard error of `effect` under either model; NaN without
+            degrees of freedom.
+        seen_df: of these, what other runs give.
+    """
+
+    num_pairs: int
+    effect: float
+    adjusted: tuple[float, ...]
+    se_with_order: float
+    se_plain: float
+    seen_df: int = 0
+
+    def half_width(self, level: float) -> float:
+        """Of the two-sided interval at `level`; infinite where nothing is left to estimate the noise from."""
+        n, df = self.num_pairs, self.num_pairs - 2 + self.seen_df
+        if n < 2 or df < 1:
+            return math.inf
+        width = _t_quantile(level, df) * self.se_with_order
+        if n < ORDER_MAY_NARROW_FROM:
+            width = max(width, _t_quantile(level, df + 1) * self.se_plain)
+        return width
+
+
+def _fit(pairs: Sequence[Pair], seen: Spread = NOTHING_SEEN) -> _Fit:
+    n = len(pairs)
+    y = [_log_ratio(pair) for pair in pairs]
+    groups = {
+        first: [value for value, pair in zip(y, pairs, strict=True) if pair.first == first]
+        for first in {pair.first for pair in pairs}
+    }
+    means = {first: math.fsum(group) / len(group) for first, group in groups.items()}
+    effect = math.fsum(means.values()) / len(means) if means else math.nan
+    adjusted = tuple(value - means[pair.first] + effect for value, pair in zip(y, pairs, strict=True))
+
+    se_with_order = se_plain = math.nan
+    if n >= 2:
+        center = math.fsum(y) / n
+        se_plain = math.sqrt(_variance([value - center for value in y], n - 1, seen) / n)
+    if n >= 2 and n - 2 + seen.df > 0:
+        variance = _variance([value - effect for value in adjusted], n - 2, seen)
+        se_with_order = math.sqrt(variance * sum(1 / len(group) for group in groups.values())) / 2
+    return _Fit(n, effect, adjusted, se_with_order, se_plain, seen.df)
+
+
+def _variance(residuals: Sequence[float], df: int, seen: Spread) -> float:
+    """Of a log ratio: of those seen and of these, by their degrees of freedom; of these alone, if that is more."""
+    own = math.fsum(value**2 for value in residuals)
+    return max((own + seen.df * seen.variance) / (df + seen.df), own / df if df else 0.0)
+
+
+def _log_ratio(pair: Pair) -> float:
+    # Of logs, not of the quotient, which can leave the range of floats.
+    return math.log(pair.baseline_s) - math.log(pair.candidate_s)
+
+
+def _verdict(fit: _Fit, level: float, equivalence_level: float, margin: float) -> tuple[Verdict | None, str]:
+    """The verdict at one look, or None; and the reason."""
+    differs = abs(fit.effect) > fit.half_width(level)
+    if abs(fit.effect) + fit.half_width(equivalence_level) <= math.log1p(margin):
+        size = f"A difference of {abs(math.expm1(fit.effect)):.2%} is there, but it" if differs else "It"
+        return "same", f"{size} lies within ±{100 * margin:g}%, shown by two one-sided tests."
+    if differs:
+        p = sign_flip_p(fit.adjusted) if fit.num_pairs >= SIGN_FLIP_FROM else 0.0
+        if p <= SIGN_FLIP_LEVEL:
+            return ("faster" if fit.effect > 0 else "slower"), ""
+        return None, f"A few pairs carry the difference: the sign-flip test does not see it (p = {p:.2g})."
+    if math.isinf(fit.half_width(level)):
+        return None, f"{fit.num_pairs} pairs leave nothing to estimate the noise from."
+    return None, f"Neither a difference nor equality within ±{100 * margin:g}% could be shown."
+
+
+def sign_flip_p(values: Sequence[float]) -> float:
+    """Share of all 2^n choices of signs under which |sum| is at least what it is: an exact two-sided p.
+
+    Args:
+        values: log ratios, drift removed; at most some 16, as all flips are gone through.
+    """
+    if not values:
+        raise StatisticsError("A sign-flip test needs at least one value.")
+    # One sign may stay: flipping all signs leaves |sum| alone.
+    sums = [values[0]]
+    for value in values[1:]:
+        sums = [total + value for total in sums] + [total - value for total in sums]
+    # Flips that tie with the observed sum must count, whatever order they were summed in.
+    observed = abs(math.fsum(values)) - 1e-9 * math.fsum(map(abs, values))
+    return sum(abs(total) >= observed for total in sums) / len(sums)
+
+
+def _pairs_to_settle(fit: _Fit, level: float, equivalence_level: float, margin: float) -> int | None:
+    """Pairs at which the nearer of the two answers is found with 80% power, were the estimates true."""
+    from scipy.special import ndtri
+
+    if math.isinf(fit.half_width(level)):
+        return None
+    sd = fit.se_with_order * math.sqrt(fit.num_pairs)
+    distances = (
+        (abs(fit.effect), float(-ndtri(level / 2)) + _POWER_Z),
+        (math.log1p(margin) - abs(fit.effect), float(-ndtri(equivalence_level / 2)) + _POWER_Z),
+    )
+    needed = [(sd * z / distance) ** 2 for distance, z in distances if distance > 0]
+    if not needed or min(needed) > _MOST_TO_SETTLE:
+        return None
+    # Blocks of two pairs; and these were not enough.
+    return max(2 * math.ceil(min(needed) / 2), fit.num_pairs + 2)
+
+
+def _state(
+    fit: _Fit,
+    level: float,
+    *,
+    verdict: Verdict | None,
+    reason: str,
+    next_look: int | None = None,
+    num_pairs_to_settle: int | None = None,
+) -> Judgement:
+    half_width = fit.half_width(level)
+    bounded = half_width < _LARGEST_LOG - abs(fit.effect)
+    return Judgement(
+        verdict=verdict,
+        finished=verdict is not None,
+        speedup=math.exp(fit.effect) if fit.num_pairs else None,
+        ci=(math.exp(fit.effect - half_width), math.exp(fit.effect + half_width)) if bounded else None,
+        num_pairs=fit.num_pairs,
+        next_look=next_look,
+        num_pairs_to_settle=num_pairs_to_settle,
+        reason=reason,
+    )
+
+
+def _refuse_unusable(pairs: Sequence[Pair], max_pairs: int) -> None:
+    if len(pairs) > max_pairs:
+        raise StatisticsError(
+            f"{len(pairs)} pairs were measured, {max_pairs} were declared: no verdict comes from going on.",
+            hint="Start a new comparison.",
+        )
+    for number, pair in enumerate(pairs, 1):
+        for arm, value in (("baseline", pair.baseline_s), ("candidate", pair.candidate_s)):
+            if not (math.isfinite(value) and value > 0):
+                raise StatisticsError(f"Pair {number}: the {arm}'s time is {value} s, which is no duration.")
+        if abs(_log_ratio(pair)) > _LARGEST_LOG:
+            raise StatisticsError(
+                f"Pair {number}: {pair.baseline_s} s against {pair.candidate_s} s: no two runs differ so."
+            )
+        ahead = sum(1 if earlier.first == "baseline" else -1 for earlier in pairs[:number])
+        if abs(ahead) > number % 2:
+            raise StatisticsError(
+                f"By pair {number} one arm was first too often: a drift would pass for a difference.",
+                hint="Repeat a void pair in its own order, as `schedule.orders` says.",
+            )
+
+
+@functools.cache
+def _t_quantile(level: float, df: int) -> float:
+    """|t| that is passed with probability `level`, two-sided."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(df, 1 - level / 2))

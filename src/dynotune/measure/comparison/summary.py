@@ -1,0 +1,238 @@
+"""From runs to values: what a pair compares, what is shown beside it, and what voids it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.pilot import Window as PlannedWindow
+from dynotune.schema import document
+from dynotune.schema.comparison import ArmName, ArmSummary, Comparison
+from dynotune.schema.errors import StatisticsError
+from dynotune.schema.run import EnvironmentChange, Process, Readback, Run
+from dynotune.schema.study import PaysOff
+
+Unit = Literal["sample", "step"]
+
+
+class MeasuredRun(msgspec.Struct, frozen=True):
+    """A run whose window is complete, with the processes that timed it (one a rank)."""
+
+    run: Run
+    ranks: list[Process]
+
+    @property
+    def wall_s(self) -> float:
+        """Of the slowest rank's window."""
+        windows = [rank.window for rank in self.ranks if rank.window is not None]
+        return max(window.end_s - window.begin_s for window in windows)
+
+    @property
+    def is_timed(self) -> bool:
+        return any(rank.window is not None for rank in self.ranks)
+
+    @property
+    def num_steps(self) -> int:
+        return max(rank.window.num_steps for rank in self.ranks if rank.window is not None)
+
+    @property
+    def num_samples(self) -> int | None:
+        """Of all ranks together; None where one could not count them."""
+        counts = [rank.window.num_samples for rank in self.ranks if rank.window is not None]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) and sum(known) > 0 else None
+
+
+def measured(run: Run) -> MeasuredRun:
+    return MeasuredRun(run, [process for process in run.processes if process.window is not None])
+
+
+def without_window(run: Run) -> MeasuredRun:
+    """A run that was ended with its first step: the ranks, or the process that made the most steps."""
+    stepping = [process for process in run.processes if process.num_steps]
+    ranks = [process for process in stepping if process.rank is not None]
+    most = max((process.num_steps for process in stepping), default=0)
+    return MeasuredRun(run, ranks if len(ranks) > 1 else [p for p in stepping if p.num_steps == most][:1])
+
+
+def read_run(folder: Path) -> MeasuredRun:
+    """Raises RecordError when it cannot be read."""
+    run = document.read(folder / "run.json", Run)
+    return measured(run) if any(process.window for process in run.processes) else without_window(run)
+
+
+def value_s(outcome: Outcome, unit: Unit) -> float:
+    """Wall time of the window a sample, or a step, seconds.
+
+    Raises:
+        StatisticsError: the samples were counted in the pilots and could not be in this run.
+    """
+    found = measured(outcome.run)
+    if unit == "step":
+        return found.wall_s / found.num_steps
+    if found.num_samples is None:
+        raise StatisticsError(f"The samples of {outcome.run.id} could not be counted, those of the pilots could.")
+    return found.wall_s / found.num_samples
+
+
+def unit(pilots: Sequence[Outcome]) -> Unit:
+    """`sample` where both pilots could count them in every steady step."""
+    known = [
+        all(step.num_samples is not None for step in record.steps[len(record.steps) // 2 :])
+        for pilot in pilots
+        for record in pilot.records
+    ]
+    return "sample" if known and all(known) else "step"
+
+
+def step(outcome: Outcome) -> str:
+    """What counts as a step, in words."""
+    counted = [process for process in outcome.run.processes if process.step]
+    return max(counted, key=lambda process: process.num_steps).step or "" if counted else ""
+
+
+class Pace(NamedTuple):
+    """A straight line of a run's time over its steps: from the launch, n steps take `start_s + n · step_s`."""
+
+    start_s: float
+    step_s: float
+
+
+def pace(run: MeasuredRun) -> Pace | None:
+    """Of the rank whose window began last; None of a run without a window or a launch."""
+    launched_s = run.run.launched_s
+    if not run.is_timed or launched_s is None:
+        return None
+    window = max((rank.window for rank in run.ranks if rank.window is not None), key=lambda window: window.begin_s)
+    step_s = run.wall_s / run.num_steps
+    return Pace(window.begin_s - launched_s - window.first_step * step_s, step_s)
+
+
+def arm_summary(runs: Sequence[MeasuredRun], unit: Unit, values: Sequence[float] = ()) -> ArmSummary:
+    """Medians over the runs, and over the objective's `values`; None where nothing was measured."""
+    if not runs:
+        return ArmSummary(value=_median(values))
+    timed = [run for run in runs if run.is_timed]
+    per_step = _median(run.wall_s / run.num_steps for run in timed)
+    counted = [(run.wall_s, run.num_samples) for run in timed if run.num_samples]
+    per_sample = statistics.median(wall_s / num for wall_s, num in counted) if unit == "sample" and counted else None
+    return ArmSummary(
+        value=_median(values),
+        s_per_sample=per_sample,
+        samples_per_s=1 / per_sample if per_sample else None,
+        s_per_step=per_step,
+        median_step_s=_median(rank.median_step_s for run in runs for rank in run.ranks),
+        time_to_first_step_s=_median(rank.time_to_first_step_s for run in runs for rank in run.ranks),
+        start_s=_median(found.start_s for run in runs if (found := pace(run)) is not None),
+        loader_wait_share=_median(
+            rank.window.wait_s / (rank.window.end_s - rank.window.begin_s)
+            if rank.window is not None and rank.window.wait_s is not None and "draw" in (rank.step or "")
+            else None
+            for run in runs
+            for rank in run.ranks
+        ),
+        peak_rss_bytes=_most(rank.peak_rss_bytes for run in runs for rank in run.ranks),
+        peak_device_bytes=_most(rank.peak_device_bytes for run in runs for rank in run.ranks),
+    )
+
+
+def void_reasons(runs: Mapping[ArmName, Outcome]) -> list[str]:
+    """Causes outside the arms' own processes, of either run. The arm is not told: a cause counts the same in both."""
+    reasons = [reason for outcome in runs.values() if outcome.outside is not None for reason in outcome.outside.foreign]
+    return list(dict.fromkeys(reasons))
+
+
+def merged_readback(comparison: Comparison, outcome: Outcome, arm: ArmName) -> dict[str, Readback]:
+    """The comparison's read-back with this run's: the candidate's word counts where both arms set a knob.
+
+    What one run could not verify stays unverified, whatever later ones say.
+    """
+    merged = dict(comparison.readback)
+    of_candidate = {setting.knob for setting in comparison.settings}
+    for readback in outcome.run.readback:
+        before = merged.get(readback.knob)
+        if (arm == "baseline" and readback.knob in of_candidate) or (before is not None and before.ok is None):
+            continue
+        merged[readback.knob] = readback
+    return merged
+
+
+def changes_by_program(comparison: Comparison, outcome: Outcome) -> list[EnvironmentChange]:
+    """Changes of the variables among the settings, each place once."""
+    names = {
+        setting.knob.removeprefix("env.")
+        for setting in [*comparison.settings, *comparison.against]
+        if setting.knob.startswith("env.")
+    }
+    known = {(change.name, change.file, change.line, change.value): change for change in comparison.set_by}
+    for process in outcome.run.processes:
+        for change in process.environment_changes:
+            place = (change.name, change.file, change.line, change.value)
+            # A change that was held back in one arm is told as such, wherever else it was let through.
+            if change.name in names and (place not in known or change.kept):
+                known[place] = change
+    return list(known.values())
+
+
+def cost(comparison: Comparison, window: PlannedWindow) -> str:
+    """What the comparison will take, in words."""
+    most_s = 2 * comparison.max_pairs * window.run_s
+    if not window.num_steps:
+        return (
+            f"Each run ends with its first steps; about {window.run_s:.0f} s. At most {comparison.max_pairs} pairs, "
+            f"{most_s / 60:.1f} min; fewer when it is clear, more where some are void."
+        )
+    epochs = f" ({window.whole_epochs} whole epochs)" if window.whole_epochs else ""
+    return (
+        f"Each run: {window.warmup_steps} steps of warm-up, then {window.num_steps} timed as a whole{epochs}; "
+        f"about {window.run_s:.0f} s. At most {comparison.max_pairs} pairs, {most_s / 60:.1f} min; "
+        "fewer when it is clear, more where some are void."
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _most(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+# After how many steps a setting that starts later, as compilation does, is ahead.
+
+
+def pays_off(recipe_runs: Sequence[MeasuredRun], baseline_runs: Sequence[MeasuredRun]) -> PaysOff:
+    """Medians over the runs of each arm, whose windows say the pace and when it began.
+
+    Of runs with warm caches it is the start with warm caches: the first one of all took longer.
+
+    Raises:
+        StatisticsError: an arm has no run whose window and launch are known.
+    """
+    recipe, baseline = _pace(recipe_runs, "recipe"), _pace(baseline_runs, "baseline")
+    return PaysOff(
+        start_s=recipe.start_s,
+        baseline_start_s=baseline.start_s,
+        after_steps=_ahead_after(recipe, baseline),
+    )
+
+
+def _ahead_after(recipe: Pace, baseline: Pace) -> int | None:
+    later_s, saved_s = recipe.start_s - baseline.start_s, baseline.step_s - recipe.step_s
+    if saved_s <= 0:
+        return None
+    return 0 if later_s < 0 else math.floor(later_s / saved_s) + 1
+
+
+def _pace(runs: Sequence[MeasuredRun], arm: str) -> Pace:
+    paces = [found for run in runs if (found := pace(run)) is not None]
+    if not paces:
+        raise StatisticsError(f"When the {arm} is ahead cannot be told: no run of it has a window and a launch.")
+    return Pace(statistics.median(one.start_s for one in paces), statistics.median(one.step_s for one in paces))

@@ -1,0 +1,69 @@
+"""What runs and their plans give reason to be wary of, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dynotune.launch.caches import contents
+from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.pilot import SHORT_WINDOW_S
+from dynotune.measure.live.pilot import Window as PlannedWindow
+from dynotune.measure.live.request import Request
+
+
+def warnings(outcomes: Sequence[Outcome]) -> list[str]:
+    """What the runs give reason to be wary of, each said once."""
+    found = []
+    compiled = sum(any(window.num_compilations for window in outcome.windows) for outcome in outcomes)
+    if compiled:
+        found.append(f"In {compiled} runs something was compiled inside the window; lengthen --warmup.")
+    late = sum(any(w.first_step != o.warmup_steps for w in o.windows) for o in outcomes if o.warmup_steps is not None)
+    if late:
+        found.append(f"In {late} runs the step was found late and the window began later; lengthen --warmup.")
+    found += sorted({f"could not be judged: {why}" for o in outcomes if o.outside for why in o.outside.unknown})
+    mistakes = sorted({error for o in outcomes for process in o.run.processes for error in process.errors})
+    found += [f"a mistake of dynotune's agent, which the program did not see: {error}" for error in mistakes[:3]]
+    return found
+
+
+def window_cautions(request: Request, window: PlannedWindow) -> list[str]:
+    """What the planned window gives reason to be wary of."""
+    found: list[str] = []
+    if not window.num_steps:
+        return found
+    if not window.steady:
+        found.append("A pilot never became steady; the window begins in the middle of it.")
+    if request.warmup_steps is not None and window.warmup_steps > request.warmup_steps:
+        found.append(f"The step is found after {window.warmup_steps - 1} steps: --warmup is {window.warmup_steps}.")
+    if window.window_s < SHORT_WINDOW_S:
+        found.append(
+            f"The window is {1000 * window.window_s:.0f} ms long: little noise is too much. Lengthen it with --steps, "
+            "or let the command run longer."
+        )
+    return found
+
+
+def cache_cautions(request: Request) -> list[str]:
+    """What holds of caches that settings put elsewhere: there no arm has its own, and nothing is emptied."""
+    of_arm = {arm: contents.named(request.arm(arm), request.cwd) for arm in ("baseline", "candidate")}
+    found = []
+    shared = set(of_arm["baseline"].values()) & set(of_arm["candidate"].values())
+    for folder in sorted(shared):
+        found.append(f"Both arms keep their caches in {folder}: what the first compiles, the other finds.")
+    for arm, folders in of_arm.items():
+        for variable, folder in folders.items():
+            what = f"The {arm} keeps what it compiles in {folder}, as env.{variable} says"
+            if request.caches == "cold":
+                found.append(f"{what}: that is yours and never emptied, so its runs are not cold.")
+            elif folder not in shared and folder.is_dir() and any(folder.iterdir()):
+                found.append(f"{what}, and finds there what is there already.")
+    return found
+
+
+def sandbox_warnings(outcome: Outcome) -> list[str]:
+    """Files of the user's that a run without a sandbox created or changed."""
+    files = outcome.run.changed_files
+    if outcome.run.sandbox == "overlay" or not files:
+        return []
+    shown = ", ".join(files[:5]) + (", …" if len(files) > 5 else "")
+    return [f"Runs work in your folder itself and changed {len(files)} files there: {shown}"]

@@ -1,0 +1,378 @@
+"""One unmeasured run of each arm: warms its caches, and says where the window begins and how long it is."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record
+from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.cache_effects import compiled_s, kept_when_warm, num_steps_to_find
+from dynotune.measure.live.request import Request
+from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS, steady_from, window_length
+from dynotune.schema.comparison import LOOKS
+from dynotune.schema.errors import CannotRunHere, UsageError
+
+# A pilot goes on for a while once it is steady: that is what its noise is known from.
+STEADY_S = 2.0
+STEADY_STEPS = 30
+# Most programs are at their work by then.
+NO_STEP_S = 60.0
+# A program that never calms down is measured all the same, and the user is told.
+RESTLESS_S = 120.0
+# The step is found some events into the run, and the window begins after that in every run.
+ROOM_STEPS = 2
+MIN_STEPS = 8
+# A process that is pushed off its core is away for a time slice, 3 to 4 ms, and comes back to cold caches: of less
+# than the first length, one such moment is several per cent, and no number of pairs within reason shows less than
+# that. Below the second one it still weighs heavily.
+LEAST_WINDOW_S = 0.1
+SHORT_WINDOW_S = 0.5
+# Of a 99th percentile: with 1000 steps 10 lie beyond it, and its place among them is known to about a third; with 200
+# there are two. Of slow steps the first number is not waited for. Of less than a hundred it is the slowest one.
+P99_STEPS, FEW_P99_STEPS, LEAST_P99_STEPS = 1000, 200, 100
+# Samples of energy are half a second apart, and what lies between them is taken from a straight line.
+ENERGY_WINDOW_S, LEAST_ENERGY_WINDOW_S = 3.0, 1.0
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """The window of every run of a comparison.
+
+    Args:
+        start_s: from launch to its begin, of the slower of the arms that tell how long it is; `step_s`: a step of the
+            slower arm.
+        steady: false when a pilot had not become steady.
+        whole_epochs: it holds this many epochs of the loader; 0 when it is shorter than one, or they are unknown.
+        num_steps: 0 where a run ends with its first step, and none is timed.
+    """
+
+    warmup_steps: int
+    num_steps: int
+    start_s: float
+    step_s: float
+    steady: bool = True
+    whole_epochs: int = 0
+
+    @property
+    def window_s(self) -> float:
+        return self.num_steps * self.step_s
+
+    @property
+    def run_s(self) -> float:
+        return self.start_s + self.window_s
+
+
+# A run of known length may take longer than its pilot: other arms, cold pages, a busy machine.
+PATIENCE = 4.0
+PATIENCE_S = 60.0
+PILOT_LIMIT_S = 900.0
+
+
+def limit_s(request: Request, run_s: float | None) -> float:
+    """For one run; `run_s`: what it is known to take, None for a pilot."""
+    if request.timeout_s is not None:
+        return request.timeout_s
+    if run_s is None:
+        return PILOT_LIMIT_S
+    # How long a program takes that runs to its own end, no pilot has seen.
+    return math.inf if request.finish else PATIENCE * run_s + PATIENCE_S
+
+
+class Steadiness:
+    """Tells when a pilot has run for long enough."""
+
+    def __init__(self, request: Request) -> None:
+        self._asked = (
+            request.warmup_steps + request.window_steps
+            if request.warmup_steps is not None and request.window_steps is not None
+            else None
+        )
+        self._next_look = STEADY_STEPS
+
+    def __call__(self, records: list[Record]) -> bool:
+        if not records:
+            return False
+        record = records[0]
+        if self._asked is not None:
+            return len(record.steps) >= self._asked
+        if len(record.steps) < self._next_look:
+            return False
+        # Looking takes as long as there are steps to look at.
+        self._next_look = len(record.steps) + 1 + len(record.steps) // 8
+        steps = record.step_s
+        steady = steady_steps(record)
+        if steady is None:
+            return sum(steps) > RESTLESS_S
+        return len(steps) - steady >= STEADY_STEPS and sum(steps[steady:]) >= STEADY_S
+
+
+class UntilStep:
+    """`enough`, that says once how a step is named where a run has made none for a while: its limit is far off."""
+
+    def __init__(self, enough: Callable[[list[Record]], bool], say: Callable[[str], None]) -> None:
+        self._enough, self._say = enough, say
+        self._due_s = time.monotonic() + NO_STEP_S
+
+    def __call__(self, records: list[Record]) -> bool:
+        if records:
+            self._due_s = math.inf
+        elif time.monotonic() > self._due_s:
+            self._due_s = math.inf
+            self._say(
+                f"No step in the first {NO_STEP_S:.0f} s: no cycle of batches, calls of modules or updates. "
+                "If the command is at its work by now, stop it, and name the function whose return ends a step with "
+                "--step-on module:function (__main__:name for the script's own)."
+            )
+        return self._enough(records)
+
+
+class FirstStep:
+    """Tells when a run has made its first step, as the pilot of the same arm made its own.
+
+    What repeats before the training (a look at the data, an evaluation) passes for steps at first: the run goes on
+    until it has found the step that the pilot had found, or has made as many steps.
+    """
+
+    def __init__(self, pilot: Outcome) -> None:
+        self._num_steps = max((len(record.steps) for record in pilot.records), default=1)
+        self._steps = {(record.last("cycle") or {}).get("step") for record in pilot.records}
+
+    def __call__(self, records: list[Record]) -> bool:
+        return bool(records) and all(map(self._is_there, records))
+
+    def _is_there(self, record: Record) -> bool:
+        found = (record.last("cycle") or {}).get("step") in self._steps
+        return bool(record.steps) and (found or len(record.steps) >= self._num_steps)
+
+
+def steady_steps(record: Record) -> int | None:
+    """Steps before it was steady; None while that cannot be told."""
+    flags = [step.flags for step in record.steps]
+    events = [index for index, flag in enumerate(flags) if flag & COMPILED]
+    allocating = [index for index, flag in enumerate(flags) if flag & ALLOCATED]
+    # Memory that is allocated ever again (a cache emptied in the loop) is how the program works, not its warm-up.
+    if sum(index >= len(flags) // 2 for index in allocating) <= len(flags) // 20:
+        events += allocating
+    return steady_from(record.step_s, events=events)
+
+
+def plan(
+    request: Request, pilots: Sequence[Outcome], left_s: float | None, *, cold_kept: float | None = None
+) -> tuple[Window, int]:
+    """The window, and the most pairs: as asked, or the even number below it that the time left affords.
+
+    Fewer pairs of a whole window are taken before many of a short one.
+
+    Args:
+        cold_kept: as `plan_window` takes it; None for what is usual with the caches of `request`.
+
+    Raises:
+        CannotRunHere: as `plan_window`, or the window is too short to tell anything.
+        UsageError: the time left affords no comparison that could find anything.
+    """
+    cold_kept = kept_when_warm(request) if cold_kept is None else cold_kept
+    whole = plan_window(request, pilots, cold_kept=cold_kept)
+    if request.window_steps is None and whole.num_steps:  # who asks for so few is warned, and gets them
+        refuse_too_short(request, whole)
+    if left_s is None:
+        return whole, request.max_pairs
+    fewest = min(LOOKS[0], request.max_pairs)
+    numbers = [n for n in range(request.max_pairs, fewest - 1, -1) if n % 2 == 0 or n == request.max_pairs]
+    enough = min(whole.num_steps, math.ceil(MIN_WINDOW_S / whole.step_s))
+    few = min(whole.num_steps, math.ceil(LEAST_WINDOW_S / whole.step_s))
+    floor = min(whole.num_steps, fewest_steps(request, whole.step_s))
+    for least in (max(enough, floor), max(few, floor)):
+        for num_pairs in numbers:
+            try:
+                window = plan_window(request, pilots, num_runs=2 * num_pairs, budget_s=left_s, cold_kept=cold_kept)
+            except UsageError:
+                continue
+            if window.num_steps >= least and 2 * num_pairs * window.run_s <= left_s:
+                return window, num_pairs
+    raise UsageError(
+        f"The budget does not afford {fewest} pairs, the fewest that can tell anything; {left_s:.0f} s of it are left.",
+        hint=f"A pair takes about {2 * whole.run_s:.0f} s here: give at least "
+        f"--budget {math.ceil(2 * fewest * whole.run_s + request.budget_s - left_s)}s."
+        if request.budget_s is not None
+        else "",
+    )
+
+
+def plan_window(
+    request: Request,
+    pilots: Sequence[Outcome],
+    *,
+    num_runs: int = 1,
+    budget_s: float | None = None,
+    num_telling: int | None = None,
+    of_start: float = 0.0,
+    cold_kept: float = 1.0,
+) -> Window:
+    """The window for all runs, from the pilot of each arm.
+
+    Args:
+        num_telling: the first so many pilots tell how much runs differ and how long they take to start, and so how
+            long it is; None for all. Many arms differ for another reason than noise, and start with cold caches.
+        of_start: as much of what the soonest takes to get there is asked of the window, as the budget affords it.
+        cold_kept: as much of the time in which pilots compiled counts for later runs.
+
+    Raises:
+        CannotRunHere: the program ends before there is anything to time.
+        UsageError: the budget affords no window.
+    """
+    if request.objective == "time-to-first-step":
+        return _first_step_only(pilots[:num_telling])
+    records = [pilot.records[0] for pilot in pilots]
+    found = [steady_steps(record) for record in records]
+    ended = [len(r.steps) for r, pilot in zip(records, pilots, strict=True) if pilot.run.ended_by == "command"]
+    most = min(ended, default=None)
+    warmup = _warmup(request, records, found, most)
+    if most is not None:
+        _refuse_too_few(request, most, warmup)
+    start_s = max(_start_s(pilot, warmup, cold_kept) for pilot in pilots[:num_telling])
+    steady = [_steps_from(warmup, r) for r in records]
+    # A window may be shorter than an epoch, and hold no begin of one: then all steps together tell more.
+    step_s = max(*map(_timed_step_s, records), *(statistics.fmean(times) for times in steady if times))
+    num_steps, whole_epochs = request.window_steps, 0
+    if num_steps is None:
+        usable = [[times] for times in steady[:num_telling] if len(times) >= MIN_WINDOW_STEPS]
+        num_steps = (
+            window_length(usable, start_s=start_s, budget_s=budget_s, num_runs=num_runs) if usable else MIN_WINDOW_STEPS
+        )
+        longest_s = MAX_WINDOW_S if budget_s is None else min(MAX_WINDOW_S, budget_s / num_runs - start_s)
+        fewest = fewest_steps(request, step_s)
+        soonest_s = min(_start_s(pilot, warmup, cold_kept) for pilot in pilots)
+        wanted = max(_wanted_steps(request), math.ceil(of_start * soonest_s / step_s))
+        num_steps = max(num_steps, fewest, min(wanted, int(longest_s / step_s)))
+        whole_epochs = _whole_epochs(epoch_steps(records), num_steps, longest_s / step_s, most and most - warmup)
+        num_steps = max(fewest, whole_epochs * (epoch_steps(records) or 0) or num_steps)
+        if most is not None:
+            num_steps = min(num_steps, most - warmup)
+    return Window(
+        warmup_steps=warmup,
+        num_steps=num_steps,
+        start_s=start_s,
+        step_s=step_s,
+        steady=None not in found or request.warmup_steps is not None,
+        whole_epochs=whole_epochs,
+    )
+
+
+def _steps_from(warmup: int, record: Record) -> list[float]:
+    """Times of the steps from there on, or of the last ones where there are few; none from the end of a window on.
+
+    There the device was waited for, and then the host runs ahead of it: its steps say nothing for a while.
+    """
+    window, times = record.last("window"), record.step_s
+    if window and (end := window["first_step"] + window["num_steps"]) >= MIN_WINDOW_STEPS:
+        times = times[:end]
+    return times[max(0, min(warmup, len(times) - MIN_WINDOW_STEPS)) :]
+
+
+def _timed_step_s(record: Record) -> float:
+    """Of a run that had a window, as a diagnosis's has: the device was waited for at either end. Else 0."""
+    window = record.last("window")
+    return (window["end_s"] - window["begin_s"]) / window["num_steps"] if window and window["num_steps"] else 0.0
+
+
+def _warmup(request: Request, records: Sequence[Record], found: Sequence[int | None], most: int | None) -> int:
+    """Steps before the window; never so few that the step is not yet found in one arm when it begins."""
+    fixed = max(num_steps_to_find(record) for record in records)
+    if request.warmup_steps is not None:
+        return max(request.warmup_steps, fixed + 1)
+    settled = [index if index is not None else len(r.steps) // 2 for index, r in zip(found, records, strict=True)]
+    warmup = max(*settled, fixed + ROOM_STEPS, 1)
+    if most is not None and most - warmup < MIN_WINDOW_STEPS:
+        warmup = min(warmup, max(fixed + ROOM_STEPS, most // 3))
+    return warmup
+
+
+def _refuse_too_few(request: Request, most: int, warmup: int) -> None:
+    wanted = request.window_steps or MIN_STEPS
+    if most - warmup >= wanted:
+        return
+    raise CannotRunHere(
+        f"The command makes {most} steps and ends: too few to time {wanted} after {warmup} of warm-up.",
+        hint="Let it run longer (more epochs, more data), or ask for fewer steps with --warmup and --steps.",
+    )
+
+
+def fewest_steps(request: Request, step_s: float) -> int:
+    """That the objective needs, where the program makes so many."""
+    if request.objective == "latency-p99":
+        return FEW_P99_STEPS
+    return math.ceil(ENERGY_WINDOW_S / step_s) if request.objective == "energy" else 0
+
+
+def _wanted_steps(request: Request) -> int:
+    """That the objective is better off with, where they do not take too long."""
+    return P99_STEPS if request.objective == "latency-p99" else 0
+
+
+def _first_step_only(pilots: Sequence[Outcome]) -> Window:
+    """Runs that end with their first step: it is known as one when the cycle is found, a few steps later."""
+    ends_s = [
+        pilot.records[0].steps[min(num_steps_to_find(pilot.records[0]), len(pilot.records[0].steps) - 1)].end_s
+        - pilot.launched_s
+        for pilot in pilots
+    ]
+    step_s = max(statistics.median(pilot.records[0].step_s) for pilot in pilots)
+    return Window(warmup_steps=0, num_steps=0, start_s=max(ends_s), step_s=step_s)
+
+
+def refuse_too_short(request: Request, window: Window) -> None:
+    """
+    Raises:
+        CannotRunHere: nothing could be told from so short a window.
+    """
+    longer = "Let the command run longer (more epochs, more data)"
+    if request.objective == "latency-p99" and window.num_steps < LEAST_P99_STEPS:
+        raise CannotRunHere(
+            f"The window would be {window.num_steps} steps: of less than {LEAST_P99_STEPS} the 99th percentile is the "
+            "slowest one, and says little.",
+            hint=f"{longer}, or choose another --objective.",
+        )
+    if request.objective == "energy" and window.window_s < LEAST_ENERGY_WINDOW_S:
+        raise CannotRunHere(
+            f"The window would be {window.num_steps} steps, {1000 * window.window_s:.0f} ms in all: too short for "
+            "energy, which is sampled twice a second.",
+            hint=f"{longer}, or ask for more with --steps.",
+        )
+    if window.window_s < LEAST_WINDOW_S:
+        raise CannotRunHere(
+            f"The window would be {window.num_steps} steps, {1000 * window.window_s:.0f} ms in all: too short to tell. "
+            f"Below {1000 * LEAST_WINDOW_S:.0f} ms the kernel's scheduling decides, not the settings.",
+            hint=f"{longer}, or ask for more with --steps.",
+        )
+
+
+def _whole_epochs(epoch: int | None, num_steps: int, longest: float, most: int | None) -> int:
+    """Epochs that a window of about `num_steps` steps holds; 0 where it cannot hold a whole one.
+
+    What happens once an epoch (workers started anew, a short last batch) then counts as often in every window.
+    """
+    if epoch is None or epoch > longest or (most is not None and epoch > most):
+        return 0
+    wanted = max(1, round(num_steps / epoch))
+    return min(wanted, max(1, int(longest // epoch)), wanted if most is None else most // epoch)
+
+
+def _start_s(pilot: Outcome, warmup: int, cold_kept: float) -> float:
+    """From launch to the begin of the window."""
+    steps = pilot.records[0].steps[: max(1, warmup)]
+    return steps[-1].end_s - pilot.launched_s - (1 - cold_kept) * compiled_s(pilot, len(steps))
+
+
+def epoch_steps(records: Sequence[Record]) -> int | None:
+    """Steps of an epoch, where the pilots saw whole ones, all of one length."""
+    lengths = set()
+    for record in records:
+        begins = [index for index, step in enumerate(record.steps) if step.flags & EPOCH]
+        lengths |= {after - before for before, after in itertools.pairwise(begins)}
+    # Evaluation on the same data begins the loader too; then the lengths differ and nothing is known.
+    return lengths.pop() if len(lengths) == 1 else None

@@ -1,0 +1,125 @@
+"""Waits for a line of a command's output, where no step can be seen, and says when it came."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from dynotune import probe
+from dynotune.launch.process.launcher import Exit, Launched
+from dynotune.launch.process.run_folder import STDERR, STDOUT
+from dynotune.schema.errors import UsageError
+from dynotune.schema.run import EndedBy
+
+POLL_S = 0.002
+"""How late a line may be seen. Looking reads the ends of two files."""
+GRACE_S = 3.0
+AT_EXIT_S = 0.05
+"""From a line that was held back in a buffer to the end of the process that wrote it out."""
+
+
+class Waited(NamedTuple):
+    """How it ended.
+
+    Args:
+        ready_s: when the line was seen, on CLOCK_MONOTONIC; None when it never came.
+        at_exit: the command ended with it.
+    """
+
+    ended_by: EndedBy
+    exit: Exit
+    ready_s: float | None
+    at_exit: bool = False
+
+
+def watch(launched: Launched, sampler: probe.Sampler, folder: Path, wanted: re.Pattern[str], limit_s: float) -> Waited:
+    """Until the line, `limit_s` or the command's own end; then everything of it is ended."""
+    ready = ReadyOn(wanted, folder)
+    deadline_s = time.monotonic() + limit_s
+    while True:
+        exit_ = launched.wait(POLL_S)
+        if ready(ended=exit_ is not None):
+            if exit_ is not None:
+                return Waited("command", exit_, ready.ready_s, at_exit=True)
+            sampler.sample()
+            exit_ = launched.wait(AT_EXIT_S)
+            if exit_ is not None:
+                return Waited("command", exit_, ready.ready_s, at_exit=True)
+            return Waited("window", launched.end(GRACE_S), ready.ready_s)
+        if exit_ is not None:
+            return Waited("command", exit_, None)
+        if time.monotonic() > deadline_s:
+            return Waited("timeout", launched.end(GRACE_S), None)
+
+
+# When a program that makes no steps is ready: a line of its output says so.
+
+
+__all__ = ["ReadyOn", "pattern"]
+
+LONGEST_LINE_BYTES = 1 << 16
+CHUNK_BYTES = 1 << 20
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """`--ready-on TEXT`.
+
+    Raises:
+        UsageError: it is no regular expression, or any line would do.
+    """
+    try:
+        wanted = re.compile(text)
+    except re.error as error:
+        raise UsageError(
+            f"--ready-on {text} is no regular expression: {error}.", hint="For example --ready-on 'Server started'."
+        ) from error
+    if wanted.search(""):
+        raise UsageError(f"--ready-on {text!r} matches an empty line.", hint="Say more of the line to wait for.")
+    return wanted
+
+
+class ReadyOn:
+    """Looks at what a run has printed, each time it is asked, for the first line that matches.
+
+    Args:
+        ready_s: when it was seen, as of time.perf_counter; late by as long as nobody asked.
+    """
+
+    def __init__(self, wanted: re.Pattern[str], folder: Path) -> None:
+        self._wanted = wanted
+        self._files = {folder / STDOUT: 0, folder / STDERR: 0}
+        self._begun = dict.fromkeys(self._files, b"")
+        self.ready_s: float | None = None
+
+    def __call__(self, *, ended: bool = False) -> bool:
+        """Whether it is ready. `ended`: no more will come, so that a last line without an end is one too."""
+        for path in self._files:
+            if self.ready_s is None and self._has_match(path, ended):
+                self.ready_s = time.perf_counter()
+        return self.ready_s is not None
+
+    def _has_match(self, path: Path, ended: bool) -> bool:
+        for chunk in self._new(path):
+            *lines, self._begun[path] = re.split(rb"[\r\n]", self._begun[path] + chunk)
+            if any(self._matches(line) for line in lines):
+                return True
+            self._begun[path] = self._begun[path][-LONGEST_LINE_BYTES:]
+        return ended and self._matches(self._begun[path])
+
+    def _matches(self, line: bytes) -> bool:
+        return self._wanted.search(line[:LONGEST_LINE_BYTES].decode(errors="replace")) is not None
+
+    def _new(self, path: Path) -> list[bytes]:
+        chunks = []
+        try:
+            with path.open("rb") as file:
+                file.seek(self._files[path])
+                while chunk := file.read(CHUNK_BYTES):
+                    chunks.append(chunk)
+                    self._files[path] += len(chunk)
+        except OSError:
+            # Not there yet.
+            pass
+        return chunks

@@ -1,0 +1,180 @@
+"""Where a run has become steady, and how long its window should be."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from dynotune.schema.comparison import MAX_PAIRS
+from dynotune.schema.errors import StatisticsError, UsageError
+
+BATCH_STEPS = 5
+MIN_BATCHES = 6
+# Standard deviations of a batch, from the median distance of neighbours, which a few stalls do not move.
+ALIKE, TOGETHER, SD_OF_DIFFERENCE = 2.5, 2.0, 1.4826 / math.sqrt(2)
+
+# What one run's mean differs from the next run's, as a share of it, before anything is known: processes land
+# in memory, on cores and in clocks of their own. One pilot an arm cannot show it, so it weighs as much as
+# this many degrees of freedom; with more pilots the measured spread takes over.
+PRIOR_BETWEEN_RUNS = 0.01
+PRIOR_DEGREES = 4
+
+# Loaders and collectors have rhythms of several steps, and synchronising has a jitter of some tenths of a
+# millisecond: a window holds several rhythms and dwarfs the jitter. Beyond half a minute, another pair tells
+# more than a longer window.
+MIN_WINDOW_STEPS = 10
+MIN_WINDOW_S = 1.0
+MAX_WINDOW_S = 30.0
+
+
+def steady_from(step_s: Sequence[float], *, events: Sequence[int] = ()) -> int | None:
+    """Index of the first steady step by MSER-5, or None while that cannot be told yet.
+
+    It cannot be told from less than 30 steps after the last event, nor when the best place to cut lies in
+    the second half of them: then the run is still settling. Where the steps are alike from early on, the
+    criterion is flat and cuts anywhere: what lies before the cut and is like what follows is steady, too.
+
+    Args:
+        step_s: time of each step from the first of the process on, seconds.
+        events: indices of the steps in which something was compiled, autotuned or newly allocated.
+
+    Raises:
+        StatisticsError: a step time is negative or no number.
+
+    Source: White, Cobb and Spratt 2000, "A comparison of five steady-state truncation heuristics".
+    """
+    _refuse_non_durations(step_s)
+    first = max(events, default=-1) + 1
+    means = _batch_means(step_s[first:])
+    if len(means) < MIN_BATCHES:
+        return None
+    # The last third is always kept: a few batches that agree by luck would pass for a steady state.
+    cuts = range(len(means) - max(3, math.ceil(len(means) / 3)) + 1)
+    errors = _squared_errors_of_mean(means)
+    best = min(cuts, key=errors.__getitem__)
+    best = _first_alike(means, best)
+    return first + BATCH_STEPS * best if best < len(means) / 2 else None
+
+
+def _first_alike(means: Sequence[float], cut: int) -> int:
+    """The first of the batches up to the cut that lie where those after it do, each and all together.
+
+    By how much batches differ is told by neighbours in the second half, where a start has faded; by those two apart
+    where these are far more alike: what comes every other batch is no noise.
+    """
+    tail, late = means[cut:], means[min(cut, len(means) // 2) :]
+    middle = statistics.median(tail)
+    near, far = _usual_difference(late, 1), _usual_difference(late, 2)
+    sd = SD_OF_DIFFERENCE * (far if len(late) > 3 and far < near / 2 else near)
+    first = cut
+    while first:
+        taken = means[first - 1 : cut]
+        together = TOGETHER * sd * math.sqrt(1 / len(taken) + 1 / len(tail))
+        if abs(taken[0] - middle) > ALIKE * sd or abs(statistics.fmean(taken) - middle) > together:
+            break
+        first -= 1
+    return first
+
+
+def _usual_difference(means: Sequence[float], lag: int) -> float:
+    apart = [abs(after - before) for before, after in zip(means, means[lag:], strict=False)]
+    return statistics.median(apart) if apart else 0.0
+
+
+def window_length(
+    arms: Sequence[Sequence[Sequence[float]]],
+    *,
+    start_s: float,
+    budget_s: float | None = None,
+    num_runs: int = 2 * MAX_PAIRS,
+) -> int:
+    """Steps of the window that buy the most precision for the time of a comparison; the same for both arms.
+
+    sqrt(cost of a start / cost of a step × variance within / variance between runs), at least 10 steps and
+    1 s, at most 30 s, and no more than `budget_s` affords.
+
+    Args:
+        arms: for each arm its pilot runs, for each run its steady step times, seconds; 10 steps at least.
+        start_s: from launch to the first steady step, of the slower arm.
+        budget_s: for all `num_runs` runs together.
+
+    Raises:
+        StatisticsError: no arm, an arm without a pilot, or a pilot of less than 10 steps or without duration.
+        UsageError: the budget affords no window at all.
+
+    Source: Kalibera and Jones 2013, "Rigorous benchmarking in reasonable time", section 6; with the variance
+    of batch means within runs, as neighbouring steps resemble each other.
+    """
+    if not arms:
+        raise StatisticsError("The window's length needs a pilot run of each arm.")
+    step_s = max(_mean_step_s(runs) for runs in arms)
+    best = max(_best_length(runs, start_s) for runs in arms)
+    shortest = max(MIN_WINDOW_STEPS, math.ceil(MIN_WINDOW_S / step_s))
+    longest = max(shortest, math.floor(MAX_WINDOW_S / step_s))
+    steps = min(max(best, shortest), longest)
+    if budget_s is None:
+        return steps
+    affordable = math.floor((budget_s / num_runs - start_s) / step_s)
+    if affordable < MIN_WINDOW_STEPS:
+        needed_s = num_runs * (start_s + MIN_WINDOW_STEPS * step_s)
+        raise UsageError(
+            f"A budget of {budget_s:.0f} s affords no window: each of {num_runs} runs takes {start_s:.1f} s"
+            f" to become steady and {MIN_WINDOW_STEPS * step_s:.1f} s for {MIN_WINDOW_STEPS} steps.",
+            hint=f"Give at least --budget {math.ceil(needed_s)}s, or ask for fewer --pairs.",
+        )
+    return min(steps, affordable)
+
+
+def _best_length(runs: Sequence[Sequence[float]], start_s: float) -> int:
+    mean_s = _mean_step_s(runs)
+    batches = [_batch_means(run) for run in runs]
+    # Of a single step's contribution to a long mean: a batch of b steps has a b-th of it.
+    within = BATCH_STEPS * math.fsum(map(_variance, batches)) / len(runs)
+    prior = (PRIOR_BETWEEN_RUNS * mean_s) ** 2
+    between = prior
+    if len(runs) > 1:
+        measured_over = math.fsum(map(len, runs)) / len(runs)
+        measured = _variance([math.fsum(run) / len(run) for run in runs]) - within / measured_over
+        degrees = len(runs) - 1
+        between = (PRIOR_DEGREES * prior + degrees * max(0.0, measured)) / (PRIOR_DEGREES + degrees)
+    return math.ceil(math.sqrt(start_s / mean_s * within / between))
+
+
+def _mean_step_s(runs: Sequence[Sequence[float]]) -> float:
+    if not runs or min(map(len, runs)) < 2 * BATCH_STEPS:
+        raise StatisticsError(f"A pilot run of each arm with at least {2 * BATCH_STEPS} steady steps is needed.")
+    for run in runs:
+        _refuse_non_durations(run)
+    mean_s = math.fsum(math.fsum(run) / len(run) for run in runs) / len(runs)
+    if mean_s <= 0:
+        raise StatisticsError("The steps of a pilot run took no time at all: its clock stands still.")
+    return mean_s
+
+
+def _batch_means(step_s: Sequence[float]) -> list[float]:
+    """Means of whole batches of 5; steps left over at the end are left out."""
+    whole = len(step_s) - len(step_s) % BATCH_STEPS
+    return [math.fsum(step_s[at : at + BATCH_STEPS]) / BATCH_STEPS for at in range(0, whole, BATCH_STEPS)]
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+def _squared_errors_of_mean(values: Sequence[float]) -> list[float]:
+    """MSER's criterion for the values from each index on: sum of squares over the squared number of values."""
+    # Summed from the end, about the last value: what comes early, and may be huge, does not blur what comes late.
+    errors, total, squares = [], 0.0, 0.0
+    for num, value in enumerate(reversed(values), 1):
+        total += value - values[-1]
+        squares += (value - values[-1]) ** 2
+        errors.append(max(0.0, squares - total**2 / num) / num**2)
+    return errors[::-1]
+
+
+def _refuse_non_durations(step_s: Sequence[float]) -> None:
+    for index, value in enumerate(step_s):
+        if not (math.isfinite(value) and value >= 0):
+            raise StatisticsError(f"Step {index} took {value} s, which is no duration.")

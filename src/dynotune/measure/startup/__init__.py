@@ -1,0 +1,1 @@
+"""Timed starts with caches cold, warm and off."""

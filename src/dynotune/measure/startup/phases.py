@@ -1,0 +1,177 @@
+"""What a start is made of: spans that may lie inside one another become shares of one stretch of time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from dynotune.launch.records.record import Record
+from dynotune.schema.facts import Unknown
+from dynotune.schema.startup import PHASES, Compiled, Phase, Span
+
+NUM_IMPORTS = 5
+COVERED: dict[str, tuple[Phase, ...]] = {
+    "imports": ("imports_before_torch", "torch_import", "imports", "compiler_import"),
+    "cuda": ("cuda_start",),
+    "weights": ("weights", "to_device"),
+    "model_build": ("model_build",),
+    "compile": ("compile",),
+}
+"""What the agent names as not to be seen, and the phases that are unknown then."""
+LEAST_LAUNCHER_S = 0.02
+"""The kernel counts a process's start in hundredths of a second."""
+
+
+def split(spans: Iterable[Span], begin_s: float, end_s: float) -> dict[Phase, float]:
+    """Share out the time from `begin_s` to `end_s`: each moment goes to the span around it that began last.
+
+    Spans may nest, overlap, repeat, and reach beyond the ends; what is in none of them is `other`.
+
+    Returns:
+        Seconds by phase, `other` always among them; they sum to `end_s - begin_s`.
+    """
+    waiting = sorted((span for span in spans if span.end_s > span.begin_s), key=lambda span: span.begin_s)
+    edges = {edge for span in waiting for edge in (span.begin_s, span.end_s) if begin_s < edge < end_s}
+    found: dict[Phase, float] = {"other": 0.0}
+    around: list[Span] = []
+    at_span = 0
+    for at_s, until_s in itertools.pairwise(sorted({begin_s, end_s} | edges)):
+        while at_span < len(waiting) and waiting[at_span].begin_s <= at_s:
+            around.append(waiting[at_span])
+            at_span += 1
+        around = [span for span in around if span.end_s > at_s]
+        # Of those that begin together the shorter one is inside.
+        innermost = max(around, key=lambda span: (span.begin_s, -span.end_s), default=None)
+        phase: Phase = "other" if innermost is None else innermost.phase
+        found[phase] = found.get(phase, 0.0) + until_s - at_s
+    return found
+
+
+def phases(record: Record, launched_s: float, end_s: float) -> dict[Phase, float | Unknown]:
+    """Of the process that made the first step, or that was waited for, from the launch to `end_s`.
+
+    Returns:
+        All phases, in their order: seconds, 0 where it was looked for and nothing of it happened. The known ones sum
+        to `end_s - launched_s`.
+    """
+    begun_s = _agent_begun_s(record)
+    if begun_s is None:
+        return unknown("this process was not watched from its start")
+    spans = _spans(record)
+    shared = split([*spans, *_before(record, launched_s, begun_s), *_first_step(record, end_s)], launched_s, end_s)
+    _take_first_batch(record, shared)
+    not_seen = _not_seen(record)
+    return {phase: shared[phase] if phase in shared else not_seen.get(phase, 0.0) for phase in PHASES}
+
+
+def unknown(reason: str) -> dict[Phase, float | Unknown]:
+    """All phases, of a start that nothing recorded."""
+    return dict.fromkeys(PHASES, Unknown(reason))
+
+
+def imports(record: Record) -> list[tuple[str, float]]:
+    """The longest ones, with what they import in their turn."""
+    took: dict[str, float] = {}
+    for span in _recorded(record):
+        if span.name:
+            took[span.name] = took.get(span.name, 0.0) + span.end_s - span.begin_s
+    return sorted(took.items(), key=lambda item: -item[1])[:NUM_IMPORTS]
+
+
+def compiled(record: Record) -> Compiled | None:
+    """What torch.compile counted; None where it compiled nothing, or does not count."""
+    last = record.last("compiled")
+    counts = (last or {}).get("counts")
+    if last is None or not isinstance(counts, dict):
+        return None
+    threads = last.get("compile_threads")
+    return Compiled(
+        num_found=_count(counts, "fxgraph_cache_hit"),
+        num_missed=_count(counts, "fxgraph_cache_miss") + _count(counts, "fxgraph_cache_bypass"),
+        num_threads=threads if isinstance(threads, int) else None,
+    )
+
+
+def _count(counts: dict[str, object], name: str) -> int:
+    found = counts.get(name, 0)
+    return found if isinstance(found, int) else 0
+
+
+def _recorded(record: Record) -> list[Span]:
+    found = []
+    for event in record.events.get("span", []):
+        try:
+            found.append(msgspec.convert({key: event[key] for key in Span.__struct_fields__}, Span))
+        except (msgspec.ValidationError, KeyError):
+            continue  # a damaged event says nothing; those around it stand
+    return found
+
+
+def _spans(record: Record) -> list[Span]:
+    """With imports before torch told from those after it."""
+    recorded = _recorded(record)
+    torch_s = min((span.begin_s for span in recorded if span.phase == "torch_import"), default=None)
+    found: list[Span] = []
+    for span in recorded:
+        if span.phase != "imports" or torch_s is None or span.begin_s >= torch_s:
+            found.append(span)
+            continue
+        found.append(Span("imports_before_torch", span.begin_s, min(span.end_s, torch_s)))
+        # Torch may be imported by what is imported first.
+        found.append(Span("imports", torch_s, span.end_s))
+    return found
+
+
+def _agent_begun_s(record: Record) -> float | None:
+    begins = [span.begin_s for span in _recorded(record) if span.phase == "agent"]
+    return begins[0] if begins else None
+
+
+def _before(record: Record, launched_s: float, begun_s: float) -> list[Span]:
+    """Before the agent's first line: what came before the process, and the interpreter."""
+    started_s = (record.last("starting_process") or {}).get("started_s")
+    if isinstance(started_s, int | float) and launched_s + LEAST_LAUNCHER_S < started_s < begun_s:
+        return [Span("launcher", launched_s, started_s), Span("interpreter", started_s, begun_s)]
+    return [Span("interpreter", launched_s, begun_s)]
+
+
+def _first_step(record: Record, end_s: float) -> list[Span]:
+    begin_s = record.begin_s
+    if begin_s is None or not record.steps:
+        return []
+    step = str((record.last("cycle") or {}).get("step", ""))
+    if step.startswith("call"):
+        # A call is told when it has ended, and so is the begin of a step that begins with one.
+        roots = [
+            float(event["at_s"]) for event in record.events.get("root", []) if event.get("at_s", begin_s) < begin_s
+        ]
+        begin_s = max(roots, default=begin_s)
+    return [Span("first_step", begin_s, end_s)] if begin_s < end_s else []
+
+
+def _take_first_batch(record: Record, shared: dict[Phase, float]) -> None:
+    """What the first step waited for its batch is known, not when: it is taken from the step's own time."""
+    wait_s = min(record.steps[0].wait_s, shared.get("first_step", 0.0)) if record.steps else 0.0
+    if wait_s > 0:
+        shared["first_batch"] = wait_s
+        shared["first_step"] -= wait_s
+
+
+def _not_seen(record: Record) -> dict[Phase, Unknown]:
+    told = record.last("starting")
+    if told is None:
+        why = Unknown("torch was not imported, or the start ended before")
+        return dict.fromkeys(("cuda_start", "model_build", "weights", "to_device", "compile"), why)
+    reasons = told.get("unknown", {})
+    return {
+        phase: Unknown(str(reason))
+        for name, reason in (reasons.items() if isinstance(reasons, dict) else [])
+        for phase in COVERED.get(name, ())
+    }
+
+
+def latest(records: Sequence[Record]) -> Record:
+    """Of the processes that made steps, the one whose first step ended last."""
+    return max(records, key=lambda record: record.steps[0].end_s if record.steps else 0.0)

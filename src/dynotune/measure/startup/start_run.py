@@ -1,0 +1,221 @@
+"""One start of a command with caches cold, warm or off: launch, until its first step or a line, and what it left."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from dynotune.launch.caches import contents as caches
+from dynotune.launch.process import environment
+from dynotune.launch.process.run_folder import last_lines
+from dynotune.launch.records.record import COMPILED, Record
+from dynotune.measure.comparison import objective
+from dynotune.measure.live.arm_run import NUM_LAST_LINES, Job, Outcome, launch, refuse_failed
+from dynotune.measure.live.pilot import steady_steps
+from dynotune.measure.live.ready import pattern
+from dynotune.measure.live.request import Request
+from dynotune.measure.startup import phases
+from dynotune.schema.caches import CacheName, Growth
+from dynotune.schema.errors import CannotRunHere, CommandFailed
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.run import Plan, Purpose
+from dynotune.schema.startup import Arm, Start
+
+OFF = {"CUDA_CACHE_DISABLE": "1", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "USE_PYTORCH_KERNEL_CACHE": "0"}
+"""Nothing is read from a cache or kept in one. inductor then compiles Triton's kernels anew too, in a fresh folder each
+time; those that a program gives Triton itself are cold because the arm's folder is emptied. TRITON_ALWAYS_COMPILE is
+not set: inductor's processes hand their kernels over through Triton's cache, and everything would be compiled twice.
+Source: torch/_inductor/compile_fx.py (with_fresh_cache_if_config), CUDA programming guide, cuda_environment_variables
+of torch."""
+
+Enough = Callable[[list[Record]], bool]
+
+
+class Places(NamedTuple):
+    """Where an arm keeps what it keeps.
+
+    Args:
+        temporary: TMPDIR of the arm: inductor's precompiled headers lie below it, whatever TORCHINDUCTOR_CACHE_DIR
+            says. Its path is short: names of sockets in it are at most 108 characters long.
+    """
+
+    caches: Path
+    temporary: Path
+
+    def environment(self, arm: Arm) -> dict[str, str]:
+        self.temporary.mkdir(mode=0o700, exist_ok=True)
+        named = {**caches.environment(self.caches), "TMPDIR": str(self.temporary)}
+        return named | (OFF if arm == "off" else {})
+
+    def clear(self) -> None:
+        caches.clear(self.caches)
+        caches.clear(self.temporary)
+
+
+class AllPlaces:
+    """Of all arms. A context manager: temporary folders are gone when it is left; the warm caches stay."""
+
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+        self._folder = folder
+        wanted = env.get("TMPDIR")
+        base = wanted if wanted and Path(wanted).is_dir() else None
+        try:
+            self._temporary = Path(tempfile.mkdtemp(prefix="dt-", dir=base))
+        except OSError as error:
+            raise CannotRunHere(
+                f"Cannot make a temporary folder: {error.strerror}.", hint="Free some space there, or set TMPDIR."
+            ) from error
+
+    def __enter__(self) -> AllPlaces:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        for arm in ("cold", "off"):
+            shutil.rmtree(self._folder / "caches" / arm, ignore_errors=True)
+
+    def of(self, arm: Arm) -> Places:
+        return Places(self._folder / "caches" / arm, self._temporary / arm[0])
+
+
+def run_start(
+    request: Request,
+    arm: Arm,
+    *,
+    places: Places,
+    clear: bool,
+    folder: Path,
+    purpose: Purpose,
+    facts: Facts,
+    limit_s: float,
+    enough: Enough,
+) -> tuple[Outcome, Start]:
+    """Start the command in `folder`, which exists, and end it after its first step (`enough`) or its line.
+
+    It has the program's own random numbers and hashes: where they are part of what is compiled, no start is warm.
+
+    Args:
+        places: of the caches to use, those of another arm too.
+        clear: empty them before.
+
+    Raises:
+        CommandFailed: it ended with an error before that, or without the line.
+        CannotRunHere: it made no step, or took longer than `limit_s`.
+    """
+    if clear:
+        places.clear()
+    base_env = {**request.env, **places.environment(arm)}
+    env, _ = environment.build([], base_env, run_dir=folder, agent_dir=environment.AGENT, facts=facts)
+    found = caches.places(env, request.cwd)
+    before = caches.snapshot(found)
+    job = Job(
+        id=f"{folder.parent.name}/{folder.name}",
+        what=f"a start with caches {arm}",
+        purpose=purpose,
+        command=request.command,
+        cwd=request.cwd,
+        env=env,
+        settings=[],
+        plan=Plan(
+            step_on=request.step_on,
+            pilot=purpose == "pilot",
+            sync_steps=True,
+            starting=True,
+        ),
+        sandbox=request.sandbox,
+        keep=[places.caches, places.temporary],
+        ready_on=request.ready_on,
+    )
+    outcome = launch(job, folder=folder, limit_s=limit_s, enough=enough)
+    _refuse_unready(outcome, job, limit_s)
+    after = caches.snapshot(found)
+    held = {name: sum(files.values()) for name, files in after.files.items()}
+    return outcome, _start(
+        arm, outcome, caches.growth(before, after), held, watched_on=purpose == "pilot" and arm != "off"
+    )
+
+
+def _refuse_unready(outcome: Outcome, job: Job, limit_s: float) -> None:
+    run = outcome.run
+    if job.ready_on is None:
+        if run.ended_by == "window" or (run.exit_code == 0 and outcome.records):
+            return
+        try:
+            refuse_failed(outcome, job, limit_s)
+        except CommandFailed:
+            raise
+        except CannotRunHere as error:
+            if outcome.num_steps == 0:
+                error.hint += " Or name a line of its output that ends the start, with --ready-on REGEX."
+            raise
+        return
+    if run.ready_s is not None:
+        return
+    lines = last_lines(outcome.folder, NUM_LAST_LINES)
+    if run.ended_by == "command":
+        ending = "" if run.exit_code == 0 else f" with exit code {run.exit_code}"
+        raise CommandFailed(
+            f"The command ended{ending} in {job.what} before a line matched {job.ready_on!r}.",
+            hint=f"All that it printed is in {outcome.folder}.",
+            command_exit_code=run.exit_code or 0,
+            last_lines=lines,
+        )
+    if lines and pattern(job.ready_on).search(lines[-1]):
+        raise CannotRunHere(
+            f"What matches {job.ready_on!r} was printed, but in {limit_s:.0f} s the line was not ended: {lines[-1]}",
+            hint="A line counts when it is whole: print its end too; or wait for the line before it.",
+        )
+    seen = f" It printed last: {lines[-1]}" if lines else " It printed nothing: output to a file may be held back."
+    raise CannotRunHere(
+        f"No line matched {job.ready_on!r} in {limit_s:.0f} s.{seen}",
+        hint="Give more with --timeout; or let it print the line at once (python -u, stdbuf -oL).",
+    )
+
+
+def _start(arm: Arm, outcome: Outcome, added: list[Growth], held: dict[CacheName, int], *, watched_on: bool) -> Start:
+    value_s = objective.value(outcome, "time-to-first-step", "step")
+    record = _main(outcome)
+    return Start(
+        arm=arm,
+        run=outcome.run.id,
+        value_s=value_s,
+        phases=phases.unknown("no Python of this command recorded them")
+        if record is None
+        else phases.phases(record, outcome.launched_s, outcome.launched_s + value_s),
+        added=added,
+        held=held,
+        imports=phases.imports(record) if record is not None else [],
+        compiled=phases.compiled(record) if record is not None else None,
+        until_steady_s=_until_steady(record) if watched_on and record is not None and record.steps else None,
+        late_s=_late_s(record) if watched_on and record is not None and record.steps else None,
+        at_exit=outcome.ready_at_exit,
+    )
+
+
+def _main(outcome: Outcome) -> Record | None:
+    """The process whose start it was: whose first step ended last; without steps, the first that imported torch."""
+    if outcome.run.ready_s is None:
+        return phases.latest(outcome.records)
+    with_torch = [record for record in outcome.all_records if record.last("torch")]
+    return next(iter(with_torch or outcome.all_records), None)
+
+
+def _until_steady(record: Record) -> float | Unknown:
+    num = steady_steps(record)
+    if num is None:
+        return Unknown("its steps had not become steady when it was ended")
+    return record.steps[num - 1].end_s - record.steps[0].end_s if num > 1 else 0.0
+
+
+def _late_s(record: Record) -> float | None:
+    """What steps after the first took beyond a steady one, those left out in which something was compiled."""
+    num = steady_steps(record)
+    times = record.step_s
+    if num is None or num >= len(times):
+        return None
+    usual_s = sorted(times[num:])[(len(times) - num) // 2]
+    early = [(took_s, step.flags) for took_s, step in zip(times[1:num], record.steps[1:num], strict=False)]
+    return sum(max(0.0, took_s - usual_s) for took_s, flags in early if not flags & COMPILED)

@@ -1,0 +1,348 @@
+"""How long a command takes to its first step with caches cold, warm and off: blocks of one start of each, judged."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from dynotune import probe
+from dynotune.launch import new_run_folder
+from dynotune.launch.caches import contents
+from dynotune.launch.process.run_folder import fresh_folder
+from dynotune.launch.records.record import Record
+from dynotune.measure.comparison import summary
+from dynotune.measure.comparison.protocol import Interrupted
+from dynotune.measure.comparison.stats import Judgement, judge
+from dynotune.measure.live import cautions, ready
+from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.machine import alone, facts_of, refuse_another_machine
+from dynotune.measure.live.pilot import FirstStep, Steadiness, limit_s
+from dynotune.measure.live.request import Request, Watcher
+from dynotune.measure.startup import code_facts, conclusions
+from dynotune.measure.startup.start_run import AllPlaces, Enough, run_start
+from dynotune.schema import document
+from dynotune.schema.comparison import LOOKS, ArmName, Pair
+from dynotune.schema.errors import CommandFailed, UsageError
+from dynotune.schema.startup import ARMS, Arm, Block, Ratio, Start, Startup, VoidBlock
+
+__all__ = ["FILE", "StartWatcher", "orders", "pairs_of", "ratio", "resume", "time_starts"]
+
+FILE = "startup.json"
+COMPARED: tuple[Arm, ...] = ("cold", "off")
+MOST_FILLS = 3
+
+
+class StartWatcher(Watcher, Protocol):
+    """Is told how it goes on."""
+
+    def started(self, block: Block, *, number: int, max_blocks: int) -> None: ...
+
+    def voided_block(self, voided: VoidBlock) -> None: ...
+
+
+def orders(num_blocks: int, seed: int) -> list[tuple[Arm, ...]]:
+    """In which order the arms of each block start: drawn for two blocks, the second one backwards.
+
+    Of any two arms each is first equally often after every even number of blocks. A longer list begins with every
+    shorter one of the same seed; a void block is repeated in its own order.
+    """
+    draw = random.Random(seed)
+    drawn: list[tuple[Arm, ...]] = []
+    while len(drawn) < num_blocks:
+        order = tuple(draw.sample(ARMS, len(ARMS)))
+        drawn += [order, order[::-1]]
+    return drawn[:num_blocks]
+
+
+def pairs_of(blocks: Sequence[Block], arm: Arm) -> list[Pair]:
+    """Pairs of this arm, as baseline, and the warm one, as candidate."""
+    found = []
+    for block in blocks:
+        there = [start.arm for start in block.starts]
+        first: ArmName = "baseline" if there.index(arm) < there.index("warm") else "candidate"
+        base, warm = block.of(arm), block.of("warm")
+        found.append(Pair(first, base.value_s, warm.value_s, base.run, warm.run))
+    return found
+
+
+def ratio(blocks: Sequence[Block], arm: Arm, judgement: Judgement) -> Ratio:
+    """The judgement in words of starts. Seconds follow from the ratio's interval and the arm's median start."""
+    median_s = statistics.median(block.of(arm).value_s for block in blocks) if blocks else None
+    warm_s = statistics.median(block.of("warm").value_s for block in blocks) if blocks else None
+
+    def saved(by: float) -> float:
+        return (median_s or 0.0) * (1 - 1 / by)
+
+    return Ratio(
+        arm=arm,
+        verdict=judgement.verdict,
+        ratio=judgement.speedup,
+        ci=judgement.ci,
+        num_blocks=judgement.num_pairs,
+        reason=judgement.reason.replace("pair", "block"),
+        median_s=median_s,
+        warm_median_s=warm_s,
+        saved_s=saved(judgement.speedup) if judgement.speedup else None,
+        saved_ci=(saved(judgement.ci[0]), saved(judgement.ci[1])) if judgement.ci else None,
+        num_blocks_to_settle=judgement.num_pairs_to_settle,
+    )
+
+
+def time_starts(request: Request, watcher: StartWatcher) -> Startup:
+    """Time the starts of `request`. Every finished block is on disk when the next one begins.
+
+    Raises:
+        UsageError, CannotRunHere: as runs say; nothing of the user's is changed.
+        CommandFailed: the command failed, or ended before it was ready.
+        Interrupted: `resume` goes on.
+    """
+    judge([], margin=request.margin, max_pairs=request.max_pairs)  # refuses what is out of range
+    if request.ready_on is not None:
+        ready.pattern(request.ready_on)
+    facts = facts_of(request)
+    own = contents.sizes(request.env, request.cwd)
+    folder = new_run_folder(request.base)
+    startup = Startup(
+        id=folder.name,
+        command=request.command,
+        cwd=str(request.cwd),
+        ready_on=request.ready_on,
+        step_on=request.step_on,
+        seed=request.seed,
+        margin=request.margin,
+        max_blocks=request.max_pairs,
+        timeout_s=request.timeout_s,
+        sandbox="auto" if request.sandbox else "none",
+        own=own,
+        facts={**facts, **probe.environment.facts(request.env), **code_facts.facts(request)},
+    )
+    document.write(folder / FILE, startup)
+    return _sit(request, folder, watcher)
+
+
+def resume(folder: Path, request: Request, watcher: StartWatcher) -> Startup:
+    """Go on with what is in `folder`, from its last finished block; what is finished is only read.
+
+    Args:
+        request: only its `env`, `lock` and `budget_s` count.
+
+    Raises:
+        RecordError: nothing of the kind is in `folder`, or it cannot be read.
+        CannotRunHere: it was begun on another machine, or the command's folder is gone.
+        Interrupted: as `time_starts`.
+    """
+    startup = document.read(folder / FILE, Startup)
+    if startup.finished:
+        return startup
+    request = msgspec.structs.replace(
+        request,
+        command=startup.command,
+        cwd=Path(startup.cwd),
+        ready_on=startup.ready_on,
+        step_on=startup.step_on,
+        seed=startup.seed,
+        margin=startup.margin,
+        max_pairs=startup.max_blocks,
+        timeout_s=startup.timeout_s,
+        sandbox=startup.sandbox == "auto",
+    )
+    refuse_another_machine("timing of starts", startup.facts, facts_of(request))
+    return _sit(request, folder, watcher)
+
+
+def _sit(request: Request, folder: Path, watcher: StartWatcher) -> Startup:
+    try:
+        with alone(request, watcher), AllPlaces(folder, request.env) as places:
+            return _Sitting(request, folder, document.read(folder / FILE, Startup), watcher, places).run()
+    except KeyboardInterrupt as stopped:
+        raise Interrupted(folder) from stopped
+
+
+class _Sitting:
+    """One sitting. What has to outlive it is in the document."""
+
+    def __init__(
+        self, request: Request, folder: Path, startup: Startup, watcher: StartWatcher, places: AllPlaces
+    ) -> None:
+        self._request, self._folder, self._startup = request, folder, startup
+        self._watcher, self._places = watcher, places
+        self._began_s = time.monotonic()
+        self._enough: dict[Arm, Enough] = {}
+        self._warnings: list[str] = []
+
+    def run(self) -> Startup:
+        try:
+            self._pilots()
+            self._blocks()
+        except CommandFailed as error:
+            if self._startup.blocks:
+                error.hint += f" The finished blocks are kept in {self._folder}."
+            raise
+        self._conclude()
+        return self._startup
+
+    # Pilots
+
+    def _pilots(self) -> None:
+        """A cold start fills the warm caches; then warm ones, until one adds nothing; then one without caches."""
+        limit = limit_s(self._request, None)
+        cold, outcome = self._pilot("cold", "pilot-cold", limit, Steadiness(self._request), clear=True)
+        pilots = [cold]
+        for fill in range(1, MOST_FILLS + 1):
+            warm, _ = self._pilot("warm", f"pilot-warm-{fill}", limit, Steadiness(self._request), clear=False)
+            if not any(growth.num_files for growth in warm.added):
+                break
+        pilots.append(warm)
+        pilots.append(self._pilot("off", "pilot-off", limit, self._enough["cold"], clear=True)[0])
+        if self._startup.block_s is not None:
+            return  # resumed: what was decided holds
+        block_s = sum(pilot.value_s for pilot in pilots)
+        self._update(
+            pilots=pilots,
+            block_s=block_s,
+            step=summary.step(outcome) if outcome.records else "",
+            max_blocks=self._affordable(block_s),
+            warnings=[*self._startup.warnings, *cautions.sandbox_warnings(outcome), *_pilot_warnings(pilots)],
+        )
+        self._watcher.say(
+            f"Each block is one start of each: cold, warm, off; about {block_s:.0f} s. At most "
+            f"{self._startup.max_blocks} blocks, {self._startup.max_blocks * block_s / 60:.1f} min; fewer when it is "
+            "clear."
+        )
+
+    def _pilot(self, arm: Arm, name: str, limit: float, enough: Enough, *, clear: bool) -> tuple[Start, Outcome]:
+        self._watcher.running(f"pilot: caches {arm}")
+        outcome, start = run_start(
+            self._request,
+            arm,
+            places=self._places.of("off" if arm == "off" else "warm"),
+            clear=clear,
+            folder=fresh_folder(self._folder / name),
+            purpose="pilot",
+            facts=self._startup.facts,
+            limit_s=limit,
+            enough=enough,
+        )
+        self._enough[arm] = FirstStep(outcome) if outcome.records else _never
+        return start, outcome
+
+    def _affordable(self, block_s: float) -> int:
+        """
+        Raises:
+            UsageError: the budget affords no answer.
+        """
+        most, budget_s = self._request.max_pairs, self._request.budget_s
+        if budget_s is None:
+            return most
+        left_s = budget_s - (time.monotonic() - self._began_s)
+        fewest = min(LOOKS[0], most)
+        affordable = min(most, int(left_s / block_s))
+        if affordable < fewest:
+            needed_s = fewest * block_s + budget_s - left_s
+            raise UsageError(
+                f"The budget does not afford {fewest} blocks, the fewest that can tell anything; {left_s:.0f} s of it "
+                "are left.",
+                hint=f"A block takes about {block_s:.0f} s here: give at least --budget {math.ceil(needed_s)}s.",
+            )
+        if affordable < most:
+            affordable -= affordable % 2
+            self._watcher.say(f"The budget affords {affordable} of {most} blocks.")
+        return affordable
+
+    # Blocks
+
+    def _blocks(self) -> None:
+        limit = limit_s(self._request, max(start.value_s for start in self._startup.pilots))
+        order = orders(self._startup.max_blocks, self._startup.seed)
+        while not all(judgement.finished for judgement in self._judged().values()):
+            if self._out_of_time():
+                self._warnings.append("The budget was used up before it was clear.")
+                break
+            valid = len(self._startup.blocks)
+            self._block(valid + len(self._startup.voided) + 1, order[valid], limit)
+
+    def _block(self, number: int, order: Sequence[Arm], limit: float) -> None:
+        starts, outcomes = [], []
+        for arm in order:
+            self._watcher.running(f"block {number} of at most {self._startup.max_blocks}: caches {arm}")
+            outcome, start = run_start(
+                self._request,
+                arm,
+                places=self._places.of(arm),
+                clear=arm != "warm",
+                folder=fresh_folder(self._folder / f"{number:03d}-{arm}"),
+                purpose="measured",
+                facts=self._startup.facts,
+                limit_s=limit,
+                enough=self._enough[arm],
+            )
+            starts.append(start)
+            outcomes.append(outcome.without_steps)
+        block = Block(starts)
+        reasons = [why for outcome in outcomes if outcome.outside is not None for why in outcome.outside.foreign]
+        self._warnings += cautions.warnings(outcomes)
+        if reasons:
+            voided = VoidBlock(number, "; ".join(dict.fromkeys(reasons)), block)
+            self._update(voided=[*self._startup.voided, voided])
+            self._watcher.voided_block(voided)
+            return
+        self._update(blocks=[*self._startup.blocks, block])
+        self._watcher.started(block, number=len(self._startup.blocks), max_blocks=self._startup.max_blocks)
+
+    def _judged(self, *, ended: bool = False) -> dict[Arm, Judgement]:
+        return {
+            arm: judge(
+                pairs_of(self._startup.blocks, arm),
+                margin=self._startup.margin,
+                max_pairs=self._startup.max_blocks,
+                num_voided=len(self._startup.voided),
+                ended=ended,
+            )
+            for arm in COMPARED
+        }
+
+    def _out_of_time(self) -> bool:
+        if self._request.budget_s is None or not self._startup.blocks:
+            return False
+        left_s = self._request.budget_s - (time.monotonic() - self._began_s)
+        return left_s < (self._startup.block_s or 0.0)
+
+    def _conclude(self) -> None:
+        ratios = []
+        for arm, judgement in self._judged(ended=True).items():
+            ratios.append(ratio(self._startup.blocks, arm, judgement))
+        warnings = list(dict.fromkeys([*self._startup.warnings, *self._warnings]))
+        warm = self._places.of("warm").caches
+        self._update(ratios=ratios, warnings=warnings, warm_caches=str(warm))
+        self._update(**conclusions.conclusions(self._startup), finished=True)
+
+    def _update(self, **changes: object) -> None:
+        self._startup = msgspec.structs.replace(self._startup, **changes)
+        document.write(self._folder / FILE, self._startup)
+
+
+def _never(records: list[Record]) -> bool:
+    return False
+
+
+def _pilot_warnings(pilots: Sequence[Start]) -> list[str]:
+    found = []
+    if any(pilot.at_exit for pilot in pilots):
+        found.append(
+            "The command ended with the line that was waited for. What is printed to a file is often held back until "
+            "the end: let it print at once (python -u, stdbuf -oL, fflush), or the time is that of the whole run."
+        )
+    warm = next(pilot for pilot in pilots if pilot.arm == "warm")
+    names = ", ".join(growth.name for growth in warm.added if growth.num_files)
+    if names:
+        found.append(
+            f"Start after start something is compiled that was not kept before ({names}): no start is entirely warm."
+        )
+    return found

@@ -1,0 +1,253 @@
+"""Runs a command again and again until it compiles nothing more: until a run adds nothing to any cache."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from dynotune.launch import new_run_folder
+from dynotune.launch.caches import contents
+from dynotune.launch.caches.places import Place
+from dynotune.launch.process import environment
+from dynotune.launch.process.run_folder import fresh_folder
+from dynotune.launch.records.record import Record
+from dynotune.measure.live.arm_run import Job, Outcome, launch, refuse_failed
+from dynotune.measure.live.machine import alone
+from dynotune.measure.live.pilot import PILOT_LIMIT_S, Steadiness
+from dynotune.measure.live.ready import ReadyOn, pattern
+from dynotune.measure.live.request import Request, Watcher
+from dynotune.schema.caches import TITLES, Cache, Growth, Warmed, WarmRun
+from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.run import Plan
+
+__all__ = ["MAX_RUNS", "WarmRequest", "warm"]
+
+MAX_RUNS = 5
+# The driver drops the oldest entries of a cache that is full.
+NEARLY_FULL = 0.9
+
+
+class WarmRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A command whose caches are to be filled.
+
+    Args:
+        env: what it inherits, with the variables of `--caches DIR`.
+        base: folder that the runs' own folder is made in.
+        ready_on: a line of output at which a run is over; for programs that make no steps.
+        finish: let every run go on to its own end.
+        max_runs: the last of them has to add nothing.
+        variables: those of `--caches DIR`, for the answer.
+    """
+
+    command: list[str]
+    cwd: Path
+    env: dict[str, str]
+    base: Path
+    ready_on: str | None = None
+    finish: bool = False
+    max_runs: int = MAX_RUNS
+    step_on: str | None = None
+    timeout_s: float | None = None
+    sandbox: bool = True
+    lock: bool = True
+    variables: dict[str, str] = {}
+
+
+def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
+    """Run the command until a run adds nothing to any cache, `max_runs` times at most.
+
+    A run goes on until its steps are steady, the line of `ready_on`, or its own end. It has the program's own random
+    numbers and hashes: what is compiled must be what a start compiles without dynotune.
+
+    Raises:
+        CommandFailed: the command ended with an error.
+        CannotRunHere: it took longer than its limit.
+        UsageError: `ready_on` is no regular expression.
+    """
+    wanted = None if request.ready_on is None else pattern(request.ready_on)
+    found = contents.places(request.env, request.cwd)
+    folder = new_run_folder(request.base)
+    runs: list[WarmRun] = []
+    _make_kept(found, request.cwd)
+    with alone(request, watcher):
+        before = contents.snapshot(found)
+        # Precompiled headers are left by any program, and say nothing of this one.
+        empty = not any(files for name, files in before.files.items() if name != "headers")
+        while len(runs) < request.max_runs:
+            watcher.running(f"the command, run {len(runs) + 1}")
+            run_folder = fresh_folder(folder / f"run-{len(runs) + 1}")
+            outcome, ready_s = _run(request, found, run_folder, wanted, len(runs) + 1)
+            after = contents.snapshot(found)
+            added = contents.growth(before, after)
+            runs.append(_as_run(outcome, added, ready_s))
+            watcher.say(_said(runs[-1], len(runs)))
+            before = after
+            if not runs[-1].num_added:
+                break
+    states = contents.sizes(request.env, request.cwd)
+    is_warm = not runs[-1].num_added
+    return Warmed(
+        command=request.command,
+        end="not-warm" if not is_warm else "nothing" if empty and len(runs) == 1 else "warm",
+        runs=runs,
+        caches=states,
+        why=[] if is_warm else _why(runs, states),
+        notes=_notes(states, outcome),
+        variables=request.variables,
+    )
+
+
+def _run(
+    request: WarmRequest, found: Sequence[Place], folder: Path, wanted: re.Pattern[str] | None, number: int
+) -> tuple[Outcome, float | None]:
+    """One run, and how long it took to be ready, where a line of output says so."""
+    env, _ = environment.build([], request.env, run_dir=folder, agent_dir=environment.AGENT, facts={})
+    job = Job(
+        id=f"{folder.parent.name}/{folder.name}",
+        what=f"run {number}",
+        purpose="pilot",
+        command=request.command,
+        cwd=request.cwd,
+        env=env,
+        settings=[],
+        plan=Plan(step_on=request.step_on, pilot=True),
+        sandbox=request.sandbox,
+        keep=[place.path for place in found if isinstance(place.path, Path) and place.path.is_dir()],
+        finish=request.finish,
+    )
+    ready = None if wanted is None else ReadyOn(wanted, folder)
+    limit_s = request.timeout_s or PILOT_LIMIT_S
+    outcome = launch(job, folder=folder, limit_s=limit_s, enough=_enough(request, ready))
+    # The line may have been its last word.
+    is_ready = ready is not None and ready(ended=True)
+    _refuse(outcome, job, limit_s, request, is_ready=is_ready)
+    if ready is None or ready.ready_s is None:
+        return outcome, None
+    return outcome, ready.ready_s - outcome.launched_s
+
+
+def _enough(request: WarmRequest, ready: ReadyOn | None) -> Callable[[list[Record]], bool]:
+    if ready is not None:
+        look = ready
+
+        def is_ready(records: list[Record]) -> bool:
+            # It is looked for in a run that goes on too: that is when it is seen.
+            return look() and not request.finish
+
+        return is_ready
+    if request.finish:
+        return lambda records: False
+    return Steadiness(
+        Request(command=request.command, settings=[], cwd=request.cwd, env=request.env, base=request.base)
+    )
+
+
+def _refuse(outcome: Outcome, job: Job, limit_s: float, request: WarmRequest, *, is_ready: bool) -> None:
+    run = outcome.run
+    if run.ended_by == "window" or (run.ended_by == "command" and run.exit_code == 0):
+        if request.ready_on is not None and not is_ready:
+            raise CannotRunHere(
+                f"The command ended without printing a line that matches {request.ready_on}.",
+                hint=f"All that it printed is in {outcome.folder}; --finish waits for its end alone.",
+            )
+        return
+    if run.ended_by == "timeout" and (request.finish or request.ready_on is not None):
+        waited = "to end" if request.finish else f"to print a line that matches {request.ready_on}"
+        if is_ready and not request.finish:
+            waited = f"beyond what matches {request.ready_on}: it did not end the line"
+        raise CannotRunHere(
+            f"{job.what.capitalize()} did not get {waited} in {limit_s:.0f} s.",
+            hint=f"All that it printed is in {outcome.folder}. Give more time with --timeout.",
+        )
+    if run.ended_by == "timeout" and outcome.num_steps:
+        # It never becomes steady, which is no concern here: what it compiles it has compiled by now, or never will.
+        return
+    try:
+        refuse_failed(outcome, job, limit_s)
+    except CannotRunHere as error:
+        raise CannotRunHere(
+            error.message,
+            hint="For a program that makes no steps, --ready-on REGEX names a line that it prints when it is ready, "
+            f"and --finish lets it run to its end. {error.hint}",
+        ) from error
+
+
+def _as_run(outcome: Outcome, added: list[Growth], ready_s: float | None) -> WarmRun:
+    firsts = [record.steps[0].end_s - outcome.launched_s for record in outcome.records if record.steps]
+    return WarmRun(
+        added=added,
+        wall_s=outcome.run.wall_s or 0.0,
+        time_to_first_step_s=ready_s if ready_s is not None else max(firsts, default=None),
+        ended_by=outcome.run.ended_by or "",
+        folder=str(outcome.folder),
+    )
+
+
+def _said(run: WarmRun, number: int) -> str:
+    first = "" if run.time_to_first_step_s is None else f", first step after {run.time_to_first_step_s:.1f} s"
+    added = f"added {run.num_added} files" if run.num_added else "added nothing"
+    return f"Run {number} {added}{first}."
+
+
+def _make_kept(found: Sequence[Place], cwd: Path) -> None:
+    """A cache in the working folder has to exist, or the copy-on-write view of it would swallow what is written."""
+    for place in found:
+        if isinstance(place.path, Path) and place.path.resolve().is_relative_to(cwd.resolve()) and not place.off:
+            with contextlib.suppress(OSError):
+                place.path.mkdir(parents=True, exist_ok=True)
+
+
+def _why(runs: Sequence[WarmRun], states: Sequence[Cache]) -> list[str]:
+    """Why the last run still added something, as far as can be told."""
+    lines = []
+    by_name = {state.name: state for state in states}
+    for growth in runs[-1].added:
+        title = TITLES[growth.name]
+        if not growth.num_files:
+            continue
+        kinds = f" ({', '.join(growth.kinds)})" if growth.kinds else ""
+        line = f"{title}: the last of {len(runs)} runs still added {growth.num_files} files{kinds}"
+        if growth.num_removed:
+            line += f" and {growth.num_removed} were dropped"
+        lines.append(f"{line}: {_reason(growth, by_name[growth.name])}")
+    return lines
+
+
+def _reason(growth: Growth, state: Cache) -> str:
+    limit, size = state.limit_bytes, state.size_bytes
+    if isinstance(limit, int) and isinstance(size, int) and size >= NEARLY_FULL * limit:
+        return f"it is full (CUDA_CACHE_MAXSIZE is {limit:,} bytes), so each start drops what the next one needs."
+    if growth.name == "cuda" and growth.num_removed:
+        return "it may be full. CUDA_CACHE_MAXSIZE=4294967296 is the most that the driver takes."
+    if growth.name == "inductor":
+        return (
+            "each start makes graphs that none before had: a random number, a time, a path or an order of a set in the "
+            "compiled code, or inputs of new shapes. TORCH_LOGS=recompiles,+torch._inductor.codecache shows the keys."
+        )
+    return "each start compiles what none before had. A few more runs may do: --max-runs."
+
+
+def _notes(states: Sequence[Cache], outcome: Outcome) -> list[str]:
+    notes = []
+    for state in states:
+        title = TITLES[state.name]
+        if state.off:
+            # That headers are not made is how it is meant; a cache without a home is seldom one of this program's.
+            if state.name != "headers" and "HOME" not in state.off:
+                notes.append(f"{title} keeps nothing: {state.off}. What it would hold is compiled at every start.")
+            continue
+        if state.writable is False:
+            notes.append(f"{title} cannot be written: {state.path}. What it would hold is compiled at every start.")
+        if state.lasts is not True and isinstance(state.num_files, int) and state.num_files:
+            notes.append(f"{title} may not last: {state.storage}.")
+    inside = [path for path in outcome.run.changed_files if re.search(r"fxgraph/|/triton/|ComputeCache|\.cubin$", path)]
+    if inside and outcome.run.sandbox == "overlay":
+        notes.append(
+            f"The command keeps a cache in its own folder ({inside[0]}), which was a copy: nothing of it was kept. "
+            "Run with --no-sandbox, or name the folder in the environment."
+        )
+    return notes

@@ -1,0 +1,1 @@
+"""Facts of machine, environment and torch."""

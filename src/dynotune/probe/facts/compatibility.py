@@ -1,0 +1,74 @@
+"""Whether driver, GPU and this build of torch fit: arithmetic on facts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from dynotune.probe.gpu_code import gpu_archs
+from dynotune.schema.facts import Facts, Unknown, Value
+
+NAMES = ("torch.driver_ok", "torch.runs_natively")
+
+FIRST_MINOR_COMPATIBLE = 11
+"""From CUDA 11 on, a driver runs every build of its own major version."""
+
+
+def facts(known: Facts) -> Facts:
+    """Facts `torch.driver_ok` and `torch.runs_natively`; None for a build without CUDA.
+
+    Args:
+        known: with `torch.cuda`, `torch.arch_list`, `gpu.cuda_driver` and `gpu.compute_capability`.
+    """
+    if known.get("torch.cuda", "") is None:
+        return dict.fromkeys(NAMES, None)
+    return {
+        "torch.driver_ok": _driver_ok(known),
+        "torch.runs_natively": _runs_natively(known),
+    }
+
+
+def _driver_ok(known: Facts) -> bool | Unknown:
+    driver, build = _text(known, "gpu.cuda_driver"), _text(known, "torch.cuda")
+    if isinstance(driver, Unknown):
+        return driver
+    return build if isinstance(build, Unknown) else driver_supports(driver, build)
+
+
+def driver_supports(driver: str, build: str) -> bool:
+    """A driver for CUDA `driver` runs a program built with CUDA `build`, both as `13.0`.
+
+    Source: https://docs.nvidia.com/deploy/cuda-compatibility/
+    """
+    has, needs = _version(driver), _version(build)
+    return has[0] >= needs[0] if needs[0] >= FIRST_MINOR_COMPATIBLE else has >= needs
+
+
+def _runs_natively(known: Facts) -> bool | Unknown:
+    capability, archs = _text(known, "gpu.compute_capability"), known.get("torch.arch_list")
+    if isinstance(capability, Unknown):
+        return capability
+    if isinstance(archs, Unknown):
+        return archs
+    if not isinstance(archs, list):
+        return Unknown("torch.arch_list is not known")
+    return covers([str(arch) for arch in archs], capability)
+
+
+def covers(archs: Sequence[str], capability: str) -> bool:
+    """One of `archs` is machine code for a GPU of `capability` (`9.0`): same major, minor not above it.
+
+    `sm_90a` runs on exactly 9.0; `sm_100f` on its family, as plain machine code does. `compute_90` is no machine code.
+    """
+    sm = gpu_archs.sm_of(capability)
+    codes = [code for arch in archs if (code := gpu_archs.named(arch)) is not None]
+    return any(code.form == "machine" and gpu_archs.runs(code, sm) for code in codes)
+
+
+def _text(known: Facts, name: str) -> str | Unknown:
+    value: Value | Unknown = known.get(name, Unknown(f"{name} is not known"))
+    return value if isinstance(value, str | Unknown) else Unknown(f"{name} is not known")
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return (*(int(part) for part in re.findall(r"\d+", text)[:2]), 0)

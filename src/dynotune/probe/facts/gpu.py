@@ -1,0 +1,206 @@
+"""Facts of the state of the GPUs: link, clocks, power, health, and who else computes on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dynotune.probe.facts.gpu_topology import topology
+from dynotune.probe.facts.host import parse_cpu_list
+from dynotune.probe.sources import clock_reasons, container
+from dynotune.probe.sources import nvml as nvml_facts
+from dynotune.probe.sources.nvml import NvmlUnavailable, answer, in_mig_mode, visible_in
+from dynotune.schema.facts import Facts, Unknown, Value
+
+Question = Callable[[Any, Any], Value]
+
+NAME_UNKNOWN = "(name unknown)"
+
+# 4096 processors, more than any kernel is built for.
+NUM_AFFINITY_WORDS = 64
+
+
+def _ecc(nvml: Any, gpu: Any) -> bool:
+    try:
+        current, _ = nvml.nvmlDeviceGetEccMode(gpu)
+    except nvml.NVMLError as error:
+        if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
+            return False
+        raise
+    return bool(current == nvml.NVML_FEATURE_ENABLED)
+
+
+QUESTIONS: dict[str, Question] = {
+    "pcie_generation": lambda nvml, gpu: int(nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu)),
+    "pcie_max_generation": lambda nvml, gpu: int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu)),
+    "pcie_width": lambda nvml, gpu: int(nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu)),
+    "pcie_max_width": lambda nvml, gpu: int(nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu)),
+    "pcie_replays": lambda nvml, gpu: int(nvml.nvmlDeviceGetPcieReplayCounter(gpu)),
+    "sm_clock_mhz": lambda nvml, gpu: int(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)),
+    "max_sm_clock_mhz": lambda nvml, gpu: int(nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM)),
+    "memory_clock_mhz": lambda nvml, gpu: int(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM)),
+    "max_memory_clock_mhz": lambda nvml, gpu: int(nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_MEM)),
+    "clock_reasons": lambda nvml, gpu: [*clock_reasons.names(clock_reasons.ask(nvml, gpu))],
+    "power_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+    "power_limit_w": lambda nvml, gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,
+    "default_power_limit_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu) / 1000,
+    "temperature_c": lambda nvml, gpu: int(nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)),
+    "persistence": lambda nvml, gpu: bool(nvml.nvmlDeviceGetPersistenceMode(gpu) == nvml.NVML_FEATURE_ENABLED),
+    "ecc": _ecc,
+    "ecc_uncorrected": lambda nvml, gpu: int(
+        nvml.nvmlDeviceGetTotalEccErrors(gpu, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
+    ),
+    "remapped_rows_pending": lambda nvml, gpu: bool(nvml.nvmlDeviceGetRemappedRows(gpu)[2]),
+    "mig": in_mig_mode,
+    "utilisation_percent": lambda nvml, gpu: int(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu),
+    "memory_used_bytes": lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).used),
+}
+"""What NVML says of one GPU, each asked by itself: where it refuses one, the others stand.
+
+Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
+"""
+
+DEVICE_NAMES = (
+    "name",
+    "uuid",
+    "compute_capability",
+    "memory_bytes",
+    "index",
+    *QUESTIONS,
+    "processes",
+    "num_processes",
+    "numa_node",
+    "cpu_affinity",
+)
+
+NAMES = (
+    "gpu.count",
+    "gpu.driver",
+    "gpu.cuda_driver",
+    "gpu.pids_comparable",
+    *(f"gpu.{name}" for name in DEVICE_NAMES),
+)
+"""Known or Unknown, these are always answered; `gpu.nvml_indices` and `gpu.topology` only where they are known."""
+
+
+def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"), root: Path = Path("/")) -> Facts:
+    """Facts `gpu.*` of all that `nvml.facts` names and of the state now; further visible GPUs as `gpu1.*`, ….
+
+    An idle GPU slows its link and its clocks down: those say how it is now, not what it can.
+
+    Args:
+        env: the environment the command will have.
+        nvml: used instead of `pynvml`.
+        root: where `/proc` and `/sys` stand.
+    """
+    comparable = container.in_initial_pid_namespace(root)
+    found: Facts = {"gpu.pids_comparable": comparable}
+    try:
+        # One session around all: without persistence mode the driver starts anew in each.
+        with nvml_facts.session(nvml) as library:
+            found |= nvml_facts.facts(env, nvml=library, dev=dev)
+            found["gpu.cuda_driver"] = answer(library, lambda: _cuda_driver(library))
+            visible = visible_in(library, env)
+            if isinstance(visible, Unknown) or not visible:
+                why = visible if isinstance(visible, Unknown) else Unknown("no GPU is visible")
+                return _rest_unknown(why) | found | {"gpu.mig": _any_in_mig_mode(library)}
+            for place, index in enumerate(visible):
+                found |= _one(library, index, f"gpu{place or ''}", comparable=comparable, root=root)
+            if len(visible) > 1:
+                found["gpu.topology"] = answer(library, lambda: topology(library, visible))
+    except NvmlUnavailable as unavailable:
+        found |= nvml_facts.facts(env, nvml=nvml, dev=dev)
+        why = Unknown("there is no GPU" if found["gpu.count"] == 0 else unavailable.reason)
+        return _rest_unknown(why) | found
+    return found
+
+
+def _rest_unknown(why: Unknown) -> Facts:
+    return dict.fromkeys(NAMES, why)
+
+
+def _one(nvml: Any, index: int, prefix: str, *, comparable: bool, root: Path) -> Facts:
+    found = {f"{prefix}.index": index, **nvml_facts.identity(nvml, index, prefix)}
+    handle = answer(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(index))
+    if isinstance(handle, Unknown):
+        return dict.fromkeys((f"{prefix}.{name}" for name in DEVICE_NAMES), handle) | found
+    for name, question in QUESTIONS.items():
+        found[f"{prefix}.{name}"] = answer(nvml, lambda question=question: question(nvml, handle))  # type: ignore[misc]
+    processes = _processes(nvml, handle, comparable=comparable, root=root)
+    found[f"{prefix}.processes"] = processes
+    found[f"{prefix}.num_processes"] = processes if isinstance(processes, Unknown) else len(processes)
+    bus = answer(nvml, lambda: _sysfs_name(str(nvml.nvmlDeviceGetPciInfo(handle).busId)))
+    folder = bus if isinstance(bus, Unknown) else root / "sys/bus/pci/devices" / bus
+    found[f"{prefix}.numa_node"] = _numa_node(folder, root)
+    found[f"{prefix}.cpu_affinity"] = _cpu_affinity(nvml, handle, folder)
+    return found
+
+
+def _cuda_driver(nvml: Any) -> str:
+    version = int(nvml.nvmlSystemGetCudaDriverVersion())
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _any_in_mig_mode(nvml: Any) -> bool | Unknown:
+    """Of every GPU here: which of them the command would see is what could not be told."""
+
+    def ask() -> bool:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        return any(in_mig_mode(nvml, handle) for handle in handles)
+
+    return answer(nvml, ask)
+
+
+def _processes(nvml: Any, handle: Any, *, comparable: bool, root: Path) -> list[int | str] | Unknown:
+    """Processes with a compute context, `PID NAME`; we have none ourselves."""
+    running = answer(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    if isinstance(running, Unknown):
+        return running
+    if not running and not comparable:
+        # Drivers differ: some name the machine's process ids here, some leave out what is not ours.
+        return Unknown("the driver may hide processes outside this container")
+    pids = sorted({int(process.pid) for process in running})
+    # Here another process may have the same number.
+    return [f"{pid} {_process_name(pid, root) if comparable else NAME_UNKNOWN}" for pid in pids]
+
+
+def _process_name(pid: int, root: Path) -> str:
+    try:
+        return (root / "proc" / str(pid) / "comm").read_text(errors="replace").strip()
+    except OSError:
+        return NAME_UNKNOWN
+
+
+def _sysfs_name(bus_id: str) -> str:
+    """NVML writes the PCI domain with eight digits, the kernel with four."""
+    domain, _, rest = bus_id.lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}"
+
+
+def _numa_node(folder: Path | Unknown, root: Path) -> int | Unknown:
+    if isinstance(folder, Unknown):
+        return folder
+    try:
+        node = int((folder / "numa_node").read_text())
+        nodes = parse_cpu_list((root / "sys/devices/system/node/has_cpu").read_text())
+    except (OSError, ValueError):
+        return Unknown("/sys does not say on which memory node this GPU is")
+    if node >= 0:
+        return node
+    return min(nodes) if len(nodes) == 1 else Unknown("the firmware does not say on which memory node this GPU is")
+
+
+def _cpu_affinity(nvml: Any, handle: Any, folder: Path | Unknown) -> list[int | str] | Unknown:
+    """Processors near the GPU, as `/sys` lists them, else as NVML does."""
+    if not isinstance(folder, Unknown):
+        try:
+            listed = parse_cpu_list((folder / "local_cpulist").read_text())
+        except (OSError, ValueError):
+            listed = set()
+        if listed:
+            return [*sorted(listed)]
+    words = answer(nvml, lambda: list(nvml.nvmlDeviceGetCpuAffinity(handle, NUM_AFFINITY_WORDS)))
+    if isinstance(words, Unknown):
+        return words
+    return [64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1]

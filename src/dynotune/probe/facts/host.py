@@ -1,0 +1,105 @@
+"""Facts of the host: what this process may use of its cores and memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from dynotune.probe.sources import container
+from dynotune.schema.facts import Facts, Unknown
+
+
+def facts(root: Path = Path("/"), affinity: Collection[int] | None = None) -> Facts:
+    """Facts `host.*`.
+
+    Args:
+        root: where `/proc` and `/sys` stand.
+        affinity: cores this process may run on; the kernel is asked when None.
+    """
+    cpus = usable_cpus() if affinity is None else sorted(affinity)
+    quota = container.cpu_quota(root)
+    return {
+        "host.cpu": cpu_model(root),
+        "host.num_logical_cpus": num_logical_cpus(root),
+        "host.affinity": [*cpus],
+        "host.cpu_quota": quota,
+        "host.num_cores": num_cores(len(cpus), quota),
+        "host.memory_bytes": memory_bytes(root),
+        "host.kernel": _first_line(root, "proc/sys/kernel/osrelease"),
+        "host.container": container.kind(root),
+    }
+
+
+def usable_cpus() -> list[int]:
+    """The cores the scheduler may put this process on, in order."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def num_cores(num_cpus: int, quota: float | Unknown | None) -> int | Unknown:
+    """Whole cores that may be used at once: those of the affinity, cut down to the quota, at least one."""
+    if isinstance(quota, Unknown):
+        return quota
+    return max(1, min(num_cpus, int(quota))) if quota is not None else num_cpus
+
+
+def cpu_model(root: Path = Path("/")) -> str | Unknown:
+    """The processor's name as the kernel gives it."""
+    fields: dict[str, str] = {}
+    for line in _lines(root / "proc/cpuinfo"):
+        name, separator, value = line.partition(":")
+        if separator:
+            fields.setdefault(name.strip(), value.strip())
+    # x86 writes `model name`, POWER `cpu`, some Arm boards `Model`; Arm servers name only numbers.
+    for name in ("model name", "cpu", "Model"):
+        if fields.get(name):
+            return fields[name]
+    return Unknown("/proc/cpuinfo names no processor model")
+
+
+def num_logical_cpus(root: Path = Path("/")) -> int | Unknown:
+    """Logical processors that are online, whether we may use them or not."""
+    online = _first_line(root, "sys/devices/system/cpu/online")
+    if isinstance(online, str):
+        try:
+            return len(parse_cpu_list(online))
+        except ValueError:
+            return Unknown(f"/sys/devices/system/cpu/online is not a list of cores: {online}")
+    listed = sum(line.startswith("processor") for line in _lines(root / "proc/cpuinfo"))
+    return listed or Unknown("neither /sys/devices/system/cpu/online nor /proc/cpuinfo lists the cores")
+
+
+def parse_cpu_list(text: str) -> set[int]:
+    """Core numbers of the kernel's list format, `0-3,8`.
+
+    Raises:
+        ValueError: not such a list.
+    """
+    cpus: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        cpus.update(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+def memory_bytes(root: Path = Path("/")) -> int | Unknown:
+    """Memory we may use: the machine's, or the control group's limit where that is lower."""
+    limit = container.memory_limit_bytes(root)
+    if isinstance(limit, Unknown):
+        return limit
+    for line in _lines(root / "proc/meminfo"):
+        if line.startswith("MemTotal:"):
+            total = int(line.split()[1]) * 1024
+            return total if limit is None else min(total, limit)
+    return Unknown("/proc/meminfo does not say MemTotal")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _first_line(root: Path, name: str) -> str | Unknown:
+    return next((line.strip() for line in _lines(root / name)), "") or Unknown(f"/{name} cannot be read")

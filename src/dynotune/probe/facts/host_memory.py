@@ -1,0 +1,152 @@
+"""Facts of the host's memory: what is free, what may be locked or shared, how pages are managed."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+from dynotune.probe.sources import container, kernel_files
+from dynotune.schema.facts import Facts, Unknown
+
+DOCKER_SHM_BYTES = 64 << 20
+"""What Docker, containerd and Kubernetes give /dev/shm unless told otherwise."""
+
+SYSCTLS = ("swappiness", "zone_reclaim_mode", "dirty_ratio", "dirty_background_ratio")
+
+NAMES = (
+    "host.memory_available_bytes",
+    "host.memory_limit_bytes",
+    "host.swap_total_bytes",
+    "host.swap_used_bytes",
+    "host.shm_bytes",
+    "host.shm_free_bytes",
+    "host.memlock_soft_bytes",
+    "host.thp_enabled",
+    "host.thp_defrag",
+    "host.numa_balancing",
+    "host.cgroup_oom_kills",
+    "host.cgroup_memory_high",
+    *(f"host.{name}" for name in SYSCTLS),
+)
+
+
+def facts(root: Path = Path("/"), statvfs: Callable[[Path], os.statvfs_result] = os.statvfs) -> Facts:
+    """Facts `host.*` above; `host.container_shm_default` too where we are in a container.
+
+    Args:
+        root: where `/proc`, `/sys` and `/dev/shm` stand.
+        statvfs: asks for the size of a file system.
+    """
+    sizes = kernel_files.sizes(root)
+    swap_total, swap_free = _size(sizes, "SwapTotal"), _size(sizes, "SwapFree")
+    shared_total, shared_free = _shared(root, statvfs)
+    huge = "sys/kernel/mm/transparent_hugepage/"
+    found: Facts = {
+        "host.memory_available_bytes": _available_bytes(_size(sizes, "MemAvailable"), root),
+        "host.memory_limit_bytes": container.memory_limit_bytes(root),
+        "host.swap_total_bytes": swap_total,
+        "host.swap_used_bytes": _difference(swap_total, swap_free),
+        "host.shm_bytes": shared_total,
+        "host.shm_free_bytes": shared_free,
+        "host.memlock_soft_bytes": soft_limit(resource.RLIMIT_MEMLOCK),
+        "host.thp_enabled": kernel_files.chosen(root, huge + "enabled"),
+        "host.thp_defrag": kernel_files.chosen(root, huge + "defrag"),
+        "host.numa_balancing": kernel_files.number(root, "proc/sys/kernel/numa_balancing"),
+        **{f"host.{name}": kernel_files.number(root, f"proc/sys/vm/{name}") for name in SYSCTLS},
+        **_events(root),
+    }
+    if container.kind(root) is not None:
+        unknown = isinstance(shared_total, Unknown)
+        found["host.container_shm_default"] = shared_total if unknown else shared_total == DOCKER_SHM_BYTES
+    return found
+
+
+def soft_limit(kind: int) -> int | None:
+    """What this process, and so the command, may use before it asks for more; None where there is no limit."""
+    soft, _ = resource.getrlimit(kind)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _size(sizes: dict[str, int] | Unknown, name: str) -> int | Unknown:
+    if isinstance(sizes, Unknown):
+        return sizes
+    return sizes.get(name, Unknown(f"/proc/meminfo does not say {name}"))
+
+
+def _difference(total: int | Unknown, free: int | Unknown) -> int | Unknown:
+    if isinstance(total, Unknown):
+        return total
+    return free if isinstance(free, Unknown) else total - free
+
+
+def _shared(root: Path, statvfs: Callable[[Path], os.statvfs_result]) -> tuple[int | Unknown, int | Unknown]:
+    try:
+        found = statvfs(root / "dev/shm")
+    except OSError as error:
+        why = Unknown(f"/dev/shm cannot be asked for its size: {error.strerror}")
+        return why, why
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
+def _available_bytes(free_bytes: int | Unknown, root: Path) -> int | Unknown:
+    """What the machine has to give, or the control groups still allow where that is less."""
+    levels = container.cgroup_levels("memory", root)
+    if isinstance(free_bytes, Unknown):
+        return free_bytes
+    if isinstance(levels, Unknown):
+        return levels
+    try:
+        left = [room for level in levels if (room := _room_bytes(level)) is not None]
+    except (OSError, ValueError) as error:
+        return Unknown(f"the use of the memory limit cannot be read: {error}")
+    return max(0, min([free_bytes, *left]))
+
+
+def _room_bytes(level: Path) -> int | None:
+    """What a control group may still take: its page cache is given back when needed."""
+    version_2 = (level / "memory.max").exists()
+    limit_file, used_file, cache = (
+        ("memory.max", "memory.current", "inactive_file")
+        if version_2
+        else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    )
+    if not (level / limit_file).exists():
+        return None
+    limit = (level / limit_file).read_text().strip()
+    if limit == "max" or int(limit) >= container.V1_UNLIMITED_BYTES:
+        return None
+    used = int((level / used_file).read_text())
+    return int(limit) - used + kernel_files.counts(level / "memory.stat").get(cache, 0)
+
+
+def memory_events_file(root: Path = Path("/")) -> Path | Unknown:
+    """`memory.events` of the innermost control group that has it (version 2)."""
+    levels = container.cgroup_levels("memory", root)
+    if isinstance(levels, Unknown):
+        return levels
+    files = [level / "memory.events" for level in levels]
+    found = next((file for file in files if file.exists()), None)
+    return found or Unknown("no control group here counts memory events, as version 2 does")
+
+
+def _events(root: Path) -> Facts:
+    file = memory_events_file(root)
+    names = {"host.cgroup_oom_kills": "oom_kill", "host.cgroup_memory_high": "high"}
+    if isinstance(file, Unknown):
+        return dict.fromkeys(names, file)
+    try:
+        events = kernel_files.counts(file)
+    except (OSError, ValueError) as error:
+        return dict.fromkeys(names, Unknown(f"memory.events cannot be read: {error}"))
+    return {name: events.get(key, Unknown(f"memory.events has no {key}")) for name, key in names.items()}
+
+
+def num_oom_kills(root: Path = Path("/")) -> int | Unknown:
+    """Processes that the kernel has killed since it booted because memory ran out, of all control groups."""
+    try:
+        found = kernel_files.counts(root / "proc/vmstat").get("oom_kill")
+    except (OSError, ValueError) as error:
+        return Unknown(f"/proc/vmstat cannot be read: {error}")
+    return Unknown("/proc/vmstat has no oom_kill") if found is None else found

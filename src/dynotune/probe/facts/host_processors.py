@@ -1,0 +1,130 @@
+"""Facts of the host's processors and kernel: cores and nodes, clocks, throttling, limits, network buffers."""
+
+from __future__ import annotations
+
+import platform
+import re
+import resource
+from collections.abc import Collection
+from pathlib import Path
+
+from dynotune.probe.facts.host import parse_cpu_list
+from dynotune.probe.facts.hypervisor import hypervisor
+from dynotune.probe.sources import container, counters, kernel_files
+from dynotune.schema.facts import Facts, Unknown
+
+CPUS = "sys/devices/system/cpu"
+
+NETWORK = {
+    "host.rmem_max": "proc/sys/net/core/rmem_max",
+    "host.wmem_max": "proc/sys/net/core/wmem_max",
+}
+NETWORK_ROWS = {
+    "host.tcp_rmem": "proc/sys/net/ipv4/tcp_rmem",
+    "host.tcp_wmem": "proc/sys/net/ipv4/tcp_wmem",
+}
+
+NAMES = (
+    "host.num_physical_cores",
+    "host.num_numa_nodes",
+    "host.governor",
+    "host.governor_driver",
+    "host.kernel_version",
+    "host.preempt_rt",
+    "host.load_1min",
+    "host.virtual",
+    "host.platform",
+    "host.cgroup_throttled_s",
+    "host.cgroup_num_throttled",
+    "host.nofile_soft",
+    "host.nofile_hard",
+    *NETWORK,
+    *NETWORK_ROWS,
+)
+
+
+def facts(root: Path = Path("/"), affinity: Collection[int] = ()) -> Facts:
+    """Facts `host.*` above.
+
+    Args:
+        root: where `/proc` and `/sys` stand.
+        affinity: cores this process may run on.
+    """
+    soft, hard = (
+        None if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
+    version = kernel_files.text(root, "proc/sys/kernel/version")
+    return {
+        "host.num_physical_cores": num_physical_cores(root),
+        "host.num_numa_nodes": _num_listed(root, "sys/devices/system/node/has_cpu"),
+        "host.governor": _of_cores(root, affinity, "scaling_governor"),
+        "host.governor_driver": _of_cores(root, affinity, "scaling_driver"),
+        "host.kernel_version": version,
+        "host.preempt_rt": _preempt_rt(version, root),
+        "host.load_1min": _load(root),
+        "host.virtual": hypervisor(root),
+        "host.platform": f"{platform.system()}-{platform.machine()}",
+        **_throttling(root),
+        "host.nofile_soft": soft,
+        "host.nofile_hard": hard,
+        **{name: kernel_files.number(root, file) for name, file in NETWORK.items()},
+        **{name: kernel_files.numbers(root, file) for name, file in NETWORK_ROWS.items()},
+    }
+
+
+def num_physical_cores(root: Path = Path("/")) -> int | Unknown:
+    """Cores that are online, each once however many threads it runs."""
+    cores = set()
+    for folder in (root / CPUS).glob("cpu[0-9]*"):
+        # The kernel names siblings the same from each of them; a processor that is offline has no topology.
+        siblings = kernel_files.text(folder, "topology/thread_siblings_list")
+        if isinstance(siblings, str) and siblings:
+            cores.add(siblings)
+    return len(cores) or Unknown("/sys does not say which processors share a core")
+
+
+def _num_listed(root: Path, name: str) -> int | Unknown:
+    listed = kernel_files.text(root, name)
+    if isinstance(listed, Unknown):
+        return listed
+    try:
+        return len(parse_cpu_list(listed)) or Unknown(f"/{name} is empty")
+    except ValueError:
+        return Unknown(f"/{name} is not a list: {listed[:40]}")
+
+
+def _of_cores(root: Path, affinity: Collection[int], name: str) -> str | Unknown:
+    """What cpufreq says of our cores; every answer where they differ."""
+    found = {kernel_files.text(root, f"{CPUS}/cpu{cpu}/cpufreq/{name}") for cpu in affinity}
+    words = sorted({word for word in found if isinstance(word, str) and word})
+    if words:
+        return ", ".join(words)
+    return Unknown("the kernel sets no frequencies here, as in most virtual machines and containers")
+
+
+def _preempt_rt(version: str | Unknown, root: Path) -> bool | Unknown:
+    realtime = kernel_files.text(root, "sys/kernel/realtime")
+    if realtime == "1":
+        return True
+    return version if isinstance(version, Unknown) else bool(re.search(r"PREEMPT[ _]RT\b", version))
+
+
+def _load(root: Path) -> float | Unknown:
+    found = kernel_files.text(root, "proc/loadavg")
+    if isinstance(found, Unknown):
+        return found
+    try:
+        return float(found.split()[0])
+    except (IndexError, ValueError):
+        return Unknown(f"/proc/loadavg is not a row of numbers: {found[:40]}")
+
+
+def _throttling(root: Path) -> Facts:
+    """Since the control group was made; zero where no limit could throttle."""
+    quota = counters.quota(container.cpu_limits(root))
+    if isinstance(quota, Unknown):
+        return {"host.cgroup_throttled_s": quota, "host.cgroup_num_throttled": quota}
+    return {
+        "host.cgroup_throttled_s": quota.throttled_s if quota else 0.0,
+        "host.cgroup_num_throttled": quota.num_throttled if quota else 0,
+    }

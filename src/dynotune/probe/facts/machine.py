@@ -1,0 +1,122 @@
+"""Every fact of machine, container, interpreter and environment, gathered side by side within a deadline."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dynotune.probe.facts import compatibility, environment, gpu, host, host_memory, host_processors, torch_build
+from dynotune.probe.sources.interpreter import interpreter
+from dynotune.schema.facts import Facts, Unknown
+
+DEADLINE_S = 2.5
+"""`doctor` answers within 3 s; the rest is its own."""
+
+# After the deadline a child still has to be ended and its answer read.
+MARGIN_S = 0.2
+
+HOST_NAMES = (
+    "host.cpu",
+    "host.num_logical_cpus",
+    "host.affinity",
+    "host.cpu_quota",
+    "host.num_cores",
+    "host.memory_bytes",
+    "host.kernel",
+    "host.container",
+)
+
+
+def machine(
+    env: Mapping[str, str],
+    *,
+    python: str | Unknown | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    deadline_s: float = DEADLINE_S,
+    root: Path = Path("/"),
+    dev: Path = Path("/dev"),
+    nvml: Any = None,
+    affinity: Collection[int] | None = None,
+) -> Facts:
+    """Facts `host.*`, `gpu.*`, `python.*`, `torch.*`, `package.*`, `env.*` and `env_from.*`; never raises.
+
+    What did not answer by the deadline is Unknown and says so. No CUDA context is made.
+
+    Args:
+        env, cwd: of the command; without the agent.
+        python: its interpreter; the `python` of `env` when None.
+        deadline_s: after which the answer is given with what is there.
+        root, dev: where `/proc`, `/sys` and the device files stand.
+        nvml: used instead of `pynvml`.
+        affinity: cores the command may run on; the kernel is asked when None.
+    """
+    until_s = time.monotonic() + deadline_s
+    if python is None:
+        python = _default_python(env, cwd)
+    cpus = host.usable_cpus() if affinity is None else sorted(affinity)
+    asked = {
+        "the driver": (gpu.NAMES, lambda: gpu.facts(env, nvml=nvml, dev=dev, root=root)),
+        "the kernel": (
+            (*HOST_NAMES, *host_memory.NAMES, *host_processors.NAMES),
+            lambda: {
+                **host.facts(root, cpus),
+                **host_memory.facts(root),
+                **host_processors.facts(root, cpus),
+            },
+        ),
+        "the interpreter": (torch_build.NAMES, lambda: _target(python, cwd, env, until_s - MARGIN_S)),
+        "the processes above": (
+            [f"env_from.{name}" for name in environment.reported(env)],
+            lambda: environment.origins(env, os.getpid(), root),
+        ),
+    }
+    answers = [_Answer(who, names, question) for who, (names, question) in asked.items()]
+    found: Facts = environment.facts(env)
+    for answer in answers:
+        found |= answer.wait(until_s)
+    return found | compatibility.facts(found)
+
+
+def _target(python: str | Unknown, cwd: str | os.PathLike[str] | None, env: Mapping[str, str], until_s: float) -> Facts:
+    """What the interpreter tells; torch is imported only where it takes that to know its architectures."""
+    found = torch_build.ask(python, cwd, env, timeout_s=max(0.1, until_s - time.monotonic()))
+    left_s = until_s - time.monotonic()
+    if left_s > 0 and isinstance(found["torch.arch_list"], Unknown) and isinstance(found["torch.version"], str):
+        built = torch_build.ask_build(python, cwd, env, timeout_s=left_s)
+        # Names of packages are more exact than what a build says of itself.
+        found |= {name: value for name, value in built.items() if isinstance(found.get(name), Unknown)}
+    return found
+
+
+def _default_python(env: Mapping[str, str], cwd: str | os.PathLike[str] | None) -> str | Unknown:
+    python = interpreter(["python"], env, cwd)
+    return python if isinstance(python, str) else interpreter(["python3"], env, cwd)
+
+
+class _Answer:
+    """A question in a thread of its own, which nobody waits for when it hangs."""
+
+    def __init__(self, who: str, names: Sequence[str], question: Callable[[], Facts]) -> None:
+        self._who, self._names, self._question = who, names, question
+        self._facts: Facts | None = None
+        self._began_s = time.monotonic()
+        self._thread = threading.Thread(target=self._ask, name=f"dynotune-probe: {who}", daemon=True)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        try:
+            self._facts = self._question()
+        except Exception as error:
+            # A mistake of ours in one family must not hide the others; its facts say what happened.
+            self._facts = dict.fromkeys(self._names, Unknown(f"asking {self._who} failed: {error!r}"))
+
+    def wait(self, until_s: float) -> Facts:
+        self._thread.join(max(0.0, until_s - time.monotonic()))
+        if self._facts is not None:
+            return self._facts
+        waited_s = time.monotonic() - self._began_s
+        return dict.fromkeys(self._names, Unknown(f"{self._who} did not answer within {waited_s:.1f} s"))

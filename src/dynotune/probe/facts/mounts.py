@@ -1,0 +1,123 @@
+"""On what a path lies: the file system, whether programs may be mapped from it, and whether what is written lasts.
+
+Source: proc_pid_mountinfo(5), overlayfs and tmpfs in the kernel's documentation.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from dynotune.probe.sources import container
+from dynotune.schema.facts import Unknown
+
+__all__ = ["Mount", "Storage", "mount_of", "nearest", "storage"]
+
+IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
+LAYERED = frozenset({"overlay", "aufs", "overlayfs", "fuse.fuse-overlayfs"})
+NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "beegfs", "glusterfs", "9p", "virtiofs"})
+
+
+class Mount(NamedTuple):
+    """A line of mountinfo: where it is mounted, which folder of the file system, its type, and its options."""
+
+    point: str
+    root: str
+    kind: str
+    options: frozenset[str]
+
+
+class Storage(NamedTuple):
+    """On what a path lies.
+
+    Args:
+        lasts: what is written is there after this container, or this start of the machine.
+        why: in words: what it is, and what follows.
+        noexec: no library can be loaded from it.
+        read_only: nothing can be written.
+    """
+
+    lasts: bool | Unknown
+    why: str
+    noexec: bool = False
+    read_only: bool = False
+
+
+def storage(path: Path, root: Path = Path("/")) -> Storage:
+    """Of `path`, which need not exist.
+
+    Args:
+        root: where `/proc` stands.
+    """
+    mount = mount_of(path, root)
+    if isinstance(mount, Unknown):
+        return Storage(mount, mount.reason)
+    lasts, why = _lasts(mount, path, root)
+    return Storage(lasts, why, noexec="noexec" in mount.options, read_only="ro" in mount.options)
+
+
+def mount_of(path: Path, root: Path = Path("/")) -> Mount | Unknown:
+    """The mount that holds `path`: the longest mount point above it, of several on one point the last."""
+    try:
+        lines = (root / "proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError as error:
+        return Unknown(f"the mounts of this process cannot be read: {error.strerror}")
+    real = os.path.realpath(path)
+    best: Mount | None = None
+    for line in lines:
+        mount = _parsed(line)
+        if mount is None or not (real == mount.point or real.startswith(mount.point.rstrip("/") + "/")):
+            continue
+        if best is None or len(mount.point) >= len(best.point):
+            best = mount
+    return best or Unknown(f"no mount holds {path}")
+
+
+def _parsed(line: str) -> Mount | None:
+    left, dash, right = line.partition(" - ")
+    fields, rest = left.split(" "), right.split(" ")
+    if not dash or len(fields) < 6 or len(rest) < 3:
+        return None
+    options = frozenset(fields[5].split(","))
+    if "ro" in rest[2].split(","):
+        options |= {"ro"}
+    return Mount(_unescaped(fields[4]), _unescaped(fields[3]), rest[0], options)
+
+
+def _unescaped(path: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
+
+
+def _lasts(mount: Mount, path: Path, root: Path) -> tuple[bool | Unknown, str]:
+    if mount.kind in IN_MEMORY:
+        return False, f"it lies in memory ({mount.kind} on {mount.point})"
+    if "kubernetes.io~empty-dir" in mount.root:
+        return False, f"it lies on an emptyDir ({mount.point}), which ends with the pod"
+    kind = container.kind(root)
+    if mount.kind in LAYERED and (mount.point == "/" or kind is not None):
+        return False, f"it lies in the container's own layer ({mount.kind}), which ends with the container"
+    if mount.point == "/" and kind is not None:
+        if isinstance(kind, Unknown):
+            return Unknown(kind.reason), f"it lies on the root file system, and {kind.reason}"
+        return False, f"it lies on the root file system of a container ({kind}), which ends with it"
+    if mount.kind in NETWORK:
+        return True, f"it lies on {mount.kind}, mounted at {mount.point}"
+    if kind is not None:
+        return True, f"it lies on a volume mounted at {mount.point}"
+    temporary = _temporary(path)
+    if temporary:
+        why = f"it lies in {temporary}, which many systems empty at their start or after days"
+        return Unknown(why), why
+    return True, f"it lies on {mount.kind}, mounted at {mount.point}"
+
+
+def _temporary(path: Path) -> str:
+    real = os.path.realpath(path)
+    return next((folder for folder in ("/tmp", "/var/tmp") if f"{real}/".startswith(f"{folder}/")), "")
+
+
+def nearest(path: Path) -> Path:
+    """`path`, or the folder above it that exists."""
+    return next((each for each in (path, *path.parents) if each.exists()), Path("/"))

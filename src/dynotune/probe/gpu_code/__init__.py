@@ -1,0 +1,1 @@
+"""GPU code in files, and which GPU runs it."""

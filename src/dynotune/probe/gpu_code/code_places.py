@@ -1,0 +1,237 @@
+"""Which files may hold GPU code: those of named paths, of an interpreter, of a command."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from dynotune.probe.gpu_code import elf_code
+from dynotune.probe.sources.interpreter import ENVIRONMENT_TOOLS, SHELLS, interpreter, program
+from dynotune.schema.device_code import Problem
+from dynotune.schema.facts import Unknown
+
+CARRIERS = re.compile(r".*\.(so(\.[\w.-]+)?|cubin|fatbin|ptx)")
+"""Names of files that may hold GPU code; programs, whose names say nothing, are known by their mode."""
+
+OTHERS_DECIDE = SHELLS | ENVIRONMENT_TOOLS | {"uv"}
+"""Programs that start another one, of which nothing is known before they run."""
+
+LIBRARY_FOLDERS = ("/lib", "/usr/lib", "/lib64", "/usr/lib64")
+LINKER_CONFIGURATION = Path("/etc/ld.so.conf")
+MOST_LIBRARIES = 2000
+
+TIMEOUT_S = 20.0
+MARK = "dynotune-folders:"
+QUESTION = f"""
+import json, sys, sysconfig
+own = {{sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}}
+folders = [folder for folder in sys.path if folder and folder not in own and not folder.endswith(".zip")]
+print("\\n{MARK}" + json.dumps({{"folders": folders, "prefixes": [sys.prefix, sys.base_prefix]}}))
+"""
+
+
+class Places:
+    """Files and folders to scan.
+
+    Args:
+        roots: as they are named to the user.
+        asked: files that are scanned whatever their name is.
+        problems: what is missing, and why.
+    """
+
+    def __init__(self) -> None:
+        self.roots: list[str] = []
+        self.asked: set[Path] = set()
+        self.problems: list[Problem] = []
+        self._folders: list[Path] = []
+
+    def add(self, path: Path) -> None:
+        """A file, or a folder with all below it."""
+        self.roots.append(str(path))
+        if path.is_dir():
+            self._folders.append(path)
+        else:
+            self.asked.add(path)
+
+    def files(self, problems: list[Problem], late: threading.Event) -> Iterator[Path]:
+        """Each file once, however many links lead to it.
+
+        Args:
+            problems: gets folders that cannot be read.
+            late: ends it.
+        """
+        seen: set[tuple[int, int]] = set()
+        for path in sorted(self.asked):
+            if _is_new(path, seen, problems):
+                yield path
+        waiting = [*reversed(self._folders)]
+        while waiting and not late.is_set():
+            folder = waiting.pop()
+            if _is_new(folder, seen, problems):
+                below, files = _listed(folder, problems)
+                waiting += reversed(below)
+                yield from (file for file in files if _is_new(file, seen, problems, regular=True))
+
+
+def _is_new(path: Path, seen: set[tuple[int, int]], problems: list[Problem], *, regular: bool = False) -> bool:
+    try:
+        status = path.stat()
+    except OSError as error:
+        # A link to nothing is no library that is missing here.
+        if not (regular and isinstance(error, FileNotFoundError)):
+            problems.append(Problem(str(path), f"it cannot be read: {error.strerror}"))
+        return False
+    key = (status.st_dev, status.st_ino)
+    if key in seen or (regular and not stat.S_ISREG(status.st_mode)):
+        return False
+    seen.add(key)
+    return True
+
+
+def _listed(folder: Path, problems: list[Problem]) -> tuple[list[Path], list[Path]]:
+    """Folders and files below it that may hold GPU code, by name."""
+    folders, files = [], []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                is_folder, is_program = _nature(entry)
+                if is_folder:
+                    folders.append(Path(entry.path))
+                elif is_program or CARRIERS.fullmatch(entry.name):
+                    files.append(Path(entry.path))
+    except OSError as error:
+        problems.append(Problem(str(folder), f"the folder cannot be read: {error.strerror}"))
+    return folders, files
+
+
+def _nature(entry: os.DirEntry[str]) -> tuple[bool, bool]:
+    """A folder; a file that can be started and whose name has no ending."""
+    try:
+        if entry.is_dir():
+            return True, False
+        if "." in entry.name:
+            return False, False
+        mode = entry.stat().st_mode
+    except OSError:
+        # A link in a circle, or to where nobody may look.
+        return False, False
+    return False, stat.S_ISREG(mode) and bool(mode & stat.S_IXUSR)
+
+
+def of_interpreter(python: str, places: Places, env: Mapping[str, str], cwd: Path) -> None:
+    """Adds the folders that an interpreter imports from, and where conda keeps CUDA's libraries.
+
+    Runs it, without the user's own code at its start. A failure goes to the problems.
+    """
+    command = [python, "-c", QUESTION]
+    try:
+        # The working directory is on the path of a program that stands there, but it is the user's own to name.
+        done = subprocess.run(
+            command,
+            check=False,
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        places.problems.append(Problem(python, f"it does not say where its packages are: {error}"))
+        return
+    marked = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith(MARK)]
+    if done.returncode or not marked:
+        last = (done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
+        places.problems.append(Problem(python, f"it does not say where its packages are: {last}"))
+        return
+    reply = json.loads(marked[-1].removeprefix(MARK))
+    prefixes = [Path(prefix) for prefix in dict.fromkeys(reply["prefixes"])]
+    conda = [prefix / "lib" for prefix in prefixes if (prefix / "conda-meta").is_dir()]
+    for folder in dict.fromkeys([*map(Path, reply["folders"]), *conda]):
+        if folder.is_dir():
+            places.add(folder)
+
+
+def of_command(command: Sequence[str], places: Places, env: Mapping[str, str], cwd: Path) -> str | Unknown:
+    """Adds what a command would load: its interpreter's packages, or the program with the libraries it is linked to.
+
+    The command is not run. Returns the interpreter or the program; Unknown where only a run would tell.
+    """
+    python = interpreter(command, env, cwd)
+    if isinstance(python, str):
+        of_interpreter(python, places, env, cwd)
+        return python
+    path = program(command, env, cwd)
+    if path is None or path.name in OTHERS_DECIDE or not _is_elf(path):
+        return python
+    places.add(path)
+    _add_libraries(path, places, env)
+    return str(path)
+
+
+def _is_elf(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == elf_code.MAGIC
+    except OSError:
+        return False
+
+
+def _add_libraries(path: Path, places: Places, env: Mapping[str, str]) -> None:
+    """The libraries that the dynamic linker would load with a program, found as it finds them."""
+    configured = [*_configured(LINKER_CONFIGURATION), *map(Path, LIBRARY_FOLDERS)]
+    asked_for = [Path(folder) for folder in env.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    waiting, known = [path], {path.name}
+    inherited: list[Path] = []
+    while waiting and len(known) < MOST_LIBRARIES:
+        at = waiting.pop()
+        try:
+            with at.open("rb") as file:
+                needed = elf_code.Elf(file).needed()
+        except (OSError, elf_code.Unreadable):
+            # The scan itself says so of this file.
+            continue
+        own, after = _expanded(needed.rpath, at), _expanded(needed.runpath, at)
+        # A library's RPATH also holds for what it loads in turn.
+        inherited += [folder for folder in own if folder not in inherited]
+        for name in needed.names:
+            if name in known:
+                continue
+            known.add(name)
+            found = _found(name, [*inherited, *asked_for, *after, *configured])
+            if found is None:
+                places.problems.append(Problem(str(at), f"it needs {name}, which is not found"))
+            else:
+                places.asked.add(found)
+                waiting.append(found)
+
+
+def _expanded(folders: Sequence[str], library: Path) -> list[Path]:
+    origin = str(library.resolve().parent)
+    return [Path(folder.replace("$ORIGIN", origin).replace("${ORIGIN}", origin)) for folder in folders]
+
+
+def _found(name: str, folders: Sequence[Path]) -> Path | None:
+    if "/" in name:
+        return Path(name) if Path(name).is_file() else None
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+
+
+def _configured(file: Path, depth: int = 4) -> Iterator[Path]:
+    """Folders that the system's linker looks in, with those of included files."""
+    try:
+        lines = file.read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    for line in (line.partition("#")[0].strip() for line in lines):
+        if line.startswith("include ") and depth:
+            pattern = line.removeprefix("include ").strip()
+            for included in sorted(Path("/").glob(str(file.parent / pattern).lstrip("/"))):
+                yield from _configured(included, depth - 1)
+        elif line:
+            yield Path(line)

@@ -1,0 +1,1 @@
+"""Samples beside a run, and what they say of a window."""

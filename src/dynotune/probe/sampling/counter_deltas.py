@@ -1,0 +1,63 @@
+"""Arithmetic on samples: what a counter grew by in a window, and which samples say what held inside it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+from dynotune.probe.sources.samples import Sample
+from dynotune.schema.facts import Unknown
+
+
+def growth(
+    samples: Sequence[Sample], counter: Callable[[Sample], float | Unknown], begin_s: float, end_s: float
+) -> float | Unknown:
+    """How much a counter grew from `begin_s` to `end_s`, both within the samples; linear between two of them.
+
+    Unknown where one of the samples it rests on does not have it, or where it fell.
+    """
+    begin, end = _at(samples, counter, begin_s), _at(samples, counter, end_s)
+    if isinstance(begin, Unknown):
+        return begin
+    if isinstance(end, Unknown):
+        return end
+    return end - begin if end >= begin else Unknown("the counter fell")
+
+
+def _at(samples: Sequence[Sample], counter: Callable[[Sample], float | Unknown], time_s: float) -> float | Unknown:
+    after_at = min(bisect_right(samples, time_s, key=lambda sample: sample.time_s), len(samples) - 1)
+    left, right = samples[max(after_at - 1, 0)], samples[after_at]
+    before, after = counter(left), counter(right)
+    if isinstance(before, Unknown):
+        return before
+    if isinstance(after, Unknown):
+        return after
+    if after < before:
+        return Unknown("the counter fell")
+    span_s = right.time_s - left.time_s
+    share = (time_s - left.time_s) / span_s if span_s > 0 else 1.0
+    return float(before + share * (after - before))
+
+
+def counted(part: str, field: str) -> Callable[[Sample], float | Unknown]:
+    """One counter of a part of the samples, to be given to `growth`."""
+
+    def counter(sample: Sample) -> float | Unknown:
+        counters = getattr(sample, part)
+        if counters is None:
+            return Unknown("it was not counted")
+        return counters if isinstance(counters, Unknown) else getattr(counters, field)
+
+    return counter
+
+
+def covers(samples: Sequence[Sample], begin_s: float, end_s: float) -> bool:
+    """The samples reach from before the window to after it."""
+    return bool(samples) and samples[0].time_s <= begin_s and end_s <= samples[-1].time_s
+
+
+def inside(samples: Sequence[Sample], begin_s: float, end_s: float) -> list[Sample]:
+    """Samples within a window they cover; for one shorter than their interval, those beside it."""
+    found = [sample for sample in samples if begin_s <= sample.time_s <= end_s]
+    after = next(at for at, sample in enumerate(samples) if sample.time_s >= end_s)
+    return found or list(samples[max(0, after - 1) : after + 1])

@@ -1,0 +1,262 @@
+"""Whether something outside the arm's own process tree disturbed a window: arithmetic on samples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import msgspec
+
+from dynotune.probe.sampling.counter_deltas import counted, covers, growth, inside
+from dynotune.probe.sources.clock_reasons import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SYNC_BOOST
+from dynotune.probe.sources.counters import TICK_S
+from dynotune.probe.sources.samples import Cores, Gpu, GpuProcess, Quota, Sample
+from dynotune.schema.facts import Unknown
+
+FOREIGN_SHARE = 0.10
+"""Of the cores we may use. Less is the ordinary background of a shared machine, which both arms meet and the
+pairs average out; one busy process on a machine of up to eight cores is more."""
+
+STEAL_SHARE = 0.05
+"""Of the time our cores wanted to run: a step gets longer by as much, and no other core makes up for it."""
+
+STEAL_CORES = 0.05
+"""Below this much of one core, an idle host's share of stolen time is rounding."""
+
+THROTTLED_SHARE = 0.01
+"""Of the window. Throttling stops every thread at once, so it costs the step what it lasts."""
+
+SWAP_PAGES_PER_S = 256.0
+"""1 MiB/s of 4 KiB pages: what a disk does beside other work without being noticed."""
+
+CLOCK_SHARE = 0.10
+"""Of the samples in the window; a single sample may catch a moment of microseconds."""
+
+MISMATCH_SHARE = 0.10
+"""The tree cannot use more of our cores than they are busy; beyond this, different things are counted."""
+
+MIN_TICKS = 20
+"""The kernel counts in ticks of 10 ms: in a window of fewer than these, a share of 10% is a tick or two."""
+
+SWAP_READAHEAD_PAGES = 8
+"""One major fault brings in up to 2^`vm.page-cluster` pages, 8 by default."""
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+CLOCK_CAUSES: dict[str, Callable[[int], bool]] = {
+    "power brake": lambda reasons: bool(reasons & HW_POWER_BRAKE),
+    "sync boost with other GPUs": lambda reasons: bool(reasons & SYNC_BOOST),
+    # Set beside its cause where there is one; heat is of the program's own making.
+    "hardware slowdown": lambda reasons: reasons & (HW_SLOWDOWN | HW_THERMAL | HW_POWER_BRAKE) == HW_SLOWDOWN,
+}
+"""Clock event reasons from outside the program's own work. A power cap and heat are of its own making."""
+
+MPS_SERVER = "nvidia-cuda-mps-server"
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """What can be said about one window.
+
+    Args:
+        foreign: causes outside the arm's process tree, in words; any of them voids the pair.
+        unknown: what could not be judged, and why.
+    """
+
+    foreign: list[str] = []
+    unknown: list[str] = []
+
+
+def judge(samples: Sequence[Sample], begin_s: float, end_s: float) -> Judgement:
+    """Judge the window from `begin_s` to `end_s` (CLOCK_MONOTONIC) by the samples around it.
+
+    Counters are interpolated at both ends.
+
+    Raises:
+        ValueError: the window ends before it begins.
+    """
+    if not begin_s < end_s:
+        raise ValueError(f"a window from {begin_s} to {end_s} s")
+    if not covers(samples, begin_s, end_s):
+        return Judgement(unknown=["outside causes: the samples do not cover the window"])
+    window = _Window(samples, begin_s, end_s)
+    found = Judgement([], [])
+    for subject, rule in _rules(window):
+        try:
+            # One by one: a rule may find something before it misses something.
+            for reason in rule():
+                found.foreign.append(reason)
+        except _Missing as missing:
+            found.unknown.append(f"{subject}: {missing}")
+    return found
+
+
+def _rules(window: _Window) -> Iterator[tuple[str, Callable[[], Iterator[str]]]]:
+    yield "other processes", partial(_cores, window)
+    yield "the CPU quota", partial(_quota, window)
+    yield "swapping", partial(_swap, window)
+    gpus = window.inside[0].gpus
+    if isinstance(gpus, Unknown):
+        yield "the GPUs", partial(_missing, gpus)
+        return
+    for at, gpu in enumerate(gpus):
+        yield f"other processes on GPU {gpu.nvml_index}", partial(_gpu_processes, window, at)
+        yield f"the clock of GPU {gpu.nvml_index}", partial(_gpu_clock, window, at)
+
+
+def foreign(samples: Sequence[Sample], begin_s: float, end_s: float) -> list[str]:
+    """Causes outside the arm's process tree. Empty does not say that all could be judged; `judge` does.
+
+    Raises:
+        ValueError: as `judge`.
+    """
+    return judge(samples, begin_s, end_s).foreign
+
+
+class _Missing(Exception):
+    """What a rule needs is not there; its text says why."""
+
+
+class _Window:
+    """The samples, the two ends, and the samples that say what held inside."""
+
+    def __init__(self, samples: Sequence[Sample], begin_s: float, end_s: float) -> None:
+        self.samples, self.begin_s, self.end_s = samples, begin_s, end_s
+        self.length_s = end_s - begin_s
+        self.inside = inside(samples, begin_s, end_s)
+
+    def growth(self, part: str, field: str) -> float:
+        """Of one counter of a part of the samples.
+
+        Raises:
+            _Missing: it was not counted all along.
+        """
+        return _needed(growth(self.samples, counted(part, field), self.begin_s, self.end_s))
+
+    def own_cpu_s(self) -> float:
+        return _needed(growth(self.samples, lambda sample: sample.own_cpu_s, self.begin_s, self.end_s))
+
+    def gpus(self, at: int) -> list[Gpu]:
+        """One GPU, by its place in the samples, at every moment inside."""
+        return _one_gpu(self.inside, at)
+
+
+def _one_gpu(samples: Sequence[Sample], at: int) -> list[Gpu]:
+    return [sample.gpus[at] for sample in samples if not isinstance(sample.gpus, Unknown)]
+
+
+def _missing(what: Unknown) -> Iterator[str]:
+    raise _Missing(what.reason)
+
+
+def _needed(value: float | Unknown) -> float:
+    if isinstance(value, Unknown):
+        raise _Missing(value.reason)
+    return value
+
+
+def other_cpu_s(samples: Sequence[Sample], begin_s: float, end_s: float) -> float | Unknown:
+    """CPU time of our cores that neither the tree nor dynotune used; negative by what the counters disagree.
+
+    Threads of the kernel count as others: nothing says for whom they work.
+    """
+    try:
+        return _other_cpu_s(_Window(samples, begin_s, end_s))
+    except _Missing as missing:
+        return Unknown(str(missing))
+
+
+def _other_cpu_s(window: _Window) -> float:
+    return window.growth("cores", "busy_s") - window.growth("tree", "cpu_s") - window.own_cpu_s()
+
+
+def _cores(window: _Window) -> Iterator[str]:
+    if window.length_s < MIN_TICKS * TICK_S:
+        raise _Missing("the window is too short for the kernel's CPU counters")
+    others_s = _other_cpu_s(window)
+    busy_s, steal_s = window.growth("cores", "busy_s"), window.growth("cores", "steal_s")
+    num_cpus = next(sample.cores.num_cpus for sample in window.samples if isinstance(sample.cores, Cores))
+    quotas = (sample.quota.cores for sample in window.samples if isinstance(sample.quota, Quota))
+    # Some sandboxes show /proc/stat with zeros.
+    if window.growth("cores", "counted_s") < 0.5 * num_cpus * window.length_s:
+        raise _Missing("the kernel does not count the time of our cores")
+    usable = min(num_cpus, next(quotas, num_cpus))
+    usable_s = usable * window.length_s
+    if -others_s > MISMATCH_SHARE * usable_s:
+        raise _Missing("the counters of our cores and of our processes do not agree")
+    # What others use of the cores beyond our quota takes nothing from us.
+    taken_s = others_s - (num_cpus - usable) * window.length_s
+    for who, used_s in (("other processes", taken_s), ("dynotune itself", window.own_cpu_s())):
+        if used_s > FOREIGN_SHARE * usable_s:
+            cores = used_s / window.length_s
+            yield f"{who} used {cores:.2f} of {usable:g} cores ({used_s / usable_s:.0%})"
+    if steal_s > STEAL_CORES * window.length_s and steal_s > STEAL_SHARE * (busy_s + steal_s):
+        yield f"the hypervisor took {steal_s / (busy_s + steal_s):.0%} of the time our cores wanted to run"
+
+
+def _quota(window: _Window) -> Iterator[str]:
+    if all(sample.quota is None for sample in window.samples):
+        return
+    throttled_s = window.growth("quota", "throttled_s")
+    if throttled_s <= THROTTLED_SHARE * window.length_s:
+        return
+    others_s = window.growth("quota", "usage_s") - window.growth("tree", "cpu_s") - window.own_cpu_s()
+    cores = next(sample.quota.cores for sample in window.samples if isinstance(sample.quota, Quota))
+    # A tree that runs into its quota by itself is what is being measured.
+    if others_s > FOREIGN_SHARE * cores * window.length_s:
+        yield (
+            f"the CPU quota throttled us for {throttled_s:.1f} s, while others under it used "
+            f"{others_s / window.length_s:.2f} of its {cores:g} cores"
+        )
+
+
+def _swap(window: _Window) -> Iterator[str]:
+    limit = SWAP_PAGES_PER_S * window.length_s
+    num_in, num_out = window.growth("swap", "num_in"), window.growth("swap", "num_out")
+    if num_in <= limit and num_out <= limit:
+        return
+    if num_in <= limit:
+        raise _Missing("pages were swapped out, and the kernel does not say whose")
+    # Every page swapped in for the tree is a major fault of the tree, so what it did not wait for is others'.
+    others = num_in - window.growth("tree", "num_major_faults") * SWAP_READAHEAD_PAGES
+    if others <= limit:
+        raise _Missing("pages were swapped in, perhaps for the command itself")
+    yield f"other processes swapped in {others * PAGE_BYTES / 1e6:.0f} MB"
+
+
+def _gpu_processes(window: _Window, at: int) -> Iterator[str]:
+    gpus = window.gpus(at)
+    ours = {process.pid for gpu in _one_gpu(window.samples, at) for process in _known(gpu.processes) if process.ours}
+    strangers: dict[int, list[GpuProcess]] = {}
+    missing = [gpu.processes.reason for gpu in gpus if isinstance(gpu.processes, Unknown)]
+    for gpu in gpus:
+        for process in _known(gpu.processes):
+            if process.pid not in ours:
+                strangers.setdefault(process.pid, []).append(process)
+    if not ours and not window.inside[0].pids_comparable:
+        raise _Missing("in this container the driver's process ids need not be ours")
+    for pid, seen in strangers.items():
+        name = next((process.name for process in seen if process.name), None)
+        if name == MPS_SERVER:
+            missing.append("programs share it through MPS, which does not say whose work it does")
+        # A process that holds a context and runs nothing disturbs nothing.
+        elif any(process.sm_percent != 0 for process in seen):
+            yield f"process {pid} ({name or 'name unknown'}) computes on GPU {gpus[0].nvml_index}"
+    if missing:
+        raise _Missing(missing[0])
+
+
+def _gpu_clock(window: _Window, at: int) -> Iterator[str]:
+    gpus = window.gpus(at)
+    known = [gpu.clock_reasons for gpu in gpus if not isinstance(gpu.clock_reasons, Unknown)]
+    for name, holds in CLOCK_CAUSES.items():
+        num_held = sum(map(holds, known))
+        if num_held and num_held >= CLOCK_SHARE * len(known):
+            yield f"the clock of GPU {gpus[0].nvml_index} was held down from outside ({name})"
+    for gpu in gpus:
+        if isinstance(gpu.clock_reasons, Unknown):
+            raise _Missing(gpu.clock_reasons.reason)
+
+
+def _known(processes: list[GpuProcess] | Unknown) -> list[GpuProcess]:
+    return [] if isinstance(processes, Unknown) else processes

@@ -1,0 +1,203 @@
+"""Watches machine and process tree beside a measured run, in a thread of dynotune's own process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dynotune.probe.facts import host_memory
+from dynotune.probe.sampling.gpu_counters import GpuCounters
+from dynotune.probe.sampling.pcie_meter import PcieMeter
+from dynotune.probe.sampling.thread_counter import ThreadCounter
+from dynotune.probe.sampling.tree_memory import tree_bytes
+from dynotune.probe.sources import container, counters
+from dynotune.probe.sources.samples import ByName, Sample, SamplesFile, Tree
+from dynotune.schema.facts import Unknown
+
+INTERVAL_S = 0.5
+"""A window of a few seconds holds several samples, and the reading stays under 1% of a core."""
+
+CPU_SHARE = 0.008
+"""Of one core, the most the reading may use; with the thread that asks for PCIe throughput, 1%. Where a tree of many
+processes takes longer to read, it is read less often."""
+
+NUM_NAMES = 8
+"""Process names that a sample tells apart."""
+
+
+class Sampler:
+    """Takes a sample when it starts, about every `interval_s`, and when it stops; knows nothing of arms.
+
+    Args:
+        cpus: cores the arm may run on.
+        gpus: NVML indices of the GPUs it sees; Unknown is carried into the judgement.
+        tree_pids: process ids of its tree, parents before children if it can; called for each sample.
+        file: `samples.jsonl`, appended to.
+        root: where `/proc` and `/sys` stand.
+        nvml: used instead of `pynvml`.
+        clock: CLOCK_MONOTONIC.
+        memory: ask for the memory of the tree, too.
+    """
+
+    def __init__(
+        self,
+        cpus: Collection[int],
+        gpus: Sequence[int] | Unknown,
+        tree_pids: Callable[[], Iterable[int]],
+        interval_s: float = INTERVAL_S,
+        *,
+        file: Path | None = None,
+        root: Path = Path("/"),
+        nvml: Any = None,
+        clock: Callable[[], float] = time.monotonic,
+        memory: bool = False,
+    ) -> None:
+        self._cpus = frozenset(cpus)
+        self._tree_pids = tree_pids
+        self._interval_s = interval_s
+        self._path = file
+        self._file: SamplesFile | None = None
+        self._root = root
+        self._clock = clock
+        self._memory = memory
+        self._tree = counters.TreeCounter(root)
+        self._gpus = GpuCounters(gpus, nvml=nvml, root=root)
+        self._pcie = PcieMeter([] if isinstance(gpus, Unknown) else gpus, nvml=nvml)
+        self._threads = ThreadCounter(root)
+        self._memory_events = host_memory.memory_events_file(root)
+        self._limits = container.cpu_limits(root)
+        self._pids_comparable = container.in_initial_pid_namespace(root)
+        self._samples: list[Sample] = []
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.errors: list[str] = []
+        """What went wrong with the sampling itself; the window is then not covered, or the file not whole."""
+
+    @property
+    def samples(self) -> list[Sample]:
+        """What was kept so far, in order of time."""
+        with self._lock:
+            return list(self._samples)
+
+    def start(self) -> None:
+        """Take the first sample and go on in a thread."""
+        if self._path is not None:
+            try:
+                self._file = SamplesFile(self._path)
+            except OSError as error:
+                self._file_failed(error)
+        self.sample()
+        self._pcie.start()
+        self._thread = threading.Thread(target=self._loop, name="dynotune-sampler", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> list[Sample]:
+        """End the thread, take the last sample, and give all back. A second call does nothing more."""
+        if self._stopping.is_set():
+            return self.samples
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._pcie.stop()
+        if self._pcie.error is not None:
+            self.errors.append(self._pcie.error)
+        self.sample()
+        self._gpus.close()
+        if self._file is not None:
+            self._file.close()
+        return self.samples
+
+    def sample(self) -> Sample:
+        """Take one sample now."""
+        with self._lock:
+            sample = self._read()
+            self._samples.append(sample)
+            if self._file is not None:
+                try:
+                    self._file.append(sample)
+                except OSError as error:
+                    self._file_failed(error)
+        return sample
+
+    def __enter__(self) -> Sampler:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _loop(self) -> None:
+        wait_s = self._interval_s
+        while not self._stopping.wait(wait_s):
+            try:
+                begin_cpu_s = time.thread_time()
+                self.sample()
+                wait_s = max(self._interval_s, (time.thread_time() - begin_cpu_s) / CPU_SHARE)
+            except Exception as error:
+                # A thread that dies would do so unseen; the window is then uncovered, and this says why.
+                self.errors.append(f"sampling ended: {error!r}")
+                return
+
+    def _read(self) -> Sample:
+        # The cores and the tree are subtracted from each other, so they are read back to back; listing the
+        # tree and asking the driver take longer and stand outside.
+        pids = self._list_tree()
+        time_s = self._clock()
+        cores = counters.cores(self._cpus, self._root)
+        tree = pids if isinstance(pids, Unknown) else self._count(pids)
+        own_cpu_s = time.process_time()
+        vmstat = counters.vmstat(self._root)
+        return Sample(
+            time_s=time_s,
+            cores=cores,
+            tree=tree,
+            own_cpu_s=own_cpu_s,
+            quota=counters.quota(self._limits),
+            swap=counters.swap(vmstat),
+            gpus=self._gpus.read(self._tree.pids, self._pcie.take()),
+            pids_comparable=self._pids_comparable,
+            process_cpu_s=self._by_process(tree),
+            thread_cpu_s=self._by_thread(pids),
+            vmstat=vmstat,
+            memory_events=counters.memory_events(self._memory_events),
+            tree_bytes=self._tree_bytes(pids) if self._memory else None,
+        )
+
+    def _list_tree(self) -> list[int] | Unknown:
+        try:
+            return list(self._tree_pids())
+        except OSError as error:
+            return Unknown(f"the process tree cannot be listed: {error}")
+
+    def _count(self, pids: list[int]) -> Tree | Unknown:
+        try:
+            return self._tree.read(pids)
+        except (OSError, ValueError) as error:
+            return Unknown(f"the process tree cannot be read: {error}")
+
+    def _tree_bytes(self, pids: list[int] | Unknown) -> int | Unknown:
+        return pids if isinstance(pids, Unknown) else tree_bytes(pids, self._root)
+
+    def _by_process(self, tree: Tree | Unknown) -> ByName | Unknown:
+        if isinstance(tree, Unknown):
+            return tree
+        return ByName(values=counters.largest(self._tree.by_name_s, NUM_NAMES))
+
+    def _by_thread(self, pids: list[int] | Unknown) -> ByName | Unknown:
+        try:
+            return pids if isinstance(pids, Unknown) else ByName(values=self._threads.read(pids))
+        except (OSError, ValueError) as error:
+            return Unknown(f"the threads of the process tree cannot be read: {error}")
+
+    def _file_failed(self, error: OSError) -> None:
+        self.errors.append(f"cannot write {self._path}: {error.strerror}")
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,1 @@
+"""Where facts come from: the kernel's files and counters, NVML, an interpreter."""

@@ -1,0 +1,300 @@
+"""The kernel's counters, read once: cores, a process tree, the CPU quota, swap.
+
+Each reader takes the root under which `/proc` and `/sys` stand; what the kernel does not count is Unknown.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from dynotune.probe.sources import kernel_files
+from dynotune.probe.sources.samples import ByName, Cores, Quota, Swap, Tree
+from dynotune.schema.facts import Unknown
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+ENDED = "(ended processes)"
+REST = "(the rest)"
+
+VMSTAT = frozenset({"pswpin", "pswpout", "pgmajfault", "compact_stall", "thp_fault_fallback", "numa_pte_updates"})
+"""Counters that are kept as they are; `allocstall_*`, one a zone, are summed."""
+
+MIN_THREADS = 64
+"""A tree of so few threads is walked in any case: it is read in under a millisecond."""
+
+
+def cores(cpus: Collection[int], root: Path = Path("/")) -> Cores | Unknown:
+    """Time of the cores `cpus`, summed. Source: proc_stat(5).
+
+    Only these: in a container `/proc/stat` may be the host's, with cores that we may not use.
+    """
+    wanted = {f"cpu{cpu}" for cpu in cpus}
+    busy = idle = steal = waiting = num_found = 0
+    try:
+        with (root / "proc/stat").open() as file:
+            for line in file:
+                name, *rest = line.split()
+                if not name.startswith("cpu"):
+                    break
+                if name in wanted:
+                    user, nice, system, idling, iowait, _irq, _softirq, stolen = map(int, rest[:8])
+                    num_found += 1
+                    # Interrupts belong to no process: time in them is nobody's, not another's.
+                    busy += user + nice + system
+                    idle += idling + iowait
+                    waiting += iowait
+                    steal += stolen
+    except (OSError, ValueError) as error:
+        return Unknown(f"/proc/stat cannot be read: {error}")
+    if num_found != len(wanted):
+        return Unknown(f"/proc/stat lists {num_found} of our {len(wanted)} cores")
+    return Cores(
+        num_cpus=num_found,
+        busy_s=busy * TICK_S,
+        idle_s=idle * TICK_S,
+        steal_s=steal * TICK_S,
+        iowait_s=waiting * TICK_S,
+    )
+
+
+class _Usage(NamedTuple):
+    """Of one process: itself, and the children it has waited for, with theirs."""
+
+    own_ticks: int
+    own_faults: int
+    waited_ticks: int
+    waited_faults: int
+
+
+class TreeCounter:
+    """CPU time and major faults of a process tree whose members come and go.
+
+    When a process ends, its counts pass to whoever waits for it, or are lost when nobody in the tree does.
+    So the growth of three things is summed: what living processes used themselves, what new ones bring
+    along, and what ended children handed over, less what was already counted of those that vanished.
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._proc = str(root / "proc")
+        self._seen: dict[tuple[int, int], _Usage] = {}
+        # Counted already, but not yet handed over: a process may end between the reading of its parent and
+        # its own. Kept for one reading, since what nobody waits for is never handed over.
+        self._owed = (0, 0)
+        self._ticks = 0
+        self._faults = 0
+        self._pids: set[int] = set()
+        self._by_name: dict[str, int] = {}
+
+    @property
+    def by_name_s(self) -> dict[str, float]:
+        """CPU time between the last two readings, by name of the process, the largest first.
+
+        What ended processes used since their last reading stands under `ENDED`: it comes without a name.
+        """
+        return {name: ticks * TICK_S for name, ticks in sorted(self._by_name.items(), key=lambda item: -item[1])}
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Every process id that has been in the tree."""
+        return frozenset(self._pids)
+
+    def read(self, pids: Iterable[int]) -> Tree:
+        """Count once more. A process seen before belongs to the tree until it ends; ending is no error."""
+        listed = set(pids)
+        living: dict[tuple[int, int], _Usage] = {}
+        names: dict[tuple[int, int], str] = {}
+        # Parents first: a child read before its parent could end in between and be counted in both.
+        for pid in sorted(listed | {pid for pid, _ in self._seen}):
+            found = self._usage(pid)
+            if found is not None and (pid in listed or (pid, found[0]) in self._seen):
+                living[pid, found[0]] = found[1]
+                names[pid, found[0]] = found[2]
+        self._pids |= {pid for pid, _ in living}
+        vanished = [usage for key, usage in self._seen.items() if key not in living]
+        before = {key: self._seen.get(key, _Usage(0, 0, 0, 0)) for key in living}
+        grown = _Usage(*(sum(now[at] - before[key][at] for key, now in living.items()) for at in range(4)))
+        owed_ticks = sum(gone.own_ticks + gone.waited_ticks for gone in vanished)
+        owed_faults = sum(gone.own_faults + gone.waited_faults for gone in vanished)
+        ticks = grown.waited_ticks - self._owed[0] - owed_ticks
+        faults = grown.waited_faults - self._owed[1] - owed_faults
+        self._ticks += max(0, grown.own_ticks) + max(0, ticks)
+        self._faults += max(0, grown.own_faults) + max(0, faults)
+        self._owed = (min(owed_ticks, max(0, -ticks)), min(owed_faults, max(0, -faults)))
+        self._by_name = {ENDED: ticks} if ticks > 0 else {}
+        for key, now in living.items():
+            used = now.own_ticks - before[key].own_ticks
+            if used > 0:
+                self._by_name[names[key]] = self._by_name.get(names[key], 0) + used
+        self._seen = living
+        return Tree(cpu_s=self._ticks * TICK_S, num_major_faults=self._faults, num_processes=len(living))
+
+    def _usage(self, pid: int) -> tuple[int, _Usage, str] | None:
+        """Start time, which tells a reused process id apart, counts and name. Source: proc_pid_stat(5)."""
+        line = read_proc(f"{self._proc}/{pid}/stat")
+        if line is None:
+            return None
+        # The name may hold blanks and brackets; the numbers begin after the last one, with field 3.
+        name_end = line.rindex(b")")
+        name = line[line.index(b"(") + 1 : name_end].decode(errors="replace")
+        fields = line[name_end + 2 :].split()
+        faults, waited_faults = int(fields[9]), int(fields[10])
+        user, system, waited_user, waited_system = map(int, fields[11:15])
+        return int(fields[19]), _Usage(user + system, faults, waited_user + waited_system, waited_faults), name
+
+
+class ProcessStat(NamedTuple):
+    """Of one process: its name as the kernel cuts it, and its parent."""
+
+    name: str
+    parent: int
+
+
+def process_stat(root: Path, pid: int) -> ProcessStat | None:
+    """Name and parent of a process; None when it is gone. Source: proc_pid_stat(5)."""
+    line = read_proc(f"{root}/proc/{pid}/stat")
+    if line is None:
+        return None
+    name_end = line.rindex(b")")
+    name = line[line.index(b"(") + 1 : name_end].decode(errors="replace")
+    return ProcessStat(name, int(line[name_end + 2 :].split(maxsplit=2)[1]))
+
+
+def descendants(pid: int, root: Path = Path("/")) -> list[int]:
+    """`pid` and every process below it, parents before children; empty when it is gone.
+
+    The kernel lists children by thread (CONFIG_PROC_CHILDREN). Where it does not, or the tree has more
+    threads than the machine has processes, every process is asked for its parent.
+    """
+    proc = str(root / "proc")
+    num_threads_left = sum(entry.name.isdigit() for entry in os.scandir(proc)) + MIN_THREADS
+    tree: list[int] = []
+    waiting = [pid]
+    while waiting:
+        current = waiting.pop()
+        try:
+            threads = [entry.path for entry in os.scandir(f"{proc}/{current}/task")]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        num_threads_left -= len(threads)
+        if num_threads_left < 0:
+            return _descendants_by_parent(pid, proc)
+        tree.append(current)
+        for thread in threads:
+            children = read_proc(f"{thread}/children")
+            if children is None and Path(thread).exists():
+                return _descendants_by_parent(pid, proc)
+            waiting.extend(map(int, (children or b"").split()))
+    return tree
+
+
+def _descendants_by_parent(pid: int, proc: str) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in os.scandir(proc):
+        stat = read_proc(f"{entry.path}/stat") if entry.name.isdigit() else None
+        if stat is not None:
+            parent = int(stat[stat.rindex(b")") + 2 :].split(maxsplit=2)[1])
+            children.setdefault(parent, []).append(int(entry.name))
+    tree = [pid] if Path(proc, str(pid)).exists() else []
+    for current in tree:
+        tree.extend(children.get(current, ()))
+    return tree
+
+
+def read_proc(path: str) -> bytes | None:
+    """A file of `/proc`, None when its process is gone. Many are read a second, so without `pathlib`."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    try:
+        # The kernel may hand over a page at a time.
+        return b"".join(iter(lambda: os.read(descriptor, 1 << 16), b""))
+    except ProcessLookupError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def quota(limits: Mapping[Path, float] | Unknown) -> Quota | Unknown | None:
+    """How the CPU bandwidth limit was felt; None where there is no limit.
+
+    Args:
+        limits: as `container.cpu_limits` gives them. The tightest one is looked at.
+    """
+    if isinstance(limits, Unknown):
+        return limits
+    if not limits:
+        return None
+    level = min(limits, key=lambda level: limits[level])
+    try:
+        words = (level / "cpu.stat").read_text().split()
+        stat = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+        # Version 2 counts microseconds, version 1 nanoseconds and its usage in a file of its own.
+        version_2 = "usage_usec" in stat
+        throttled_s = stat["throttled_usec"] / 1e6 if version_2 else stat["throttled_time"] / 1e9
+        num_throttled = stat["nr_throttled"]
+    except (OSError, ValueError, KeyError) as error:
+        return Unknown(f"cpu.stat does not say how often the CPU quota was felt: {error}")
+    usage_s = stat["usage_usec"] / 1e6 if version_2 else _usage_version_1(level)
+    return Quota(cores=limits[level], num_throttled=num_throttled, throttled_s=throttled_s, usage_s=usage_s)
+
+
+def _usage_version_1(level: Path) -> float | Unknown:
+    try:
+        return int((level / "cpuacct.usage").read_text()) / 1e9
+    except (OSError, ValueError) as error:
+        return Unknown(f"the control group does not count its CPU time: {error}")
+
+
+def largest(by_name_s: Mapping[str, float], num: int) -> dict[str, float]:
+    """The first `num` of a sorted mapping, and the sum of the others under `REST`."""
+    kept = dict(list(by_name_s.items())[:num])
+    rest_s = sum(by_name_s.values()) - sum(kept.values())
+    return kept if len(by_name_s) <= num else {**kept, REST: rest_s}
+
+
+def vmstat(root: Path = Path("/")) -> ByName | Unknown:
+    """Counters of the machine's memory since it started. Source: proc_vmstat(5)."""
+    found: dict[str, float] = {}
+    try:
+        with (root / "proc/vmstat").open() as file:
+            for line in file:
+                name, value = line.split()
+                if name in VMSTAT:
+                    found[name] = int(value)
+                elif name.startswith("allocstall"):
+                    found["allocstall"] = found.get("allocstall", 0) + int(value)
+    except (OSError, ValueError) as error:
+        return Unknown(f"/proc/vmstat cannot be read: {error}")
+    return ByName(values=found)
+
+
+def swap(counted: ByName | Unknown) -> Swap | Unknown:
+    """Pages swapped in and out by the machine.
+
+    Args:
+        counted: as `vmstat` gives it.
+    """
+    if isinstance(counted, Unknown):
+        return counted
+    try:
+        return Swap(num_in=int(counted.values["pswpin"]), num_out=int(counted.values["pswpout"]))
+    except KeyError:
+        return Unknown("/proc/vmstat does not count swapping")
+
+
+def memory_events(file: Path | Unknown) -> ByName | Unknown:
+    """How often the memory limit of our control group was felt.
+
+    Args:
+        file: as `host_memory.memory_events_file` gives it.
+    """
+    if isinstance(file, Unknown):
+        return file
+    try:
+        return ByName(values=dict(kernel_files.counts(file)))
+    except (OSError, ValueError) as error:
+        return Unknown(f"memory.events cannot be read: {error}")

@@ -1,0 +1,214 @@
+"""From an untrusted recipe to settings that may be applied here."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from dynotune import knobs
+from dynotune.probe.sources.interpreter import PYTHON
+from dynotune.schema.errors import UsageError
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.knob import Scalar
+from dynotune.schema.recipe import Recipe, proof_of
+from dynotune.schema.setting import Setting
+
+__all__ = [
+    "Differs",
+    "command_differs",
+    "command_hash",
+    "differences",
+    "setting_of",
+    "settings",
+    "unproved",
+]
+
+FACTS = {
+    "gpu": "gpu.name",
+    "gpu_count": "gpu.count",
+    "driver": "gpu.driver",
+    "torch": "torch.version",
+    "cuda": "torch.cuda",
+    "python": "python.version",
+    "cpu": "host.cpu",
+    "num_cores": "host.num_cores",
+    "shm_bytes": "host.shm_bytes",
+}
+"""Names in a recipe, and those of the facts that they hold."""
+
+MATTERS = {
+    "gpu_count": "number of GPUs",
+    "gpu": "GPU",
+    "driver": "driver",
+    "torch": "torch",
+    "cuda": "CUDA of torch",
+    "cpu": "processor",
+    "num_cores": "number of usable cores",
+}
+"""Where one of these differs, a proof says nothing: the machine of a comparison, and the driver. The name in words."""
+
+# `data/coco.yaml` and `/mnt/imagenet` are places; `1/2` and `facebook/opt-1.3b` are not.
+_PLACE = re.compile(r"(/|\.{1,2}/|~).*|.*/[^/]*\.[A-Za-z]\w{0,5}", re.DOTALL)
+
+
+class Differs(msgspec.Struct, frozen=True):
+    """What is not here as it was where a recipe was proved.
+
+    Args:
+        proved: there; "" where the recipe does not say. `here`: "" where there is none.
+    """
+
+    what: str
+    proved: str
+    here: str
+
+    def __str__(self) -> str:
+        if not self.proved:
+            return f"{self.what}: the recipe does not say on which it was proved"
+        return f"{self.what} differs: {self.proved} where it was proved, {self.here or 'none'} here"
+
+
+# To settings
+
+
+def settings(recipe: Recipe, name: str) -> list[Setting]:
+    """The settings of an untrusted recipe, each as if it had been typed; `name` stands in the error.
+
+    Raises:
+        UsageError: one of them is unknown, of a wrong value, or could load foreign code.
+    """
+    return [setting_of(knob, value, name) for knob, value in recipe.settings.items()]
+
+
+def setting_of(knob: str, value: Scalar, name: str) -> Setting:
+    """One setting of an untrusted recipe; UsageError as `settings`."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    try:
+        setting = knobs.parse(f"{knob}={text}")
+    except UsageError as error:
+        raise UsageError(f"In the recipe {name}: {error.message}", hint=error.hint) from error
+    if setting.knob != knob or not knob.isprintable():
+        raise UsageError(f"In the recipe {name}: {knob!r} is no knob.", hint="`dynotune knobs` lists them.")
+    if not text.isprintable():
+        raise UsageError(
+            f"In the recipe {name}: the value of {knob} holds characters that do not print: {text[:100]!r}.",
+            hint=f"If you trust it, take it out of the recipe and give it yourself: --set {knob}=…",
+        )
+    if knobs.loads_code(setting):
+        raise UsageError(
+            f"The recipe {name} sets {setting}: that can make the command load foreign code or settings.",
+            hint=f"If you trust it, take it out of the recipe and give it yourself: --set {knob}=…",
+        )
+    if knobs.get(knob).effect == "system":
+        raise UsageError(
+            f"The recipe {name} sets {setting}, which changes the machine: dynotune never applies it.",
+            hint="`dynotune recipe export --format sysctl` writes what an administrator may apply.",
+        )
+    return setting
+
+
+def unproved(recipe: Recipe) -> list[str]:
+    """Settings that the recipe has no proof for, each with the value that was proved, in a sentence."""
+    proved = {proof.knob: proof.value for proof in recipe.proof}
+    said = []
+    for knob, value in recipe.settings.items():
+        if proof_of(recipe, knob) is None:
+            other = proved.get(knob)
+            why = "no proof belongs to it" if other is None else f"{Setting(knob, other)} is what was proved"
+            said.append(f"{Setting(knob, value)} is unproved: {why}")
+    return said
+
+
+# Here and there
+
+
+def differences(recipe: Recipe, facts: Facts, command: Sequence[str], *, strict: bool = False) -> list[Differs]:
+    """In what this machine and this command are not those that `recipe` was proved on.
+
+    Args:
+        facts: of here; what is Unknown here and known there differs.
+        strict: name also what the recipe ought to say and does not.
+    """
+    found = [_machine_differs(recipe, facts, name) for name in _relevant(recipe, facts)]
+    found.append(command_differs(recipe, command))
+    return [differs for differs in found if differs is not None and (differs.proved or strict)]
+
+
+def _relevant(recipe: Recipe, facts: Facts) -> list[str]:
+    """Where there was no GPU, or is none, their number says it all."""
+    no_gpu = recipe.facts.get("gpu_count") == 0 or facts.get("gpu.count") == 0
+    return [name for name in MATTERS if not (no_gpu and name in ("gpu", "driver"))]
+
+
+def _machine_differs(recipe: Recipe, facts: Facts, name: str) -> Differs | None:
+    proved, here = recipe.facts.get(name), facts.get(FACTS[name])
+    if proved is None:
+        # A build of torch without CUDA has none to tell.
+        return None if name == "cuda" else Differs(MATTERS[name], "", "")
+    if isinstance(here, Unknown):
+        return Differs(MATTERS[name], str(proved), f"unknown ({here.reason})")
+    if here is None:
+        return Differs(MATTERS[name], str(proved), "")
+    return None if str(proved) == str(here) else Differs(MATTERS[name], str(proved), str(here))
+
+
+def command_differs(recipe: Recipe, command: Sequence[str]) -> Differs | None:
+    """In what `command` is another than the recipe's. Folders do not count, and neither does Python's version.
+
+    `python train.py --data /mnt/a` and `/usr/bin/python3.12 src/train.py --data ~/a` are the same; other arguments, or
+    another order of them, are not.
+    """
+    there = recipe.recipe.command
+    if not there:
+        proved = recipe.facts.get("command_hash")
+        if proved is None:
+            return Differs("command", "", "")
+        same = proved == command_hash(command)
+        return None if same else Differs("command", "another, kept as its hash alone", " ".join(command))
+    old, new = _identity(there), _identity(command)
+    if old == new:
+        return None
+    spans = [
+        span for span in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes() if span[0] != "equal"
+    ]
+    # With the word before: `--batch 32` says more than `32`.
+    first = max(0, min(span[1] for span in spans) - 1)
+    proved_words = [word for _, begin, end, _, _ in spans for word in there[begin:end]]
+    here_words = [word for _, _, _, begin, end in spans for word in command[begin:end]]
+    if len(spans) == 1 and first and there[first].startswith("-"):
+        proved_words, here_words = [there[first], *proved_words], [there[first], *here_words]
+    return Differs("command", " ".join(proved_words) or "nothing", " ".join(here_words) or "nothing")
+
+
+def command_hash(command: Sequence[str]) -> str:
+    """Of what counts of a command: the same for two that `command_differs` holds for one."""
+    return hashlib.sha256("\0".join(_identity(command)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _identity(command: Sequence[str]) -> list[str]:
+    words = [_without_folder(word) if at else _program(word) for at, word in enumerate(command)]
+    for at, word in enumerate(command[:-1]):
+        if word == "-c":  # a program's text, not a place
+            words[at + 1] = command[at + 1]
+    return words
+
+
+def _program(word: str) -> str:
+    name = word.rstrip("/").rpartition("/")[2] or word
+    return "python" if PYTHON.fullmatch(name) and name.startswith("python") else name
+
+
+def _without_folder(word: str) -> str:
+    """`--data=/a/b` is `--data=b`."""
+    name, equals, rest = word.partition("=")
+    if equals and "/" not in name:
+        return name + equals + _last_part(rest)
+    return _last_part(word)
+
+
+def _last_part(word: str) -> str:
+    return word.rstrip("/").rpartition("/")[2] or word if _PLACE.fullmatch(word) else word

@@ -1,0 +1,128 @@
+"""What each setting of a recipe takes where dynotune does not apply it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dynotune import knobs
+from dynotune.launch.process.environment import AGENT, build
+from dynotune.report.export import Parts, about
+from dynotune.schema.knob import AllocConf, Attr, Call, Constructor, Env, Knob, Method, Module, Preload, Scalar
+from dynotune.schema.recipe import Recipe
+from dynotune.schema.setting import UNSET, Setting
+
+__all__ = ["parts"]
+
+LARGEST_SHM_BYTES = 16 << 30
+"""What the doctor advises for a container; more has to be asked for."""
+_ROOT_MODULE: dict[str, dict[Scalar, str]] = {
+    "layout.channels_last": {
+        True: "model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)",
+        False: "model = model.to(memory_format=torch.contiguous_format)",
+    },
+    "precision.autocast": {
+        "bf16": 'with torch.autocast("{device}", dtype=torch.bfloat16): ...',
+        "fp16": 'with torch.autocast("{device}", dtype=torch.float16): ...',
+        "off": 'with torch.autocast("{device}", enabled=False): ...',
+    },
+    "compile.mode": {
+        "default": "model.compile()",
+        "reduce-overhead": 'model.compile(mode="reduce-overhead")',
+        "max-autotune-no-cudagraphs": 'model.compile(mode="max-autotune-no-cudagraphs")',
+        "off": "torch.compiler.set_stance('force_eager')",
+    },
+}
+
+ON_WORKERS = ("loader.prefetch_factor", "loader.persistent_workers", "loader.multiprocessing_context")
+"""Knobs that mean nothing to a loader without workers."""
+
+
+def parts(recipe: Recipe, settings: Sequence[Setting], name: str, shm_size: str | None = None) -> Parts:
+    """The settings, by what it takes to have them.
+
+    Args:
+        settings: of `recipe`, checked.
+        name: of its file.
+        shm_size: as given by the user, in Kubernetes' words.
+
+    Raises:
+        UsageError: two of the settings set the same thing.
+    """
+    chosen = [(setting, knobs.get(setting.knob)) for setting in settings]
+    size, why = _shm(recipe, settings, shm_size)
+    device = "cpu" if recipe.facts.get("gpu_count") == 0 else "cuda"
+    head = recipe.recipe
+    told: dict[str, str] = {
+        each: str(recipe.facts[each]) for each in ("gpu", "driver", "torch", "cpu") if each in recipe.facts
+    }
+    code = {str(setting): _code(setting, knob, device) for setting, knob in chosen}
+    return Parts(
+        recipe=name,
+        about=about(head.speedup, head.ci, head.objective, told),
+        command=head.command,
+        variables=_variables(recipe, chosen),
+        preload=[
+            knob.site.libraries[str(setting.value)][0]
+            for setting, knob in chosen
+            if isinstance(knob.site, Preload) and setting.value in knob.site.libraries
+        ],
+        unset=[knob.site.name for setting, knob in chosen if isinstance(knob.site, Env) and setting.value == UNSET],
+        code={setting: line for setting, line in code.items() if line},
+        beside={str(setting): text for setting, knob in chosen if (text := _beside(setting, knob))},
+        shm_size=size,
+        shm_why=why,
+    )
+
+
+def _variables(recipe: Recipe, chosen: Sequence[tuple[Setting, Knob]]) -> dict[str, str]:
+    """As a run would have them, in an environment that is empty otherwise."""
+    asked = [setting for setting, knob in chosen if not isinstance(knob.site, Preload)]
+    torch = recipe.facts.get("torch")
+    env, _ = build(
+        asked, {}, run_dir=Path("/"), agent_dir=AGENT, facts={} if torch is None else {"torch.version": torch}
+    )
+    return {name: value for name, value in env.items() if name not in ("DYNOTUNE_RUN", "PYTHONPATH")}
+
+
+def _code(setting: Setting, knob: Knob, device: str) -> str:
+    """The line of Python that does it; "" for what is set before Python starts."""
+    value = setting.value
+    match knob.site:
+        case Attr(path):
+            return f"{path} = {value!r}"
+        case Call(setter, _):
+            return f"{setter}({value!r})"
+        case Constructor(targets, argument):
+            first, *others = (target.rpartition(".")[2] for target in targets)
+            return f"{first}(..., {argument}={value!r})" + (f"  # or {', '.join(others)}" if others else "")
+        case Method(targets, argument):
+            first, *others = (target.rpartition(".")[2] for target in targets)
+            return f".{first}(..., {argument}={value!r})" + (f"  # or {', '.join(others)}" if others else "")
+        case Module():
+            return _ROOT_MODULE[knob.id][value].format(device=device)
+    return ""
+
+
+def _beside(setting: Setting, knob: Knob) -> str:
+    match knob.site:
+        case AllocConf():
+            return "this replaces a configuration of the allocator that is set already; dynotune run merges them."
+        case Preload(libraries) if setting.value not in libraries:
+            return "nothing is to be preloaded; take other allocators out of LD_PRELOAD."
+        case Preload():
+            return "the library must be installed (on Debian and Ubuntu, libjemalloc2 or libgoogle-perftools4)."
+    return ""
+
+
+def _shm(recipe: Recipe, settings: Sequence[Setting], given: str | None) -> tuple[str, str]:
+    """Size of the shared memory for loader workers, and where it is from; "" where nothing says that there are any."""
+    workers = next((setting.value for setting in settings if setting.knob == "loader.num_workers"), None)
+    if workers == 0 or (workers is None and not any(setting.knob in ON_WORKERS for setting in settings)):
+        return "", ""
+    if given is not None:
+        return given, "as given"
+    there = recipe.facts.get("shm_bytes")
+    if isinstance(there, int) and not isinstance(there, bool) and 0 < there <= LARGEST_SHM_BYTES:
+        return f"{-(-there // 2**20)}Mi", "as where it was proved; --shm-size sets another"
+    return "16Gi", "a limit, not what is taken; --shm-size sets another"

@@ -1,0 +1,151 @@
+"""From a study to its recipe."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from dynotune import knobs
+from dynotune.recipes.checking import FACTS, command_hash, differences, unproved
+from dynotune.schema.errors import UsageError
+from dynotune.schema.facts import Facts
+from dynotune.schema.knob import Scalar
+from dynotune.schema.recipe import SCHEMA, Header, Proof, Recipe
+from dynotune.schema.setting import Setting, over
+from dynotune.schema.study import without
+
+if TYPE_CHECKING:
+    from dynotune.schema.comparison import Comparison
+    from dynotune.schema.study import Study
+
+__all__ = ["ERROR", "facts_to_keep", "of"]
+
+ERROR = 0.05
+"""Of calling a setting's part in the whole proved that has none."""
+MOST_LOG = 50.0
+
+
+def of(study: Study) -> Recipe:
+    """What `study` proved.
+
+    Raises:
+        UsageError: it proved nothing.
+    """
+    confirmed, chosen = study.confirmed, study.recipe
+    if not chosen or confirmed is None or confirmed.verdict != "faster" or not confirmed.speedup or not confirmed.ci:
+        raise UsageError("Nothing was proved: there is no recipe to write.")
+    head = Header(
+        schema=SCHEMA,
+        created=_created(study),
+        command=study.command,
+        objective=study.objective,
+        speedup=confirmed.speedup,
+        ci=confirmed.ci,
+        num_pairs=confirmed.num_pairs,
+        step_on=study.step_on,
+        caches=study.caches,
+        study=study.id,
+    )
+    proofs = {setting.knob: _proof(study, setting, confirmed) for setting in chosen}
+    if study.began_from is not None:
+        first = study.began_from.recipe
+        if not _holds(first, study):
+            head = replace(head, speedup=None, ci=None, num_pairs=None)
+        else:
+            head = _times(head, first.recipe)
+            proofs = {proof.knob: proof for proof in first.proof} | proofs
+    chosen = sorted(over(study.base, chosen), key=lambda setting: setting.knob)
+    return Recipe(
+        head,
+        settings={setting.knob: setting.value for setting in chosen},
+        proof=[proofs[setting.knob] for setting in chosen if setting.knob in proofs],
+        facts=facts_to_keep(study.facts, study.command),
+        about={setting.knob: knobs.get(setting.knob).doc for setting in chosen},
+    )
+
+
+def _holds(first: Recipe, study: Study) -> bool:
+    """Whether what a recipe states was proved here, on this command, and of the settings that it has now."""
+    head = first.recipe
+    told = (head.objective, head.caches, head.step_on) == (study.objective, study.caches, study.step_on)
+    whole = {proof.knob for proof in first.proof} == set(first.settings) and not unproved(first)
+    return told and whole and not differences(first, study.facts, study.command, strict=True)
+
+
+def _times(head: Header, first: Header) -> Header:
+    """The gain of one on top of the other's; unknown where the first one states none."""
+    gains = [_as_logs(one) for one in (first, head)]
+    known = [gain for gain in gains if gain is not None]
+    if len(known) < 2:
+        return replace(head, speedup=None, ci=None, num_pairs=None)
+    log = math.fsum(gain[1] for gain in known)
+    # Both were measured apart from each other, so their errors add as squares.
+    below, above = (math.hypot(*(gain[1] - gain[end] for gain in known)) for end in (0, 2))
+    return replace(head, speedup=math.exp(log), ci=(math.exp(log - below), math.exp(log + above)), num_pairs=None)
+
+
+def _as_logs(head: Header) -> tuple[float, float, float] | None:
+    """The lower end, the speed-up and the upper end; None where they are not told, or beyond all reason."""
+    if head.speedup is None or head.ci is None:
+        return None
+    low, middle, high = (math.log(ratio) for ratio in (head.ci[0], head.speedup, head.ci[1]))
+    return (low, middle, high) if max(map(abs, (low, middle, high))) < MOST_LOG else None
+
+
+def facts_to_keep(facts: Facts, command: Sequence[str]) -> dict[str, Scalar]:
+    """Of these facts, what a recipe tells; what is unknown or none is left out."""
+    kept: dict[str, Scalar] = {}
+    for name, fact in FACTS.items():
+        found = facts.get(fact)
+        if isinstance(found, bool | int | float | str):
+            kept[name] = found
+    return {**kept, "command_hash": command_hash(command)}
+
+
+def _created(study: Study) -> str:
+    ended = [sitting.ended or sitting.began for sitting in study.sittings]
+    return ended[-1] if ended else datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _proof(study: Study, setting: Setting, confirmed: Comparison) -> Proof:
+    """By the ablation; by the confirmation where it is the only setting, or none was ablated.
+
+    Of one setting on top of a recipe, the confirmation leaves just that one out.
+    """
+    effect = next((each.effect for each in study.candidates if each.setting == setting), None)
+    effect = effect or knobs.get(setting.knob).effect
+    found = _ablated(study, setting)
+    if found is not None:
+        speedup, ci, num_blocks, too = found
+        return Proof(
+            setting.knob, speedup, ci, num_blocks, effect, by="ablation", value=setting.value, left_out_too=too
+        )  # fmt: skip
+    assert confirmed.speedup is not None and confirmed.ci is not None
+    return Proof(
+        setting.knob, confirmed.speedup, confirmed.ci, confirmed.num_pairs, effect,
+        by="ablation" if study.base and study.recipe == [setting] else "confirmation", value=setting.value,
+    )  # fmt: skip
+
+
+def _ablated(study: Study, setting: Setting) -> tuple[float, tuple[float, float], int, list[str]] | None:
+    """What the whole is worth over all but this setting, from the last ablation that tells.
+
+    Last, the knobs that were left out with it.
+    """
+    needing = [one for one in study.candidates if str(setting) in one.needs]
+    for estimate in reversed(study.estimates):
+        # Of a round that did not let it stay, nothing is a proof.
+        if estimate.phase != "ablate" or estimate.ci is None or (estimate.p is not None and estimate.p > ERROR):
+            continue
+        low, high = estimate.ci
+        if without(estimate.arm, str(setting), study.candidates) == estimate.against:
+            too = [one.setting.knob for one in needing if without(estimate.arm, one.id, ()) is not None]
+            return estimate.speedup, (low, high), estimate.num_blocks, too
+        if without(estimate.against, str(setting), study.candidates) == estimate.arm:
+            too = [one.setting.knob for one in needing if without(estimate.against, one.id, ()) is not None]
+            return 1 / estimate.speedup, (1 / high, 1 / low), estimate.num_blocks, too
+    return None

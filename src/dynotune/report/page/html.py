@@ -1,0 +1,180 @@
+"""A study as one page that stands alone: no other file, no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from dynotune.report.page import plots, tables
+from dynotune.report.study.commands import Command, compares, repeats, shell
+from dynotune.report.study.header import headline, stats
+from dynotune.report.study.rows import joints, saved, tried, within
+from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.study import Study
+from dynotune.text import words
+
+__all__ = ["page", "write"]
+
+# Fate, colour, mark and meaning of the points of a plot.
+LEGEND = (
+    ("proved", "accent", "●", "in the recipe"),
+    ("not-needed", "accent", "○", "helps alone, not needed"),
+    ("no-effect", "", "■", "no effect"),
+    ("unproved", "", "□", "unproved"),
+    ("slower", "ink", "◀", "slower"),
+    ("open", "", "◇", "not decided yet"),
+)
+LONGEST_LINE, LONGEST_RECIPE = 20_000, 200_000
+
+
+def page(study: Study, *, recipe: str = "") -> str:
+    """The whole story of a study as HTML.
+
+    What comes from the program (names, paths, arguments, values, lines of errors) is escaped, and characters that do
+    not print are written out. A policy in the page's head forbids everything but its own two scripts.
+
+    Args:
+        recipe: text of `recipe.toml`; "" where there is none.
+
+    Raises:
+        CannotRunHere: the installed plotly has no script to put into the page.
+    """
+    figures = _figures(study)
+    scripts = [_plotly(), _part("page.js")] if figures else []
+    return (
+        _templates()
+        .get_template("page.html")
+        .render(
+            study=study,
+            title=f"dynotune: {words.plain(' '.join(study.command), longest=80)}",
+            command=_words(shell(study.command)),
+            headline=headline(study),
+            stats=stats(study),
+            style=Markup(_part("style.css")),
+            scripts=[Markup(script) for script in scripts],
+            policy=_policy(scripts),
+            figures=figures,
+            data=Markup(_data(figures)),
+            legend=LEGEND,
+            tables=tables.tables(study),
+            warnings=tables.warnings(study),
+            commands=_lines(repeats(study)),
+            compares=_lines(compares(study)),
+            recipe=_listing(recipe),
+        )
+    )
+
+
+def write(path: Path, study: Study, *, recipe: str = "") -> None:
+    """Write the page at `path`, whole or not at all.
+
+    Raises:
+        CannotRunHere: as `page`; the folder cannot be written to, or the disk is full.
+    """
+    text = page(study, recipe=recipe)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise CannotRunHere(
+            f"Cannot write {path}: {error.strerror}.", hint="Name another file: dynotune report PATH --html FILE"
+        ) from error
+
+
+def _figures(study: Study) -> dict[str, plots.Figure]:
+    margin = study.margin
+    drawn = {
+        "confirmation": plots.pairs(study.confirmed) if study.confirmed else None,
+        "step": plots.shares(study),
+        "settings": plots.forest(tried(study), margin=margin),
+        "worth": plots.worths(within(study), margin=margin),
+        "together": plots.joint(joints(study), margin=margin),
+        "bounds": plots.bounds(saved(study)),
+        "search": plots.timeline(study),
+    }
+    return {name: figure for name, figure in drawn.items() if figure is not None}
+
+
+@cache
+def _templates() -> Environment:
+    return Environment(
+        loader=PackageLoader("dynotune.report.page", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_harmless,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _harmless(value: Any) -> Any:
+    """Every text that is put into the page, before it is escaped; what is markup already is ours."""
+    return words.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _lines(commands: Sequence[Command]) -> list[tuple[str, list[Markup]]]:
+    return [(one.what, _words(one.words)) for one in commands]
+
+
+def _words(line: Sequence[str]) -> list[Markup]:
+    """Of a command, each kept whole on its line where there is room."""
+    return [escape(words.plain(word, longest=LONGEST_LINE)) for word in line]
+
+
+def _listing(text: str) -> Markup:
+    """Text of several lines."""
+    if len(text) > LONGEST_RECIPE:
+        text = text[:LONGEST_RECIPE] + "\n…"
+    return Markup("\n").join(escape(words.plain(line, longest=LONGEST_LINE)) for line in text.splitlines())
+
+
+def _data(figures: dict[str, plots.Figure]) -> str:
+    """JSON that cannot end the element that it stands in."""
+    text = json.dumps(figures, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Nothing is loaded, and no script runs but these. Plotly writes styles of its own."""
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{one}'" for one in hashes) or "'none'"
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+@cache
+def _part(name: str) -> str:
+    return files("dynotune.report.page").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+@cache
+def _plotly() -> str:
+    """Plotly's script as it may stand inside a page.
+
+    Raises:
+        CannotRunHere: it is not there.
+    """
+    try:
+        text = files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
+    except (ModuleNotFoundError, OSError) as error:
+        raise CannotRunHere(
+            f"The page needs plotly's script, and it cannot be read: {error}.",
+            hint="Reinstall plotly: pip install --force-reinstall plotly. The terminal's report needs none of it.",
+        ) from error
+    # In strings and expressions of the language these mean the same.
+    return text.replace("</script", "<\\/script").replace("<!--", "<\\!--")

@@ -1,0 +1,358 @@
+"""The figures of a study's page, as data for Plotly.
+
+Texts are kept raw and in places of their own (`rows`, `hover`): the page's script escapes them, since Plotly reads
+tags in texts. A colour is `{"css": name}`, a custom property of the page's style.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dynotune.report.page.plot_axes import band, beyond, margin_band, ratio_axis, rule, shown, whiskers
+from dynotune.report.step_parts import PARTS
+from dynotune.report.study.rows import KINDS, PHASES, Joint, Kind, Saved, Tried, interval_of
+from dynotune.schema.comparison import Comparison
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Shares, Timing
+from dynotune.schema.study import Estimate, Study, Trial
+from dynotune.text import words
+
+__all__ = ["Figure", "bounds", "forest", "joint", "pairs", "shares", "timeline", "worths"]
+
+Figure = dict[str, Any]
+
+SYMBOLS: dict[Kind, tuple[str, str]] = {
+    "proved": ("circle", "accent"),
+    "not-needed": ("circle-open", "accent"),
+    "no-effect": ("square", "muted"),
+    "slower": ("triangle-left", "ink"),
+    "unproved": ("square-open", "muted"),
+}
+OTHER_SYMBOL = ("diamond-open", "muted")
+FILLS = {"device": "", "communication": ".", "transfer": "-", "input": "/", "host": "x", "other": ""}
+# Longer than a screen: the axis stands above.
+MOST_ROWS_OVER_AN_AXIS = 18
+# Of a run's time, drawn: runs follow each other closely.
+GAP = 0.85
+# A loss beyond this share of the time is drawn as this much, lest it hide the gains.
+MOST_LOST = -0.6
+LONGEST_LABEL, LONGEST_HOVER = 400, 400
+
+
+def shares(study: Study) -> Figure | None:
+    """A step before and after as stacked bars: in milliseconds where both are timed, else in parts of one."""
+    sides = [
+        (label, found.shares, found.steps, found.busy_share is not None)
+        for label, found in ((study.begun, study.diagnosis), ("with the recipe", study.after))
+        if not isinstance(found, Unknown) and not isinstance(found.shares, Unknown)
+    ]
+    if not sides:
+        return None
+    timed = all(isinstance(steps, Timing) for _, _, steps, _ in sides)
+    scales = [1e3 * steps.step_s if timed and isinstance(steps, Timing) else 100.0 for _, _, steps, _ in sides]
+    unit = " ms" if timed else "%"
+    has_device = any(side[3] for side in sides)
+    places = list(range(len(sides)))
+    traces = []
+    for part in PARTS:
+        parts = [max(0.0, part.of(found)) if isinstance(found, Shares) else 0.0 for _, found, _, _ in sides]
+        if not any(parts):
+            continue
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "y": places,
+                "x": [share * scale for share, scale in zip(parts, scales, strict=True)],
+                "width": 0.62,
+                "marker": {
+                    "color": {"css": f"part-{part.field}"},
+                    "pattern": {
+                        "fillmode": "overlay",
+                        "shape": FILLS[part.field],
+                        "fgcolor": {"css": "surface"},
+                        "size": 7,
+                        "solidity": 0.25,
+                    },
+                    "line": {"color": {"css": "surface"}, "width": 1},
+                },
+                "hover": [
+                    [
+                        f"{label}: {part.named(has_device)}",
+                        f"{words.fine_share(share)}, {words.duration(share * scale / 1e3)}",
+                    ]
+                    if timed
+                    else [f"{label}: {part.named(has_device)}", words.fine_share(share)]
+                    for (label, *_), share, scale in zip(sides, parts, scales, strict=True)
+                ],
+            }
+        )
+    return {
+        "label": f"Where a step goes, {study.begun} and with the recipe",
+        "data": traces,
+        "layout": {"barmode": "stack", "xaxis": {"ticksuffix": unit, "rangemode": "tozero", "nticks": 6}},
+        "rows": [{"y": at, "text": label} for at, (label, *_) in enumerate(sides)],
+        "row_height": 58,
+    }
+
+
+def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
+    """Each setting alone against the baseline, by fate, with the band in which a ratio counts as the same."""
+    lines: list[dict[str, Any]] = []
+    points: dict[Kind, list[tuple[int, str, Estimate]]] = {}
+    kind: Kind | None = None
+    for row in rows:
+        if row.kind != kind:
+            kind = row.kind
+            lines.append({"y": len(lines), "text": KINDS[kind], "head": True})
+        at = len(lines)
+        line: dict[str, Any] = {"y": at, "text": words.plain(row.name, longest=LONGEST_LABEL)}
+        if row.shown is not None:
+            points.setdefault(kind, []).append((at, row.name, row.shown))
+        else:
+            line["note"] = "not measured" if kind in ("not-tried", "open") else "×  no measurement"
+        lines.append(line)
+    drawn = [point for group in points.values() for point in group]
+    if not drawn:
+        return None
+    layout = ratio_axis([one for _, _, one in drawn], margin)
+    layout["shapes"] = margin_band(margin)
+    if len(lines) > MOST_ROWS_OVER_AN_AXIS:
+        layout["xaxis"]["side"] = "top"
+    traces = [_points(group, *SYMBOLS.get(kind, OTHER_SYMBOL)) for kind, group in points.items()]
+    traces += _beyond(drawn, layout)
+    return {
+        "label": "Speed-up of each setting alone, with its interval",
+        "data": traces,
+        "layout": layout,
+        "rows": lines,
+        "kinds": list(points),
+    }
+
+
+def worths(rows: Sequence[Tried], *, margin: float) -> Figure | None:
+    """What each setting is worth within the whole, or on top of it: with it against without."""
+    points = [(at, row.candidate.id, row.worth) for at, row in enumerate(rows) if row.worth is not None]
+    if not points:
+        return None
+    kept = [point for point, row in zip(points, rows, strict=True) if row.kind == "proved"]
+    dropped = [point for point in points if point not in kept]
+    layout = ratio_axis([one for _, _, one in points], margin)
+    layout["shapes"] = margin_band(margin)
+    return {
+        "label": "What each setting is worth within the whole, with its interval",
+        "data": [_points(kept, "circle", "accent"), _points(dropped, "square-open", "muted"), *_beyond(points, layout)],
+        "layout": layout,
+        "rows": [{"y": at, "text": words.plain(id, longest=LONGEST_LABEL)} for at, id, _ in points],
+    }
+
+
+def joint(rows: Sequence[Joint], *, margin: float) -> Figure | None:
+    """Settings tried together, beside the product of what they gave alone."""
+    if not rows:
+        return None
+    names = [" + ".join(row.ids) for row in rows]
+    together = [(at, name, row.estimate) for at, (name, row) in enumerate(zip(names, rows, strict=True))]
+    products = [(at, row.parts) for at, row in enumerate(rows) if row.parts is not None]
+    layout = ratio_axis([row.estimate for row in rows], margin, also=[parts for _, parts in products])
+    layout["shapes"] = margin_band(margin)
+    parts = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [shown(parts) for _, parts in products],
+        "y": [at for at, _ in products],
+        "marker": {"symbol": "line-ns-open", "size": 17, "color": {"css": "ink"}, "line": {"width": 2}},
+        "hover": [
+            [names[at][:LONGEST_HOVER], f"its parts, multiplied: {words.times(parts)}"] for at, parts in products
+        ],
+    }
+    return {
+        "label": "Settings together, beside the product of their parts",
+        "data": [parts, _points(together, "circle", "accent"), *_beyond(together, layout)],
+        "layout": layout,
+        "rows": [
+            {
+                "y": at,
+                "text": words.plain(name, longest=2 * LONGEST_LABEL),
+                "lines": [words.plain(one) for one in row.ids],
+            }
+            for at, (name, row) in enumerate(zip(names, rows, strict=True))
+        ],
+    }
+
+
+def bounds(rows: Sequence[Saved]) -> Figure | None:
+    """Of the baseline's time: what a setting could save at most, and what it saved."""
+    if not rows:
+        return None
+    places = list(range(len(rows)))
+    ids = [words.plain(row.candidate.id, longest=LONGEST_LABEL) for row in rows]
+    ceiling = {
+        "type": "bar",
+        "orientation": "h",
+        "y": places,
+        "x": [100 * row.bound for row in rows],
+        "width": 0.5,
+        "marker": {"color": {"css": "bar"}, "line": {"color": {"css": "line"}, "width": 1}},
+        "hover": [
+            [id, f"at most {words.fine_share(row.bound)}", words.plain(row.candidate.bound_by, longest=LONGEST_HOVER)]
+            for id, row in zip(ids, rows, strict=True)
+        ],
+    }
+    gains = [(at, row.gain, row.ci) for at, row in enumerate(rows)]
+    measured = {
+        "type": "scatter",
+        "mode": "markers",
+        "y": [at for at, _, _ in gains],
+        "x": [100 * max(MOST_LOST, gain) for _, gain, _ in gains],
+        "error_x": whiskers(
+            [(100 * max(MOST_LOST, gain), 100 * max(MOST_LOST, ci[0]), 100 * ci[1]) for _, gain, ci in gains], "accent"
+        ),
+        "marker": {"symbol": "circle", "size": 10, "color": {"css": "accent"}},
+        "hover": [
+            [id, f"saved {words.saved(row.speedup)} ({words.saved_interval(row.speedup_ci)})"]
+            for id, row in zip(ids, rows, strict=True)
+        ],
+    }
+    ends = [end for _, gain, ci in gains for end in (gain, *ci)]
+    least = max(min([0.0, *ends]), MOST_LOST)
+    most = max(*(row.bound for row in rows), *ends, 0.0)
+    axis = {"ticksuffix": "%", "nticks": 6, "range": [104 * least - 2, 104 * most + 2], "zeroline": True}
+    return {
+        "label": "What each setting could save at most, and what it saved",
+        "data": [ceiling, measured],
+        "layout": {"barmode": "overlay", "xaxis": axis},
+        "rows": [{"y": at, "text": id} for at, id in enumerate(ids)],
+        "lift": 13,
+    }
+
+
+def pairs(comparison: Comparison) -> Figure | None:
+    """The ratio of each pair of the confirmation, with the interval of the whole."""
+    ratios = [pair.baseline_s / pair.candidate_s for pair in comparison.pairs if pair.candidate_s > 0]
+    if not ratios:
+        return None
+    layout = ratio_axis([], comparison.margin, also=[*ratios, *(comparison.ci or ())])
+    layout["shapes"] = margin_band(comparison.margin)
+    if comparison.ci is not None:
+        low, high = (shown(end) for end in comparison.ci)
+        layout["shapes"].append(band(low, high, "accent-band"))
+    if comparison.speedup is not None:
+        layout["shapes"].append(rule(shown(comparison.speedup), "accent", "solid"))
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [shown(ratio) for ratio in ratios],
+        "y": list(range(len(ratios))),
+        "marker": {"symbol": "circle", "size": 9, "color": {"css": "accent"}},
+        "hover": [[f"pair {at}", words.times(ratio)] for at, ratio in enumerate(ratios, start=1)],
+    }
+    rows = [{"y": at, "text": f"pair {at + 1}"} for at in range(len(ratios))]
+    label = "Each pair of the confirmation, with the interval of all"
+    return {"label": label, "data": [trace], "layout": layout, "rows": rows, "row_height": 22}
+
+
+def timeline(study: Study) -> Figure | None:
+    """Each run on a time axis, a line a phase; voids and failures have marks of their own."""
+    phases = [phase for phase in PHASES if any(trial.phase == phase for trial in study.trials)]
+    if not phases:
+        return None
+    # Pilots too, whose value counts for nothing.
+    complete = [trial for trial in study.trials if trial.ended == "measured" and not trial.void]
+    of_baseline = [trial for trial in complete if not trial.arm]
+    of_arms = [trial for trial in complete if trial.arm]
+    voided = [trial for trial in study.trials if trial.void]
+    ended = [trial for trial in study.trials if trial.ended != "measured" and not trial.void]
+    lane = {phase: at for at, phase in enumerate(phases)}
+    traces = [
+        _bars(of_baseline, lane, "muted", 0.34),
+        _bars(of_arms, lane, "accent", 0.62),
+        _marks(voided, lane, "circle-open", "ink"),
+        _marks(ended, lane, "x-thin-open", "ink"),
+    ]
+    return {
+        "label": "Runs in order of time, a line for each phase",
+        "data": [trace for trace in traces if trace["y"]],
+        "layout": {"barmode": "overlay", "xaxis": {"ticksuffix": " min", "rangemode": "tozero", "nticks": 8}},
+        "rows": [{"y": at, "text": PHASES[phase]} for at, phase in enumerate(phases)],
+        "row_height": 44,
+    }
+
+
+def _bars(trials: Sequence[Trial], lane: dict[Any, int], colour: str, width: float) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "base": [_minutes(trial.began_s) for trial in trials],
+        "x": [max(0.01, GAP * _minutes(trial.wall_s)) for trial in trials],
+        "y": [lane[trial.phase] for trial in trials],
+        "width": width,
+        "marker": {"color": {"css": colour}, "line": {"width": 0}},
+        "hover": [_told(trial) for trial in trials],
+    }
+
+
+def _marks(trials: Sequence[Trial], lane: dict[Any, int], symbol: str, colour: str) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [_minutes(trial.began_s + trial.wall_s / 2) for trial in trials],
+        "y": [lane[trial.phase] for trial in trials],
+        "marker": {"symbol": symbol, "size": 11, "color": {"css": colour}, "line": {"width": 2}},
+        "hover": [_told(trial) for trial in trials],
+    }
+
+
+def _told(trial: Trial) -> list[str]:
+    """What a run's mark says."""
+    arm = words.plain(trial.arm, longest=LONGEST_LABEL) or "baseline"
+    block = f", block {trial.block}" if trial.block else ""
+    ending = "void: " + trial.void if trial.void else "" if trial.ended == "measured" else trial.ended
+    lines = [arm, f"{PHASES[trial.phase]}{block}, {words.duration(trial.wall_s)}"]
+    return lines + ([words.plain(ending, longest=LONGEST_LABEL)] if ending else [])
+
+
+def _minutes(seconds: float) -> float:
+    return round(seconds / 60, 3) if math.isfinite(seconds) else 0.0
+
+
+def _points(points: Sequence[tuple[int, str, Estimate]], symbol: str, colour: str) -> dict[str, Any]:
+    """Estimates with their intervals; one without an interval is a mark alone."""
+    ends = [interval_of(one) or (one.speedup, one.speedup) for _, _, one in points]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [shown(one.speedup) for _, _, one in points],
+        "y": [at for at, _, _ in points],
+        "error_x": whiskers(
+            [
+                (shown(one.speedup), shown(low), shown(high))
+                for (_, _, one), (low, high) in zip(points, ends, strict=True)
+            ],
+            colour,
+        ),
+        "marker": {
+            "symbol": symbol,
+            "size": 11,
+            "color": {"css": colour},
+            "line": {"width": 2, "color": {"css": colour}},
+        },
+        "hover": [[words.plain(name, longest=LONGEST_HOVER), *_figures(one)] for _, name, one in points],
+    }
+
+
+def _beyond(points: Sequence[tuple[int, str, Estimate]], layout: dict[str, Any]) -> list[dict[str, Any]]:
+    arrows = beyond([(at, one) for at, _, one in points], layout)
+    return [arrows] if arrows else []
+
+
+def _figures(estimate: Estimate) -> list[str]:
+    ci = interval_of(estimate)
+    speedup = words.times(estimate.speedup, digits=words.digits(ci))
+    unit = "switches" if estimate.phase == "screen" else "blocks"
+    return [
+        f"{speedup} ({words.interval(ci)}, {estimate.confidence:.0%})",
+        f"{estimate.num_blocks} {unit}, {PHASES[estimate.phase]}",
+    ]

@@ -1,0 +1,254 @@
+"""The tables of a study's page: beside each plot, its numbers."""
+
+from __future__ import annotations
+
+from dynotune.report.page import records
+from dynotune.report.page.table import NOTHING, Column, Table
+from dynotune.report.step_parts import PARTS
+from dynotune.report.study.header import pays_off
+from dynotune.report.study.rows import KINDS, PHASES, Kind, Tried, interval_of, joints, saved, tried, within
+from dynotune.schema.diagnosis import Diagnosis
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Timing
+from dynotune.schema.study import Estimate, Study
+from dynotune.text import words
+
+__all__ = ["MARKS", "tables", "warnings"]
+
+MARKS: dict[Kind, str] = {
+    "proved": "●",
+    "not-needed": "○",
+    "no-effect": "■",
+    "slower": "◀",
+    "unproved": "□",
+    "wrong-results": "×",
+    "failed": "×",
+    "out-of-memory": "×",
+    "rejected": "×",
+    "not-tried": "–",
+    "open": "…",
+}
+"""What stands before a fate; where it was measured, the mark of the plot."""
+
+
+def tables(study: Study) -> dict[str, Table]:
+    """Each by its name; one without rows is left out."""
+    made = {
+        "step": _step(study),
+        "settings": _settings(study),
+        "worth": _worth(study),
+        "together": _together(study),
+        "bounds": _bounds(study),
+        "pairs": _pairs(study),
+        "search": records.search(study),
+        "failures": records.failures(study),
+        "guarded": _guarded(study),
+        "pays_off": _pays_off(study),
+        "not_offered": records.not_offered(study),
+        "not_known": records.not_known(study),
+        "readback": records.readback(study),
+        "sittings": records.sittings(study),
+        "facts": records.facts(study),
+    }
+    return {name: table for name, table in made.items() if table.rows}
+
+
+def warnings(study: Study) -> list[str]:
+    """What to be wary of, in sentences."""
+    found = list(study.warnings)
+    for label, made in ((study.begun.capitalize(), study.diagnosis), ("With the recipe", study.after)):
+        if isinstance(made, Diagnosis):
+            found += [f"{label}: {note}" for note in made.notes]
+    for one in study.readback.values():
+        if one.ok is None:
+            why = one.found.reason if isinstance(one.found, Unknown) else one.detail
+            found.append(f"{one.knob}={one.asked} is unverified" + (f": {why.rstrip('.')}." if why else "."))
+    return list(dict.fromkeys(found))
+
+
+def _step(study: Study) -> Table:
+    sides = [(study.begun.capitalize(), study.diagnosis), ("With the recipe", study.after)]
+    known = [
+        (name, made) for name, made in sides if isinstance(made, Diagnosis) and not isinstance(made.shares, Unknown)
+    ]
+    columns: list[tuple[str, Column]] = [("Part of a step", "part")]
+    for name, _ in known:
+        columns += [(name, "number"), (f"{name}, share", "number")]
+    rows = []
+    has_device = any(made.busy_share is not None for _, made in known)
+    for part in PARTS:
+        cells = [f"{part.field} {part.named(has_device)}"]
+        told = False
+        for _, made in known:
+            share = 0.0 if isinstance(made.shares, Unknown) else part.of(made.shares)
+            told = told or share > 0
+            seconds = share * made.steps.step_s if isinstance(made.steps, Timing) else None
+            cells += [words.duration(seconds, column=True) if share else NOTHING, words.fine_share(share)]
+        if told:
+            rows.append(cells)
+    if rows:
+        whole = ["whole A step"]
+        for _, made in known:
+            whole += [
+                words.duration(made.steps.step_s, column=True) if isinstance(made.steps, Timing) else NOTHING,
+                "100%",
+            ]
+        rows.append(whole)
+    return Table("Time and share of each part", columns, rows)
+
+
+def _settings(study: Study) -> Table:
+    columns: list[tuple[str, Column]] = [
+        ("Setting", "code"),
+        ("Fate", "fate"),
+        ("Speed-up alone", "number"),
+        ("Interval", "number"),
+        ("From", "text"),
+        ("Why", "text"),
+    ]
+    title = f"Each setting alone, against the command {study.begun}"
+    return Table(title, columns, [_setting(row) for row in tried(study)])
+
+
+def _setting(row: Tried) -> list[str]:
+    effect = f"Effect: {row.candidate.effect}." if row.candidate.effect in ("numerics", "semantics") else ""
+    reason = f"{row.reason.rstrip('.')}." if row.reason else ""
+    return [
+        row.candidate.id,
+        f"{MARKS[row.kind]} {KINDS[row.kind]}",
+        *_ratio(row.alone),
+        _from(row.alone),
+        " ".join(filter(None, [reason, effect])) or NOTHING,
+    ]
+
+
+def _ratio(estimate: Estimate | None) -> list[str]:
+    if estimate is None:
+        return [NOTHING, NOTHING]
+    ci = interval_of(estimate)
+    return [words.times(estimate.speedup, digits=words.digits(ci)), words.interval(ci)]
+
+
+def _from(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return NOTHING
+    unit = "switches" if estimate.phase == "screen" else "blocks" if estimate.num_blocks != 1 else "block"
+    beside = f", beside {estimate.against}" if estimate.against else ""
+    return f"{PHASES[estimate.phase]}, {estimate.num_blocks} {unit}{beside}"
+
+
+def _worth(study: Study) -> Table:
+    columns: list[tuple[str, Column]] = [
+        ("Setting", "code"),
+        ("Fate", "fate"),
+        ("Worth in the whole", "number"),
+        ("Interval", "number"),
+        ("p, corrected", "number"),
+        ("Blocks", "number"),
+    ]
+    rows = []
+    for row in within(study):
+        if row.worth is None:
+            continue
+        fate = f"{MARKS[row.kind]} {KINDS[row.kind]}"
+        rows.append([row.candidate.id, fate, *_ratio(row.worth), _p(row.worth), str(row.worth.num_blocks)])
+    return Table("The whole with and without one setting", columns, rows)
+
+
+def _p(estimate: Estimate) -> str:
+    if estimate.p is None:
+        return NOTHING
+    return "< 0.001" if estimate.p < 0.001 else f"{estimate.p:.3f}"
+
+
+def _together(study: Study) -> Table:
+    columns: list[tuple[str, Column]] = [
+        ("Settings", "code"),
+        ("Together", "number"),
+        ("Interval", "number"),
+        ("Parts, multiplied", "number"),
+        ("So they give", "text"),
+    ]
+    rows = [[" ".join(row.ids), *_ratio(row.estimate), words.times(row.parts), row.word] for row in joints(study)]
+    return Table(f"Settings together, against the command {study.begun}", columns, rows)
+
+
+def _bounds(study: Study) -> Table:
+    columns: list[tuple[str, Column]] = [
+        ("Setting", "code"),
+        ("Could save at most", "number"),
+        ("Saved", "number"),
+        ("Interval", "number"),
+        ("Answer", "text"),
+        ("Bounded by", "text"),
+    ]
+    rows = []
+    for row in saved(study):
+        gain, ends = words.saved(row.speedup), words.saved_interval(row.speedup_ci)
+        rows.append(
+            [row.candidate.id, words.fine_share(row.bound), gain, ends, row.word, row.candidate.bound_by or NOTHING]
+        )
+    return Table(f"Shares of the time {study.begun}", columns, rows)
+
+
+def _pairs(study: Study) -> Table:
+    columns: list[tuple[str, Column]] = [
+        ("Pair", "number"),
+        ("First", "text"),
+        (study.begun.capitalize(), "number"),
+        ("With the recipe", "number"),
+        ("Ratio", "number"),
+    ]
+    confirmed = study.confirmed
+    rows = []
+    for at, pair in enumerate(confirmed.pairs if confirmed else [], start=1):
+        first = "recipe" if pair.first == "candidate" else "written"
+        ratio = words.times(pair.baseline_s / pair.candidate_s, digits=3) if pair.candidate_s > 0 else words.UNKNOWN
+        sides = [_value(study, pair.baseline_s), _value(study, pair.candidate_s)]
+        rows.append([str(at), first, *sides, ratio])
+    return Table(
+        f"Each pair of the confirmation ({study.unit})" if study.unit else "Each pair", columns, rows, cards=False
+    )
+
+
+def _value(study: Study, value: float) -> str:
+    if study.objective == "memory":
+        return words.num_bytes(value)
+    return f"{value:.4g}" if study.objective == "energy" else words.duration(value, column=True)
+
+
+def _guarded(study: Study) -> Table:
+    columns: list[tuple[str, Column]] = [
+        ("Settings", "code"),
+        ("Compared", "text"),
+        ("Largest difference", "number"),
+        ("Of the program itself", "number"),
+        ("Allowed", "number"),
+        ("Answer", "fate"),
+    ]
+    rows = [
+        [
+            one.arm,
+            f"{one.num_values} {one.what}",
+            f"{one.difference:.2g}",
+            "not asked" if one.own is None else f"{one.own:.2g}",
+            f"{one.tolerance:.2g}",
+            "● within" if one.ok else "× beyond",
+        ]
+        for one in study.guarded
+    ]
+    return Table("Results with a setting against results without, one seed, relative differences", columns, rows)
+
+
+def _pays_off(study: Study) -> Table:
+    columns: list[tuple[str, Column]] = [
+        (study.begun.capitalize(), "text"),
+        ("With the recipe", "text"),
+        ("Paid for", "text"),
+    ]
+    if study.pays_off is None:
+        return Table("", columns, [])
+    starts = [words.duration(study.pays_off.baseline_start_s), words.duration(study.pays_off.start_s)]
+    return Table(
+        "From the launch to steady steps, their own time left out", columns, [[*starts, pays_off(study)]], cards=False
+    )

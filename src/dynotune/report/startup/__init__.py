@@ -1,0 +1,1 @@
+"""Timed starts, caches and GPU code in the terminal."""

@@ -1,0 +1,203 @@
+"""Compile caches in the terminal: filled, packed, unpacked."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from dynotune.report.startup import cache_lines
+from dynotune.schema.cache_pack import Difference, LeftOut, Packed, Unpacked
+from dynotune.schema.caches import TITLES, Cache, Warmed
+from dynotune.schema.facts import Unknown
+from dynotune.text import words
+
+__all__ = ["DANGER", "caches_table", "packed_report", "unpacked_report", "warmed_report"]
+
+DANGER = "Compile caches are code: libraries, machine code and pickles that the command runs as its own."
+HEADLINES = {
+    "warm": ("Warm: ", "bold green", "the last run compiled nothing that a cache keeps."),
+    "nothing": ("Nothing: ", "bold yellow", "no run added anything to a cache, and there was nothing in them."),
+    "not-warm": ("Not warm: ", "bold red", "every run added something."),
+}
+NOTHING = (
+    "The command compiles nothing for these caches, or keeps it elsewhere: a program can set TORCHINDUCTOR_CACHE_DIR "
+    "itself, and libraries such as vLLM have caches of their own."
+)
+SEVERITY_STYLES = {"dangerous": "bold red", "useless": "red", "unknown": "yellow", "harmless": "dim"}
+MOST_LEFT_OUT = 5
+
+
+def warmed_report(warmed: Warmed) -> RenderableType:
+    """A row a run, the caches after them, and what to set."""
+    name, style, text = HEADLINES[warmed.end]
+    parts: list[RenderableType] = [Text.assemble((name, style), text), Padding(_runs(warmed), (1, 0))]
+    parts += [Text(f"· {line}", style="yellow") for line in warmed.why]
+    if warmed.end == "nothing":
+        parts.append(Text(NOTHING))
+    parts.append(Padding(caches_table(warmed.caches), (1, 0)))
+    parts += [Text(f"· {note}", style="yellow") for note in map(words.plain, warmed.notes)]
+    if warmed.variables:
+        parts += _lines("Set these for every start:", cache_lines.shell(warmed.variables))
+    if warmed.end == "warm":
+        parts += _lines("To take them elsewhere:", [_pack_line(warmed)])
+    return Group(*parts)
+
+
+def caches_table(caches: Sequence[Cache]) -> RenderableType:
+    """Where each cache is, its size, and whether it lasts."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
+    for header in ("cache", "size", "files", "lasts", "folder"):
+        table.add_column(header, style="dim" if header == "folder" else "", overflow="fold")
+    for cache in caches:
+        lasts = "?" if isinstance(cache.lasts, Unknown) else "yes" if cache.lasts else "no"
+        if cache.off:
+            table.add_row(TITLES[cache.name], "–", "–", "–", words.plain(f"not used: {cache.off}"))
+            continue
+        size = words.UNKNOWN if isinstance(cache.size_bytes, Unknown) else words.num_bytes(cache.size_bytes)
+        num = words.UNKNOWN if isinstance(cache.num_files, Unknown) else f"{cache.num_files:,}"
+        where = cache.path.reason if isinstance(cache.path, Unknown) else cache.path
+        shown = where if cache.writable is not False else f"{where}; not writable"
+        table.add_row(TITLES[cache.name], size, num, lasts, words.plain(shown))
+    return table
+
+
+def packed_report(packed: Packed, variables: dict[str, str]) -> RenderableType:
+    """What is in the pack, what it was made for, and the lines that take it elsewhere.
+
+    Args:
+        variables: of caches below `cache_lines.FOLDER`, for those lines.
+    """
+    manifest = packed.manifest
+    parts: list[RenderableType] = [
+        Text.assemble(
+            ("Packed: ", "bold green"),
+            f"{words.plain(packed.file)}, {words.num_bytes(packed.size_bytes)}, "
+            f"{len(manifest.files):,} files of {words.num_bytes(manifest.total_bytes)}",
+        ),
+        Padding(_contents(packed), (1, 0)),
+        Text.assemble(("sha256 ", "dim"), packed.sha256),
+        *_left_out(packed.left_out),
+        *(Text(f"· {note}", style="yellow") for note in packed.notes),
+        Text(DANGER, style="yellow"),
+    ]
+    parts += _lines("Elsewhere:", [f"dynotune startup unpack {words.plain(packed.file)} --sha256 {packed.sha256}"])
+    parts += _lines("In a Dockerfile:", cache_lines.docker_unpack(packed, variables))
+    fill = f"dynotune startup unpack caches.pack --sha256 {packed.sha256} --caches {cache_lines.FOLDER}"
+    parts += _lines("On a Kubernetes volume:", cache_lines.kubernetes([cache_lines.FOLDER], variables, fill))
+    return Group(*parts)
+
+
+def unpacked_report(unpacked: Unpacked, *, trusted_by: str) -> RenderableType:
+    """What was put where, what was different here, and the lines for an image and a volume.
+
+    Args:
+        trusted_by: the option that took it, for a line that takes it again.
+    """
+    kept = f", {unpacked.num_kept:,} were there already" if unpacked.num_kept else ""
+    parts: list[RenderableType] = [
+        Text.assemble(
+            ("Unpacked: ", "bold green"),
+            f"{unpacked.num_new:,} files of {words.num_bytes(unpacked.new_bytes)}{kept}.",
+        )
+    ]
+    folders = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, show_header=False)
+    for cache, folder in unpacked.folders.items():
+        folders.add_row(TITLES[cache], Text(words.plain(folder), style="dim", overflow="fold"))
+    parts.append(Padding(folders, (1, 0)))
+    parts += differences_lines(unpacked.differences)
+    parts += _left_out(unpacked.left_out)
+    parts += [Text(f"· {words.plain(note)}", style="yellow") for note in unpacked.notes]
+    if unpacked.variables:
+        parts += _lines("Set these for every start:", cache_lines.shell(unpacked.variables))
+    parts += _lines("In a Dockerfile:", cache_lines.docker_copy(unpacked))
+    below = f" --caches {shlex.quote(unpacked.below)}" if unpacked.below else ""
+    fill = f"dynotune startup unpack {shlex.quote(words.plain(unpacked.file))} {trusted_by}{below}"
+    parts += _lines(
+        "On a Kubernetes volume:",
+        cache_lines.kubernetes(cache_lines.mounts(unpacked), unpacked.variables, fill),
+    )
+    return Group(*parts)
+
+
+def differences_lines(differences: Iterable[Difference]) -> list[Text]:
+    """A line for each condition that does not hold here."""
+    return [
+        Text.assemble(
+            (f"{each.severity}: ", SEVERITY_STYLES[each.severity]),
+            f"{each.what}: packed with {words.plain(each.packed)}; here {words.plain(each.here)}. ",
+            (f"{each.why}.", "dim"),
+        )
+        for each in differences
+    ]
+
+
+def _runs(warmed: Warmed) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
+    for header in ("run", "first step", "took", "added", "where"):
+        table.add_column(header)
+    for number, run in enumerate(warmed.runs, 1):
+        where = ", ".join(
+            f"{TITLES[each.name]} {each.num_files:,} ({words.num_bytes(each.size_bytes)})"
+            for each in run.added
+            if each.num_files
+        )
+        dropped = sum(each.num_removed for each in run.added)
+        table.add_row(
+            str(number),
+            words.duration(run.time_to_first_step_s),
+            words.duration(run.wall_s),
+            f"{run.num_added:,} files" if run.num_added else "nothing",
+            where + (f"; {dropped:,} dropped" if dropped else ""),
+        )
+    return table
+
+
+def _contents(packed: Packed) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, show_header=False)
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    files = packed.manifest.files
+    for cache in packed.manifest.caches:
+        mine = [file for file in files if file.cache == cache]
+        size = words.num_bytes(sum(file.size_bytes for file in mine))
+        table.add_row(TITLES[cache], f"{len(mine):,} files, {size}")
+    known = packed.manifest.conditions
+    rows = {
+        "GPU": None if known.gpus is None else ", ".join(known.gpus) or "none",
+        "driver": known.driver,
+        "torch": known.torch,
+        "CUDA of torch": known.cuda,
+        "Triton": known.triton,
+        "Python": known.python,
+        "processor": known.cpu,
+        "compiler": known.compiler,
+    }
+    for label, value in rows.items():
+        table.add_row(label, words.UNKNOWN if value is None else words.plain(value) or "none")
+    return table
+
+
+def _left_out(left_out: Sequence[LeftOut]) -> list[Text]:
+    lines = [
+        Text(f"left out: {TITLES[each.cache]} {words.plain(each.path)}: {words.plain(each.reason)}", style="yellow")
+        for each in left_out[:MOST_LEFT_OUT]
+    ]
+    if len(left_out) > MOST_LEFT_OUT:
+        lines.append(Text(f"and {len(left_out) - MOST_LEFT_OUT:,} more; --json has them all", style="yellow"))
+    return lines
+
+
+def _lines(title: str, lines: Sequence[str]) -> list[RenderableType]:
+    """To be copied: the console that prints them must not wrap (`soft_wrap`)."""
+    return [Text(""), Text(title, style="bold"), *(Text(f"  {line}") for line in lines)]
+
+
+def _pack_line(warmed: Warmed) -> str:
+    below = next((value for name, value in warmed.variables.items() if name == "TORCHINDUCTOR_CACHE_DIR"), "")
+    caches = f" --caches {shlex.quote(below.rpartition('/')[0])}" if below else ""
+    return f"dynotune startup pack caches.pack{caches} -- {words.plain(shlex.join(warmed.command))}"

@@ -1,0 +1,194 @@
+"""Which GPU code is there and what a GPU does with it, in the terminal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import PurePath
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from dynotune.report.findings import fields
+from dynotune.schema.device_code import Architecture, DeviceCode, Library, Summary, Verdict
+from dynotune.schema.facts import Unknown
+from dynotune.text import words
+
+__all__ = ["device_code_report"]
+
+MOST_LIBRARIES, MOST_PROBLEMS = 25, 8
+WORST_FIRST = ("cannot", "jit", "unknown", "partial", "native", "empty")
+STYLES = {"cannot": "red", "jit": "yellow", "unknown": "yellow", "partial": "", "native": "green", "empty": "dim"}
+OF_OTHERS = "in part"
+
+PARTIAL = (
+    f"{OF_OTHERS}: the rest is for other GPUs. Libraries of NVIDIA keep kernels for one GPU each and choose among "
+    "them; in an extension of your own a call of such a kernel fails."
+)
+JIT = (
+    "compiled: the driver compiles this PTX when a program first uses it, at most all of it, and again in every fresh "
+    "container. Install a build for this GPU, or build with TORCH_CUDA_ARCH_LIST={capability}; else keep the result: "
+    "CUDA_CACHE_PATH on a disk that lasts, CUDA_CACHE_MAXSIZE large enough (4294967296 is the most)."
+)
+CANNOT = (
+    "cannot run: there is neither machine code nor PTX for this GPU. Install a build for it, or build with "
+    "TORCH_CUDA_ARCH_LIST={capability}."
+)
+TOO_NEW = (
+    "too new: this driver is older than the PTX and cannot compile it. Update the driver, or install a build whose "
+    "machine code fits."
+)
+
+
+def device_code_report(found: DeviceCode, *, every: bool = False) -> RenderableType:
+    """The whole answer: what was scanned, what each GPU makes of it, the libraries worst first, what to do.
+
+    Args:
+        every: show all libraries and problems.
+    """
+    parts: list[RenderableType] = [_head(found)]
+    if found.libraries:
+        parts.append(_libraries(found, every=every))
+    parts += [Padding(Text(line, style="dim"), 0) for line in _advice(found)]
+    if found.problems:
+        parts.append(_problems(found, every=every))
+    return Group(*(part if at == 0 else Padding(part, (1, 0, 0, 0)) for at, part in enumerate(parts)))
+
+
+def _head(found: DeviceCode) -> RenderableType:
+    stored = sum(each.stored_bytes for library in found.libraries for each in library.architectures)
+    places = ", ".join(words.plain(place, longest=200) for place in found.places) or "nothing"
+    what = f"{words.count(found.num_files)} files in {words.duration(found.duration_s)}; " + (
+        f"{_num(len(found.libraries), 'library', 'libraries')} with GPU code, {words.num_bytes(stored)} of it"
+        if found.libraries
+        else "no GPU code"
+    )
+    rows = [("scanned", Text(places)), ("", Text(what if found.complete else f"{what}; not complete"))]
+    if isinstance(found.gpus, Unknown):
+        rows.append(("GPU", Text(f"unknown: {found.gpus.reason}. --compute-capability X.Y judges for one.")))
+    table = fields(rows)
+    for summary in found.summaries if found.libraries else []:
+        table.add_row(f"for {summary.gpu.compute_capability}", _summary(summary))
+    return table
+
+
+def _summary(summary: Summary) -> Text:
+    """Worst first; a GPU's name where it is known."""
+    said = [
+        (summary.num_cannot, "cannot run", STYLES["cannot"]),
+        (summary.num_jit, f"compiled at load (up to {words.num_bytes(summary.ptx_bytes)} of PTX)", STYLES["jit"]),
+        (summary.num_unknown, "not known", STYLES["unknown"]),
+        (summary.num_partial, f"native {OF_OTHERS}", ""),
+        (summary.num_native, "native", STYLES["native"]),
+    ]
+    text = Text()
+    for num, what, style in said:
+        if num:
+            text.append(", " if text else "").append(f"{num} {what}", style=style)
+    text = text or Text("there is no function to run")
+    return text.append(f" ({words.plain(summary.gpu.name)})", style="dim") if summary.gpu.name else text
+
+
+def _libraries(found: DeviceCode, *, every: bool) -> RenderableType:
+    gpus = [] if isinstance(found.gpus, Unknown) else found.gpus
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("Library", overflow="fold", ratio=3)
+    table.add_column("GPU code", overflow="fold", ratio=4)
+    for gpu in gpus:
+        table.add_column(f"for {gpu.compute_capability}", overflow="fold", ratio=3)
+    ordered = sorted(found.libraries, key=_badness)
+    shown = ordered if every else ordered[:MOST_LIBRARIES]
+    root = _common_folder(found)
+    for library in shown:
+        name = words.plain(os.path.relpath(library.path, root) if root else library.path, longest=200)
+        table.add_row(Text(name), _code(library), *map(_verdict, library.verdicts))
+    left = len(ordered) - len(shown)
+    more = [Text(f"and {left} more; --all shows them.", style="dim")] if left else []
+    return Group(table, *more)
+
+
+def _badness(library: Library) -> tuple[int, int, str]:
+    worst = min((WORST_FIRST.index(verdict.verdict) for verdict in library.verdicts), default=0)
+    return worst, -sum(verdict.ptx_bytes for verdict in library.verdicts), library.path
+
+
+def _common_folder(found: DeviceCode) -> str:
+    folders = {str(PurePath(library.path).parent) for library in found.libraries}
+    try:
+        return os.path.commonpath(folders)
+    except ValueError:
+        # Some paths are relative, others not.
+        return ""
+
+
+def _code(library: Library) -> Text:
+    text = Text()
+    for form, title in (("machine", "sm"), ("ptx", "PTX"), ("lto", "LTO"), ("other", "kinds not known")):
+        alike = [each for each in library.architectures if each.form == form]
+        if alike:
+            names = " ".join(each.name if form == "other" else each.name.partition("_")[2] for each in alike)
+            text.append("; " if text else "").append(f"{title} ", style="dim").append(names)
+    if library.link_input:
+        size = sum(each.stored_bytes for each in library.link_input)
+        text.append("; " if text else "").append(f"{words.num_bytes(size)} for the linker, never loaded", style="dim")
+    if library.architectures:
+        text.append(f" ({words.num_bytes(_size(library.architectures))})", style="dim")
+    return text
+
+
+def _size(architectures: Sequence[Architecture]) -> int:
+    return sum(each.stored_bytes for each in architectures)
+
+
+def _verdict(verdict: Verdict) -> Text:
+    num = verdict.num_native + verdict.num_jit + verdict.num_cannot + verdict.num_unknown
+
+    def of(part: int) -> str:
+        return "" if num == 1 else f"{words.count(part)} of {words.count(num)}"
+
+    said = {
+        "native": "native",
+        "partial": f"native {OF_OTHERS}: {of(verdict.num_native)}",
+        "jit": ", ".join(filter(None, [f"compiled: {words.num_bytes(verdict.ptx_bytes)} of PTX", of(verdict.num_jit)])),
+        "cannot": "cannot run",
+        "unknown": ": ".join(filter(None, ["not known", of(verdict.num_unknown)])),
+        "empty": "no function",
+    }[verdict.verdict]
+    text = Text(said, style=STYLES[verdict.verdict])
+    if verdict.num_too_new:
+        text.append(f"; too new for the driver: {words.count(verdict.num_too_new)}", style="red")
+    elif verdict.verdict in ("jit", "unknown") and verdict.num_cannot:
+        text.append(f"; cannot run: {words.count(verdict.num_cannot)}", style="dim")
+    return text
+
+
+def _advice(found: DeviceCode) -> list[str]:
+    """What the words mean and what to do, of those that stand above."""
+    lines = []
+    for summary in found.summaries:
+        capability = summary.gpu.compute_capability
+        lines += [CANNOT.format(capability=capability)] * bool(summary.num_cannot)
+        lines += [JIT.format(capability=capability)] * bool(summary.num_jit)
+        lines += [PARTIAL] * bool(summary.num_partial)
+    if any(verdict.num_too_new for library in found.libraries for verdict in library.verdicts):
+        lines.append(TOO_NEW)
+    return [*dict.fromkeys(lines)]
+
+
+def _problems(found: DeviceCode, *, every: bool) -> RenderableType:
+    shown = found.problems if every else found.problems[:MOST_PROBLEMS]
+    lines = [Text("Could not be read", style="bold")]
+    for path, group in groupby(shown, key=lambda problem: problem.path):
+        lines += [Text(words.plain(path, longest=300))]
+        lines += [Text(f"  {words.plain(problem.what, longest=400)}", style="dim") for problem in group]
+    left = len(found.problems) - len(shown)
+    if left:
+        lines.append(Text(f"and {left} more; --all shows them.", style="dim"))
+    return Group(*lines)
+
+
+def _num(num: int, one: str, several: str) -> str:
+    return f"{words.count(num)} {one if num == 1 else several}"

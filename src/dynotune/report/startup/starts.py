@@ -1,0 +1,218 @@
+"""Timed starts in the terminal: a line for each block while it runs; then what a warm cache saves, and of what."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from dynotune.report.findings import finding_lines
+from dynotune.report.terminal import VERDICT_STYLES, Progress
+from dynotune.schema.caches import TITLES, Cache, CacheName
+from dynotune.schema.facts import Unknown
+from dynotune.schema.startup import ARMS, PHASES, Arm, Block, Phase, Ratio, Start, Startup, VoidBlock
+from dynotune.text import words
+
+__all__ = ["StartProgress", "startup_report"]
+
+LABELS: dict[Phase, str] = {
+    "launcher": "launching",
+    "interpreter": "interpreter and site",
+    "agent": "dynotune's agent",
+    "imports_before_torch": "imports before torch",
+    "torch_import": "torch import",
+    "imports": "other imports",
+    "compiler_import": "torch.compile's import",
+    "cuda_start": "CUDA start",
+    "model_build": "model build",
+    "weights": "reading of weights",
+    "to_device": "model to its device",
+    "compile": "compile",
+    "first_batch": "first batch",
+    "first_step": "first step",
+    "other": "the rest",
+}
+TIME_TITLES: dict[Arm, str] = {"cold": "caches cold", "warm": "warm", "off": "off"}
+
+
+class StartProgress(Progress):
+    """What a running `startup time` says."""
+
+    def started(self, block: Block, *, number: int, max_blocks: int) -> None:
+        """A block is complete. It is one observation of each, not yet an answer."""
+        self._clear()
+        values = ", ".join(f"{arm} {words.duration(block.of(arm).value_s)}" for arm in ARMS)
+        self._console.print(Text.assemble((f"block {number:>2}/{max_blocks}  ", "dim"), values), soft_wrap=True)
+
+    def voided_block(self, voided: VoidBlock) -> None:
+        """A block does not count, and why."""
+        self._clear()
+        why = Text.assemble((f"block {voided.block:>2} void: ", "yellow"), voided.reason)
+        self._console.print(why, soft_wrap=True)
+
+
+def startup_report(startup: Startup) -> RenderableType:
+    """What a warm cache saves, what the start is made of, what follows."""
+    parts: list[RenderableType] = [_headline(startup), Padding(_phases(startup), (1, 0))]
+    if table := _caches(startup):
+        parts.append(Padding(table, (0, 0, 1, 0)))
+    parts += [Text(words.plain(text)) for text in startup.said]
+    if startup.to_set:
+        parts.append(Text("to set", style="bold"))
+        parts += [
+            Text.assemble("  ", (setting, "bold"), (f"   {why}", "dim")) for setting, why in startup.to_set.items()
+        ]
+    for finding in startup.findings:
+        parts.append(Padding(finding_lines(finding), (1, 0, 0, 0)))
+    parts.append(_notes(startup))
+    return Group(*parts)
+
+
+def _headline(startup: Startup) -> RenderableType:
+    until = f"a line that matches {startup.ready_on!r}" if startup.ready_on else startup.step or "the first step"
+    lines = [
+        Text.assemble(("command  ", "dim"), words.plain(shlex.join(startup.command))),
+        Text.assemble(("until    ", "dim"), words.plain(until)),
+    ]
+    lines += [_ratio(ratio) for ratio in startup.ratios]
+    return Group(*lines)
+
+
+def _ratio(ratio: Ratio) -> Text:
+    what = {"cold": "cold over warm", "off": "off over warm", "warm": "warm"}[ratio.arm]
+    verdict = {"faster": "warm is faster", "slower": "warm is slower", None: "no verdict"}.get(
+        ratio.verdict, str(ratio.verdict)
+    )
+    measured = ratio.ratio is not None
+    return Text.assemble(
+        (f"{what:<14} ", "dim"),
+        (f"{words.times(ratio.ratio)} " if measured else "", "bold"),
+        f"({words.interval(ratio.ci)}) " if measured else "",
+        (verdict, VERDICT_STYLES[ratio.verdict]),
+        f", {ratio.num_blocks} blocks",
+        (f"  {ratio.reason}" if ratio.reason else "", "dim"),
+    )
+
+
+def _phases(startup: Startup) -> RenderableType:
+    rows = _table("", *(TIME_TITLES[arm] for arm in ARMS))
+    columns = [_of_arm(startup, arm) for arm in ARMS]
+    title = "to the line" if startup.ready_on else "to the first step"
+    rows.add_row(title, *(_median([start.value_s for start in each]) for each in columns), style="bold")
+    unknown: dict[str, list[str]] = {}
+    for phase in PHASES:
+        values = [_phase(each, phase) for each in columns]
+        reasons = [value.reason for value in values if isinstance(value, Unknown)]
+        if reasons:
+            unknown.setdefault(reasons[0], []).append(LABELS[phase])
+        elif any(value for value in values):
+            shown = [words.UNKNOWN if isinstance(v, Unknown) else words.duration(v) if v else "–" for v in values]
+            rows.add_row(f"  {LABELS[phase]}", *shown)
+    steady = [_until_steady(startup, arm) for arm in ARMS]
+    if any(steady):
+        rows.add_row("then until steady", *(text or "–" for text in steady), style="dim")
+    notes = [
+        Text(f"not known: {', '.join(names) if len(names) < len(PHASES) else 'the phases'}: {why}", style="dim")
+        for why, names in unknown.items()
+    ]
+    return Group(rows, *notes, *_imports(columns[1]))
+
+
+def _phase(starts: Sequence[Start], phase: Phase) -> float | Unknown | None:
+    values = []
+    for start in starts:
+        value = start.phases.get(phase)
+        if isinstance(value, Unknown):
+            return value
+        if value is not None:
+            values.append(value)
+    return statistics.median(values) if values else None
+
+
+def _imports(warm: Sequence[Start]) -> list[Text]:
+    if not warm or not warm[0].imports:
+        return []
+    longest = ", ".join(f"{words.plain(name)} {words.duration(took_s)}" for name, took_s in warm[0].imports[:4])
+    return [Text(f"longest imports, with what they import: {longest}", style="dim")]
+
+
+def _until_steady(startup: Startup, arm: Arm) -> str:
+    for pilot in startup.pilots:
+        if pilot.arm == arm and pilot.until_steady_s is not None:
+            return words.UNKNOWN if isinstance(pilot.until_steady_s, Unknown) else words.duration(pilot.until_steady_s)
+    return ""
+
+
+def _caches(startup: Startup) -> RenderableType | None:
+    """What starts left in the caches, which lie in folders of their own; and the command's own, now."""
+    cold, warm = _of_arm(startup, "cold"), _of_arm(startup, "warm")
+    rows = _table("cache", "cold adds", "warm adds", "warm holds", "your own", "lasts")
+    for cache in startup.own:
+        sizes = [_added(cold, cache.name), _added(warm, cache.name), _held(warm, cache.name), cache.size_bytes]
+        if any(sizes):
+            rows.add_row(TITLES[cache.name], *map(_size, sizes), _lasts(cache))
+    return rows if rows.row_count else None
+
+
+def _size(size: float | Unknown) -> str:
+    if isinstance(size, Unknown):
+        return words.UNKNOWN
+    return words.num_bytes(size) if size else "–"
+
+
+def _lasts(cache: Cache) -> str:
+    """Of the command's own."""
+    if cache.off:
+        return "off"
+    if cache.writable is not True:
+        return "not writable" if cache.writable is False else words.UNKNOWN
+    if isinstance(cache.lasts, Unknown):
+        return words.UNKNOWN
+    return "yes" if cache.lasts else "no"
+
+
+def _added(starts: Sequence[Start], name: CacheName) -> float:
+    return (
+        statistics.median(sum(growth.size_bytes for growth in start.added if growth.name == name) for start in starts)
+        if starts
+        else 0.0
+    )
+
+
+def _held(starts: Sequence[Start], name: CacheName) -> int:
+    return max((start.held.get(name, 0) for start in starts), default=0)
+
+
+def _of_arm(startup: Startup, arm: Arm) -> list[Start]:
+    """Those that count; without any, those of void blocks, which is said beside it, or the pilots."""
+    blocks = startup.blocks or [voided.values for voided in startup.voided]
+    return [block.of(arm) for block in blocks] or [pilot for pilot in startup.pilots if pilot.arm == arm]
+
+
+def _median(values: Sequence[float]) -> str:
+    return words.duration(statistics.median(values) if values else None)
+
+
+def _table(*columns: str) -> Table:
+    rows = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for number, column in enumerate(columns):
+        rows.add_column(column, justify="left" if number == 0 else "right")
+    return rows
+
+
+def _notes(startup: Startup) -> RenderableType:
+    lines = [Text.assemble((f"void: block {v.block}: ", "yellow"), words.plain(v.reason)) for v in startup.voided]
+    lines += [Text.assemble(("warning: ", "yellow"), words.plain(text)) for text in startup.warnings]
+    lines.append(
+        Text(
+            "Caches of these starts lay in folders of their own; yours were neither used nor changed. "
+            f"The warm ones are in {words.plain(startup.warm_caches)}.",
+            style="dim",
+        )
+    )
+    return Padding(Group(*lines), (1, 0, 0, 0))

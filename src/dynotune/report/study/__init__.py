@@ -1,0 +1,1 @@
+"""A study in the terminal."""

@@ -1,0 +1,149 @@
+"""The commands that repeat a study, each exactly as a shell takes it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from dynotune.report.study.rows import Tried, tried
+from dynotune.schema.setting import Setting, over
+from dynotune.schema.study import Study
+
+__all__ = ["RECIPE", "Command", "compares", "repeats", "shell"]
+
+RECIPE = "recipe.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What it does, in a few words, and its words as a shell takes them."""
+
+    what: str
+    words: list[str]
+
+    @property
+    def line(self) -> str:
+        return " ".join(self.words)
+
+
+def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
+    """To go on or tune again, to run with the recipe, to prove it again, and to compare it by hand."""
+    found = (
+        [] if study.finished else [Command("Go on where it stopped", shell(["dynotune", "tune", "--resume", study.id]))]
+    )
+    found.append(Command("Tune again", shell(_tune(study))))
+    if study.recipe:
+        command = ["--", *study.command]
+        found += [
+            Command("Run with the recipe", shell(["dynotune", "run", "--recipe", recipe, *command])),
+            Command("Prove the recipe again", shell(["dynotune", "recipe", "verify", recipe, *command])),
+            Command(f"Compare the recipe with the command {study.begun}", _compare(study, study.recipe, [])),
+        ]
+    if study.then:
+        # A step that became shorter asks for another window.
+        anew = replace(study, warmup_steps=None, window_steps=None)
+        found.append(Command("Go on from the recipe", shell(_tune(anew, recipe))))
+    return found
+
+
+def compares(study: Study) -> list[Command]:
+    """One comparison a setting: of the recipe's, the whole without it; of the others, it alone."""
+    recipe = list(study.recipe or [])
+    found = []
+    if len(recipe) > 1:
+        for setting in recipe:
+            needing = {one.setting for one in study.candidates if str(setting) in one.needs}
+            rest = [other for other in recipe if other != setting and other not in needing]
+            found.append(Command(f"The recipe with and without {setting}", _compare(study, recipe, rest)))
+    rows = [row for row in tried(study) if row.kind not in ("not-tried", "open")]
+    return found + [_alone(study, row) for row in rows]
+
+
+def _alone(study: Study, row: Tried) -> Command:
+    """Of one that needs another: with that, against that."""
+    setting = row.candidate.setting
+    needed = [one.setting for one in study.candidates if one.id in row.candidate.needs]
+    told = row.alone.against if row.alone is not None else ""
+    beside = [one for one in needed if str(one) == told] or needed[:1]
+    if not beside:
+        return Command(f"{setting} alone", _compare(study, [setting], []))
+    return Command(f"{setting} beside {beside[0]}", _compare(study, [setting, *beside], beside))
+
+
+def shell(arguments: Iterable[str]) -> list[str]:
+    """Words for a shell; what does not print is written as an escape in bash's and zsh's `$'…'`."""
+    return list(map(_quoted, arguments))
+
+
+def _quoted(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(_escaped(character) for character in word) + "'"
+
+
+def _escaped(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
+
+
+def _tune(study: Study, recipe: str = "") -> list[str]:
+    options = ["--budget", _time(study.budget_s)]
+    if began_from := recipe or (study.began_from.file if study.began_from is not None else ""):
+        options += ["--recipe", began_from]
+    if study.objective != "throughput":
+        options += ["--objective", study.objective]
+    for option, values in (
+        ("--allow", study.allow),
+        ("--also", study.also),
+        ("--not", study.excluded),
+        ("--space", study.space),
+    ):
+        options += [word for value in values for word in (option, value)]
+    if study.most_steps > (study.window_steps or 0):
+        # As many steps for all runs, as --steps asks for, would be too few for what is far faster.
+        study = replace(study, window_steps=None)
+    return ["dynotune", "tune", *options, *_measured_as(study), "--", *study.command]
+
+
+def _compare(study: Study, settings: Sequence[Setting], against: Sequence[Setting]) -> list[str]:
+    baseline = [word for setting in over(study.base, against) for word in ("--against", str(setting))]
+    objective = [] if study.objective == "throughput" else ["--objective", study.objective]
+    names = list(map(str, over(study.base, settings)))
+    return shell(["dynotune", "compare", *names, *baseline, *objective, *_measured_as(study), "--", *study.command])
+
+
+def _measured_as(study: Study) -> list[str]:
+    """Options that `tune` and `compare` share."""
+    options = []
+    if study.warmup_steps is not None:
+        options += ["--warmup", str(study.warmup_steps)]
+    if study.window_steps is not None:
+        options += ["--steps", str(study.window_steps)]
+    if study.step_on is not None:
+        options += ["--step-on", study.step_on]
+    if study.margin != 0.01:
+        options += ["--margin", f"{study.margin:g}"]
+    if study.timeout_s is not None:
+        options += ["--timeout", _time(study.timeout_s)]
+    if study.seed:
+        options += ["--seed", str(study.seed)]
+    if study.caches != "warm":
+        options += ["--caches", study.caches]
+    return options + (["--no-sandbox"] if study.sandbox == "none" else [])
+
+
+def _time(seconds: float) -> str:
+    """As `--budget` reads it."""
+    return f"{seconds / 60:g}m" if seconds >= 60 and seconds % 60 == 0 else f"{_plainly(seconds)}s"
+
+
+def _plainly(number: float) -> str:
+    """Without an exponent."""
+    return re.sub(r"\.?0+$", "", f"{number:.3f}") or "0"

@@ -1,0 +1,147 @@
+"""The head of a study's report: the answer in a few words, and the figures beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from dynotune.report.study.rows import BETTER, level, long_time, medians
+from dynotune.schema.diagnosis import Diagnosis
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.observation import Timing
+from dynotune.schema.study import Beginning, Sitting, Study
+from dynotune.text import words
+
+__all__ = ["Headline", "headline", "machine", "pays_off", "spent_s", "stats"]
+
+PAIRS = {"confirm": "fresh pairs", "ablate": "pairs, of the blocks that show what each setting adds"}
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The answer.
+
+    Args:
+        large: a ratio, or two words.
+        rest: what it is of, with its interval.
+        verdict: in one sentence.
+        good: something was proved.
+    """
+
+    large: str
+    rest: str
+    verdict: str
+    good: bool
+
+
+def headline(study: Study) -> Headline:
+    """What was proved, or that nothing was, or that it is not known yet."""
+    confirmed = study.confirmed
+    if study.recipe and confirmed is not None and confirmed.verdict == "faster" and confirmed.speedup is not None:
+        gained, between = words.gained(confirmed)
+        rest = (
+            f"{BETTER[study.objective]}: {between} at {confirmed.confidence:.0%}, "
+            f"on {confirmed.num_pairs} {PAIRS[study.confirming]}"
+        )
+        if study.began_from is not None:
+            rest += f", on top of {_name(study.began_from)}"
+        return Headline(gained, rest, study.verdict, True)
+    if not study.finished:
+        return Headline("Not finished", "what is known so far", study.verdict or "Nothing is proved yet.", False)
+    if study.recipe:
+        return Headline("Unproved", "settings that were not confirmed", study.verdict, False)
+    rest = "no setting earned a place in a recipe"
+    if study.began_from is not None:
+        rest = f"no setting earned a place on top of {_name(study.began_from)}, which stands"
+    return Headline("Nothing proved", rest, study.verdict or "No setting was proved to help.", False)
+
+
+def _name(beginning: Beginning) -> str:
+    return words.plain(Path(beginning.file).name)
+
+
+def stats(study: Study) -> list[tuple[str, str]]:
+    """A few figures with their names."""
+    return list(_stats(study))
+
+
+def _stats(study: Study) -> Iterator[tuple[str, str]]:
+    if (sides := medians(study)) is not None:
+        yield "Before and after", arrow(*(level(study, value) for value in sides))
+    if (steps := _steps(study)) is not None:
+        yield "A step", arrow(*(words.duration(step_s, column=True) for step_s in steps))
+    if study.pays_off is not None:
+        yield "A later start is paid for", pays_off(study)
+    if study.began_from is not None:
+        yield "Began from", f"{study.began_from.file}: {' '.join(map(str, study.base))}"
+    num = len(study.trials)
+    yield "Search", f"{num:,} run{'' if num == 1 else 's'}, {long_time(spent_s(study))} of {long_time(study.budget_s)}"
+    if study.window_steps is not None and study.most_steps > study.window_steps:
+        yield "Steps that a run timed", f"{study.window_steps:,}; of what is far faster up to {study.most_steps:,}"
+    if study.noise is not None:
+        yield "Noise between runs", words.fine_share(study.noise)
+    yield "Machine", machine(study.facts)
+
+
+def arrow(before: str, after: str) -> str:
+    """`763 → 1,760 samples/s`: a unit that both have is said once."""
+    unit = before.partition(" ")[2]
+    return f"{before.removesuffix(' ' + unit) if unit and after.endswith(' ' + unit) else before} → {after}"
+
+
+def spent_s(study: Study) -> float:
+    """Of the sittings so far, without the pauses between them."""
+    sat_s = math.fsum(_sat_s(sitting) for sitting in study.sittings)
+    return max([sat_s, *(trial.began_s + trial.wall_s for trial in study.trials)])
+
+
+def _sat_s(sitting: Sitting) -> float:
+    """0 where it does not say."""
+    try:
+        ended, began = map(datetime.fromisoformat, (sitting.ended, sitting.began))
+        return (ended - began).total_seconds()
+    except (ValueError, TypeError):
+        return 0.0
+
+
+def pays_off(study: Study) -> str:
+    """After how many steps a start that takes longer is paid for."""
+    if study.pays_off is None:
+        return words.UNKNOWN
+    later_s = study.pays_off.start_s - study.pays_off.baseline_start_s
+    if later_s <= 0:
+        return "at once: it starts no later"
+    if study.pays_off.after_steps is None:
+        return f"never: it starts {words.duration(later_s)} later"
+    steps = study.pays_off.after_steps
+    return f"after {steps:,} step{'' if steps == 1 else 's'} ({words.duration(later_s)} later)"
+
+
+def machine(facts: Facts) -> str:
+    """GPU or processor, and torch."""
+    count = _known(facts, "gpu.count")
+    name = _known(facts, "gpu.name") or _known(facts, "host.cpu")
+    cores = _known(facts, "host.num_cores")
+    told = [
+        (f"{count} × " if isinstance(count, int) and count > 1 else "") + str(name) if name else "",
+        f"{cores} core{'' if cores == 1 else 's'}" if cores else "",
+        f"torch {torch}" if (torch := _known(facts, "torch.version")) else "",
+    ]
+    return words.plain(", ".join(filter(None, told))) or words.UNKNOWN
+
+
+def _steps(study: Study) -> tuple[float, float] | None:
+    sides = [_step_s(made) for made in (study.diagnosis, study.after)]
+    return (sides[0], sides[1]) if sides[0] is not None and sides[1] is not None else None
+
+
+def _step_s(made: Diagnosis | Unknown) -> float | None:
+    return made.steps.step_s if isinstance(made, Diagnosis) and isinstance(made.steps, Timing) else None
+
+
+def _known(facts: Facts, name: str) -> object:
+    value = facts.get(name)
+    return None if isinstance(value, Unknown) else value

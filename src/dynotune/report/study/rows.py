@@ -1,0 +1,307 @@
+"""What a study's reports are made of: the settings tried, what they gave together, and what bounded them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dynotune.schema.facts import Unknown
+from dynotune.schema.study import Candidate, Estimate, FateKind, Objective, Phase, Study, Trial, without
+from dynotune.text import words
+
+__all__ = [
+    "BETTER",
+    "KINDS",
+    "PHASES",
+    "Joint",
+    "Kind",
+    "Saved",
+    "Tried",
+    "joints",
+    "level",
+    "long_time",
+    "medians",
+    "parts_of",
+    "saved",
+    "sound",
+    "tried",
+    "within",
+]
+
+Kind = FateKind | Literal["open"]
+"""A fate, or none yet."""
+
+KINDS: dict[Kind, str] = {
+    "proved": "proved",
+    "not-needed": "not needed",
+    "no-effect": "no effect",
+    "slower": "slower",
+    "unproved": "unproved",
+    "wrong-results": "wrong results",
+    "failed": "failed",
+    "out-of-memory": "out of memory",
+    "rejected": "did not take effect",
+    "not-tried": "not tried",
+    "open": "not decided yet",
+}
+"""In the order in which they are told, with their names."""
+
+PHASES: dict[Phase, str] = {
+    "pilot": "pilots",
+    "screen": "screening",
+    "race": "race",
+    "join": "joint race",
+    "ablate": "ablation",
+    "confirm": "confirmation",
+}
+
+BETTER: dict[Objective, str] = {
+    "throughput": "faster",
+    "latency-p99": "lower 99th percentile of latency",
+    "time-to-first-step": "less time to the first step",
+    "memory": "less memory",
+    "energy": "less energy",
+}
+"""What a ratio above 1 is called."""
+
+# Runs in fresh processes before turns within one.
+PREFERRED: tuple[Phase, ...] = ("confirm", "race", "join", "ablate", "screen")
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A candidate with what became of it.
+
+    Args:
+        alone: it alone against the baseline, or where it needs another, beside that and against it; None where no
+            phase gave an estimate.
+        worth: the whole with it against without it.
+    """
+
+    candidate: Candidate
+    kind: Kind
+    reason: str
+    alone: Estimate | None
+    worth: Estimate | None
+
+    @property
+    def name(self) -> str:
+        """The setting, with that beside which it was tried where it means nothing alone."""
+        beside = self.alone.against if self.alone is not None else ""
+        family = self.candidate.id.partition(".")[0] + "."
+        return f"{self.candidate.id} beside {beside.removeprefix(family)}" if beside else self.candidate.id
+
+    @property
+    def shown(self) -> Estimate | None:
+        """The one to show where there is room for one."""
+        return self.alone or self.worth
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Settings that were tried together.
+
+    Args:
+        parts: product of the speed-ups that each gave alone; None where one is not known.
+        word: whether together they give more or less than their parts.
+    """
+
+    ids: list[str]
+    estimate: Estimate
+    parts: float | None
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A bound, a share of the baseline's time, beside what was measured."""
+
+    candidate: Candidate
+    bound: float
+    speedup: float
+    speedup_ci: tuple[float, float] | None
+    word: str
+
+    @property
+    def gain(self) -> float:
+        """The share of the baseline's time that was saved."""
+        return 1 - 1 / self.speedup
+
+    @property
+    def ci(self) -> tuple[float, float]:
+        """Of `gain`; itself alone where there is no interval."""
+        low, high = self.speedup_ci or (self.speedup, self.speedup)
+        return 1 - 1 / low, 1 - 1 / high
+
+
+def tried(study: Study) -> list[Tried]:
+    """Each candidate, by fate and then by speed-up."""
+    rows = [_tried(study, candidate) for candidate in study.candidates]
+    order = list(KINDS)
+    return sorted(rows, key=lambda row: (order.index(row.kind), -(row.shown.speedup if row.shown else 0.0)))
+
+
+def within(study: Study) -> list[Tried]:
+    """Settings of which ablation says what they are worth within the whole, the largest first."""
+    rows = [row for row in tried(study) if row.worth is not None]
+    return sorted(rows, key=lambda row: -(row.worth.speedup if row.worth else 0.0))
+
+
+def sound(estimate: Estimate) -> bool:
+    """Whether its ratio is a number that can be shown."""
+    return math.isfinite(estimate.speedup) and estimate.speedup > 0
+
+
+def interval_of(estimate: Estimate) -> tuple[float, float] | None:
+    """Its interval, where both ends are numbers that can be shown."""
+    if estimate.ci is None or not all(math.isfinite(end) and end > 0 for end in estimate.ci):
+        return None
+    return estimate.ci
+
+
+def parts_of(key: str, ids: Sequence[str]) -> list[str] | None:
+    """The settings that an arm's key stands for; None where it names others. A value may hold spaces."""
+    if key in ids:
+        return [key]
+    for first in ids:
+        if key.startswith(f"{first} "):
+            rest = parts_of(key[len(first) + 1 :], [other for other in ids if other != first])
+            if rest is not None:
+                return [first, *rest]
+    return None
+
+
+def joints(study: Study) -> list[Joint]:
+    """Arms of several settings against the baseline, the best first, of each the last estimate."""
+    ids = [candidate.id for candidate in study.candidates]
+    alone = {row.candidate.id: row.alone for row in tried(study)}
+    found: dict[str, Joint] = {}
+    for estimate in study.estimates:
+        if estimate.against or estimate.arm in ids or not sound(estimate):
+            continue
+        together = parts_of(estimate.arm, ids)
+        if together and len(together) > 1:
+            found[estimate.arm] = _joint(together, estimate, [alone[one] for one in together])
+    return sorted(found.values(), key=lambda row: -row.estimate.speedup)
+
+
+def saved(study: Study) -> list[Saved]:
+    """Bounds beside what was measured, the largest bound first; settings without either are left out."""
+    rows = []
+    for row in tried(study):
+        bound = row.candidate.bound
+        # Of what was measured beside another setting, the gain is no share of the baseline's time.
+        if isinstance(bound, Unknown) or row.alone is None or row.alone.against:
+            continue
+        ends = interval_of(row.alone)
+        above = ends is not None and 1 - 1 / ends[0] > bound
+        word = "more than the bound" if above else "within the bound"
+        rows.append(Saved(row.candidate, bound, row.alone.speedup, ends, word))
+    return sorted(rows, key=lambda row: (-row.bound, -row.gain))
+
+
+def medians(study: Study) -> tuple[float, float] | None:
+    """What the objective was of the baseline and of the recipe, over the runs of the confirmation."""
+    if not study.recipe:
+        return None
+    key = " ".join(str(one) for one in sorted(study.recipe, key=lambda one: one.knob))
+    runs = [trial for trial in study.trials if trial.phase == study.confirming and counts(trial)]
+    sides = [[trial.value for trial in runs if trial.arm == arm and trial.value] for arm in ("", key)]
+    return (statistics.median(sides[0]), statistics.median(sides[1])) if all(sides) else None
+
+
+def counts(trial: Trial) -> bool:
+    """Whether its value may be compared."""
+    return trial.ended == "measured" and not trial.void and trial.value is not None
+
+
+def level(study: Study, value: float) -> str:
+    """A value of the objective as people read it: a rate for throughput."""
+    match study.objective:
+        case "throughput":
+            return f"{words.rate(1 / value)} {'steps' if 'step' in study.unit else 'samples'}/s"
+        case "memory":
+            return words.num_bytes(value)
+        case "energy":
+            return f"{value:.3g} {study.unit or 'J'}"
+        case _:
+            return words.duration(value)
+
+
+def long_time(seconds: float) -> str:
+    """Of a budget or a search: `45 s`, `2.5 min`, `14 min`, `2 h 5 min`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 595:
+        return f"{seconds / 60:.2g} min"
+    minutes = round(seconds / 60)
+    hours, rest = divmod(minutes, 60)
+    return f"{minutes} min" if minutes < 100 else f"{hours} h" + (f" {rest} min" if rest else "")
+
+
+def _tried(study: Study, candidate: Candidate) -> Tried:
+    fate = study.fates.get(candidate.id)
+    return Tried(
+        candidate=candidate,
+        kind=fate.kind if fate else "open",
+        reason=fate.reason if fate else "",
+        alone=_alone(study.estimates, candidate),
+        worth=_worth(study, candidate),
+    )
+
+
+def _alone(estimates: Sequence[Estimate], candidate: Candidate) -> Estimate | None:
+    if candidate.needs:
+        pairs = [one for one in estimates if one.phase == "join" and one.against in candidate.needs and sound(one)]
+        return next((one for one in reversed(pairs) if without(one.arm, candidate.id, ()) == one.against), None)
+    own = [one for one in estimates if one.arm == candidate.id and one.against == "" and sound(one)]
+    for phase in PREFERRED:
+        if of_phase := [one for one in own if one.phase == phase]:
+            return of_phase[-1]
+    return None
+
+
+def _worth(study: Study, candidate: Candidate) -> Estimate | None:
+    """Of ablation, the last whole with this setting against without."""
+    found = None
+    for one in study.estimates:
+        if one.phase == "ablate" and sound(one) and _is_of(one, study, candidate):
+            found = one
+    return found
+
+
+def _is_of(estimate: Estimate, study: Study, candidate: Candidate) -> bool:
+    """Whether its arms differ by the candidate and what needs that."""
+    rest = without(estimate.arm, candidate.id, study.candidates)
+    # Against the baseline as a whole, not as what ablation left out: then its p is corrected over several.
+    is_whole_of_one = not rest and estimate.arm == candidate.id and estimate.corrected_over == 1
+    return rest == estimate.against and not is_whole_of_one
+
+
+def _joint(together: list[str], estimate: Estimate, parts: Sequence[Estimate | None]) -> Joint:
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return Joint(together, estimate, None, "one of its parts was not measured alone")
+    product = math.prod(part.speedup for part in known)
+    return Joint(together, estimate, product, _word(estimate, known, product))
+
+
+def _word(estimate: Estimate, parts: Sequence[Estimate], product: float) -> str:
+    """Against the parts' product, by half widths of the logarithms as if independent."""
+    halves = list(_halves([estimate, *parts]))
+    if len(halves) < len(parts) + 1:
+        return "no interval"
+    half = math.sqrt(sum(half * half for half in halves))
+    apart = math.log(estimate.speedup / product)
+    if abs(apart) <= half:
+        return "as its parts"
+    return "more than its parts" if apart > 0 else "less than its parts"
+
+
+def _halves(estimates: Sequence[Estimate]) -> Iterator[float]:
+    for estimate in estimates:
+        if (ends := interval_of(estimate)) is not None:
+            yield math.log(ends[1] / ends[0]) / 2

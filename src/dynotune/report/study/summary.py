@@ -1,0 +1,306 @@
+"""A study in the terminal, on one screen: the answer, the recipe, a step before and after, settings, what next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from dynotune.report.shell_lines import Pasted
+from dynotune.report.step_parts import PARTS, Bar, glyph
+from dynotune.report.study.commands import RECIPE, repeats, shell
+from dynotune.report.study.header import headline, machine, pays_off, stats
+from dynotune.report.study.rows import KINDS, Kind, Tried, interval_of, tried, within
+from dynotune.report.trace_parts import prose, title
+from dynotune.schema.diagnosis import Diagnosis
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Shares, Timing
+from dynotune.schema.study import Estimate, Study
+from dynotune.text import words
+
+__all__ = ["study_report"]
+
+NUM_SETTINGS, NUM_WARNINGS = 12, 4
+# From this width on there is room for a picture of each interval.
+WIDTH_OF_PICTURES = 100
+PICTURE = 24
+# Beyond this ratio an interval is cut: the others would have no room.
+LARGEST = 4.0
+STYLES: dict[Kind, str] = {
+    "proved": "bold green",
+    "not-needed": "green",
+    "no-effect": "cyan",
+    "slower": "red",
+    "unproved": "yellow",
+    "wrong-results": "red",
+    "failed": "red",
+    "out-of-memory": "red",
+    "rejected": "red",
+    "not-tried": "dim",
+    "open": "dim",
+}
+# Of settings that were not measured, their reason is cut to this.
+LONGEST_REASON = 160
+
+
+def study_report(study: Study, *, recipe: str = RECIPE) -> RenderableType:
+    """The whole answer, as `report.html` has it, in one screen.
+
+    Args:
+        recipe: where the recipe is, for the commands that use it.
+    """
+    parts: list[RenderableType] = [
+        _head(study),
+        *_recipe(study),
+        *_steps(study.diagnosis, study.after),
+        *_settings(study),
+        *_warnings(study.warnings),
+        _next(study, recipe),
+    ]
+    return Group(*(piece for at, part in enumerate(parts) for piece in ((Text(), part) if at else (part,))))
+
+
+def _head(study: Study) -> RenderableType:
+    answer = headline(study)
+    lines = Table.grid(padding=(0, 2, 0, 0))
+    lines.add_column(style="dim", no_wrap=True)
+    lines.add_column(overflow="fold")
+    lines.add_row("command", Text(words.plain(" ".join(shell(study.command)))))
+    style = "bold green" if answer.good else "bold yellow"
+    lines.add_row("answer", Text.assemble((answer.large, style), "  ", answer.rest))
+    if answer.verdict:
+        lines.add_row("", prose(answer.verdict))
+    told = dict(stats(study))
+    told.pop("A step", None)
+    told.pop("A later start is paid for", None)
+    if "Before and after" in told:
+        lines.add_row("from, to", Text(told["Before and after"]))
+    if "Began from" in told:
+        lines.add_row("began from", Text(words.plain(told["Began from"])))
+    noise = f"; noise between runs {told['Noise between runs']}" if "Noise between runs" in told else ""
+    lines.add_row("search", Text(told["Search"] + noise))
+    if "Steps that a run timed" in told:
+        lines.add_row("steps timed", Text(told["Steps that a run timed"]))
+    lines.add_row("machine", Text(machine(study.facts)))
+    return lines
+
+
+def _recipe(study: Study) -> Iterator[RenderableType]:
+    if not study.recipe:
+        return
+    worth = {row.candidate.setting: row.worth for row in within(study)}
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(overflow="fold")
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(no_wrap=True)
+    for setting in study.recipe:
+        estimate = worth.get(setting)
+        ci = interval_of(estimate) if estimate else None
+        gain = words.times(estimate.speedup, digits=words.digits(ci)) if estimate else ""
+        told = Text(f"{words.interval(ci)}" if estimate else "", style="dim")
+        grid.add_row(Text(words.plain(str(setting)), style="bold"), gain, told)
+    detail = "each with and without it, in the whole" if any(worth.values()) else ""
+    yield Group(title("Recipe", detail), grid)
+    if study.pays_off is not None and study.pays_off.start_s > study.pays_off.baseline_start_s:
+        yield Text(f"The later start is paid for {pays_off(study)}.", style="dim")
+
+
+def _steps(before: Diagnosis | Unknown, after: Diagnosis | Unknown) -> Iterator[RenderableType]:
+    """A step as written and with the recipe, bars of one scale, and what their parts are."""
+    sides = [_Side(*known) for label, made in (("before", before), ("after", after)) if (known := _timed(label, made))]
+    if not sides:
+        return
+    has_device = isinstance(before, Diagnosis) and before.busy_share is not None
+    longest_s = max(side.step_s for side in sides)
+    yield Group(title("A step"), *(_Scaled(side, longest_s) for side in sides), _Legend(sides, has_device))
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    label: str
+    shares: Shares
+    step_s: float
+
+
+def _timed(label: str, made: Diagnosis | Unknown) -> tuple[str, Shares, float] | None:
+    if isinstance(made, Unknown) or isinstance(made.shares, Unknown) or not isinstance(made.steps, Timing):
+        return None
+    return label, made.shares, made.steps.step_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaled:
+    """A bar as long as its step is of the longest."""
+
+    side: _Side
+    longest_s: float
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        label = Text(f"{self.side.label:<7}{words.duration(self.side.step_s, column=True):>8}  ")
+        room = min(100, options.max_width - cell_len(label.plain))
+        columns = max(1, round(room * self.side.step_s / self.longest_s))
+        for part, cells in zip(PARTS, Bar(self.side.shares).cells(columns), strict=True):
+            label.append(glyph(part, options) * cells, style=part.style)
+        label.no_wrap, label.overflow = True, "crop"
+        yield label
+
+
+@dataclass(frozen=True, slots=True)
+class _Legend:
+    """The parts, with their shares before and after."""
+
+    sides: Sequence[_Side]
+    has_device: bool
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = Text()
+        for part in PARTS:
+            shares = [part.of(side.shares) for side in self.sides]
+            if not any(share > 0 for share in shares):
+                continue
+            told = " → ".join(words.fine_share(share) for share in shares)
+            mark = (glyph(part, options), part.style)
+            entry = Text.assemble(mark, f" {part.named(self.has_device)} ", (told, "dim"))
+            if line and cell_len(line.plain) + cell_len(entry.plain) + 3 > options.max_width:
+                yield line
+                line = Text()
+            line = Text("   ").join([line, entry]) if line else entry
+        yield line
+
+
+def _settings(study: Study) -> Iterator[RenderableType]:
+    rows = tried(study)
+    if not rows:
+        yield title("Settings", "none was tried yet")
+        return
+    measured = sum(row.shown is not None for row in rows)
+    detail = f"{measured} of {len(rows)} measured, each alone against the command {study.begun}"
+    yield Group(title("Settings", detail), _Rows(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Those that were measured, by fate; then the others, a line a fate."""
+
+    rows: Sequence[Tried]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        pictured = options.max_width >= WIDTH_OF_PICTURES and not options.ascii_only
+        widest = max(len(KINDS[row.kind]) for row in self.rows)
+        measured = [row for row in self.rows if row.shown is not None]
+        shown = _chosen(measured)
+        # Names give way to figures.
+        figures = [[len(cell) for cell in _cells(row)[2:]] for row in shown]
+        ratio, ends = (max((row[at] for row in figures), default=0) for at in (0, 1))
+        room = options.max_width - (widest + ratio + ends + 8) - (PICTURE + 2 if pictured else 0)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+        table.add_column(no_wrap=True, min_width=widest)
+        table.add_column(overflow="ellipsis", no_wrap=True, ratio=1 if pictured else None, max_width=max(8, room))
+        table.add_column(justify="right", no_wrap=True, min_width=ratio)
+        table.add_column(no_wrap=True, min_width=ends)
+        if pictured:
+            table.add_column(no_wrap=True, width=PICTURE)
+        scale = _Scale.of([row.shown for row in shown if row.shown is not None])
+        for row in shown:
+            table.add_row(
+                *_cells(row), *([scale.picture(row.shown, STYLES[row.kind])] if pictured and row.shown else [])
+            )
+        yield table
+        if len(measured) > len(shown):
+            yield Text(f"{len(measured) - len(shown)} more: report.html has all", style="dim")
+        yield from _unmeasured([row for row in self.rows if row.shown is None], widest)
+
+
+def _chosen(rows: Sequence[Tried]) -> list[Tried]:
+    """As many as there is room for: of each fate some, those of the recipe before all others."""
+    if len(rows) <= NUM_SETTINGS:
+        return list(rows)
+    kept = [row for row in rows if row.kind == "proved"]
+    for depth in range(len(rows)):
+        for kind in KINDS:
+            of_kind = [row for row in rows if row.kind == kind and kind != "proved"]
+            if depth < len(of_kind) and len(kept) < NUM_SETTINGS:
+                kept.append(of_kind[depth])
+    return [row for row in rows if row in kept]
+
+
+def _cells(row: Tried) -> list[Text]:
+    estimate = row.shown
+    ci = interval_of(estimate) if estimate else None
+    return [
+        Text(KINDS[row.kind], style=STYLES[row.kind]),
+        Text(words.plain(row.name)),
+        Text(words.times(estimate.speedup, digits=words.digits(ci)) if estimate else ""),
+        Text(words.interval(ci) if estimate else "", style="dim"),
+    ]
+
+
+def _unmeasured(rows: Sequence[Tried], widest: int) -> Iterator[Text]:
+    """A line for each of the first ones, with the reason; how many more there are."""
+    for row in rows[:NUM_SETTINGS]:
+        line = Text.assemble((f"{KINDS[row.kind]:<{widest}}", STYLES[row.kind]), f"  {words.plain(row.candidate.id)}")
+        if row.reason:
+            line.append(f"  {words.plain(row.reason, longest=LONGEST_REASON)}", style="dim")
+        line.no_wrap, line.overflow = True, "ellipsis"
+        yield line
+    if len(rows) > NUM_SETTINGS:
+        yield Text(f"{len(rows) - NUM_SETTINGS} more without a measurement: report.html has all", style="dim")
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """A logarithmic scale of some columns, on which 1 has a place."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, estimates: Sequence[Estimate]) -> _Scale:
+        ends = [end for one in estimates for end in (one.speedup, *(interval_of(one) or ()))]
+        low, high = min([0.95, *ends]), max([1.05, *ends])
+        return cls(max(low, 1 / LARGEST), min(high, LARGEST))
+
+    def column(self, ratio: float) -> int:
+        clipped = min(max(ratio, self.low), self.high)
+        return round((PICTURE - 1) * math.log(clipped / self.low) / math.log(self.high / self.low))
+
+    def picture(self, estimate: Estimate, style: str) -> Text:
+        """`│` at 1, the interval as a line, the estimate as a point; `‹` and `›` where the interval goes on."""
+        cells = [" "] * PICTURE
+        ends = interval_of(estimate) or (estimate.speedup, estimate.speedup)
+        low, high = map(self.column, ends)
+        cells[low : high + 1] = "─" * (high + 1 - low)
+        if ends[0] < self.low:
+            cells[0] = "‹"
+        if ends[1] > self.high:
+            cells[-1] = "›"
+        cells[self.column(1.0)] = "│"
+        cells[self.column(estimate.speedup)] = "●"
+        return Text("".join(cells), style=style)
+
+
+def _warnings(warnings: Sequence[str]) -> list[RenderableType]:
+    lines = [Text.assemble(("warning: ", "yellow"), prose(warning)) for warning in warnings[:NUM_WARNINGS]]
+    if len(warnings) > NUM_WARNINGS:
+        lines.append(Text(f"{len(warnings) - NUM_WARNINGS} more warnings: report.html has all", style="dim"))
+    return [Text("\n").join(lines)] if lines else []
+
+
+def _next(study: Study, recipe: str) -> RenderableType:
+    """The first commands that follow, to be pasted."""
+    shown = ("Go on where", "Run", "Prove")
+    commands = [one for one in repeats(study, recipe=recipe) if one.what.startswith(shown)]
+    if not commands:
+        return Text("report.html has every run, bound and fact; dynotune diagnose says what else costs.", style="dim")
+    lines: list[RenderableType] = [
+        piece for one in commands for piece in (Text(f"{one.what}:", style="dim"), Pasted(one.words, indent=2))
+    ]
+    if study.then:
+        names = words.plain(", ".join(one.id for one in study.then), longest=LONGEST_REASON)
+        lines.append(Text(f"On top of it may help {names}: dynotune tune --recipe goes on from there.", style="dim"))
+    return Group(*lines)

@@ -1,0 +1,1 @@
+"""Traces and memory snapshots in the terminal."""

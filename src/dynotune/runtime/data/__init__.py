@@ -1,0 +1,1 @@
+"""Batches of a loader on the device before they are needed."""

@@ -1,0 +1,266 @@
+"""Batches on the device before they are needed: uploaded and converted on a stream beside the computing one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from dynotune.runtime import streams
+from dynotune.runtime.data.batches import has_own_to, mapped, moved_by_itself, readers
+from dynotune.runtime.data.uploads import UploadCounts, uploaded
+from dynotune.runtime.errors import InputError
+from dynotune.runtime.lifetime import Lifetime
+from dynotune.runtime.streams import Event
+from dynotune.runtime.transfer.pinned import PinnedRing
+
+__all__ = ["Prefetcher", "PrefetcherStats"]
+
+Batch = TypeVar("Batch")
+_log = logging.getLogger(__name__)
+
+# One is being written while the other is uploaded; a third covers an upload that is late.
+NUM_PINNED_SLOTS = 3
+
+
+@dataclass(slots=True)
+class PrefetcherStats(UploadCounts):
+    """What a Prefetcher has done, over all its iterations.
+
+    `staged_bytes` of the `uploaded_bytes` were pageable, and copied into pinned buffers on the way. Host time, inside
+    `next`: `loading_s` of the loader, `staging_s` of those copies, `throttled_s` of waiting for the device.
+    """
+
+    num_batches: int = 0
+    pinned_bytes: int = 0
+    loading_s: float = 0.0
+    throttled_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A batch on its way."""
+
+    batch: Any
+    uploaded: Event
+
+
+@dataclass(slots=True)
+class _Iteration:
+    """One way through the loader."""
+
+    loader: Iterator[Any]
+    ring: PinnedRing
+    ahead: deque[_Ahead | Exception] = field(default_factory=deque)
+    # The ends of uploads, and what they read: memory that others pinned is freed without asking about uploads.
+    reading: deque[tuple[Event, Any]] = field(default_factory=deque)
+    # What the caller's stream had to do when each batch was asked for.
+    asked: deque[Event] = field(default_factory=deque)
+    has_ended: bool = False
+
+    def let_go(self) -> None:
+        """Forgets sources whose upload has ended."""
+        while self.reading and self.reading[0][0].query():
+            self.reading.popleft()
+
+    def stop(self) -> None:
+        """Holds the host until no upload reads a source any more."""
+        for end, _ in self.reading:
+            end.synchronize()
+
+
+class Prefetcher(Generic[Batch]):
+    """Iterates over `loader` with its batches on the device, `depth` of them uploaded ahead.
+
+    Tensors, nested in dicts, lists, tuples, named tuples and dataclasses, are uploaded on a side stream and arrive in
+    containers of the same types; an object with a `to` of its own is moved by that. Pinned tensors are uploaded as
+    they are (the loader must not write them again); pageable ones go through reused pinned buffers. Everything else
+    passes unchanged. Batches are valid on the stream that is current when they are handed out, and may be kept.
+
+    There is no thread: the loader runs in the thread that iterates, between its steps, so random numbers are drawn in
+    the same order each time, and leaving the loop early leaves nothing behind. An error of the loader or of
+    `transform` is raised in its batch's place, after the good ones. The host is held when it is more than `depth`
+    batches ahead of the device, so at most 2 * depth + 1 batches (2 where depth is 0) are on the device at once,
+    besides those that the caller keeps.
+
+    Args:
+        loader: a DataLoader, or any iterable of batches; each iteration starts it anew.
+        device: where to.
+        depth: batches ahead; 0 uploads each when it is asked for.
+        dtype: what floating-point tensors become, on the device; integers and bytes stay.
+        channels_last: whether 4-D floating-point and uint8 tensors (images) become channels_last, on the device.
+        transform: called with each batch on the device, on the side stream; its result is handed out.
+
+    Raises:
+        InputError: a depth below 0, a dtype that is not floating-point, or no device named.
+        DeviceError: the device cannot be used here.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Batch],
+        device: torch.device | str | int,
+        depth: int = 2,
+        *,
+        dtype: torch.dtype | None = None,
+        channels_last: bool = False,
+        transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        if depth < 0:
+            raise InputError(f"depth is {depth}; it is the number of batches ahead, 0 or more.")
+        if dtype is not None and not dtype.is_floating_point:
+            raise InputError(f"dtype is {dtype}; only floating-point tensors are converted, to a floating-point dtype.")
+        self.loader = loader
+        self._streams = streams.of(device)
+        self._depth = depth
+        self._dtype = dtype
+        self._channels_last = channels_last
+        self._transform = transform
+        self._lifetime = Lifetime("Prefetcher")
+        self._side = self._streams.side()
+        self._stats = PrefetcherStats()
+        self._rings: list[PinnedRing] = []
+        self._said_slow = False
+
+    def __len__(self) -> int:
+        """Number of batches of an iteration. Raises: TypeError where the loader has no length."""
+        if not isinstance(self.loader, Sized):
+            raise TypeError(f"{type(self.loader).__name__} has no length")
+        return len(self.loader)
+
+    def stats(self) -> PrefetcherStats:
+        """What was done so far, over all iterations."""
+        return self._stats
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Starts the loader anew.
+
+        Raises: what the loader and `transform` raise, in the place of the batch; CaptureError inside a graph's
+        capture; ForkedError in a child forked after the Prefetcher was made.
+        """
+        self._lifetime.check()
+        self._streams.refuse_capture("Prefetcher uploads")
+        # What the caller prepared so far (the mean that `transform` subtracts) has to be there.
+        self._streams.wait(self._side, self._streams.record(self._streams.current()))
+        loader = iter(self.loader)
+        # Pinned buffers outlive an iteration: two at once have their own, one after the other share.
+        try:
+            ring = self._rings.pop()
+        except IndexError:
+            ring = PinnedRing(self._streams, NUM_PINNED_SLOTS, 0, grows=True)
+        run = _Iteration(loader, ring)
+        try:
+            while True:
+                self._streams.refuse_capture("Prefetcher uploads")
+                self._throttle(run)
+                while not run.has_ended and len(run.ahead) <= self._depth:
+                    self._draw(run)
+                if not run.ahead:
+                    return
+                yield self._handed_out(run.ahead.popleft())
+                run.let_go()
+        finally:
+            if self._lifetime.is_ours:
+                run.stop()
+                self._rings.append(ring)
+
+    def _throttle(self, run: _Iteration) -> None:
+        """Holds the host until the device is done with what was enqueued `depth` batches ago.
+
+        Without this a host that never synchronises runs ahead, and each batch in between takes new memory.
+        """
+        run.asked.append(self._streams.record(self._streams.current()))
+        if len(run.asked) <= max(self._depth, 1):
+            return
+        started_s = time.perf_counter()
+        run.asked.popleft().synchronize()
+        self._stats.throttled_s += time.perf_counter() - started_s
+
+    def _draw(self, run: _Iteration) -> None:
+        """Draws a batch and enqueues its upload; an error takes its place."""
+        started_s = time.perf_counter()
+        try:
+            source = next(run.loader)
+        except StopIteration:
+            run.has_ended = True
+            return
+        except Exception as error:
+            run.has_ended = True
+            run.ahead.append(error)
+            return
+        finally:
+            self._stats.loading_s += time.perf_counter() - started_s
+        try:
+            batch = self._uploading(source, run.ring)
+        except Exception as error:
+            run.has_ended = True
+            run.ahead.append(error)
+        else:
+            run.ahead.append(_Ahead(batch, self._streams.record(self._side)))
+        finally:
+            run.reading.append((self._streams.record(self._side), source))
+
+    def _uploading(self, source: Any, ring: PinnedRing) -> Any:
+        self._order_behind_the_caller(source)
+        batch = (
+            self._moved_in_line(source) if _shows_nothing(source) else uploaded(source, ring, self._side, self._stats)
+        )
+        with self._streams.on(self._side):
+            if self._dtype is not None or self._channels_last:
+                batch = mapped(batch, self._converted)
+            if self._transform is not None:
+                batch = self._transform(batch)
+        self._stats.pinned_bytes = max(self._stats.pinned_bytes, ring.num_bytes)
+        return batch
+
+    def _order_behind_the_caller(self, source: Any) -> None:
+        """What is on the device already was made on the caller's stream, and is read on ours."""
+        there = [found for found in readers(source) if self._is_here(found)]
+        if there and self._streams.pins:
+            self._streams.wait(self._side, self._streams.record(self._streams.current()))
+            for found in there:
+                self._streams.keep(found, self._side)
+
+    def _is_here(self, found: Any) -> bool:
+        return isinstance(found, torch.Tensor) and self._streams.holds(found)
+
+    def _moved_in_line(self, source: Any) -> Any:
+        """Moves an object that shows no tensors on the caller's stream: no other stream can be kept safe for it."""
+        if self._streams.pins and not self._said_slow:
+            self._said_slow = True
+            _log.warning(
+                "%s shows no tensors and has no record_stream(): it is uploaded on the computing stream, unhidden.",
+                type(source).__name__,
+            )
+        batch = moved_by_itself(source, self._streams.device)
+        self._streams.wait(self._side, self._streams.record(self._streams.current()))
+        return batch
+
+    def _converted(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        dtype = self._dtype if self._dtype is not None and leaf.is_floating_point() else leaf.dtype
+        is_image = leaf.dim() == 4 and leaf.layout == torch.strided
+        if self._channels_last and is_image and (leaf.is_floating_point() or leaf.dtype == torch.uint8):
+            return leaf.to(dtype=dtype, memory_format=torch.channels_last)
+        return leaf.to(dtype=dtype)
+
+    def _handed_out(self, item: _Ahead | Exception) -> Any:
+        if isinstance(item, Exception):
+            raise item
+        reader = self._streams.current()
+        self._streams.wait(reader, item.uploaded)
+        for found in readers(item.batch):
+            if not isinstance(found, torch.Tensor) or self._is_here(found):
+                self._streams.keep(found, reader)
+        self._stats.num_batches += 1
+        return item.batch
+
+
+def _shows_nothing(source: Any) -> bool:
+    return has_own_to(source) and next(readers(source), None) is None

@@ -1,0 +1,322 @@
+"""Making an engine's buckets: for each the fastest way asked for that works, checked against the eager model."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from dynotune.runtime.engine import graphs
+from dynotune.runtime.engine.buckets import Bucket
+from dynotune.runtime.engine.prepare import Inputs, Prepared, compare
+from dynotune.runtime.errors import CaptureError, InputError, NumericsError
+
+__all__ = ["Builder", "Built", "Compile", "Mode", "prepared_input"]
+
+log = logging.getLogger("dynotune.runtime")
+
+OneCompile = bool | str | Mapping[str, Any]
+Compile = OneCompile | Sequence[OneCompile] | None
+Mode = Literal["graph", "compiled", "eager"]
+
+# What a replay can return as it stood at the capture.
+_CONSTANTS = (type(None), bool, int, float, str)
+# These capture graphs of their own, which cannot be captured into the engine's.
+_MODES_WITH_GRAPHS = ("reduce-overhead", "max-autotune")
+
+
+class _Forward(NamedTuple):
+    """The model, as it is or compiled.
+
+    Args:
+        wanted: it was asked for; else it stands in where nothing else works.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    compiled: bool
+    wanted: bool = True
+
+
+class _Way(NamedTuple):
+    """One way to run a bucket."""
+
+    graph: bool
+    forward: _Forward
+
+    def __str__(self) -> str:
+        return ("captured " if self.graph else "") + self.forward.name
+
+
+@dataclass(slots=True, eq=False)
+class Built:
+    """How one bucket runs.
+
+    Args:
+        bucket: what it is for.
+        mode: captured, compiled without a graph, or eager.
+        way: how in words, as "captured compiled".
+        compiled: whether torch.compile made what runs.
+        forward: what runs where `graph` is None.
+        graph: the captured pass.
+        reason: why it does not run as asked; empty when it does.
+        error: largest relative error that was found against the eager model.
+        build_s: time it took.
+    """
+
+    bucket: Bucket
+    mode: Mode
+    way: str
+    compiled: bool
+    forward: Callable[..., Any]
+    graph: graphs.CapturedGraph | None = None
+    reason: str = ""
+    error: float = 0.0
+    build_s: float = 0.0
+    num_hits: int = 0
+    num_padded: int = 0
+
+    def reset(self) -> None:
+        """Free the graph. No replay may be in flight."""
+        if self.graph is not None:
+            self.graph.reset()
+
+
+def prepared_input(tensor: torch.Tensor, dtype: torch.dtype, device: torch.device, channels_last: bool) -> torch.Tensor:
+    """`tensor` as the model wants it; itself where nothing changes."""
+    if channels_last and tensor.dim() == 4 and tensor.is_floating_point():
+        return tensor.to(device, dtype, memory_format=torch.channels_last)
+    return tensor.to(device, dtype)
+
+
+def _forwards(model: torch.nn.Module, compile: Compile, device: torch.device) -> list[_Forward]:
+    """What may run, in the order of trying; the model as it is always among them.
+
+    Raises:
+        InputError: an argument that torch.compile does not take, or a mode that captures graphs of its own.
+    """
+    if compile is None:
+        compile = device.type == "cuda"
+    elif compile == "measure":
+        compile = (True, False)
+    wanted = compile if isinstance(compile, Sequence) and not isinstance(compile, str) else [compile]
+    if not wanted:
+        raise InputError("compile is an empty list.", hint="Name what to try, such as [True, False].")
+    found: list[_Forward] = []
+    for one in wanted:
+        arguments = _arguments(one)
+        name = "eager" if arguments is None else "compiled"
+        if arguments and len(wanted) > 1:
+            name += f" ({', '.join(str(value) for value in arguments.values())})"
+        call = model if arguments is None else _compiled(model, arguments)
+        found.append(_Forward(name, call, compiled=arguments is not None))
+    if all(forward.compiled for forward in found):
+        found.append(_Forward("eager", model, compiled=False, wanted=False))
+    return found
+
+
+def _arguments(compile: OneCompile) -> dict[str, Any] | None:
+    """Those of `torch.compile` that were named; None for not compiling."""
+    if isinstance(compile, bool):
+        return {} if compile else None
+    arguments = dict(compile) if isinstance(compile, Mapping) else {"mode": compile}
+    if arguments.get("mode") in _MODES_WITH_GRAPHS:
+        raise InputError(
+            f"compile mode {arguments['mode']!r} captures graphs of its own, which the engine does too.",
+            hint='Use compile=True or "max-autotune-no-cudagraphs"; the engine captures either.',
+        )
+    return arguments
+
+
+def _compiled(model: torch.nn.Module, arguments: dict[str, Any]) -> Callable[..., Any]:
+    try:
+        return torch.compile(model, **{"dynamic": False, **arguments})  # type: ignore[no-any-return]
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"torch.compile does not take {arguments}: {error}", hint="See its documentation.") from error
+
+
+class Builder:
+    """Makes `Built` of buckets, which share one pool of graph memory.
+
+    Args:
+        prepared: the model and what it must give.
+        compile: as the engine takes it.
+        capturer: makes graphs; None where none are wanted.
+        tune_convolutions: let cuDNN try its algorithms while a bucket is built.
+        run: runs a bucket on inputs as a call does, for the check.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        *,
+        compile: Compile,
+        capturer: graphs.Capturer | None,
+        tune_convolutions: bool,
+        run: Callable[[Built, Inputs], Any],
+    ) -> None:
+        self._prepared = prepared
+        self._run = run
+        self._capturer = capturer
+        self._tunes = tune_convolutions and prepared.device.type == "cuda"
+        self._forwards = _forwards(prepared.model, compile, prepared.device)
+        self._compiles = any(forward.compiled for forward in self._forwards)
+
+    def build(self, bucket: Bucket) -> Built:
+        """The bucket, checked.
+
+        Raises:
+            NumericsError: the prepared model is beyond the tolerance in every way, eager too.
+            torch.OutOfMemoryError: it does not fit.
+        """
+        started = time.perf_counter()
+        with _tuned_convolutions(self._tunes), _no_recompile_limit(self._compiles):
+            built = self._fastest(bucket)
+        built.build_s = time.perf_counter() - started
+        if built.reason:
+            log.warning("bucket %s runs %s: %s", bucket, built.mode, built.reason)
+        return built
+
+    def _ways(self) -> Iterator[_Way]:
+        seen = self._prepared.observation
+        if self._capturer is not None and not seen.waits:
+            # What copies from the host can be captured only where compiling takes the copy away.
+            yield from (_Way(True, forward) for forward in self._forwards if forward.compiled or not seen.uploads)
+        yield from (_Way(False, forward) for forward in self._forwards)
+
+    def _fastest(self, bucket: Bucket) -> Built:
+        """The fastest of the ways that were asked for, or the first other one that works."""
+        reasons = []
+        seen = self._prepared.observation
+        if self._capturer is not None and seen.waits:
+            reasons.append(f"no graph, because the host waits for the GPU: {seen.waits[0]}")
+        elif self._capturer is not None and seen.uploads and not self._compiles:
+            reasons.append(f"no graph, because it copies from the host: {seen.uploads[0]}")
+        found: list[Built] = []
+        ways = list(self._ways())
+        for way in ways:
+            if found and (way.graph != (found[0].graph is not None) or not way.forward.wanted):
+                break
+            built, why = self._attempt(bucket, way, is_last=way is ways[-1])
+            if built is not None:
+                found.append(built)
+            elif not found:
+                reasons.append(f"{way}: {why}")
+        best = found[0] if len(found) == 1 else self._faster(found)
+        best.reason = "; ".join(reasons)
+        return best
+
+    def _attempt(self, bucket: Bucket, way: _Way, is_last: bool) -> tuple[Built | None, str]:
+        """The bucket made in one way, or why not. In the last way there is no excuse: it raises."""
+        built: Built | None = None
+        why = ""
+        try:
+            built = self._make(bucket, way)
+            built.error = self._error(built)
+            if built.error <= self._prepared.tolerance:
+                return built, ""
+            why = f"outputs differ from the eager model's by {built.error:.2g}"
+            if is_last:
+                self._refuse(built)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except (CaptureError, NumericsError) as error:
+            if is_last:
+                raise
+            why = error.message
+        except Exception as error:
+            # The eager model ran on these inputs: it is compiling that fails, in whatever way it likes.
+            if not way.forward.compiled:
+                raise
+            why = f"{type(error).__name__}: {graphs.first_line(error)}"
+        if built is not None:
+            built.reset()
+        return None, why
+
+    def _error(self, built: Built) -> float:
+        cases = self._prepared.expected[built.bucket]
+        return max(compare(case, self._prepared, self._run(built, case.inputs)) for case in cases)
+
+    def _refuse(self, built: Built) -> None:
+        dtype = str(self._prepared.dtype).removeprefix("torch.")
+        raise NumericsError(
+            f"In {dtype} the outputs for the bucket {built.bucket} differ from the eager model's by {built.error:.2g}, "
+            f"more than the tolerance {self._prepared.tolerance:.2g}.",
+            hint="Use a wider dtype (bfloat16 where float16 overflows), state a tolerance that you accept, or, where "
+            "outputs are indices or sorted, an error measure of your own.",
+        )
+
+    def _make(self, bucket: Bucket, way: _Way) -> Built:
+        prepared = self._prepared
+        call, compiled = way.forward.call, way.forward.compiled
+        if not way.graph:
+            return Built(bucket, "compiled" if compiled else "eager", str(way), compiled, call)
+        inputs = tuple(
+            prepared_input(tensor, dtype, prepared.device, prepared.channels_last).clone()
+            for tensor, dtype in zip(prepared.expected[bucket][0].inputs, bucket.dtypes, strict=True)
+        )
+        graph = self._captured(call, inputs)
+        return Built(bucket, "graph", str(way), compiled, call, graph)
+
+    def _captured(self, forward: Callable[..., Any], inputs: Inputs) -> graphs.CapturedGraph:
+        assert self._capturer is not None
+        graph = self._capturer(forward, inputs, lambda: graphs.kept_tensors(self._prepared.model))
+        for leaf in pytree.tree_leaves(graph.outputs):
+            if not isinstance(leaf, (torch.Tensor, *_CONSTANTS)):
+                graph.reset()
+                raise CaptureError(f"an output is a {type(leaf).__name__}, which a replay cannot make anew.")
+        return graph
+
+    def _faster(self, found: list[Built]) -> Built:
+        captured = [built.graph for built in found if built.graph is not None]
+        if captured and self._capturer is not None:
+            times = self._capturer.replay_s(captured)
+        else:
+            times = [self._call_s(built) for built in found]
+        best = found[times.index(min(times))]
+        for built in found:
+            if built is not best:
+                built.reset()
+        return best
+
+    def _call_s(self, built: Built) -> float:
+        times = []
+        for _ in range(5):
+            started = time.perf_counter()
+            self._run(built, self._prepared.expected[built.bucket][0].inputs)
+            if self._prepared.device.type == "cuda":
+                torch.cuda.synchronize(self._prepared.device)
+            times.append(time.perf_counter() - started)
+        return sorted(times)[len(times) // 2]
+
+
+@contextmanager
+def _tuned_convolutions(wanted: bool) -> Iterator[None]:
+    """Let cuDNN try its algorithms on the bucket's own shapes: a graph keeps what it found."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before or wanted
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+@contextmanager
+def _no_recompile_limit(compiles: bool) -> Iterator[None]:
+    """Let every bucket be compiled. torch counts the versions of one `forward`, those of other engines too, and runs
+    all beyond the eighth eagerly without an error."""
+    if not compiles:
+        yield
+        return
+    from torch._dynamo import config
+
+    # Up to torch 2.6 it is called cache_size_limit.
+    name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    with config.patch({name: 1 << 20, f"accumulated_{name}": 1 << 20}):
+        yield

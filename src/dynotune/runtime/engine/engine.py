@@ -1,0 +1,398 @@
+"""A model made ready for a few input shapes: one captured graph for each, checked against the eager model."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from dynotune.runtime import streams
+from dynotune.runtime.engine.bucket_builder import Builder, Built, Compile, prepared_input
+from dynotune.runtime.engine.buckets import Bucket, BucketTable, Padding, Shapes, as_tensor, parse_buckets
+from dynotune.runtime.engine.graphs import Capturer, first_line
+from dynotune.runtime.engine.numerics import ErrorMeasure, relative_error
+from dynotune.runtime.engine.outputs import cloned, cut, num_bytes, tensors_of
+from dynotune.runtime.engine.prepare import Checked, Inputs, Prepared, check_arguments, device_of, own_dtype, prepare
+from dynotune.runtime.engine.stats import BucketStats, EngineStats
+from dynotune.runtime.engine.timing import CallTimer, DeviceTimer, HostTimer, percentile
+from dynotune.runtime.errors import InputError
+from dynotune.runtime.lifetime import Lifetime
+
+__all__ = ["Engine"]
+
+log = logging.getLogger("dynotune.runtime")
+
+_MAX_LOGGED = 20  # different fall-backs that are logged; all are counted
+
+# Graphs of engines that a forked child closed: freeing them there would call into a CUDA that is not the child's.
+_INHERITED: list[object] = []
+
+
+class Engine:
+    """A model ready to run on known input shapes, without launching its kernels one by one.
+
+    For every shape (a bucket) the model is compiled, if asked, and captured as a CUDA graph; its outputs are compared
+    with the eager model's, also on inputs that the capture has not seen. Where a capture is impossible the bucket runs
+    without a graph, and the log and `stats()` say why. On the CPU there are no graphs; all else is the same.
+
+    The model runs in eval mode, without gradients, and must not carry state from call to call. It is not changed: where
+    dtype, device, layout or folding differ, the engine runs a copy. Otherwise it runs the model itself, whose weights
+    must then not be replaced.
+
+    Streams: a call enqueues on the caller's current stream and does not wait for the GPU, unless an input lies on
+    the host (a `Stager` avoids that). Inputs must be valid on that stream, and outputs are. Calls from several streams
+    are ordered one after the other. Safe for threads; calls are serialised.
+
+    Args:
+        model: what runs; its outputs are tensors, or tuples, lists and dicts of them.
+        shapes: a list of buckets: a shape `(B, C, H, W)`, an example input, or a tuple of either for several inputs.
+            Models that take integers need examples.
+        dtype: of weights and floating inputs; the model's own if None.
+        channels_last: whether four-dimensional weights and inputs are laid out so.
+        compile: None compiles on a GPU and not on the CPU; True or False says so; a string is a mode, and a mapping
+            the arguments, of `torch.compile`. Of a list of these the fastest is kept, as measured on each bucket;
+            "measure" is [True, False].
+        graphs: whether to capture, on a GPU.
+        device: where it runs; where the model is if None.
+        borrow: lend the outputs instead of copying them: they are valid until the next call of the same shape. Such an
+            engine belongs to one thread, for as long as that lives.
+        tolerance: the largest error accepted; by dtype if None (float32 1e-4, on a GPU, for TF32, 5e-3; float16 2e-2;
+            bfloat16 5e-2). `math.inf` accepts every error, and still states it.
+        pad: dimensions that smaller inputs may be filled up in, where the model's semantics allow: "batch" (dimension
+            0, with zeros; outputs are cut to the caller's rows, and this too is checked at build), or a mapping of
+            dimensions to fill values. Outputs are cut in dimension 0 only.
+        fold: fold BatchNorm into the convolution before it, where exact enough.
+        error: measures the error of one output tensor; by default ‖found - expected‖ / ‖expected‖.
+        checked: takes the outputs and returns those whose error is measured; by default all. For outputs that rightly
+            jump where others move a little, as sorted rows do.
+        tune_convolutions: let cuDNN try its algorithms on each bucket, while it is built.
+        time_every: on a GPU, time each call of this number.
+
+    Raises:
+        InputError: an argument cannot be used, or the model fails on a bucket.
+        NumericsError: the eager model gives NaN, or the result is beyond the tolerance.
+        DeviceError: the device is not here.
+        torch.OutOfMemoryError: not one bucket fits. If some do, the others are left out, which is logged.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        shapes: Any,
+        dtype: torch.dtype | None = None,
+        channels_last: bool = False,
+        compile: Compile = None,
+        graphs: bool = True,
+        device: torch.device | str | int | None = None,
+        borrow: bool = False,
+        tolerance: float | None = None,
+        pad: str | Mapping[int, float] | None = None,
+        *,
+        fold: bool = True,
+        error: ErrorMeasure = relative_error,
+        checked: Checked | None = None,
+        tune_convolutions: bool = True,
+        time_every: int = 16,
+    ) -> None:
+        check_arguments(model, dtype, tolerance, time_every)
+        self.device = streams.resolved(device_of(model) if device is None else device)
+        self.dtype = dtype or own_dtype(model)
+        on_gpu = self.device.type == "cuda"
+        self._channels_last = channels_last
+        self._padding = Padding(pad)
+        self._borrow = borrow
+        self._borrower: threading.Thread | None = None
+        self._lifetime = Lifetime("Engine")
+        self._lock = threading.Lock()
+        self._streams = streams.of(self.device)
+        self._done = torch.cuda.Event() if on_gpu else None
+        self._timer: CallTimer = DeviceTimer(time_every) if on_gpu else HostTimer()
+        self._num_calls = 0
+        self._fallbacks: Counter[str] = Counter()
+        self._logged: set[tuple[str, object]] = set()
+        self._last_stats: EngineStats | None = None
+        self._capturer = _capturer(self.device) if graphs else None
+        buckets = parse_buckets(shapes, self.dtype)
+        self._dtypes = buckets[0].dtypes
+        with self._on_device(), torch.no_grad():
+            prepared = prepare(
+                model,
+                buckets,
+                device=self.device,
+                dtype=self.dtype,
+                channels_last=channels_last,
+                tolerance=tolerance,
+                measure=error,
+                checked=checked or (lambda outputs: outputs),
+                folds=fold,
+                padding=self._padding,
+            )
+            self._keep(prepared)
+            builder = Builder(
+                prepared,
+                compile=compile,
+                capturer=self._capturer,
+                tune_convolutions=tune_convolutions,
+                run=self._run,
+            )
+            self._built = self._build(builder, list(prepared.expected))
+        self._table = BucketTable(list(self._built), self._padding)
+
+    def _keep(self, prepared: Prepared) -> None:
+        self._model = prepared.model
+        self._num_folded = len(prepared.folded)
+        self._tolerance = prepared.tolerance
+        self._left_out = {str(bucket): reason for bucket, reason in prepared.left_out.items()}
+
+    def _build(self, builder: Builder, buckets: list[Bucket]) -> dict[Bucket, Built]:
+        """Build what fits; what does not is left out."""
+        built: dict[Bucket, Built] = {}
+        for bucket in buckets:
+            try:
+                built[bucket] = builder.build(bucket)
+                continue
+            except torch.cuda.OutOfMemoryError as error:
+                self._left_out[str(bucket)] = f"out of memory: {first_line(error)}"
+            except BaseException:
+                for made in built.values():
+                    made.reset()
+                raise
+            self._give_back()
+        for shape, reason in self._left_out.items():
+            log.warning("bucket %s is left out: %s", shape, reason)
+        if not built:
+            raise torch.cuda.OutOfMemoryError(
+                f"Not one bucket of the Engine could be built: {self._left_out}. Use smaller shapes, a narrower dtype, "
+                "or free memory first."
+            )
+        return built
+
+    def _give_back(self) -> None:
+        """Free what a build that ran out of memory left in cycles and in torch's cache."""
+        gc.collect()
+        if self._done is not None:
+            torch.cuda.empty_cache()
+
+    def __call__(self, *inputs: Any) -> Any:
+        """The model's outputs for `inputs`, enqueued on the current stream.
+
+        Args:
+            inputs: tensors or numpy arrays, one for each input of the model. Floating dtypes are converted on the
+                device; others must be the bucket's. An input on the host is copied before the call returns.
+
+        Returns:
+            The model's outputs: new tensors, or with `borrow` the engine's own. Shapes that no bucket serves run
+            eagerly, which is logged once and counted.
+
+        Raises:
+            InputError: the number, a dtype or a device of the inputs, an empty one, or another thread's lent outputs.
+            ClosedError, ForkedError, CaptureError: used after close, in a forked child, or inside a capture.
+        """
+        self._lifetime.check()
+        self._streams.refuse_capture("An Engine was called")
+        tensors = tuple(as_tensor(value, f"Input {index}") for index, value in enumerate(inputs))
+        self._check_inputs(tensors)
+        shapes = tuple(tensor.shape for tensor in tensors)
+        with self._lock, self._on_device(), torch.no_grad():
+            self._lifetime.check()
+            self._check_borrower()
+            bucket = self._table.find(shapes)
+            mark = self._timer.begin()
+            if bucket is None:
+                outputs = self._run_unknown(tensors)
+                self._count_fallback("no bucket has this shape", shapes)
+            else:
+                built = self._built[bucket]
+                outputs = self._run(built, tensors)
+                built.num_hits += 1
+                built.num_padded += shapes != bucket.shapes
+                if built.reason:
+                    self._count_fallback(built.reason, None)
+            self._timer.end(mark)
+            self._num_calls += 1
+            return outputs
+
+    def stats(self) -> EngineStats:
+        """What the engine is and has done; after `close()`, as it was then. Does not wait for the GPU."""
+        with self._lock:
+            return self._last_stats or self._stats()
+
+    def close(self) -> None:
+        """Wait for the last call, and free the graphs and their memory. Lent outputs are then no longer valid."""
+        if not self._lifetime.is_ours:
+            _INHERITED.append(self._built)
+            self._lifetime.close()
+            return
+        with self._lock:
+            if not self._lifetime.close():
+                return
+            if self._done is not None:
+                self._done.synchronize()
+            self._last_stats = self._stats()
+            for built in self._built.values():
+                built.reset()
+            self._built = {}
+            self._model = torch.nn.Identity()
+
+    def __enter__(self) -> Engine:
+        self._lifetime.check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, built: Built, tensors: Inputs) -> Any:
+        """Run a bucket on inputs that fit it, filled up where they are smaller."""
+        bucket = built.bucket
+        rows = tensors[0].shape[0] if 0 in self._padding.fills and tensors[0].dim() else None
+        if rows == bucket.batch:
+            rows = None
+        with self._ordered():
+            if built.graph is None:
+                ready = tuple(map(self._filled, tensors, bucket.shapes, bucket.dtypes))
+                return cut(self._forward(built.forward, ready), rows, bucket.batch)
+            for tensor, static in zip(tensors, built.graph.inputs, strict=True):
+                self._padding.write(tensor, static)
+            built.graph.replay()
+            lent = cut(built.graph.outputs, rows, bucket.batch)
+            return lent if self._borrow else cloned(lent)
+
+    def _run_unknown(self, tensors: Inputs) -> Any:
+        with self._ordered():
+            return self._forward(
+                self._model,
+                tuple(
+                    prepared_input(tensor, dtype, self.device, self._channels_last)
+                    for tensor, dtype in zip(tensors, self._dtypes, strict=True)
+                ),
+            )
+
+    def _forward(self, forward: Any, ready: Inputs) -> Any:
+        # A graph knows no autocast, so neither does what stands in for one.
+        with torch.autocast(self.device.type, enabled=False):
+            return forward(*ready)
+
+    def _filled(self, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        if tensor.shape == shape:
+            return prepared_input(tensor, dtype, self.device, self._channels_last)
+        filled = prepared_input(
+            torch.empty(shape, dtype=dtype, device=self.device), dtype, self.device, self._channels_last
+        )
+        self._padding.write(tensor, filled)
+        return filled
+
+    def _ordered(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._done is None else _After(self._done, self.device)
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        return torch.cuda.device(self.device) if self._done is not None else nullcontext()
+
+    def _check_inputs(self, tensors: Inputs) -> None:
+        if len(tensors) != len(self._dtypes):
+            raise InputError(
+                f"{len(tensors)} inputs were given, where the engine was built for {len(self._dtypes)}.",
+                hint="Pass what the model takes, by position.",
+            )
+        for index, (tensor, dtype) in enumerate(zip(tensors, self._dtypes, strict=True)):
+            if tensor.dtype != dtype and not (tensor.is_floating_point() and dtype.is_floating_point):
+                raise InputError(
+                    f"Input {index} is {_name(tensor.dtype)}, where the engine was built for {_name(dtype)}.",
+                    hint="Only floating dtypes are converted: an integer image, say, may have to be scaled first.",
+                )
+            if tensor.device != self.device and tensor.device.type != "cpu":
+                raise InputError(
+                    f"Input {index} is on {tensor.device}, the engine on {self.device}.",
+                    hint=f"Move it with .to('{self.device}').",
+                )
+            if tensor.numel() == 0:
+                raise InputError(f"Input {index} is empty: {tuple(tensor.shape)}.", hint="Skip empty batches.")
+
+    def _check_borrower(self) -> None:
+        if not self._borrow:
+            return
+        current = threading.current_thread()
+        if self._borrower not in (None, current) and self._borrower.is_alive():
+            raise InputError(
+                f"This engine lends its outputs to the thread {self._borrower.name}: a call from {current.name} would "
+                "overwrite them.",
+                hint="Use borrow=False, or an engine for each thread.",
+            )
+        self._borrower = current
+
+    def _count_fallback(self, reason: str, shapes: Shapes | None) -> None:
+        self._fallbacks[reason] += 1
+        # A bucket's own reason was logged when it was built.
+        if shapes is None or (reason, shapes) in self._logged or len(self._logged) >= _MAX_LOGGED:
+            return
+        self._logged.add((reason, shapes))
+        log.warning("runs eagerly for %s: %s", " and ".join("×".join(map(str, shape)) for shape in shapes), reason)
+
+    def _stats(self) -> EngineStats:
+        samples = self._timer.samples_s()
+        built = list(self._built.values())
+        captured = [one.graph for one in built if one.graph is not None]
+        num_fallbacks = self._fallbacks.total()
+        return EngineStats(
+            num_calls=self._num_calls,
+            num_hits=self._num_calls - num_fallbacks,
+            num_padded=sum(one.num_padded for one in built),
+            num_fallbacks=num_fallbacks,
+            fallbacks=dict(self._fallbacks),
+            buckets=tuple(
+                BucketStats(
+                    one.bucket.shapes,
+                    one.mode,
+                    one.way,
+                    one.compiled,
+                    one.reason,
+                    one.error,
+                    one.build_s,
+                    one.num_hits,
+                    one.num_padded,
+                )
+                for one in built
+            ),
+            left_out=dict(self._left_out),
+            num_folded=self._num_folded,
+            tolerance=self._tolerance,
+            weight_bytes=num_bytes([*self._model.parameters(), *self._model.buffers()]),
+            io_bytes=sum(num_bytes([*one.inputs, *tensors_of(one.outputs)]) for one in captured),
+            pool_bytes=self._capturer.pool_bytes() if self._capturer is not None and captured else 0,
+            p50_s=percentile(samples, 0.50),
+            p99_s=percentile(samples, 0.99),
+            num_timed=len(samples),
+        )
+
+
+class _After:
+    """Work on the current stream, after all earlier work of the engine on whatever stream."""
+
+    def __init__(self, done: torch.cuda.Event, device: torch.device) -> None:
+        self._done = done
+        self._stream = torch.cuda.current_stream(device)
+
+    def __enter__(self) -> None:
+        self._stream.wait_event(self._done)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Also after an error: what was enqueued until then may still read the static tensors.
+        self._done.record(self._stream)
+
+
+def _capturer(device: torch.device) -> Capturer | None:
+    return Capturer(device) if device.type == "cuda" else None
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

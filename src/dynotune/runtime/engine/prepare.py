@@ -1,0 +1,284 @@
+"""The model that an engine runs, made of the user's, and what the user's gives on every bucket."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from dynotune.runtime.engine.buckets import Bucket, Padding
+from dynotune.runtime.engine.fold import fold
+from dynotune.runtime.engine.forward_probe import Observation, observe
+from dynotune.runtime.engine.graphs import first_line
+from dynotune.runtime.engine.numerics import (
+    ErrorMeasure,
+    default_tolerance,
+    first_nan,
+    nonfinite_weights,
+    outputs_error,
+)
+from dynotune.runtime.errors import InputError, NumericsError
+
+__all__ = ["Expected", "Inputs", "Prepared", "check_arguments", "compare", "device_of", "own_dtype", "prepare"]
+
+log = logging.getLogger("dynotune.runtime")
+
+Inputs = tuple[torch.Tensor, ...]
+Checked = Callable[[Any], Any]
+"""From a model's outputs to those that are compared with the eager model's."""
+
+
+@dataclass(slots=True)
+class Expected:
+    """Inputs and what the eager model makes of them.
+
+    Args:
+        inputs: on the device, in the model's own dtype.
+        outputs: those that are compared, nested, on the host.
+    """
+
+    inputs: Inputs
+    outputs: Any
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A model ready to run, and what it must give.
+
+    Args:
+        model: in eval mode, on `device`, of `dtype`; the user's own where nothing had to change.
+        tolerance: the largest error that `measure` may find.
+        expected: for each bucket that the eager model could run.
+        left_out: buckets that it could not, with the reason.
+        observation: what one forward pass did.
+        folded: convolutions that took a BatchNorm in.
+    """
+
+    model: torch.nn.Module
+    device: torch.device
+    dtype: torch.dtype
+    channels_last: bool
+    tolerance: float
+    measure: ErrorMeasure
+    checked: Checked
+    expected: dict[Bucket, list[Expected]] = field(default_factory=dict)
+    left_out: dict[Bucket, str] = field(default_factory=dict)
+    observation: Observation = field(default_factory=Observation)
+    folded: list[str] = field(default_factory=list)
+
+
+def check_arguments(model: Any, dtype: Any, tolerance: Any, time_every: Any) -> None:
+    """Refuse what an engine cannot be built with."""
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(
+            f"The model is a {type(model).__name__}, not a torch.nn.Module.", hint="Wrap a function in a small Module."
+        )
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise InputError(f"dtype={dtype!r} is not a floating dtype.", hint="Use torch.float16, say.")
+    # NaN compares false, and so is refused too.
+    if tolerance is not None and not (isinstance(tolerance, int | float) and tolerance >= 0):
+        raise InputError(f"tolerance={tolerance!r} is not a number of 0 or more.")
+    if not isinstance(time_every, int) or time_every < 1:
+        raise InputError(f"time_every={time_every!r} is not an integer of 1 or more.")
+    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+        raise InputError("An Engine was built under autocast, which a graph does not keep.", hint="Use dtype= instead.")
+
+
+def own_dtype(model: torch.nn.Module) -> torch.dtype:
+    """The dtype of the model's first floating parameter; torch's default where it has none."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
+
+
+def device_of(model: torch.nn.Module) -> torch.device:
+    """Where the model is; the CPU where it has neither parameters nor buffers.
+
+    Raises:
+        InputError: it is spread over several devices.
+    """
+    devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
+    if len(devices) > 1:
+        raise InputError(
+            f"The model is spread over {sorted(map(str, devices))}.", hint="Put it on one device, or name device=."
+        )
+    return devices.pop() if devices else torch.device("cpu")
+
+
+def prepare(
+    model: torch.nn.Module,
+    buckets: list[Bucket],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    channels_last: bool,
+    tolerance: float | None,
+    measure: ErrorMeasure,
+    checked: Checked,
+    folds: bool,
+    padding: Padding,
+) -> Prepared:
+    """Run the eager model on every bucket, then make the model that the engine runs.
+
+    `model` is not changed: where anything has to be, a copy is.
+
+    Raises:
+        InputError: the model cannot take a bucket's inputs, or cannot be copied.
+        NumericsError: the eager model itself gives NaN.
+    """
+    own = own_dtype(model)
+    reference = model if _is_ready(model, device) else _copied(model).to(device).eval()
+    limit = default_tolerance(dtype, device) if tolerance is None else tolerance
+    prepared = Prepared(reference, device, dtype, channels_last, limit, measure, checked)
+    for bucket in buckets:
+        try:
+            prepared.expected[bucket] = _expected(reference, bucket, device, own, padding, checked)
+        except torch.cuda.OutOfMemoryError as error:
+            prepared.left_out[bucket] = f"out of memory in the eager model: {first_line(error)}"
+    if not prepared.expected:
+        return prepared
+    smallest = min(prepared.expected, key=lambda bucket: bucket.num_elements)
+    check = prepared.expected[smallest][0]
+    prepared.observation = observe(reference, tuple(tensor.clone() for tensor in check.inputs))
+    pairs = prepared.observation.pairs if folds else []
+    if not (pairs or channels_last or dtype != own):
+        return prepared
+    # A reference that is our own copy already may be changed.
+    prepared.model = _copied(reference) if reference is model else reference
+    if pairs:
+        _fold(prepared, pairs, check.inputs, min(limit, default_tolerance(own, torch.device("cpu"))))
+    prepared.model.to(dtype)
+    if channels_last:
+        prepared.model.to(memory_format=torch.channels_last)
+    return prepared
+
+
+def _is_ready(model: torch.nn.Module, device: torch.device) -> bool:
+    tensors = [*model.parameters(), *model.buffers()]
+    return all(tensor.device == device for tensor in tensors) and not any(m.training for m in model.modules())
+
+
+def _copied(model: torch.nn.Module) -> torch.nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        raise InputError(
+            f"The model has to be changed, and cannot be copied: {error}",
+            hint="Give it ready: model.eval() on the device and in the dtype wanted, with fold=False.",
+        ) from error
+
+
+def _expected(
+    model: torch.nn.Module,
+    bucket: Bucket,
+    device: torch.device,
+    dtype: torch.dtype,
+    padding: Padding,
+    checked: Checked,
+) -> list[Expected]:
+    cases = [_as_own(bucket.samples(device, seed), dtype) for seed in (0, 1)]
+    if 0 in padding.fills and (bucket.batch or 0) > 1:
+        cases.append(_without_last_row(cases[0]))
+    expected = []
+    for number, inputs in enumerate(cases):
+        try:
+            with torch.no_grad():
+                outputs = checked(model(*(tensor.clone() for tensor in inputs)))
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"The model fails on the bucket {bucket}: {type(error).__name__}: {error}",
+                hint="Name shapes that the model takes, or give example inputs where it takes integers.",
+            ) from error
+        nan = first_nan(outputs)
+        if nan is None:
+            expected.append(Expected(inputs, pytree.tree_map(_to_host, outputs)))
+        elif number != 1 or bucket.example is None:
+            # An example in another order, case 1, may be no valid input: it may give NaN.
+            _refuse_nan(model, bucket, nan)
+    return expected
+
+
+def _refuse_nan(model: torch.nn.Module, bucket: Bucket, output: int) -> None:
+    names = nonfinite_weights(model)
+    where = f"not finite: {', '.join(names)}" if names else "its weights are finite"
+    raise NumericsError(
+        f"The eager model gives NaN for the bucket {bucket}, in output {output}; {where}.",
+        hint="Mend the weights." if names else "Give example inputs that the model is made for.",
+    )
+
+
+def _as_own(inputs: Inputs, dtype: torch.dtype) -> Inputs:
+    return tuple(tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in inputs)
+
+
+def _without_last_row(inputs: Inputs) -> Inputs:
+    rows = inputs[0].shape[0]
+    return tuple(tensor[:-1] if tensor.dim() and tensor.shape[0] == rows else tensor for tensor in inputs)
+
+
+def _to_host(leaf: Any) -> Any:
+    # On the device the expectations of all buckets would take room that the graphs need.
+    return leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _fold(prepared: Prepared, pairs: list[tuple[str, str]], inputs: Inputs, limit: float) -> None:
+    """Fold, and undo it where it is not exact enough.
+
+    Both are run without TF32, which would blur the comparison by more than folding changes; deep networks amplify it.
+    """
+    with torch.no_grad(), _full_float32():
+        unfolded = Expected(inputs, prepared.checked(prepared.model(*(tensor.clone() for tensor in inputs))))
+        folding = fold(prepared.model, pairs)
+        try:
+            error = compare(unfolded, prepared, prepared.model(*(tensor.clone() for tensor in inputs)))
+            why = f"the outputs would differ by {error:.2g}, more than {limit:.2g}" if error > limit else ""
+        except AttributeError as missing:
+            why = f"the model looks into it: {missing}"
+    if why:
+        log.warning("BatchNorm is not folded into convolutions: %s", why)
+        folding.undo()
+    prepared.folded = folding.names
+
+
+@contextmanager
+def _full_float32() -> Iterator[None]:
+    """No TF32 in convolutions, where it is on as torch comes."""
+    cudnn = torch.backends.cudnn
+    # torch 2.9 added a name for each operation. The older one raises where they were set one by one.
+    ops: list[Any] = [getattr(cudnn, name) for name in ("conv", "rnn") if hasattr(cudnn, name)]
+    each = [op.fp32_precision for op in ops]
+    try:
+        together: bool | None = cudnn.allow_tf32
+    except RuntimeError:
+        together = None
+    if together is not None:
+        cudnn.allow_tf32 = False
+    for op in ops:
+        # The older name says only that nothing is asked here: what is asked for all of torch then counts.
+        if together is None or op.fp32_precision == "tf32":
+            op.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        if together is not None:
+            cudnn.allow_tf32 = together
+        for op, value in zip(ops, each, strict=True):
+            op.fp32_precision = value
+
+
+def compare(expected: Expected, prepared: Prepared, outputs: Any) -> float:
+    """The largest error of `outputs`, measured where they lie.
+
+    Raises:
+        NumericsError: they have another structure or other shapes.
+    """
+    found = prepared.checked(outputs)
+    device = next((leaf.device for leaf in pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)), None)
+    wanted = pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, expected.outputs)
+    return outputs_error(wanted, found, prepared.measure)

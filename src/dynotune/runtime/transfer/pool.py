@@ -1,0 +1,327 @@
+"""Device buffers that are reused in stream order: a buffer comes back when the work that reads it is done."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import torch
+
+from dynotune.runtime import streams
+from dynotune.runtime.errors import InputError, PoolExhausted, TooLargeError
+from dynotune.runtime.lifetime import Lifetime
+from dynotune.runtime.streams import Event, Stream
+from dynotune.runtime.transfer.pinned import num_bytes_of
+
+__all__ = ["BufferPool", "Lease", "PoolStats"]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStats:
+    """What a pool holds and has done.
+
+    Of `num_gets`, `num_reused` found a buffer whose readers were done, `num_ordered` one that was still in flight
+    (the getter's stream waits for it), `num_allocated` a new one. `num_evicted` idle buffers made room for others;
+    `num_forgotten` leases were dropped without a release.
+    """
+
+    num_gets: int
+    num_reused: int
+    num_ordered: int
+    num_allocated: int
+    num_evicted: int
+    num_forgotten: int
+    num_leased: int
+    leased_bytes: int
+    held_bytes: int
+    max_bytes: int
+
+
+@dataclass(eq=False, slots=True)
+class _Buffer:
+    tensor: torch.Tensor
+    num_bytes: int
+    # The ends of the work of the last lease; the next one starts behind all of them.
+    ends: list[Event] = field(default_factory=list)
+
+    def is_done(self) -> bool:
+        return all(end.query() for end in self.ends)
+
+
+_Key = tuple[tuple[int, ...], torch.dtype]
+
+
+class Lease:
+    """A buffer that is ours until `release`; a context manager that releases on the current stream.
+
+    `tensor` is uninitialised and valid on the stream that was current (or named) at `get`.
+    """
+
+    def __init__(self, pool: BufferPool, buffer: _Buffer, stream: Stream) -> None:
+        self._pool = pool
+        self._buffer: _Buffer | None = buffer
+        self._stream = stream
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """The buffer. Raises: InputError after the release."""
+        if self._buffer is None:
+            raise InputError("The lease was released: its buffer may belong to another by now.")
+        return self._buffer.tensor
+
+    def hand_over(self, stream: Stream) -> None:
+        """Says that `stream` was ordered behind all that was done to the buffer, and goes on with it."""
+        self._stream = stream
+
+    def release(self, stream: Stream | Iterable[Stream] | None = None) -> None:
+        """Gives the buffer back once what is enqueued by now on these streams is done; returns at once.
+
+        Args:
+            stream: the stream that reads it last, or several; None is the caller's current stream.
+
+        Raises:
+            InputError: released before. CaptureError: inside a graph's capture.
+        """
+        self._pool._refuse_capture("A buffer is released")
+        buffer, self._buffer = self._buffer, None
+        if buffer is None:
+            raise InputError("The lease was released twice.")
+        self._pool._take_back(buffer, _distinct(self._stream, stream, self._pool))
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._buffer is not None:
+            self.release()
+
+    def __del__(self) -> None:
+        # Whoever holds the tensor may still read it, on streams unknown: the buffer never goes back to the pool.
+        if (buffer := self._buffer) is not None:
+            self._pool._forget(buffer)
+
+
+def _distinct(got_on: Stream, given: Stream | Iterable[Stream] | None, pool: BufferPool) -> list[Stream]:
+    """The streams whose work has to end before the buffer is free.
+
+    The stream that it was got on is one of them: it is the one ordered behind earlier readers, and a lease that was
+    never used, or used elsewhere without an order, must not shorten their time.
+    """
+    last = [pool.current()] if given is None else list(given) if isinstance(given, Iterable) else [given]
+    distinct = [got_on]
+    for stream in last:
+        if stream not in distinct:
+            distinct.append(stream)
+    return distinct
+
+
+class BufferPool:
+    """Buffers of a device by shape and dtype, lent out and reused in the order of streams, bounded in bytes.
+
+    A released buffer is lent again when the work enqueued before its release is done, or at once, with the new
+    holder's stream waiting for that work; never without one of the two. Idle buffers of other shapes make room when
+    the bound is reached. Thread-safe.
+
+    Args:
+        device: where the buffers are.
+        max_bytes: of all buffers, lent and idle.
+
+    Raises:
+        InputError: a bound below one byte, or no device named.
+        DeviceError: the device cannot be used here.
+    """
+
+    def __init__(self, device: torch.device | str | int, max_bytes: int) -> None:
+        if max_bytes < 1:
+            raise InputError(f"max_bytes is {max_bytes}; a pool has room for at least one byte.")
+        self._streams = streams.of(device)
+        self._max_bytes = max_bytes
+        self._lifetime = Lifetime("BufferPool")
+        # Reentrant: a lease may be collected, and so forgotten, while this thread is inside.
+        self._changed = threading.Condition(threading.RLock())
+        # Oldest release first, in each list and among the lists: the first is the likeliest to be done.
+        self._idle: dict[_Key, list[_Buffer]] = {}
+        self._held_bytes = 0
+        self._leased_bytes = 0
+        self._num_leased = 0
+        self._counts = dict.fromkeys(("gets", "reused", "ordered", "allocated", "evicted", "forgotten"), 0)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the buffers are."""
+        return self._streams.device
+
+    def current(self) -> Stream:
+        """The caller's current stream on the pool's device."""
+        return self._streams.current()
+
+    def get(self, shape: Sequence[int], dtype: torch.dtype, *, stream: Stream = None, timeout_s: float = 0.0) -> Lease:
+        """Lends a buffer, uninitialised.
+
+        Args:
+            shape: of the tensor.
+            dtype: of the tensor.
+            stream: that uses it first; None is the caller's current stream.
+            timeout_s: how long to wait for a release by another thread when the bound is reached and all is lent.
+
+        Raises:
+            TooLargeError: more than the bound allows alone. PoolExhausted: all lent. CaptureError: inside a graph's
+            capture. ClosedError, ForkedError: used too late, elsewhere.
+        """
+        key = (tuple(shape), dtype)
+        num_bytes = num_bytes_of(shape, dtype)
+        self._check(key, num_bytes)
+        user = self.current() if stream is None else stream
+        deadline_s = time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                self._lifetime.check()
+                buffer = self._found(key, num_bytes, user)
+                if buffer is not None:
+                    break
+                if not self._changed.wait(deadline_s - time.monotonic()):
+                    raise self._exhausted(key, num_bytes, timeout_s)
+            self._counts["gets"] += 1
+            self._num_leased += 1
+            self._leased_bytes += num_bytes
+        return Lease(self, buffer, user)
+
+    def reserve(self, shape: Sequence[int], dtype: torch.dtype, num: int) -> None:
+        """Makes sure that `num` buffers exist, so that nothing is allocated later. Raises: as `get`."""
+        leases: list[Lease] = []
+        try:
+            while len(leases) < num:
+                leases.append(self.get(shape, dtype))
+        finally:
+            for lease in leases:
+                lease.release()
+
+    def stats(self) -> PoolStats:
+        """What is held, and what was done so far."""
+        with self._changed:
+            counts = {f"num_{name}": value for name, value in self._counts.items()}
+            return PoolStats(
+                **counts,
+                num_leased=self._num_leased,
+                leased_bytes=self._leased_bytes,
+                held_bytes=self._held_bytes,
+                max_bytes=self._max_bytes,
+            )
+
+    def close(self) -> None:
+        """Waits for the readers of idle buffers and frees these; a lent one is freed at its release."""
+        with self._changed:
+            if self._lifetime.close():
+                for buffers in self._idle.values():
+                    for buffer in buffers:
+                        self._drop(buffer)
+                self._idle.clear()
+                self._changed.notify_all()
+
+    def __enter__(self) -> BufferPool:
+        self._lifetime.check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _refuse_capture(self, what: str) -> None:
+        self._streams.refuse_capture(what)
+
+    def _check(self, key: _Key, num_bytes: int) -> None:
+        self._lifetime.check()
+        self._refuse_capture("A buffer is taken from a pool")
+        if any(size < 1 for size in key[0]):
+            raise InputError(f"A buffer of shape {key[0]} would hold nothing.")
+        if num_bytes > self._max_bytes:
+            raise TooLargeError(
+                f"A buffer of {key[0]}, {key[1]} has {num_bytes:,} bytes; the pool may hold {self._max_bytes:,}.",
+                hint="Make the pool with a larger max_bytes.",
+            )
+
+    def _found(self, key: _Key, num_bytes: int, user: Stream) -> _Buffer | None:
+        """An idle buffer whose readers are done, else a new one, else an idle one behind its readers, else None.
+
+        Other shapes lose their buffers last: two shapes in turn would evict each other at every get.
+        """
+        idle = self._idle.get(key, [])
+        for index, buffer in enumerate(idle):
+            if buffer.is_done():
+                self._counts["reused"] += 1
+                return idle.pop(index)
+        if self._held_bytes + num_bytes <= self._max_bytes:
+            return self._allocated(key, num_bytes, user)
+        if idle:
+            self._ordered(idle[0], user)
+            self._counts["ordered"] += 1
+            return idle.pop(0)
+        return self._allocated(key, num_bytes, user) if self._make_room(num_bytes) else None
+
+    def _ordered(self, buffer: _Buffer, user: Stream) -> None:
+        for end in buffer.ends:
+            self._streams.wait(user, end)
+
+    def _allocated(self, key: _Key, num_bytes: int, user: Stream) -> _Buffer:
+        with self._streams.on(user):
+            tensor = torch.empty(key[0], dtype=key[1], device=self.device)
+        self._held_bytes += num_bytes
+        self._counts["allocated"] += 1
+        return _Buffer(tensor, num_bytes)
+
+    def _make_room(self, num_bytes: int) -> bool:
+        """Whether a new buffer fits, after idle buffers have gone as far as needed, longest unused shape first."""
+        if self._leased_bytes + num_bytes > self._max_bytes:
+            return False
+        for buffers in self._idle.values():
+            while buffers and self._held_bytes + num_bytes > self._max_bytes:
+                self._drop(buffers.pop(0))
+                self._counts["evicted"] += 1
+        return True
+
+    def _drop(self, buffer: _Buffer) -> None:
+        # The allocator knows only the stream it was allocated on: nothing may read it any more when it goes back.
+        for end in buffer.ends:
+            end.synchronize()
+        self._held_bytes -= buffer.num_bytes
+
+    def _exhausted(self, key: _Key, num_bytes: int, timeout_s: float) -> PoolExhausted:
+        waited = f" for {timeout_s:g} s" if timeout_s else ""
+        return PoolExhausted(
+            f"No buffer of {key[0]}, {key[1]} ({num_bytes:,} bytes) was free{waited}: {self._num_leased} are lent "
+            f"({self._leased_bytes:,} of at most {self._max_bytes:,} bytes).",
+            hint="Release leases earlier, make the pool larger, or give get() a timeout_s.",
+        )
+
+    def _take_back(self, buffer: _Buffer, readers: list[Stream]) -> None:
+        if not self._lifetime.is_ours:
+            return  # a forked child leaves the parent's buffers alone
+        with self._changed:
+            buffer.ends = [self._streams.record(reader) for reader in readers]
+            self._num_leased -= 1
+            self._leased_bytes -= buffer.num_bytes
+            if self._lifetime.closed:
+                self._drop(buffer)
+                return
+            key = (tuple(buffer.tensor.shape), buffer.tensor.dtype)
+            # Last among the lists too: eviction starts with the shape unused for longest.
+            self._idle[key] = [*self._idle.pop(key, []), buffer]
+            self._changed.notify_all()
+
+    def _forget(self, buffer: _Buffer) -> None:
+        if not self._lifetime.is_ours:
+            return
+        with self._changed:
+            self._num_leased -= 1
+            self._leased_bytes -= buffer.num_bytes
+            self._held_bytes -= buffer.num_bytes
+            self._counts["forgotten"] += 1
+            self._changed.notify_all()
+        warnings.warn("A lease was dropped without release(); its buffer is lost to the pool.", ResourceWarning, 2)

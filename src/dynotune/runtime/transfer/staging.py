@@ -1,0 +1,189 @@
+"""Uploads of host arrays through reused pinned memory, on a stream of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from dynotune.runtime import streams
+from dynotune.runtime.errors import InputError, TooLargeError
+from dynotune.runtime.lifetime import Lifetime
+from dynotune.runtime.transfer.host_arrays import HostArray, host_array
+from dynotune.runtime.transfer.pinned import PinnedRing, num_bytes_of
+from dynotune.runtime.transfer.pool import BufferPool, Lease
+
+__all__ = ["Stager", "StagerStats"]
+
+
+@dataclass(frozen=True, slots=True)
+class StagerStats:
+    """What a Stager has done.
+
+    `num_waits` puts, `wait_s` in all, found the ring full and waited for an upload.
+    """
+
+    num_puts: int
+    num_bytes: int
+    num_waits: int
+    wait_s: float
+    depth: int
+    pinned_bytes: int
+
+
+class Stager:
+    """Copies host arrays into a ring of pinned buffers and uploads them in order on its own stream.
+
+    The pinned memory is allocated here and reused; a buffer is written again only when its upload has ended. When
+    all are under way, `put` waits. Arrays keep shape and dtype: an HWC uint8 frame arrives as such. On the CPU a
+    put is a copy. Thread-safe; puts of several threads take turns.
+
+    Args:
+        shape_or_num_bytes: size of the largest put, as a shape (with `dtype`) or in bytes; smaller ones may have
+            any shape.
+        dtype: what is put; None takes any.
+        device: where to.
+        depth: uploads that can be under way, and pinned buffers.
+
+    Raises:
+        InputError: sizes that make no sense, or no device named.
+        DeviceError: the device cannot be used here.
+    """
+
+    def __init__(
+        self,
+        shape_or_num_bytes: int | Sequence[int],
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | None = None,
+        depth: int = 3,
+    ) -> None:
+        self._slot_bytes = _slot_bytes(shape_or_num_bytes, dtype)
+        self._dtype = dtype
+        self._streams = streams.of(device)
+        self._streams.refuse_capture("Stager allocates pinned memory")
+        self._lifetime = Lifetime("Stager")
+        self._lock = threading.Lock()
+        self._depth = depth
+        self._ring = PinnedRing(self._streams, depth, self._slot_bytes)
+        self._upload = self._streams.side()
+        self._num_puts = 0
+        self._num_bytes = 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where the uploads go."""
+        return self._streams.device
+
+    def put(self, array: Any) -> torch.Tensor:
+        """Uploads `array`; the host may change it again as soon as this returns.
+
+        Args:
+            array: numpy array, CPU tensor, bytes, or a list of them (equal in shape and dtype), which is stacked.
+
+        Returns:
+            A new tensor on the device, shaped and typed as `array`, valid on the caller's current stream. Other
+            streams that read it are the caller's to order (`wait_stream`, `record_stream`).
+
+        Raises:
+            InputError: empty, mixed, of another dtype, or not on the host. TooLargeError: larger than the ring's
+            buffers. CaptureError: inside a graph's capture. ClosedError, ForkedError: used too late, elsewhere.
+        """
+        source = self._checked(array)
+        reader = self._streams.current()
+        with self._lock:
+            self._lifetime.check()
+            with self._streams.on(self._upload):
+                tensor = torch.empty(source.shape, dtype=source.dtype, device=self.device)
+            self._send(source, tensor, reader)
+        # Allocated on the upload's stream, read on the caller's: the allocator has to know.
+        self._streams.keep(tensor, reader)
+        return tensor
+
+    def lend(self, array: Any, pool: BufferPool, *, timeout_s: float = 0.0) -> Lease:
+        """As `put`, into a buffer of `pool`: device memory is bounded and never allocated in the steady state.
+
+        Args:
+            array: as in `put`.
+            pool: of the same device.
+            timeout_s: how long to wait for a buffer when all are lent.
+
+        Returns:
+            The lease of the tensor, valid on the caller's current stream; release it after the last read.
+
+        Raises:
+            As `put`, and PoolExhausted, TooLargeError of the pool.
+        """
+        source = self._checked(array)
+        if pool.device != self.device:
+            raise InputError(f"The pool is on {pool.device}, the Stager on {self.device}.")
+        reader = self._streams.current()
+        # Outside the lock: another thread's put must not wait for this one's buffer.
+        lease = pool.get(source.shape, source.dtype, stream=self._upload, timeout_s=timeout_s)
+        try:
+            with self._lock:
+                self._lifetime.check()
+                self._send(source, lease.tensor, reader)
+        except BaseException:
+            lease.release(self._upload)
+            raise
+        lease.hand_over(reader)
+        return lease
+
+    def _checked(self, array: Any) -> HostArray:
+        self._lifetime.check()
+        self._streams.refuse_capture("Stager uploads")
+        source = host_array(array, self._dtype)
+        if source.num_bytes > self._slot_bytes:
+            raise TooLargeError(
+                f"An array of {source.shape}, {source.dtype} has {source.num_bytes:,} bytes; the ring's buffers have "
+                f"{self._slot_bytes:,}.",
+                hint="Make the Stager for the largest array.",
+            )
+        return source
+
+    def _send(self, source: HostArray, into: torch.Tensor, reader: streams.Stream) -> None:
+        with self._ring.slot(source.num_bytes, self._upload) as slot:
+            staged = slot.view(0, source.shape, source.dtype)
+            source.write(staged)
+            self._streams.copy(into, staged, self._upload)
+        assert slot.uploaded is not None
+        self._streams.wait(reader, slot.uploaded)
+        self._num_puts += 1
+        self._num_bytes += source.num_bytes
+
+    def stats(self) -> StagerStats:
+        """What has been done so far; also after `close()`."""
+        ring = self._ring
+        return StagerStats(self._num_puts, self._num_bytes, ring.num_waits, ring.wait_s, self._depth, ring.num_bytes)
+
+    def close(self) -> None:
+        """Waits for the uploads under way and gives the pinned memory back; tensors that were put stay valid."""
+        with self._lock:
+            if self._lifetime.close():
+                self._ring.drain()
+                self._ring.free()
+
+    def __enter__(self) -> Stager:
+        self._lifetime.check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _slot_bytes(shape_or_num_bytes: int | Sequence[int], dtype: torch.dtype | None) -> int:
+    if isinstance(shape_or_num_bytes, int):
+        num_bytes = shape_or_num_bytes
+    elif dtype is None:
+        raise InputError(f"The shape {tuple(shape_or_num_bytes)} needs a dtype to have a size.")
+    else:
+        num_bytes = num_bytes_of(shape_or_num_bytes, dtype)
+    if num_bytes < 1:
+        raise InputError(f"The largest put would have {num_bytes} bytes.", hint="Give a shape or a number of bytes.")
+    return num_bytes

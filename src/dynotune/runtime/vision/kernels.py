@@ -1,0 +1,34 @@
+"""Kernels of our own, where they can be used."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from types import ModuleType
+
+import torch
+
+__all__ = ["kernels_of"]
+
+_log = logging.getLogger(__name__)
+
+
+@functools.cache
+def kernels_of(name: str, device: torch.device) -> ModuleType | None:
+    """The module `name` of kernels, where they can be used; elsewhere torch's operations do the same, in more time."""
+    if device.type != "cuda":
+        return None
+    try:
+        # Here, as Triton comes with torch for GPUs only.
+        kernels = importlib.import_module(f"dynotune.runtime.vision.{name}")
+        if kernels.works(device):
+            return kernels
+        why = "their results are wrong"
+    except torch.cuda.OutOfMemoryError:
+        raise
+    # Whatever goes wrong in a compiler that we only hope for: a C compiler that is missing, a GPU it does not know.
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+    _log.warning("%s cannot be used, and torch's operations, which are slower, do the same: %s", name, why)
+    return None

@@ -1,0 +1,237 @@
+"""A YOLO-shaped model for one input size, from a filled input to packed detections on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dynotune.runtime.engine.engine import Engine
+from dynotune.runtime.errors import InputError, NumericsError
+from dynotune.runtime.streams import Event, Stream, Streams
+from dynotune.runtime.vision.nms import PostProcess
+
+__all__ = ["Lane", "Network", "OneOutput", "checked_model", "is_end_to_end"]
+
+
+class OneOutput(nn.Module):  # type: ignore[misc]
+    """The model with its detections as the only output.
+
+    YOLO models return a tuple or list in evaluation, detections first.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`images` `[B, 3, H, W]`, RGB, 0 to 1, to the model's own output.
+
+        Raises: InputError where that is no tensor, or not three-dimensional.
+        """
+        out = self.model(images)
+        if isinstance(out, (tuple, list)) and out:
+            out = out[0]
+        if not isinstance(out, Tensor) or out.dim() != 3:
+            what = f"a tensor of {out.dim()} dimensions" if isinstance(out, Tensor) else f"a {type(out).__name__}"
+            raise InputError(
+                f"The model returned {what}; a detector's output is [B, 4 + num_classes, N] or [B, N, 6].",
+                hint="Give the network itself, such as YOLO('yolo11n.pt').model, not the object around it.",
+            )
+        return out
+
+
+def checked_model(model: Any) -> tuple[torch.device, torch.dtype]:
+    """Where the model is and in which precision.
+
+    Raises:
+        InputError: not a module, without parameters, in training mode, or spread over devices.
+        NumericsError: a parameter or buffer is not finite.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"The model is a {type(model).__name__}, not a torch.nn.Module.")
+    if model.training:
+        raise InputError("The model is in training mode.", hint="Call model.eval() first.")
+    parameters = list(model.parameters())
+    if not parameters:
+        raise InputError("The model has no parameters.", hint="Give a network in torch, not an exported file.")
+    devices = {parameter.device for parameter in parameters}
+    if len(devices) > 1:
+        raise InputError(f"The model is spread over {sorted(map(str, devices))}.", hint="Move it to one device.")
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise NumericsError(f"{name} of the model has values that are not finite.", hint="Load the weights again.")
+    dtype = next((parameter.dtype for parameter in parameters if parameter.is_floating_point()), torch.float32)
+    return parameters[0].device, dtype
+
+
+def is_end_to_end(shape: Iterable[int]) -> bool:
+    """Whether an output of this shape is `[B, N, 6]` rather than `[B, 4 + num_classes, N]`.
+
+    Raises: InputError where it can be both or neither.
+    """
+    _, middle, last = shape
+    as_rows, as_channels = last == 6, middle >= 5 and last >= middle
+    if as_rows == as_channels:
+        raise InputError(
+            f"An output of [B, {middle}, {last}] can be read in {'two ways' if as_rows else 'no way'}: "
+            "[B, 4 + num_classes, N], or end-to-end [B, N, 6].",
+            hint="Say end_to_end=True or end_to_end=False.",
+        )
+    return as_rows
+
+
+class Detecting(nn.Module):  # type: ignore[misc]
+    """A detector and what turns its output into detections, to be captured as one graph.
+
+    Args:
+        model: the network.
+        post: what comes behind it.
+        compiles: the network is compiled. What comes behind stays as it is: fused differently, boxes that overlap by
+            just the threshold would fall differently.
+    """
+
+    def __init__(self, model: OneOutput, post: PostProcess, *, compiles: bool) -> None:
+        super().__init__()
+        self.model, self.post = model, post
+        self._found = torch.compiler.disable(_found) if compiles else _found
+
+    def forward(self, images: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """
+        Args:
+            images: as `OneOutput`.
+            places: those of `PostProcess`, seen as int32: an Engine converts what floats to its own dtype.
+
+        Returns:
+            what `PostProcess` does, and the network's own output.
+        """
+        raw = self.model(images)
+        packed, rows = self._found(self.post, raw, places)
+        return packed, rows, raw
+
+
+def _found(post: PostProcess, raw: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    # Widened here, not where it is compiled: there the rounding to half precision would be skipped, and boxes would be
+    # made of other numbers than those that are checked.
+    return post(raw.float(), places.view(torch.float32))  # type: ignore[no-any-return]
+
+
+@dataclass(eq=False, slots=True)
+class Lane:
+    """The buffers of one batch on its way; they belong to it from the upload until its result is taken.
+
+    Args:
+        images: `[B, 3, H, W]`, what the letterbox fills.
+        host: the packed detections of `PostProcess`, in pinned memory.
+        places: `[B, 5]`, see `PostProcess`.
+        sizes: of the frame (height, width) that each image was last filled from.
+        ready: recorded behind the letterbox.
+        regions: views of `images`, by first image, number and frame size.
+        spun, slept: of these one is recorded behind the copy into `host`, as the host is going to wait.
+        candidates: of `PostProcess`, on the device.
+    """
+
+    images: Tensor
+    host: Tensor
+    places: Tensor
+    sizes: list[tuple[int, int] | None]
+    ready: Event
+    spun: Event
+    slept: Event
+    regions: dict[tuple[int, int, tuple[int, int]], Tensor] = field(default_factory=dict)
+    candidates: Tensor | None = None
+
+
+class Network:
+    """Forward and suppression for one batch size and input size.
+
+    Args:
+        model: see `OneOutput`.
+        shape: of the input, `(B, 3, H, W)`.
+        post: turns the output into detections.
+        device_streams: of the device.
+        dtype: of the input, as the model is to see it.
+        options: for the model's Engine.
+
+    Raises:
+        What `Engine` raises.
+    """
+
+    def __init__(
+        self, model: OneOutput, shape: tuple[int, int, int, int], *, post: PostProcess, device_streams: Streams,
+        dtype: torch.dtype, channels_last: bool, graphs: bool, options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        self._shape = shape
+        self._streams, self._dtype = device_streams, dtype
+        self._layout = torch.channels_last if channels_last else torch.contiguous_format
+        self._post = post
+        device = device_streams.device
+        wanted = options.get("compile")
+        # An Engine that is not told compiles on a GPU alone.
+        compiles = device_streams.pins if wanted is None else wanted is not False
+        generator = torch.Generator(device).manual_seed(0)
+        # One image, seen many times: the example is kept. It is also checked with all its values in another order.
+        images = torch.rand(1, *shape[1:], generator=generator, device=device).expand(shape)
+        # Of which boxes are kept nothing is compared: the least difference in a score reorders them.
+        self.engine = Engine(
+            Detecting(model, post, compiles=compiles).eval(), shapes=[(images, _bits(self._new_places()))], dtype=dtype,
+            channels_last=channels_last, graphs=graphs, device=device, checked=lambda outputs: outputs[2], **options,
+        )  # fmt: skip
+        self._free: list[Lane] = []
+        self._closed = False
+        self.num_lanes = 0
+
+    def _new_images(self) -> Tensor:
+        # Zeros: images beyond a partial batch are computed too, and must not be NaN.
+        return torch.zeros(self._shape, dtype=self._dtype, device=self._streams.device).to(memory_format=self._layout)
+
+    def _new_places(self) -> Tensor:
+        return torch.ones(self._shape[0], 5, device=self._streams.device)
+
+    def take_lane(self) -> Lane:
+        """A lane that nothing reads any more; a new one only where all are on their way."""
+        if self._free:
+            return self._free.pop()
+        self.num_lanes += 1
+        batch, num_rows = self._shape[0], self._post.max_det + 1
+        return Lane(
+            images=self._new_images(),
+            host=self._streams.pinned(4 * batch * num_rows * 6).view(torch.float32).view(batch, num_rows, 6),
+            places=self._new_places(),
+            sizes=[None] * batch,
+            ready=self._streams.event(),
+            spun=self._streams.event(spins=True),
+            slept=self._streams.event(),
+        )
+
+    def give_lane(self, lane: Lane) -> None:
+        """Takes a lane back whose work has ended."""
+        if not self._closed:
+            self._free.append(lane)
+
+    def enqueue(self, lane: Lane, stream: Stream, done: Event) -> None:
+        """Forward, suppression and the copy to the host on `stream`, with `done` behind; waits for nothing."""
+        with self._streams.on(stream):
+            packed, lane.candidates, _ = self.engine(lane.images, _bits(lane.places))
+            lane.host.copy_(packed, non_blocking=True)
+        done.record(stream)
+
+    def settle(self, lane: Lane, stream: Stream) -> None:
+        """Suppression to its end for a batch that was not settled; waits for the device."""
+        assert lane.candidates is not None
+        with self._streams.on(stream):
+            packed = self._post.settle(lane.candidates, lane.places, lane.host.to(self._streams.device))
+            lane.host.copy_(packed)
+
+    def close(self) -> None:
+        """Gives graphs and buffers back."""
+        self._closed = True
+        self._free.clear()
+        self.engine.close()
+
+
+def _bits(places: Tensor) -> Tensor:
+    return places.view(torch.int32)

@@ -1,0 +1,329 @@
+"""Many camera-like sources behind one detector: a thread a source, batches of what is there, fair turns."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Literal
+
+from dynotune.runtime.errors import DynotuneRuntimeError, InputError, SourceError
+from dynotune.runtime.lifetime import Lifetime
+from dynotune.runtime.vision import pipeline
+from dynotune.runtime.vision.detections import Detections
+from dynotune.runtime.vision.frames import Frame
+from dynotune.runtime.vision.stages import Lanes
+
+__all__ = ["Drop", "Served", "Server", "SourceStats"]
+
+_log = logging.getLogger(__name__)
+
+Drop = Literal["never", "oldest", "newest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One frame's result.
+
+    Args:
+        source: the source's name.
+        index: of the frame within its source, from 0; dropped frames have theirs too.
+        frame: as the source gave it.
+        detections: what was found.
+        arrived_s: when the source gave it, by `time.monotonic()`.
+        latency_s: from then until the result was ready to be taken.
+    """
+
+    source: str
+    index: int
+    frame: Frame
+    detections: Detections
+    arrived_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStats:
+    """One source: `num_read = num_served + num_dropped + num_waiting + num_under_way`.
+
+    `error` is what ended it, None where nothing did.
+    """
+
+    num_read: int
+    num_served: int
+    num_dropped: int
+    num_waiting: int
+    num_under_way: int
+    ended: bool
+    error: DynotuneRuntimeError | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    source: _Source
+    index: int
+    frame: Frame
+    key: tuple[int, int]
+    arrived_s: float
+
+
+@dataclass(eq=False)
+class _Source:
+    name: str
+    frames: Iterable[Frame]
+    room: threading.Condition
+    waiting: deque[_Waiting] = field(default_factory=deque)
+    num_read: int = 0
+    num_taken: int = 0
+    num_served: int = 0
+    num_dropped: int = 0
+    ended: bool = False
+    error: DynotuneRuntimeError | None = None
+
+
+class _Mux:
+    """Reads the sources and forms batches. Refers to nothing that its user holds, so that dropping that ends it."""
+
+    def __init__(
+        self, lanes: Lanes, sources: Mapping[str, Iterable[Frame]], *, max_wait_s: float, max_batch: int, drop: Drop,
+        queue: int,
+    ) -> None:  # fmt: skip
+        self._lanes = lanes
+        self._max_wait_s, self._max_batch, self._drop, self._queue = max_wait_s, max_batch, drop, queue
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        self.sources = [_Source(name, frames, threading.Condition(self._lock)) for name, frames in sources.items()]
+        self._turn = 0
+        self._stopped = False
+        self._lifetime = Lifetime("Server")
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        # Daemons: a camera that never answers must not keep the interpreter from its exit.
+        self._threads = [
+            threading.Thread(target=self._read, args=(source,), name=f"dynotune-source-{source.name}", daemon=True)
+            for source in self.sources
+        ]
+        atexit.register(self._stop_at_exit)
+        for thread in self._threads:
+            thread.start()
+
+    def _stop_at_exit(self) -> None:
+        if self._lifetime.is_ours:
+            self.stop()
+            pipeline.join_at_exit(self._threads)
+
+    def stop(self) -> None:
+        """The readers end when their source next gives a frame; nothing is read any more from now on."""
+        if not self._lifetime.is_ours:
+            return
+        atexit.unregister(self._stop_at_exit)
+        with self._lock:
+            self._stopped = True
+            self._arrived.notify_all()
+            for source in self.sources:
+                source.waiting.clear()
+                source.room.notify_all()
+
+    def _read(self, source: _Source) -> None:
+        error: DynotuneRuntimeError | None = None
+        try:
+            for index, frame in enumerate(source.frames):
+                waiting = _Waiting(source, index, frame, self._lanes.key(frame), time.monotonic())
+                if not self._enqueue(source, waiting):
+                    return
+        except DynotuneRuntimeError as caught:
+            error = caught
+        except Exception as caught:
+            error = SourceError(f"The source {source.name!r} raised {type(caught).__name__}: {caught}")
+            error.__cause__ = caught
+        with self._lock:
+            source.ended, source.error = True, error
+            self._arrived.notify_all()
+        if error is not None:
+            _log.warning("the source %r has ended: %s", source.name, error.message)
+
+    def _enqueue(self, source: _Source, waiting: _Waiting) -> bool:
+        """False where nobody takes frames any more."""
+        with self._lock:
+            source.num_read += not self._stopped
+            while self._drop == "never" and len(source.waiting) >= self._queue and not self._stopped:
+                source.room.wait()
+            if self._stopped:
+                return False
+            if len(source.waiting) >= self._queue:
+                source.num_dropped += 1
+                if self._drop == "newest":
+                    return True
+                source.waiting.popleft()
+            source.waiting.append(waiting)
+            self._arrived.notify()
+            return True
+
+    def batches(self) -> Iterator[tuple[list[Frame], list[_Waiting]]]:
+        """Batches until all sources have ended; each is formed when the next stage has room for it."""
+        while (batch := self._next()) is not None:
+            yield [waiting.frame for waiting in batch], batch
+
+    def _next(self) -> list[_Waiting] | None:
+        with self._lock:
+            while not self._stopped:
+                first = self._first()
+                if first is None:
+                    if all(source.ended for source in self.sources):
+                        return None
+                    self._arrived.wait()
+                    continue
+                key = self.sources[first].waiting[0].key
+                left_s = self._oldest_s(key) + self._max_wait_s - time.monotonic()
+                if left_s > 0 and self._num_alike(key) < self._max_batch and not self._is_all():
+                    self._arrived.wait(left_s)
+                    continue
+                return self._take(first, key)
+            return None
+
+    def _first(self) -> int | None:
+        """The next source in turn that has a frame."""
+        num = len(self.sources)
+        turns = ((self._turn + offset) % num for offset in range(num))
+        return next((index for index in turns if self.sources[index].waiting), None)
+
+    def _is_all(self) -> bool:
+        return all(source.ended for source in self.sources)
+
+    def _oldest_s(self, key: tuple[int, int]) -> float:
+        """When the oldest frame arrived that could be in the batch."""
+        heads = (source.waiting[0] for source in self.sources if source.waiting)
+        return min(head.arrived_s for head in heads if head.key == key)
+
+    def _num_alike(self, key: tuple[int, int]) -> int:
+        num = 0
+        for source in self.sources:
+            for waiting in source.waiting:
+                if waiting.key != key:
+                    break
+                num += 1
+        return num
+
+    def _take(self, first: int, key: tuple[int, int]) -> list[_Waiting]:
+        """One frame of each source in turn, then again, until the batch is full or none is left that fits."""
+        batch: list[_Waiting] = []
+        num, taken = len(self.sources), True
+        while taken and len(batch) < self._max_batch:
+            taken = False
+            for offset in range(num):
+                index = (first + offset) % num
+                source = self.sources[index]
+                if source.waiting and source.waiting[0].key == key:
+                    batch.append(source.waiting.popleft())
+                    source.num_taken += 1
+                    source.room.notify()
+                    self._turn, taken = (index + 1) % num, True
+                    if len(batch) == self._max_batch:
+                        break
+        return batch
+
+    def stats(self) -> dict[str, SourceStats]:
+        with self._lock:
+            return {
+                source.name: SourceStats(
+                    num_read=source.num_read,
+                    num_served=source.num_served,
+                    num_dropped=source.num_dropped,
+                    num_waiting=source.num_read - source.num_dropped - source.num_taken,
+                    num_under_way=source.num_taken - source.num_served,
+                    ended=source.ended,
+                    error=source.error,
+                )
+                for source in self.sources
+            }
+
+
+class Server:
+    """Results of many sources as they come: `for served in server`. Order holds within a source.
+
+    Ends when every source has ended, or by `close()`. Made by `Detector.serve`.
+
+    Raises (while iterated): SourceError, after the last result, where sources have raised or given frames that cannot
+    be used (`stats()` has which, at any time); NumericsError where the model's output is not finite.
+    """
+
+    def __init__(
+        self, lanes: Lanes, sources: Mapping[str, Iterable[Frame]] | Sequence[Iterable[Frame]], *,
+        max_wait_s: float, max_batch: int, drop: Drop, queue: int, depth: int,
+    ) -> None:  # fmt: skip
+        named = sources if isinstance(sources, Mapping) else {str(number): one for number, one in enumerate(sources)}
+        if not named:
+            raise InputError("There are no sources to serve.")
+        if drop not in ("never", "oldest", "newest"):
+            raise InputError(f"drop is {drop!r}; it is 'never', 'oldest' or 'newest'.")
+        if queue < 1 or depth < 1 or max_wait_s < 0:
+            raise InputError(f"queue={queue} and depth={depth} are at least 1, max_wait_s={max_wait_s} at least 0.")
+        self._mux = _Mux(lanes, named, max_wait_s=max_wait_s, max_batch=max_batch, drop=drop, queue=queue)
+        self._results = _results(self._mux, pipeline.run(lanes, self._mux.batches(), depth))
+        self._taking = threading.Lock()
+        self._mux.start()
+        # A server that is dropped ends its threads.
+        self._end = weakref.finalize(self, self._mux.stop)
+        self._end.atexit = False
+
+    def __iter__(self) -> Iterator[Served]:
+        return self
+
+    def __next__(self) -> Served:
+        with self._taking:
+            return next(self._results)
+
+    def stats(self) -> dict[str, SourceStats]:
+        """Each source by name, at any time."""
+        return self._mux.stats()
+
+    def close(self) -> None:
+        """Ends reading and gives everything back. Waits for work under way, never for a source."""
+        self._end()
+        # Another thread may be waiting for a result: it comes back now that nothing is read any more.
+        with self._taking:
+            self._results.close()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _results(
+    mux: _Mux, under_way: Generator[tuple[list[Detections], list[_Waiting]], None, None]
+) -> Generator[Served, None, None]:
+    try:
+        for results, batch in under_way:
+            ready_s = time.monotonic()
+            for found, waiting in zip(results, batch, strict=True):
+                waiting.source.num_served += 1
+                yield Served(
+                    source=waiting.source.name,
+                    index=waiting.index,
+                    frame=waiting.frame,
+                    detections=found,
+                    arrived_s=waiting.arrived_s,
+                    latency_s=ready_s - waiting.arrived_s,
+                )
+    finally:
+        mux.stop()
+        under_way.close()
+    failed = {source.name: source.error for source in mux.sources if source.error is not None}
+    if failed:
+        error = next(iter(failed.values()))
+        raise SourceError(
+            f"{len(failed)} of {len(mux.sources)} sources ended with an error: {', '.join(map(repr, failed))}. "
+            f"The first: {error.message}",
+            hint="All other frames were served; Server.stats() has every error.",
+        ) from error

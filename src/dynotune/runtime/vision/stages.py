@@ -1,0 +1,395 @@
+"""A detector's work on one batch, in three stages: copies into pinned memory, all launches, results.
+
+On a GPU what is launched goes to two streams: upload and letterbox, and behind them forward and suppression. A batch's
+buffers (its lane) belong to it through all stages, and are used again only when the host has seen the end of the last.
+Nothing else is needed to keep a buffer from being overwritten.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dynotune.runtime.errors import InputError, NumericsError
+from dynotune.runtime.lifetime import Lifetime
+from dynotune.runtime.streams import Event, Streams
+from dynotune.runtime.vision.detections import Detections
+from dynotune.runtime.vision.frame_ring import Copied, FrameRing
+from dynotune.runtime.vision.frames import Frame, chunk_of, is_on_device, neighbours, size_of
+from dynotune.runtime.vision.letterbox import Letterbox, Placement, place, rows_read
+from dynotune.runtime.vision.network import Lane, Network, OneOutput, is_end_to_end
+from dynotune.runtime.vision.nms import FINITE, NUM_CANDIDATES, NUM_KEPT, SETTLED, PostProcess
+
+__all__ = ["Counts", "Lanes", "Options", "UnderWay"]
+
+_log = logging.getLogger(__name__)
+
+MAX_LETTERBOXES = 64  # frame sizes whose tables are kept
+MAX_PLACEMENTS = 1024  # kinds of frames that were checked
+MAX_REGIONS = 256  # views of a lane's images
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a detector was told; see `Detector`."""
+
+    imgsz: tuple[int, int]
+    sizes: tuple[int, ...]
+    dtype: torch.dtype
+    channels_last: bool
+    graphs: bool
+    rect: bool
+    stride: int
+    swap_channels: bool
+    max_frame: tuple[int, int]
+    depth: int
+    end_to_end: bool | None
+    post: dict[str, Any]
+    engine: dict[str, Any]
+
+    @property
+    def largest(self) -> int:
+        """Frames of the largest batch."""
+        return self.sizes[-1]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was done: frames and batches whose results were taken, candidates and those beyond `top_k`, and batches
+    whose suppression took more rounds than its graph holds."""
+
+    frames: int = 0
+    batches: int = 0
+    candidates: int = 0
+    cut: int = 0
+    unsettled: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class _Part:
+    """Frames of a batch that lie next to each other, of one size and in one place.
+
+    Args:
+        start: which of the batch's frames is the first; `num` of them.
+        size: height and width.
+        copied: in a chunk of the ring; None for those on the device, which are in `frames`.
+    """
+
+    start: int
+    num: int
+    size: tuple[int, int]
+    copied: Copied | None
+    frames: Sequence[Tensor] = ()
+
+
+@dataclass(eq=False, slots=True)
+class UnderWay:
+    """A batch between two stages.
+
+    Args:
+        done: reached with its results on the host.
+        parts: those that are not launched yet.
+        given: where frames are on the device, the point of the caller's stream from which on they are valid.
+    """
+
+    network: Network
+    lane: Lane
+    num_frames: int
+    done: Event
+    parts: list[_Part] = field(default_factory=list)
+    given: Event | None = None
+
+
+@contextmanager
+def _without_gradients() -> Iterator[None]:
+    """Nor in a caller's inference mode: what is made in it, threads that are not in it cannot write."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+@dataclass(eq=False)
+class Lanes:
+    """Takes batches through the stages. Thread-safe; a stage of two batches at once takes turns.
+
+    Args:
+        model: checked, see `network.checked_model`.
+        device_streams: of the device to work on.
+        options: see there.
+        lifetime: of the detector.
+    """
+
+    model: nn.Module
+    device_streams: Streams
+    options: Options
+    lifetime: Lifetime
+    counts: Counts = field(default_factory=Counts)
+
+    def __post_init__(self) -> None:
+        self._model = OneOutput(self.model).eval()
+        self._post: PostProcess | None = None
+        self._networks: dict[tuple[int, int, int], Network] = {}
+        self._letterboxes: dict[tuple[int, int, bool], tuple[Letterbox, Tensor]] = {}
+        self._placements: dict[Any, Placement] = {}
+        self._before, self._forward = (self.device_streams.side() for _ in range(2))
+        # Two locks, so that one batch is copied while another is launched; who needs both takes _staging first, and
+        # nobody waits for a chunk while holding _launching, which others need to free theirs.
+        self._staging, self._launching = threading.RLock(), threading.RLock()
+        # Of lanes and counts, held for a moment.
+        self._state = threading.Lock()
+        # Its memory on the device belongs to the stream that writes and reads it.
+        with _without_gradients(), self.device_streams.on(self._before):
+            self.ring = FrameRing(
+                self.device_streams, num_frames=chunk_of(self.options.largest),
+                frame_bytes=3 * self.options.max_frame[0] * self.options.max_frame[1], depth=self.options.depth,
+                graphs=self.options.graphs,
+            )  # fmt: skip
+
+    @property
+    def networks(self) -> dict[str, Network]:
+        """Those that were built, by the shape of their input."""
+        return {"x".join(map(str, shape)): network for shape, network in self._networks.copy().items()}
+
+    def placement(self, frame: Frame, name: str = "The frame") -> Placement:
+        """Where the frame will lie in its input. Raises: InputError, TooLargeError where it cannot be used."""
+        shape, dtype = getattr(frame, "shape", None), getattr(frame, "dtype", None)
+        if not isinstance(shape, tuple) or dtype is None:
+            return self._checked_placement(frame, name)
+        # All that decides about an array.
+        kind = (type(frame), shape, dtype, frame.device if isinstance(frame, Tensor) else None)
+        known = self._placements.get(kind)
+        if known is None:
+            known = self._checked_placement(frame, name)
+            if len(self._placements) >= MAX_PLACEMENTS:
+                self._placements.clear()
+            self._placements[kind] = known
+        return known
+
+    def _checked_placement(self, frame: Frame, name: str) -> Placement:
+        size = size_of(frame, max_size=self.options.max_frame, name=name)
+        if is_on_device(frame) and frame.device != self.device_streams.device:
+            raise InputError(f"{name} is on {frame.device}, the detector on {self.device_streams.device}.")
+        return place(size, self.options.imgsz, stride=self.options.stride, rect=self.options.rect)
+
+    def key(self, frame: Frame, name: str = "The frame") -> tuple[int, int]:
+        """Frames with the same key fit into one batch. Raises: as `placement`."""
+        at = self.placement(frame, name)
+        return at.height, at.width
+
+    def prepare(self, size: tuple[int, int]) -> None:
+        """Builds all that frames of this size need."""
+        blank = torch.zeros((*size, 3), dtype=torch.uint8)
+        self.placement(blank)
+        for batch in self.options.sizes:
+            # As many at once as will be: what each leaves behind is what the steady state needs. The last is partial.
+            sizes = [batch] * max(1, self.options.depth - 1) + [max(1, batch - 1)]
+            for under_way in [self.launch(self.stage([blank] * num)) for num in sizes]:
+                self.discard(under_way)
+
+    def stage(self, frames: Sequence[Frame], *, spins: bool = False) -> UnderWay:
+        """Has frames of one key copied, and takes a lane for them. Those that fill several chunks are copied by another
+        thread, while this one goes on.
+
+        Args:
+            spins: who waits for the result keeps its core: awake sooner, but in the way of threads that launch.
+        """
+        with self._staging, _without_gradients():
+            self.lifetime.check()
+            at = self.placement(frames[0])
+            fits = next(size for size in self.options.sizes if size >= len(frames))
+            network = self._network(fits, at.height, at.width)
+            split = neighbours(frames, self.ring.num_frames)
+            # A new lane is filled with zeros: on the stream that writes into it next.
+            with self._state, self.device_streams.on(self._before):
+                lane = network.take_lane()
+            batch = UnderWay(network, lane, len(frames), lane.spun if spins else lane.slept)
+            try:
+                if any(is_on_device(frame) for frame in frames):
+                    batch.given = self.device_streams.record(self.device_streams.current())
+                for start, num in split:
+                    batch.parts.append(self._part(frames[start : start + num], start, later=len(split) > 1))
+            except BaseException:
+                self.abandon(batch)
+                raise
+            return batch
+
+    def _part(self, frames: Sequence[Frame], start: int, *, later: bool) -> _Part:
+        size = tuple(frames[0].shape[:2])
+        if is_on_device(frames[0]):
+            return _Part(start, len(frames), size, None, frames)
+        rows = rows_read(self.placement(frames[0]))
+        return _Part(start, len(frames), size, self.ring.copy(frames, rows=rows, later=later))
+
+    def launch(self, batch: UnderWay) -> UnderWay:
+        """Upload, letterbox, forward, suppression and the copy of the results to the host, enqueued; waits for nothing
+        but frames that are still being copied."""
+        lane = batch.lane
+        try:
+            while batch.parts:
+                if (copied := batch.parts[0].copied) is not None:
+                    copied.wait()
+                with self._launching, _without_gradients(), self.device_streams.on(self._before):
+                    self.lifetime.check()
+                    if batch.given is not None:
+                        self.device_streams.wait(self._before, batch.given)
+                    self._place(batch)
+            with self._launching, _without_gradients():
+                self.lifetime.check()
+                lane.ready.record(self._before)
+                self.device_streams.wait(self._forward, lane.ready)
+                batch.network.enqueue(lane, self._forward, batch.done)
+        except BaseException:
+            self.abandon(batch)
+            raise
+        return batch
+
+    def _place(self, batch: UnderWay) -> None:
+        """Puts the next frames of one size into the lane's images."""
+        lane, part = batch.lane, batch.parts[0]
+        places = slice(part.start, part.start + part.num)
+        letterbox, where = self._letterbox(part.size, whole=part.copied is None)
+        # The grey around a picture, and where it lies, are there already where frames of its size came before.
+        pads = any(before != part.size for before in lane.sizes[places])
+        lane.sizes[places] = [None] * part.num
+        if pads:
+            lane.places[places].copy_(where.expand(part.num, 5))
+            letterbox.pad(lane.images[places])
+        region = self._region(lane, part, letterbox)
+        # Until here `abandon` frees its chunk, from here on the ring.
+        del batch.parts[0]
+        if part.copied is not None:
+            self.ring.send(part.copied, letterbox, region, stream=self._before)
+        else:
+            for frame in part.frames:
+                self.device_streams.keep(frame, self._before)
+            region.copy_(letterbox.picture(torch.stack(list(part.frames))))
+        lane.sizes[places] = [part.size] * part.num
+
+    @staticmethod
+    def _region(lane: Lane, part: _Part, letterbox: Letterbox) -> Tensor:
+        key = (part.start, part.num, part.size)
+        found = lane.regions.get(key)
+        if found is None:
+            if len(lane.regions) >= MAX_REGIONS:
+                lane.regions.clear()
+            found = lane.regions[key] = letterbox.region(lane.images[part.start : part.start + part.num])
+        return found
+
+    def collect(self, batch: UnderWay) -> list[Detections]:
+        """Waits for the batch, the only wait of all, and takes its results; its lane goes back."""
+        lane, network = batch.lane, batch.network
+        try:
+            batch.done.synchronize()
+            max_det = self.options.post["max_det"]
+            counts = lane.host[: batch.num_frames, max_det, :4].tolist()
+            unsettled = not all(count[SETTLED] for count in counts)
+            if unsettled:
+                with _without_gradients():
+                    network.settle(lane, self._forward)
+                counts = lane.host[: batch.num_frames, max_det, :4].tolist()
+            # A copy, as the lane's memory is used again; one a batch, of which each frame has its part.
+            rows = lane.host[: batch.num_frames, :max_det].clone()
+        except BaseException:
+            self.abandon(batch)
+            raise
+        assert lane.candidates is not None
+        num_rows = lane.candidates.shape[1]
+        results = []
+        for found, count in zip(rows, counts, strict=True):
+            num_candidates = int(count[NUM_CANDIDATES])
+            kept = found[: int(count[NUM_KEPT])]
+            results.append(Detections(kept, num_candidates, max(0, num_candidates - num_rows)))
+        with self._state:
+            network.give_lane(lane)
+            self.counts.batches += 1
+            self.counts.frames += batch.num_frames
+            self.counts.unsettled += unsettled
+            self.counts.candidates += sum(found.num_candidates for found in results)
+            self.counts.cut += sum(found.num_cut for found in results)
+        if not all(count[FINITE] for count in counts):
+            raise NumericsError(
+                "The model's output has values that are not finite.",
+                hint="Its weights may be damaged, or too large for half precision: try dtype=torch.float32.",
+            )
+        return results
+
+    def abandon(self, batch: UnderWay) -> None:
+        """Gives a batch's buffers back without a result, once nothing works on them any more."""
+        while batch.parts:
+            if (copied := batch.parts.pop(0).copied) is not None:
+                copied.drop()
+        self._drain()
+        with self._state:
+            batch.network.give_lane(batch.lane)
+
+    discard = abandon
+
+    def _drain(self) -> None:
+        for stream in (self._before, self._forward):
+            self.device_streams.record(stream).synchronize()
+
+    def _letterbox(self, size: tuple[int, int], *, whole: bool) -> tuple[Letterbox, Tensor]:
+        """Of frames that are `whole` on the device, or in a chunk; and what a lane has to know of their place."""
+        found = self._letterboxes.get((*size, whole))
+        if found is None:
+            at = place(size, self.options.imgsz, stride=self.options.stride, rect=self.options.rect)
+            device = self.device_streams.device
+            where = [at.left, at.top, at.gain, at.frame_width, at.frame_height]
+            row = torch.tensor([where], dtype=torch.float32, device=device)
+            if len(self._letterboxes) >= MAX_LETTERBOXES:
+                # Made and used on one stream, so its memory is not used again before its last reader is done.
+                self._letterboxes.pop(next(iter(self._letterboxes)))
+            rows = None if whole else rows_read(at)
+            found = Letterbox(at, device, swap_channels=self.options.swap_channels, rows=rows), row
+            self._letterboxes[*size, whole] = found
+        return found
+
+    def _network(self, batch: int, height: int, width: int) -> Network:
+        shape = (batch, 3, height, width)
+        found = self._networks.get(shape[:1] + shape[2:])
+        if found is not None:
+            return found
+        with self._staging, self._launching:
+            found = self._networks.get(shape[:1] + shape[2:])
+            if found is None:
+                started_s = time.perf_counter()
+                found = Network(
+                    self._model, shape, post=self._post_process(height, width), device_streams=self.device_streams,
+                    dtype=self.options.dtype, channels_last=self.options.channels_last, graphs=self.options.graphs,
+                    options=self.options.engine,
+                )  # fmt: skip
+                self._networks[shape[:1] + shape[2:]] = found
+                took_s = time.perf_counter() - started_s
+                _log.info("built the network for %d frames of %d by %d in %.1f s", batch, height, width, took_s)
+        return found
+
+    def _post_process(self, height: int, width: int) -> PostProcess:
+        if self._post is None:
+            end_to_end = self.options.end_to_end
+            if end_to_end is None:
+                parameter = next(self.model.parameters())
+                blank = torch.zeros(1, 3, height, width, dtype=parameter.dtype, device=parameter.device)
+                with _without_gradients():
+                    end_to_end = is_end_to_end(self._model(blank).shape)
+            self._post = PostProcess(end_to_end=end_to_end, **self.options.post)
+        return self._post
+
+    def close(self) -> None:
+        """Waits for work under way and gives everything back."""
+        with self._staging:
+            # Not while holding _launching: copies may wait for chunks that are freed by launches.
+            self.ring.stop()
+        with self._staging, self._launching:
+            self._drain()
+            for network in self._networks.values():
+                network.close()
+            self._networks.clear()
+            self._letterboxes.clear()
+            self.ring.close()

@@ -1,0 +1,1 @@
+"""Numbers, times, sizes and names as people read them."""

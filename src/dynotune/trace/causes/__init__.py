@@ -1,0 +1,1 @@
+"""What time was lost to: rules on facts, and their ranking."""

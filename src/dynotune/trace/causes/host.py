@@ -1,0 +1,60 @@
+"""What a program without a device lost time to, on the thread that works most."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from dynotune.schema.trace_summary import Place
+from dynotune.trace.causes.idle import begins_inside, draws
+from dynotune.trace.facts.idle import in_loader, working_thread
+from dynotune.trace.facts.nesting import outermost
+from dynotune.trace.facts.rank_facts import Loss, RankFacts, duration, heaviest
+from dynotune.trace.facts.steps import updates
+from dynotune.trace.timeline import HostKind
+
+MANY_OPTIMIZER_OPERATORS = 100
+"""A call of an optimizer, of operators that take one parameter each: implementations that take many at once call a
+dozen for each group of parameters."""
+SHORT_OPERATOR_NS = 50_000
+"""A longer one has work in it that calling it does not explain."""
+
+_AT_ONCE = re.compile(r"aten::_(fused|foreach)_")
+
+
+def losses(facts: RankFacts) -> list[Loss]:
+    """Causes where no device was recorded: what the thread that works most waited for itself."""
+    thread = np.array([working_thread(facts.timeline)], dtype=np.int64)
+    start, end = (np.array([time], dtype=np.int64) for time in facts.window)
+    found = [*_optimizer_on_host(facts)]
+    lost = int(in_loader(facts.timeline, start, end, thread)[0])
+    if lost:
+        where, evidence = draws(facts)
+        found.append(Loss("loader-bound", lost, "The program waited for its data loader.", where, evidence))
+    return found
+
+
+def _optimizer_on_host(facts: RankFacts) -> Iterator[Loss]:
+    """Of a program without a device: what its optimizers took, less operators that update many parameters at once."""
+    host = facts.timeline.host
+    spans, begin_ns = updates(facts.timeline)
+    whole = (host.start_ns[spans] >= facts.window[0]) & (host.end_ns[spans] <= facts.window[1])
+    spans, begin_ns = spans[whole], begin_ns[whole]
+    rows = np.flatnonzero(host.kind == HostKind.OPERATOR)
+    rows = outermost(host, np.setdiff1d(rows[begins_inside(facts, rows, spans, begin_ns)], spans))
+    at_once = np.array([_AT_ONCE.match(name) is not None for name in facts.timeline.names], dtype=bool)[host.name[rows]]
+    took = host.end_ns[rows] - host.start_ns[rows]
+    num = int((~at_once).sum())
+    if not num or num <= MANY_OPTIMIZER_OPERATORS * len(spans) or np.median(took[~at_once]) >= SHORT_OPERATOR_NS:
+        return
+    lost = int((host.end_ns[spans] - begin_ns).sum() - took[at_once].sum())
+    evidence = (
+        f"{num / len(spans):,.0f} operators in each call of the optimizer, {duration(np.median(took[~at_once]))} each"
+    )
+    found = facts.places.at(host.thread[spans].astype(np.int64), host.start_ns[spans])
+    where = heaviest(facts, found, host.end_ns[spans] - host.start_ns[spans])
+    claim = "The optimizer updates each parameter by operators of its own."
+    work = int(took[~at_once].sum())
+    yield Loss("optimizer-forloop", max(lost, work), claim, Place(where.function, where.operator), (evidence,), work)

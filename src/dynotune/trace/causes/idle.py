@@ -1,0 +1,388 @@
+"""What a device's idle time was lost to. The parts do not overlap: each nanosecond is lost to one cause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dynotune.schema.trace_summary import MANY_SMALL_COPIES, SHORT_KERNEL_S, SMALL_COPY_BYTES, Place
+from dynotune.trace.facts import call_order, intervals
+from dynotune.trace.facts.cuda_calls import plain_name
+from dynotune.trace.facts.idle import Gaps, loader_spans
+from dynotune.trace.facts.kernels import GRAPH_LAUNCHES
+from dynotune.trace.facts.nesting import outermost
+from dynotune.trace.facts.rank_facts import (
+    Loss,
+    OnDevice,
+    RankFacts,
+    by_place,
+    copies_to_device,
+    duration,
+    heaviest,
+    in_window,
+    largest_places,
+    launched_at,
+    of_step,
+    per_step,
+    percent,
+    time_per_step,
+)
+from dynotune.trace.facts.source_locations import Found
+from dynotune.trace.facts.steps import named, updates
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints
+
+LOW_BUSY_SHARE = 0.7
+"""Launch-bound: short kernels, on a device this little busy."""
+LAUNCH_GAP_NS = 200_000
+"""Eager torch launches a kernel every 5 to 50 µs, more slowly under a profiler. In a longer pause between two
+launches the host did something else."""
+MANY_LAUNCH_GAPS = 50
+"""Between short kernels, a step: then launches hold up this part of it, whatever kernels the rest is made of."""
+LATENCY_GAP_NS = 100_000
+"""A queued kernel starts within some microseconds. Queued for longer, it waited for something."""
+MANY_OPTIMIZER_KERNELS = 300
+"""A call of an optimizer: the implementations that take many parameters at once stay far below it."""
+
+_DEVICE_MEMORY = re.compile(r"(cuda|hip)(Malloc|Free)(?!Host)|(cu|hip)Mem(Alloc|Free|Create|Release|Map|Unmap)(?!Host)")
+_FREES = re.compile(r"(cuda|hip)Free(?!Host)|(cu|hip)Mem(Free|Release|Unmap)(?!Host)")
+_HOST_MEMORY = re.compile(r"(cuda|hip)(MallocHost|FreeHost|Host(Alloc|Malloc|Free|Register|Unregister))|cuMem\w*Host")
+_PINS = re.compile(r"aten::(_pin_memory|pin_memory)$")
+_EMPTIES_CACHE = re.compile(r"torch/cuda/memory\.py\(\d+\): empty_cache$|<built-in .*_cuda_emptyCache")
+
+
+def losses(facts: RankFacts) -> list[Loss]:
+    """Causes of the idle time of the rank's busiest device."""
+    if facts.busiest is None:
+        return []
+    gaps = facts.busiest.gaps
+    host_left = gaps.split_ns["host"].copy()
+    found = [*_loader(facts, gaps), *_syncs(facts, gaps)]
+    # From the narrow to the wide: each takes its part and leaves the rest to those that follow.
+    for narrow in (_pinning, _host_memory, _device_memory, _made_on_host, _small_copies, _optimizer):
+        found += narrow(facts, gaps, host_left)
+    return [*found, *_host(facts, facts.busiest, host_left), *_queued(facts, gaps)]
+
+
+def _loader(facts: RankFacts, gaps: Gaps) -> Iterator[Loss]:
+    lost = int(gaps.split_ns["loader"].sum())
+    if lost:
+        claim = "The device had nothing to do while the program waited for its data loader."
+        where, evidence = draws(facts)
+        yield Loss("loader-bound", lost, claim, where, evidence)
+
+
+def draws(facts: RankFacts) -> tuple[Place, tuple[str, ...]]:
+    """Where batches are drawn from the loader, and how long that took."""
+    host, rows = facts.timeline.host, _touching(facts, loader_spans(facts.timeline))
+    took = host.end_ns[rows] - host.start_ns[rows]
+    thread = host.thread[rows].astype(np.int64)
+    where = heaviest(facts, facts.places.at(thread, host.start_ns[rows]), took)
+    times = f"{duration(took.mean())} each, {duration(took.max())} at most"
+    evidence = [f"batches drawn: {per_step(facts, len(rows))}, {times}"]
+    # Without workers the user's dataset runs inside the wait, and is what to make faster.
+    inside = heaviest(facts, facts.places.mostly(thread, host.start_ns[rows], host.end_ns[rows]), took)
+    if inside.function not in ("", where.function):
+        evidence.append(f"longest inside {inside.function}")
+    return Place(where.function, where.operator), tuple(evidence)
+
+
+def _touching(facts: RankFacts, rows: Ints) -> Ints:
+    """Those rows of the host that have a part in the window."""
+    host = facts.timeline.host
+    return rows[(host.end_ns[rows] > facts.window[0]) & (host.start_ns[rows] < facts.window[1])]
+
+
+def _syncs(facts: RankFacts, gaps: Gaps) -> Iterator[Loss]:
+    rows = np.flatnonzero(gaps.split_ns["sync"])
+    if not len(rows):
+        return
+    host, device = facts.timeline.host, facts.timeline.device
+    lost, wait = gaps.split_ns["sync"][rows], gaps.wait[rows]
+    behind_copy = np.isin(gaps.start_ns[rows], device.end_ns[copies_to_device(facts)])
+    claims = {
+        "h2d-blocking": "The host waited until a copy to the device was done, and the device then waited for the host.",
+        "sync-per-step": "The host waited for the device, which then had nothing to do until more was queued.",
+    }
+    for cause, chosen in (("h2d-blocking", behind_copy), ("sync-per-step", ~behind_copy)):
+        found = facts.places.of_calls(wait[chosen])
+        for where, group in by_place(facts, found, lost[chosen]):
+            calls = np.unique(wait[chosen][group])
+            took = int((host.end_ns[calls] - host.start_ns[calls]).sum())
+            times = f"{per_step(facts, len(calls))}, {of_step(facts, took)} of the host's time"
+            evidence = f"waits that emptied the queue: {times}"
+            part = lost[chosen][group]
+            places = largest_places(facts, found.of(group), part, where)
+            yield Loss(cause, int(part.sum()), claims[cause], where, (evidence, *places))
+
+
+def _pinning(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
+    """Page-locking and the copy into that memory: most of the time goes to the latter once the memory is cached."""
+    host = facts.timeline.host
+    rows = outermost(host, _touching(facts, named(facts.timeline, _PINS, HostKind.OPERATOR)))
+    lost, rows = _inside_spans(facts, gaps, host_left, rows)
+    if lost:
+        took = in_window(facts, host.start_ns[rows], host.end_ns[rows])
+        where = heaviest(facts, facts.places.at(host.thread[rows].astype(np.int64), host.start_ns[rows]), took)
+        evidence = f"pin_memory: {per_step(facts, len(rows))}, {of_step(facts, int(took.sum()))}"
+        claim = "The host copied data to page-locked memory while the device had nothing to do."
+        yield Loss("pin-in-hot-loop", lost, claim, where, (evidence,))
+
+
+def _made_on_host(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
+    host = facts.timeline.host
+    threads = np.unique(host.thread[gaps.call[gaps.call != UNKNOWN]])
+    rows = _touching(facts, call_order.made_then_copied(facts.timeline, threads)[0])
+    rows = np.setdiff1d(rows, named(facts.timeline, _PINS, HostKind.OPERATOR))
+    lost, rows = _inside_spans(facts, gaps, host_left, rows)
+    if lost:
+        took = in_window(facts, host.start_ns[rows], host.end_ns[rows])
+        where = heaviest(facts, facts.places.at(host.thread[rows].astype(np.int64), host.start_ns[rows]), took)
+        evidence = (
+            f"operators on the host before a copy: {per_step(facts, len(rows))}, {of_step(facts, int(took.sum()))}"
+        )
+        claim = "The host made tensors that it then copied to the device, which had nothing to do."
+        yield Loss("create-on-cpu-then-move", lost, claim, where, (evidence,))
+
+
+def _host_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
+    rows = _touching(facts, named(facts.timeline, _HOST_MEMORY, HostKind.CALL))
+    rows = rows[~begins_inside(facts, rows, named(facts.timeline, _PINS, HostKind.OPERATOR))]
+    lost, rows = _inside_spans(facts, gaps, host_left, rows)
+    if lost:
+        claim = "The host allocated page-locked memory while the device had nothing to do."
+        yield Loss("pinned-alloc-slow", lost, claim, _of_calls(facts, rows), (_calls_in_words(facts, rows),))
+
+
+def _device_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
+    # Every program allocates at its beginning: only in steps is it a fault.
+    if facts.num_steps is None:
+        return
+    rows = _touching(facts, named(facts.timeline, _DEVICE_MEMORY, HostKind.CALL))
+    lost, rows = _inside_spans(facts, gaps, host_left, rows)
+    if lost:
+        names, host = facts.timeline.names, facts.timeline.host
+        num_frees = sum(_FREES.match(names[name]) is not None for name in host.name[rows].tolist())
+        each_step = min(num_frees, len(rows) - num_frees) >= facts.num_steps
+        emptied = each_step or any(_EMPTIES_CACHE.match(name) for name in names)
+        cause = "empty-cache-in-loop" if emptied else "alloc-retries"
+        claim = "The host allocated or freed device memory while the device had nothing to do."
+        yield Loss(cause, lost, claim, _of_calls(facts, rows), (_calls_in_words(facts, rows),))
+
+
+def _inside_spans(facts: RankFacts, gaps: Gaps, host_left: Ints, rows: Ints) -> tuple[int, Ints]:
+    """Takes from `host_left` what lies inside these rows of the host: the nanoseconds, and the rows that count.
+
+    They count on threads that queue work.
+    """
+    host = facts.timeline.host
+    # The loader's thread that pins batches queues nothing, and holds nobody up.
+    rows = rows[np.isin(host.thread[rows], host.thread[gaps.call[gaps.call != UNKNOWN]])]
+    inside = intervals.covered(intervals.union(host.start_ns[rows], host.end_ns[rows]), gaps.start_ns, gaps.end_ns)
+    inside = np.maximum(inside, _waited(facts, gaps, rows))
+    return _take(host_left, np.minimum(inside, host_left)), rows
+
+
+def begins_inside(facts: RankFacts, rows: Ints, spans: Ints, begin_ns: Ints | None = None) -> NDArray[np.bool_]:
+    """For each of these rows of the host: whether it begins inside one of the spans, on the same thread.
+
+    Args:
+        begin_ns: of the spans, where they count from later than their start.
+    """
+    host = facts.timeline.host
+    begin_ns = host.start_ns[spans] if begin_ns is None else begin_ns
+    inside = np.zeros(len(rows), dtype=bool)
+    for thread in np.unique(host.thread[spans]):
+        own = host.thread[spans] == thread
+        within = intervals.union(begin_ns[own], host.end_ns[spans[own]])
+        start = host.start_ns[rows]
+        inside |= (host.thread[rows] == thread) & (intervals.covered(within, start, start + 1) > 0)
+    return inside
+
+
+def _waited(facts: RankFacts, gaps: Gaps, rows: Ints) -> Ints:
+    """For each gap that began inside a call that frees device memory: how long that call took.
+
+    It waits for the device: as with other waits, the next work would have been queued that much earlier.
+    """
+    host, names = facts.timeline.host, facts.timeline.names
+    frees = np.array([_FREES.match(names[name]) is not None for name in host.name[rows].tolist()], dtype=bool)
+    rows = rows[frees & (host.kind[rows] == HostKind.CALL)]
+    if not len(rows):
+        return np.zeros(len(gaps), dtype=np.int64)
+    at = rows[np.maximum(np.searchsorted(host.start_ns[rows], gaps.start_ns, side="right") - 1, 0)]
+    began_in = (host.start_ns[at] <= gaps.start_ns) & (gaps.start_ns < host.end_ns[at])
+    waited: Ints = np.where(began_in, host.end_ns[at] - host.start_ns[at], 0)
+    return waited
+
+
+def _take(host_left: Ints, part: Ints) -> int:
+    host_left -= part
+    return int(part.sum())
+
+
+def _of_calls(facts: RankFacts, rows: Ints) -> Place:
+    host = facts.timeline.host
+    return heaviest(facts, facts.places.of_calls(rows), in_window(facts, host.start_ns[rows], host.end_ns[rows]))
+
+
+def _calls_in_words(facts: RankFacts, rows: Ints) -> str:
+    host, names = facts.timeline.host, facts.timeline.names
+    took = in_window(facts, host.start_ns[rows], host.end_ns[rows])
+    parts = []
+    for name in np.unique(host.name[rows]).tolist():
+        own = host.name[rows] == name
+        parts.append((int(took[own].sum()), f"{names[name]}: {per_step(facts, int(own.sum()))}"))
+    return "; ".join(f"{words}, {of_step(facts, total)}" for total, words in sorted(parts, reverse=True))
+
+
+def _small_copies(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
+    device = facts.timeline.device
+    small = (device.num_bytes != UNKNOWN) & (device.num_bytes < SMALL_COPY_BYTES) & copies_to_device(facts)
+    rows = np.flatnonzero(small & (device.start_ns >= facts.window[0]) & (device.start_ns < facts.window[1]))
+    if facts.num_steps is None or len(rows) <= MANY_SMALL_COPIES * facts.num_steps:
+        return
+    work = int(in_window(facts, device.start_ns[rows], device.end_ns[rows]).sum())
+    lost = _take(host_left, host_left * _ended_by(gaps, device.launch[rows])) + work
+    size = f"{int(np.median(device.num_bytes[rows])):,} bytes in the middle"
+    evidence = f"copies of less than 64 KiB to the device: {per_step(facts, len(rows))}, {size}"
+    claim = "Data went to the device in many small copies, each of which costs its latency."
+    where = launched_at(facts, rows, np.ones(len(rows), dtype=np.int64))
+    yield Loss("many-small-copies", lost, claim, where, (evidence,), work)
+
+
+def _ended_by(gaps: Gaps, calls: Ints) -> Ints:
+    """1 for each gap that ended with work queued by one of these calls, else 0."""
+    return np.isin(gaps.call, calls[calls != UNKNOWN]).astype(np.int64)
+
+
+def _optimizer(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
+    host, device = facts.timeline.host, facts.timeline.device
+    spans, begin_ns = updates(facts.timeline)
+    whole = (host.start_ns[spans] >= facts.window[0]) & (host.end_ns[spans] <= facts.window[1])
+    spans, begin_ns = spans[whole], begin_ns[whole]
+    rows = _kernels_launched_inside(facts, spans, begin_ns)
+    if not len(spans) or len(rows) <= MANY_OPTIMIZER_KERNELS * len(spans):
+        return
+    took = in_window(facts, device.start_ns[rows], device.end_ns[rows])
+    if np.median(took) >= SHORT_KERNEL_S * 1e9:
+        return
+    work = int(took.sum())
+    lost = _take(host_left, host_left * _ended_by(gaps, device.launch[rows])) + work
+    evidence = f"{len(rows) / len(spans):,.0f} kernels in each call of the optimizer, {duration(np.median(took))} each"
+    claim = "The optimizer updates each parameter by kernels of its own."
+    found = facts.places.at(host.thread[spans].astype(np.int64), host.start_ns[spans])
+    where = heaviest(facts, found, host.end_ns[spans] - host.start_ns[spans])
+    yield Loss("optimizer-forloop", lost, claim, Place(where.function, where.operator), (evidence,), work)
+
+
+def _kernels_launched_inside(facts: RankFacts, spans: Ints, begin_ns: Ints) -> Ints:
+    """Rows of the kernels of the rank's busiest device that were queued inside these spans of the host, from then."""
+    device = facts.timeline.device
+    kernels = (device.kind == DeviceKind.KERNEL) & (device.device == facts.device)
+    rows = np.flatnonzero(kernels & (device.launch != UNKNOWN))
+    return rows[begins_inside(facts, device.launch[rows], spans, begin_ns)]
+
+
+def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[Loss]:
+    gaps, places = on_device.gaps, _places_of_work(facts, on_device)
+    length = gaps.end_ns - gaps.start_ns
+    beside_loader = length - gaps.split_ns["loader"]
+    busy_share = on_device.busy.total_ns / facts.window_ns
+    mean_s = None if facts.kernels is None else facts.kernels.mean_s
+    short = (length < LAUNCH_GAP_NS) & _between_short_work(facts, gaps)
+    if mean_s is not None and mean_s < SHORT_KERNEL_S:
+        short |= length < LAUNCH_GAP_NS
+    many = np.count_nonzero(short & (host_left > 0)) >= MANY_LAUNCH_GAPS * max(1, len(facts.steps))
+    if mean_s is not None and busy_share < LOW_BUSY_SHARE and (mean_s < SHORT_KERNEL_S or many):
+        between = np.where(short, host_left, 0)
+        host_left = host_left - between
+        where = _largest_place(facts, places, between)
+        evidence = (
+            f"gaps: {per_step(facts, int(np.count_nonzero(between)))}, between kernels shorter than "
+            f"{duration(SHORT_KERNEL_S * 1e9)}"
+            if many and mean_s >= SHORT_KERNEL_S
+            else f"kernels take {duration(mean_s * 1e9)} on average; the device is busy {percent(busy_share)} of the "
+            "time",
+            *largest_places(facts, places, between, where),
+        )
+        claim = "Kernels are shorter than the host takes to launch the next one."
+        yield Loss("launch-bound", int(between.sum()), claim, where, evidence)
+    claim = "Nothing was queued: the device waited for the host's own work."
+    for where, rows in by_place(facts, places, host_left):
+        longest = int(rows[np.argmax(host_left[rows])])
+        evidence = (
+            f"gaps: {per_step(facts, len(rows))}, {duration(beside_loader[longest])} at most",
+            *largest_places(facts, places.of(rows), host_left[rows], where),
+            *_inside(facts, gaps, longest, where),
+        )
+        yield Loss("host-bound", int(host_left[rows].sum()), claim, where, evidence)
+
+
+def _between_short_work(facts: RankFacts, gaps: Gaps) -> NDArray[np.bool_]:
+    """Whether what ran before the gap and what ran after it were both short."""
+    device = facts.timeline.device
+    rows = np.flatnonzero(device.device == facts.device)
+    took = device.end_ns[rows] - device.start_ns[rows]
+    by_end, by_start = np.argsort(device.end_ns[rows], kind="stable"), np.argsort(device.start_ns[rows], kind="stable")
+    before = np.searchsorted(device.end_ns[rows][by_end], gaps.start_ns, side="right") - 1
+    after = np.searchsorted(device.start_ns[rows][by_start], gaps.end_ns, side="left")
+    inside = (before >= 0) & (after < len(rows))
+    least = np.where(inside, np.maximum(took[by_end[before]], took[by_start[np.minimum(after, len(rows) - 1)]]), 0)
+    return inside & (least < SHORT_KERNEL_S * 1e9)
+
+
+def _places_of_work(facts: RankFacts, on_device: OnDevice) -> Found:
+    """The places of the gaps; of one that the loader took more of than the host, where its end was queued."""
+    gaps, found = on_device.gaps, on_device.gap_places
+    rows = np.flatnonzero((gaps.split_ns["loader"] > gaps.split_ns["host"]) & (gaps.call != UNKNOWN))
+    found = found.of(np.arange(len(gaps)))
+    found.put(rows, facts.places.of_calls(gaps.call[rows]))
+    return found
+
+
+def _inside(facts: RankFacts, gaps: Gaps, row: int, where: Place) -> tuple[str, ...]:
+    """What the host ran for most of a gap, where stacks tell more than the place does."""
+    if gaps.split_ns["loader"][row] > gaps.split_ns["host"][row]:
+        return ()
+    function = facts.places.deepest(int(gaps.thread[row]), int(gaps.start_ns[row]), int(gaps.end_ns[row]))
+    return (f"most of the longest gap inside {function}",) if function not in ("", where.function) else ()
+
+
+def _queued(facts: RankFacts, gaps: Gaps) -> Iterator[Loss]:
+    queued, length = gaps.split_ns["kernel"], gaps.end_ns - gaps.start_ns
+    stalled = "Work was queued and did not start: it waited for a stream, device or rank, or what ran was not recorded."
+    latency = "Work was queued, and the device paused before each piece of it."
+    for cause, claim, chosen in (
+        ("launch-latency", latency, length <= LATENCY_GAP_NS),
+        ("queue-stalled", stalled, length > LATENCY_GAP_NS),
+    ):
+        rows = np.flatnonzero(chosen & (queued > 0))
+        if len(rows):
+            # Latency is everywhere; what stalls does so somewhere.
+            found = facts.places.of_calls(gaps.call[rows])
+            where = Place() if cause == "launch-latency" else _largest_place(facts, found, queued[rows])
+            times = f"{duration(queued[rows].mean())} each, {duration(queued[rows].max())} at most"
+            evidence = [f"gaps: {per_step(facts, len(rows))}, {times}"]
+            in_graphs = int(queued[rows[_of_graphs(facts, gaps.call[rows])]].sum())
+            if cause == "queue-stalled" and in_graphs:
+                evidence.append(
+                    f"{time_per_step(facts, in_graphs)} before or between pieces of CUDA graphs, "
+                    "of which a recording may lack some"
+                )
+            yield Loss(cause, int(queued[rows].sum()), claim, where, tuple(evidence))
+
+
+def _of_graphs(facts: RankFacts, calls: Ints) -> NDArray[np.bool_]:
+    """For each call (row of the host): whether it launched a CUDA graph."""
+    timeline = facts.timeline
+    launches = np.array([plain_name(name) in GRAPH_LAUNCHES for name in timeline.names], dtype=bool)
+    found: NDArray[np.bool_] = launches[timeline.host.name[calls]]
+    return found
+
+
+def _largest_place(facts: RankFacts, found: Found, lost_ns: Ints) -> Place:
+    """The place that holds most, where one does; no place where all are small."""
+    return next((place for place, _ in by_place(facts, found, lost_ns)), Place())

@@ -1,0 +1,188 @@
+"""What time was lost to, ranked, and the verdict in one sentence. Defined in docs/reference/trace.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dynotune.schema.trace_summary import Cause, Operator, Place, Ranks, Shares
+from dynotune.trace.causes import host as host_causes
+from dynotune.trace.causes import idle, work
+from dynotune.trace.causes.idle import LOW_BUSY_SHARE
+from dynotune.trace.facts import intervals
+from dynotune.trace.facts.rank_facts import Loss, RankFacts, duration, in_window, percent, time_per_step
+from dynotune.trace.facts.steps import STEP
+from dynotune.trace.timeline import HostKind
+
+MIN_SHARE = 0.01
+"""Of the window. What is lost to smaller causes is within what steps vary by."""
+
+_IDLE = {
+    "loader-bound": "waiting for the data loader",
+    "sync-per-step": "synchronisations that emptied the device's queue",
+    "h2d-blocking": "blocking copies that emptied the device's queue",
+    "host-bound": "waiting for the host's own work",
+    "launch-bound": "launching kernels shorter than their launch",
+    "launch-latency": "pauses between kernels that were queued",
+    "queue-stalled": "queued work that did not start or was not recorded",
+    "alloc-retries": "allocating and freeing device memory",
+    "empty-cache-in-loop": "freeing device memory and allocating it again",
+    "pinned-alloc-slow": "allocating page-locked memory",
+    "pin-in-hot-loop": "copying data to page-locked memory",
+    "create-on-cpu-then-move": "making tensors on the host",
+    "many-small-copies": "many small copies",
+    "optimizer-forloop": "the optimizer's many kernels",
+    "rank-imbalance": "waiting for the slowest rank",
+}
+_WORK = {
+    "pin-memory-off": "copies from pageable memory beside which nothing ran",
+    "h2d-not-overlapped": "copies to the device beside which nothing ran",
+    "d2h-not-overlapped": "copies to the host beside which nothing ran",
+    "device-copies": "copies within the device's memory beside which nothing ran",
+    "ddp-bucket-cap": "all-reduces beside which nothing ran",
+    "communication-exposed": "collectives beside which nothing ran",
+    "channels-last": "conversions between memory layouts",
+    "casts": "conversions between types",
+    "sdpa-math": "attention that is not fused",
+    "manual-attention": "softmax of attention that is not fused",
+    "fp32-matmul-no-tf32": "float32 matrix products without tensor cores",
+    "gemm-misaligned": "products by kernels for misaligned sizes",
+    "amp-absent": "matrix products and convolutions without tensor cores",
+    "compile-default": "pointwise kernels that are not fused",
+}
+"""What the verdict calls a cause. Time in which the device did nothing is lost; time in which it worked is a cost."""
+
+
+def causes(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:
+    """Causes that hold a hundredth of their rank's window, largest loss first.
+
+    Losses of one id at one place are one cause. Ranks run side by side: of each id those of the rank count that
+    loses most to it, in share of its window.
+    """
+    found: dict[str, list[Cause]] = {}
+    for facts in ranks:
+        if facts.window_ns:
+            for cause, rows in _of_rank(facts, named_rank=len(ranks) > 1).items():
+                if sum(row.share for row in rows) > sum(row.share for row in found.get(cause, [])):
+                    found[cause] = rows
+    listed = [cause for rows in (*found.values(), _imbalance(ranks, compared)) for cause in rows]
+    listed = [cause for cause in listed if cause.share >= MIN_SHARE]
+    return sorted(listed, key=lambda cause: (-cause.share, cause.id, _words(cause.where)))
+
+
+def _of_rank(facts: RankFacts, *, named_rank: bool) -> dict[str, list[Cause]]:
+    """Causes by their id."""
+    merged: dict[tuple[str, Place], list[Loss]] = {}
+    for loss in (*_losses(facts), *work.losses(facts)):
+        merged.setdefault((loss.id, loss.where), []).append(loss)
+    suffix = [f"rank {facts.timeline.rank}"] if named_rank and facts.timeline.rank is not None else []
+    rows: dict[str, list[Cause]] = {}
+    for (cause, where), losses in merged.items():
+        lost_ns = sum(loss.lost_ns for loss in losses)
+        rows.setdefault(cause, []).append(
+            Cause(
+                id=cause,
+                lost_s=lost_ns / 1e9,
+                share=lost_ns / facts.window_ns,
+                claim=losses[0].claim,
+                where=where,
+                evidence=[line for loss in losses for line in loss.evidence] + suffix,
+                work_s=sum(loss.work_ns for loss in losses) / 1e9,
+            )
+        )
+    return rows
+
+
+def _losses(facts: RankFacts) -> list[Loss]:
+    """Of idle time; without a device, of the host's waits for its loader."""
+    return idle.losses(facts) if facts.busiest is not None else host_causes.losses(facts)
+
+
+def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:
+    """What the other ranks wait for the straggler, on the rank that waits most."""
+    if compared is None or compared.straggler is None:
+        return []
+    rows = []
+    for facts, row in zip(ranks, compared.ranks, strict=True):
+        if row.waits_s is not None and row.rank != compared.straggler and facts.window_ns:
+            waits = time_per_step(facts, row.waits_s * 1e9)
+            evidence = [f"rank {row.rank} waits {waits} in collectives before the last rank joins"]
+            if compared.imbalance is not None:
+                evidence.append(f"the busiest rank computes {compared.imbalance:.2f} times as long as the idlest")
+            rows.append(
+                Cause(
+                    id="rank-imbalance",
+                    lost_s=row.waits_s,
+                    share=row.waits_s * 1e9 / facts.window_ns,
+                    claim=f"The other ranks wait for rank {compared.straggler} in collectives.",
+                    evidence=evidence,
+                )
+            )
+    return sorted(rows, key=lambda cause: -cause.share)[:1]
+
+
+def verdict(facts: RankFacts, shares: Shares | None, ranked: Sequence[Cause], operators: Sequence[Operator]) -> str:
+    """One sentence: how busy the device was, and the largest loss that it could have done without."""
+    if not facts.window_ns:
+        return "The trace holds no work: no operator, no call and no device activity."
+    span = _span(facts)
+    if shares is None:
+        return f"No device work was recorded: {span} on the host{_on_the_host(facts, ranked, operators)}."
+    busy = shares.compute + shares.exposed_copy + shares.exposed_communication
+    if not ranked:
+        return f"The device worked for {percent(busy)} of the time ({span}), and no cause lost a hundredth of it."
+    # What a device works on in vain matters once it works: one that idles is named for that.
+    of_idle = [cause for cause in ranked if cause.id in _IDLE]
+    first = of_idle[0] if of_idle and busy < LOW_BUSY_SHARE else ranked[0]
+    kind = "the largest loss is" if first.id in _IDLE else "the largest cost is"
+    if first is not ranked[0]:
+        kind = "the largest part of its idle time went to"
+    return f"The device worked for {percent(busy)} of the time ({span}); {kind} {_in_words(first)}."
+
+
+def _in_words(cause: Cause) -> str:
+    where = _words(cause.where)
+    return f"{(_IDLE | _WORK)[cause.id]}{f' at {where}' if where else ''}, {percent(cause.share)}"
+
+
+def _span(facts: RankFacts) -> str:
+    """How long the window is. A host that runs ahead has short steps: the device's share of the window counts."""
+    if facts.num_steps is None:
+        return duration(facts.window_ns)
+    each = duration(facts.window_ns / facts.num_steps)
+    return f"1 step of {each}" if facts.num_steps == 1 else f"{facts.num_steps:,} steps of {each}"
+
+
+def _on_the_host(facts: RankFacts, ranked: Sequence[Cause], operators: Sequence[Operator]) -> str:
+    first = max(operators, key=lambda row: row.self_s, default=None)
+    share = first.self_s * 1e9 / facts.window_ns if first is not None else 0.0
+    # A small loss beside much work is not what the program is about.
+    if ranked and ranked[0].share >= share:
+        return f"; the largest loss is {_in_words(ranked[0])}"
+    if first is not None:
+        return f"; the longest operator is {first.name}, {percent(share)}"
+    host = facts.timeline.host
+    none = ", in which no operator ran" if (host.kind == HostKind.OPERATOR).any() else ", with no operator recorded"
+    name, share = _longest_annotation(facts)
+    return f"{none}; {name} takes {percent(share)} of it" if name else none
+
+
+def _longest_annotation(facts: RankFacts) -> tuple[str, float]:
+    """The annotation, steps aside, that covers most of the window, and its share; none where there is none inside."""
+    host, names = facts.timeline.host, facts.timeline.names
+    rows = np.flatnonzero(host.kind == HostKind.ANNOTATION)
+    rows = rows[in_window(facts, host.start_ns[rows], host.end_ns[rows]) > 0]
+    start, end = (np.array([time], dtype=np.int64) for time in facts.window)
+    covered = {}
+    for name in np.unique(host.name[rows]).tolist():
+        own = rows[host.name[rows] == name]
+        if not STEP.match(names[name]):
+            union = intervals.union(host.start_ns[own], host.end_ns[own])
+            covered[names[name]] = int(intervals.covered(union, start, end)[0]) / facts.window_ns
+    return max(covered.items(), key=lambda item: (item[1], item[0])) if covered else ("", 0.0)
+
+
+def _words(place: Place) -> str:
+    """The place as a short phrase: the function, else the operator, else the call."""
+    return place.function or place.operator or place.call

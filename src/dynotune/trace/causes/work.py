@@ -1,0 +1,239 @@
+"""What a busy device spent its time on without need, as far as a trace can tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dynotune.schema.kernel_name import short_kernel_name
+from dynotune.schema.trace_summary import Copies, KernelClass, Place
+from dynotune.trace.facts import intervals
+from dynotune.trace.facts.copies import kind_of
+from dynotune.trace.facts.device_time import work_sets
+from dynotune.trace.facts.fusion import POINTWISE, spared_ns
+from dynotune.trace.facts.kernel_names import tensor_cores_of
+from dynotune.trace.facts.kernels import CLASSES, MATH_ATTENTION, classes_of
+from dynotune.trace.facts.rank_facts import (
+    Loss,
+    RankFacts,
+    duration,
+    heaviest,
+    in_window,
+    launched_at,
+    of_step,
+    per_step,
+    percent,
+    time_per_step,
+)
+from dynotune.trace.facts.steps import named
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, told_by_name
+
+POINTWISE_SHARE = 0.2
+"""Of the kernels' time: below it, fusing pointwise kernels changes little."""
+SOFTMAX_SHARE = 0.05
+"""Of the kernels' time: a softmax that takes it is over the scores of attention, not over classes."""
+TF32_CAPABILITY = (8, 0)
+TENSOR_CORE_CAPABILITY = (7, 0)
+
+_OF_LOSSES = re.compile(r"log_?softmax|entropy|nll", re.IGNORECASE)
+_FP32_MATMUL = re.compile(r"sgemm|gemm_f32f32|f32f32_f32f32|ffma", re.IGNORECASE)
+_HALF = re.compile(r"half|bfloat|bf16|f16|fp16|hgemm|h884|h1688|h16816", re.IGNORECASE)
+# CUTLASS names the elements that a kernel loads at once: 8 of half types and 4 of TF32 where sizes and addresses allow;
+# with 1 or 2 tensor cores wait for memory.
+_MISALIGNED = re.compile(r"align[12](?!\d)")
+# A product with a vector, a dot product, a depthwise convolution and a Fourier transform are no work for tensor cores.
+_NO_MATRICES = re.compile(r"gemv|dot_kernel|gemmk1|depthwise|fft|dgemm|im2col|col2im", re.IGNORECASE)
+
+
+def losses(facts: RankFacts) -> list[Loss]:
+    """Causes in the work of the rank's devices. Unlike those of idle time they may overlap one another."""
+    if facts.kernels is None:
+        return []
+    rules = (_copies, _communication, _kernel_classes, _no_tensor_cores, _softmax, _pointwise)
+    return [loss for rule in rules for loss in rule(facts)]
+
+
+def _copies(facts: RankFacts) -> Iterator[Loss]:
+    for row in facts.copies:
+        cause, claim = _COPIES.get((row.kind, row.pinned is False), ("", ""))
+        if not cause or not row.exposed_s:
+            continue
+        rows = _copied(facts, row)
+        took = in_window(facts, facts.timeline.device.start_ns[rows], facts.timeline.device.end_ns[rows])
+        size = (
+            ""
+            if row.num_bytes is None or row.bytes_per_s is None
+            else (f", {row.num_bytes / (facts.num_steps or 1) / 1e6:,.3g} MB at {row.bytes_per_s / 1e9:.3g} GB/s")
+        )
+        memory = {True: " of page-locked memory", False: " of pageable memory", None: ""}[row.pinned]
+        evidence = f"{row.kind} copies{memory}: {per_step(facts, row.num)}{size}"
+        yield Loss(cause, round(row.exposed_s * 1e9), claim, launched_at(facts, rows, took), (evidence,))
+
+
+_COPIES = {
+    ("HtoD", True): ("pin-memory-off", "Copies from pageable memory ran while the device computed nothing."),
+    ("HtoD", False): ("h2d-not-overlapped", "Copies to the device ran while it computed nothing."),
+    ("DtoH", True): ("d2h-not-overlapped", "Copies back to the host ran while the device computed nothing."),
+    ("DtoH", False): ("d2h-not-overlapped", "Copies back to the host ran while the device computed nothing."),
+    ("DtoD", False): ("device-copies", "Copies within the device's memory ran while it computed nothing."),
+}
+
+
+def _copied(facts: RankFacts, row: Copies) -> Ints:
+    device = facts.timeline.device
+    rows = np.flatnonzero(device.kind == DeviceKind.COPY)
+    return rows[_named(facts, rows, lambda name: kind_of(name) == (row.kind, row.pinned))]
+
+
+def _communication(facts: RankFacts) -> Iterator[Loss]:
+    if facts.communication is None or not facts.communication.exposed_s:
+        return
+    timeline, exposed_ns = facts.timeline, round(facts.communication.exposed_s * 1e9)
+    rows, took = _exposed_collectives(facts)
+    names, of_row = np.unique(timeline.device.name[rows], return_inverse=True)
+    totals = np.bincount(of_row, weights=took, minlength=len(names))
+    ranked = [(total, timeline.names[name]) for total, name in zip(totals.tolist(), names.tolist(), strict=True)]
+    ranked.sort(reverse=True)
+    reduces = sum(total for total, name in ranked if "allreduce" in name.lower().replace("_", ""))
+    in_ddp = any(name.startswith("DistributedDataParallel.") for name in timeline.names)
+    cause = "ddp-bucket-cap" if in_ddp and 2 * reduces > sum(total for total, _ in ranked) else "communication-exposed"
+    times = f"{of_step(facts, facts.communication.total_s * 1e9)} in all"
+    hidden = f"{of_step(facts, facts.communication.hidden_s * 1e9)} of it under other work"
+    evidence = (
+        f"collectives: {per_step(facts, facts.communication.num)}, {times}, {hidden}",
+        *(f"{time_per_step(facts, total)} exposed in {short_kernel_name(name)}" for total, name in ranked[:3] if total),
+        "what of this was waiting for another rank, one rank's trace cannot tell",
+    )
+    claim = "Collectives ran while the device did nothing else."
+    yield Loss(cause, exposed_ns, claim, launched_at(facts, rows, took), evidence)
+
+
+def _exposed_collectives(facts: RankFacts) -> tuple[Ints, Ints]:
+    """Rows of the collectives on the rank's busiest device, and of each the nanoseconds in which no other work ran."""
+    device = facts.timeline.device
+    assert facts.device is not None
+    compute, copy, communication = work_sets(facts.timeline, facts.device, facts.window)
+    exposed = intervals.difference(intervals.difference(communication, compute), copy)
+    rows = np.flatnonzero((classes_of(facts.timeline) == _COMMUNICATION) & (device.device == facts.device))
+    return rows, intervals.covered(exposed, device.start_ns[rows], device.end_ns[rows])
+
+
+_COMMUNICATION = CLASSES.index("communication")
+
+
+def _kernel_classes(facts: RankFacts) -> Iterator[Loss]:
+    for row in _classes(facts):
+        cause, claim = _CLASSES.get(row.name, ("", ""))
+        if cause:
+            where = _where_math_attention(facts) if row.name == "attention-math" else _where(facts, row.name)
+            share = f"{percent(row.share)} of the time of all kernels"
+            evidence = f"kernels: {per_step(facts, row.num)}, {share}; most in {short_kernel_name(row.largest)}"
+            yield Loss(cause, round(row.total_s * 1e9), claim, where, (evidence,))
+
+
+_CLASSES = {
+    "layout": ("channels-last", "Tensors were converted between memory layouts around convolutions."),
+    "cast": ("casts", "Tensors were converted between types by kernels of their own."),
+    "attention-math": ("sdpa-math", "Attention ran by its plain formula, not by a fused kernel."),
+}
+
+
+def _where(facts: RankFacts, name: str) -> Place:
+    """Where most of the time of this class of kernels was queued."""
+    device = facts.timeline.device
+    rows = np.flatnonzero(classes_of(facts.timeline) == CLASSES.index(name))
+    return launched_at(facts, rows, in_window(facts, device.start_ns[rows], device.end_ns[rows]))
+
+
+def _where_math_attention(facts: RankFacts) -> Place:
+    """Where most of the attention by its plain formula was called from; its kernels' names do not tell them apart."""
+    host = facts.timeline.host
+    rows = named(facts.timeline, re.compile(re.escape(MATH_ATTENTION) + "$"), HostKind.OPERATOR)
+    rows = rows[(host.start_ns[rows] >= facts.window[0]) & (host.start_ns[rows] < facts.window[1])]
+    if not len(rows):
+        return Place()
+    found = facts.places.at(host.thread[rows].astype(np.int64), host.start_ns[rows])
+    return heaviest(facts, found, host.end_ns[rows] - host.start_ns[rows])
+
+
+def _classes(facts: RankFacts) -> list[KernelClass]:
+    return [] if facts.kernels is None else facts.kernels.classes
+
+
+def _no_tensor_cores(facts: RankFacts) -> Iterator[Loss]:
+    device, names = facts.timeline.device, facts.timeline.names
+    properties = facts.timeline.properties.get(UNKNOWN if facts.device is None else facts.device)
+    capability = None if properties is None else properties.compute_capability
+    if capability is not None and capability < TENSOR_CORE_CAPABILITY:
+        return
+    classes = classes_of(facts.timeline)
+    matmul, convolution = CLASSES.index("matmul"), CLASSES.index("convolution")
+    rows = np.flatnonzero(np.isin(classes, (matmul, convolution)))
+    rows = rows[_named(facts, rows, _is_slow_product)]
+    half = _named(facts, rows, lambda name: _HALF.search(name) or _is_misaligned(name))
+    single = ~half & (classes[rows] == matmul) & _named(facts, rows, _FP32_MATMUL.search)
+    single &= capability is not None and capability >= TF32_CAPABILITY
+    for cause, chosen in (("gemm-misaligned", half), ("fp32-matmul-no-tf32", single), ("amp-absent", ~half & ~single)):
+        took = in_window(facts, device.start_ns[rows[chosen]], device.end_ns[rows[chosen]])
+        if took.any():
+            longest = names[device.name[rows[chosen][np.argmax(took)]]]
+            times = f"{per_step(facts, int((took > 0).sum()))}, {duration(took.mean())} each"
+            evidence = f"kernels: {times}; the longest is {short_kernel_name(longest)}"
+            where = launched_at(facts, rows[chosen], took)
+            yield Loss(cause, int(took.sum()), _NO_TENSOR_CORES[cause], where, (evidence,))
+
+
+def _is_slow_product(name: str) -> bool:
+    """Whether a kernel of this name multiplies matrices without tensor cores, or loads them by one or two elements."""
+    if _NO_MATRICES.search(name):
+        return False
+    return tensor_cores_of(name) == 0 or _is_misaligned(name)
+
+
+def _is_misaligned(name: str) -> bool:
+    """Whether tensor cores wait for it: without them, kernels load single elements of whatever sizes."""
+    return tensor_cores_of(name) == 1 and bool(_MISALIGNED.search(name))
+
+
+_NO_TENSOR_CORES = {
+    "gemm-misaligned": (
+        "Products of half types ran without tensor cores, or products loaded one or two elements at a time, "
+        "as for sizes that are no multiples of 8 (of 4 in TF32)."
+    ),
+    "fp32-matmul-no-tf32": "Matrix products in float32 ran without tensor cores.",
+    "amp-absent": "Matrix products or convolutions ran without tensor cores.",
+}
+
+
+def _named(facts: RankFacts, rows: Ints, tell: Callable[[str], object]) -> NDArray[np.bool_]:
+    """What `tell` says of the name of each of these rows of the device."""
+    return told_by_name(facts.timeline.names, facts.timeline.device.name[rows], lambda name: bool(tell(name)))
+
+
+def _softmax(facts: RankFacts) -> Iterator[Loss]:
+    device = facts.timeline.device
+    rows = np.flatnonzero(classes_of(facts.timeline) == CLASSES.index("softmax"))
+    rows = rows[~_named(facts, rows, _OF_LOSSES.search)]
+    took = in_window(facts, device.start_ns[rows], device.end_ns[rows])
+    total_s = sum(row.total_s for row in _classes(facts))
+    fused = any(row.name == "attention-math" for row in _classes(facts))
+    if fused or took.sum() < SOFTMAX_SHARE * total_s * 1e9 or not took.any():
+        return
+    share = percent(took.sum() / 1e9 / total_s)
+    evidence = f"softmax kernels: {per_step(facts, len(rows))}, {share} of the time of all kernels"
+    claim = "Softmax over large tensors ran as kernels of its own, as in attention written out by hand."
+    yield Loss("manual-attention", int(took.sum()), claim, launched_at(facts, rows, took), (evidence,))
+
+
+def _pointwise(facts: RankFacts) -> Iterator[Loss]:
+    rows = [row for row in _classes(facts) if row.name in POINTWISE]
+    if sum(row.share for row in rows) < POINTWISE_SHARE:
+        return
+    lost_ns = spared_ns(facts)
+    if lost_ns:
+        evidence = tuple(f"{row.name}: {percent(row.share)} of the time, {per_step(facts, row.num)}" for row in rows)
+        claim = "Kernels that read and write memory once for each small operation took the time."
+        yield Loss("compile-default", lost_ns, claim, Place(), evidence)

@@ -1,0 +1,138 @@
+"""Operators in the order in which a program calls them: what it makes on the host to copy it, and reads too early."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dynotune.trace.facts import cuda_calls, intervals
+from dynotune.trace.facts.copies import kind_of
+from dynotune.trace.facts.idle import loader_spans
+from dynotune.trace.facts.nesting import outermost
+from dynotune.trace.facts.steps import OPTIMIZER, named
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name
+
+MOST_BETWEEN = 4
+"""Operators on the host between the one that makes a tensor and the one that copies it: casts, scaling, pinning."""
+
+_MAKES = re.compile(
+    r"aten::(rand|randn|randint|randperm|normal|zeros|ones|full|arange|linspace|eye|scalar_tensor|lift_fresh"
+    r"|(rand|randn|randint|zeros|ones|full)_like|new_(zeros|ones|full)|normal_|uniform_|random_|fill_)$"
+    r"|<built-in method (tensor|as_tensor) of type"
+)
+_READ_OUT = re.compile(
+    r"aten::(item|is_nonzero|_local_scalar_dense|equal|allclose)$|<built-in method (numpy|tolist|item) of Tensor"
+)
+_READS = re.compile(
+    r"aten::(item|is_nonzero|sum|mean|add_?|sub_?|mul_?|div_?|argmax|argmin|max|min|eq|ne|norm|clone|cat|stack|topk)$"
+    r"|<built-in method (numpy|tolist|item) of Tensor"
+)
+_BUILT_IN = re.compile(r"<built-in method (tensor|as_tensor) of type|<built-in method (numpy|tolist|item) of Tensor")
+_LOOKS = re.compile(r"(cuda|hip)(Event|Stream)Query|cu(Event|Stream)Query")
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """The outermost operators of one thread, those inside the loader and optimizers left out.
+
+    Args:
+        rows: of the host, in order.
+        num_queued: device work that each queued.
+        num_copied: of it, copies to the device.
+    """
+
+    rows: Ints
+    num_queued: Ints
+    num_copied: Ints
+
+
+def of_thread(timeline: Timeline, thread: int) -> Sequence:
+    """What the thread calls, in order of time."""
+    host, device = timeline.host, timeline.device
+    kinds = (host.kind == HostKind.OPERATOR) & (host.thread == thread)
+    rows = np.flatnonzero(kinds)
+    built_in = named(timeline, _BUILT_IN, HostKind.PYTHON)
+    rows = np.union1d(rows, built_in[host.thread[built_in] == thread])
+    hidden = np.concatenate((loader_spans(timeline), named(timeline, OPTIMIZER, HostKind.ANNOTATION)))
+    hidden = hidden[host.thread[hidden] == thread]
+    beside = intervals.union(host.start_ns[hidden], host.end_ns[hidden])
+    rows = rows[intervals.covered(beside, host.start_ns[rows], host.start_ns[rows] + 1) == 0]
+    rows = outermost(host, rows) if len(rows) else rows
+    launched = device.launch[device.launch != UNKNOWN]
+    to_device = (device.kind == DeviceKind.COPY) & (device.launch != UNKNOWN)
+    to_device[to_device] = told_by_name(timeline.names, device.name[to_device], lambda name: kind_of(name)[0] == "HtoD")
+    return Sequence(rows, _num_inside(timeline, rows, launched), _num_inside(timeline, rows, device.launch[to_device]))
+
+
+def made_then_copied(timeline: Timeline, threads: Ints) -> tuple[Ints, Ints]:
+    """Rows of operators that make a tensor on the host, with those that change it before it is copied to the device;
+    and rows of those that copy it.
+    """
+    found: list[int] = []
+    copying: list[int] = []
+    for thread in threads.tolist():
+        sequence = of_thread(timeline, thread)
+        makes = _told(timeline, sequence.rows, _MAKES) & (sequence.num_queued == 0)
+        read_out = _told(timeline, sequence.rows, _READ_OUT)
+        for first in np.flatnonzero(makes).tolist():
+            for at in range(first + 1, min(first + 2 + MOST_BETWEEN, len(sequence.rows))):
+                if sequence.num_copied[at]:
+                    found += sequence.rows[first:at].tolist()
+                    copying.append(int(sequence.rows[at]))
+                # It was made to be read here; the next copy is of something else.
+                if sequence.num_queued[at] or read_out[at]:
+                    break
+    return np.unique(np.array(found, dtype=np.int64)), np.unique(np.array(copying, dtype=np.int64))
+
+
+def read_too_early(timeline: Timeline) -> NDArray[np.bool_]:
+    """For each row of the host: whether it is a call that copies to page-locked memory, which is then read at once.
+
+    The thread's next operator beside further such copies works on the host alone, and nothing waited for the device
+    before it, nor asked whether it was done.
+    """
+    host, device = timeline.host, timeline.device
+    found = np.zeros(len(host), dtype=bool)
+    to_host = np.flatnonzero((device.kind == DeviceKind.COPY) & (device.launch != UNKNOWN))
+    to_host = to_host[told_by_name(timeline.names, device.name[to_host], lambda name: kind_of(name) == ("DtoH", True))]
+    copying = np.unique(device.launch[to_host])
+    waiting = cuda_calls.waits(timeline)
+    waiting[named(timeline, _LOOKS, HostKind.CALL)] = True
+    copying = copying[~waiting[copying]]
+    for thread in np.unique(host.thread[copying]).tolist():
+        sequence = of_thread(timeline, thread)
+        reads = _told(timeline, sequence.rows, _READS) & (sequence.num_queued == 0)
+        waits = np.flatnonzero(waiting & (host.thread == thread))
+        own = copying[host.thread[copying] == thread]
+        copies = _num_inside(timeline, sequence.rows, own) > 0
+        for call in own.tolist():
+            at = int(np.searchsorted(host.start_ns[sequence.rows], host.start_ns[call], side="right"))
+            while at < len(sequence.rows) and copies[at]:
+                at += 1
+            if at == len(sequence.rows) or not reads[at]:
+                continue
+            # A wait inside the operator that reads comes in time.
+            until = host.end_ns[sequence.rows[at]]
+            inside = (host.start_ns[waits] >= host.start_ns[call]) & (host.start_ns[waits] < until)
+            found[call] = not inside.any()
+    return found
+
+
+def _told(timeline: Timeline, rows: Ints, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    return told_by_name(timeline.names, timeline.host.name[rows], lambda name: pattern.match(name) is not None)
+
+
+def _num_inside(timeline: Timeline, rows: Ints, inner: Ints) -> Ints:
+    """How many of the calls `inner` begin inside each of `rows`, which are of one thread and do not overlap."""
+    host = timeline.host
+    num = np.zeros(len(rows), dtype=np.int64)
+    if not len(rows):
+        return num
+    inner = inner[host.thread[inner] == host.thread[rows[0]]]
+    at = np.searchsorted(host.start_ns[rows], host.start_ns[inner], side="right") - 1
+    inside = (at >= 0) & (host.start_ns[inner] < host.end_ns[rows[np.maximum(at, 0)]])
+    np.add.at(num, at[inside], 1)
+    return num

@@ -1,0 +1,96 @@
+"""Copies between host and devices: how many of which kind, how fast, and how long nothing else ran beside them."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import numpy as np
+
+from dynotune.schema.trace_summary import Copies
+from dynotune.trace.facts import intervals
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, Timeline
+
+Kind = tuple[str, bool | None]
+
+# CUPTI's kinds (CUpti_ActivityMemcpyKind) as torch.profiler abbreviates them; an array (A) lies on the device.
+_DIRECTION = re.compile(r"(?<![A-Za-z])([HDAP])to([HDAP])(?![A-Za-z])")
+# roctracer's names: CopyHostToDevice, hipMemcpyDeviceToHost.
+_IN_WORDS = re.compile(r"(Host|Device|Peer)To(Host|Device|Peer)")
+_MEMORY = re.compile(r"\((.+?) (?:->|to) (.+?)\)")
+_ON_DEVICE = {"H": "H", "D": "D", "A": "D", "P": "P"}
+
+
+@lru_cache(maxsize=1 << 12)
+def kind_of(name: str) -> Kind:
+    """Direction and pinnedness that the name of a copy tells: "Memcpy HtoD (Pinned -> Device)" is ("HtoD", True)."""
+    found = _DIRECTION.search(name)
+    if found:
+        source, target = _ON_DEVICE[found[1]], _ON_DEVICE[found[2]]
+    elif words := _IN_WORDS.search(name):
+        source, target = words[1][0], words[2][0]
+    else:
+        return "unknown", None
+    memory = _MEMORY.search(name)
+    sides = (memory[1], memory[2]) if memory else ("", "")
+    host = [side for end, side in zip((source, target), sides, strict=True) if end == "H"]
+    if not host or not set(host) <= {"Pageable", "Pinned"}:
+        return f"{source}to{target}", None
+    return f"{source}to{target}", "Pageable" not in host
+
+
+def facts(timeline: Timeline, window: tuple[int, int]) -> list[Copies]:
+    """Copies of one rank inside the window [start, end) of nanoseconds, a row a kind, largest total first."""
+    device, (start, end) = timeline.device, window
+    inside = (device.start_ns < end) & ((device.end_ns > start) | (device.start_ns >= start))
+    rows = np.flatnonzero((device.kind == DeviceKind.COPY) & inside)
+    kinds: dict[Kind, int] = {}
+    names = np.unique(device.name[rows])
+    of_name = np.array([kinds.setdefault(kind_of(timeline.names[name]), len(kinds)) for name in names], dtype=np.int64)
+    of_row = of_name[np.searchsorted(names, device.name[rows])]
+    exposed_ns = _exposed_ns(timeline, rows, of_row, window)
+    found = [
+        _row(timeline, rows[of_row == index], window, kind, int(exposed_ns[index])) for kind, index in kinds.items()
+    ]
+    return sorted(found, key=lambda row: (-row.total_s, row.kind, row.pinned is not None, row.pinned or False))
+
+
+def _row(timeline: Timeline, rows: Ints, window: tuple[int, int], kind: Kind, exposed_ns: int) -> Copies:
+    device, (start, end) = timeline.device, window
+    duration = np.minimum(device.end_ns[rows], end) - np.maximum(device.start_ns[rows], start)
+    sized = rows[device.num_bytes[rows] != UNKNOWN]
+    sizes = device.num_bytes[sized]
+    # Whole copies: a share of a copy's bytes is not known.
+    time = int((device.end_ns[sized] - device.start_ns[sized]).sum())
+    return Copies(
+        rank=timeline.rank,
+        kind=kind[0],
+        pinned=kind[1],
+        num=len(rows),
+        num_bytes=int(sizes.sum()) if len(sized) else None,
+        total_s=int(duration.sum()) / 1e9,
+        bytes_per_s=int(sizes.sum()) * 1e9 / time if time else None,
+        exposed_s=exposed_ns / 1e9,
+        median_bytes=int(np.median(sizes)) if len(sized) else None,
+    )
+
+
+def _exposed_ns(timeline: Timeline, rows: Ints, kind: Ints, window: tuple[int, int]) -> Ints:
+    """For each kind, nanoseconds of the window in which its rows kept their devices busy and no other row did."""
+    device = timeline.device
+    exposed = np.zeros(kind.max(initial=-1) + 1, dtype=np.int64)
+    for index in np.unique(device.device[rows]):
+        work = np.flatnonzero((device.device == index) & (device.kind != DeviceKind.COPY))
+        beside = _union(timeline, work, window)
+        here = device.device[rows] == index
+        for own in np.unique(kind[here]):
+            others = _union(timeline, rows[here & (kind != own)], window)
+            alone = intervals.difference(_union(timeline, rows[here & (kind == own)], window), others)
+            hidden = intervals.covered(beside, alone[:, 0], alone[:, 1]).sum()
+            exposed[own] += intervals.length(alone) - hidden
+    return exposed
+
+
+def _union(timeline: Timeline, rows: Ints, window: tuple[int, int]) -> intervals.Set:
+    device = timeline.device
+    return intervals.clip(intervals.union(device.start_ns[rows], device.end_ns[rows]), *window)

@@ -1,0 +1,141 @@
+"""Calls of the CUDA runtime and driver that cost more than their launch: those that wait, and those that allocate."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dynotune.schema.trace_summary import Calls, Place
+from dynotune.trace.facts.copies import kind_of
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name
+
+# https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html: a synchronous copy waits, save between two
+# places of one device. A query does not wait.
+_WAITS = re.compile(
+    r"(cuda|hip)(Device|Stream|Event|Thread)Synchronize|cu(Ctx|Stream|Event)Synchronize|hipCtxSynchronize"
+    r"|(cuda|hip)Memcpy([23]D)?(To|From)?(Array|Symbol)?|hipMemcpyWithStream|(cu|hip)Memcpy(HtoD|DtoH|HtoA|AtoH|[23]D)?"
+)
+_ALLOCATES = re.compile(
+    r"cuda(Malloc|Free)(Async|Host|Managed|Pitch|FromPoolAsync|Array|3D)?|cuda(HostAlloc|HostRegister|HostUnregister)"
+    r"|hip(Malloc|Free)(Async|Host|Managed|Pitch|FromPoolAsync|Array|3D)?|hipExtMallocWithFlags"
+    r"|hip(HostAlloc|HostMalloc|HostFree|HostRegister|HostUnregister)"
+    r"|cuMem(Alloc|Free)(Async|Host|Managed|Pitch|FromPoolAsync)?|cuMemHost(Alloc|Register|Unregister)"
+    r"|(cu|hip)Mem(Create|Release|Map|Unmap|AddressReserve|AddressFree|SetAccess)"
+)
+# cudaMemcpyAsync_v3020, cuMemAlloc_v2_ptsz: which version of the interface was called is of no interest.
+_VERSION = re.compile(r"(_v\d+)?(_ptds|_ptsz|_spt)?$")
+_ASYNCHRONOUS_COPY = re.compile(
+    r"(cuda|hip)Memcpy(2D|3D)?(ToArray|FromArray|FromSymbol)?Async|(cu|hip)Memcpy(DtoH|2D|3D)?Async"
+)
+_TO_PAGEABLE = re.compile(r"\bDtoH\b.*-> Pageable|\bDtoH\b.*Device to Pageable")
+
+
+def plain_name(name: str) -> str:
+    """The name of a call without the suffixes of its version."""
+    return _VERSION.sub("", name)
+
+
+def is_sync(names: list[str]) -> NDArray[np.bool_]:
+    """Which calls wait for the device, by name. See `waits` for those that wait because of what they copy."""
+    return _matching(names, _WAITS)
+
+
+def waits(timeline: Timeline) -> NDArray[np.bool_]:
+    """For each row of the host: whether it is a call that waits for the device.
+
+    Besides those of `is_sync`: asynchronous copies from a device to pageable memory, which return when the copy is
+    done (https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html).
+    """
+    device = timeline.device
+    found = _calls_named(timeline, _WAITS)
+    asynchronous = _calls_named(timeline, _ASYNCHRONOUS_COPY)
+    copies = np.flatnonzero((device.kind == DeviceKind.COPY) & (device.launch != UNKNOWN))
+    names = np.unique(device.name[copies])
+    blocking = [index for index in names if kind_of(timeline.names[index]) == ("DtoH", False)]
+    launched = device.launch[copies[np.isin(device.name[copies], blocking)]]
+    found[launched[asynchronous[launched]]] = True
+    return found
+
+
+def syncs(timeline: Timeline, window: tuple[int, int], place_of: Callable[[Ints], list[Place]]) -> list[Calls]:
+    """Calls that wait for the device inside the window, by function and place, largest total first."""
+    return _grouped(timeline, waits(timeline), window, place_of)
+
+
+def allocations(timeline: Timeline, window: tuple[int, int], place_of: Callable[[Ints], list[Place]]) -> list[Calls]:
+    """Calls that allocate, map, pin or free memory inside the window, by function and place, largest total first."""
+    return _grouped(timeline, _calls_named(timeline, _ALLOCATES), window, place_of)
+
+
+def unsynced(
+    timeline: Timeline, window: tuple[int, int], chosen: NDArray[np.bool_], place_of: Callable[[Ints], list[Place]]
+) -> list[Calls]:
+    """Copies to page-locked memory inside the window that were read too early, by function and place."""
+    return _grouped(timeline, chosen, window, place_of)
+
+
+def _matching(names: list[str], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    return np.fromiter(
+        (pattern.fullmatch(plain_name(name)) is not None for name in names), dtype=np.bool_, count=len(names)
+    )
+
+
+def _calls_named(timeline: Timeline, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    host = timeline.host
+    found: NDArray[np.bool_] = host.kind == HostKind.CALL
+    found[found] = told_by_name(
+        timeline.names, host.name[found], lambda name: bool(pattern.fullmatch(plain_name(name)))
+    )
+    return found
+
+
+def _grouped(
+    timeline: Timeline,
+    selected: NDArray[np.bool_],
+    window: tuple[int, int],
+    place_of: Callable[[Ints], list[Place]],
+) -> list[Calls]:
+    host, (start, end) = timeline.host, window
+    inside = (host.start_ns < end) & ((host.end_ns > start) | (host.start_ns >= start))
+    rows = _outermost(timeline, np.flatnonzero(selected & inside))
+    if not len(rows):
+        return []
+    duration = np.minimum(host.end_ns[rows], end) - np.maximum(host.start_ns[rows], start)
+    groups: dict[tuple[str, Place], int] = {}
+    plain = {index: plain_name(timeline.names[index]) for index in np.unique(host.name[rows]).tolist()}
+    of_row = np.fromiter(
+        (
+            groups.setdefault((plain[name], place), len(groups))
+            for name, place in zip(host.name[rows].tolist(), place_of(rows), strict=True)
+        ),
+        dtype=np.int64,
+        count=len(rows),
+    )
+    num = np.bincount(of_row).tolist()
+    total = np.bincount(of_row, weights=duration).tolist()
+    found = [
+        Calls(rank=timeline.rank, call=call, num=num[group], total_s=total[group] / 1e9, where=place)
+        for (call, place), group in groups.items()
+    ]
+    return sorted(found, key=lambda row: (-row.total_s, row.call, _text(row.where)))
+
+
+def _text(place: Place) -> tuple[str, str, str]:
+    return place.function, place.operator, place.call
+
+
+def _outermost(timeline: Timeline, rows: Ints) -> Ints:
+    """Those calls that do not lie inside another one of `rows` on their thread: a driver call in a runtime call."""
+    host = timeline.host
+    if not len(rows):
+        return rows
+    rows = rows[np.argsort(host.thread[rows], kind="stable")]
+    # Threads one after another on one axis; then the latest end so far is that of a call of the same thread.
+    first, last = int(host.start_ns[rows].min()), int(host.end_ns[rows].max())
+    shift = host.thread[rows].astype(np.int64) * (last - first + 1) - first
+    start, end = host.start_ns[rows] + shift, host.end_ns[rows] + shift
+    reached = np.concatenate(([-1], np.maximum.accumulate(end)[:-1]))
+    return np.sort(rows[(end > reached) | (start >= reached)])

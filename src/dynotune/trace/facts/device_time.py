@@ -1,0 +1,80 @@
+"""What a device did with the window: compute, copies, communication, and which of them at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dynotune.trace.facts import intervals, kernels
+from dynotune.trace.timeline import DeviceKind, Timeline
+
+_COMPUTE, _COPY, _COMMUNICATION = 1, 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Nanoseconds of the window in which exactly these kinds of work ran; their sum is the time the device was busy."""
+
+    compute_ns: int
+    copy_ns: int
+    communication_ns: int
+    compute_and_copy_ns: int
+    compute_and_communication_ns: int
+    copy_and_communication_ns: int
+    all_ns: int
+
+    @property
+    def total_ns(self) -> int:
+        return self.any_compute_ns + self.copy_ns + self.communication_ns + self.copy_and_communication_ns
+
+    @property
+    def any_compute_ns(self) -> int:
+        return self.compute_ns + self.compute_and_copy_ns + self.compute_and_communication_ns + self.all_ns
+
+    @property
+    def any_copy_ns(self) -> int:
+        return self.copy_ns + self.compute_and_copy_ns + self.copy_and_communication_ns + self.all_ns
+
+    @property
+    def any_communication_ns(self) -> int:
+        return self.communication_ns + self.compute_and_communication_ns + self.copy_and_communication_ns + self.all_ns
+
+
+def busy(timeline: Timeline, device: int, window: tuple[int, int]) -> Busy:
+    """How the device was busy within the window [start, end) of nanoseconds."""
+    compute, copy, communication = work_sets(timeline, device, window)
+    edges, kinds = [], []
+    for kind, part in ((_COMPUTE, compute), (_COPY, copy), (_COMMUNICATION, communication)):
+        edges += [part[:, 0], part[:, 1]]
+        # Sets of one kind are disjoint: each edge turns its kind on or off.
+        kinds += [np.full(2 * len(part), kind)]
+    time = np.concatenate(edges)
+    order = np.argsort(time, kind="stable")
+    running = np.bitwise_xor.accumulate(np.concatenate(kinds)[order]) if len(order) else order
+    lasts = np.diff(time[order], append=time[order][-1:])
+    total = [int(lasts[running == kinds_now].sum()) for kinds_now in range(8)]
+    return Busy(
+        compute_ns=total[_COMPUTE],
+        copy_ns=total[_COPY],
+        communication_ns=total[_COMMUNICATION],
+        compute_and_copy_ns=total[_COMPUTE | _COPY],
+        compute_and_communication_ns=total[_COMPUTE | _COMMUNICATION],
+        copy_and_communication_ns=total[_COPY | _COMMUNICATION],
+        all_ns=total[_COMPUTE | _COPY | _COMMUNICATION],
+    )
+
+
+def work_sets(
+    timeline: Timeline, device: int, window: tuple[int, int]
+) -> tuple[intervals.Set, intervals.Set, intervals.Set]:
+    """The intervals within the window in which compute, copies and communication ran."""
+    spans = timeline.device
+    here = spans.device == device
+    collective = kernels.classes_of(timeline) == kernels.CLASSES.index("communication")
+    copies = spans.kind == DeviceKind.COPY
+    compute, copy, communication = (
+        intervals.clip(intervals.union(spans.start_ns[here & kind], spans.end_ns[here & kind]), *window)
+        for kind in (~copies & ~collective, copies, collective)
+    )
+    return compute, copy, communication

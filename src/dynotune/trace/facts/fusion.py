@@ -1,0 +1,63 @@
+"""What fusing pointwise kernels could spare."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from dynotune.trace.facts.kernels import CLASSES, classes_of
+from dynotune.trace.facts.rank_facts import RankFacts
+from dynotune.trace.timeline import DeviceKind, Timeline, told_by_name
+
+POINTWISE = ("elementwise", "normalisation", "reduction")
+_FUSED_TOO = ("cast", "random")  # with what stands around them; other causes count them
+_BY_ROWS = ("softmax",)  # over one dimension, as a layer norm
+
+# Sums over all of a batch (aten): what is normalised with them has to wait for the last element. Other sums may be over
+# rows, as those of layer and group norms, and those can become one kernel with what follows.
+_STATISTICS = re.compile(r"collect_statistics|backward_reduce|gammabeta", re.IGNORECASE)
+
+
+def spared_ns(facts: RankFacts) -> int:
+    """Nanoseconds of the window that pointwise kernels would take less at most, were all fused that can be.
+
+    Those that follow one another on a stream, with no product or other kernel between them, can become one, which
+    reads and writes at least what the longest of them does. One that sums over the batch is the last of its row.
+    Conversions between types and random numbers interrupt no row, and are not counted.
+    """
+    return _but_the_longest_ns(facts.timeline, facts.window, POINTWISE, passed_over=_FUSED_TOO)
+
+
+def fusable_ns(timeline: Timeline, window: tuple[int, int]) -> int | None:
+    """The same of all that a compiler fuses: conversions between types, random numbers and softmax are in the rows too.
+
+    None where kernels were not recorded one by one.
+    """
+    if "kernels_in_graphs" in timeline.missing:
+        return None
+    return _but_the_longest_ns(timeline, window, (*POINTWISE, *_FUSED_TOO, *_BY_ROWS))
+
+
+def _but_the_longest_ns(
+    timeline: Timeline, window: tuple[int, int], in_rows: tuple[str, ...], passed_over: tuple[str, ...] = ()
+) -> int:
+    """Nanoseconds that rows of kernels of these classes take in the window, but for the longest of each row."""
+    device, names = timeline.device, timeline.names
+    rows = np.flatnonzero(device.kind == DeviceKind.KERNEL)
+    classes = classes_of(timeline)[rows]
+    kept = ~np.isin(classes, [CLASSES.index(name) for name in passed_over])
+    rows, classes = rows[kept], classes[kept]
+    order = np.lexsort((device.start_ns[rows], device.stream[rows], device.device[rows]))
+    rows, classes = rows[order], classes[order]
+    if not len(rows):
+        return 0
+    fusable = np.isin(classes, [CLASSES.index(name) for name in in_rows])
+    sums = told_by_name(names, device.name[rows], lambda name: bool(_STATISTICS.search(name)))
+    breaks = np.ones(len(rows), dtype=np.bool_)
+    breaks[1:] = ~fusable[1:] | ~fusable[:-1] | sums[:-1]
+    breaks[1:] |= (np.diff(device.stream[rows]) != 0) | (np.diff(device.device[rows]) != 0)
+    inside = np.clip(device.end_ns[rows], *window) - np.clip(device.start_ns[rows], *window)
+    took = np.where(fusable, inside, 0)
+    starts = np.flatnonzero(breaks)
+    return int((np.add.reduceat(took, starts) - np.maximum.reduceat(took, starts)).sum())

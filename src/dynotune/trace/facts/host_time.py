@@ -1,0 +1,63 @@
+"""What a process did on the host within its window: in the loader, in operators, in collectives of the CPU."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from dynotune.schema.trace_summary import HostTime
+from dynotune.trace.facts import intervals
+from dynotune.trace.facts.idle import in_loader, loader_spans, working_thread
+from dynotune.trace.facts.steps import named
+from dynotune.trace.timeline import HostKind, Ints, Timeline
+
+_TRANSFER = re.compile(r"(gloo|mpi|ucc):")
+COLLECTIVE = re.compile(r"(gloo|mpi|ucc|c10d):")
+# Generated code calls no operator: its kernels run inside these.
+COMPILED = re.compile(r"## Call CompiledFxGraph|CompiledFunction")
+
+
+def facts(timeline: Timeline, window: tuple[int, int]) -> HostTime:
+    """Of one rank within the window [start, end) of nanoseconds. The parts do not overlap."""
+    thread = working_thread(timeline)
+    start, end = (np.array([time], dtype=np.int64) for time in window)
+    drawn = loader_spans(timeline)
+    own = drawn[timeline.host.thread[drawn] == thread]
+    loader_ns = int(in_loader(timeline, start, end, np.array([thread], dtype=np.int64))[0])
+    in_batch = _union(timeline, own, window)
+    collective = named(timeline, COLLECTIVE, HostKind.OPERATOR, HostKind.ANNOTATION)
+    operators = intervals.difference(_union(timeline, _operators(timeline, thread), window), in_batch)
+    under_way = intervals.difference(_union(timeline, collective, window), in_batch)
+    return HostTime(
+        rank=timeline.rank,
+        window_s=(window[1] - window[0]) / 1e9,
+        loader_s=loader_ns / 1e9,
+        operator_s=intervals.length(operators) / 1e9,
+        communication_s=intervals.length(intervals.difference(under_way, operators)) / 1e9,
+        loader_in_background=bool(len(drawn)) and not len(own),
+    )
+
+
+def collectives(timeline: Timeline) -> Ints:
+    """Rows of collectives that the host itself carries out, from the moment in which this rank joins."""
+    return named(timeline, _TRANSFER, HostKind.OPERATOR, HostKind.ANNOTATION)
+
+
+def without_operators(timeline: Timeline, window: tuple[int, int]) -> intervals.Set:
+    """The stretches of the window in which the working thread runs no operator, collectives aside."""
+    rows = _operators(timeline, working_thread(timeline))
+    return intervals.complement(_union(timeline, rows, window), *window)
+
+
+def _operators(timeline: Timeline, thread: int) -> Ints:
+    """Rows of this thread's operators and of generated code, collectives aside."""
+    collective = named(timeline, COLLECTIVE, HostKind.OPERATOR, HostKind.ANNOTATION)
+    rows = np.flatnonzero((timeline.host.kind == HostKind.OPERATOR) & (timeline.host.thread == thread))
+    compiled = named(timeline, COMPILED, HostKind.ANNOTATION)
+    return np.union1d(np.setdiff1d(rows, collective), compiled[timeline.host.thread[compiled] == thread])
+
+
+def _union(timeline: Timeline, rows: Ints, window: tuple[int, int]) -> intervals.Set:
+    host = timeline.host
+    return intervals.clip(intervals.union(host.start_ns[rows], host.end_ns[rows]), *window)

@@ -1,0 +1,240 @@
+"""When a device had nothing to run, and what it waited for. Defined in docs/reference/trace.md."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from dynotune.schema.trace_summary import Idle, IdleCause
+from dynotune.trace.facts import cuda_calls, intervals
+from dynotune.trace.facts.nesting import outermost
+from dynotune.trace.facts.steps import LOADER, STEP, Steps, named
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline
+
+BACKWARD = re.compile(r"autograd::engine::")
+
+CAUSES: tuple[IdleCause, ...] = ("host", "loader", "sync", "kernel", "other")
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """The gaps of one device within a window, in order of time. One row each, int64.
+
+    Args:
+        split_ns: `CAUSES` by name; of each gap the five sum to `end_ns - start_ns`.
+        call: row of the CALL that queued what ended the gap; UNKNOWN where there is none.
+        thread: that queued what ended the gap; else the one that queues most.
+        wait: row of the CALL, waiting for the device, in which the gap began; UNKNOWN where there is none.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    split_ns: dict[IdleCause, Ints]
+    call: Ints
+    thread: Ints
+    wait: Ints
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def idle_ns(self) -> dict[IdleCause, int]:
+        """Each cause's total. They sum to the device's idle time."""
+        return {cause: int(part.sum()) for cause, part in self.split_ns.items()}
+
+    def late_ns(self) -> int:
+        """The part of `kernel` in gaps that began before their work was queued: queued earlier, it would not show."""
+        before = self.split_ns["host"] + self.split_ns["loader"] + self.split_ns["sync"]
+        return int(self.split_ns["kernel"][before > 0].sum())
+
+    def cause(self) -> list[IdleCause]:
+        """The cause that holds the largest part of each gap."""
+        largest = np.argmax([self.split_ns[cause] for cause in CAUSES], axis=0)
+        return [CAUSES[index] for index in largest.tolist()]
+
+
+def gaps(timeline: Timeline, device: int, window: tuple[int, int]) -> Gaps:
+    """The stretches of the window in which the device ran nothing, each split by what it waited for."""
+    ran = _ran(timeline, device)
+    start_ns, end_ns = timeline.device.start_ns[ran], timeline.device.end_ns[ran]
+    free = intervals.complement(intervals.union(start_ns, end_ns), *window)
+    start, end = free[:, 0].copy(), free[:, 1].copy()
+    call = _ending_call(timeline, ran, end)
+    # Up to the end of the window, behind the last activity, nothing was queued: as if a call returned there.
+    returned = _of(timeline.host.end_ns, call, missing=end)
+    queued = np.clip(returned, start, end)
+    thread = np.full(len(start), launching_thread(timeline), dtype=np.int64)
+    thread = _of(timeline.host.thread.astype(np.int64), call, missing=thread)
+    loader = in_loader(timeline, start, queued, thread)
+    wait, waited = _waits(timeline, start, until=_of(timeline.host.start_ns, call, missing=end))
+    sync = np.minimum(queued - start - loader, waited)
+    launches_known = bool((timeline.device.launch[ran] != UNKNOWN).any())
+    explained = ((call != UNKNOWN) | ~np.isin(end, start_ns)) & launches_known
+    split: dict[IdleCause, Ints] = {
+        "host": (queued - start - loader - sync) * explained,
+        "loader": loader * explained,
+        "sync": sync * explained,
+        "kernel": (end - queued) * explained,
+        "other": (end - start) * ~explained,
+    }
+    return Gaps(start, end, split, call, thread, np.where(explained, wait, UNKNOWN))
+
+
+def launching_thread(timeline: Timeline) -> int:
+    """The thread that queues most of the device's work; UNKNOWN where no launch is known."""
+    launch = timeline.device.launch[timeline.device.launch != UNKNOWN]
+    return int(np.argmax(np.bincount(timeline.host.thread[launch]))) if len(launch) else UNKNOWN
+
+
+def working_thread(timeline: Timeline) -> int:
+    """The thread that the steps run on; UNKNOWN where the trace does not tell.
+
+    That which bears the profiler's steps, if it works; else the one that queues most work, else the one with most
+    operators, autograd's own threads left out: these queue more than half of a training step's work, and whoever
+    called `backward` waits for them.
+    """
+    host = timeline.host
+    operators = np.bincount(host.thread[host.kind == HostKind.OPERATOR], minlength=len(timeline.threads))
+    launch = timeline.device.launch[timeline.device.launch != UNKNOWN]
+    queued = np.bincount(host.thread[launch], minlength=len(timeline.threads))
+    work = queued if queued.any() else operators
+    marked = np.bincount(host.thread[named(timeline, STEP, HostKind.ANNOTATION, HostKind.OPERATOR)])
+    if marked.any() and work[np.argmax(marked)]:
+        return int(np.argmax(marked))
+    backward = np.bincount(host.thread[named(timeline, BACKWARD, HostKind.OPERATOR)], minlength=len(work))
+    forward = np.where(backward > 0, 0, work)
+    of_any = forward if forward.any() else work
+    return int(np.argmax(of_any)) if of_any.any() else UNKNOWN
+
+
+def loader_spans(timeline: Timeline) -> Ints:
+    """Rows of the spans inside the DataLoader's `__next__`, less those inside another."""
+    return outermost(timeline.host, named(timeline, LOADER, HostKind.ANNOTATION, HostKind.OPERATOR))
+
+
+def _of(values: Ints, rows: Ints, *, missing: Ints) -> Ints:
+    """`values[rows]`, and `missing` where the row is UNKNOWN."""
+    found = missing.copy()
+    known = rows != UNKNOWN
+    found[known] = values[rows[known]]
+    return found
+
+
+def _ran(timeline: Timeline, device: int) -> Ints:
+    """Rows of what took time on the device; of those that start together, the one queued first stands first."""
+    spans = timeline.device
+    rows = np.flatnonzero((spans.device == device) & (spans.end_ns > spans.start_ns))
+    if (np.diff(spans.start_ns[rows]) == 0).any():
+        never = np.full(len(rows), np.iinfo(np.int64).max)
+        returned = _of(timeline.host.end_ns, spans.launch[rows], missing=never)
+        rows = rows[np.lexsort((returned, spans.start_ns[rows]))]
+    return rows
+
+
+def _ending_call(timeline: Timeline, ran: Ints, end_ns: Ints) -> Ints:
+    """Row of the call that queued what starts at each time; UNKNOWN where nothing starts, or no call is known."""
+    start_ns = timeline.device.start_ns[ran]
+    call = np.full(len(end_ns), UNKNOWN, dtype=np.int64)
+    at = np.searchsorted(start_ns, end_ns)
+    starts = np.flatnonzero(at < len(ran))
+    starts = starts[start_ns[at[starts]] == end_ns[starts]]
+    call[starts] = timeline.device.launch[ran[at[starts]]]
+    return call
+
+
+def in_loader(timeline: Timeline, start_ns: Ints, end_ns: Ints, thread: Ints) -> Ints:
+    """Nanoseconds of each [start, end) in which the thread was inside the loader's `__next__`.
+
+    Another thread inside it counts while this one did none of torch's work: a loader that fills a queue in the
+    background holds nobody up who is busy.
+    """
+    host = timeline.host
+    rows = loader_spans(timeline)
+    total = np.zeros(len(start_ns), dtype=np.int64)
+    if not len(rows):
+        return total
+    for one in np.unique(thread):
+        inside = _covered_by(timeline, rows[host.thread[rows] == one])
+        if (host.thread[rows] != one).any():
+            work = (host.thread == one) & ((host.kind == HostKind.OPERATOR) | (host.kind == HostKind.CALL))
+            elsewhere = _covered_by(timeline, rows[host.thread[rows] != one])
+            elsewhere = intervals.difference(elsewhere, _covered_by(timeline, np.flatnonzero(work)))
+            inside = np.concatenate((inside, elsewhere))
+            inside = intervals.union(inside[:, 0], inside[:, 1])
+        of_thread = thread == one
+        total[of_thread] = intervals.covered(inside, start_ns[of_thread], end_ns[of_thread])
+    return total
+
+
+def _covered_by(timeline: Timeline, rows: Ints) -> intervals.Set:
+    return intervals.union(timeline.host.start_ns[rows], timeline.host.end_ns[rows])
+
+
+def _waits(timeline: Timeline, start: Ints, until: Ints) -> tuple[Ints, Ints]:
+    """The call, waiting for the device, in which each gap began, and the nanoseconds that the host waited in it.
+
+    It must have returned by `until`, when what ended the gap was queued: else it held nobody up. Of several, the
+    longest wait counts.
+    """
+    host = timeline.host
+    row = np.full(len(start), UNKNOWN, dtype=np.int64)
+    waited = np.zeros(len(start), dtype=np.int64)
+    waiting = outermost(host, np.flatnonzero(cuda_calls.waits(timeline)))
+    wait_ns = host.end_ns[waiting] - host.start_ns[waiting] + _copied_before(timeline, waiting)
+    for thread in np.unique(host.thread[waiting]):
+        own = np.flatnonzero(host.thread[waiting] == thread)
+        at = own[np.maximum(np.searchsorted(host.start_ns[waiting[own]], start, side="right") - 1, 0)]
+        in_it = (host.start_ns[waiting[at]] <= start) & (host.end_ns[waiting[at]] > start)
+        in_it &= (host.end_ns[waiting[at]] <= until) & (wait_ns[at] > waited)
+        row[in_it], waited[in_it] = waiting[at[in_it]], wait_ns[at[in_it]]
+    return row, waited
+
+
+def _copied_before(timeline: Timeline, waiting: Ints) -> Ints:
+    """Nanoseconds of the call before each wait, where that is a copy of pageable memory: it belongs to the wait.
+
+    The host copies such memory piece by piece into a buffer, and waits for each piece.
+    """
+    host, device = timeline.host, timeline.device
+    pageable = np.array(["Pageable" in name for name in timeline.names], dtype=bool)
+    queueing = np.zeros(len(host), dtype=bool)
+    queueing[device.launch[device.launch != UNKNOWN]] = True
+    copies = np.zeros(len(host), dtype=bool)
+    copied = np.flatnonzero((device.kind == DeviceKind.COPY) & (device.launch != UNKNOWN))
+    copies[device.launch[copied[pageable[device.name[copied]]]]] = True
+    before = np.zeros(len(waiting), dtype=np.int64)
+    for thread in np.unique(host.thread[waiting]):
+        own = np.flatnonzero((host.thread[waiting] == thread) & ~queueing[waiting])
+        queued = np.flatnonzero(queueing & (host.thread == thread))
+        if not len(queued):
+            continue
+        last = np.searchsorted(queued, waiting[own]) - 1
+        row = queued[np.maximum(last, 0)]
+        before[own] = np.where((last >= 0) & copies[row], host.end_ns[row] - host.start_ns[row], 0)
+    return before
+
+
+# The gap with which a recording begins: the recorder had waited for the device, as the program may not do.
+
+
+def first_gap(timeline: Timeline, gaps: Gaps, steps: Steps, window: tuple[int, int]) -> tuple[Idle, Idle] | None:
+    """The window's first gap as it is, and as the gaps before the first work of the later steps are on average.
+
+    None where the window does not begin with a gap, or has too few steps to tell.
+    """
+    if not len(gaps) or gaps.start_ns[0] != window[0] or len(steps) < 3:
+        return None
+    launches = timeline.device.launch[timeline.device.launch != UNKNOWN]
+    queued_ns = np.sort(timeline.host.start_ns[launches])
+    ends_with = np.where(gaps.call == UNKNOWN, UNKNOWN, timeline.host.start_ns[gaps.call])
+    later: list[int] = []
+    for start, end in zip(steps.start_ns[1:].tolist(), steps.end_ns[1:].tolist(), strict=True):
+        at = int(np.searchsorted(queued_ns, start))
+        if at < len(queued_ns) and queued_ns[at] < end:
+            # Without such a gap the device was busy then.
+            later += np.flatnonzero(ends_with == queued_ns[at])[:1].tolist()
+    num = len(steps) - 1
+    first = {f"{cause}_s": int(part[0]) / 1e9 for cause, part in gaps.split_ns.items()}
+    usual = {f"{cause}_s": int(part[later].sum()) / 1e9 / num for cause, part in gaps.split_ns.items()}
+    return Idle(**first), Idle(**usual)

@@ -1,0 +1,167 @@
+"""Kernels: how many, how long and how deeply queued they were, and what kind of work took their time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dynotune.schema.trace_summary import SHORT_KERNEL_S, KernelClass, Kernels
+from dynotune.trace.facts import intervals
+from dynotune.trace.facts.cuda_calls import plain_name
+from dynotune.trace.facts.kernel_names import CLASSES, classify, uses_tensor_cores
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline
+
+__all__ = ["CLASSES", "GRAPH_LAUNCHES", "MATH_ATTENTION", "classes_of", "classify", "facts", "uses_tensor_cores"]
+
+MATH_ATTENTION = "aten::_scaled_dot_product_attention_math"
+"""The operator whose kernels are of class attention-math: their own names do not tell them from others."""
+
+SHORT_NS = round(SHORT_KERNEL_S * 1e9)
+
+GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
+
+# How little of the time may have a telling name before the share of tensor cores is unknown: below one half, the
+# kernels that do not tell could turn the answer round.
+_TOLD_SHARE = 0.5
+
+_PRODUCTS = tuple(
+    index for index, name in enumerate(CLASSES) if name in ("matmul", "convolution") or name.startswith("attention-")
+)
+
+
+def classes_of(timeline: Timeline) -> NDArray[np.int8]:
+    """Class by name of each row of `timeline.device`, UNKNOWN for copies and memsets. Never attention-math."""
+    device = timeline.device
+    classes = np.full(len(device), UNKNOWN, dtype=np.int8)
+    rows = np.flatnonzero(device.kind == DeviceKind.KERNEL)
+    names = device.name[rows]
+    distinct = np.flatnonzero(np.bincount(names, minlength=len(timeline.names)))
+    of_name = np.full(len(timeline.names), UNKNOWN, dtype=np.int8)
+    of_name[distinct] = classify([timeline.names[index] for index in distinct])
+    classes[rows] = of_name[names]
+    return classes
+
+
+def facts(timeline: Timeline, window: tuple[int, int], num_steps: int | None) -> Kernels:
+    """The kernels of one rank inside the window [start, end) of nanoseconds."""
+    device, (start, end) = timeline.device, window
+    inside = (device.start_ns < end) & ((device.end_ns > start) | (device.start_ns >= start))
+    rows = np.flatnonzero((device.kind == DeviceKind.KERNEL) & inside)
+    duration = np.minimum(device.end_ns[rows], end) - np.maximum(device.start_ns[rows], start)
+    num_started = int((device.start_ns[rows] >= start).sum())
+    launched = device.launch[rows]
+    known = launched != UNKNOWN
+    by_name = classes_of(timeline)[rows]
+    classes = np.where(_in_math_attention(timeline, launched), CLASSES.index("attention-math"), by_name)
+    mean_depth, max_depth = _queue_depth(timeline, window)
+    return Kernels(
+        rank=timeline.rank,
+        num=len(rows),
+        total_s=int(duration.sum()) / 1e9,
+        mean_s=float(duration.mean()) / 1e9 if len(rows) else None,
+        median_s=float(np.median(duration)) / 1e9 if len(rows) else None,
+        per_s=num_started * 1e9 / (end - start) if end > start else 0.0,
+        per_step=num_started / num_steps if num_steps else None,
+        num_launches=_num_distinct(launched[known], len(timeline.host)) if known.any() else None,
+        in_graphs=_num_in_graphs(timeline, launched[known]) if known.any() else None,
+        mean_queue_depth=mean_depth,
+        max_queue_depth=max_depth,
+        tensor_core_share=_tensor_core_share(timeline, rows, by_name, duration),
+        classes=_class_table(timeline, device.name[rows], classes, duration),
+        num_short=int((duration < SHORT_NS).sum()),
+        short_s=int(duration[duration < SHORT_NS].sum()) / 1e9,
+    )
+
+
+def _num_distinct(rows: Ints, num: int) -> int:
+    """How many distinct rows of a table of `num` there are; faster than np.unique, which hashes or sorts."""
+    seen = np.zeros(num, dtype=np.bool_)
+    seen[rows] = True
+    return int(seen.sum())
+
+
+def _num_in_graphs(timeline: Timeline, launched: Ints) -> int:
+    num_calls = np.bincount(timeline.host.name[launched], minlength=len(timeline.names))
+    graphs = [index for index in np.flatnonzero(num_calls) if plain_name(timeline.names[index]) in GRAPH_LAUNCHES]
+    return int(num_calls[graphs].sum())
+
+
+def _in_math_attention(timeline: Timeline, launched: Ints) -> NDArray[np.bool_]:
+    """For each launch (row of the host, or UNKNOWN): whether it lies in an operator of math attention on its thread."""
+    found = np.zeros(len(launched), dtype=np.bool_)
+    if MATH_ATTENTION not in timeline.names:
+        return found
+    host = timeline.host
+    operators = (host.kind == HostKind.OPERATOR) & (host.name == timeline.names.index(MATH_ATTENTION))
+    for thread in np.unique(host.thread[operators]):
+        of_thread = operators & (host.thread == thread)
+        within = intervals.union(host.start_ns[of_thread], host.end_ns[of_thread])
+        candidates = np.flatnonzero((launched != UNKNOWN) & (host.thread[launched] == thread))
+        time = host.start_ns[launched[candidates]]
+        at = np.searchsorted(within[:, 0], time, side="right") - 1
+        found[candidates] = (at >= 0) & (time < within[at, 1]) if len(within) else False
+    return found
+
+
+def _queue_depth(timeline: Timeline, window: tuple[int, int]) -> tuple[float | None, int | None]:
+    """Mean over the window and maximum of the device work queued and not finished; None where no launch is known.
+
+    Work is queued from the return of its launch, or from its own start where that is earlier or the launch is not
+    recorded.
+    """
+    device, (start, end) = timeline.device, window
+    known = device.launch != UNKNOWN
+    if not known.any() or end <= start:
+        return None, None
+    queued = device.start_ns.copy()
+    queued[known] = np.minimum(timeline.host.end_ns[device.launch[known]], queued[known])
+    begins, ends = np.clip(queued, start, end), np.clip(device.end_ns, start, end)
+    counted = ends > begins
+    begins, ends = np.sort(begins[counted]), np.sort(ends[counted])
+    if not len(begins):
+        return 0.0, 0
+    mean = int((ends - begins).sum()) / (end - start)
+    # The depth is greatest right after something was queued; what ends at that moment has left.
+    depth = np.arange(1, len(begins) + 1) - np.searchsorted(ends, begins, side="right")
+    return mean, int(depth.max())
+
+
+def _tensor_core_share(timeline: Timeline, rows: Ints, classes: NDArray[np.int8], duration: Ints) -> float | None:
+    product = np.isin(classes, _PRODUCTS)
+    distinct, of_row = np.unique(timeline.device.name[rows[product]], return_inverse=True)
+    used = uses_tensor_cores([timeline.names[index] for index in distinct])[of_row]
+    time = duration[product]
+    whole, told = int(time.sum()), int(time[used != UNKNOWN].sum())
+    if not whole or told < _TOLD_SHARE * whole:
+        return None
+    return int(time[used == 1].sum()) / told
+
+
+def _class_table(
+    timeline: Timeline, names: NDArray[np.int32], classes: NDArray[np.int64], duration: Ints
+) -> list[KernelClass]:
+    """A row a class, largest first."""
+    key = classes.astype(np.int64) * len(timeline.names) + names
+    pairs, of_row, num = np.unique(key, return_inverse=True, return_counts=True)
+    totals = np.bincount(of_row, weights=duration, minlength=len(pairs)).astype(np.int64)
+    whole = int(totals.sum())
+    parts: dict[int, list[tuple[int, str, int]]] = {}
+    for pair, total, count in zip(pairs.tolist(), totals.tolist(), num.tolist(), strict=True):
+        index, name = divmod(pair, len(timeline.names))
+        parts.setdefault(index, []).append((total, timeline.names[name], count))
+    table = [_class_row(CLASSES[index], of_class, whole) for index, of_class in parts.items()]
+    return sorted(table, key=lambda row: (-row.total_s, row.name))
+
+
+def _class_row(name: str, parts: Iterable[tuple[int, str, int]], whole: int) -> KernelClass:
+    parts = list(parts)
+    total = sum(part[0] for part in parts)
+    return KernelClass(
+        name=name,
+        num=sum(part[2] for part in parts),
+        total_s=total / 1e9,
+        share=total / whole if whole else 0.0,
+        largest=max(parts)[1],
+    )

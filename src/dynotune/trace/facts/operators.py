@@ -1,0 +1,95 @@
+"""Operators by the time the host spent in them themselves, without the operators inside."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dynotune.schema.trace_summary import Called, Operator
+from dynotune.trace.facts.callers import CALLERS, callers
+from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
+
+MOST = 200
+"""How many operators are reported: those of the largest self time."""
+
+
+def facts(timeline: Timeline, window: tuple[int, int]) -> list[Operator]:
+    """Operators on all threads of a process inside the window [start, end) of nanoseconds, largest self time first."""
+    host, (start, end) = timeline.host, window
+    inside = (host.start_ns < end) & ((host.end_ns > start) | (host.start_ns >= start))
+    rows = np.flatnonzero((host.kind == HostKind.OPERATOR) & inside)
+    if not len(rows):
+        return []
+    rows = rows[np.argsort(host.thread[rows], kind="stable")]
+    # Threads one after another on one axis: there no span of a thread meets one of another.
+    shift = host.thread[rows].astype(np.int64) * (end - start + 1) - start
+    begins, ends = np.maximum(host.start_ns[rows], start) + shift, np.minimum(host.end_ns[rows], end) + shift
+    # Of each name by each caller; a row of the table is a name.
+    shape = (len(timeline.names), len(CALLERS))
+    key = host.name[rows] * len(CALLERS) + callers(timeline, np.sort(rows))[np.argsort(np.argsort(rows))]
+    size = len(timeline.names) * len(CALLERS)
+    num = np.bincount(key, minlength=size).reshape(shape)
+    own_ns = np.bincount(key, weights=self_times(begins, ends), minlength=size).reshape(shape)
+    found = [
+        Operator(
+            name=timeline.names[index],
+            num=int(num[index].sum()),
+            self_s=int(own_ns[index].sum()) / 1e9,
+            callers={
+                CALLERS[caller]: Called(num=int(num[index, caller]), self_s=int(own_ns[index, caller]) / 1e9)
+                for caller in np.flatnonzero(num[index]).tolist()
+            },
+        )
+        for index in np.flatnonzero(num.sum(axis=1)).tolist()
+    ]
+    return sorted(found, key=lambda row: (-row.self_s, row.name))[:MOST]
+
+
+def self_times(start_ns: Ints, end_ns: Ints) -> Ints:
+    """Nanoseconds in which each span is the innermost one, which of those open started last.
+
+    Args:
+        start_ns, end_ns: of spans in order of start, of which enclosing ones come first. They should nest. Where one
+            starts inside another and outlasts it, as times rounded to microseconds do, it takes over from there.
+    """
+    rows, parent = _parents(start_ns, end_ns)
+    child = rows[parent != UNKNOWN]
+    if (end_ns[child] > end_ns[parent[parent != UNKNOWN]]).any():
+        end_ns = _cut(start_ns, end_ns)
+        rows, parent = _parents(start_ns, end_ns)
+        child = rows[parent != UNKNOWN]
+    length = end_ns - start_ns
+    inside = np.bincount(parent[parent != UNKNOWN], weights=length[child], minlength=len(length))
+    return length - inside.astype(np.int64)
+
+
+def _cut(start_ns: Ints, end_ns: Ints) -> Ints:
+    """The end of each span, or the start of the first one that starts inside it and outlasts it."""
+    num = len(start_ns)
+    inside = np.searchsorted(start_ns, end_ns) - np.arange(1, num + 1)
+    # Latest end among the next 1, 2, 4, … rows; a row behind the last one outlasts them all.
+    latest = [np.append(end_ns, np.iinfo(np.int64).max)]
+    while 1 << len(latest) <= inside.max():
+        width = 1 << (len(latest) - 1)
+        latest.append(np.maximum(latest[-1], np.append(latest[-1][width:], np.full(width, latest[0][-1]))))
+    at = np.arange(1, num + 1)
+    for level in reversed(range(len(latest))):
+        at += (latest[level][at] <= end_ns).astype(np.int64) << level
+    cut: Ints = np.minimum(end_ns, np.append(start_ns, latest[0][-1])[at])
+    return cut
+
+
+def _parents(start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
+    """Rows of the spans that have a length, and for each the row it lies in, UNKNOWN outside all; they should nest."""
+    # One without length is nowhere the innermost, and would blur which are open where it stands.
+    rows = np.flatnonzero(end_ns > start_ns)
+    order = np.arange(len(rows))
+    # How many are open when one starts: those before it, less those that have ended.
+    depth = order - np.searchsorted(np.sort(end_ns[rows]), start_ns[rows], side="right")
+    # The one it lies in is the last one before it that is one level up. Levels one after another make that one search.
+    by_depth = np.argsort(depth.astype(np.int32), kind="stable")
+    level = depth[by_depth] * len(rows) + by_depth
+    at = np.searchsorted(level, level - len(rows)) - 1
+    parent = np.full(len(rows), UNKNOWN, dtype=np.int64)
+    inner = depth[by_depth] > 0
+    parent[by_depth[inner]] = rows[by_depth[at[inner]]]
+    return rows, parent

@@ -1,0 +1,186 @@
+"""All that was found out about one rank, for the rules that name causes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dynotune.schema.trace_summary import Communication, Copies, Kernels, Place
+from dynotune.trace.facts.copies import kind_of
+from dynotune.trace.facts.device_time import Busy
+from dynotune.trace.facts.idle import Gaps
+from dynotune.trace.facts.source_locations import Found, Places
+from dynotune.trace.facts.steps import Steps
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, Timeline, told_by_name
+
+APART_SHARE = 0.05
+"""A place that holds this part of the window is a cause of its own; smaller ones of the same kind stand together."""
+SAID_SHARE = 0.02
+"""Of a cause: places that hold less of it are not worth a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevice:
+    """One device within the window. `gap_places`: where the host spent most of each gap."""
+
+    busy: Busy
+    gaps: Gaps
+    gap_places: Found
+
+
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """One rank within its window.
+
+    Args:
+        devices: by index; empty where none was recorded.
+        device: index of the busiest, which the causes of idle time are of; None without one.
+        kernels: None without a device.
+    """
+
+    timeline: Timeline
+    window: tuple[int, int]
+    steps: Steps
+    places: Places
+    devices: dict[int, OnDevice]
+    device: int | None
+    kernels: Kernels | None
+    copies: list[Copies]
+    communication: Communication | None
+
+    @property
+    def busiest(self) -> OnDevice | None:
+        return None if self.device is None else self.devices[self.device]
+
+    @property
+    def window_ns(self) -> int:
+        return self.window[1] - self.window[0]
+
+    @property
+    def num_steps(self) -> int | None:
+        return len(self.steps) or None
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Time lost to one cause at one place.
+
+    Args:
+        lost_ns: defined cause by cause in docs/reference/trace.md.
+        claim: one sentence, without the figure.
+        evidence: the figures.
+        work_ns: the part of `lost_ns` in which the device worked, of causes that hold idle time too.
+    """
+
+    id: str
+    lost_ns: int
+    claim: str
+    where: Place
+    evidence: tuple[str, ...] = ()
+    work_ns: int = 0
+
+
+def in_window(facts: RankFacts, start_ns: Ints, end_ns: Ints) -> Ints:
+    """Nanoseconds of each span inside the window."""
+    inside: Ints = np.maximum(np.minimum(end_ns, facts.window[1]) - np.maximum(start_ns, facts.window[0]), 0)
+    return inside
+
+
+def copies_to_device(facts: RankFacts) -> NDArray[np.bool_]:
+    """For each row of the device's spans: whether it is a copy from the host to the rank's busiest device."""
+    device = facts.timeline.device
+    found: NDArray[np.bool_] = (device.kind == DeviceKind.COPY) & (device.device == facts.device)
+    found[found] = told_by_name(facts.timeline.names, device.name[found], lambda name: kind_of(name)[0] == "HtoD")
+    return found
+
+
+def launched_at(facts: RankFacts, rows: Ints, weight_ns: Ints) -> Place:
+    """The place from which most of these rows of the device, by weight, were queued."""
+    launch = facts.timeline.device.launch[rows]
+    known = launch != UNKNOWN
+    calls, of_row = np.unique(launch[known], return_inverse=True)
+    if not len(calls):
+        return Place()
+    return heaviest(facts, facts.places.of_calls(calls), np.bincount(of_row, weights=weight_ns[known]).astype(np.int64))
+
+
+def heaviest(facts: RankFacts, found: Found, weight: Ints) -> Place:
+    """Of these places the function, and in it the operator and the call, that bear most of the weight."""
+    chosen = np.arange(len(weight))
+    for names in (found.function, found.operator, found.call):
+        _, of_row = np.unique(names[chosen], return_inverse=True)
+        chosen = chosen[of_row == np.argmax(np.bincount(of_row, weights=weight[chosen]))]
+    return facts.places.texts(found.of(chosen[:1]))[0]
+
+
+def by_place(facts: RankFacts, found: Found, lost_ns: Ints) -> Iterator[tuple[Place, Ints]]:
+    """Rows by their place: of each place that holds much of the window, largest first, then of all others together.
+
+    A place is the function where one is known, else the operator. That of the others is given if one of them holds
+    more than half of their time.
+    """
+    key = np.where(found.function != UNKNOWN, found.function, found.operator)
+    keys, of_row = np.unique(key, return_inverse=True)
+    total = np.bincount(of_row, weights=lost_ns, minlength=len(keys))
+    apart = (total >= APART_SHARE * facts.window_ns) & (keys != UNKNOWN)
+    largest_first = [index for index in np.argsort(-total, kind="stable").tolist() if apart[index]]
+    groups = [np.flatnonzero((of_row == index) & (lost_ns > 0)) for index in largest_first]
+    others = np.flatnonzero(~apart[of_row] & (lost_ns > 0))
+    for rows in (*groups, others):
+        if not len(rows):
+            continue
+        one = rows is not others or 2 * total[of_row[rows]].max() > lost_ns[rows].sum()
+        yield heaviest(facts, found.of(rows), lost_ns[rows]) if one else Place(), rows
+
+
+def largest_places(facts: RankFacts, found: Found, lost_ns: Ints, where: Place, most: int = 3) -> list[str]:
+    """The places that hold the largest part, in words; none if that is all at `where`, which the cause says itself."""
+    totals: dict[Place, int] = {}
+    for place, lost in zip(facts.places.texts(found), lost_ns.tolist(), strict=True):
+        totals[place] = totals.get(place, 0) + lost
+    least = max(1, SAID_SHARE * sum(totals.values()))
+    ranked = [(place, total) for place, total in totals.items() if total >= least]
+    ranked.sort(key=lambda item: (-item[1], _in_words(item[0])))
+    if [place for place, _ in ranked] == [where]:
+        return []
+    return [f"{time_per_step(facts, total)} at {_in_words(place)}" for place, total in ranked[:most]]
+
+
+def _in_words(place: Place) -> str:
+    return " in ".join(part for part in (place.call, place.operator, place.function) if part) or "an unknown place"
+
+
+def percent(part: float) -> str:
+    """`0.0123` as "1.2%"."""
+    return f"{100 * part:.1f}%"
+
+
+def duration(time_ns: float) -> str:
+    """Nanoseconds in the unit that suits their size."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if time_ns >= size:
+            return f"{time_ns / size:.3g} {unit}"
+    return f"{time_ns:.0f} ns"
+
+
+def per_step(facts: RankFacts, num: int) -> str:
+    """How often, a step where steps are known."""
+    if facts.num_steps is None:
+        return f"{num:,} in the window"
+    rate = num / facts.num_steps
+    if rate < 1:
+        return f"{num:,} in {facts.num_steps:,} steps"
+    return f"{rate:,.0f} a step" if rate >= 100 else f"{rate:.3g} a step"
+
+
+def of_step(facts: RankFacts, time_ns: float) -> str:
+    """Nanoseconds of the window as those of a step where steps are known, for lines that say so otherwise."""
+    return duration(time_ns / (facts.num_steps or 1))
+
+
+def time_per_step(facts: RankFacts, time_ns: float) -> str:
+    """The same with the words."""
+    return of_step(facts, time_ns) + ("" if facts.num_steps is None else " a step")

@@ -1,0 +1,321 @@
+"""Collectives of a rank, and ranks of one job side by side: whose clock is off, who waits, and for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dynotune.schema.trace_summary import Communication, Ranks, RankTime
+from dynotune.trace.facts import host_time, intervals
+from dynotune.trace.facts.kernel_names import CLASSES, without_arguments
+from dynotune.trace.facts.kernels import classes_of
+from dynotune.trace.timeline import Ints, Timeline
+
+Window = tuple[int, int]
+
+TOGETHER_NS = 1_000_000
+"""Ranks leave a collective within this of each other. Leaving takes some hops of microseconds; what is further apart
+was not one collective."""
+
+STRAGGLER_SHARE = 0.02
+"""A rank stands out if the others wait for it more than this share of the window; steps vary by as much anyway."""
+
+# The share of collectives matched by their order that must end together before that order is believed.
+_BELIEVED = 0.8
+# How many it takes to set clocks by them: one always agrees with itself, two with their median.
+_FEWEST = 3
+# By how many collectives of one name two recordings may differ at their edges.
+_MOST_LAG = 8
+
+_COMMUNICATION = CLASSES.index("communication")
+
+
+class Steps(Protocol):
+    """Steps of one rank: arrays of nanoseconds."""
+
+    @property
+    def start_ns(self) -> Ints: ...
+    @property
+    def end_ns(self) -> Ints: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Collectives:
+    """Those of one rank that start in its window, in order: positions of each name, and times.
+
+    Args:
+        on_host: they are of a rank without a device.
+    """
+
+    of_name: dict[str, Ints]
+    start_ns: Ints
+    end_ns: Ints
+    on_host: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Alignment:
+    """Offsets of each rank's clock against the first's, and columns of collectives that are the same on all ranks."""
+
+    aligned_by: Literal["clock", "collectives", "nothing"]
+    offset_ns: list[int] | None
+    matched: NDArray[np.int64]
+
+
+def communication(timeline: Timeline, window: Window) -> Communication | None:
+    """Collectives of one rank inside the window [start, end) of nanoseconds; None where there are none.
+
+    Times are of the union on each device, summed over devices.
+    """
+    device, (start, end) = timeline.device, window
+    collective = classes_of(timeline) == _COMMUNICATION
+    inside = collective & (device.start_ns < end) & ((device.end_ns > start) | (device.start_ns >= start))
+    if not inside.any():
+        return None
+    total = hidden = 0
+    for index in np.unique(device.device[inside]):
+        here = device.device == index
+        own = _union(timeline, here & collective, window)
+        total += intervals.length(own)
+        others = _union(timeline, here & ~collective, window)
+        hidden += int(intervals.covered(others, own[:, 0], own[:, 1]).sum())
+    return Communication(
+        rank=timeline.rank,
+        num=int(inside.sum()),
+        total_s=total / 1e9,
+        exposed_s=(total - hidden) / 1e9,
+        hidden_s=hidden / 1e9,
+    )
+
+
+def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Sequence[Steps | None]) -> Ranks | None:
+    """Ranks of one job beside each other, each in its own window; None for fewer than two.
+
+    Args:
+        timelines, windows, steps: one of each a rank, in the same order.
+    """
+    if len(timelines) < 2:
+        return None
+    collectives = [_collectives(*pair) for pair in zip(timelines, windows, strict=True)]
+    alignment = _align(timelines, collectives)
+    free = [host_time.without_operators(*pair) for pair in zip(timelines, windows, strict=True)]
+    waits = _waits(collectives, windows, free, alignment) if alignment.matched.size else None
+    labels = [index if timeline.rank is None else timeline.rank for index, timeline in enumerate(timelines)]
+    rows = [
+        RankTime(
+            rank=labels[index],
+            step_s=_step_s(steps[index]),
+            busy_s=_busy_s(timeline, windows[index]),
+            waits_s=waits[0][index] / 1e9 if waits else None,
+            clock_offset_s=alignment.offset_ns[index] / 1e9 if alignment.offset_ns else None,
+        )
+        for index, timeline in enumerate(timelines)
+    ]
+    straggler = _straggler(waits[1], windows) if waits else None
+    return Ranks(
+        ranks=rows,
+        straggler=None if straggler is None else labels[straggler],
+        imbalance=_imbalance(timelines, windows, steps),
+        aligned_by=alignment.aligned_by,
+    )
+
+
+def _collectives(timeline: Timeline, window: Window) -> _Collectives:
+    on_host = not len(timeline.device)
+    spans = timeline.host if on_host else timeline.device
+    rows = host_time.collectives(timeline) if on_host else np.flatnonzero(classes_of(timeline) == _COMMUNICATION)
+    rows = rows[(spans.start_ns[rows] >= window[0]) & (spans.start_ns[rows] < window[1])]
+    names = spans.name[rows]
+    positions: dict[str, list[Ints]] = {}
+    for index in np.unique(names):
+        name = without_arguments(timeline.names[index])
+        positions.setdefault(name, []).append(np.flatnonzero(names == index))
+    of_name = {name: np.sort(np.concatenate(found)) for name, found in positions.items()}
+    return _Collectives(of_name, spans.start_ns[rows], spans.end_ns[rows], on_host)
+
+
+def _align(timelines: Sequence[Timeline], collectives: list[_Collectives]) -> _Alignment:
+    """By the clocks, if the collectives do not contradict them; else by the collectives."""
+    clock = _clock_offsets(timelines)
+    first = collectives[0]
+    if clock is not None and all(own.on_host for own in collectives):
+        pairs_of = [_overlapping(first, other, lag) for other, lag in zip(collectives[1:], clock[1:], strict=True)]
+        if all(pairs is not None for pairs in pairs_of):
+            return _Alignment("clock", clock, _on_all_ranks([pairs for pairs in pairs_of if pairs is not None]))
+    by_order = [pairs for other in collectives[1:] if (pairs := _by_order(first, other)) is not None]
+    if len(by_order) == len(collectives) - 1:
+        offset = [0] + [pairs[1] for pairs in by_order]
+        matched = _on_all_ranks([pairs[0] for pairs in by_order])
+        if clock is not None and np.abs(np.subtract(clock, offset)).max() <= TOGETHER_NS:
+            return _Alignment("clock", clock, matched)
+        if matched.shape[1] >= _FEWEST:
+            return _Alignment("collectives", offset, matched)
+    if clock is None:
+        return _Alignment("nothing", None, np.empty((len(timelines), 0), dtype=np.int64))
+    by_time = [_by_time(first, other, lag) for other, lag in zip(collectives[1:], clock[1:], strict=True)]
+    return _Alignment("clock", clock, _on_all_ranks(by_time))
+
+
+def _clock_offsets(timelines: Sequence[Timeline]) -> list[int] | None:
+    """What each rank's clock shows beyond the first's at one moment, as the recordings say; None if they do not."""
+    bases = [timeline.clock_base_ns for timeline in timelines]
+    known = [base for base in bases if base is not None]
+    return [known[0] - base for base in known] if len(known) == len(bases) else None
+
+
+def _by_order(first: _Collectives, other: _Collectives) -> tuple[NDArray[np.int64], int] | None:
+    """Pairs of rows, shape (2, n), and the clock's offset, if the i-th collectives of a name do end together."""
+    pairs = []
+    for name in sorted(first.of_name.keys() & other.of_name.keys()):
+        a, b = first.of_name[name], other.of_name[name]
+        if abs(len(a) - len(b)) <= _MOST_LAG:
+            pairs.append(_best_lag(a, b, first.end_ns, other.end_ns))
+    if not pairs:
+        return None
+    both = np.concatenate(pairs, axis=1)
+    apart = other.end_ns[both[1]] - first.end_ns[both[0]]
+    offset = int(np.median(apart))
+    together = np.abs(apart - offset) <= TOGETHER_NS
+    return (both[:, together], offset) if together.mean() >= _BELIEVED else None
+
+
+def _overlapping(first: _Collectives, other: _Collectives, offset_ns: int) -> NDArray[np.int64] | None:
+    """Pairs of rows of collectives on the host, shape (2, n), if the i-th of a name are under way at once.
+
+    A thread of the host may be told late that a collective has ended: they need not end together.
+    """
+    pairs = [np.empty((2, 0), dtype=np.int64)]
+    for name in sorted(first.of_name.keys() & other.of_name.keys()):
+        a, b = first.of_name[name], other.of_name[name]
+        if abs(len(a) - len(b)) <= _MOST_LAG:
+            pairs.append(_best_lag(a, b, first.end_ns, other.end_ns))
+    both = np.concatenate(pairs, axis=1)
+    start_ns, end_ns = other.start_ns[both[1]] - offset_ns, other.end_ns[both[1]] - offset_ns
+    at_once = (first.start_ns[both[0]] < end_ns + TOGETHER_NS) & (start_ns < first.end_ns[both[0]] + TOGETHER_NS)
+    return both[:, at_once] if len(at_once) and at_once.mean() >= _BELIEVED else None
+
+
+def _best_lag(a: Ints, b: Ints, ends_a: Ints, ends_b: Ints) -> NDArray[np.int64]:
+    """Rows of the same name in order; where their numbers differ, shifted so that they end most nearly together."""
+    num = min(len(a), len(b))
+    candidates = [np.stack((a[lag : lag + num], b[:num])) for lag in range(len(a) - num + 1)]
+    candidates += [np.stack((a[:num], b[lag : lag + num])) for lag in range(1, len(b) - num + 1)]
+    if len(candidates) == 1:
+        return candidates[0]
+    apart = [ends_b[pairs[1]] - ends_a[pairs[0]] for pairs in candidates]
+    spread = [float(np.median(np.abs(lags - np.median(lags)))) for lags in apart]
+    return candidates[int(np.argmin(spread))]
+
+
+def _by_time(first: _Collectives, other: _Collectives, offset_ns: int) -> NDArray[np.int64]:
+    """Pairs of rows, shape (2, n), of one name that end together on clocks that are known, each the other's nearest."""
+    pairs = [np.empty((2, 0), dtype=np.int64)]
+    for name in sorted(first.of_name.keys() & other.of_name.keys()):
+        a, b = first.of_name[name], other.of_name[name]
+        ends_a, ends_b = first.end_ns[a], other.end_ns[b] - offset_ns
+        nearest = _nearest(ends_a, ends_b)
+        mutual = _nearest(ends_b, ends_a)[nearest] == np.arange(len(a))
+        # Where collectives follow each other closely, being near says little.
+        spacing = min((int(np.median(np.diff(np.sort(ends)))) for ends in (ends_a, ends_b) if len(ends) > 1), default=0)
+        near = np.abs(ends_b[nearest] - ends_a) <= min(TOGETHER_NS, spacing // 10)
+        pairs.append(np.stack((a[mutual & near], b[nearest[mutual & near]])))
+    return np.concatenate(pairs, axis=1)
+
+
+def _nearest(times: Ints, among: Ints) -> NDArray[np.int64]:
+    order = np.argsort(among, kind="stable")
+    sorted_times = among[order]
+    after = np.clip(np.searchsorted(sorted_times, times), 0, len(among) - 1)
+    before = np.maximum(after - 1, 0)
+    nearer = np.where(np.abs(sorted_times[before] - times) <= np.abs(sorted_times[after] - times), before, after)
+    return order[nearer]
+
+
+def _on_all_ranks(pairs: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Rows of shape (ranks, n): those of the first rank that every other rank has a partner for, and the partners."""
+    common = pairs[0][0]
+    for of_rank in pairs[1:]:
+        common = np.intersect1d(common, of_rank[0])
+    common = np.sort(common)
+    partners = [of_rank[1][np.argsort(of_rank[0])][np.isin(np.sort(of_rank[0]), common)] for of_rank in pairs]
+    return np.stack([common, *partners])
+
+
+def _waits(
+    collectives: list[_Collectives], windows: Sequence[Window], free: Sequence[intervals.Set], alignment: _Alignment
+) -> tuple[list[int], NDArray[np.int64]]:
+    """Nanoseconds each rank waits, and those of rank i for rank j, shape (ranks, ranks).
+
+    A rank without a device waits while it runs no operator: `free`. A collective beside one holds nobody up.
+    """
+    assert alignment.offset_ns is not None
+    rows = list(zip(collectives, alignment.matched, alignment.offset_ns, strict=True))
+    joined = np.stack([own.start_ns[at] - offset for own, at, offset in rows])
+    last, last_at = joined.argmax(axis=0), joined.max(axis=0)
+    waits, for_whom = [], np.zeros((len(rows), len(rows)), dtype=np.int64)
+    for rank, (own, at, offset) in enumerate(rows):
+        start, end = own.start_ns[at], np.minimum(last_at + offset, own.end_ns[at])
+        waited = intervals.clip(intervals.union(start, end), *windows[rank])
+        inside = np.clip(end, *windows[rank]) - np.clip(start, *windows[rank])
+        if own.on_host:
+            waits.append(int(intervals.covered(free[rank], waited[:, 0], waited[:, 1]).sum()))
+            inside = intervals.covered(free[rank], start, np.maximum(start, end))
+        else:
+            waits.append(intervals.length(waited))
+        for_whom[rank] = np.bincount(last, weights=np.maximum(inside, 0), minlength=len(rows)).astype(np.int64)
+    return waits, for_whom
+
+
+def _straggler(for_whom: NDArray[np.int64], windows: Sequence[Window]) -> int | None:
+    """Whom the others wait for more than for all others together, and more than a share of their windows."""
+    caused = for_whom.sum(axis=0)
+    rank = int(caused.argmax())
+    others = sum(end - start for index, (start, end) in enumerate(windows) if index != rank)
+    stands_out = 2 * caused[rank] > caused.sum() and caused[rank] > STRAGGLER_SHARE * others
+    return rank if stands_out else None
+
+
+def _step_s(steps: Steps | None) -> float | None:
+    if steps is None or not len(steps.start_ns):
+        return None
+    return float((steps.end_ns - steps.start_ns).mean()) / 1e9
+
+
+def _busy_s(timeline: Timeline, window: Window) -> float | None:
+    device = timeline.device
+    if not len(device):
+        return None
+    return sum(intervals.length(_union(timeline, device.device == index, window)) for index in timeline.devices) / 1e9
+
+
+def _imbalance(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Sequence[Steps | None]) -> float | None:
+    """Largest over smallest time that ranks computed, a step where all know theirs; None where one did not compute."""
+    on_host = not any(len(timeline.device) for timeline in timelines)
+    compute_ns = _operators_ns if on_host else _compute_ns
+    compute = [compute_ns(*pair) for pair in zip(timelines, windows, strict=True)]
+    num_steps = [len(own.start_ns) if own is not None else 0 for own in steps]
+    if all(num_steps):
+        compute = [time / num for time, num in zip(compute, num_steps, strict=True)]
+    return max(compute) / min(compute) if min(compute) else None
+
+
+def _compute_ns(timeline: Timeline, window: Window) -> float:
+    """Union of kernels that are no collectives on each device, summed over devices."""
+    classes = classes_of(timeline)
+    kernels = (classes >= 0) & (classes != _COMMUNICATION)
+    here = [kernels & (timeline.device.device == index) for index in timeline.devices]
+    return float(sum(intervals.length(_union(timeline, mask, window)) for mask in here))
+
+
+def _operators_ns(timeline: Timeline, window: Window) -> float:
+    """What operators took of a rank without a device."""
+    return float(window[1] - window[0] - intervals.length(host_time.without_operators(timeline, window)))
+
+
+def _union(timeline: Timeline, mask: NDArray[np.bool_], window: Window) -> intervals.Set:
+    device = timeline.device
+    return intervals.clip(intervals.union(device.start_ns[mask], device.end_ns[mask]), *window)

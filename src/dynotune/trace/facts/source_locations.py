@@ -1,0 +1,274 @@
+"""Where in the program something happened: the user's function, the operator in it, the CUDA call."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dynotune.schema.trace_summary import Place
+from dynotune.trace.facts.nesting import Nesting, depths, nest, outermost
+from dynotune.trace.facts.steps import STEP
+from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
+
+AROUND_SHARE = 0.9
+"""Of the window: an annotation that covers it is the program, not a place in it."""
+FUNCTION = re.compile(r"(?P<file>.+)\(\d+\): ")
+
+
+def is_users(function: str) -> bool:
+    """Whether a Python function, as the recorder names it, is the user's own: see docs/reference/trace.md."""
+    file = _file(function)
+    return bool(file) and not is_of_library(file)
+
+
+def has_file(function: str) -> bool:
+    """Whether a Python function, as the recorder names it, is written in a file: the user's own or a library's."""
+    return _file(function) != ""
+
+
+def _file(function: str) -> str:
+    """The file of a Python function; "" for built-in ones, `nn.Module: Linear_3` and code that has no file."""
+    match = FUNCTION.match(function)
+    if match is None or (match["file"].startswith("<") and not match["file"].startswith("<ipython-input")):
+        return ""
+    return match["file"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Places as indices into `Timeline.names`, one row each, int64; UNKNOWN for what the trace does not tell."""
+
+    function: Ints
+    operator: Ints
+    call: Ints
+
+    @staticmethod
+    def none(num: int) -> Found:
+        return Found(*(np.full(num, UNKNOWN, dtype=np.int64) for _ in range(3)))
+
+    def of(self, rows: Ints) -> Found:
+        return Found(self.function[rows], self.operator[rows], self.call[rows])
+
+    def put(self, rows: Ints | NDArray[np.bool_], other: Found) -> None:
+        self.function[rows], self.operator[rows], self.call[rows] = other.function, other.operator, other.call
+
+
+class Places:
+    """Places within a window. What a thread's spans enclose is worked out when it is first asked for."""
+
+    def __init__(self, timeline: Timeline, window: tuple[int, int]) -> None:
+        self.timeline, self.window = timeline, window
+        self._users = np.array([is_users(name) for name in timeline.names], dtype=bool)
+        self._any = np.array([has_file(name) for name in timeline.names], dtype=bool)
+        self._threads: dict[tuple[int, bool], _Thread] = {}
+        host = timeline.host
+        threads, num = np.unique(host.thread[host.kind == HostKind.PYTHON], return_counts=True)
+        self._num_functions = dict(zip(threads.tolist(), num.tolist(), strict=True))
+
+    def at(self, thread: Ints, time_ns: Ints) -> Found:
+        """The places of these threads at these times."""
+        return self._each(thread, lambda spans, of_thread: spans.at(time_ns[of_thread]))
+
+    def of_calls(self, rows: Ints) -> Found:
+        """The places of these rows of the host, each a CALL."""
+        host = self.timeline.host
+        found = self.at(host.thread[rows].astype(np.int64), host.start_ns[rows])
+        return Found(found.function, found.operator, host.name[rows].astype(np.int64))
+
+    def mostly(self, thread: Ints, start_ns: Ints, end_ns: Ints) -> Found:
+        """Where these threads spent the largest part of these stretches.
+
+        The call is the one that took most of it, if that is more than half.
+        """
+        return self._each(thread, lambda spans, of_thread: spans.mostly(start_ns[of_thread], end_ns[of_thread]))
+
+    def deepest(self, thread: int, start_ns: int, end_ns: int) -> str:
+        """The Python function, the user's or a library's, deepest in the stack for more than half of the stretch.
+
+        "" where no stacks were recorded.
+        """
+        spans = self._thread(thread, users=False)
+        rows = spans.spans.rows[spans.is_function]
+        host = self.timeline.host
+        rows = rows[(host.start_ns[rows] < end_ns) & (host.end_ns[rows] > start_ns)]
+        if not len(rows):
+            return ""
+        nesting = _nested(self.timeline, rows)
+        names, of_row = np.unique(host.name[rows], return_inverse=True)
+        overlap = np.minimum(nesting.end_ns, end_ns) - np.maximum(nesting.start_ns, start_ns)
+        held = np.bincount(of_row, weights=overlap)
+        least_depth = np.full(len(names), len(rows))
+        np.minimum.at(least_depth, of_row, depths(nesting))
+        deepest = np.argmax(np.where(2 * held > end_ns - start_ns, least_depth, UNKNOWN))
+        return self.timeline.names[names[deepest]] if 2 * held[deepest] > end_ns - start_ns else ""
+
+    def texts(self, found: Found) -> list[Place]:
+        """The places in words. Rows alike share one object."""
+        rows = np.column_stack((found.function, found.operator, found.call))
+        distinct, of_row = np.unique(rows, axis=0, return_inverse=True)
+        names = [*self.timeline.names, ""]
+        places = [Place(*(names[index] for index in row)) for row in distinct.tolist()]
+        return [places[index] for index in of_row.ravel().tolist()]
+
+    def _each(self, thread: Ints, ask: Callable[[_Thread, Ints], Found]) -> Found:
+        """Asks each thread for its rows: with the user's own functions, then with all for what has none of those."""
+        found = Found.none(len(thread))
+        for one in np.unique(thread[thread != UNKNOWN]).tolist():
+            of_thread = np.flatnonzero(thread == one)
+            found.put(of_thread, ask(self._thread(one, users=True), of_thread))
+            without = of_thread[found.function[of_thread] == UNKNOWN]
+            if len(without) and one in self._num_functions:
+                found.put(without, ask(self._thread(one, users=False), without))
+            elif len(without) and self._num_functions:
+                # A thread of autograd's has no stack: the function that called `backward` waits on its own thread.
+                waiting = max(self._num_functions, key=lambda thread: self._num_functions[thread])
+                found.function[without] = ask(self._thread(waiting, users=True), without).function
+        return found
+
+    def _thread(self, thread: int, *, users: bool) -> _Thread:
+        if (thread, users) not in self._threads:
+            chosen = self._users if users else self._any
+            self._threads[thread, users] = _Thread(self.timeline, thread, self.window, chosen)
+        return self._threads[thread, users]
+
+
+class _Thread:
+    """One thread's functions of a kind, with the operators and annotations in and around them."""
+
+    def __init__(self, timeline: Timeline, thread: int, window: tuple[int, int], chosen: NDArray[np.bool_]) -> None:
+        host = timeline.host
+        until = int(np.searchsorted(host.start_ns, window[1]))
+        own = np.flatnonzero((host.thread[:until] == thread) & (host.end_ns[:until] >= window[0]))
+        is_step = np.array([STEP.match(name) is not None for name in timeline.names], dtype=bool)
+        kind, name = host.kind[own], host.name[own]
+        # A step of the profiler starts in one call of its own and ends in the next: it encloses nothing properly.
+        # What is around everything names no place either.
+        inside = np.minimum(host.end_ns[own], window[1]) - np.maximum(host.start_ns[own], window[0])
+        around = is_step[name] | (inside >= AROUND_SHARE * (window[1] - window[0]))
+        operators = (kind == HostKind.OPERATOR) | ((kind == HostKind.ANNOTATION) & ~around)
+        functions = (kind == HostKind.PYTHON) & chosen[name]
+        self.name = host.name.astype(np.int64)
+        self.calls = _nested(timeline, outermost(host, own[kind == HostKind.CALL]))
+        self.spans = _nested(timeline, own[operators | functions])
+        self.is_function = host.kind[self.spans.rows] == HostKind.PYTHON
+        self.function = self.spans.nearest(self.is_function)
+        parent = self.spans.parent
+        outer = ~self.is_function & ((parent == UNKNOWN) | _through(self.is_function, parent, missing=False))
+        operator = self.spans.nearest(outer | self.is_function)
+        self.operator = np.where(_through(self.is_function, operator, missing=True), UNKNOWN, operator)
+        heads = np.flatnonzero(self.is_function | outer)
+        self.edges = np.sort(np.concatenate((self.spans.start_ns[heads], self.spans.end_ns[heads])))
+
+    def at(self, time_ns: Ints) -> Found:
+        inside = self.spans.innermost(time_ns)
+        call = self.calls.innermost(time_ns)
+        return Found(
+            self._names(self.spans, _through(self.function, inside)),
+            self._names(self.spans, _through(self.operator, inside)),
+            self._names(self.calls, call),
+        )
+
+    def mostly(self, start_ns: Ints, end_ns: Ints) -> Found:
+        # Cut the stretches where the place may change: within each piece it is that of the piece's start.
+        owner, edge = _within(self.edges, start_ns, end_ns)
+        piece_of = np.concatenate((np.arange(len(start_ns)), owner))
+        begins = np.concatenate((start_ns, self.edges[edge]))
+        order = np.lexsort((begins, piece_of))
+        piece_of, begins = piece_of[order], begins[order]
+        last = np.append(piece_of[1:] != piece_of[:-1], True)
+        ends = np.where(last, end_ns[piece_of], np.append(begins[1:], 0))
+        inside = self.spans.innermost(begins)
+        function, operator = _through(self.function, inside), _through(self.operator, inside)
+        function, operator = self._names(self.spans, function), self._names(self.spans, operator)
+        base = len(self.name) + 2
+        key, _ = _largest(piece_of, (function + 1) * base + operator + 1, ends - begins, len(start_ns))
+        called, overlap = self._called(start_ns, end_ns)
+        call = np.where(2 * overlap > end_ns - start_ns, called, UNKNOWN)
+        return Found(key // base - 1, key % base - 1, call)
+
+    def _called(self, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
+        """Name of the call that took most of each stretch, and the nanoseconds that it took of it."""
+        first = np.searchsorted(self.calls.end_ns, start_ns, side="right")
+        owner, row = _ranges(first, np.searchsorted(self.calls.start_ns, end_ns))
+        overlap = np.minimum(self.calls.end_ns[row], end_ns[owner]) - np.maximum(
+            self.calls.start_ns[row], start_ns[owner]
+        )
+        return _largest(owner, self._names(self.calls, row), overlap, len(start_ns))
+
+    def _names(self, nesting: Nesting, position: Ints) -> Ints:
+        return _through(self.name, _through(nesting.rows, position))
+
+
+def _nested(timeline: Timeline, rows: Ints) -> Nesting:
+    return nest(rows, timeline.host.start_ns[rows], timeline.host.end_ns[rows])
+
+
+def _through(values: NDArray[Any], index: Ints, missing: int | bool = UNKNOWN) -> NDArray[Any]:
+    """`values[index]`, and `missing` where the index is UNKNOWN."""
+    found = np.full(len(index), missing, dtype=values.dtype)
+    known = index != UNKNOWN
+    found[known] = values[index[known]]
+    return found
+
+
+def _within(edges: Ints, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
+    """Which of the sorted edges lie strictly inside each stretch: number of the stretch, number of the edge."""
+    return _ranges(np.searchsorted(edges, start_ns, side="right"), np.searchsorted(edges, end_ns, side="left"))
+
+
+def _ranges(first: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """All numbers of the ranges [first, end), and which range each is of."""
+    num = np.maximum(end - first, 0)
+    owner = np.repeat(np.arange(len(num)), num)
+    return owner, np.arange(len(owner)) - np.repeat(np.cumsum(num) - num, num) + first[owner]
+
+
+def _largest(owner: Ints, key: Ints, weight: Ints, num_owners: int) -> tuple[Ints, Ints]:
+    """Of each owner's keys the one with the largest summed weight, and that sum; UNKNOWN and 0 for who has none."""
+    best, total = np.full(num_owners, UNKNOWN, dtype=np.int64), np.zeros(num_owners, dtype=np.int64)
+    if not len(owner):
+        return best, total
+    order = np.lexsort((key, owner))
+    owner, key, weight = owner[order], key[order], weight[order]
+    first = np.flatnonzero(np.concatenate(([True], (owner[1:] != owner[:-1]) | (key[1:] != key[:-1]))))
+    owner, key, summed = owner[first], key[first], np.add.reduceat(weight, first)
+    order = np.lexsort((-key, summed, owner))
+    best[owner[order]], total[owner[order]] = key[order], summed[order]
+    return best, total
+
+
+# Whose a Python file is: the user's, or a library's. Defined in docs/reference/trace.md, "Places".
+
+
+PACKAGES = re.compile(
+    r"PIL|accelerate|aiohttp|albumentations|apex|bitsandbytes|click|colossalai|composer|cupy|cv2|dali|datasets|deepspeed"
+    r"|detectron2|diffusers|dynotune|einops|evaluate|fairscale|fairseq|fastai|fbgemm_gpu|flash_attn|fsspec|functorch"
+    r"|huggingface_hub|hydra|ignite|imageio|jax|joblib|keras|kornia|lightning|lightning_fabric|lightning_utilities"
+    r"|lm_eval|matplotlib|megatron|mmcv|mmengine|monai|networkx|nltk|numba|numpy|nvidia|omegaconf|onnx|onnxruntime"
+    r"|optimum|pandas|peft|polars|psutil|pyarrow|pydantic|pytest|_pytest|pytorch_lightning|ray|requests|rich|safetensors"
+    r"|scipy|sentencepiece|sentence_transformers|sglang|skimage|sklearn|spacy|starlette|sympy|tensorboard|tensordict"
+    r"|tensorflow|tensorrt|tensorrt_llm|timm|tokenizers|torch|torch_geometric|torch_tensorrt|torchao|torchaudio|torchdata"
+    r"|torchmetrics|torchrec|torchtext|torchtune|torchvision|tqdm|transformer_engine|transformers|triton|trl|typer"
+    r"|typing_extensions|ultralytics|unsloth|urllib3|uvicorn|vllm|wandb|webdataset|xformers|yaml"
+)
+"""Packages by the first part of a file's path. torch's profiler cuts what `sys.path` holds off the paths of files: of
+an installed package only its own name is left."""
+
+_INSTALLED = re.compile(
+    r"(?:^|[/\\])(?:site-packages|dist-packages|lib(?:64)?[/\\]python3[^/\\]*|python3\d+\.zip|torch|torchinductor_[^/\\]*)"
+    r"[/\\]|(?:^|[/\\])dynotune[/\\]agent[/\\]|^<frozen "
+)
+
+
+@lru_cache(maxsize=1 << 16)
+def is_of_library(file: str) -> bool:
+    """Whether the file lies in an installed package, the standard library, torch or our agent, or torch made it."""
+    first = file.split("/")[0].removesuffix(".py")
+    return bool(_INSTALLED.search(file) or PACKAGES.fullmatch(first)) or first in sys.stdlib_module_names

@@ -1,0 +1,216 @@
+"""Steps of a recorded program, and the window that they span. Defined in docs/reference/trace.md."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dynotune.schema.trace_summary import StepSource
+from dynotune.trace.facts import cycles
+from dynotune.trace.facts.nesting import outermost
+from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
+
+STEP = re.compile(r"ProfilerStep[#*]")
+OPTIMIZER = re.compile(r"Optimizer\.step#")
+LOADER = re.compile(r"enumerate\(DataLoader\)#")
+MODULE = re.compile(r"nn\.Module: ")
+READS_BACK = re.compile(r"aten::(item|_local_scalar_dense|is_nonzero)$|Memcpy DtoH")
+MIN_WHOLE = 0.9
+"""A stretch at the recording's edge is a whole step when it holds this part of a usual step's work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Start and end of each step on the host, int64, ascending; both empty where `source` is None."""
+
+    start_ns: Ints
+    end_ns: Ints
+    source: StepSource | None
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+def find(timeline: Timeline) -> Steps:
+    """The steps: those the profiler marked, else a cycle that repeats, else none."""
+    marked = _marked(timeline)
+    if len(marked):
+        return Steps(timeline.host.start_ns[marked], timeline.host.end_ns[marked], "profiler")
+    edges = _from_markers(timeline)
+    if edges is None:
+        edges = _from_work(timeline)
+    if edges is None or len(edges) <= cycles.MIN_CYCLES:
+        return Steps(np.empty(0, np.int64), np.empty(0, np.int64), None)
+    return Steps(edges[:-1], edges[1:], "repetition")
+
+
+def window(timeline: Timeline, steps: Steps) -> tuple[int, int]:
+    """Start and end of the part that the figures are of, ns; equal where the trace holds no work at all."""
+    host, device = timeline.host, timeline.device
+    if len(steps):
+        start_ns, end_ns = int(steps.start_ns.min()), int(steps.end_ns.max())
+        # Work whose launch was not recorded counts as queued by the time it started.
+        queued_ns = np.where(device.launch != UNKNOWN, host.start_ns[device.launch], device.start_ns)
+        inside = (queued_ns >= start_ns) & (queued_ns < end_ns)
+        return start_ns, max(end_ns, int(device.end_ns[inside].max(initial=end_ns)))
+    work = (host.kind == HostKind.OPERATOR) | (host.kind == HostKind.CALL)
+    starts = np.concatenate((host.start_ns[work], device.start_ns))
+    ends = np.concatenate((host.end_ns[work], device.end_ns))
+    return (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
+
+
+def named(timeline: Timeline, pattern: re.Pattern[str], *kinds: HostKind) -> Ints:
+    """Rows of the host's spans of these kinds whose name begins so."""
+    matching = np.array([pattern.match(name) is not None for name in timeline.names], dtype=bool)
+    if not matching.any():
+        return np.empty(0, dtype=np.int64)
+    host = timeline.host
+    rows: Ints = np.flatnonzero(matching[host.name] & np.isin(host.kind, kinds))
+    return rows
+
+
+def _marked(timeline: Timeline) -> Ints:
+    """Rows of the profiler's annotations, each step once: several threads may bear them."""
+    rows = named(timeline, STEP, HostKind.ANNOTATION, HostKind.OPERATOR)
+    if not len(rows):
+        return rows
+    threads, first, num = np.unique(timeline.host.thread[rows], return_index=True, return_counts=True)
+    most = threads[np.lexsort((first, -num))[0]]
+    rows = rows[timeline.host.thread[rows] == most]
+    # Nested copies of one step start inside it.
+    reach = np.maximum.accumulate(timeline.host.end_ns[rows])
+    outer: Ints = rows[np.concatenate(([True], timeline.host.start_ns[rows][1:] >= reach[:-1]))]
+    return outer
+
+
+def _from_markers(timeline: Timeline) -> Ints | None:
+    """Edges of steps by what a training loop does once in each: step its optimizer, draw a batch, call its model.
+
+    Empty where there are such markers and they do not repeat three times: then no shorter cycle is a step.
+    """
+    host = timeline.host
+    kinds = (HostKind.ANNOTATION, HostKind.OPERATOR)
+    optimizer = named(timeline, OPTIMIZER, *kinds)
+    loader = named(timeline, LOADER, *kinds)
+    modules = outermost(host, named(timeline, MODULE, HostKind.PYTHON))
+    begins = loader if len(loader) else modules
+    marks = next((rows for rows in (optimizer, loader, modules) if len(rows) >= cycles.MIN_CYCLES), None)
+    if marks is None:
+        return None if not len(optimizer) + len(loader) + len(modules) else np.empty(0, dtype=np.int64)
+    period = cycles.smallest_period(host.name[marks].astype(np.int64))
+    if period is None:
+        return np.empty(0, dtype=np.int64)
+    if marks is optimizer:
+        edges = _behind(host.start_ns[marks], host.end_ns[marks], host.start_ns[begins], period)
+    else:
+        edges = host.start_ns[marks][::period]
+    return _whole(timeline, edges, host.start_ns[begins])
+
+
+def _behind(start_ns: Ints, end_ns: Ints, begins_ns: Ints, period: int) -> Ints:
+    """Edges behind every `period`-th optimizer step: where the next cycle begins, else where that step ended."""
+    pauses = start_ns[1:] - end_ns[:-1]
+    # Of several optimizers, the last of a cycle is that after which most time passes before the next one steps.
+    last = np.arange(int(np.argmax([np.median(pauses[phase::period]) for phase in range(period)])), len(end_ns), period)
+    following = np.searchsorted(begins_ns, end_ns[last])
+    begin = np.append(begins_ns, np.iinfo(np.int64).max)[following]
+    until = np.append(start_ns, np.iinfo(np.int64).max)[last + 1]
+    return np.where(begin < until, begin, end_ns[last])
+
+
+def _whole(timeline: Timeline, edges: Ints, begins_ns: Ints) -> Ints:
+    """Edges, less those of cycles without work, and with the recording's own where a whole step stands there."""
+    host = timeline.host
+    work = np.flatnonzero((host.kind == HostKind.OPERATOR) | (host.kind == HostKind.CALL))
+    before = np.searchsorted(host.start_ns[work], edges)
+    num = np.diff(before)
+    if not (num > 0).any():
+        return edges[:0]
+    edges = np.append(edges[:-1][num > 0], edges[-1])
+    usual = MIN_WHOLE * np.median(num[num > 0])
+    if before[0] >= usual:
+        edges = np.append(np.append(begins_ns[:1], host.start_ns[work[0]]).min(), edges)
+    if len(work) - before[-1] >= usual:
+        edges = np.append(edges, max(int(host.end_ns[work].max()), int(edges[-1])))
+    return edges
+
+
+def _from_work(timeline: Timeline) -> Ints | None:
+    """Edges of the cycle in which operators repeat or, where none are recorded or none do, the device's work."""
+    for sequence in (_operators, _device_work):
+        tokens, start_ns, last_end_ns = sequence(timeline)
+        at = cycles.cuts(tokens)
+        if at is not None:
+            return np.append(start_ns, max(last_end_ns, int(start_ns[-1]) + 1))[at]
+    return None
+
+
+def _operators(timeline: Timeline) -> tuple[cycles.Tokens, Ints, int]:
+    """Operators that no other encloses, calls that queue work outside of them, and annotations; of all threads."""
+    host = timeline.host
+    work = host.kind == HostKind.OPERATOR
+    if not work.any():
+        return cycles.Tokens.none(), host.start_ns[:0], 0
+    work[timeline.device.launch[timeline.device.launch != UNKNOWN]] = True
+    rows = outermost(host, np.flatnonzero(work))
+    last_end_ns = int(host.end_ns[rows].max())
+    rows = np.sort(np.append(rows, np.flatnonzero(host.kind == HostKind.ANNOTATION)))
+    # The user numbers what he names ("batch 17"); the numbers are no part of what repeats.
+    texts = [re.sub(r"\d+", "#", name) for name in timeline.names]
+    alias = {text: index for index, text in enumerate(texts)}
+    same = np.array([alias[text] for text in texts], dtype=np.int64)
+    is_work = host.kind[rows] != HostKind.ANNOTATION
+    ids, token = np.unique(np.where(is_work, host.name[rows], same[host.name[rows]]) * 2 + is_work, return_inverse=True)
+    is_whole = np.array(["GraphLaunch" in timeline.names[index] for index in (ids // 2).tolist()], dtype=bool)
+    is_work = (ids % 2 == 1) & ~_reads_back(timeline, ids // 2)
+    return cycles.Tokens(token.astype(np.int64), is_work, is_whole), host.start_ns[rows], last_end_ns
+
+
+def _device_work(timeline: Timeline) -> tuple[cycles.Tokens, Ints, int]:
+    """What each call queued, in the order of the calls; what the device ran, in its order, where none are known."""
+    host, device = timeline.host, timeline.device
+    launched = np.flatnonzero(device.launch != UNKNOWN)
+    if not len(launched):
+        ids, token = np.unique(device.name, return_inverse=True)
+        tokens = cycles.Tokens(
+            token.astype(np.int64), ~_reads_back(timeline, ids.astype(np.int64)), np.zeros(len(ids), dtype=bool)
+        )
+        return tokens, device.start_ns, int(device.end_ns.max(initial=0))
+    launched = launched[np.lexsort((device.name[launched], device.launch[launched]))]
+    calls, first, num = np.unique(device.launch[launched], return_index=True, return_counts=True)
+    # A graph's kernels may start in any order: its token is the first of their names and their number.
+    base = int(num.max()) + 1
+    ids, token = np.unique(device.name[launched[first]].astype(np.int64) * base + num, return_inverse=True)
+    tokens = cycles.Tokens(token.astype(np.int64), ~_reads_back(timeline, ids // base), is_whole=ids % base > 1)
+    return tokens, host.start_ns[calls], int(host.end_ns[calls].max())
+
+
+def _reads_back(timeline: Timeline, names: Ints) -> NDArray[np.bool_]:
+    """Which names are of results read back to the host, as for a line logged every tenth step."""
+    return np.array([READS_BACK.match(timeline.names[name]) is not None for name in names.tolist()], dtype=bool)
+
+
+# Where optimizers update: of `step(closure)`, as Lightning calls it, what comes after the closure's backward pass.
+
+
+_BACKWARD = re.compile(r"autograd::engine::")
+
+
+def updates(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Rows of the host's calls of `Optimizer.step`, and when each begins to update, in nanoseconds."""
+    host = timeline.host
+    calls = named(timeline, OPTIMIZER, HostKind.ANNOTATION, HostKind.OPERATOR)
+    start_ns, end_ns = host.start_ns[calls].copy(), host.end_ns[calls]
+    backward = named(timeline, _BACKWARD, HostKind.OPERATOR)
+    if not len(calls) or not len(backward):
+        return calls, start_ns
+    backward = backward[np.argsort(host.start_ns[backward], kind="stable")]
+    # Of what began before the call's end, whatever ends last: nested ones end before those around them.
+    reach = np.maximum.accumulate(host.end_ns[backward])
+    last = np.searchsorted(host.start_ns[backward], end_ns, side="left") - 1
+    inside = (last >= 0) & (host.start_ns[backward[np.maximum(last, 0)]] >= start_ns)
+    start_ns[inside] = np.clip(reach[last[inside]], start_ns[inside], end_ns[inside])
+    return calls, start_ns

@@ -1,0 +1,347 @@
+"""The events of a chrome trace, decoded a slice of the text at a time: memory does not grow with the file.
+
+A slice ends at a comma between two events. Where that is cannot be seen from the characters around it, which may
+stand in a string or a nested object as well. So an end is proposed and then proved: the slice, closed with a
+bracket, decodes as a list only if the cut lies between elements of the outermost list.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from dynotune.schema.errors import UsageError
+from dynotune.trace.readers.chunks import chunks
+
+SLICE_BYTES = 2 << 20
+"""Its events fit the caches and memory that the allocator keeps: larger slices are slower, smaller ones no faster."""
+_LARGEST_EVENT_BYTES = 16 << 20
+_RECORD = "give a file that torch.profiler's `export_chrome_trace` or `tensorboard_trace_handler` wrote"
+
+Event = TypeVar("Event")
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes of the file read so far and the file's size, None where it is not known."""
+
+_COMMA, _OPEN, _CLOSE = b",[]"
+_BLANK = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*")
+_LIST = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
+# Where one event ends and the next begins. The first knows the keys that events begin with: the lists that may
+# stand behind the events (of devices, of process groups) do not match it.
+_BOUNDARIES = (
+    re.compile(rb'\}\s*+(?=,\s*+\{\s*+"(?:ph|cat|name|pid|tid|ts|dur|args|bp)"\s*+:)'),
+    re.compile(rb'\}\s*+(?=,\s*+\{\s*+"[^"\\]*+"\s*+:)'),
+)
+_BOUNDARY_BYTES = 1024
+# Recorders print a bandwidth over no time as C does. JSON knows no such value.
+_NOT_FINITE = re.compile(rb'((?<!\\)":\s*+)(-?(?:inf|nan)(?:inity)?)(?=\s*+[,}])', re.IGNORECASE)
+_ANY = json.JSONDecoder(strict=False)
+_BETWEEN = re.compile(r"[,\s]*")
+_AT_BYTE = re.compile(r"\(byte (\d+)\)")
+_AT_EVENT = re.compile(r"(.*) - at `\$\[(\d+)\](.*)`")
+
+
+@dataclass(frozen=True, slots=True)
+class Slice(Generic[Event]):
+    """Consecutive events, and the JSON list that they were decoded from; `text` is good until the next slice."""
+
+    events: list[Event]
+    text: memoryview
+
+
+class Slices(Generic[Event]):
+    """The slices of one file, to be gone through once.
+
+    Args:
+        decode: makes a list of events from a JSON list; raises msgspec's errors.
+        slice_bytes: of text; an event longer than that makes a longer slice.
+        limit_bytes: on the text of a gzipped file.
+        progress: called as the file is read.
+
+    Attributes:
+        document: the values beside `traceEvents`, as JSON; complete once the slices are.
+        num_events, num_bytes: before the present slice; once done, in the whole text.
+        is_cut: the file ends too early; all events before that were handed out.
+
+    Raises, while it is gone through:
+        UsageError: not JSON, not a trace, a field of the wrong type; names the file and the byte or event.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        decode: Callable[[memoryview], list[Event]],
+        *,
+        slice_bytes: int = SLICE_BYTES,
+        limit_bytes: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.path = path
+        self.document: dict[str, msgspec.Raw] = {}
+        self.num_events = 0
+        self.num_bytes = 0
+        self.is_cut = False
+        self._num_read = 0
+        self._decode = decode
+        self._patience_bytes = 4 * slice_bytes
+        self._chunks = chunks(path, slice_bytes, limit_bytes)
+        self._progress = progress
+        # What is not yet decoded. Its first byte is the list's opening bracket, or the comma behind the last slice
+        # made into one, and a slice's last byte is made a closing one: so a slice is a list without a copy.
+        self._text = bytearray()
+        self._is_bare = False
+        self._has_ended = False
+        self._is_patched = False
+
+    def __iter__(self) -> Iterator[Slice[Event]]:
+        self._find_list()
+        found = self._longest_slice()
+        while found is not None or self._read():
+            if found is not None:
+                yield found
+                self._drop(found)
+            found = None if self._has_ended else self._longest_slice()
+        if not self._has_ended and (found := self._last_slice()) is not None:
+            yield found
+            self._drop(found)
+        self._finish()
+
+    def _read(self) -> bool:
+        """Adds the next chunk to the text; False at the end of the file."""
+        position, chunk = next(self._chunks, (0, b""))
+        if len(self._text) > _LARGEST_EVENT_BYTES:
+            raise self._error(0, f"{_LARGEST_EVENT_BYTES >> 20} MiB follow in which no event ends")
+        self._text += chunk
+        self._num_read += len(chunk)
+        if self._is_patched:
+            self._patch()
+        if chunk and self._progress is not None:
+            self._progress(position, self.path.stat().st_size)
+        return bool(chunk)
+
+    # The list
+
+    def _longest_slice(self) -> Slice[Event] | None:
+        """All events in the text but the last, which may go on in the next chunk; None if there is no other."""
+        for comma in self._boundaries():
+            self._text[comma] = _CLOSE
+            found = self._prove(comma + 1)
+            if isinstance(found, Slice):
+                return found
+            self._text[comma] = _COMMA
+            if found < comma:
+                if last := self._up_to_end(found):
+                    return last
+                self._mend(found)
+                return self._longest_slice()
+        return None
+
+    def _last_slice(self) -> Slice[Event] | None:
+        """What is left at the end of the file: to the end of the list, else to the last whole event before the cut."""
+        found = self._prove(len(self._text))
+        if isinstance(found, Slice):
+            self._has_ended = True
+            return found
+        if last := self._up_to_end(found):
+            return last
+        if found < len(self._text) - 1:
+            self._mend(found)
+            return self._last_slice()
+        self._text[self._end_of_whole_events() :] = b"]"
+        found = self._prove(len(self._text))
+        return found if isinstance(found, Slice) else None
+
+    def _end_of_whole_events(self) -> int:
+        text, ends = self._text.decode(errors="surrogateescape"), 1
+        with suppress(ValueError, RecursionError):
+            while between := _BETWEEN.match(text, ends):
+                _, ends = _ANY.raw_decode(text, between.end())
+        return len(text[:ends].encode(errors="surrogateescape"))
+
+    def _boundaries(self) -> Iterator[int]:
+        """Commas at which the text may be cut: the last, then ever further apart, to get out of a nest.
+
+        Text that has become long although all those were wrong is nests through and through: it is gone through.
+        """
+        size = len(self._text)
+        for pattern in _BOUNDARIES:
+            before, window = size, 64
+            while before > 0:
+                start = max(size - window, 0)
+                near = pattern.finditer(self._text, start, min(before + _BOUNDARY_BYTES, size))
+                commas = [found.end() for found in near if found.start() < before]
+                if commas:
+                    yield commas[-1]
+                before, window = start, 2 * window
+        if size > self._patience_bytes:
+            comma = self._text.find(b",", self._end_of_whole_events())
+            if comma > 0:
+                yield comma
+
+    def _prove(self, end: int) -> Slice[Event] | int:
+        """The events of the list that ends before `end`; where its text breaks if it is none, `end` if it is cut."""
+        whole = memoryview(self._text)
+        text = whole[:end]
+        whole.release()
+        try:
+            with _without_collector():
+                return Slice(self._decode(text), text)
+        except msgspec.ValidationError as error:
+            text.release()
+            raise self._wrong_field(error) from None
+        except msgspec.DecodeError as error:
+            text.release()
+            return _broken_at(error, end)
+        except RecursionError:
+            text.release()
+            raise self._error(0, "values nest deeper than any recorder writes after it") from None
+
+    def _up_to_end(self, at: int) -> Slice[Event] | None:
+        """The last slice, if the list ends where the text broke."""
+        bracket = self._text.rfind(b"]", 0, at)
+        found = self._prove(bracket + 1) if bracket > 0 else bracket
+        if isinstance(found, Slice):
+            self._has_ended = True
+            return found
+        return None
+
+    def _mend(self, at: int) -> None:
+        if not self._patch():
+            raise self._error(at, "it is not JSON")
+
+    def _patch(self) -> bool:
+        text = bytes(self._text)
+        self._text[:] = _with_lists_for_not_finite(text)
+        is_patched = self._text != text
+        self._is_patched |= is_patched
+        return is_patched
+
+    def _drop(self, done: Slice[Event]) -> None:
+        size = len(done.text) if self._has_ended else len(done.text) - 1
+        self.num_events += len(done.events)
+        done.text.release()
+        self._forget(size)
+        if not self._has_ended:
+            self._text[0] = _OPEN
+
+    def _forget(self, num_bytes: int) -> None:
+        del self._text[:num_bytes]
+        self.num_bytes += num_bytes
+
+    # What stands around it
+
+    def _find_list(self) -> None:
+        while self._read():
+            start = self._start()
+            if self._text[start : start + 1] == b"[":
+                self._is_bare = True
+                return self._forget(start)
+            at = 0
+            while key := _LIST.search(self._text, at):
+                at = key.end()
+                found = _object(bytes(self._text[start:at]) + b"[]}")
+                if isinstance(found, dict) and "traceEvents" in found:
+                    self.document = found
+                    return self._forget(at)
+        raise self._without_list()
+
+    def _start(self) -> int:
+        blank = _BLANK.match(self._text)
+        return blank.end() if blank else 0
+
+    def _without_list(self) -> UsageError:
+        start = self._start()
+        text = bytes(self._text[start:])
+        if not text:
+            return UsageError(f"{self.path} is empty", hint=_RECORD)
+        found = _object(text)
+        if isinstance(found, dict):
+            held = ", ".join(f"`{key}`" for key in list(found)[:5]) or "nothing"
+            lacks = "`traceEvents` is no list" if "traceEvents" in found else f"it holds {held} and no `traceEvents`"
+            return UsageError(f"{self.path} is JSON, but no trace: {lacks}", hint=_RECORD)
+        if found >= len(text):
+            return UsageError(
+                f"{self.path} is cut short before its first event", hint="copy it again, or record it again"
+            )
+        return self._error(start + found, "it is not JSON")
+
+    def _finish(self) -> None:
+        """Takes in what follows the list; a cut there takes no event away."""
+        while self._read():
+            pass
+        rest = bytes(self._text)
+        if not self._has_ended:
+            self.is_cut = True
+        elif self._is_bare:
+            if rest.strip():
+                raise self._error(0, "something follows the list of events")
+        else:
+            self._close(rest)
+        self.num_bytes = self._num_read
+
+    def _close(self, rest: bytes) -> None:
+        opening = b'{"traceEvents":[]'
+        found = _object(opening + rest)
+        if isinstance(found, int) and found < len(opening + rest):
+            raise self._error(max(found - len(opening), 0), "it is not JSON")
+        end = len(rest)
+        while isinstance(found, int):
+            self.is_cut = True
+            end = max(rest.rfind(b",", 0, end), 0)
+            found = _object(opening + rest[:end] + b"}")
+        self.document |= found
+
+    # What is wrong
+
+    def _error(self, at: int, what: str) -> UsageError:
+        return UsageError(f"{self.path} cannot be read beyond byte {self.num_bytes + at:,}: {what}", hint=_RECORD)
+
+    def _wrong_field(self, error: msgspec.ValidationError) -> UsageError:
+        found = _AT_EVENT.match(str(error))
+        what, index, field = found.groups() if found else (str(error), "0", "")
+        number = self.num_events + int(index)
+        return UsageError(
+            f"{self.path}: `traceEvents[{number}]{field}` is not what a trace holds: {what}", hint=_RECORD
+        )
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Decoding makes objects by the million and no cycle; looking for some would take most of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _broken_at(error: msgspec.DecodeError, end: int) -> int:
+    found = _AT_BYTE.search(str(error))
+    return int(found[1]) if found else end
+
+
+def _object(text: bytes) -> dict[str, msgspec.Raw] | int:
+    """The values of a JSON object by their keys; where its text breaks if it is none."""
+    with_questions = text.decode(errors="surrogateescape").encode(errors="replace")  # as long, a ? a wrong byte
+    for mended in (with_questions, _with_lists_for_not_finite(with_questions)):
+        try:
+            return msgspec.json.decode(mended, type=dict[str, msgspec.Raw])
+        except (msgspec.ValidationError, RecursionError):
+            broken_at = 0
+        except msgspec.DecodeError as error:
+            broken_at = _broken_at(error, len(text))
+    return broken_at
+
+
+def _with_lists_for_not_finite(text: bytes) -> bytes:
+    """The text, of the same length, with an empty list for each value that is not finite: JSON, and no number."""
+    return _NOT_FINITE.sub(lambda found: found[1] + b"[]".ljust(len(found[2])), text)

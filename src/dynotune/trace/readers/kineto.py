@@ -1,0 +1,254 @@
+"""Traces of torch.profiler: its chrome trace, `.json` or `.json.gz`, of torch 1.12 and later.
+
+Times in the file are microseconds, whole or with a fraction, since 1970 or since `baseTimeNanoseconds`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dynotune.schema.errors import UsageError
+from dynotune.trace.readers.columns import Columns, DeviceRows, HostRows, Place, decode, flows, taken
+from dynotune.trace.readers.json_slices import SLICE_BYTES, Progress, Slices
+from dynotune.trace.readers.processes import Process, split
+from dynotune.trace.timeline import (
+    UNKNOWN,
+    DeviceProperties,
+    DeviceSpans,
+    HostKind,
+    HostSpans,
+    Ints,
+    MemoryMarks,
+    Timeline,
+    in_order,
+)
+
+_SCHEMA_VERSION = 1
+_SINCE_1970_NS = 10**18  # 2001; no clock that starts with a machine or a month comes near
+_RANK = re.compile(r"\brank[ _:=#-]*(\d+)\b", re.IGNORECASE)
+_Rows = TypeVar("_Rows", HostRows, DeviceRows)
+_Kind = TypeVar("_Kind")
+
+
+class _Device(msgspec.Struct):
+    id: int
+    name: str = ""
+    memory: int | None = msgspec.field(name="totalGlobalMem", default=None)
+    major: int | None = msgspec.field(name="computeMajor", default=None)
+    minor: int | None = msgspec.field(name="computeMinor", default=None)
+    num_sms: int | None = msgspec.field(name="numSms", default=None)
+
+
+class _Job(msgspec.Struct):
+    rank: int | None = None
+    world_size: int | None = None
+
+
+def read(
+    path: Path,
+    *,
+    limit_bytes: int | None = None,
+    progress: Progress | None = None,
+    slice_bytes: int = SLICE_BYTES,
+) -> list[Timeline]:
+    """A timeline for each process that launched device work; one of all if fewer than two did.
+
+    Args:
+        limit_bytes: on the text of a gzipped file; `chunks.default_limit` if None.
+        progress: called with the bytes of the file read so far and its size.
+        slice_bytes: how much text is decoded at once.
+
+    Raises:
+        UsageError: not such a trace, or a damaged one; names the file and the byte or event.
+    """
+    slices = Slices(path, decode, slice_bytes=slice_bytes, limit_bytes=limit_bytes, progress=progress)
+    columns = Columns(path)
+    for piece in slices:
+        _check_version(slices)
+        columns.add(piece.events, piece.text, slices.num_events)
+    _check_version(slices)
+    host, device, memory = columns.host(), columns.device(), columns.memory()
+    if not len(host.place) and not len(device.place):
+        raise _without_activity(slices)
+    places = list(columns.places)
+    if (device.correlation == UNKNOWN).any():
+        ends = flows(path, slice_bytes, limit_bytes)
+        host, device = _tied(host, ends, places), _tied(device, ends, places)
+    names, number = _names(columns)
+    host, device = host._replace(name=number[host.name]), device._replace(name=number[device.name])
+    host = taken(host, _nesting(host))
+    device = taken(device, in_order(device.start_ns, device.end_ns))
+    memory = taken(memory, np.argsort(memory.time_ns, kind="stable"))
+    found, doubts = split(host, device, memory, places, names)
+    notes = _notes(slices, columns) + doubts
+    return [_timeline(process, slices, columns, names, notes, is_alone=len(found) == 1) for process in found]
+
+
+def _timeline(
+    process: Process,
+    slices: Slices[Any],
+    columns: Columns,
+    names: list[str],
+    notes: tuple[str, ...],
+    *,
+    is_alone: bool,
+) -> Timeline:
+    host, device, memory = process.host, process.device, process.memory
+    threads, number = _threads(host, columns)
+    job = _value(slices, "distributedInfo", _Job) or _Job()
+    named = [*columns.process_names.get(process.pid, ()), str(process.pid)]
+    said = next((int(found[1]) for name in named if (found := _RANK.search(name))), None)
+    return Timeline(
+        source=str(slices.path),
+        recorder="torch.profiler",
+        names=names,
+        threads=threads,
+        host=HostSpans(host.start_ns, host.end_ns, host.kind, host.name, number[host.place], host.correlation),
+        device=DeviceSpans(
+            start_ns=device.start_ns,
+            end_ns=device.end_ns,
+            kind=device.kind,
+            name=device.name,
+            device=device.device,
+            stream=device.stream,
+            launch=process.launch,
+            num_bytes=device.num_bytes,
+        ),
+        memory=MemoryMarks(memory.time_ns, memory.allocated_bytes, memory.reserved_bytes, memory.device),
+        properties=_properties(slices),
+        rank=job.rank if is_alone else said,
+        world_size=job.world_size,
+        clock_base_ns=_clock_base_ns(slices, device.start_ns if len(device.start_ns) else host.start_ns),
+        notes=notes,
+        missing=_missing(process),
+    )
+
+
+def _tied(rows: _Rows, ends: dict[tuple[Place, int], int], places: list[Place]) -> _Rows:
+    """The rows; those that bear no correlation have the number of the arrow that starts or ends at them."""
+    correlation = rows.correlation.copy()
+    for row in np.flatnonzero(correlation == UNKNOWN).tolist():
+        correlation[row] = ends.get((places[rows.place[row]], int(rows.start_ns[row])), UNKNOWN)
+    return rows._replace(correlation=correlation)
+
+
+def _nesting(host: HostRows) -> Ints:
+    """Rows in order; of spans that start and end together, what usually encloses the other stands first."""
+    outermost_first = np.array([2, 0, 1, 3], dtype=np.int8)  # by HostKind: annotation, Python, operator, call
+    rows = np.argsort(outermost_first[host.kind], kind="stable")
+    order: Ints = rows[in_order(host.start_ns[rows], host.end_ns[rows])]
+    return order
+
+
+def _threads(host: HostRows, columns: Columns) -> tuple[list[str], NDArray[np.int32]]:
+    """Distinct labels of the threads that the rows are of, by process and thread; and the number of each place."""
+    places = list(columns.places)
+    is_used = np.bincount(host.place, minlength=len(places)) > 0
+    used = sorted(np.flatnonzero(is_used).tolist(), key=lambda place: [(str(type(of)), of) for of in places[place]])
+    number = np.full(len(places), UNKNOWN, dtype=np.int32)
+    number[used] = np.arange(len(used))
+    labels = [columns.thread_names.get(places[place]) or f"thread {places[place][1]}" for place in used]
+    if len({places[place][0] for place in used}) > 1:
+        labels = [f"{label} of process {places[place][0]}" for label, place in zip(labels, used, strict=True)]
+    num = Counter(labels)
+    return [
+        f"{label} [{places[place][1]}]" if num[label] > 1 else label for label, place in zip(labels, used, strict=True)
+    ], number
+
+
+def _names(columns: Columns) -> tuple[list[str], NDArray[np.int32]]:
+    """The names by alphabet, so that the order of events does not show, and the number of each name there."""
+    by_alphabet = sorted(columns.names)
+    number = np.empty(len(by_alphabet), dtype=np.int32)
+    number[[columns.names[name] for name in by_alphabet]] = np.arange(len(by_alphabet))
+    return by_alphabet, number
+
+
+def _clock_base_ns(slices: Slices[Any], start_ns: Ints) -> int | None:
+    base_ns = _value(slices, "baseTimeNanoseconds", int) or 0
+    is_since_1970 = len(start_ns) > 0 and int(start_ns.min()) >= _SINCE_1970_NS
+    if is_since_1970 == (base_ns > 0):  # neither says when it was, or both do
+        return None
+    return base_ns
+
+
+def _properties(slices: Slices[Any]) -> dict[int, DeviceProperties]:
+    return {
+        device.id: DeviceProperties(
+            index=device.id,
+            name=device.name,
+            total_memory_bytes=device.memory,
+            compute_capability=None if device.major is None or device.minor is None else (device.major, device.minor),
+            num_multiprocessors=device.num_sms,
+        )
+        for device in _value(slices, "deviceProperties", list[_Device]) or []
+    }
+
+
+def _value(slices: Slices[Any], key: str, kind: type[_Kind]) -> _Kind | None:
+    """A value beside the events; None where it is absent or of another shape, which says nothing we could use."""
+    try:
+        return msgspec.json.decode(slices.document[key], type=kind)
+    except (KeyError, msgspec.ValidationError):
+        return None
+
+
+def _check_version(slices: Slices[Any]) -> None:
+    version = _value(slices, "schemaVersion", int | float | str)  # type: ignore[arg-type]
+    # A later version may give a field another meaning, and its figures would look as sound as any.
+    if version is not None and version != _SCHEMA_VERSION:
+        raise UsageError(
+            f"{slices.path} has schemaVersion {version}; this dynotune reads version {_SCHEMA_VERSION}",
+            hint="a later dynotune may read it",
+        )
+
+
+def _without_activity(slices: Slices[Any]) -> UsageError:
+    if slices.is_cut:
+        return UsageError(
+            f"{slices.path} is cut short at byte {slices.num_bytes:,}, before its first activity",
+            hint="copy it again, or record it again",
+        )
+    if slices.num_events:
+        return UsageError(
+            f"{slices.path}: none of its {slices.num_events:,} events is an operator, a CUDA call or device work",
+            hint="give a trace that torch.profiler recorded; tracers of other programs write the same format",
+        )
+    return UsageError(
+        f"{slices.path} is a trace without events",
+        hint="the profiler was stopped before its active steps: call prof.step() after each step, wait + warmup + "
+        "active times at least",
+    )
+
+
+def _notes(slices: Slices[Any], columns: Columns) -> tuple[str, ...]:
+    notes = []
+    if slices.is_cut:
+        notes.append(f"the file is cut short: it was read up to event {slices.num_events:,}, byte {slices.num_bytes:,}")
+    if columns.num_backwards:
+        notes.append(f"{columns.num_backwards:,} spans that end before they start were left out")
+    if columns.num_unfinished:
+        notes.append(f"{columns.num_unfinished:,} spans without a start or a duration were left out")
+    return tuple(notes)
+
+
+def _missing(process: Process) -> dict[str, str]:
+    missing = {}
+    if not len(process.device.place):
+        missing["device"] = "no device activity was recorded: the program used none, or the profiler did not trace it"
+    elif not (process.launch != UNKNOWN).any():
+        missing["launches"] = "no CUDA call that queued device work was recorded"
+    if not (process.host.kind == HostKind.PYTHON).any():
+        missing["stacks"] = "no Python functions were recorded; with_stack=True records them"
+    if not len(process.memory.place):
+        missing["memory"] = (
+            "the allocator was not recorded; profile_memory=True, or --memory of dynotune trace, records it"
+        )
+    return missing

@@ -1,0 +1,288 @@
+"""The tables of Nsight Systems' SQLite export as spans of all processes together; `nsys` makes Timelines of them.
+
+Names and values of columns are those of NVIDIA's "SQLite Schema Reference" and "SQLite Schema Event Values"
+(https://docs.nvidia.com/nsight-systems/AnalysisGuide), of which only `start` and `end` are taken for granted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dynotune.trace.readers import sqlite_tables as tables
+from dynotune.trace.readers.sqlite_tables import NULL, Database
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints
+
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
+SETS = "CUPTI_ACTIVITY_KIND_MEMSET"
+GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+SYNCS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+RANGES = "NVTX_EVENTS"
+EVENTS = (KERNELS, COPIES, SETS, GRAPHS, CALLS, SYNCS, RANGES)
+
+THREAD_MASK = (1 << 24) - 1
+"""A serialized GlobalId holds the thread in its last 24 bits, the process in the 24 before, the machine above."""
+
+GRAPH = len(DeviceKind)
+"""Kind of a CUDA graph that was recorded whole, until it becomes a kernel."""
+
+_NAMELESS = "unknown"
+_DEVICE_COLUMNS = ("globalPid", "deviceId", "streamId", "correlationId")
+# cudaLaunchKernel_v7000, cudaMemcpyAsync_ptsz_v7000 (with a default stream per thread), cuMemFree_v2
+_VERSION = re.compile(r"(_pt(?:ds|sz))?_v\d+$")
+
+# For files without the tables ENUM_*, where the numbers stand too.
+_COPY_KINDS = (
+    *("UNKNOWN", "HTOD", "DTOH", "HTOA", "ATOH", "ATOA", "ATOD", "DTOA", "DTOD", "HTOH", "PTOP"),
+    *("UVM_HTOD", "UVM_DTOH", "UVM_DTOD"),
+)
+_MEMORY_KINDS = ("PAGEABLE", "PINNED", "DEVICE", "ARRAY", "MANAGED", "DEVICE_STATIC", "MANAGED_STATIC", "UNKNOWN")
+_PUSH_POP, _START_END = 59, 60
+_SYNC_CALLS = {
+    1: "cudaEventSynchronize",
+    2: "cudaStreamWaitEvent",
+    3: "cudaStreamSynchronize",
+    4: "cudaDeviceSynchronize",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Rows of any number of processes, all int64, in any order.
+
+    Args:
+        process: serialized GlobalId without its thread; UNKNOWN where the row does not tell.
+        start_ns, end_ns: NULL where the row does not tell.
+        kind: of `HostKind` or `DeviceKind`, or GRAPH.
+        name: number in `Export.names`.
+        place: thread as serialized GlobalId for the host, index of the device for devices.
+        stream, num_bytes: UNKNOWN for the host.
+    """
+
+    process: Ints
+    start_ns: Ints
+    end_ns: Ints
+    kind: Ints
+    name: Ints
+    correlation: Ints
+    place: Ints
+    stream: Ints
+    num_bytes: Ints
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def rows(self, at: Ints | NDArray[np.bool_] | slice) -> Spans:
+        """Those at `at`, which indexes as numpy does."""
+        return Spans(*(getattr(self, column.name)[at] for column in fields(self)))
+
+
+def joined(parts: Iterable[Spans]) -> Spans:
+    """All rows of the parts."""
+    some = list(parts)
+    return Spans(*(np.concatenate([getattr(part, column.name) for part in some]) for column in fields(Spans)))
+
+
+@dataclass(slots=True)
+class Export:
+    """A file being read, and what turned out about it.
+
+    Args:
+        names: met so far, with their numbers.
+        free_ranges: process of each NVTX range that was started and ended, not pushed and popped.
+        missing, notes: as in `Timeline`.
+    """
+
+    database: Database
+    names: dict[str, int] = field(default_factory=dict)
+    free_ranges: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    missing: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def devices(file: Export) -> Spans:
+    """What ran on devices: kernels, graphs recorded whole, copies, memsets."""
+    return joined([_kernels(file), _graphs(file), _copies(file), _sets(file)])
+
+
+def hosts(file: Export) -> Spans:
+    """Calls of the runtime and the driver, and NVTX ranges; a range that was still open ends at NULL."""
+    return joined([_calls(file), _ranges(file)])
+
+
+def _kernels(file: Export) -> Spans:
+    if KERNELS not in file.database:
+        file.missing["kernels"] = f"the file has no table {KERNELS}"
+        return _nothing()
+    names = ("demangledName", "shortName", "mangledName")
+    columns = tables.integers(file.database, KERNELS, ("start", "end"), (*_DEVICE_COLUMNS, *names))
+    return _device_spans(columns, DeviceKind.KERNEL, _strings(file, *(columns[name] for name in names)))
+
+
+def _graphs(file: Export) -> Spans:
+    """Recorded graph by graph (`--cuda-graph-trace=graph`), each launch as one row."""
+    if GRAPHS not in file.database:
+        return _nothing()
+    columns = tables.integers(file.database, GRAPHS, ("start", "end"), (*_DEVICE_COLUMNS, "graphExecId"))
+    ids, inverse = np.unique(columns["graphExecId"], return_inverse=True)
+    names = _intern(file, ("CUDA graph" + (f" {graph}" if graph != NULL else "") for graph in ids.tolist()))
+    return _device_spans(columns, GRAPH, names[inverse])
+
+
+def _copies(file: Export) -> Spans:
+    if COPIES not in file.database:
+        file.missing["copies"] = f"the file has no table {COPIES}: there were no copies, or they were not traced"
+        return _nothing()
+    kinds = ("copyKind", "srcKind", "dstKind")
+    columns = tables.integers(file.database, COPIES, ("start", "end"), (*_DEVICE_COLUMNS, *kinds, "bytes"))
+    for name, fact in (("bytes", "copied_bytes"), ("srcKind", "pinned")):
+        if name not in file.database.columns[COPIES]:
+            file.missing[fact] = f"table {COPIES} has no column {name}"
+    directions = _enumeration(file, "ENUM_CUDA_MEMCPY_OPER", _COPY_KINDS)
+    memories = _enumeration(file, "ENUM_CUDA_MEM_KIND", _MEMORY_KINDS)
+    triples, inverse = np.unique(np.column_stack([columns[kind] for kind in kinds]), axis=0, return_inverse=True)
+    names = (
+        f"Memcpy {_direction(directions.get(kind, ''))} "
+        f"({_memory(memories.get(source, ''))} -> {_memory(memories.get(target, ''))})"
+        for kind, source, target in triples.tolist()
+    )
+    return _device_spans(columns, DeviceKind.COPY, _intern(file, names)[inverse.ravel()])
+
+
+def _sets(file: Export) -> Spans:
+    if SETS not in file.database:
+        file.missing["memsets"] = f"the file has no table {SETS}: there were none, or they were not traced"
+        return _nothing()
+    columns = tables.integers(file.database, SETS, ("start", "end"), (*_DEVICE_COLUMNS, "memKind", "bytes"))
+    memories = _enumeration(file, "ENUM_CUDA_MEM_KIND", _MEMORY_KINDS)
+    kinds, inverse = np.unique(columns["memKind"], return_inverse=True)
+    names = _intern(file, (f"Memset ({_memory(memories.get(kind, ''))})" for kind in kinds.tolist()))
+    return _device_spans(columns, DeviceKind.SET, names[inverse])
+
+
+def _calls(file: Export) -> Spans:
+    if CALLS not in file.database:
+        file.missing["launches"] = f"the file has no table {CALLS}: calls of CUDA were not traced"
+        return _nothing()
+    columns = tables.integers(file.database, CALLS, ("start", "end"), ("globalTid", "correlationId", "nameId"))
+    names = _strings(file, columns["nameId"], clean=lambda name: _VERSION.sub("", name))
+    return _host_spans(columns, HostKind.CALL, names, columns["globalTid"])
+
+
+def _ranges(file: Export) -> Spans:
+    """NVTX ranges that were pushed and popped. Others need not nest, and marks take no time."""
+    if RANGES not in file.database:
+        file.missing["annotations"] = f"the file has no table {RANGES}: there were no NVTX ranges, or not traced"
+        return _nothing()
+    where = "1"
+    if "eventType" in file.database.columns[RANGES]:
+        where = f'"eventType" = {_PUSH_POP}'
+        free = tables.integers(
+            file.database, RANGES, ("eventType",), ("globalTid",), where=f'"eventType" = {_START_END}'
+        )
+        file.free_ranges = _process(free["globalTid"])
+    columns = tables.integers(file.database, RANGES, ("start", "end"), ("globalTid", "textId"), where=where)
+    names = _strings(file, columns["textId"])
+    if "text" in file.database.columns[RANGES]:
+        given = tables.texts(file.database, RANGES, "text", where=where)
+        registered = list(file.names)
+        names = _intern(file, (text or registered[name] for text, name in zip(given, names.tolist(), strict=True)))
+    return _host_spans(columns, HostKind.ANNOTATION, names, columns["globalTid"])
+
+
+def syncs(file: Export) -> Spans:
+    """Waits of the host, each named as the call of the runtime that makes such a wait; place and stream unused."""
+    if SYNCS not in file.database:
+        return _nothing()
+    columns = tables.integers(file.database, SYNCS, ("start", "end"), ("globalPid", "correlationId", "syncType"))
+    types, inverse = np.unique(columns["syncType"], return_inverse=True)
+    names = _intern(file, (_SYNC_CALLS.get(type_, _NAMELESS) for type_ in types.tolist()))
+    return _host_spans(columns, HostKind.CALL, names[inverse], columns["globalPid"])
+
+
+def _device_spans(columns: dict[str, Ints], kind: int, names: Ints) -> Spans:
+    return Spans(
+        process=_process(columns["globalPid"]),
+        start_ns=columns["start"],
+        end_ns=columns["end"],
+        kind=np.full(len(names), kind, dtype=np.int64),
+        name=names,
+        correlation=_known(columns["correlationId"], least=1),
+        place=_known(columns["deviceId"], most=int(np.iinfo(np.int32).max)),
+        stream=_known(columns["streamId"]),
+        num_bytes=_known(columns["bytes"]) if "bytes" in columns else np.full(len(names), UNKNOWN),
+    )
+
+
+def _host_spans(columns: dict[str, Ints], kind: HostKind, names: Ints, thread: Ints) -> Spans:
+    nothing = np.full(len(names), UNKNOWN)
+    correlation = _known(columns["correlationId"], least=1) if "correlationId" in columns else nothing
+    return Spans(
+        process=_process(thread),
+        start_ns=columns["start"],
+        end_ns=columns["end"],
+        kind=np.full(len(names), kind, dtype=np.int64),
+        name=names,
+        correlation=correlation,
+        place=np.where(thread == NULL, UNKNOWN, thread),
+        stream=nothing,
+        num_bytes=nothing,
+    )
+
+
+def _nothing() -> Spans:
+    return Spans(*(np.empty(0, dtype=np.int64) for _ in fields(Spans)))
+
+
+def _process(serialized: Ints) -> Ints:
+    return np.where(serialized == NULL, UNKNOWN, serialized & ~THREAD_MASK)
+
+
+def _known(values: Ints, *, least: int = 0, most: int = -NULL - 1) -> Ints:
+    return np.where((values < least) | (values > most), UNKNOWN, values)
+
+
+def _intern(file: Export, names: Iterable[str]) -> Ints:
+    """Number of each name; new names get the next ones."""
+    known = file.names
+    return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64)
+
+
+def _strings(file: Export, *columns: Ints, clean: Callable[[str], str] = str) -> Ints:
+    """Number of each row's name: what the first column with a known and non-empty string refers to."""
+    numbers = np.full(len(columns[0]), UNKNOWN)
+    for ids in columns:
+        open_ = numbers == UNKNOWN
+        wanted, inverse = np.unique(ids[open_], return_inverse=True)
+        found = tables.lookup(file.database, "StringIds", "id", "value", wanted)
+        cleaned = [clean(found.get(id_, "")) for id_ in wanted.tolist()]
+        known = np.array([bool(name) for name in cleaned], dtype=bool)
+        local = np.where(known, _intern(file, (name or _NAMELESS for name in cleaned)), UNKNOWN)
+        numbers[open_] = local[inverse]
+    return np.where(numbers == UNKNOWN, _intern(file, [_NAMELESS])[0], numbers)
+
+
+def _enumeration(file: Export, table: str, documented: Iterable[str]) -> Mapping[int, str]:
+    """Meaning of each number of an enumeration: as the file says, else as documented."""
+    if not {"id", "name"} <= file.database.columns.get(table, frozenset()):
+        return dict(enumerate(documented))
+    ids = tables.integers(file.database, table, ("id",))["id"]
+    said = tables.texts(file.database, table, "name")
+    return {id_: (name or "").rpartition("_KIND_")[2] for id_, name in zip(ids.tolist(), said, strict=True)}
+
+
+def _direction(kind: str) -> str:
+    """HTOD, UVM_HTOD: HtoD, as the profiler of torch writes it."""
+    short = kind.removeprefix("UVM_")
+    return f"{short[0]}to{short[3]}" if re.fullmatch("[HDAP]TO[HDAP]", short) else "unknown"
+
+
+def _memory(kind: str) -> str:
+    """DEVICE_STATIC: Device Static, as the profiler of torch writes it."""
+    return kind.replace("_", " ").title() or "Unknown"

@@ -1,0 +1,71 @@
+"""Opens recorded traces, whoever recorded them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from dynotune.schema.errors import UsageError
+from dynotune.trace.readers import kineto
+from dynotune.trace.readers.chunks import GZIP
+from dynotune.trace.readers.json_slices import Progress
+from dynotune.trace.timeline import Timeline
+
+_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
+_SQLITE = b"SQLite format 3\0"
+_HINT = (
+    "give a trace of torch.profiler (.json or .json.gz), or of Nsight Systems as `nsys export --type sqlite` writes it"
+)
+# What users have beside their traces, by how it begins.
+_OTHERS = (
+    (b"\x80\x02", "a pickle of Python, such as a memory snapshot", _HINT),
+    (b"\x80\x03", "a pickle of Python, such as a memory snapshot", _HINT),
+    (b"\x80\x04", "a pickle of Python, such as a memory snapshot", _HINT),
+    (b"\x80\x05", "a pickle of Python, such as a memory snapshot", _HINT),
+    (b"PK\x03\x04", "a zip archive", "unpack it, and give the trace that is in it"),
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd", "unpack it with `zstd -d`"),
+    (b"\xfd7zXZ\0", "compressed by xz", "unpack it with `xz -d`"),
+    (b"BZh", "compressed by bzip2", "unpack it with `bzip2 -d`"),
+    (b"\x7fELF", "a program", _HINT),
+)
+
+
+def read(paths: Iterable[Path], *, limit_bytes: int | None = None, progress: Progress | None = None) -> list[Timeline]:
+    """The timelines of all files, in their order; several of a file that holds several processes.
+
+    Args:
+        limit_bytes: what one compressed file may unpack to; if None, 100 times its size but at least 1 GiB.
+        progress: called with the bytes of the present file read so far and its size.
+
+    Raises:
+        UsageError: a file that is no trace, or a damaged one; says what it looks like, or where it breaks.
+    """
+    timelines: list[Timeline] = []
+    for path in paths:
+        if _begins(path).startswith(_SQLITE):
+            from dynotune.trace.readers import nsys
+
+            timelines += nsys.read(path, progress=progress)
+        else:
+            timelines += kineto.read(path, limit_bytes=limit_bytes, progress=progress)
+    return timelines
+
+
+def _begins(path: Path) -> bytes:
+    """The first bytes of a file that may be a trace."""
+    try:
+        with path.open("rb") as file:
+            begins = file.read(4096)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    if path.suffix in _REPORTS:
+        raise UsageError(
+            f"{path} is a report of Nsight Systems in its own format, which only nsys itself reads",
+            hint=f"run: nsys export --type sqlite {path}",
+        )
+    for magic, what, hint in _OTHERS:
+        if begins.startswith(magic):
+            raise UsageError(f"{path} is no trace: it is {what}", hint=hint)
+    if not begins.startswith((GZIP, _SQLITE)) and b"\0" in begins:
+        raise UsageError(f"{path} is no trace: it is binary, of a kind not known here", hint=_HINT)
+    return begins

@@ -1,0 +1,1 @@
+"""A timeline as it would have been under another condition."""

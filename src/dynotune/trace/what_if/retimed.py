@@ -1,0 +1,374 @@
+"""A recorded timeline as it would have been with a host that is not held up by the recorder.
+
+The host's own time shrinks by one factor until a step takes what it takes unrecorded. What the device does keeps its
+length and its order, and starts when it is queued or what it waited for has ended; so waits of the host for the device
+follow. Defined in docs/reference/diagnosis.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dynotune.trace.facts import call_order, cuda_calls, intervals, steps
+from dynotune.trace.facts.copies import kind_of
+from dynotune.trace.facts.idle import launching_thread, loader_spans, working_thread
+from dynotune.trace.facts.nesting import outermost
+from dynotune.trace.facts.steps import named
+from dynotune.trace.timeline import UNKNOWN, DeviceKind, DeviceSpans, HostKind, HostSpans, Ints, Timeline, in_order
+
+MOST_SLOWED = 30.0
+"""No recorder makes a host slower than this; a step that needs more is short for another reason."""
+NUM_HALVINGS = 12
+PLATEAU = 1.01
+"""A device that works all the time does not get faster with the host: within this of its least it counts as there."""
+READY_NS = 20_000
+"""A kernel that starts so soon after its launch waited for its latency, not for other work."""
+ENDED_NS = 5_000
+"""A wait returns at most so much before the clock of the device says that the work has ended."""
+ALL_LAUNCHES_WAIT = 0.9
+"""Of the kernels, those that ended before their launch returned: CUDA_LAUNCH_BLOCKING is on."""
+LATENCY_NS, GAP_NS = 5_000, 1_000
+"""Of a launch into an idle queue, and between kernels that are queued, where the trace shows no case of it."""
+
+MADE = "create-on-cpu-then-move"
+WITHOUT = ("sync-per-step", "h2d-blocking", "loader-bound", "pin-in-hot-loop", MADE)
+"""Causes that the timeline can be run again without: waits for the device, for copies to it and for the loader,
+pinning, and tensors that are made on the host, with their copies."""
+
+_LAUNCH, _WAIT, _LOADER = 0, 1, 2
+_PINS = re.compile(r"aten::(_pin_memory|pin_memory)$")
+
+
+@dataclass(slots=True)
+class _Anchor:
+    """A moment of the host that is tied to the device or to the loader; between them its own time passes.
+
+    Args:
+        items: of the device, queued here.
+        awaited: item that a wait waits for; UNKNOWN for none.
+        after_ns: what a wait takes once that has ended; below 0 where it returns before, as copies of pageable memory
+            do.
+        cause: which of `WITHOUT` a wait is.
+    """
+
+    start_ns: int
+    end_ns: int
+    kind: int
+    items: list[int]
+    awaited: int = UNKNOWN
+    after_ns: int = 0
+    cause: str = ""
+
+
+@dataclass(slots=True)
+class _Item:
+    """Work of the device.
+
+    Args:
+        before: the item before it on its stream; `held_by`: that which it waited for; UNKNOWN for none.
+        lag_ns: from its launch, or from the end of what held it, to its start.
+    """
+
+    length_ns: int
+    before: int
+    held_by: int
+    lag_ns: int
+    step: int
+
+
+def retimed(timeline: Timeline, step_s: float, wait_s: float | None) -> tuple[Timeline, float]:
+    """The timeline with a host faster by the second value, so that a step takes `step_s`.
+
+    Args:
+        wait_s: what a step waits for its loader, unrecorded; None to leave these waits as they are.
+
+    Returns:
+        The timeline as it is, and 1, where it has no steps or no launches, or is as short already.
+    """
+    found = steps.find(timeline)
+    if len(found) < 2 or launching_thread(timeline) == UNKNOWN:
+        return timeline, 1.0
+    replay = _Replay(timeline, found, wait_s)
+    wanted_ns = max(step_s * 1e9, replay.step_ns(MOST_SLOWED) * PLATEAU)
+    if replay.step_ns(1.0) <= wanted_ns:
+        return replay.timeline(1.0), 1.0
+    low, high = 1.0, MOST_SLOWED
+    for _ in range(NUM_HALVINGS):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if replay.step_ns(middle) > wanted_ns else (low, middle)
+    return replay.timeline(high), high
+
+
+def savings(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str, float]:
+    """What a step would save without each of `WITHOUT`, as a share of one with it.
+
+    More than the idle time that directly follows: what the host does after it is no longer behind the device.
+
+    Args:
+        wait_s, faster: as for `retimed`, and as it tells.
+    """
+    found = steps.find(timeline)
+    if len(found) < 2 or launching_thread(timeline) == UNKNOWN:
+        return {}
+    replay = _Replay(timeline, found, wait_s)
+    with_it = replay.step_ns(faster)
+    causes = [cause for cause in WITHOUT if replay.has(cause)]
+    saved = {cause: 1 - replay.step_ns(faster, without=cause) / with_it for cause in causes}
+    return {cause: share for cause, share in saved.items() if share > 0}
+
+
+class _Replay:
+    """The host's anchors and the device's items, to be run again at any speed of the host."""
+
+    def __init__(self, timeline: Timeline, found: steps.Steps, wait_s: float | None) -> None:
+        self._timeline, self._steps = timeline, found
+        self._begin_ns = int(found.start_ns.min())
+        by_end = np.argsort(timeline.device.end_ns, kind="stable")
+        self._by_end: list[int] = by_end.tolist()
+        self._ends: list[int] = timeline.device.end_ns[by_end].tolist()
+        self._synchronous, self._waits = _synchronous(timeline), cuda_calls.waits(timeline)
+        self._to_device = _copies_to_device(timeline)
+        self._made, copying = call_order.made_then_copied(timeline, self._queueing_threads())
+        self._copying = self._spans(copying)
+        self._recorded = timeline.device.start_ns, timeline.device.end_ns
+        self._items = self._items_of(timeline.device)
+        self._loader_ns = 0
+        anchors = [anchor for anchor in self._found_anchors() if anchor.end_ns > self._begin_ns]
+        self._anchors = sorted(anchors, key=lambda anchor: (anchor.start_ns, anchor.kind))
+        self._own_work = {"pin-in-hot-loop": self._spans(self._pinning()), MADE: self._spans(self._made)}
+        recorded_s = self._loader_ns / 1e9 / len(found)
+        self._loader_scale = wait_s / recorded_s if wait_s is not None and recorded_s else 1.0
+
+    def has(self, cause: str) -> bool:
+        """Whether there is anything of this cause."""
+        return len(self._own_work.get(cause, ())) > 0 or any(anchor.cause == cause for anchor in self._anchors)
+
+    def step_ns(self, faster: float, without: str = "") -> float:
+        """What a step takes at that speed, once host and device are in their stride."""
+        old, new, _, end = self._run(faster, without)
+        host = np.interp(self._steps.end_ns, old, new)
+        num = len(host) - 1
+        last: dict[int, float] = {}
+        for item, ended in zip(self._items, end, strict=True):
+            last[item.step] = max(last.get(item.step, 0.0), ended)
+        inside = [last[step] for step in sorted(last) if 0 <= step <= num]
+        of_device = (inside[-1] - inside[0]) / (len(inside) - 1) if len(inside) > 1 else 0.0
+        return max(float(host[-1] - host[0]) / num, of_device)
+
+    def timeline(self, faster: float) -> Timeline:
+        """All of it at that speed."""
+        old, new, start, end = self._run(faster)
+        host, device = self._timeline.host, self._timeline.device
+        begin, ended = (np.rint(_at(times, old, new)).astype(np.int64) for times in (host.start_ns, host.end_ns))
+        of_host = in_order(begin, ended)
+        place = np.empty(len(of_host), dtype=np.int64)
+        place[of_host] = np.arange(len(of_host))
+        launch = np.where(device.launch == UNKNOWN, UNKNOWN, place[device.launch])
+        started = np.rint(np.array(start)).astype(np.int64)
+        stopped = np.maximum(started, np.rint(np.array(end)).astype(np.int64))
+        of_device = in_order(started, stopped)
+        return dataclasses.replace(
+            self._timeline,
+            host=HostSpans(
+                start_ns=begin[of_host],
+                end_ns=ended[of_host],
+                kind=host.kind[of_host],
+                name=host.name[of_host],
+                thread=host.thread[of_host],
+                correlation=host.correlation[of_host],
+            ),
+            device=DeviceSpans(
+                start_ns=started[of_device],
+                end_ns=stopped[of_device],
+                kind=device.kind[of_device],
+                name=device.name[of_device],
+                device=device.device[of_device],
+                stream=device.stream[of_device],
+                launch=launch[of_device],
+                num_bytes=device.num_bytes[of_device],
+            ),
+        )
+
+    def _run(self, faster: float, without: str = "") -> tuple[Ints, NDArray[np.float64], list[float], list[float]]:
+        """Moments of the host in the recording and now, and when each item starts and ends now."""
+        scale = self._loader_scale
+        left_out = self._own_work.get(without)
+        spared = self._copies_of_made() if without == MADE else frozenset[int]()
+        # What was queued before the first step stays where it is.
+        start, end = (times.astype(np.float64).tolist() for times in self._recorded)
+        was, now = self._begin_ns, float(self._begin_ns)
+        old, new = [was], [now]
+        for anchor in self._anchors:
+            if anchor.end_ns < was:
+                self._queue(anchor.items, now, start, end, spared)
+                continue
+            begin = max(anchor.start_ns, was)
+            now += _own(was, begin, left_out) / faster
+            old.append(begin)
+            new.append(now)
+            self._queue(anchor.items, now, start, end, spared)
+            if anchor.kind == _WAIT and anchor.cause != without and anchor.awaited not in spared:
+                free = end[anchor.awaited] if anchor.awaited != UNKNOWN else 0.0
+                now = max(now, free + min(anchor.after_ns, 0)) + max(anchor.after_ns, 0) / faster
+            elif anchor.kind == _LOADER and anchor.cause != without:
+                now += (anchor.end_ns - begin) * scale
+            was = anchor.end_ns
+            old.append(was)
+            new.append(now)
+        last = int(max(self._timeline.host.end_ns.max(), was)) + 1
+        old.append(last)
+        new.append(now + (last - was) / faster)
+        return np.array(old, dtype=np.int64), np.maximum.accumulate(np.array(new)), start, end
+
+    def _queue(
+        self, items: list[int], now: float, start: list[float], end: list[float], spared: frozenset[int]
+    ) -> None:
+        for index in items:
+            item = self._items[index]
+            ready = now + (LATENCY_NS if item.held_by != UNKNOWN else item.lag_ns)
+            if item.before != UNKNOWN:
+                ready = max(ready, end[item.before])
+            if item.held_by != UNKNOWN:
+                ready = max(ready, end[item.held_by] + item.lag_ns)
+            start[index], end[index] = ready, ready + (0 if index in spared else item.length_ns)
+
+    def _items_of(self, device: DeviceSpans) -> list[_Item]:
+        """All that the device ran, with what each piece waited for."""
+        host_end = self._timeline.host.end_ns
+        last: dict[tuple[int, int], int] = {}
+        found = []
+        for index in range(len(device)):
+            start, stop = int(device.start_ns[index]), int(device.end_ns[index])
+            key = (int(device.device[index]), int(device.stream[index]))
+            before = last.get(key, UNKNOWN)
+            last[key] = index
+            launch = int(device.launch[index])
+            queued = start if launch == UNKNOWN else min(int(host_end[launch]), start)
+            if launch in self._synchronous:
+                queued = min(int(self._timeline.host.start_ns[launch]), start)
+            held = UNKNOWN
+            if start - queued > READY_NS or (before != UNKNOWN and int(device.end_ns[before]) > queued):
+                at = bisect_right(self._ends, start) - 1
+                # What had ended before this was queued held up nothing.
+                if at >= 0 and self._ends[at] > queued and self._by_end[at] != index:
+                    held = self._by_end[at]
+            lag = start - (int(device.end_ns[held]) if held != UNKNOWN else queued)
+            step = int(np.searchsorted(self._steps.start_ns, queued, side="right")) - 1
+            found.append(_Item(stop - start, before, held, lag, step))
+        return found
+
+    def _found_anchors(self) -> list[_Anchor]:
+        host, device = self._timeline.host, self._timeline.device
+        queued: dict[int, list[int]] = {}
+        alone = []
+        for index, launch in enumerate(device.launch.tolist()):
+            if launch == UNKNOWN:
+                # What stands before all that has a launch was queued before the recording, and stays where it is.
+                if not queued:
+                    continue
+                at = int(device.start_ns[index])
+                alone.append(_Anchor(at, at, _LAUNCH, [index]))
+            else:
+                queued.setdefault(launch, []).append(index)
+        waits = set(outermost(host, np.flatnonzero(self._waits)).tolist()) | self._synchronous
+        anchors = [self._wait(row, queued.get(row, [])) for row in sorted(waits)]
+        for launch, items in queued.items():
+            if launch not in waits:
+                at = int(host.end_ns[launch])
+                anchors.append(_Anchor(at, at, _LAUNCH, items))
+        return [*alone, *anchors, *self._loaders()]
+
+    def _wait(self, row: int, items: list[int]) -> _Anchor:
+        host, device = self._timeline.host, self._timeline.device
+        start, stop = int(host.start_ns[row]), int(host.end_ns[row])
+        awaited = max(items, key=lambda index: int(device.end_ns[index]), default=UNKNOWN)
+        if awaited == UNKNOWN:
+            awaited = self._last_before(start, stop)
+        ended = start if awaited == UNKNOWN else max(start, int(device.end_ns[awaited]))
+        cause = "h2d-blocking" if awaited != UNKNOWN and self._to_device[awaited] else "sync-per-step"
+        return _Anchor(start, stop, _WAIT, items, awaited, stop - ended, cause)
+
+    def _last_before(self, start: int, stop: int) -> int:
+        """The item that ended last by `stop`, of those that were queued by `start`."""
+        host, device = self._timeline.host, self._timeline.device
+        at = bisect_right(self._ends, stop + ENDED_NS) - 1
+        while at >= 0:
+            index = self._by_end[at]
+            launch = int(device.launch[index])
+            if launch == UNKNOWN or int(host.end_ns[launch]) <= start:
+                return index
+            at -= 1
+        return UNKNOWN
+
+    def _pinning(self) -> Ints:
+        """Operators that copy into page-locked memory, on threads that queue work."""
+        rows = named(self._timeline, _PINS, HostKind.OPERATOR)
+        return rows[np.isin(self._timeline.host.thread[rows], self._queueing_threads())]
+
+    def _copies_of_made(self) -> frozenset[int]:
+        """Items that copy what was made on the host."""
+        launch = self._timeline.device.launch
+        at = self._timeline.host.start_ns[launch]
+        inside = (launch != UNKNOWN) & (intervals.covered(self._copying, at, at + 1) > 0)
+        return frozenset(np.flatnonzero(inside & np.array(self._to_device)).tolist())
+
+    def _spans(self, rows: Ints) -> intervals.Set:
+        return intervals.union(self._timeline.host.start_ns[rows], self._timeline.host.end_ns[rows])
+
+    def _queueing_threads(self) -> Ints:
+        launch = self._timeline.device.launch
+        return np.unique(self._timeline.host.thread[launch[launch != UNKNOWN]])
+
+    def _loaders(self) -> list[_Anchor]:
+        """Waits for the loader on the thread that the steps run on, within them."""
+        host = self._timeline.host
+        rows = loader_spans(self._timeline)
+        rows = rows[host.thread[rows] == working_thread(self._timeline)]
+        rows = rows[(host.start_ns[rows] >= self._begin_ns) & (host.end_ns[rows] <= int(self._steps.end_ns.max()))]
+        self._loader_ns = int((host.end_ns[rows] - host.start_ns[rows]).sum())
+        spans = zip(host.start_ns[rows].tolist(), host.end_ns[rows].tolist(), strict=True)
+        return [_Anchor(*span, _LOADER, [], cause="loader-bound") for span in spans]
+
+
+def _copies_to_device(timeline: Timeline) -> list[bool]:
+    """Of each item of the device, whether it is a copy from the host."""
+    to_device = np.array([kind_of(name)[0] == "HtoD" for name in timeline.names], dtype=bool)
+    device = timeline.device
+    found: list[bool] = ((device.kind == DeviceKind.COPY) & to_device[device.name]).tolist()
+    return found
+
+
+def _own(start: int, end: int, left_out: intervals.Set | None) -> int:
+    """The host's own time between two moments."""
+    if left_out is None or not len(left_out) or end <= start:
+        return end - start
+    span = (np.array([time], dtype=np.int64) for time in (start, end))
+    return end - start - int(intervals.covered(left_out, *span)[0])
+
+
+def _synchronous(timeline: Timeline) -> set[int]:
+    """Calls that return after what they queued has ended, or as copies of pageable memory do, has long begun.
+
+    A short kernel may end before its launch returns, and nobody has waited for it: launches wait all or none.
+    """
+    host, device = timeline.host, timeline.device
+    rows = np.flatnonzero(device.launch != UNKNOWN)
+    returned = host.end_ns[device.launch[rows]]
+    ended, is_copy = device.end_ns[rows] <= returned, device.kind[rows] == DeviceKind.COPY
+    if (~is_copy).any() and ended[~is_copy].mean() < ALL_LAUNCHES_WAIT:
+        ended &= is_copy
+    begun = is_copy & (device.start_ns[rows] + ENDED_NS < returned)
+    some: set[int] = set(device.launch[rows[ended | begun]].tolist())
+    not_all: set[int] = set(device.launch[rows[~(ended | begun)]].tolist())
+    return some - not_all
+
+
+def _at(times: Ints, old: Ints, new: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Moments of the recording now; what lies before the first step stays where it is."""
+    return np.where(times < old[0], times, np.interp(times, old, new))

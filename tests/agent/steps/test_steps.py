@@ -1,0 +1,279 @@
+"""From events to steps, without torch."""
+
+import sys
+import threading
+
+from dynotune.agent.steps.steps import Steps
+
+
+class Net:
+    """A thing with a class and an identity."""
+
+
+class Loader:
+    pass
+
+
+KEY = (Loader, 1, 8, object)
+
+
+class Batch:
+    shape = (8, 3)
+
+
+class Counted:
+    """Steps, with what it told."""
+
+    def __init__(self, **kwargs):
+        self.recorded, self.fixed, self.stops = [], [], []
+        self.steps = Steps(
+            grad_enabled=lambda: False,
+            record=lambda *step: self.recorded.append(step),
+            flags_now=lambda: 0,
+            reached=self.reached,
+            fixed=lambda *fixed: self.fixed.append(fixed),
+            **kwargs,
+        )
+
+    def reached(self, num_steps):
+        self.stops.append(num_steps)
+        return num_steps + 1
+
+    @property
+    def samples(self):
+        return [num_samples for _, _, num_samples, _ in self.recorded]
+
+    def draw_and_call(self, net):
+        self.steps.drawn(KEY, 8, 0.0, 0.5, Batch())
+        self.steps.called(net, (Batch(),), {})
+
+
+def test_counts_what_happened_before_the_cycle_was_found():
+    counted, net = Counted(), Net()
+    for _ in range(10):
+        counted.draw_and_call(net)
+    assert counted.samples == [8] * 10
+    # The window is told of live steps alone.
+    assert counted.stops == [4, 5, 6, 7, 8, 9, 10]
+    assert (counted.steps.num_steps, counted.steps.num_samples, counted.steps.num_uncounted) == (10, 80, 0)
+    assert [words for words, *_ in counted.fixed] == ["draw Loader, call Net"]
+
+
+def test_calls_from_several_threads_are_all_counted_once():
+    """A pool that serves requests: an index that is skipped would leave the window open for ever."""
+    counted, net = Counted(), Net()
+    num_threads, num_calls = 4, 3000
+    begin = threading.Barrier(num_threads)
+
+    def serve():
+        begin.wait()
+        for _ in range(num_calls):
+            counted.steps.called(net, (Batch(),), {})
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=serve) for _ in range(num_threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert counted.samples == [8] * (num_threads * num_calls)
+    assert counted.stops == list(range(counted.stops[0], num_threads * num_calls + 1))
+    assert len(counted.fixed) == 1
+
+
+def test_where_steps_will_be_marked_no_cycle_is_searched_for():
+    """Five batches a marked step: the draws and calls repeat long before the first mark comes."""
+    counted, net = Counted(marked_by_hand=True), Net()
+    for _ in range(4):
+        for _ in range(5):
+            counted.draw_and_call(net)
+        counted.steps.marked()
+    assert counted.samples == [40] * 4
+    assert [words for words, *_ in counted.fixed] == ["marked by the program"]
+
+
+def test_a_search_that_finds_nothing_does_not_remember_for_ever(monkeypatch):
+    monkeypatch.setattr("dynotune.agent.steps.cycle.MAX_EVENTS", 200)
+    counted = Counted()
+    nets = [type(f"Net{number}", (), {})() for number in range(300)]
+    for net in nets:
+        counted.steps.called(net, (), {})
+    assert counted.steps.num_events == 200
+
+
+def test_a_lock_held_by_another_thread_while_forking_is_not_waited_for():
+    counted, net = Counted(), Net()
+    with counted.steps._lock:
+        counted.steps.reset_after_fork()
+        thread = threading.Thread(target=counted.steps.called, args=(net, (), {}))
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_graphs_that_take_over_from_the_calls_before_their_capture_are_counted():
+    counted, net, graph = Counted(), Net(), Net()
+    for _ in range(11):
+        counted.steps.called(net, (Batch(),), {})
+    for _ in range(100):
+        counted.steps.replayed(graph)
+    assert counted.steps.num_steps == 111
+    assert [words for words, *_ in counted.fixed] == ["call Net", "replay Net"]
+
+
+def test_a_training_that_evaluates_by_graph_counts_its_updates():
+    counted, net, graph, optimizer = Counted(), Net(), Net(), Net()
+    counted.steps.optimizer_built(optimizer)
+    for _ in range(4):
+        for _ in range(6):
+            counted.steps.drawn(KEY, 8, 0.0, 0.5, Batch())
+            counted.steps.called(net, (Batch(),), {})
+            counted.steps.stepped(optimizer)
+        for _ in range(200):
+            counted.steps.replayed(graph)
+    assert counted.steps.num_steps == 24
+    assert counted.samples == [8] * 24
+
+
+def test_another_optimizer_than_the_one_that_ends_the_step_ends_none():
+    counted, first, second = Counted(), Net(), type("Other", (), {})()
+    for _ in range(10):
+        counted.steps.stepped(first)
+        counted.steps.stepped(second)
+    counted.steps.stepped(first)
+    assert counted.steps.num_steps == 10
+
+
+class Tensor:
+    """Like a tensor: `size(0)` says how many samples."""
+
+    def __init__(self, num_samples):
+        self.shape = (num_samples, 3)
+
+    def size(self, dimension):
+        return self.shape[dimension]
+
+
+def train(counted, optimizer, batches, key=(Loader, 1, 8, object, True)):
+    key = counted.steps.iterator_made(key, [])
+    for batch in batches:
+        counted.steps.drawn(key, 8, 0.0, 0.5, batch)
+        counted.steps.stepped(optimizer)
+
+
+def test_batches_of_all_kinds_are_counted_once_the_step_is_known():
+    counted, optimizer = Counted(), Net()
+    usual = [[Tensor(8), Tensor(8)]] * 10
+    odd = [[Tensor(3), Tensor(3)], {"x": Tensor(5)}, [Tensor(2), Tensor(2), Tensor(2)], Tensor(7), object()]
+    train(counted, optimizer, [*usual, *odd, *usual])
+    assert counted.samples == [8] * 10 + [3, 5, 2, 7, -1] + [8] * 10
+    assert counted.steps.wait_s == 0.5 * 25
+
+
+def test_each_epoch_is_marked_once_the_step_is_known():
+    counted, optimizer = Counted(), Net()
+    for _ in range(3):
+        train(counted, optimizer, [[Tensor(8), Tensor(8)]] * 6)
+    assert [index for index, (*_, flags) in enumerate(counted.recorded) if flags & 4] == [0, 6, 12]
+
+
+def test_what_an_epoch_waits_for_before_its_first_batch_is_its_first_steps_wait():
+    counted, optimizer, key = Counted(), Net(), (Loader, 1, 8, object, True)
+    for _ in range(3):
+        counted.steps.waited_before(key, 2.0)
+        counted.steps.waited_before(key, 1.0)
+        train(counted, optimizer, [[Tensor(8), Tensor(8)]] * 6, key)
+    assert [wait_s for _, wait_s, *_ in counted.recorded] == [3.5, *[0.5] * 5] * 3
+    assert counted.steps.wait_s == 3 * (3.0 + 6 * 0.5)
+
+
+class Pending(Counted):
+    """As in a measured run: nobody asks what happened in a step, so steps may be worked off together."""
+
+    def __init__(self, stops):
+        super().__init__()
+        self.steps._flags_now, self._planned = None, iter(stops)
+
+    def reached(self, num_steps):
+        self.stops.append((num_steps, len(self.recorded)))
+        return next(self._planned)
+
+
+def test_steps_worked_off_together_stop_exactly_where_they_should():
+    counted, optimizer = Pending([100, 237, 10**9]), Net()
+    train(counted, optimizer, [[Tensor(8), Tensor(8)]] * 400)
+    assert counted.stops == [(4, 4), (100, 100), (237, 237)]
+    counted.steps.work_off()
+    assert counted.samples == [8] * 400
+
+
+def test_what_comes_between_is_counted_in_order():
+    counted, optimizer, other = Pending([10**9]), Net(), Net()
+    key = (Loader, 1, 8, object, True)
+    for number in range(200):
+        train(counted, optimizer, [[Tensor(8), Tensor(8)] if number % 7 else Tensor(3)], key)
+        if number > 20 and number % 5 == 0:
+            counted.steps.stepped(other)
+    counted.steps.work_off()
+    assert counted.samples == [8 if number % 7 else 3 for number in range(200)]
+    assert [end for end, *_ in counted.recorded] == sorted(end for end, *_ in counted.recorded)
+
+
+def test_a_forked_child_does_not_count_its_parents_steps():
+    counted, optimizer = Pending([10**9]), Net()
+    train(counted, optimizer, [[Tensor(8), Tensor(8)]] * 199)
+    num_recorded = len(counted.recorded)
+    assert counted.steps.pending
+    counted.steps.reset_after_fork()
+    counted.steps.work_off()
+    assert len(counted.recorded) == num_recorded
+
+
+def test_a_process_that_is_killed_has_few_steps_that_are_not_recorded():
+    counted, optimizer = Pending([10**9]), Net()
+    train(counted, optimizer, [[Tensor(8), Tensor(8)]] * 4)  # the step is found
+    for num_steps in range(5, 1000):
+        train(counted, optimizer, [[Tensor(8), Tensor(8)]])
+        assert num_steps - len(counted.recorded) <= num_steps / 16
+
+
+def test_a_process_that_ends_does_not_wait_for_a_thread_that_hangs():
+    counted, optimizer = Pending([10**9]), Net()
+    train(counted, optimizer, [[Tensor(8), Tensor(8)]] * 199)
+    num_recorded, held, done = len(counted.recorded), threading.Event(), threading.Event()
+
+    def hang():
+        with counted.steps._lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    held.wait()
+    counted.steps.work_off_at_exit()
+    assert len(counted.recorded) == num_recorded
+    done.set()
+    thread.join()
+    counted.steps.work_off_at_exit()
+    assert counted.samples == [8] * 199
+
+
+def test_where_single_steps_are_timed_each_end_waits_for_the_device_and_no_short_way_is_taken():
+    waits = []
+    counted, net = Counted(wait=lambda: waits.append(None)), Net()
+    for _ in range(4):
+        counted.draw_and_call(net)
+    waits.clear()
+    for _ in range(5):
+        counted.draw_and_call(net)
+    # Once a step, at the call that ends it; the batch before it does not wait.
+    assert len(waits) == 5
+    assert len(counted.recorded) == 9
+    assert "drawn" not in vars(counted.steps)
+    for _ in range(3):
+        counted.steps.called(Net(), (), {})
+    assert len(waits) == 5

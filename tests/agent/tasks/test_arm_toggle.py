@@ -1,0 +1,163 @@
+"""An arm is switched on, and what the program had is put back to the letter. Torch's own settings, in this process."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dynotune.agent.tasks.arm_toggle import NotSwitched, Switch
+
+THREADS = {"type": "call", "set": "torch.set_num_threads", "get": "torch.get_num_threads"}
+PRECISION = {
+    "type": "call",
+    "set": "torch.set_float32_matmul_precision",
+    "get": "torch.get_float32_matmul_precision",
+}
+DETERMINISTIC = {
+    "type": "call",
+    "set": "torch.use_deterministic_algorithms",
+    "get": "torch.are_deterministic_algorithms_enabled",
+}
+CUDNN = {"type": "attr", "path": "torch.backends.cudnn.deterministic"}
+
+
+def settings_now():
+    found = {
+        "threads": torch.get_num_threads(),
+        "precision": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "cudnn": torch.backends.cudnn.deterministic,
+    }
+    for backend in (torch.backends.cuda, torch.backends.mkldnn):
+        found[backend.__name__] = getattr(getattr(backend, "matmul", None), "fp32_precision", None)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def left_as_it_was():
+    before = settings_now()
+    yield
+    assert settings_now() == before, "a test left a setting of torch behind"
+
+
+def planned(knob, site, value):
+    return {"knob": knob, "site": site, "value": value}
+
+
+@pytest.fixture
+def switch():
+    def make(*settings):
+        made = Switch(list(settings), events.append, lambda where, error: events.append((where, error)))
+        made.torch_is_here(torch)
+        return made
+
+    events: list = []
+    yield make
+    assert events == []
+
+
+def test_every_setting_of_an_arm_holds_while_it_is_on_and_not_before_or_after(switch):
+    before = settings_now()
+    other = 1 if before["threads"] > 1 else 2
+    arm = switch(
+        planned("host.num_threads", THREADS, other),
+        planned("matmul.fp32_precision", PRECISION, "medium"),
+        planned("cudnn.deterministic", CUDNN, not before["cudnn"]),
+    )
+    for _ in range(3):
+        arm.on()
+        found = settings_now()
+        assert (found["threads"], found["precision"], found["cudnn"]) == (other, "medium", not before["cudnn"])
+        arm.off()
+        assert settings_now() == before
+
+
+def test_what_a_setter_sets_beside_its_value_is_put_back(switch):
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        arm = switch(planned("determinism.algorithms", DETERMINISTIC, False))
+        arm.on()
+        assert not torch.are_deterministic_algorithms_enabled()
+        arm.off()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_an_arm_that_the_program_has_already_is_none(switch):
+    arm = switch(planned("cudnn.deterministic", CUDNN, torch.backends.cudnn.deterministic))
+    with pytest.raises(NotSwitched, match="has it already"):
+        arm.on()
+
+
+def test_a_program_that_changes_the_setting_while_the_arm_is_off_ends_it(switch):
+    arm = switch(planned("matmul.fp32_precision", PRECISION, "high"))
+    arm.on()
+    arm.off()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with pytest.raises(NotSwitched, match=r"sets matmul\.fp32_precision itself while it runs, to medium"):
+            arm.on()
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        for backend in (torch.backends.cuda, torch.backends.mkldnn):
+            if hasattr(backend.matmul if hasattr(backend, "matmul") else None, "fp32_precision"):
+                backend.matmul.fp32_precision = "none"
+
+
+def test_what_the_program_sets_while_the_arm_is_on_stays(switch):
+    before = torch.backends.cudnn.deterministic
+    arm = switch(planned("cudnn.deterministic", CUDNN, not before), planned("host.num_threads", THREADS, 3))
+    arm.on()
+    torch.set_num_threads(5)
+    try:
+        with pytest.raises(NotSwitched, match=r"host\.num_threads itself"):
+            arm.check()
+        with pytest.raises(NotSwitched, match="to 5"):
+            arm.off()
+        assert torch.get_num_threads() == 5
+        assert torch.backends.cudnn.deterministic == before
+    finally:
+        torch.set_num_threads(arm._before[1])
+
+
+def test_a_setting_that_cannot_be_read_is_not_switched(switch):
+    arm = switch(planned("cudnn.nothing", {"type": "attr", "path": "torch.backends.cudnn.nothing"}, True))
+    with pytest.raises(NotSwitched, match="cannot be read"):
+        arm.on()
+    assert not hasattr(torch.backends.cudnn, "nothing")
+
+
+def test_a_value_that_torch_refuses_leaves_the_others_as_they_were(switch):
+    before = settings_now()
+    arm = switch(planned("cudnn.deterministic", CUDNN, not before["cudnn"]), planned("host.num_threads", THREADS, -1))
+    with pytest.raises(NotSwitched, match=r"torch refuses host\.num_threads"):
+        arm.on()
+    arm.off()
+    assert settings_now() == before
+
+
+def test_autocast_acts_in_calls_while_it_is_on_and_says_where_it_did_not(switch):
+    arm = switch(planned("precision.autocast", {"type": "module", "action": "autocast"}, "bf16"))
+    module, inputs = torch.nn.Linear(4, 4), (torch.zeros(2, 4),)
+    seen = []
+
+    def call(module, *args):
+        seen.append(torch.is_autocast_enabled("cpu"))
+        return module(*args)
+
+    arm.around_root(call, module, inputs, {})
+    arm.on()
+    output = arm.around_root(call, module, inputs, {})
+    arm.check_around()
+    arm.off()
+    arm.around_root(call, module, inputs, {})
+    assert seen == [False, True, False]
+    assert output.dtype is torch.float32
+    arm.on()
+    arm.around_root(call, torch.nn.Linear(4, 4).bfloat16(), (inputs[0].bfloat16(),), {})
+    with pytest.raises(NotSwitched, match="the weights of Linear are bfloat16 already"):
+        arm.check_around()
+    arm.off()

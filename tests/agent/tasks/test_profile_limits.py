@@ -1,0 +1,218 @@
+"""When a recording begins and ends. A session and a clock in place of torch's profiler and time."""
+
+from threading import Thread
+
+import pytest
+
+from dynotune.agent.tasks import profile
+from dynotune.agent.tasks.profile import Profile
+from dynotune.agent.tasks.window import NEVER
+
+
+class Session:
+    is_recording = False
+    is_here = True
+
+    def __init__(self, torch, program, **options):
+        self.log = torch.log
+        self.log.append("prepare")
+
+    def begin(self):
+        self.is_recording = True
+        self.log.append("begin")
+
+    def open(self, name):
+        self.log.append(name)
+
+    def close(self):
+        self.log.append("close")
+
+    def end(self):
+        self.log.append("end")
+
+    def abandon(self):
+        self.log.append("abandon")
+
+
+class Torch:
+    """Of torch, whether a graph is being captured; and what is done with the profiler."""
+
+    def __init__(self):
+        self.log, self.capturing, self.cuda = [], False, self
+
+    def is_initialized(self):
+        return True
+
+    def is_current_stream_capturing(self):
+        return self.capturing
+
+    def device_count(self):
+        return 1
+
+    def current_device(self):
+        return 0
+
+    def synchronize(self, index):
+        assert not self.capturing, "it would end the program's capture"
+        self.log.append("wait")
+
+
+class Program:
+    place = "train.py:3"
+
+    def __init__(self, *args):
+        self.running = False
+
+    def in_the_way(self):
+        return self.running
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    monkeypatch.setattr(profile, "Session", Session)
+    monkeypatch.setattr(profile, "ProgramsProfiler", Program)
+    monkeypatch.setattr(profile, "open_optimizer_annotation", lambda: None)
+    monkeypatch.setattr(Profile, "_cover_annotations", lambda self: None)
+    monkeypatch.setattr(profile, "_write", lambda session, folder, name: 7)
+    return Torch()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Stands still until it is set."""
+    clock = type("Clock", (), {"now_s": 0.0})()
+    monkeypatch.setattr(profile, "perf_counter", lambda: clock.now_s)
+    return clock
+
+
+@pytest.fixture
+def record(torch, tmp_path):
+    """`record(from_step, num_steps)` gives a profile and what it says when it is complete."""
+
+    def make(from_step, num_steps):
+        said = []
+        made = Profile(
+            str(tmp_path), from_step, {"num_steps": num_steps}, rank=lambda: None,
+            prepare=lambda: torch.log.append("hold"), complete=said.append, log=lambda *_: None,
+        )  # fmt: skip
+        made.torch_is_here(torch)
+        return made, said
+
+    return make
+
+
+def run(made, steps, before=lambda number: None):
+    """What the counting of steps does: asks only at the number that it was told."""
+    following = 0
+    for number in steps:
+        before(number)
+        if number >= following:
+            following = made.reached(number)
+    return following
+
+
+def test_gets_ready_in_one_step_waits_for_the_device_and_records_the_steps_after_it(record, torch, clock):
+    made, said = record(4, 2)
+    assert run(made, range(1, 20)) == NEVER
+    recorded = ["ProfilerStep#5", "close", "ProfilerStep#6", "close"]
+    assert torch.log == ["hold", "prepare", "wait", "begin", *recorded, "wait", "end"]
+    assert (said[0]["first_step"], said[0]["num_steps"], said[0]["num_bytes"]) == (5, 2, 7)
+    assert len(said) == 1
+
+
+def test_neither_begins_nor_ends_while_the_program_captures_a_graph(record, torch, clock):
+    made, said = record(4, 2)
+
+    def capture(number):
+        torch.capturing = number in (4, 6, 8)
+
+    run(made, range(1, 20), capture)
+    assert (said[0]["first_step"], said[0]["num_steps"]) == (7, 2)
+    assert torch.log.count("prepare") == 1
+
+
+def test_a_recording_that_takes_too_long_ends_with_the_step_in_which_it_does(record, clock):
+    made, said = record(4, 100)
+
+    def slow(number):
+        clock.now_s = 25.0 * number
+
+    run(made, range(1, 20), slow)
+    assert (said[0]["stopped_by"], said[0]["num_steps"], said[0]["step_s"]) == ("time", 3, [25.0] * 3)
+
+
+def test_a_recording_that_fills_the_memory_ends(record, clock, monkeypatch):
+    made, said = record(4, 100)
+    held = []
+    monkeypatch.setattr(profile, "_resident_bytes", lambda: (100 << 20) * len(held))
+
+    def fill(number):
+        clock.now_s = float(number)
+        held.append(number)
+
+    run(made, range(1, 20), fill)
+    assert (said[0]["stopped_by"], said[0]["num_steps"]) == ("memory", 3)
+
+
+def test_steps_that_end_in_another_thread_are_left_out(record, torch, clock, monkeypatch):
+    made, said = record(4, 2)
+    run(made, range(1, 6))
+    monkeypatch.setattr(Session, "is_here", False)
+    other = Thread(target=lambda: run(made, range(6, 9)))
+    other.start()
+    other.join()
+    assert said == []
+    monkeypatch.setattr(Session, "is_here", True)
+    run(made, range(9, 12))
+    assert said[0]["num_steps"] == 2
+
+
+def test_looks_for_the_file_that_tells_it_now_and_then(record, clock, tmp_path):
+    made, said = record(None, None)
+    clock.now_s = 0.001
+    looks, following = 0, 0
+    for number in range(1, 1000):
+        clock.now_s += 0.001
+        if number == 500:
+            (tmp_path / "record-from.json").write_text('{"step": 600, "num_steps": 3}')
+        if number >= following:
+            looks += number < 600
+            following = made.reached(number)
+    assert (said[0]["first_step"], said[0]["num_steps"]) == (601, 3)
+    assert 5 < looks < 30
+
+
+def test_a_session_of_the_programs_own_at_that_moment_is_a_reason(record, torch, clock):
+    made, said = record(4, 2)
+    made._program.running = True
+    assert run(made, range(1, 20)) == NEVER
+    assert said[0]["reason"] == "the program uses torch's profiler itself (train.py:3)"
+    assert torch.log == []
+
+
+def test_a_damaged_file_is_a_reason(record, clock, tmp_path):
+    made, said = record(None, None)
+    (tmp_path / "record-from.json").write_text('{"step": "soon"}')
+    run(made, range(1, 20))
+    assert said[0]["reason"].startswith("recording it failed: ValueError")
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        (range(1, 3), "the program ended before the recording began"),
+        (range(1, 8), "the program ended with 2 of 9 steps recorded"),
+    ],
+)
+def test_a_program_that_ends_before_has_its_reason(steps, reason, record, torch, clock):
+    made, said = record(4, 9)
+    run(made, steps)
+    made.finish()
+    assert (said[0]["file"], said[0]["reason"], said[0]["at_exit"]) == (None, reason, True)
+    assert torch.log[-1:] == (["abandon"] if len(steps) > 5 else [])
+
+
+def test_a_process_without_steps_has_nothing_to_say(record):
+    made, said = record(4, 9)
+    made.finish()
+    assert said == []

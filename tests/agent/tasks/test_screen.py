@@ -1,0 +1,333 @@
+"""Screening, in a program that only a clock and a few switches make: what is timed, what is not, what ends it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from dynotune.agent.core.writer import EPOCH
+from dynotune.agent.tasks import screen as screening
+from dynotune.agent.tasks.screen import Screen
+from dynotune.agent.tasks.window import NEVER
+
+FAST = {"knob": "fast", "site": {"type": "attr", "path": "torch.fast"}, "value": True}
+SLOW = {"knob": "slow", "site": {"type": "attr", "path": "torch.slow"}, "value": True}
+FIRST_STEP, STRETCH_STEPS = 10, 6
+
+
+class Cuda:
+    initialized, capturing = False, False
+    num_synchronised = num_allocations = 0
+
+    def is_initialized(self):
+        return self.initialized
+
+    def is_current_stream_capturing(self):
+        return self.capturing
+
+    def current_device(self):
+        return 0
+
+    def device_count(self):
+        return 1
+
+    def max_memory_reserved(self, index):
+        return 0
+
+    def memory_stats(self, index):
+        return {"num_device_alloc": self.num_allocations}
+
+    def synchronize(self, index=None):
+        assert not self.capturing, "it would end the program's capture"
+        self.num_synchronised += 1
+
+
+class Program:
+    """Its steps take 10 ms, twice that while it is slow and half of it while it is fast.
+
+    Args:
+        cost_s: told itself and the number of a step; what that takes besides.
+        before: told the same, before the step.
+    """
+
+    def __init__(
+        self, *arms, num_blocks=2, cost_s=lambda ran, number: 0.0, before=lambda ran, number: None, world_size=1
+    ):
+        self.torch = SimpleNamespace(fast=False, slow=False, cuda=Cuda())
+        self.cost_s, self.before = cost_s, before
+        self.now_s, self.num_compilations = 0.0, 0
+        self.num_steps = self.num_samples = self.num_uncounted = 0
+        self.values, self.events, self.complete, self.errors = [], [], [], []
+        self.flags = 0
+        self.screen = Screen(
+            SimpleNamespace(step=FIRST_STEP, num_steps=STRETCH_STEPS),
+            {"arms": [list(arm) for arm in arms], "num_blocks": num_blocks, "seed": 3},
+            world_size=lambda: world_size,
+            num_compilations=lambda: self.num_compilations,
+            prepare=lambda: None,
+            complete=self.complete.append,
+            event=self.events.append,
+            log=lambda where, error: self.errors.append(error),
+        )
+        self.screen.steps = self
+        self.screen.torch_is_here(self.torch)
+        self.record = self.screen.recording(lambda *step: None)
+
+    def run(self, num_steps=2000):
+        stop = 0
+        for number in range(1, num_steps + 1):
+            self.before(self, number)
+            self.values.append((self.torch.fast, self.torch.slow))
+            self.now_s += 0.01 * (2 if self.torch.slow else 1) / (2 if self.torch.fast else 1) + self.cost_s(
+                self, number
+            )
+            self.num_samples += 8
+            self.record(self.now_s, 0.0, 8, self.flags)
+            self.flags = 0
+            self.num_steps += 1
+            if self.num_steps >= stop:
+                stop = self.screen.reached(self.num_steps)
+                if stop == NEVER:
+                    break
+        return self
+
+    def named(self, name):
+        return [event for event in self.events if event["event"] == name]
+
+    def ratios(self, arm):
+        """Of each block: a step's time without the arm over that with it."""
+
+        def step_s(stretches):
+            return sum(stretch["seconds"] for stretch in stretches) / sum(s["num_steps"] for s in stretches)
+
+        return [
+            step_s(block["baseline"]) / step_s(block["candidate"])
+            for block in self.named("screen_block")
+            if block["arm"] == arm
+        ]
+
+
+@pytest.fixture
+def program(monkeypatch):
+    def make(*arms, **options):
+        made = Program(*arms, **options)
+        monkeypatch.setattr(screening, "perf_counter", lambda: made.now_s)
+        return made
+
+    return make
+
+
+def test_every_arm_has_its_blocks_and_what_they_say_is_so(program):
+    ran = program([FAST], [SLOW], [FAST, SLOW], num_blocks=4).run()
+    assert ran.complete == [{"reason": "", "at_exit": False}]
+    for arm, ratio in enumerate((2.0, 0.5, 1.0)):
+        assert ran.ratios(arm) == pytest.approx([ratio] * 4)
+    for block in ran.named("screen_block"):
+        for stretch in [*block["baseline"], *block["candidate"]]:
+            assert (stretch["num_steps"], stretch["num_samples"]) == (STRETCH_STEPS, 8 * STRETCH_STEPS)
+    assert ran.errors == []
+
+
+def test_arms_take_turns_and_both_orders_come(program):
+    ran = program([FAST], [SLOW], num_blocks=8).run()
+    blocks = ran.named("screen_block")
+    turns = [[block["arm"] for block in blocks[at : at + 2]] for at in range(0, 16, 2)]
+    assert all(sorted(turn) == [0, 1] for turn in turns)
+    assert len({tuple(turn) for turn in turns}) == 2
+    assert {block["order"] for block in blocks} == {"ABBA", "BAAB"}
+
+
+def test_it_begins_after_the_step_that_it_is_told_and_leaves_all_as_it_was(program):
+    ran = program([FAST], num_blocks=3).run()
+    assert ran.values[:FIRST_STEP] == [(False, False)] * FIRST_STEP
+    assert any(fast for fast, _ in ran.values)
+    assert (ran.torch.fast, ran.torch.slow) == (False, False)
+
+
+def test_what_a_switch_sets_off_is_not_timed(program):
+    def cost_s(ran, number):
+        switched = len(ran.values) > 1 and ran.values[-1] != ran.values[-2]
+        return 5.0 if switched else 0.0
+
+    ran = program([FAST], num_blocks=4, cost_s=cost_s)
+    ran.run()
+    assert ran.ratios(0) == pytest.approx([2.0] * 4)
+
+
+def test_after_a_switch_as_many_batches_as_were_made_before_it_are_used_up(program):
+    since = 0
+
+    def cost_s(ran, number):
+        nonlocal since
+        since = 0 if len(ran.values) > 1 and ran.values[-1] != ran.values[-2] else since + 1
+        # The queue that was filled before: these steps do not wait for their batches.
+        return 0.0 if since < 12 else 0.03
+
+    ran = program([FAST], num_blocks=2, cost_s=cost_s)
+    ran.screen.loader_begun(SimpleNamespace(num_workers=4, prefetch_factor=3))
+    ran.run()
+    assert ran.ratios(0) == pytest.approx([0.04 / 0.035] * 2)
+
+
+def test_a_step_that_allocates_is_waited_out(program):
+    def before(ran, number):
+        if len(ran.values) > 4 and any(ran.values[-at] != ran.values[-at - 1] for at in (1, 2, 3, 4)):
+            ran.torch.cuda.num_allocations += 1
+
+    def cost_s(ran, number):
+        return 1.0 if ran.torch.cuda.num_allocations != known.setdefault(number - 1, 0) else 0.0
+
+    known: dict = {}
+
+    def both(ran, number):
+        known[number - 1] = ran.torch.cuda.num_allocations
+        before(ran, number)
+
+    ran = program([FAST], num_blocks=2, before=both, cost_s=cost_s)
+    ran.torch.cuda.initialized = True
+    ran.run()
+    assert ran.torch.cuda.num_allocations > 0
+    assert ran.ratios(0) == pytest.approx([2.0] * 2)
+
+
+def test_the_device_is_synchronised_at_both_ends_of_a_stretch_and_nowhere_else(program):
+    ran = program([FAST], num_blocks=2)
+    ran.torch.cuda.initialized = True
+    ran.run()
+    assert ran.torch.cuda.num_synchronised == 2 * 4 * 2
+
+
+def test_nothing_is_switched_or_synchronised_while_a_graph_is_captured(program):
+    def before(ran, number):
+        ran.torch.cuda.capturing = number % 7 == 0
+
+    ran = program([FAST], num_blocks=2, before=before)
+    ran.torch.cuda.initialized = True
+    ran.run()
+    assert len(ran.named("screen_block")) == 2
+    assert ran.ratios(0) == pytest.approx([2.0] * 2)
+
+
+def test_a_stretch_with_the_begin_of_a_long_epoch_in_it_is_timed_again(program):
+    def before(ran, number):
+        ran.flags = EPOCH if number % 50 == 0 else 0
+
+    ran = program([FAST], num_blocks=4, before=before, cost_s=lambda ran, number: 3.0 * (number % 50 == 0))
+    ran.run()
+    assert ran.ratios(0) == pytest.approx([2.0] * 4)
+
+
+def test_begins_of_epochs_that_a_stretch_holds_whole_are_part_of_it(program):
+    def before(ran, number):
+        ran.flags = EPOCH if number % 3 == 0 else 0
+
+    ran = program([FAST], num_blocks=2, before=before, cost_s=lambda ran, number: 0.03 * (number % 3 == 0))
+    ran.run()
+    assert ran.ratios(0) == pytest.approx([(0.03 + 0.03) / (0.015 + 0.03)] * 2)
+
+
+def test_an_arm_whose_setting_the_program_changes_is_given_up_and_the_others_go_on(program):
+    def before(ran, number):
+        if number == 60:
+            ran.torch.fast = "mine"
+
+    ran = program([FAST], [SLOW], num_blocks=5, before=before).run()
+    (given_up,) = ran.named("screen_given_up")
+    assert (given_up["arm"], given_up["reason"]) == (0, "the program sets fast itself while it runs, to mine")
+    assert ran.torch.fast == "mine"
+    assert len(ran.ratios(1)) == 5
+    assert ran.complete == [{"reason": "", "at_exit": False}]
+
+
+def test_an_arm_that_makes_torch_compile_anew_is_given_up_and_with_the_second_one_all(program):
+    compiled: set = set()
+
+    def before(ran, number):
+        state = (ran.torch.fast, ran.torch.slow)
+        ran.num_compilations += state not in compiled
+        compiled.add(state)
+
+    ran = program([FAST], [SLOW], [FAST, SLOW], num_blocks=3, before=before).run()
+    reasons = [event["reason"] for event in ran.named("screen_given_up")]
+    assert reasons[:2] == ["torch compiled the program anew after the switch"] * 2
+    assert len(reasons) == 3
+    assert "too many variants" in reasons[2]
+    assert len(compiled) == 3
+    assert ran.values[-1] == (False, False)
+
+
+def test_a_block_in_which_the_program_compiles_something_of_its_own_is_begun_anew(program):
+    def before(ran, number):
+        ran.num_compilations += number == FIRST_STEP + 6
+
+    ran = program(
+        [FAST], num_blocks=3, before=before, cost_s=lambda ran, number: 9.0 * (number == FIRST_STEP + 6)
+    ).run()
+    assert ran.ratios(0) == pytest.approx([2.0] * 3)
+    assert ran.named("screen_given_up") == []
+
+
+def test_a_program_that_never_stops_compiling_has_no_arm_screened(program):
+    def before(ran, number):
+        ran.num_compilations += not ran.torch.fast
+
+    ran = program([FAST], num_blocks=3, before=before).run()
+    assert [event["reason"] for event in ran.named("screen_given_up")] == [
+        "the program compiles something again and again"
+    ]
+
+
+def test_a_program_that_allocates_in_every_step_is_screened_all_the_same(program):
+    def before(ran, number):
+        ran.torch.cuda.num_allocations += 1
+
+    ran = program([FAST], num_blocks=2, before=before)
+    ran.torch.cuda.initialized = True
+    assert ran.run().ratios(0) == pytest.approx([2.0] * 2)
+
+
+def test_a_program_of_several_processes_is_left_alone(program):
+    ran = program([FAST], world_size=2).run()
+    assert "2 processes make this program" in ran.complete[0]["reason"]
+    assert not any(fast for fast, _ in ran.values)
+
+
+def test_a_program_that_replays_captured_graphs_is_left_alone(program):
+    ran = program([FAST])
+    ran.screen.replayed()
+    ran.run()
+    assert "replays captured CUDA graphs" in ran.complete[0]["reason"]
+    assert ran.events == []
+
+
+def test_at_the_programs_own_end_what_it_had_holds_and_it_is_said(program):
+    ran = program([FAST], num_blocks=50)
+    ran.run(num_steps=FIRST_STEP + 25)
+    while not ran.torch.fast:
+        ran.before = lambda ran, number: None
+        ran.run(num_steps=1)
+    ran.screen.finish()
+    assert ran.torch.fast is False
+    assert ran.complete[0]["at_exit"]
+    assert ran.named("screen_switched")[-1]["arm"] == 0
+    assert ran.screen.reached(10_000) == NEVER
+
+
+def test_a_mistake_of_its_own_ends_it_and_is_written_down(program):
+    def before(ran, number):
+        if number == 40:
+            ran.torch.cuda.is_current_stream_capturing = None
+
+    ran = program([FAST], num_blocks=9, before=before)
+    ran.torch.cuda.initialized = True
+    ran.run()
+    assert ran.complete[0]["reason"].startswith("it failed: TypeError")
+    assert len(ran.errors) == 1
+    assert ran.torch.fast is False
+
+
+def test_of_a_process_without_steps_nothing_is_said(program):
+    ran = program([FAST])
+    ran.screen.finish()
+    assert ran.complete == []

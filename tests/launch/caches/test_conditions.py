@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dynotune.launch.caches import conditions
+from dynotune.launch.caches.conditions import differences, instruction_sets
+from dynotune.schema.cache_pack import Conditions
+
+from .. import packs
+
+CUDA = packs.listed("3/f/a", cache="cuda")
+GRAPH = packs.listed("fxgraph/a/b", cache="inductor")
+LIBRARY = packs.listed("ab/a.so", cache="inductor")
+TRITON = packs.listed("K/k.cubin", cache="triton")
+JITERATOR = packs.listed("k_arch9.0", cache="jiterator")
+ALL = (CUDA, GRAPH, LIBRARY, TRITON, JITERATOR)
+
+
+def found(*files, **here) -> dict[str, str]:
+    """What differs, and how gravely, where the conditions are those of the pack but for `here`."""
+    now = msgspec.structs.replace(packs.CONDITIONS, **here)
+    return {each.what: each.severity for each in differences(packs.manifest(*files), now)}
+
+
+def test_under_the_same_conditions_nothing_differs():
+    assert found(*ALL) == {}
+
+
+@pytest.mark.parametrize(
+    ("here", "what", "files"),
+    [
+        ({"gpus": ["NVIDIA L4 (8.9)"]}, "GPU", (TRITON,)),
+        ({"gpus": []}, "GPU", (GRAPH,)),
+        ({"driver": "999.1"}, "driver", (CUDA,)),
+        ({"torch": "2.12.0"}, "torch", (GRAPH,)),
+        ({"cuda": "12.8"}, "CUDA of torch", (JITERATOR,)),
+        ({"triton": "3.7.0"}, "Triton", (TRITON,)),
+        ({"python": "3.13"}, "Python", (TRITON,)),
+        ({"platform": "Linux aarch64"}, "platform", (CUDA,)),
+        ({"compiler": "g++ 14"}, "compiler", (LIBRARY,)),
+        ({"torch_folder": "/other/torch"}, "folder of torch", (LIBRARY,)),
+        ({"python_include": "/other"}, "Python's headers", (LIBRARY,)),
+        ({"cpu_flags": ["amx_tile", "avx", "avx2", "avx512f", "sse"]}, "vector instructions", (LIBRARY,)),
+    ],
+)
+def test_another_machine_makes_useless_what_depends_on_it(here, what, files):
+    assert found(*files, **here) == {what: "useless"}
+
+
+@pytest.mark.parametrize("field", ["driver", "torch", "cuda", "triton", "compiler", "torch_folder"])
+def test_what_nothing_in_the_pack_depends_on_is_harmless(field):
+    only = {"driver": TRITON, "torch": CUDA, "cuda": TRITON, "triton": CUDA, "compiler": GRAPH, "torch_folder": GRAPH}
+    assert set(found(only[field], **{field: "other"}).values()) == {"harmless"}
+
+
+def test_what_is_not_known_is_unknown_and_not_the_same():
+    assert found(GRAPH, torch=None) == {"torch": "unknown"}
+    assert found(GRAPH, gpus=None) == {"GPU": "unknown"}
+    nothing = packs.manifest(GRAPH)
+    nothing = msgspec.structs.replace(nothing, conditions=Conditions())
+    assert {each.what for each in differences(nothing, Conditions()) if each.severity == "unknown"} >= {"GPU", "torch"}
+
+
+def test_fewer_kinds_of_gpus_than_were_packed_for_fit_and_another_one_does_not():
+    both = ["NVIDIA H200 (9.0)", "NVIDIA L4 (8.9)"]
+    manifest = packs.manifest(GRAPH)
+    manifest = msgspec.structs.replace(manifest, conditions=msgspec.structs.replace(packs.CONDITIONS, gpus=both))
+    assert differences(manifest, packs.CONDITIONS) == []
+    assert found(GRAPH, gpus=both) == {"GPU": "useless"}
+
+
+def test_code_for_instructions_that_are_missing_here_is_dangerous_and_comes_first():
+    """Its key does not tell processors apart: it would be found, and crash."""
+    missing = ["avx", "avx2", "sse"]
+    given = found(*ALL, cpu_flags=missing, torch="other")
+    assert given == {"processor": "dangerous", "torch": "useless"}
+    assert next(iter(given)) == "processor"
+    assert found(GRAPH, cpu_flags=missing) == {"processor": "harmless"}
+    assert found(LIBRARY, cpu_flags=None) == {"processor": "unknown"}
+
+
+def test_instruction_sets_are_those_that_all_processors_have_and_no_other_flags():
+    text = "flags\t\t: fpu sse avx2 md_clear hypervisor avx512f\n\nflags : sse avx2 pti\n"
+    assert instruction_sets(text) == ["avx2", "sse"]
+    assert instruction_sets("Features : fp asimd sve\n") == ["asimd", "fp", "sve"]
+    assert instruction_sets("processor : 0\n") is None
+
+
+def test_this_machine_and_interpreter_are_asked():
+    now = conditions.here({"CXX": "/no/such/compiler"}, sys.executable, Path.cwd())
+    assert now.python == f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert now.platform is not None and now.compiler == ""
+    assert now.torch_folder is None or now.torch_folder.endswith("torch")

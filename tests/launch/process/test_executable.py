@@ -1,0 +1,47 @@
+"""The command's executable is found as a shell finds it, or it is said why not."""
+
+from __future__ import annotations
+
+import pytest
+
+from dynotune.launch.process.executable import find
+from dynotune.schema.errors import UsageError
+
+
+@pytest.fixture
+def bin_(tmp_path):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("torchrun", "python", "plain"):
+        (folder / name).touch(mode=0o755)
+    (folder / "plain").chmod(0o644)
+    return folder
+
+
+def test_path_comes_from_the_commands_own_environment(bin_, tmp_path):
+    assert find("torchrun", env={"PATH": f"/nowhere:{bin_}"}, cwd=tmp_path) == str(bin_ / "torchrun")
+
+
+def test_relative_folders_of_path_count_from_the_working_directory(bin_, tmp_path):
+    assert find("torchrun", env={"PATH": "bin"}, cwd=tmp_path) == str(bin_ / "torchrun")
+    assert find("bin/torchrun", env={}, cwd=tmp_path) == str(bin_ / "torchrun")
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "hint"),
+    [
+        ("", "empty", "--"),
+        ("torchrum", "not found: torchrum", "torchrun"),
+        ("qqqqqq", "not found", "PATH"),
+        ("./none", "not found", "path"),
+        ("./bin", "folder", "program"),
+        ("plain", "not executable", "chmod"),
+        ("./train.py", "not executable", "python ./train.py"),
+        ("train.py", "not on PATH", "python ./train.py"),
+    ],
+)
+def test_what_cannot_be_started_is_said_with_what_to_do(name, what, hint, bin_, tmp_path):
+    (tmp_path / "train.py").touch(mode=0o644)
+    with pytest.raises(UsageError, match=what) as raised:
+        find(name, env={"PATH": str(bin_)}, cwd=tmp_path)
+    assert hint in raised.value.hint

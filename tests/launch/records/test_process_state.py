@@ -1,0 +1,153 @@
+"""What an observed run's record says: the window's timing, and the process's state as the schema has it."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynotune.launch.records.process_state import failures, state, timing
+from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Step
+from dynotune.schema.errors import RecordError
+from dynotune.schema.facts import Unknown
+from dynotune.schema.run import Window
+
+from ...fakes import record
+
+
+def timed(step_s, *, flags=None, waits=None, num_samples=None, drawn=True):
+    steps, at_s = [], 10.0
+    for index, took_s in enumerate(step_s):
+        at_s += took_s
+        steps.append(Step(at_s, (waits or {}).get(index, 0.0), 8, (flags or {}).get(index, 0)))
+    window = Window(
+        first_step=100, num_steps=len(step_s), begin_s=10.0, end_s=at_s, num_samples=num_samples,
+        wait_s=sum(step.wait_s for step in steps),
+    )  # fmt: skip
+    return timing(window, steps, step_s, drawn=drawn)
+
+
+def test_a_step_of_the_window_is_its_length_over_its_steps():
+    found = timed([0.1] * 99 + [1.1], num_samples=800)
+    assert found.step_s == pytest.approx(0.11)
+    assert (found.median_step_s, found.p99_step_s, found.longest_step_s) == (0.1, 0.1, 1.1)
+    assert found.samples_per_s == pytest.approx(800 / 11.0)
+
+
+def test_the_slowest_hundredth_says_what_it_had_that_others_had_not():
+    step_s = [0.1] * 300
+    step_s[7], step_s[70], step_s[170] = 0.5, 0.4, 0.3
+    found = timed(step_s, flags={7: GARBAGE | ALLOCATED, 70: EPOCH | COMPILED}, waits={170: 0.25})
+    assert [(row.index, row.had) for row in found.slow] == [
+        (107, ["garbage", "allocation"]),
+        (170, ["compilation", "epoch"]),
+        (270, ["loader"]),
+    ]
+    assert found.usual_s == 0.1
+
+
+def test_what_every_step_waits_makes_none_of_them_slow():
+    step_s = [0.1] * 50 + [0.15]
+    found = timed(step_s, waits=dict.fromkeys(range(51), 0.08))
+    assert found.slow[0].had == []
+
+
+def test_the_usual_step_is_free_of_what_slow_ones_had():
+    step_s = [0.2, 0.1] * 60 + [0.9]
+    flags = {**dict.fromkeys(range(0, 120, 2), GARBAGE), 120: GARBAGE}
+    assert timed(step_s, flags=flags).usual_s == 0.1
+    assert timed([0.3], flags={0: GARBAGE}).usual_s is None
+
+
+def test_epochs_and_waits_are_unknown_where_nothing_was_drawn():
+    found = timed([0.1] * 10, flags={3: EPOCH, 8: EPOCH}, waits={3: 0.05})
+    assert (found.num_epochs, found.epoch_begin_s, found.wait_s) == (2, 0.1, pytest.approx(0.005))
+    assert timed([0.1] * 10, drawn=False).wait_s is None
+    assert timed([0.1] * 10).epoch_begin_s is None
+
+
+@given(
+    st.lists(st.floats(1e-4, 10.0), min_size=1, max_size=400),
+    st.lists(st.integers(0, 15), max_size=400),
+)
+def test_timing_holds_together_whatever_the_steps_were(step_s, flags):
+    found = timed(step_s, flags=dict(enumerate(flags)))
+    assert found.median_step_s <= found.p99_step_s <= found.longest_step_s == max(step_s)
+    assert found.median_step_s == statistics.median(step_s)
+    assert 1 <= len(found.slow) <= min(20, max(1, len(step_s) // 100))
+    assert min(row.step_s for row in found.slow) >= found.p99_step_s or len(found.slow) == 20 or len(step_s) % 100
+    assert all(100 <= row.index < 100 + len(step_s) for row in found.slow)
+    assert found.num_epochs == sum(bool(flag & EPOCH) for flag in flags[: len(step_s)])
+
+
+def observed(said=None, **window):
+    made = record([0.1] * 40)
+    fields = {"first_step": 10, "num_steps": 20, "begin_s": 3.0, "end_s": 5.0, "num_samples": None, "wait_s": 0.5}
+    made.events["window"] = [fields | window]
+    if said is not None:
+        made.events["state"] = [{"event": "state", **said}]
+    return made
+
+
+def test_a_state_that_says_nothing_is_unknown_and_not_empty():
+    found = state(observed(), 1.0)
+    assert isinstance(found.compilation, Unknown)
+    assert isinstance(found.collections, Unknown)
+    assert (found.timing.num_steps, found.timing.wait_s) == (20, 0.025)
+    assert found.timing.time_to_first_step_s == pytest.approx(1.1)
+
+
+def test_parts_that_failed_in_the_process_say_why():
+    made = observed(
+        {"failed": {"compilation": "KeyError: 'x'", "models": "it raised"}, "live": {"live.gc_enabled": True}}
+    )
+    found = state(made, 1.0, steady=False)
+    assert isinstance(found.compilation, Unknown)
+    assert "KeyError" in found.compilation.reason
+    assert found.live == {"live.gc_enabled": True}
+    assert not found.timing.steady
+    assert failures(made) == ["compilation: KeyError: 'x'", "models: it raised"]
+
+
+def test_an_unknown_fact_stays_unknown():
+    live = {
+        "live.device_name": {"type": "unknown", "reason": "the process does not use CUDA"},
+        "live.gc_threshold": [700],
+    }
+    found = state(observed({"live": live}), 1.0).live
+    assert found == {"live.device_name": Unknown("the process does not use CUDA"), "live.gc_threshold": [700]}
+
+
+def test_without_a_window_nothing_was_timed():
+    made = observed()
+    del made.events["window"]
+    assert isinstance(state(made, 1.0).timing, Unknown)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"loaders": [{"name": 3}]}, {"models": {}}, {"live": {"live.x": {"a": 1}}}, {"collections": {"num": "many"}}],
+)
+def test_a_damaged_state_is_refused(said):
+    with pytest.raises(RecordError, match="damaged"):
+        state(observed(said), 1.0)
+
+
+def test_a_window_of_steps_that_are_not_there_is_refused():
+    with pytest.raises(RecordError, match="damaged"):
+        state(observed(first_step=30), 1.0)
+
+
+def test_the_windows_first_step_begins_with_it():
+    """Before it the device was waited for, which is not the step's."""
+    made = record([0.1] * 40, begin_s=0.0)
+    ends = [step.end_s for step in made.steps]
+    steps = [Step(end_s + (0.9 if index >= 20 else 0.0), 0.0, 8, 0) for index, end_s in enumerate(ends)]
+    fields = {"first_step": 20, "num_steps": 20, "begin_s": ends[19] + 0.9, "end_s": ends[39] + 0.9}
+    window = {"event": "window", **fields, "num_samples": 160, "wait_s": 0.0, "num_compilations": 0}
+    made.steps, made.events["window"] = steps, [window]
+    timed = state(made, 0.0).timing
+    assert timed.longest_step_s == pytest.approx(0.1)
+    assert timed.window_s == pytest.approx(2.0)

@@ -1,0 +1,260 @@
+"""Which runs a guard makes, and what it says of them. Runs are made up, but for the last one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import dynotune.measure.checks.guard as guarding
+from dynotune import knobs
+from dynotune.measure.checks.guard import NUM_VALUES, Own, Reading, baseline, compared, guard, readings
+from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.request import Request
+from dynotune.schema.errors import CannotRunHere, RecordError
+from dynotune.schema.facts import Unknown
+from dynotune.schema.run import Readback
+
+from ...fakes import process, record, run
+
+FALLING = [2.3 * 0.97**at for at in range(NUM_VALUES)]
+BF16 = [knobs.parse("precision.autocast=bf16")]
+
+
+def losses(values, **more) -> list[Reading]:
+    return [Reading(what="losses", losses=list(values), **more)]
+
+
+def own(values=FALLING, again=None, **more) -> Own:
+    return Own(first=losses(values), again=losses(again or values), **more)
+
+
+class Runs:
+    """Stands for `run_arm`: each run says the losses that its folder's name is given."""
+
+    def __init__(self) -> None:
+        self.losses: dict[str, list[float | None]] = {}
+        self.draws: list[str] = []
+        self.names: list[str] = []
+        self.asked = []
+        self.readback: list[Readback] = []
+
+    def __call__(self, request, arm, *, folder, purpose, guard, enough, **more) -> Outcome:
+        assert purpose == "guard"
+        self.names.append(folder.name)
+        self.asked.append((arm, list(map(str, request.arm(arm))), guard))
+        one = record([0.1] * 30)
+        assert not enough([one])
+        values = self.losses.get(folder.name, FALLING)
+        one.events["guard"] = [{"event": "guard", "what": "losses", "values": values, "draws": self.draws}]
+        assert enough([one])
+        made = run(process(), readback=self.readback, purpose="guard")
+        return Outcome(run=made, folder=folder, launched_s=0.0, records=[one])
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    runs = Runs()
+    monkeypatch.setattr(guarding, "run_arm", runs)
+    return runs
+
+
+@pytest.fixture
+def ask(runs, tmp_path):
+    request = Request(command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path)
+
+    def ask(*settings, **more):
+        return guard(request, [knobs.parse(text) for text in settings], folder=tmp_path, facts={}, **more)
+
+    return ask
+
+
+# Which runs
+
+
+def test_an_arm_that_rounding_explains_takes_one_run_of_the_baseline_and_its_own(ask, runs):
+    runs.draws = ["cuda"]
+    found = ask("precision.autocast=bf16")
+    assert runs.names == ["guard-baseline", "guard"]
+    assert [arm for arm, _, _ in runs.asked] == ["baseline", "candidate"]
+    assert found.ok
+    assert (found.what, found.difference, found.num_values) == ("losses", 0.0, NUM_VALUES)
+    assert found.own is None
+
+
+def test_an_arm_that_lies_further_off_is_held_against_a_second_run_of_the_baseline(ask, runs):
+    runs.losses["guard"] = [value * (0.94 if at % 2 else 1.06) for at, value in enumerate(FALLING)]
+    runs.losses["guard-baseline-again"] = [value * (1.08 if at % 2 else 0.92) for at, value in enumerate(FALLING)]
+    found = ask("precision.autocast=bf16")
+    assert runs.names == ["guard-baseline", "guard", "guard-baseline-again"]
+    assert found.ok
+    assert found.own == pytest.approx(0.08, rel=0.02)
+
+
+def test_what_the_baseline_says_again_serves_later_arms(runs, ask, tmp_path):
+    request = Request(command=["train"], settings=BF16, cwd=tmp_path, env={}, base=tmp_path)
+    known = baseline(request, folder=tmp_path, facts={})
+    runs.losses["guard"] = [value * 1.5 for value in FALLING]
+    assert not ask("precision.autocast=bf16", own=known).ok
+    runs.names.clear()
+    assert not ask("precision.autocast=bf16", own=known).ok
+    assert runs.names == ["guard", "guard-nudged"]
+
+
+def test_a_program_whose_modules_draw_runs_once_more_with_other_random_numbers(ask, runs):
+    runs.draws = ["cuda"]
+    runs.losses["guard-baseline-redrawn"] = [value * (1.08 if at % 2 else 0.92) for at, value in enumerate(FALLING)]
+    runs.losses["guard"] = [value * (0.94 if at % 2 else 1.06) for at, value in enumerate(FALLING)]
+    found = ask("precision.autocast=bf16")
+    assert runs.names[3] == "guard-baseline-redrawn"
+    assert runs.asked[3][2].other_draws == ["cuda"]
+    assert found.ok
+    # A setting that draws as before may not hide behind that.
+    runs.losses["guard-nudged"] = FALLING
+    assert not ask("matmul.fp32_precision=high").ok
+
+
+def test_settings_that_change_the_meaning_stay_out_of_guarded_runs(ask, runs):
+    found = ask("precision.autocast=bf16", "loader.num_workers=2", "env.A=1")
+    assert runs.asked[-1][1] == ["precision.autocast=bf16"]
+    assert found.arm == "env.A=1 loader.num_workers=2 precision.autocast=bf16"
+    runs.names.clear()
+    assert isinstance(ask("loader.num_workers=2"), Unknown)
+    assert runs.names == []
+
+
+def test_what_the_baseline_computes_serves_several_arms(runs, ask, tmp_path):
+    request = Request(command=["train"], settings=BF16, cwd=tmp_path, env={}, base=tmp_path)
+    known = baseline(request, folder=tmp_path, facts={})
+    runs.names.clear()
+    assert ask("layout.channels_last=true", own=known, name="guard-1").ok
+    assert runs.names == ["guard-1"]
+
+
+def test_what_the_baseline_has_the_arm_has_too(runs, tmp_path):
+    against = [knobs.parse(text) for text in ("optimizer.fused=true", "loader.num_workers=2")]
+    request = Request(command=["train"], settings=[], against=against, cwd=tmp_path, env={}, base=tmp_path)
+    arm_of = [knobs.parse("precision.autocast=bf16"), knobs.parse("optimizer.fused=false")]
+    assert guard(request, arm_of, folder=tmp_path, facts={}).ok
+    (first, base, _), (second, both, _) = runs.asked[:2]
+    assert (first, base) == ("baseline", ["optimizer.fused=true", "loader.num_workers=2"])
+    assert (second, both) == (
+        "candidate", ["optimizer.fused=false", "loader.num_workers=2", "precision.autocast=bf16"],
+    )  # fmt: skip
+
+
+def test_an_arm_that_drifts_is_held_against_the_baseline_with_nudged_weights(ask, runs):
+    runs.losses["guard"] = [value * (1.0 if at < 6 else 1.3) for at, value in enumerate(FALLING)]
+    assert not ask("precision.autocast=bf16").ok
+    assert runs.names[-1] == "guard-nudged"
+    assert runs.asked[-1][0] == "baseline"
+    assert runs.asked[-1][2].nudge == pytest.approx(2**-9)
+    runs.losses["guard-nudged"] = [value * (1.0 if at < 6 else 0.9) for at, value in enumerate(FALLING)]
+    found = ask("precision.autocast=bf16")
+    assert found.ok
+    assert "rounding errors in its weights alone" in found.reason
+
+
+def test_a_setting_that_did_not_take_effect_is_not_guarded(ask, runs):
+    runs.readback = [Readback("precision.autocast", "bf16", "off", "autocast", False)]
+    with pytest.raises(CannotRunHere, match="did not take effect"):
+        ask("precision.autocast=bf16", own=own())
+
+
+# What it says
+
+
+def test_losses_that_stop_being_numbers_are_wrong_whatever_the_program_does_to_itself():
+    wild = [value * (1 + 0.5 * (-1) ** at) for at, value in enumerate(FALLING)]
+    found = compared(BF16, own(again=wild), losses([*FALLING[:20], None, None, None, None]))
+    assert not found.ok
+    assert found.num_not_finite == 4
+    assert "no finite numbers" in found.reason
+
+
+def test_losses_that_are_no_numbers_in_the_baseline_either_say_nothing():
+    nothing = [None] * NUM_VALUES
+    assert isinstance(compared(BF16, own(nothing), losses(nothing)), Unknown)
+
+
+def test_a_program_that_is_far_from_itself_is_told_apart_from_a_wrong_result():
+    again = [value * (1 + 0.3 * (-1) ** (at // 3)) for at, value in enumerate(FALLING)]
+    arm = [value * (1 - 0.2 * (-1) ** (at // 3)) for at, value in enumerate(FALLING)]
+    assert "runs of the program itself" in compared(BF16, own(again=again), losses(arm)).reason
+    assert not compared(BF16, own(), losses(arm)).ok
+
+
+def test_the_worst_rank_counts():
+    good, bad = losses(FALLING), losses([value * 1.5 for value in FALLING])
+    ranks = Own(first=good * 2, again=good * 2)
+    assert compared(BF16, ranks, good + good).ok
+    assert not compared(BF16, ranks, good + bad).ok
+    assert "1" in compared(BF16, ranks, good).reason
+
+
+def test_a_run_that_trains_and_one_that_does_not_are_not_compared():
+    outputs = [Reading(what="outputs", outputs=[[]])]
+    assert "trains" in compared(BF16, own(), outputs).reason
+
+
+def test_the_programs_own_precision_widens_what_is_allowed():
+    arm = losses([value * 1.015 for value in FALLING])
+    layout = [knobs.parse("layout.channels_last=true")]
+    assert not compared(layout, own(), arm).ok
+    half = losses(FALLING, precision="bfloat16")
+    assert compared(layout, Own(first=half, again=half), arm).ok
+
+
+# What processes say
+
+
+def test_a_process_that_says_nothing_leaves_it_unknown():
+    silent = record([0.1] * 3)
+    silent.events["error"] = [{"event": "error", "where": "results", "error": "device lost"}]
+    assert "device lost" in readings([silent]).reason
+    assert isinstance(readings([]), Unknown)
+    empty = record([0.1] * 3)
+    empty.events["guard"] = [{"what": "losses", "values": [], "num_captured": 3}]
+    assert "CUDA graphs" in readings([empty]).reason
+
+
+def test_what_we_would_not_write_is_a_damaged_record():
+    damaged = record([0.1] * 3)
+    damaged.events["guard"] = [{"what": "losses", "values": ["many"]}]
+    with pytest.raises(RecordError, match="damaged"):
+        readings([damaged])
+
+
+# A real one: a module that takes its elements from memory in the order in which they lie there.
+
+STRIDES = """
+import torch
+torch.set_num_threads(1)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.Linear(256, 4)
+    def forward(self, x):
+        y = self.a(x)
+        return self.b(torch.as_strided(y, (2, 256), (256, 1)) if STRIDED else y.flatten(1))
+net = Net().requires_grad_(False)
+for _ in range(100):
+    net(torch.randn(2, 3, 8, 8))
+"""
+
+
+@pytest.mark.parametrize("strided", [True, False])
+def test_a_layout_that_the_program_does_not_stand_is_found_by_its_outputs(tmp_path: Path, strided):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "infer.py").write_text(STRIDES.replace("STRIDED", str(strided)))
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "infer.py"]
+    request = Request(command=command, settings=[], cwd=tmp_path, env=env, base=tmp_path, lock=False, sandbox=False)
+    once = guarding._run(request, [], tmp_path / "runs" / "once", {}, 120.0, guarding.GuardPlan(num_values=8))
+    layout = [knobs.parse("layout.channels_last=true")]
+    found = guard(request, layout, folder=tmp_path / "runs", facts={}, own=Own(first=once, again=once))
+    assert found.ok is not strided, found
+    assert found.what == "outputs"
+    assert found.num_values == 8

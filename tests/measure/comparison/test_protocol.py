@@ -1,0 +1,487 @@
+"""The order of things in a comparison, with runs that are made up."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from dynotune.measure.comparison import protocol, schedule
+from dynotune.measure.live.request import Request
+from dynotune.schema import document
+from dynotune.schema.comparison import Comparison
+from dynotune.schema.errors import CannotRunHere, CommandFailed, RecordError, UsageError
+from dynotune.schema.facts import Unknown
+from dynotune.schema.run import Readback
+from dynotune.schema.setting import Setting
+
+from ...fakes import Clock, Runs, Watcher, disturbed, raises, record
+
+FACTS = {"host.cpu": "a processor", "host.num_cores": 2, "gpu.name": Unknown("no driver"), "torch.version": "2.13.0"}
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    clock = Clock()
+    runs = Runs(clock)
+    monkeypatch.setattr(protocol, "run_arm", runs)
+    monkeypatch.setattr(protocol, "time", clock)
+    monkeypatch.setattr(protocol, "facts_of", lambda request: dict(FACTS))
+    return runs
+
+
+@pytest.fixture
+def watcher():
+    return Watcher()
+
+
+@pytest.fixture
+def compare(runs, watcher, tmp_path):
+    def compare(**changes):
+        return protocol.compare(request_in(tmp_path, **changes), watcher)
+
+    return compare
+
+
+@pytest.fixture
+def resume(runs, watcher, tmp_path):
+    def resume(**changes):
+        request = request_in(tmp_path, command=[], settings=[], **changes)
+        return protocol.resume(folder_in(tmp_path), request, watcher)
+
+    return resume
+
+
+def request_in(tmp_path, **changes):
+    fields = {"command": ["train"], "settings": [Setting("env.A", "1")], "lock": False, "max_pairs": 4}
+    return Request(cwd=tmp_path, env={}, base=tmp_path / "runs", **(fields | changes))
+
+
+def folder_in(tmp_path):
+    (found,) = (tmp_path / "runs").iterdir()
+    return found
+
+
+def on_disk(tmp_path):
+    return document.read(folder_in(tmp_path) / protocol.FILE, Comparison)
+
+
+def noisy(middle_s, spread=0.3):
+    """Step times that differ so much from run to run that nothing comes of them."""
+    times = itertools.cycle([middle_s * (1 - spread), middle_s * (1 + spread), middle_s])
+    return lambda name: next(times)
+
+
+def slightly_noisy(middle_s):
+    times = itertools.cycle([middle_s * 0.999, middle_s * 1.001, middle_s])
+    return lambda name: next(times)
+
+
+def measured(runs):
+    return [name for name in runs.names if not name.startswith("pilot")]
+
+
+def test_a_pilot_of_each_arm_comes_first_and_then_pairs_in_the_order_of_the_schedule(compare, runs):
+    comparison = compare(seed=5)
+    assert runs.names[:2] == ["pilot-baseline", "pilot-candidate"]
+    order = [name.partition("-")[2] for name in measured(runs)[::2]]
+    assert order == schedule.orders(4, 5)
+    assert [pair.first for pair in comparison.pairs] == order
+    assert [name[:3] for name in measured(runs)] == ["001", "001", "002", "002", "003", "003", "004", "004"]
+
+
+def test_each_pair_is_on_disk_when_the_next_one_begins(compare, runs):
+    compare()
+    assert runs.seen[2:] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_the_values_are_seconds_a_sample_and_the_answer_is_their_ratio(compare, tmp_path):
+    comparison = compare()
+    assert comparison.verdict == "faster"
+    assert comparison.speedup == pytest.approx(2)
+    assert comparison.unit == "sample"
+    assert comparison.pairs[0].baseline_s == pytest.approx(0.02 / 32)
+    assert comparison.baseline.samples_per_s == pytest.approx(1600)
+    assert on_disk(tmp_path) == comparison
+
+
+def test_the_unit_is_a_step_where_a_pilot_could_not_count_samples(compare, runs):
+    runs.samples = None
+    comparison = compare()
+    assert comparison.unit == "step"
+    assert comparison.pairs[0].candidate_s == pytest.approx(0.01)
+    assert comparison.baseline.samples_per_s is None
+
+
+def test_it_ends_at_the_first_look_that_settles_it(compare, runs):
+    runs.step_s = {"baseline": slightly_noisy(0.02), "candidate": slightly_noisy(0.01)}
+    comparison = compare(max_pairs=12)
+    assert comparison.verdict == "faster"
+    assert comparison.num_pairs == 4
+
+
+def test_a_void_pair_is_repeated_in_its_own_order_and_kept_aside(compare, runs, watcher):
+    runs.instead["002-baseline"] = disturbed
+    comparison = compare(max_pairs=8, seed=1)
+    order = schedule.orders(8, 1)
+    assert [voided.pair for voided in comparison.voided] == [2]
+    assert comparison.voided[0].reason == "another process took 80% of the cores"
+    assert comparison.voided[0].arms == ["baseline"]
+    assert comparison.voided[0].values is not None
+    assert comparison.voided[0].values.first == order[1]
+    assert [pair.first for pair in comparison.pairs] == order[: len(comparison.pairs)]
+    assert watcher.void == [2]
+
+
+@pytest.mark.parametrize(
+    ("arms", "num", "why"),
+    [("candidate", 4, "mostly by runs of the candidate"), (("baseline", "candidate"), 7, "clearly more than 20%")],
+)
+def test_more_than_a_fifth_void_is_undecided(compare, runs, arms, num, why):
+    for number in range(1, 13):
+        arm = arms if isinstance(arms, str) else arms[number % 2]
+        runs.instead[f"{number:03d}-{arm}"] = disturbed
+    comparison = compare(max_pairs=12)
+    assert comparison.verdict == "undecided"
+    assert comparison.pairs == []
+    assert len(comparison.voided) == num
+    assert f"{num} of {num} pairs were void" in comparison.reason and why in comparison.reason
+    assert "Measure again" in comparison.reason
+
+
+FAILURE = CommandFailed("failed", command_exit_code=3, last_lines=("Traceback", "Boom"))
+
+
+@pytest.mark.parametrize("arm", ["baseline", "candidate"])
+def test_an_arm_whose_pilot_fails_is_the_answer(compare, runs, arm, tmp_path):
+    runs.instead[f"pilot-{arm}"] = raises(FAILURE)
+    comparison = compare()
+    assert comparison.verdict is None
+    assert (comparison.failed.arm, comparison.failed.exit_code) == (arm, 3)
+    assert comparison.failed.last_lines == ["Traceback", "Boom"]
+    assert comparison.failed.run.endswith(f"pilot-{arm}")
+    assert on_disk(tmp_path) == comparison
+
+
+def test_an_arm_that_fails_in_the_middle_keeps_the_finished_pairs(compare, runs, tmp_path):
+    runs.instead["003-candidate"] = raises(FAILURE)
+    comparison = compare()
+    assert comparison.failed.arm == "candidate"
+    assert len(comparison.pairs) == comparison.num_pairs == 2
+    assert comparison.baseline.samples_per_s == pytest.approx(1600)
+    assert on_disk(tmp_path) == comparison
+
+
+def test_a_setting_that_did_not_take_effect_is_refused(compare, runs):
+    runs.readback = [Readback("env.A", "1", "2", "getenv", False)]
+    with pytest.raises(CannotRunHere, match=r"env\.A=1 did not take effect in the baseline: getenv says 2"):
+        compare()
+    assert runs.names == ["pilot-baseline"]
+
+
+def test_where_both_arms_set_a_knob_the_candidates_read_back_is_told(compare, runs):
+    def says(value):
+        found = [Readback("env.A", value, value, "getenv", True)]
+        return lambda outcome: change(outcome, found)
+
+    def change(outcome, readback):
+        return replace(outcome, run=replace(outcome.run, readback=readback))
+
+    for number in ("pilot", "001", "002", "003", "004"):
+        runs.instead |= {f"{number}-baseline": says("0"), f"{number}-candidate": says("1")}
+    comparison = compare(against=[Setting("env.A", "0")])
+    assert comparison.readback["env.A"].asked == "1"
+
+
+def test_what_one_run_could_not_verify_stays_unverified(compare, runs):
+    unverified = Readback("env.A", "1", Unknown("nothing reads it"), "", None)
+    runs.readback = [Readback("env.A", "1", "1", "getenv", True)]
+
+    def change(outcome):
+        return replace(outcome, run=replace(outcome.run, readback=[unverified]))
+
+    runs.instead["001-candidate"] = change
+    assert compare().readback["env.A"] == unverified
+
+
+@pytest.mark.parametrize("max_pairs", [1, 13])
+def test_a_number_of_pairs_that_no_schedule_has_is_refused_before_anything_runs(compare, runs, max_pairs):
+    with pytest.raises(UsageError, match="pairs"):
+        compare(max_pairs=max_pairs)
+    assert runs.names == []
+
+
+def test_a_margin_that_is_no_share_is_refused_before_anything_runs(compare, runs):
+    with pytest.raises(UsageError, match="margin"):
+        compare(margin=1.5)
+    assert runs.names == []
+
+
+def test_settings_that_contradict_each_other_are_refused_before_anything_runs(compare, runs, tmp_path):
+    with pytest.raises(UsageError, match="both set"):
+        compare(settings=[Setting("env.A", "1"), Setting("env.A", "2")])
+    assert runs.names == []
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_goes_to_its_own_end_has_no_limit_taken_from_the_window(compare, runs):
+    compare(finish=True)
+    assert runs.asked[-1].limit_s == float("inf")
+
+
+def test_the_users_time_limit_holds_for_pilots_and_pairs(compare, runs):
+    compare(timeout_s=33.0)
+    assert {asked.limit_s for asked in runs.asked} == {33.0}
+
+
+def test_a_window_that_began_late_is_told(compare, runs):
+    def late(outcome):
+        (process,) = outcome.run.processes
+        moved = replace(process, window=replace(process.window, first_step=99))
+        return replace(outcome, run=replace(outcome.run, processes=[moved]))
+
+    runs.instead["002-candidate"] = late
+    assert any("In 1 runs the step was found late" in warning for warning in compare().warnings)
+
+
+# Budget
+
+
+def test_without_a_budget_nothing_is_said_of_one(compare, watcher):
+    compare()
+    assert not any("budget" in text for text in watcher.said)
+
+
+def test_a_budget_reduces_the_pairs_to_an_even_number_and_says_so(compare, runs, watcher):
+    runs.step_s = {"baseline": noisy(0.02), "candidate": noisy(0.02)}
+    comparison = compare(max_pairs=12, budget_s=60.0)
+    assert comparison.max_pairs < 12
+    assert comparison.max_pairs % 2 == 0
+    assert f"The budget affords {comparison.max_pairs} of 12 pairs." in watcher.said
+
+
+def test_a_budget_that_affords_no_comparison_is_refused_with_what_it_takes(compare, runs):
+    with pytest.raises(UsageError, match="does not afford 4 pairs") as refused:
+        compare(max_pairs=12, budget_s=20.0)
+    assert "--budget" in refused.value.hint
+
+
+def compiling(clock, seconds, *, before_the_first_step=False):
+    """A pilot that compiles for so long, in its first step or before it, and which is as usual after that."""
+
+    def compile_first(outcome):
+        clock.now_s += seconds
+        made = replace(outcome.run, wall_s=seconds + 4.0)
+        first_s, begin_s = (0.01, 2.0 + seconds) if before_the_first_step else (seconds, 2.0)
+        steps = record([first_s, *[0.01] * 200], compiled=[0], begin_s=begin_s)
+        return replace(outcome, run=made, records=[steps])
+
+    return compile_first
+
+
+@pytest.mark.parametrize("before_the_first_step", [False, True])
+def test_what_compiles_runs_once_more_where_it_decides_whether_the_budget_will_do(compare, runs, before_the_first_step):
+    slow = compiling(runs.clock, 100.0, before_the_first_step=before_the_first_step)
+    runs.instead["pilot-candidate"] = slow
+    comparison = compare(budget_s=180.0)
+    assert runs.names[:4] == ["pilot-baseline", "pilot-candidate", "pilot-candidate-warm", runs.names[3]]
+    assert comparison.verdict == "faster"
+    assert comparison.run_s < 10
+
+
+def test_nothing_runs_once_more_where_the_budget_will_do_as_it_is_or_could_not_anyway(compare, runs):
+    runs.instead["pilot-candidate"] = compiling(runs.clock, 100.0)
+    compare(budget_s=1000.0)
+    assert "pilot-candidate-warm" not in runs.names
+    runs.names.clear()
+    with pytest.raises(UsageError, match="does not afford 4 pairs") as refused:
+        compare(budget_s=120.0)
+    assert runs.names == ["pilot-baseline", "pilot-candidate"]
+    # As much as is known: half of what the first run compiled counts for later ones.
+    assert re.search(r"--budget 5\d\ds", refused.value.hint)
+
+
+def from_a_cold_disk(outcome):
+    return replace(outcome, launched_s=-60.0)
+
+
+def test_a_first_run_that_began_late_runs_once_more_where_it_decides_whether_the_budget_will_do(compare, runs):
+    runs.instead["pilot-baseline"] = from_a_cold_disk
+    assert compare(budget_s=80.0).run_s < 10
+    assert runs.names[:3] == ["pilot-baseline", "pilot-candidate", "pilot-baseline-warm"]
+    runs.names.clear()
+    runs.instead = {"pilot-candidate": from_a_cold_disk}
+    with pytest.raises(UsageError, match="does not afford 4 pairs"):
+        compare(budget_s=80.0)
+    assert runs.names == ["pilot-baseline", "pilot-candidate"]
+
+
+def test_a_baseline_that_begins_later_has_the_time_for_it_in_every_run(compare, runs):
+    runs.instead = {f"{name}-baseline": from_a_cold_disk for name in ("pilot", "001", "002", "003", "004")}
+    compare(budget_s=1000.0)
+    assert "pilot-baseline-warm" not in runs.names
+    assert min(asked.limit_s for asked in runs.asked[2:]) > 4 * 60.0
+
+
+def test_with_cold_caches_nothing_runs_once_more(compare, runs):
+    runs.instead["pilot-candidate"] = compiling(runs.clock, 100.0)
+    with pytest.raises(UsageError, match="does not afford 4 pairs"):
+        compare(budget_s=180.0, caches="cold")
+    assert runs.names == ["pilot-baseline", "pilot-candidate"]
+
+
+def test_a_budget_that_is_used_up_leaves_it_undecided(compare, runs):
+    def stalls(outcome):
+        runs.clock.now_s += 10_000
+        return outcome
+
+    runs.instead["002-candidate"] = stalls
+    comparison = compare(budget_s=300.0, max_pairs=8)
+    assert comparison.verdict == "undecided"
+    assert comparison.reason == "The budget is used up."
+    assert comparison.num_pairs == 2
+
+
+# Going on
+
+
+@pytest.fixture
+def interrupted(compare, runs):
+    """A comparison of which two pairs are finished, and the third was begun."""
+    runs.step_s = {"baseline": slightly_noisy(0.02), "candidate": slightly_noisy(0.01)}
+    runs.instead["003-candidate"] = raises(KeyboardInterrupt())
+    with pytest.raises(protocol.Interrupted) as stopped:
+        compare(max_pairs=8, seed=3, warmup_steps=7, window_steps=60)
+    runs.instead.clear()
+    runs.names.clear()
+    runs.asked.clear()
+    return stopped.value.folder
+
+
+def test_an_interrupt_says_where_what_is_finished_lies(interrupted, tmp_path):
+    assert interrupted == folder_in(tmp_path)
+    assert len(on_disk(tmp_path).pairs) == 2
+
+
+def test_resuming_goes_on_with_the_same_window_order_and_number_of_pairs(interrupted, resume, runs):
+    comparison = resume()
+    assert comparison.verdict == "faster"
+    assert measured(runs)[0][:3] == "003"
+    assert [pair.first for pair in comparison.pairs] == schedule.orders(8, 3)[: len(comparison.pairs)]
+    assert {(a.warmup_steps, a.window_steps) for a in runs.asked[2:]} == {(7, 60)}
+    assert comparison.max_pairs == 8
+    assert comparison.num_pairs in schedule.looks(8)
+
+
+def test_resuming_with_a_budget_adds_and_takes_no_look(interrupted, resume):
+    assert resume(budget_s=50.0).max_pairs == 8
+
+
+def test_what_an_interrupted_run_left_is_gone_when_it_is_run_again(interrupted, resume, tmp_path):
+    left = interrupted / "003-candidate" / "process-1-0.rec"
+    left.parent.mkdir(exist_ok=True)
+    left.write_bytes(b"an old record")
+    resume()
+    assert left.parent.is_dir()
+    assert not left.exists()
+
+
+def test_a_comparison_interrupted_in_its_pilots_keeps_what_was_asked(compare, resume, runs):
+    runs.instead["pilot-candidate"] = raises(KeyboardInterrupt())
+    with pytest.raises(protocol.Interrupted):
+        compare(warmup_steps=7, window_steps=60)
+    runs.instead.clear()
+    comparison = resume()
+    assert (comparison.warmup_steps, comparison.window_steps) == (7, 60)
+    assert comparison.verdict == "faster"
+
+
+def test_resuming_on_another_machine_is_refused(interrupted, resume, runs, monkeypatch):
+    monkeypatch.setattr(protocol, "facts_of", lambda request: {**FACTS, "host.cpu": "another processor"})
+    with pytest.raises(CannotRunHere, match=r"begun elsewhere: host\.cpu"):
+        resume()
+    assert runs.names == []
+
+
+def test_resuming_with_fewer_cores_is_refused(interrupted, resume, monkeypatch):
+    monkeypatch.setattr(protocol, "facts_of", lambda request: {**FACTS, "host.num_cores": 1})
+    with pytest.raises(CannotRunHere, match=r"host\.num_cores"):
+        resume()
+
+
+def test_a_finished_comparison_gives_its_answer_again_without_running(compare, resume, runs):
+    answer = compare()
+    runs.names.clear()
+    assert resume() == answer
+    assert runs.names == []
+
+
+def test_a_failed_comparison_gives_its_answer_again_without_running(compare, resume, runs):
+    runs.instead["001-baseline"] = raises(FAILURE)
+    answer = compare()
+    runs.names.clear()
+    assert resume() == answer
+    assert runs.names == []
+
+
+def test_an_error_after_finished_pairs_says_how_to_go_on(compare, runs):
+    runs.instead["003-candidate"] = raises(CannotRunHere("It hangs.", hint="Give more with --timeout."))
+    with pytest.raises(CannotRunHere) as hung:
+        compare()
+    assert "--resume" in hung.value.hint
+
+
+def test_a_truncated_comparison_is_refused(interrupted, resume):
+    file = interrupted / protocol.FILE
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(RecordError, match="not a complete JSON document"):
+        resume()
+
+
+def test_a_run_that_cannot_be_read_any_more_costs_no_verdict(interrupted, resume):
+    (interrupted / "001-baseline" / "run.json").write_text("{")
+    comparison = resume()
+    assert comparison.verdict == "faster"
+    assert any("left out" in warning for warning in comparison.warnings)
+
+
+def test_another_objective_is_compared_by_its_own_values_and_kept_when_resumed(compare, runs, resume, tmp_path):
+    def interrupt(outcome):
+        raise KeyboardInterrupt
+
+    runs.instead["003-candidate"] = interrupt
+    with pytest.raises(protocol.Interrupted):
+        compare(objective="time-to-first-step", seed=3)
+    assert on_disk(tmp_path).objective == "time-to-first-step"
+    del runs.instead["003-candidate"]
+    comparison = resume()
+    assert comparison.objective == "time-to-first-step"
+    # From the launch at 0 to the end of the first step.
+    assert comparison.pairs[0].baseline_s == pytest.approx(2.02)
+    assert comparison.candidate.value == pytest.approx(2.01)
+    assert (comparison.window_steps, comparison.warmup_steps) == (None, None)
+    assert {asked.window_steps for asked in runs.asked} == {None}
+    assert comparison.verdict == "same"
+
+
+def test_of_memory_less_is_faster_and_equal_bytes_are_the_same(compare, runs):
+    def holds(num_bytes):
+        return lambda outcome: msgspec.structs.replace(
+            outcome,
+            run=msgspec.structs.replace(
+                outcome.run,
+                processes=[msgspec.structs.replace(p, peak_device_bytes=num_bytes) for p in outcome.run.processes],
+            ),
+        )
+
+    for number in range(1, 5):
+        runs.instead[f"{number:03d}-baseline"] = holds(3000 + number)
+        runs.instead[f"{number:03d}-candidate"] = holds(2000 + number)
+    comparison = compare(objective="memory")
+    assert (comparison.verdict, comparison.candidate.value) == ("faster", 2002.5)
+    for number in range(1, 5):
+        runs.instead[f"{number:03d}-candidate"] = runs.instead[f"{number:03d}-baseline"]
+    assert compare(objective="memory").verdict == "same"

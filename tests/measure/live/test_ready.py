@@ -1,0 +1,58 @@
+"""A line of output that ends a start, of real processes."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from dynotune.measure.live import ready
+from dynotune.measure.live.arm_run import Job, launch
+from dynotune.schema.errors import UsageError
+from dynotune.schema.run import Plan
+
+# Waits for the line to have been seen, or for ever.
+SERVES = "import sys, signal; print('no'); print('ready on 80', file=sys.{}, flush=True); signal.pause()"
+
+
+def run(tmp_path, command, wanted="ready on [0-9]+", limit_s=60.0):
+    job = Job(
+        id="s/1", what="a start", purpose="measured", command=command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"},
+        settings=[], plan=Plan(), sandbox=False, ready_on=wanted,
+    )  # fmt: skip
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return launch(job, folder=folder, limit_s=limit_s, enough=lambda records: False)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_start_ends_with_the_line_and_so_does_the_command(tmp_path, stream):
+    outcome = run(tmp_path, [sys.executable, "-c", SERVES.format(stream)])
+    assert (outcome.run.ended_by, outcome.ready_at_exit) == ("window", False)
+    assert 0 < outcome.run.ready_s < outcome.run.wall_s
+    # It is judged whether it was disturbed up to then.
+    assert outcome.outside is not None
+
+
+def test_a_line_that_was_held_back_to_the_end_is_found_and_told_as_such(tmp_path):
+    outcome = run(tmp_path, [sys.executable, "-c", "print('x' * 9); print('ready on 80', end='')"])
+    assert outcome.ready_at_exit
+    assert outcome.run.exit_code == 0
+    assert outcome.run.ready_s is not None
+
+
+def test_a_command_that_ends_without_the_line_was_never_ready(tmp_path):
+    outcome = run(tmp_path, ["sh", "-c", "echo ready on no port; exit 3"])
+    assert (outcome.run.ready_s, outcome.run.exit_code, outcome.run.ended_by) == (None, 3, "command")
+
+
+def test_a_command_that_is_never_ready_is_ended_when_its_time_is_up(tmp_path):
+    outcome = run(tmp_path, ["sleep", "1000"], limit_s=0.3)
+    assert (outcome.run.ready_s, outcome.run.ended_by) == (None, "timeout")
+
+
+def test_only_a_line_of_the_program_can_be_waited_for():
+    with pytest.raises(UsageError, match="no regular expression"):
+        ready.pattern("(")
+    with pytest.raises(UsageError, match="matches an empty line"):
+        ready.pattern("x*")

@@ -1,0 +1,365 @@
+"""From a study to its recipe, from a recipe to settings, and in what here is not there."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from dynotune.recipes import checking, writing
+from dynotune.recipes.verify import judge
+from dynotune.schema import recipe as recipes
+from dynotune.schema.comparison import Comparison
+from dynotune.schema.errors import UsageError
+from dynotune.schema.facts import Unknown
+from dynotune.schema.recipe import Header, Proof, Recipe
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Beginning, Candidate, Estimate, Sitting, Study
+from dynotune.search.bench import arm
+
+WORKERS, SPACED, PINNED = Setting("loader.num_workers", 4), Setting("env.A", "x y"), Setting("loader.pin_memory", True)
+COMMAND = ["python", "train.py", "--batch", "32", "--data", "/data/coco.yaml"]
+FACTS = {
+    "gpu.name": "NVIDIA H200",
+    "gpu.count": 1,
+    "gpu.driver": "570.1",
+    "torch.version": "2.11.0+cu130",
+    "torch.cuda": "13.0",
+    "python.version": "3.11.9",
+    "host.cpu": "EPYC",
+    "host.num_cores": 16,
+    "host.memory_bytes": Unknown("nobody knows"),
+}
+NO_GPU = FACTS | {
+    "gpu.count": 0,
+    "gpu.name": Unknown("there is no GPU"),
+    "gpu.driver": Unknown("there is no driver"),
+    "torch.version": "2.11.0+cpu",
+    "torch.cuda": None,
+}
+# From the study to the recipe
+
+
+def compared(**changes):
+    fields = {"verdict": "faster", "speedup": 1.42, "ci": (1.38, 1.47), "num_pairs": 8} | changes
+    return Comparison(id="c", command=COMMAND, settings=[], against=[], **fields)
+
+
+def study(**changes):
+    whole = [WORKERS, SPACED, PINNED]
+    fields = {
+        "recipe": whole,
+        "winner": whole,
+        "confirmed": compared(),
+        "facts": FACTS,
+        "sittings": [Sitting("2026-01-01T00:00:00Z", "2026-01-01T00:15:00Z", "done")],
+        "candidates": [Candidate(setting=SPACED, effect="exact")],
+    } | changes
+    return Study(id="s", command=COMMAND, cwd="/", budget_s=900, **fields)
+
+
+def ablated(whole, setting, speedup, **changes):
+    whole = arm(whole)
+    fields = {"arm": whole.key, "against": whole.without(setting.knob).key, "phase": "ablate"} | changes
+    return Estimate(speedup=speedup, ci=(speedup / 1.1, speedup * 1.1), num_blocks=6, **fields)
+
+
+def test_the_recipe_holds_what_was_confirmed_and_where():
+    recipe = writing.of(study())
+    assert recipe.settings == {"env.A": "x y", "loader.num_workers": 4, "loader.pin_memory": True}
+    assert recipe.recipe.speedup == 1.42 and recipe.recipe.ci == (1.38, 1.47) and recipe.recipe.num_pairs == 8
+    assert recipe.recipe.command == COMMAND and recipe.recipe.created == "2026-01-01T00:15:00Z"
+    assert recipe.facts.pop("command_hash") == checking.command_hash(COMMAND)
+    assert recipe.facts == {
+        "gpu": "NVIDIA H200", "gpu_count": 1, "driver": "570.1", "torch": "2.11.0+cu130", "cuda": "13.0",
+        "python": "3.11.9", "cpu": "EPYC", "num_cores": 16,
+    }  # fmt: skip
+    assert recipe.about["loader.num_workers"].startswith("Processes that load batches")
+
+
+def test_each_setting_is_proved_by_the_last_ablation_that_left_it_out():
+    whole = [WORKERS, SPACED, PINNED]
+    estimates = [
+        ablated(whole, SPACED, 1.9),
+        ablated(whole, SPACED, 1.2),
+        ablated(whole, WORKERS, 1.3, phase="race"),
+        Estimate(arm=arm(whole).key, against="", phase="ablate", speedup=9.0, ci=(8.0, 10.0), num_blocks=6),
+    ]
+    proofs = {proof.knob: proof for proof in writing.of(study(estimates=estimates)).proof}
+    assert (proofs["env.A"].speedup, proofs["env.A"].by, proofs["env.A"].num_pairs) == (1.2, "ablation", 6)
+    assert (proofs["loader.num_workers"].speedup, proofs["loader.num_workers"].by) == (1.42, "confirmation")
+    assert (proofs["env.A"].effect, proofs["loader.num_workers"].effect) == ("exact", "sampling")
+
+
+def test_an_ablation_that_was_written_the_other_way_round_is_turned():
+    whole = arm([WORKERS, SPACED])
+    turned = ablated([WORKERS, SPACED], SPACED, 0.5, arm=whole.without("env.A").key, against=whole.key)
+    (proof, _) = writing.of(study(recipe=[WORKERS, SPACED], estimates=[turned])).proof
+    assert proof.speedup == pytest.approx(2.0)
+    assert proof.ci == pytest.approx((2 / 1.1, 2 * 1.1))
+
+
+def first(*settings, **changes):
+    """What a recipe of these settings states, proved here."""
+    known = study(recipe=list(settings), winner=list(settings), confirmed=compared(speedup=2.0, ci=(1.9, 2.1)))
+    recipe = writing.of(known)
+    return replace(recipe, recipe=replace(recipe.recipe, **changes))
+
+
+def on_top(recipe, **changes):
+    """A study that began from this recipe, and proved PINNED on top."""
+    began_from = Beginning("first.toml", recipe, checking.settings(recipe, "first.toml"))
+    return study(recipe=[PINNED], winner=[PINNED], began_from=began_from, **changes)
+
+
+def test_a_recipe_that_went_on_from_another_holds_both_and_the_gain_of_both():
+    recipe = writing.of(on_top(first(SPACED)))
+    assert recipe.settings == {"env.A": "x y", "loader.pin_memory": True}
+    assert recipe.recipe.speedup == pytest.approx(2.84) and recipe.recipe.num_pairs is None
+    low, high = recipe.recipe.ci
+    # Wider than either by itself, narrower than both ends at once.
+    assert 1.9 * 1.38 < low < 2.84 * 1.9 / 2 and 2.84 * 2.1 / 2 < high < 2.1 * 1.47
+    assert [(proof.knob, proof.speedup, proof.by) for proof in recipe.proof] == [
+        ("env.A", 2.0, "confirmation"), ("loader.pin_memory", 1.42, "ablation"),
+    ]  # fmt: skip
+
+
+def test_another_value_of_a_setting_that_it_began_from_takes_its_place():
+    recipe = writing.of(on_top(first(Setting("loader.pin_memory", False))))
+    assert recipe.settings == {"loader.pin_memory": True}
+    assert [proof.value for proof in recipe.proof] == [True]
+
+
+def edited(recipe, **settings):
+    return replace(recipe, settings={**recipe.settings, **settings})
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        replace(first(SPACED), recipe=Header(schema=recipes.SCHEMA)),
+        first(SPACED, ci=None),
+        first(SPACED, objective="memory"),
+        first(SPACED, caches="cold"),
+        first(SPACED, step_on="a:b"),
+        first(SPACED, speedup=1e300, ci=(1e-300, 1e305)),
+        edited(first(SPACED), **{"env.B": "by hand"}),
+        edited(first(SPACED), **{"env.A": "by hand"}),
+        replace(first(SPACED, WORKERS), settings={"env.A": "x y"}),
+        replace(first(SPACED), facts={**first(SPACED).facts, "gpu": "NVIDIA T4"}),
+        first(SPACED, command=["python", "other.py"]),
+        replace(first(SPACED), facts={}),
+    ],
+)
+def test_of_a_recipe_that_was_not_proved_so_nothing_is_stated(recipe, tmp_path):
+    """Not here, not on this command, not of these settings, or not as this study measured."""
+    both = writing.of(on_top(recipe))
+    assert (both.recipe.speedup, both.recipe.ci, both.recipe.num_pairs) == (None, None, None)
+    assert both.settings == {**recipe.settings, "loader.pin_memory": True}
+    stated = [proof.knob for proof in both.proof]
+    assert stated == ["loader.pin_memory"] or recipe.recipe.speedup == 1e300 or recipe.recipe.ci is None
+    recipes.write(tmp_path / "recipe.toml", both)
+    assert recipes.read(tmp_path / "recipe.toml").settings == both.settings
+
+
+@given(st.floats(1.01, 9), st.floats(1.01, 9), st.floats(1.001, 2), st.floats(1.001, 2))
+def test_the_interval_of_both_gains_holds_their_product(one, other, widely, more_widely):
+    recipe = first(SPACED, speedup=one, ci=(one / widely, one * more_widely))
+    confirmed = compared(speedup=other, ci=(other / more_widely, other * widely))
+    head = writing.of(on_top(recipe, confirmed=confirmed)).recipe
+    assert head.speedup == pytest.approx(one * other) and head.ci[0] <= head.speedup <= head.ci[1]
+
+
+def test_a_round_that_did_not_let_a_setting_stay_is_no_proof_of_it():
+    refused = replace(ablated([WORKERS, SPACED], SPACED, 0.74), p=0.9)
+    (proof,) = writing.of(study(recipe=[SPACED], estimates=[refused])).proof
+    assert (proof.speedup, proof.by) == (1.42, "confirmation")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"recipe": None}, {"recipe": []}, {"confirmed": None}, {"confirmed": compared(verdict="undecided")}]
+)
+def test_a_study_that_proved_nothing_has_no_recipe(changes):
+    with pytest.raises(UsageError, match="Nothing was proved"):
+        writing.of(study(**changes))
+
+
+def test_the_recipe_of_a_study_can_be_read_and_applied(tmp_path):
+    recipes.write(tmp_path / "recipe.toml", writing.of(study()))
+    found = recipes.read(tmp_path / "recipe.toml")
+    assert checking.settings(found, "it") == sorted([WORKERS, SPACED, PINNED], key=lambda setting: setting.knob)
+    assert checking.differences(found, FACTS, COMMAND, strict=True) == []
+    assert checking.unproved(found) == []
+
+
+# From the recipe to settings
+
+
+def recipe(settings=None, **facts):
+    head = Header(recipes.SCHEMA, command=COMMAND)
+    return Recipe(head, settings or {}, facts=writing.facts_to_keep(FACTS, COMMAND) | facts)
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "said"),
+    [
+        ("loader.num_worker", 2, "no knob 'loader.num_worker'"),
+        ("loader.num_workers", 2.5, "cannot be '2.5'"),
+        ("loader.num_workers", True, "cannot be 'true'"),
+        ("env.A", "a\nb", "do not print"),
+        ("env.A\u202e", "x", "is no knob"),
+        ("env.LD_PRELOAD", "x.so", "foreign code"),
+        ("env.A=B", "x", "is no knob"),
+    ],
+)
+def test_a_setting_that_cannot_be_applied_names_the_recipe(knob, value, said):
+    with pytest.raises(UsageError, match=said) as error:
+        checking.settings(recipe({"env.OK": 1, knob: value}), "mine.toml")
+    assert "mine.toml" in error.value.message
+    assert error.value.message.isprintable()
+
+
+def test_a_value_that_was_changed_by_hand_is_unproved():
+    proof = Proof("loader.num_workers", 1.3, (1.2, 1.4), 6, "sampling", value=4)
+    edited = replace(recipe({"loader.num_workers": 8, "env.A": "1"}), proof=[proof])
+    assert checking.unproved(edited) == [
+        "loader.num_workers=8 is unproved: loader.num_workers=4 is what was proved",
+        "env.A=1 is unproved: no proof belongs to it",
+    ]
+    assert checking.unproved(replace(edited, settings={"loader.num_workers": "4"})) == []
+
+
+# Here and there
+
+
+def said(recipe, facts=FACTS, command=COMMAND, **asked):
+    return [str(differs) for differs in checking.differences(recipe, facts, command, **asked)]
+
+
+@pytest.mark.parametrize(
+    ("fact", "value", "text"),
+    [
+        ("gpu.name", "NVIDIA A100", "GPU differs: NVIDIA H200 where it was proved, NVIDIA A100 here"),
+        ("gpu.count", 2, "number of GPUs differs: 1 where it was proved, 2 here"),
+        ("gpu.driver", "580.2", "driver differs: 570.1 where it was proved, 580.2 here"),
+        ("torch.version", "2.13.0", "torch differs: 2.11.0+cu130 where it was proved, 2.13.0 here"),
+        ("host.num_cores", 2, "number of usable cores differs: 16 where it was proved, 2 here"),
+        (
+            "gpu.driver",
+            Unknown("it is silent"),
+            "driver differs: 570.1 where it was proved, unknown (it is silent) here",
+        ),
+    ],
+)
+def test_what_differs_is_said_from_what_to_what(fact, value, text):
+    assert said(recipe(), FACTS | {fact: value}) == [text]
+    assert said(recipe(), FACTS | {"python.version": "3.12.0"}) == []
+
+
+def test_where_there_is_no_gpu_their_number_says_it_all():
+    assert said(recipe(), FACTS | {name: NO_GPU[name] for name in ("gpu.count", "gpu.name", "gpu.driver")}) == [
+        "number of GPUs differs: 1 where it was proved, 0 here"
+    ]
+    without = Recipe(Header(recipes.SCHEMA, command=COMMAND), facts=writing.facts_to_keep(NO_GPU, COMMAND))
+    assert said(without, NO_GPU, strict=True) == []
+
+
+def test_what_the_recipe_does_not_say_counts_only_where_it_is_strict():
+    bare = Recipe(Header(recipes.SCHEMA))
+    assert said(bare) == []
+    assert "torch: the recipe does not say on which it was proved" in said(bare, strict=True)
+    assert "command: the recipe does not say on which it was proved" in said(bare, strict=True)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ["/venv/bin/python3.12", "src/train.py", "--batch", "32", "--data", "~/coco.yaml"],
+        ["python3", "./train.py", "--batch", "32", "--data", "../x/coco.yaml"],
+    ],
+)
+def test_a_command_in_other_folders_is_the_same(other):
+    assert checking.command_differs(recipe(), other) is None
+    assert checking.command_hash(other) == checking.command_hash(COMMAND)
+
+
+@pytest.mark.parametrize(
+    ("other", "proved", "here"),
+    [
+        ([*COMMAND[:3], "64", *COMMAND[4:]], "--batch 32", "--batch 64"),
+        ([*COMMAND, "--amp"], "nothing", "--amp"),
+        (COMMAND[:2], "--batch 32 --data /data/coco.yaml", "nothing"),
+        (["python", "test.py", *COMMAND[2:]], "train.py", "test.py"),
+        (["torchrun", *COMMAND[1:]], "python", "torchrun"),
+        ([*COMMAND[:5], "/data/voc.yaml"], "--data /data/coco.yaml", "--data /data/voc.yaml"),
+    ],
+)
+def test_another_command_is_told_by_what_differs(other, proved, here):
+    differs = checking.command_differs(recipe(), other)
+    assert (differs.proved, differs.here) == (proved, here)
+    assert checking.command_hash(other) != checking.command_hash(COMMAND)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["python", "-c", "print(1/2)"], ["python", "-c", "print(2/2)"]),
+        (["python", "t.py", "lr=1/2"], ["python", "t.py", "lr=2/2"]),
+        (["python", "t.py", "facebook/opt-1.3b"], ["python", "t.py", "google/opt-1.3b"]),
+        (["python", "t.py", "--data=/a/x"], ["python", "t.py", "--data=/a/y"]),
+        (["pypy", "t.py"], ["python", "t.py"]),
+    ],
+)
+def test_what_is_no_folder_counts(one, other):
+    assert checking.command_hash(one) != checking.command_hash(other)
+
+
+def test_a_recipe_that_keeps_only_the_hash_of_its_command_knows_it_again():
+    hashed = Recipe(Header(recipes.SCHEMA), facts={"command_hash": checking.command_hash(COMMAND)})
+    assert checking.command_differs(hashed, COMMAND) is None
+    assert "its hash alone" in str(checking.command_differs(hashed, COMMAND[:2]))
+
+
+WORDS = st.lists(st.text("a/.=-1~ ", max_size=4), min_size=1, max_size=4)
+
+
+@given(WORDS, WORDS)
+def test_commands_differ_exactly_where_their_hashes_do(one, other):
+    there = Recipe(Header(recipes.SCHEMA, command=one))
+    assert (checking.command_differs(there, other) is None) == (
+        checking.command_hash(one) == checking.command_hash(other)
+    )
+    assert checking.command_differs(there, one) is None
+
+
+# Proved again
+
+
+@pytest.mark.parametrize(
+    ("now", "outcome"),
+    [
+        ({"speedup": 1.40, "ci": (1.30, 1.50)}, "met"),
+        ({"speedup": 1.60, "ci": (1.55, 1.65)}, "met"),
+        ({"speedup": 1.38, "ci": (1.20, 1.60)}, "met"),
+        ({"speedup": 1.20, "ci": (1.05, 1.45)}, "undecided"),
+        ({"speedup": 1.20, "ci": (1.15, 1.25)}, "not-met"),
+        ({"verdict": "same", "speedup": 1.001, "ci": (0.995, 1.007)}, "not-met"),
+        ({"verdict": "slower", "speedup": 0.8, "ci": (0.7, 0.9)}, "not-met"),
+        ({"verdict": "undecided", "speedup": 1.5, "ci": (0.9, 2.5)}, "undecided"),
+        ({"verdict": "undecided", "speedup": None, "ci": None}, "undecided"),
+    ],
+)
+def test_a_speed_up_is_met_by_one_that_is_not_below_the_stated_interval(now, outcome):
+    stated = Recipe(Header(recipes.SCHEMA, speedup=1.42, ci=(1.38, 1.47)))
+    assert judge(stated, compared(**now))[0] == outcome
+
+
+def test_a_recipe_that_states_nothing_is_met_by_any_gain():
+    assert judge(Recipe(Header(recipes.SCHEMA)), compared(speedup=1.02, ci=(1.01, 1.03)))[0] == "met"
+    assert judge(Recipe(Header(recipes.SCHEMA)), compared(verdict="same"))[0] == "not-met"
+
+
+def test_an_interval_is_not_needed_to_state_a_speed_up():
+    stated = Recipe(Header(recipes.SCHEMA, speedup=1.42))
+    assert judge(stated, compared(speedup=1.41, ci=(1.3, 1.5)))[0] == "undecided"

@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import msgspec
+import pytest
+
+from dynotune.report.page import html
+from dynotune.report.page.html import page, write
+from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.study import Study
+
+from .. import studies
+
+HOSTILE = (
+    "</script><script>alert(1)</script><img src=//evil.example/x onerror=alert(1)>\"'&<!--{{7*7}}\x1b[31m\u202e\x00]]>"
+)
+DEGENERATE = [
+    studies.on_top,
+    studies.empty,
+    studies.unfinished,
+    studies.only_failures,
+    studies.one_candidate,
+    studies.large,
+]
+# Strings that say what kind of thing another is: no other value of theirs is read.
+KINDS = re.compile(r"dynotune\.|limit$|timing$|shares$|unknown$|[A-Za-z0-9-]{0,20}$")
+
+
+class Reading(HTMLParser):
+    """Tags, attributes, texts and scripts of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.texts: list[str] = []
+        self.scripts: list[str] = []
+        self._within: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        self._within.append(tag)
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self._within:
+            while self._within.pop() != tag:
+                pass
+
+    def handle_data(self, data: str) -> None:
+        if self._within and self._within[-1] == "script":
+            self.scripts[-1] += data
+        elif not self._within or self._within[-1] != "style":
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.texts))
+
+
+@pytest.fixture
+def light(monkeypatch):
+    """Plotly's five megabytes are no subject here."""
+    monkeypatch.setattr(html, "_plotly", lambda: "/* plotly */")
+
+
+def hostile(study: Study) -> Study:
+    """With the same strange text in every string of the study that may be any text."""
+    escaped = HOSTILE.replace("\\", "\\\\")
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: changed(inner) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [changed(inner) for inner in value]
+        if not isinstance(value, str) or KINDS.match(value):
+            return value
+        # In an arm's key each setting stays what its candidate is called.
+        in_keys = re.sub(r"(?<![\w.])([a-z]+\.[A-Za-z])", rf"{escaped}\1", value)
+        return in_keys if "=" in value else HOSTILE + value
+
+    made = msgspec.to_builtins(study)
+    fates = {changed(name): changed(fate) for name, fate in made["fates"].items()}
+    facts = {HOSTILE + name: changed(value) for name, value in made["facts"].items()}
+    return msgspec.convert(changed(made) | {"fates": fates, "facts": facts}, Study)
+
+
+@pytest.fixture(scope="module")
+def strange() -> Study:
+    return hostile(studies.rich())
+
+
+def test_the_answer_stands_before_everything_else(light):
+    text = Reading(page(studies.rich())).text
+    told = [
+        "2.31×",
+        "2.27× to 2.35× at 95%, on 8 fresh pairs",
+        "Three settings make it",
+        "Where a step goes",
+        "Settings tried",
+    ]
+    places = [text.index(one) for one in told[:3]] + [text.rindex(one) for one in told[3:]]
+    assert places == sorted(places)
+
+
+def test_pairs_that_are_not_fresh_are_not_called_so():
+    study = studies.rich()
+    trials = [trial for trial in study.trials if trial.phase != "confirm"]
+    text = Reading(page(msgspec.structs.replace(study, trials=trials))).text
+    assert "on 8 pairs, of the blocks that show what each setting adds" in text
+    assert "2.27× to 2.35× at 95%, on 8 fresh pairs" not in text
+
+
+def test_what_it_began_from_is_told_and_nothing_is_called_as_written(light):
+    text = Reading(page(studies.on_top())).text
+    assert "on 8 fresh pairs, on top of recipe.toml" in text
+    assert "/runs/a study/recipe.toml: cudnn.benchmark=true" in text
+    assert "against the command as begun" in text and "as written" not in text
+    nothing = msgspec.structs.replace(studies.on_top(), recipe=[], confirmed=None)
+    assert "no setting earned a place on top of recipe.toml, which stands" in Reading(page(nothing)).text
+
+
+def test_every_part_of_the_story_is_told(light):
+    reading = Reading(page(studies.rich(), recipe='[settings]\n"loader.num_workers" = 8\n'))
+    headings = ("What each is worth in the whole", "Settings together", "Bounds and what was measured", "Confirmation")
+    for heading in (*headings, "Results and start", "The search", "Be wary of", "Repeat it", "Machine"):
+        assert heading in reading.text
+    assert '[settings] "loader.num_workers" = 8' in reading.text
+    assert "after 154 steps (7.2 s later)" in reading.text
+    assert "another program used 31% of the GPU" in reading.text
+    assert "precision.autocast=bf16 is unverified: no call was seen." in reading.text
+
+
+def test_what_did_nothing_has_a_row_and_a_point_like_what_helped(light):
+    text = page(studies.rich())
+    for one in studies.rich().candidates:
+        assert one.id in text
+    figure = figures(text)["settings"]
+    drawn = {hover[0] for trace in figure["data"] for hover in trace["hover"]}
+    assert {"loader.num_workers=8", "loader.persistent_workers=true", "matmul.fp32_precision=high"} <= drawn
+    assert [row["text"] for row in figure["rows"] if row.get("head")][:3] == ["proved", "not needed", "no effect"]
+
+
+def test_a_plot_has_a_table_beside_it(light):
+    reading = Reading(page(studies.rich()))
+    assert reading.tags.count("table") >= len(figures(page(studies.rich())))
+    labels = [value for tag, name, value in reading.attributes if (tag, name) == ("div", "aria-label")]
+    assert any("Speed-up of each setting alone" in label for label in labels)
+
+
+@pytest.mark.parametrize("made", DEGENERATE)
+def test_a_page_is_made_of_what_there_is(made, light):
+    reading = Reading(page(made()))
+    assert reading.tags.count("h1") == 1
+    assert not {"nan", "inf", "Unknown(reason"} & set(reading.text.split())
+    assert f"the command {made().begun}" in reading.text or "None was tried yet." in reading.text
+
+
+def test_a_study_that_is_not_finished_says_so_and_how_to_go_on(light):
+    text = Reading(page(studies.unfinished())).text
+    assert "Not finished" in text
+    assert "dynotune tune --resume 20261122-101500-123-abcdef" in text
+    assert "recipe verify" not in text
+
+
+def test_nothing_proved_is_said_as_plainly_as_a_gain(light):
+    text = Reading(page(studies.one_candidate())).text
+    assert text.index("Nothing proved") < text.rindex("Settings tried")
+    assert "dynotune run --recipe" not in text
+
+
+def test_without_a_figure_there_is_no_script():
+    assert "script" not in Reading(page(studies.empty())).tags
+
+
+def test_a_large_study_makes_a_small_page(light):
+    assert len(page(studies.large())) < 500_000
+
+
+def test_of_many_failures_the_first_are_listed_and_the_others_counted(light):
+    study = studies.large()
+    trials = [msgspec.structs.replace(trial, ended="failed", value=None, void="") for trial in study.trials]
+    text = Reading(page(msgspec.structs.replace(study, trials=trials))).text
+    assert "1,960 more: study.json has all." in text
+
+
+def test_no_text_of_the_program_becomes_part_of_the_page(strange, light):
+    usual, reading = Reading(page(studies.rich(), recipe="x")), Reading(page(strange, recipe=HOSTILE))
+    assert set(reading.tags) == set(usual.tags)
+    assert reading.tags.count("script") == usual.tags.count("script") == 3
+    assert {(tag, name) for tag, name, _ in reading.attributes} == {(tag, name) for tag, name, _ in usual.attributes}
+    for tag, name, value in reading.attributes:
+        if name in ("href", "src"):
+            assert value.startswith("#") or (tag == "link" and value == "data:,")
+    assert reading.text.count("{{7*7}}") > 100
+
+
+def test_what_does_not_print_is_written_out(strange, light):
+    text = page(strange, recipe=HOSTILE)
+    assert [character for character in ("\x1b", "\u202e", "\x00") if character in text] == []
+    assert "\\x1b[31m\\u202e\\x00" in Reading(text).text
+
+
+def test_the_data_cannot_end_the_element_that_it_stands_in(strange, light):
+    data = Reading(page(strange)).scripts[0]
+    assert not set("<>&") & set(data)
+    labels = [row["text"] for row in json.loads(data)["settings"]["rows"]]
+    assert any("<img src=" in label for label in labels)
+
+
+def test_numbers_that_are_none_are_left_out_of_the_plots(light):
+    study = studies.one_candidate()
+    (estimate,) = study.estimates
+    for speedup, ci in (
+        (float("nan"), None),
+        (float("inf"), None),
+        (0.0, None),
+        (1.2, (0.0, float("inf"))),
+        (1e300, None),
+    ):
+        changed = msgspec.structs.replace(estimate, speedup=speedup, ci=ci)
+        text = page(msgspec.structs.replace(study, estimates=[changed]))
+        assert "NaN" not in text
+        assert "Infinity" not in text
+
+
+def test_the_page_names_no_other_host_and_its_policy_forbids_them(light):
+    reading = Reading(page(studies.rich()))
+    (policy,) = [
+        value for tag, name, value in reading.attributes if (tag, name) == ("meta", "content") and "-src" in value
+    ]
+    assert policy.startswith("default-src 'none';")
+    assert "http" not in policy
+    assert not re.search(r"url\(|@import|//", html._part("style.css"))
+    assert not re.search(r"https?:|fetch\(|XMLHttpRequest|innerHTML|eval\(", html._part("page.js"))
+    assert not re.search(r"https?://", page(studies.rich()))
+
+
+def test_the_policy_lets_the_two_scripts_run_and_no_other(light):
+    text = page(studies.rich())
+    _, *scripts = Reading(text).scripts
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    assert len(scripts) == 2
+    allowed = " ".join(f"&#39;sha256-{one}&#39;" for one in hashes)
+    assert f"script-src {allowed};" in text
+
+
+def test_plotly_stands_in_the_page_once_and_whole():
+    text = page(studies.one_candidate())
+    assert text.count("plotly.js v") == 1
+    assert "</script" not in html._plotly()
+    assert Reading(text).tags.count("script") == 3
+
+
+def test_a_page_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path, light):
+    target = tmp_path / "report.html"
+    target.mkdir()
+    with pytest.raises(CannotRunHere, match=r"report\.html: Is a directory"):
+        write(target, studies.one_candidate())
+    with pytest.raises(CannotRunHere, match="No such file"):
+        write(tmp_path / "none" / "report.html", studies.one_candidate())
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_plotly_without_its_script_is_an_error_that_says_what_to_do(monkeypatch):
+    html._plotly.cache_clear()
+    monkeypatch.setattr(
+        html, "files", lambda package: (_ for _ in ()).throw(ModuleNotFoundError("No module named 'plotly'"))
+    )
+    with pytest.raises(CannotRunHere, match="No module named") as raised:
+        html._plotly()
+    assert "pip install" in raised.value.hint
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_texts_stand_out_from_the_page_in_both_schemes(scheme):
+    style = html._part("style.css")
+    blocks = re.findall(r":root \{(.*?)\}", style, flags=re.S)
+    colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", blocks[scheme]))
+    for ink in ("ink", "muted", "accent"):
+        assert contrast(colours[ink], colours["surface"]) >= 4.5
+        assert contrast(colours[ink], colours["raised"]) >= 4.5
+
+
+def figures(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Reading(text).scripts[0])
+    return found
+
+
+def contrast(one: str, other: str) -> float:
+    """Of WCAG 2."""
+    lights = sorted(luminance(colour) for colour in (one, other))
+    return (lights[1] + 0.05) / (lights[0] + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -1,0 +1,178 @@
+"""Pages of studies as a real browser shows them: one start of Chromium for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynotune.report.page.html import page, write
+
+from .. import studies
+from ..browser import CHROMIUM, Browser
+from .test_html import hostile
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+
+# Settled when the page's own script has said how many plots it drew.
+DRAWN = """new Promise((done) => {
+  const look = () => "drawn" in document.documentElement.dataset
+    ? done(Number(document.documentElement.dataset.drawn)) : requestAnimationFrame(look);
+  look();
+})"""
+SEEN = """(() => {
+  const plots = [...document.querySelectorAll(".plot")];
+  const root = document.documentElement;
+  const colour = (element, property) => element && getComputedStyle(element)[property];
+  return {
+    plots: plots.length,
+    marks: plots.map((plot) => plot.querySelectorAll("svg .point, svg .points path").length),
+    widths: plots.map((plot) => plot.querySelector("svg").getBoundingClientRect().right),
+    labels: [...document.querySelectorAll(".plot .annotation text")].map((label) => {
+      const box = label.getBoundingClientRect();
+      return [label.textContent, box.left, box.right];
+    }),
+    overflow: root.scrollWidth - root.clientWidth,
+    room: root.clientWidth,
+    paper: colour(document.body, "backgroundColor"),
+    ink: colour(document.querySelector(".plot .annotation-text"), "fill"),
+    links: [...document.querySelectorAll(".plot a, .plot image, .plot foreignObject")].length,
+    alerted: "alerted" in window,
+    headings: document.querySelectorAll("h1, h2").length,
+    folded: [...document.querySelectorAll(".numbers")].filter((numbers) => !numbers.open).length,
+  };
+})()"""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What was seen of a page at a width, and what the browser said meanwhile."""
+
+    seen: dict[str, Any]
+    drawn: int
+    complaints: list[dict[str, Any]]
+    requests: list[str]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("pages") / "report.html"
+    write(path, studies.rich(), recipe="[settings]\n")
+    return path
+
+
+def show(browser: Browser, path: Path, width: int, *, dark: bool = False) -> Shown:
+    browser.show(path, width=width, dark=dark)
+    drawn = browser.ask(DRAWN)
+    seen = browser.ask(SEEN)
+    complaints = browser.said("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
+    requests = [said["request"]["url"] for said in browser.said("Network.requestWillBeSent")]
+    return Shown(seen, drawn, complaints, requests)
+
+
+@pytest.fixture(scope="module")
+def looks(browser, rich) -> dict[tuple[int, bool], Shown]:
+    """The rich page at each width, light and dark."""
+    return {(width, dark): show(browser, rich, width, dark=dark) for width in (1600, 400) for dark in (False, True)}
+
+
+@pytest.fixture(params=[(1600, False), (1600, True), (400, False), (400, True)], ids=str)
+def shown(request, looks) -> Shown:
+    return looks[request.param]
+
+
+def test_every_plot_is_drawn_with_its_marks(shown):
+    assert shown.drawn == shown.seen["plots"] == 7
+    assert min(shown.seen["marks"]) >= 4
+
+
+def test_the_console_is_silent_and_nothing_is_asked_of_the_network(shown, rich):
+    assert shown.complaints == []
+    assert shown.requests == [rich.as_uri()]
+
+
+def test_nothing_is_wider_than_the_window(shown):
+    assert shown.seen["overflow"] <= 0
+    assert max(shown.seen["widths"]) <= shown.seen["room"]
+    assert [text for text, left, right in shown.seen["labels"] if left < 0 or right > shown.seen["room"]] == []
+
+
+@pytest.mark.parametrize("width", [1600, 400])
+def test_plots_take_the_colours_of_the_page(looks, width):
+    light, dark = (looks[width, dark].seen for dark in (False, True))
+    assert brightness(light["paper"]) > 240 > 100 > brightness(light["ink"])
+    assert brightness(dark["paper"]) < 40 < 150 < brightness(dark["ink"])
+
+
+def test_plots_follow_when_the_scheme_or_the_width_changes(browser, rich):
+    show(browser, rich, 1600)
+    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    bright = "getComputedStyle(document.querySelector('.plot .annotation-text')).fill"
+    wait = "new Promise((done) => {{ const look = () => {} ? done(true) : requestAnimationFrame(look); look(); }})"
+    assert browser.ask(wait.format(f"{bright} === 'rgb(230, 235, 236)' || {bright} === 'rgb(157, 170, 175)'"))
+    browser.resize(400)
+    assert browser.ask(wait.format("[...document.querySelectorAll('.plot')].every((plot) => plot.dataset.drawn < 400)"))
+    seen = browser.ask(SEEN)
+    assert seen["overflow"] <= 0
+    assert seen["folded"] == 7
+
+
+def test_tables_beside_plots_are_open_where_there_is_room_and_folded_where_there_is_not(looks):
+    assert looks[1600, False].seen["folded"] == 0
+    assert looks[400, False].seen["folded"] == 7
+
+
+def test_strange_names_are_shown_as_they_are_and_run_nothing(browser, tmp_path):
+    path = tmp_path / "report.html"
+    study = hostile(studies.rich())
+    path.write_text(page(study).replace("alert(1)", "window.alerted=1"), encoding="utf-8")
+    browser.show(path, width=400)
+    # Changed after it was made, the page's own scripts stay what their policy allows; its data are no script.
+    assert browser.ask(DRAWN) == 7
+    seen = browser.ask(SEEN)
+    assert not seen["alerted"]
+    assert seen["links"] == 0
+    assert seen["overflow"] <= 0
+    assert any(text.startswith("</script>") for text, _, _ in seen["labels"])
+    assert browser.said("Runtime.exceptionThrown", "Log.entryAdded") == []
+    assert len(browser.said("Network.requestWillBeSent")) == 1
+
+
+@pytest.mark.parametrize("made", [studies.empty, studies.unfinished, studies.large])
+def test_pages_that_lack_parts_are_as_sound(made, browser, tmp_path):
+    path = tmp_path / "report.html"
+    write(path, made())
+    if made is studies.empty:
+        browser.show(path, width=400)
+    else:
+        shown = show(browser, path, 400)
+        assert shown.drawn == shown.seen["plots"]
+        assert shown.complaints == []
+    assert browser.ask("document.documentElement.scrollWidth") <= 400
+
+
+def test_the_browser_of_these_tests_does_complain(browser, tmp_path):
+    path = tmp_path / "bad.html"
+    path.write_text(
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'"><img src="http://127.0.0.1:9/x.png">'
+        "<script>window.ran = 1</script><table width=3000><td>wide</table>"
+    )
+    browser.show(path, width=400)
+    assert browser.ask("'ran' in window") is False
+    assert browser.ask("document.documentElement.scrollWidth") > 400
+    assert len(browser.said("Log.entryAdded")) >= 2
+
+
+def brightness(colour: str) -> float:
+    """Mean of the channels of `rgb(…)`."""
+    channels = [float(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(",")]
+    return sum(channels) / len(channels)

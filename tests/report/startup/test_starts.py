@@ -1,0 +1,121 @@
+"""Timed starts in the terminal."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from dynotune.report.startup.starts import StartProgress, startup_report
+from dynotune.schema.caches import Cache, Growth
+from dynotune.schema.facts import Unknown
+from dynotune.schema.startup import PHASES, Block, Ratio, Start, Startup, VoidBlock
+
+
+def start(arm, value_s, **phases):
+    known = dict.fromkeys(PHASES, 0.0) | {"other": value_s} | phases
+    added = [Growth(name="inductor", num_files=3, size_bytes=5 << 20)] if arm == "cold" else []
+    return Start(arm=arm, run=arm, value_s=value_s, phases=known, added=added, held={"inductor": 5 << 20})
+
+
+BLOCK = Block([start("warm", 5.0, torch_import=1.5), start("cold", 20.0, compile=14.0), start("off", 21.0)])
+OWN = Cache(name="inductor", path="/tmp/torchinductor_me", size_bytes=7 << 20, lasts=False, storage="in memory")
+FOUND = Startup(
+    id="s",
+    command=["python", "train.py"],
+    step="draw Loader, step SGD",
+    blocks=[BLOCK],
+    own=[OWN, Cache(name="cuda", path="/root/.nv/ComputeCache")],
+    ratios=[
+        Ratio(arm="cold", verdict="faster", ratio=4.0, ci=(3.9, 4.1), num_blocks=4, median_s=20.0, saved_s=15.0),
+        Ratio(arm="off", verdict="undecided", ratio=1.2, num_blocks=4, reason="The budget is used up."),
+    ],
+    said=["A warm cache saves 15 s of a cold start's 20 s."],
+    to_set={"TORCHINDUCTOR_CACHE_DIR=/path": "it is kept"},
+    warm_caches="/runs/s/caches/warm",
+)
+
+
+def shown(startup, width=100):
+    console = Console(file=io.StringIO(), width=width)
+    console.print(startup_report(startup))
+    return console.file.getvalue()
+
+
+def test_the_answer_its_interval_and_what_follows_are_shown():
+    text = shown(FOUND)
+    assert "cold over warm" in text
+    assert "4.00× (3.90× to 4.10×) warm is faster, 4 blocks" in text
+    assert "The budget is used up." in text
+    assert "A warm cache saves 15 s" in text
+    assert "TORCHINDUCTOR_CACHE_DIR=/path" in text
+
+
+def test_what_was_not_measured_has_no_ratio_and_no_interval():
+    void = Ratio(arm="cold", verdict="undecided", num_blocks=0, reason="2 of 2 blocks were void.")
+    text = shown(replace(FOUND, ratios=[void]))
+    assert "cold over warm undecided, 0 blocks  2 of 2 blocks were void." in text
+
+
+def test_a_row_is_shown_for_each_phase_that_took_time_in_any_arm():
+    rows = {line.strip().partition("  ")[0]: line.split() for line in shown(FOUND).splitlines()}
+    assert rows["to the first step"][-6:] == ["20", "s", "5", "s", "21", "s"]
+    assert rows["compile"][-4:] == ["14", "s", "–", "–"]
+    assert "CUDA start" not in rows
+
+
+def test_what_is_not_known_is_named_with_its_reason_and_is_no_row():
+    blocks = [Block([replace(s, phases=s.phases | {"model_build": Unknown("too old")}) for s in BLOCK.starts])]
+    text = shown(replace(FOUND, blocks=blocks))
+    assert "not known: model build: too old" in text
+    nothing = dict.fromkeys(PHASES, Unknown("nobody recorded them"))
+    text = shown(replace(FOUND, blocks=[Block([replace(s, phases=nothing) for s in BLOCK.starts])]))
+    assert "not known: the phases: nobody recorded them" in text
+
+
+def test_caches_that_nothing_used_or_holds_are_left_out():
+    text = shown(FOUND)
+    (row,) = [line for line in text.splitlines() if line.startswith("inductor")]
+    assert row.split() == ["inductor", "5", "MiB", "–", "5", "MiB", "7", "MiB", "no"]
+    assert "ComputeCache" not in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "last"),
+    [
+        ({"off": "it is disabled"}, "off"),
+        ({"writable": False}, "not writable"),
+        ({"lasts": Unknown("it lies in /tmp")}, "unknown"),
+        ({"lasts": True}, "yes"),
+    ],
+)
+def test_whether_the_commands_own_cache_lasts(changes, last):
+    text = shown(replace(FOUND, own=[replace(OWN, **changes)]))
+    (row,) = [line for line in text.splitlines() if line.startswith("inductor")]
+    assert row.rstrip().endswith(last)
+
+
+def test_void_blocks_are_told_and_shown_where_there_are_no_others():
+    voided = VoidBlock(1, "other processes used 98% of the cores", BLOCK)
+    text = shown(replace(FOUND, blocks=[], voided=[voided]))
+    assert "void: block 1: other processes used 98%" in text
+    assert "20 s" in text
+
+
+def test_a_report_of_hostile_names_harms_no_terminal():
+    text = shown(replace(FOUND, command=["a\x1b[31mb"], warnings=["\x1b]0;x\x07"]))
+    assert "\x1b]" not in text
+    assert "\x07" not in text
+
+
+def test_progress_tells_each_block():
+    console = Console(file=io.StringIO(), width=100)
+    with StartProgress(console) as progress:
+        progress.running("block 1")
+        progress.started(BLOCK, number=1, max_blocks=12)
+        progress.voided_block(VoidBlock(2, "a reason", BLOCK))
+    text = console.file.getvalue()
+    assert "block  1/12  cold 20 s, warm 5 s, off 21 s" in text
+    assert "block  2 void: a reason" in text

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import math
+import shlex
+import subprocess
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from dynotune.report.page import plots
+from dynotune.report.page.plot_axes import ratio_axis
+from dynotune.report.study.commands import compares, repeats, shell
+from dynotune.report.study.header import arrow, pays_off
+from dynotune.report.study.rows import joints, level, long_time, medians, parts_of, saved, tried, within
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Candidate, Estimate, PaysOff
+
+from .. import studies
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
+VALUES = st.text("ab =.", min_size=1, max_size=6)
+RATIOS = st.floats(1e-6, 1e6)
+
+
+def estimate(arm: str, speedup: float, *, half: float | None = 0.01, **changes: Any) -> Estimate:
+    ci = None if half is None else (speedup * math.exp(-half), speedup * math.exp(half))
+    fields: dict[str, Any] = {"arm": arm, "against": "", "phase": "race", "speedup": speedup, "ci": ci, "num_blocks": 6}
+    return Estimate(**(fields | changes))
+
+
+def of(*estimates: Estimate, names: str = "ab", bound: float = 0.5):
+    candidates = [Candidate(setting=Setting(f"knob.{name}", 1), effect="exact", bound=bound) for name in names]
+    return studies.empty(candidates=candidates, estimates=list(estimates))
+
+
+def test_settings_are_told_by_fate_and_the_best_first():
+    kinds = [row.kind for row in tried(studies.rich())]
+    assert kinds[:4] == ["proved", "proved", "proved", "not-needed"]
+    assert kinds[-1] == "not-tried"
+    speedups = [row.alone.speedup for row in tried(studies.rich()) if row.kind == "not-needed" and row.alone]
+    assert speedups == sorted(speedups, reverse=True)
+
+
+def test_runs_in_fresh_processes_are_shown_before_turns_within_one():
+    study = of(estimate("knob.a=1", 1.3), estimate("knob.a=1", 1.1, phase="screen"))
+    assert tried(study)[0].alone == estimate("knob.a=1", 1.3)
+
+
+def test_of_two_estimates_of_a_phase_the_later_is_shown():
+    study = of(estimate("knob.a=1", 1.3), estimate("knob.a=1", 1.2))
+    assert tried(study)[0].alone == estimate("knob.a=1", 1.2)
+
+
+@pytest.mark.parametrize("speedup", [math.nan, math.inf, 0.0, -1.0])
+def test_a_ratio_that_is_none_is_no_estimate(speedup):
+    assert tried(of(estimate("knob.a=1", speedup, half=None)))[0].shown is None
+
+
+def test_what_a_setting_is_worth_is_the_whole_against_itself_without_it():
+    whole = estimate("knob.a=1 knob.b=1", 1.2, against="knob.b=1", phase="ablate")
+    (row,) = within(of(whole))
+    assert (row.candidate.id, row.worth) == ("knob.a=1", whole)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), VALUES), min_size=1, max_size=5, unique_by=lambda pair: pair[0]))
+def test_an_arm_is_taken_apart_into_its_settings_whatever_their_values_hold(pairs):
+    ids = [str(Setting(f"knob.{name}", value)) for name, value in pairs]
+    found = parts_of(" ".join(ids), ids)
+    assert found is not None
+    assert " ".join(found) == " ".join(ids)
+
+
+def test_an_arm_of_other_settings_is_not_taken_apart():
+    assert parts_of("knob.a=1 knob.z=1", ["knob.a=1", "knob.b=1"]) is None
+
+
+@pytest.mark.parametrize(
+    ("together", "word"),
+    [(1.32, "as its parts"), (1.45, "more than its parts"), (1.15, "less than its parts")],
+)
+def test_an_arm_is_held_against_the_product_of_its_parts(together, word):
+    parts = estimate("knob.a=1", 1.1), estimate("knob.b=1", 1.2)
+    (row,) = joints(of(*parts, estimate("knob.a=1 knob.b=1", together, phase="join")))
+    assert row.ids == ["knob.a=1", "knob.b=1"]
+    assert row.parts == pytest.approx(1.32)
+    assert row.word == word
+
+
+def test_where_a_part_was_not_measured_there_is_no_product():
+    (row,) = joints(of(estimate("knob.a=1", 1.1), estimate("knob.a=1 knob.b=1", 1.3, phase="join")))
+    assert row.parts is None
+    assert "not measured" in row.word
+
+
+def test_a_gain_beyond_its_bound_is_said_to_be_so():
+    (row,) = saved(of(estimate("knob.a=1", 2.0), names="a", bound=0.3))
+    assert row.gain == pytest.approx(0.5)
+    assert row.word == "more than the bound"
+    (row,) = saved(of(estimate("knob.a=1", 1.4, half=0.5), names="a", bound=0.28))
+    assert row.word == "within the bound"
+
+
+def test_arrows_stand_in_the_forest_where_an_interval_goes_on_and_nowhere_else():
+    study = of(estimate("knob.a=1", 1.0, half=25.0), estimate("knob.b=1", 1.1))
+    figure = plots.forest(tried(study), margin=0.01)
+    assert figure is not None
+    arrows = figure["data"][-1]
+    assert arrows["marker"]["symbol"] == ["triangle-left", "triangle-right"]
+    assert [round(math.log10(edge), 9) for edge in arrows["x"]] == [
+        round(end, 9) for end in figure["layout"]["xaxis"]["range"]
+    ]
+    assert "too wide to tell anything" in arrows["hover"][0][0]
+    narrow = plots.forest(tried(of(estimate("knob.b=1", 1.1))), margin=0.01)
+    assert narrow is not None and "triangle" not in str(narrow)
+
+
+def test_levels_are_those_of_the_confirmation():
+    sides = medians(studies.rich())
+    assert sides is not None
+    assert sides[0] / sides[1] == pytest.approx(studies.WHOLE_SPEEDUP, rel=0.03)
+    assert medians(studies.one_candidate()) is None
+
+
+@pytest.mark.parametrize(
+    ("objective", "unit", "value", "text"),
+    [
+        ("throughput", "s/sample", 0.001, "1,000 samples/s"),
+        ("throughput", "s/step", 0.5, "2 steps/s"),
+        ("memory", "bytes", 3 * 2**30, "3.00 GiB"),
+        ("latency-p99", "s", 0.0123, "12.3 ms"),
+        ("energy", "J/sample", 1.25, "1.25 J/sample"),
+    ],
+)
+def test_a_level_is_said_in_the_terms_of_its_objective(objective, unit, value, text):
+    assert level(studies.empty(objective=objective, unit=unit), value) == text
+
+
+def test_a_unit_that_both_sides_have_is_said_once():
+    assert arrow("763 samples/s", "1,760 samples/s") == "763 → 1,760 samples/s"
+    assert arrow("84.0 ms", "950 µs") == "84.0 ms → 950 µs"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (85.4, "85 s"),
+        (150, "2.5 min"),
+        (300, "5 min"),
+        (590, "9.8 min"),
+        (599, "10 min"),
+        (840, "14 min"),
+        (7500, "2 h 5 min"),
+    ],
+)
+def test_long_times_are_said_in_minutes_and_hours(seconds, text):
+    assert long_time(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("start_s", "after_steps", "text"),
+    [(19.8, 154, "after 154 steps (7.2 s later)"), (19.8, None, "never: it starts 7.2 s later"), (12.0, 0, "at once")],
+)
+def test_it_says_when_a_later_start_is_paid_for(start_s, after_steps, text):
+    paid = PaysOff(start_s=start_s, baseline_start_s=12.6, after_steps=after_steps)
+    assert pays_off(studies.empty(pays_off=paid)).startswith(text)
+
+
+def test_the_command_of_the_study_is_the_one_that_was_asked():
+    study = studies.rich(
+        objective="memory", seed=3, margin=0.02, timeout_s=90.5, caches="cold", sandbox="none", step_on="a:b"
+    )
+    line = next(one.line for one in repeats(study) if one.what == "Tune again")
+    assert shlex.split(line) == [
+        *["dynotune", "tune", "--budget", "90m", "--objective", "memory", "--allow", "numerics"],
+        *["--also", "env.CUDA_MODULE_LOADING=EAGER", "--not", "alloc.max_split_size_mb"],
+        *["--space", "loader.num_workers=2,4,8,16", "--warmup", "24", "--steps", "120", "--step-on", "a:b"],
+        *["--margin", "0.02", "--timeout", "90.5s", "--seed", "3", "--caches", "cold", "--no-sandbox"],
+        *["--", *studies.COMMAND],
+    ]
+
+
+def test_a_tune_in_which_arms_timed_more_steps_is_not_repeated_with_as_many_for_all():
+    study = studies.rich()
+    longer = replace(study, trials=[replace(trial, window_steps=960) for trial in study.trials])
+    lines = {one.what: one.line for one in repeats(longer)}
+    assert "--warmup 24 --" in lines["Tune again"] and "--steps" not in lines["Tune again"]
+    assert "--steps 120" in lines["Compare the recipe with the command as written"]
+
+
+def test_a_recipe_is_run_verified_and_compared_with_and_without_each_setting():
+    lines = [one.line for one in repeats(studies.rich())]
+    assert any(line.startswith("dynotune run --recipe recipe.toml -- python train.py") for line in lines)
+    assert any(line.startswith("dynotune recipe verify recipe.toml -- python train.py") for line in lines)
+    first = compares(studies.rich())[0].line
+    whole = "host.num_threads=4 loader.num_workers=8 precision.autocast=bf16"
+    rest = "--against loader.num_workers=8 --against precision.autocast=bf16"
+    assert first.startswith(f"dynotune compare {whole} {rest} --warmup 24")
+
+
+def test_what_was_not_tried_is_not_compared():
+    assert not any("cudaMallocAsync" in one.line for one in compares(studies.rich()))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(WORDS, min_size=1, max_size=5))
+def test_a_shell_reads_the_words_that_were_meant_and_nothing_else_prints(arguments):
+    line = " ".join(shell(arguments))
+    assert line.isprintable()
+    said = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, check=True).stdout
+    assert said.decode().split("\0")[:-1] == arguments
+
+
+@given(st.lists(st.tuples(RATIOS, st.floats(0, 5)), max_size=5), st.floats(0.001, 0.5))
+def test_an_axis_of_ratios_holds_1_and_the_margin_and_has_ticks_within(points, margin):
+    axis = ratio_axis([estimate("x", speedup, half=half) for speedup, half in points], margin)["xaxis"]
+    low, high = (10**end for end in axis["range"])
+    assert low < 1 / (1 + margin) < 1 + margin < high
+    assert 1.0 in axis["tickvals"]
+    assert len(axis["tickvals"]) <= 7
+    assert all(low <= tick <= high for tick in axis["tickvals"])
+
+
+@given(st.lists(RATIOS, min_size=1, max_size=4))
+def test_no_figure_holds_a_number_that_json_has_not(speedups):
+    rows = tried(of(*(estimate("knob.a=1", speedup, half=3.0) for speedup in speedups)))
+    for figure in (plots.forest(rows, margin=0.01), plots.bounds(saved(of(estimate("knob.a=1", speedups[0]))))):
+        msgspec.json.encode(figure)
+        assert "NaN" not in str(figure)
+        assert "inf" not in str(figure)
+
+
+def test_bars_before_and_after_are_of_one_scale():
+    figure = plots.shares(studies.rich())
+    assert figure is not None
+    totals = [sum(trace["x"][side] for trace in figure["data"]) for side in (0, 1)]
+    assert totals == pytest.approx([83.97, 36.35], rel=1e-3)
+
+
+def test_without_times_the_bars_are_parts_of_a_hundred():
+    from dynotune.schema.facts import Unknown
+
+    untimed = studies.diagnosis(steps=Unknown("none was seen"))
+    figure = plots.shares(replace(studies.rich(), diagnosis=untimed, after=Unknown("not yet made")))
+    assert figure is not None
+    assert sum(trace["x"][0] for trace in figure["data"]) == pytest.approx(100)
+    assert figure["layout"]["xaxis"]["ticksuffix"] == "%"
+
+
+def test_voids_and_failures_have_marks_of_their_own_on_the_timeline():
+    figure = plots.timeline(studies.rich())
+    assert figure is not None
+    marks = {trace["marker"]["symbol"]: len(trace["y"]) for trace in figure["data"] if trace["type"] == "scatter"}
+    assert marks == {"circle-open": 1, "x-thin-open": 4}
+    assert [row["text"] for row in figure["rows"]] == ["pilots", "race", "joint race", "ablation", "confirmation"]
+
+
+def test_commands_of_a_study_that_began_from_a_recipe_have_its_settings():
+    study = studies.on_top()
+    lines = {one.what: one.line for one in [*repeats(study, recipe="new.toml"), *compares(study)]}
+    assert "--recipe '/runs/a study/recipe.toml'" in lines["Tune again"]
+    assert "--recipe new.toml" in lines["Go on from the recipe"]
+    compared = [line for line in lines.values() if " compare " in line]
+    assert compared and all(
+        "compare cudnn.benchmark=true" in line and "--against cudnn.benchmark=true" in line for line in compared
+    )
+    assert "Go on from the recipe" not in {one.what for one in repeats(studies.rich())}

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from rich.cells import cell_len
+from rich.console import Console
+
+from dynotune.report.study.summary import PICTURE, _Scale, study_report
+from dynotune.schema.facts import Unknown
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import Candidate, Estimate, Study
+
+from .. import studies
+from ..page.test_html import hostile
+
+EVERY = [
+    studies.rich,
+    studies.on_top,
+    studies.empty,
+    studies.unfinished,
+    studies.only_failures,
+    studies.one_candidate,
+    studies.large,
+]
+# A terminal of a common size, somewhat enlarged.
+ONE_SCREEN = 55
+
+
+def text_of(study: Study, *, width: int = 100, **more: Any) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False, **more)
+    console.print(study_report(study))
+    return console.file.getvalue()
+
+
+def test_steps_are_told_where_runs_timed_more_than_was_planned():
+    made = studies.rich()
+    assert "steps timed" not in text_of(made)
+    longer = [replace(trial, window_steps=960 if trial.arm else 120) for trial in made.trials]
+    assert "steps timed  120; of what is far faster up to 960" in text_of(replace(made, trials=longer))
+    void = [replace(trial, void="the command did not last for a longer window") for trial in longer]
+    assert "steps timed" not in text_of(replace(made, trials=void))
+
+
+@pytest.mark.parametrize("made", EVERY)
+@pytest.mark.parametrize("width", [80, 120])
+def test_it_fits_one_screen(made, width):
+    lines = text_of(made(), width=width).splitlines()
+    assert len(lines) <= ONE_SCREEN
+    assert max(cell_len(line) for line in lines) <= width
+
+
+def test_the_answer_comes_first_then_the_recipe_then_the_step_then_the_settings():
+    text = text_of(studies.rich())
+    order = (
+        "command",
+        "2.31×",
+        "Three settings make it",
+        "Recipe",
+        "A step",
+        "\nbefore",
+        "\nafter",
+        "\nSettings",
+        "Run with",
+    )
+    places = [text.index(one) for one in order]
+    assert places == sorted(places)
+
+
+def test_the_bars_before_and_after_are_of_one_scale():
+    before, after = (line for line in text_of(studies.rich()).splitlines() if re.match("before|after", line))
+    longest, shorter = (len(line.split("ms", 1)[1].strip()) for line in (before, after))
+    assert shorter / longest == pytest.approx(1 / studies.WHOLE_SPEEDUP, abs=0.03)
+
+
+def test_settings_of_every_fate_are_shown_and_how_many_are_not():
+    text = text_of(studies.rich())
+    fates = ("proved", "not needed", "no effect", "slower", "unproved", "wrong results", "failed", "out of memory")
+    for fate in (*fates, "not tried"):
+        assert re.search(rf"^{fate} ", text, flags=re.M)
+    assert "3 more: report.html has all" in text
+
+
+def test_a_wide_terminal_shows_a_picture_of_each_interval_and_a_narrow_one_none():
+    wide = next(line for line in text_of(studies.rich(), width=120).splitlines() if "expandable_segments" in line)
+    assert wide.rstrip().index("●") < wide.index("│")
+    assert "●" not in text_of(studies.rich(), width=80)
+
+
+@pytest.mark.parametrize("speedup", [0.001, 0.9, 1.0, 1.3, 900.0])
+def test_a_picture_is_as_wide_as_it_should_be_whatever_the_ratio(speedup):
+    one = Estimate(arm="a", against="", phase="race", speedup=speedup, ci=(speedup / 2, speedup * 2), num_blocks=6)
+    picture = _Scale.of([one]).picture(one, "").plain
+    assert len(picture) == PICTURE
+    assert picture.count("●") == 1
+
+
+@pytest.mark.parametrize("width", [80, 110])
+def test_long_names_give_way_to_figures(width):
+    setting = Setting("env.A_LONG_NAME_OF_A_VARIABLE_THAT_IS_SET", "a long value, " * 9)
+    one = Estimate(arm=str(setting), against="", phase="race", speedup=1.234, ci=(1.1, 1.4), num_blocks=6)
+    text = text_of(studies.empty(candidates=[Candidate(setting=setting, effect="exact")], estimates=[one]), width=width)
+    assert "1.23×" in text and "1.10× to 1.40×" in text
+
+
+def test_a_picture_says_where_an_interval_goes_on():
+    wide, other = (
+        Estimate(arm=arm, against="", phase="race", speedup=1.0, ci=ci, num_blocks=1)
+        for arm, ci in (("a", (1e-9, 3e9)), ("b", (0.9, 1.1)))
+    )
+    scale = _Scale.of([wide, other])
+    assert scale.picture(wide, "").plain.startswith("‹") and scale.picture(wide, "").plain.endswith("›")
+    assert not set("‹›") & set(scale.picture(other, "").plain)
+
+
+def test_where_the_step_is_not_known_there_is_no_bar():
+    text = text_of(studies.rich(diagnosis=Unknown("the profiler could not start"), after=Unknown("not yet made")))
+    assert "A step" not in text
+    assert "2.31×" in text
+
+
+def test_unfinished_it_says_how_to_go_on():
+    text = text_of(studies.unfinished())
+    assert "Not finished" in text
+    assert "dynotune tune --resume 20261122-101500-123-abcdef" in text
+
+
+def test_without_a_recipe_none_is_to_be_run():
+    text = text_of(studies.only_failures())
+    assert "Nothing proved" in text
+    assert "--recipe" not in text
+    assert text.count("ValueError: it cannot be so") == 4
+
+
+def test_strange_names_do_no_harm_to_the_terminal():
+    text = text_of(hostile(studies.rich()))
+    assert not [character for character in text if not character.isprintable() and character != "\n"]
+
+
+def test_a_terminal_without_unicode_is_given_letters_it_has():
+    console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="replace"), width=120)
+    console.print(study_report(studies.rich()))
+    assert console.file.buffer.getvalue().decode("ascii").count("#") > 30  # type: ignore[attr-defined]
+
+
+def test_a_command_line_that_is_too_long_stays_one_for_a_shell():
+    text = text_of(studies.rich(command=["python", *(f"--option-{at}" for at in range(30))]), width=80)
+    after = text[text.index("Run with the recipe") :].splitlines()[1:]
+    assert after[0].endswith("\\")

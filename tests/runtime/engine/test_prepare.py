@@ -1,0 +1,59 @@
+"""What the check of folding does to the process's settings, and what an engine compares."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from dynotune.runtime import Engine, NumericsError
+
+CHECK = """
+import torch
+{}
+from dynotune.runtime.engine.prepare import _full_float32
+
+def state():
+    cudnn = torch.backends.cudnn
+    return torch.backends.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
+
+before = state()
+with _full_float32():
+    assert "tf32" not in state()[1:], state()
+assert state() == before, (before, state())
+"""
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="this torch has one name for all")
+@pytest.mark.parametrize("setting", ["", "torch.backends.", "torch.backends.cudnn.", "torch.backends.cudnn.conv."])
+def test_folding_is_judged_without_tf32_however_it_was_asked_for_and_puts_it_back(setting):
+    # In a process of its own: torch cannot be told to forget such a setting.
+    line = f"{setting}fp32_precision = 'tf32'" if setting else ""
+    done = subprocess.run([sys.executable, "-c", CHECK.format(line)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+class Sorting(nn.Module):
+    """Its second output jumps where the first moves a little."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 1000)
+
+    def forward(self, inputs):
+        scores = self.linear(inputs)
+        return scores, scores.argsort(dim=1)
+
+
+def test_only_the_outputs_that_are_to_be_checked_are_compared():
+    torch.manual_seed(0)
+    model = Sorting().eval()
+    with pytest.raises(NumericsError, match="tolerance"):
+        Engine(model, [(8, 16)], dtype=torch.bfloat16)
+    with Engine(model, [(8, 16)], dtype=torch.bfloat16, checked=lambda outputs: outputs[0]) as engine:
+        scores, order = engine(torch.rand(8, 16))
+        assert torch.equal(order, scores.argsort(dim=1))
+        assert 0 < engine.stats().buckets[0].error < 0.05
+    with pytest.raises(NumericsError, match="tolerance"):
+        Engine(model, [(8, 16)], dtype=torch.bfloat16, checked=lambda outputs: outputs[1])

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import gzip
+import pickle
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from dynotune.schema.errors import UsageError
+from dynotune.trace.readers import reading
+
+from ..chrome import kernel, write
+
+
+def test_files_are_read_in_their_order_whatever_they_are_called(tmp_path: Path) -> None:
+    plain = write(tmp_path / "b", [kernel(1, 1, 1, name="plain")])
+    packed = tmp_path / "a"
+    packed.write_bytes(gzip.compress(write(tmp_path / "c", [kernel(1, 1, 1, name="packed")]).read_bytes()))
+    found = reading.read([plain, packed])
+    assert [timeline.names for timeline in found] == [["plain"], ["packed"]]
+    assert [timeline.source for timeline in found] == [str(plain), str(packed)]
+
+
+def test_the_limit_reaches_the_reader(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.json.gz", [kernel(1, 1, 1)] * 100)
+    with pytest.raises(UsageError, match="unpacks to more than 1,000 bytes"):
+        reading.read([path], limit_bytes=1000)
+
+
+class Malicious:
+    def __reduce__(self) -> tuple[object, ...]:
+        return (pytest.fail, ("executed",))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        *((pickle.dumps(Malicious(), protocol), "a pickle of Python, such as a memory") for protocol in range(2, 6)),
+        (b"\x28\xb5\x2f\xfd\x04\x00", "compressed by zstd"),
+        (b"\x7fELF\x02\x01\x01\0", "it is a program"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "it is binary, of a kind not known here"),
+        (b"step,loss\n1,2\n", "cannot be read beyond byte 0: it is not JSON"),
+        (b"", "is empty"),
+        (gzip.compress(b"", mtime=0), "is empty"),
+        (gzip.compress(b"step,loss\n1,2\n", mtime=0), "cannot be read beyond byte 0: it is not JSON"),
+    ],
+)
+def test_what_is_no_trace_is_named_for_what_it_looks_like(tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=says) as caught:
+        reading.read([path])
+    assert str(path) in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["report.nsys-rep", "report.qdrep"])
+def test_a_report_of_nsight_systems_is_refused_with_the_command_that_exports_it(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"\0anything")
+    with pytest.raises(UsageError, match="its own format") as raised:
+        reading.read([path])
+    assert raised.value.hint == f"run: nsys export --type sqlite {path}"
+
+
+def test_a_zip_archive_is_to_be_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("trace.json", "{}")
+    with pytest.raises(UsageError, match="zip archive"):
+        reading.read([path])
+
+
+def test_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+        reading.read([tmp_path])
+    with pytest.raises(UsageError, match="nowhere cannot be read: No such file"):
+        reading.read([tmp_path / "nowhere"])
+
+
+def test_reading_imports_what_it_needs_and_not_the_reader_of_the_other_format(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.json", [kernel(1, 1, 1)])
+    program = (
+        "import sys; from pathlib import Path; from dynotune.trace.readers import reading;"
+        f"reading.read([Path({str(path)!r})]);"
+        "print([name for name in sys.modules if name.split('.')[0] in ('torch', 'sqlite3', 'rich', 'typer')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -6,13 +6,32 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+from msgspec.structs import replace
+
 from dynotune import probe
 from dynotune.launch.records.record import COMPILED, EPOCH, Record, Step
 from dynotune.measure.live.arm_run import Outcome
 from dynotune.schema import document
-from dynotune.schema.run import Process, Readback, Run, Window
+from dynotune.schema.run import Process, Readback, Run, RunSpec, Window
 
 START_S = 2.0
+
+
+def spec(**fields) -> RunSpec:
+    """How `train` is run in `/`, but for `fields`."""
+    return RunSpec(**({"command": ["train"], "cwd": Path("/"), "base": Path("/runs")} | fields))
+
+
+def of_run(type_, **fields):
+    """A request or a document of `type_`; fields that are not its own are the run's."""
+    own = {name: fields.pop(name) for name in list(fields) if name in type_.__struct_fields__}
+    return type_(**{"run": spec(**fields), **own})
+
+
+def changed(made, **fields):
+    """The same request or document, but for `fields`, which may be the run's."""
+    own = {name: fields.pop(name) for name in list(fields) if name in made.__struct_fields__}
+    return replace(made, run=replace(made.run, **fields), **own)
 
 
 def record(step_s, *, samples=32, epoch=None, found_after=3, rank=None, begin_s=START_S, compiled=()) -> Record:
@@ -117,8 +136,6 @@ class Runs:
 
 def disturbed(outcome: Outcome) -> Outcome:
     """The same run with another process on its cores."""
-    from msgspec.structs import replace
-
     return replace(outcome, outside=probe.Judgement(foreign=["another process took 80% of the cores"], unknown=[]))
 
 

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from dynotune.diagnose.ceilings import Drained, Dropped, Replayed, Said, ceilings, rows
-from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation, ProcessState
 
 from ..doctor.observations import timing
+from ..fakes import spec
 
 PROGRAMS = Path(__file__).parents[1] / "agent" / "programs"
 ITEM_S, STEP_S = 0.02, 0.01
@@ -119,7 +119,7 @@ def reached(tmp_path):
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         asked = {"warmup_steps": 10, "num_steps": 10, "timeout_s": 120.0, **asked}
         command = [*python, "program.py", *map(str, words)]
-        request = DiagnoseRequest(command=command, cwd=project, env=env, base=tmp_path / "runs", lock=False, **asked)
+        request = spec(command=command, cwd=project, env=env, base=tmp_path / "runs", lock=False, **asked)
         found = ceilings(request, Watcher(), OBSERVED)
         return found if isinstance(found, Unknown) else {row.part: row for row in found}
 
@@ -182,7 +182,7 @@ def test_a_command_that_fails_is_no_failure_of_the_diagnosis(reached):
 
 @pytest.mark.parametrize("name", ["hf_trainer.py", "gan.py", "accumulation.py", "draws_ahead.py"])
 def test_programs_of_others_are_drained_and_replayed(name, reached):
-    found = reached((PROGRAMS / name).read_text(), warmup_steps=8, num_steps=6)
+    found = reached((PROGRAMS / name).read_text(), warmup_steps=8, window_steps=6)
     assert found["loader"].step_s > 0
     assert found["step"].num_steps >= 6
 

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from dynotune.diagnose.gather import _as_soon, _fresh_caches
 from dynotune.diagnose.observe import PlainRun
 from dynotune.diagnose.profiled import Profiled
-from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import FRESH_CACHES, ProcessState
 from dynotune.schema.run import EnvironmentChange, Run
 
 from ..doctor.observations import observed, timing
+from ..fakes import spec
 from ..report.summaries import summary
 
 
@@ -33,7 +33,7 @@ def recorded(*changes: EnvironmentChange) -> Profiled:
 
 
 def test_the_recorded_run_begins_where_the_plain_one_was_steady_unless_the_user_says_where() -> None:
-    request = DiagnoseRequest(command=["train"], cwd=Path("/"), env={}, base=Path("/runs"))
+    request = spec()
     run = Run(id="plain", purpose="observed", command=["train"], cwd="/", settings=[], started_s=0.0)
     seen = PlainRun(folder=Path(), run=run, processes=[], begin_s=0.0, end_s=1.0, calm_steps=15)
     assert _as_soon(request, seen).warmup_steps == 15

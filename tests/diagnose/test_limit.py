@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from dynotune.diagnose.limit import in_types, judged, limit
 from dynotune.diagnose.peaks import Peaks, peaks
-from dynotune.diagnose.request import DiagnoseRequest
-from dynotune.schema.diagnosis import Limit
+from dynotune.schema.diagnosis import Roofline
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation, ProcessState
 from dynotune.trace.facts.flops import Work
 
 from ..doctor.observations import timing
+from ..fakes import spec
 
 TRAINS = """
 import time, torch
@@ -42,7 +42,7 @@ class Watcher:
 
 def asked(tmp_path, command):
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    return DiagnoseRequest(
+    return spec(
         command=command, cwd=tmp_path, env=env, base=tmp_path / "runs", lock=False, warmup_steps=10, timeout_s=120.0
     )
 
@@ -55,7 +55,7 @@ def test_a_real_steps_operations_are_set_against_peaks_that_were_reached(tmp_pat
     (tmp_path / "train.py").write_text(TRAINS)
     request = asked(tmp_path, [sys.executable, "train.py"])
     found = limit(request, Watcher(), seen(**{"live.num_threads": 1}))
-    assert isinstance(found, Limit)
+    assert isinstance(found, Roofline)
     # Forward, and the gradient of the weights; none is asked of the input.
     assert found.flops == 2 * 2 * 16 * 64 * 32
     assert found.num_bytes == 2 * 4 * (16 * 64 + 64 * 32 + 16 * 32)

@@ -9,12 +9,13 @@ import pytest
 
 from dynotune import knobs
 from dynotune.diagnose.observe import plain_run
-from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.measure.live import start_signal
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Run
+
+from ..fakes import spec
 
 TRAINS = """
 import sys, time, torch
@@ -75,7 +76,7 @@ def watch(tmp_path):
         watcher = Watcher()
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         command = [*python, "program.py", *map(str, words)]
-        request = DiagnoseRequest(command=command, cwd=project, env=env, base=tmp_path / "runs", lock=False, **asked)
+        request = spec(command=command, cwd=project, env=env, base=tmp_path / "runs", lock=False, **asked)
         return plain_run(request, watcher), watcher.said
 
     return make
@@ -107,7 +108,7 @@ def test_a_command_that_ends_early_is_run_once_more_and_timed_within(watch):
 
 
 def test_the_window_that_is_asked_for_is_timed(watch):
-    found, _ = watch(CALLS, 10**9, 0.001, warmup_steps=20, num_steps=15)
+    found, _ = watch(CALLS, 10**9, 0.001, warmup_steps=20, window_steps=15)
     window = found.run.processes[0].window
     assert (window.first_step, window.num_steps) == (20, 15)
 
@@ -125,7 +126,7 @@ def test_a_command_that_fails_says_so(watch):
 
 def test_numbers_that_are_none_are_refused(watch):
     with pytest.raises(UsageError, match="--steps 0"):
-        watch(CALLS, 1, 0, num_steps=0)
+        watch(CALLS, 1, 0, window_steps=0)
 
 
 def test_what_never_becomes_steady_is_timed_and_described(watch, monkeypatch):

@@ -8,7 +8,6 @@ import pytest
 
 from dynotune.diagnose import profiled as module
 from dynotune.diagnose.profiled import Profiled, profiled
-from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.measure.live.recording import Recording
 from dynotune.measure.live.request import RecordRequest, Watcher
 from dynotune.schema.errors import CannotRunHere
@@ -18,10 +17,11 @@ from dynotune.schema.trace_summary import Cause, DeviceTime, Place, TraceSummary
 from dynotune.trace.timeline import Timeline
 
 from ..fakes import Watcher as Silent
+from ..fakes import spec
 from ..report.summaries import device, summary
 
 LOOP = Place(function="train.py(31): tally")
-REQUEST = DiagnoseRequest(command=["python", "train.py"], cwd=Path(), env={}, base=Path())
+REQUEST = spec(command=["python", "train.py"])
 
 
 class Recorder:

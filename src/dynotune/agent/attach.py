@@ -177,7 +177,7 @@ class Agent:
         self._guard("workers", event_hooks.cover_loader_workers, torch, self._worker_begun, self.log)
         self._guard("optimizers", event_hooks.cover_optimizers, torch, self._steps, self._compiled, self.log)
         if self._plan.get("step_on"):
-            self._guard("--step-on", marker.torch_is_here, torch, self.mark_step)
+            self._guard("--step-function", marker.torch_is_here, torch, self.mark_step)
         self._guard("graphs", event_hooks.cover_graph_replay, torch, self._replayed, self.log)
         if self._starting is not None:
             self._starting.torch_is_here(torch)

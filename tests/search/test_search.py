@@ -6,10 +6,10 @@ import itertools
 import math
 import re
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
+from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Ablation, Ended, Estimate, Study, Trial
@@ -150,10 +150,10 @@ def test_what_shows_only_once_the_step_is_shorter_is_proved_in_a_short_tune(seed
 def test_what_compiles_runs_on_top_of_the_others_not_in_each_of_their_arms() -> None:
     study, bench = hides_something()
     first = study.ablations[0]
-    assert [str(setting) for setting in first.on_top] == ["compile=1"]
+    assert [str(setting) for setting in first.added] == ["compile=1"]
     assert "compile=1" not in map(str, first.arm)
     warmed = [key for key, phase, _ in bench.ran if phase == "pilot" and "compile=1" in key]
-    assert warmed == ["compile=1", arm([*first.arm, *first.on_top]).key]
+    assert warmed == ["compile=1", arm([*first.arm, *first.added]).key]
 
 
 def test_what_fails_on_top_of_the_others_is_said_and_they_stay() -> None:
@@ -747,7 +747,7 @@ def test_a_candidate_that_cannot_gain_the_margin_is_not_tried_unless_asked_for()
 
 
 def test_of_what_was_asked_for_that_has_its_turn_first_which_a_finding_names() -> None:
-    unknown = {"bound": Unknown("no finding names it"), "why": (), "asked": True, "warms": False}
+    unknown = {"bound": Unknown("no finding names it"), "why": (), "asked": True, "needs_warm_cache": False}
     asked = [candidate(f"asked{at}=1", **unknown) for at in range(3)]
     named = candidate("named=1", bound=0.6, asked=True, needs_warm_cache=False)
     study = tuned(Table({"named=1": 0.8}), [*asked, named], budget_s=115.0)
@@ -945,7 +945,7 @@ def test_a_search_stopped_anywhere_goes_on_and_adds_no_look() -> None:
         first = SimulatedBench(Table(gains), budget_s=BUDGET_S, noise=SOME_NOISE, stop_after=stop)
         with pytest.raises(KeyboardInterrupt):
             search(saved[0], first, saved.append, Silent())
-        stopped = msgspec.json.decode(msgspec.json.encode(saved[-1]), type=Study)
+        stopped = document.decode(document.encode(saved[-1]), Study, name="stopped")
         assert len(stopped.trials) == stop
         second = SimulatedBench(Table(gains), budget_s=BUDGET_S, noise=SOME_NOISE, seed=1, spent_s=first.clock_s)
         study = search(stopped, second, lambda study: None, Silent())
@@ -984,7 +984,7 @@ def test_each_setting_that_ran_has_an_estimate_alone_with_an_interval_that_holds
 
 def test_a_study_survives_its_file() -> None:
     study = tuned(Table({"a=1": 0.15, "b=1": 0.06}), [*IDLE, candidate("a=1"), candidate("b=1")])
-    assert msgspec.json.decode(msgspec.json.encode(study), type=Study) == study
+    assert document.decode(document.encode(study), Study, name="study") == study
 
 
 def test_the_same_seed_gives_the_same_search() -> None:

@@ -14,7 +14,7 @@ from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import RecordFrom
 
-from ..fakes import of_run, record, spec
+from ...fakes import of_run, record, spec
 
 
 def request(**fields) -> RecordRequest:

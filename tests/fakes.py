@@ -6,13 +6,32 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+from msgspec.structs import replace
+
 from dynotune import probe
 from dynotune.launch.records.record import COMPILED, EPOCH, Record, Step
-from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.outcome import Outcome
 from dynotune.schema import document
-from dynotune.schema.run import Process, Readback, Run, Window
+from dynotune.schema.run import Process, Readback, Run, RunSpec, TimedWindow
 
 START_S = 2.0
+
+
+def spec(**fields) -> RunSpec:
+    """How `train` is run in `/`, but for `fields`."""
+    return RunSpec(**({"command": ["train"], "cwd": Path("/"), "base": Path("/runs")} | fields))
+
+
+def of_run(type_, **fields):
+    """A request or a document of `type_`; fields that are not its own are the run's."""
+    own = {name: fields.pop(name) for name in list(fields) if name in type_.__struct_fields__}
+    return type_(**{"run": spec(**fields), **own})
+
+
+def changed(made, **fields):
+    """The same request or document, but for `fields`, which may be the run's."""
+    own = {name: fields.pop(name) for name in list(fields) if name in made.__struct_fields__}
+    return replace(made, run=replace(made.run, **fields), **own)
 
 
 def record(step_s, *, samples=32, epoch=None, found_after=3, rank=None, begin_s=START_S, compiled=()) -> Record:
@@ -31,8 +50,8 @@ def record(step_s, *, samples=32, epoch=None, found_after=3, rank=None, begin_s=
     return Record(Path("process-1-0.rec"), 1, 0.0, steps, {"cycle": [cycle], "process": [process]})
 
 
-def window(*, wall_s=1.0, num_steps=100, num_samples=3200, first_step=5, begin_s=10.0) -> Window:
-    return Window(
+def window(*, wall_s=1.0, num_steps=100, num_samples=3200, first_step=5, begin_s=10.0) -> TimedWindow:
+    return TimedWindow(
         first_step=first_step,
         num_steps=num_steps,
         begin_s=begin_s,
@@ -44,7 +63,9 @@ def window(*, wall_s=1.0, num_steps=100, num_samples=3200, first_step=5, begin_s
 
 def process(timed=None, **fields) -> Process:
     fields = {"step": "draw Loader, step SGD", "num_steps": 200} | fields
-    return Process(pid=1, argv=["train.py"], executable="python", python="3.11.0", window=timed, **fields)
+    return Process(
+        pid=1, argv=["train.py"], executable="python", python="3.11.0", windows=[timed] if timed else [], **fields
+    )
 
 
 def run(*processes, name="c/001-baseline", **fields) -> Run:
@@ -117,8 +138,6 @@ class Runs:
 
 def disturbed(outcome: Outcome) -> Outcome:
     """The same run with another process on its cores."""
-    from msgspec.structs import replace
-
     return replace(outcome, outside=probe.Judgement(foreign=["another process took 80% of the cores"], unknown=[]))
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 import dynotune
 from dynotune.launch.records.record import Record, Records, summarise
+from dynotune.launch.records.task_page import TaskPage
 from dynotune.schema.run import Process
 
 BOOTSTRAP = Path(dynotune.__file__).parent / "agent" / "bootstrap"
@@ -41,6 +41,7 @@ def _ran(folder: Path, start, env, plan) -> Ran:
     folder = folder / f"run-{len(list(folder.glob('run-*')))}"
     folder.mkdir()
     (folder / "plan.json").write_text(json.dumps({"settings": [], **plan}))
+    page = TaskPage(folder) if plan.get("live") else None
     child_env = {
         **os.environ,
         "DYNOTUNE_RUN": str(folder),
@@ -50,14 +51,16 @@ def _ran(folder: Path, start, env, plan) -> Ran:
     }
     launched_s = time.perf_counter()
     done = start(child_env)
+    if page is not None:
+        page.close()
     return Ran(done.returncode, done.stdout, done.stderr, Records(folder).update(), launched_s)
 
 
 @pytest.fixture
-def run_under_agent(tmp_path: Path):
+def run_under_agent(tmp_path: Path, target_python: str):
     """`run_under_agent(argv, env={}, **plan)`; `argv` begins after the interpreter unless `python` is None."""
 
-    def run(argv, *, env=None, python=sys.executable, **plan) -> Ran:
+    def run(argv, *, env=None, python=target_python, **plan) -> Ran:
         words = [*([python] if python else []), *map(str, argv)]
         how = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 240}
         return _ran(tmp_path, lambda child_env: subprocess.run(words, env=child_env, **how), env, plan)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dynotune.doctor import Seen, examine
+from dynotune.doctor import ObservationView, examine
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Facts
-from dynotune.schema.observation import Loss, Model, ModelCall, Observation, Optimizer
+from dynotune.schema.observation import LostTime, Model, ModelCall, Observation, Optimizer
 from dynotune.schema.trace_summary import Calls, DeviceTime, KernelClass, Kernels, Operator, Place, TraceSummary
 
 from .observations import attribution, loss, observed, timing
@@ -35,7 +35,7 @@ CALLED = Place("train.py(12): step")
 BOTH = ("on_gpu", "on_cpu")
 
 
-def lost(id_: str, share: float, **fields: Any) -> Loss:
+def lost(id_: str, share: float, **fields: Any) -> LostTime:
     return loss(id_, share, **({"where": AT, "evidence": ["what was seen"]} | fields))
 
 
@@ -94,7 +94,7 @@ def trace(*, device: bool, **fields: Any) -> TraceSummary:
 
 
 def on_gpu(
-    *losses: Loss,
+    *losses: LostTime,
     shares: dict[str, float] | None = None,
     traced: dict[str, Any] | None = None,
     live: Facts | None = None,
@@ -116,7 +116,7 @@ def on_gpu(
 
 
 def on_cpu(
-    *losses: Loss,
+    *losses: LostTime,
     shares: dict[str, float] | None = None,
     traced: dict[str, Any] | None = None,
     live: Facts | None = None,
@@ -136,12 +136,12 @@ def on_cpu(
 
 def found(observation: Observation) -> dict[str, Finding]:
     """Findings about the program by id."""
-    return {finding.id: finding for finding in examine(Seen(observation), "program")[0]}
+    return {finding.id: finding for finding in examine(ObservationView(observation), "program")[0]}
 
 
 def lacks(observation: Observation, id_: str) -> list[str]:
     """What this rule lacks to judge; empty where it judges."""
-    return [row.missing for row in examine(Seen(observation), "program")[1] if row.id == id_]
+    return [row.missing for row in examine(ObservationView(observation), "program")[1] if row.id == id_]
 
 
 def settings(finding: Finding) -> list[str]:

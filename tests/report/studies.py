@@ -6,6 +6,7 @@ import math
 import random
 import statistics
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,20 +20,22 @@ from dynotune.schema.recipe import SCHEMA, Header, Recipe
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import (
-    Beginning,
+    Attempt,
+    BaseRecipe,
+    BreakEven,
     Candidate,
+    CandidateOutcome,
     Ended,
     Estimate,
-    Fate,
     Guarded,
     NotOffered,
-    PaysOff,
     Phase,
-    Sitting,
     Study,
     Trial,
 )
 from dynotune.schema.trace_summary import Place
+
+from ..fakes import of_run
 
 COMMAND = ["python", "train.py", "--data", "my photographs", "--epochs", "90", "--model", "resnet50"]
 BASELINE_S = 1.312e-3  # a sample
@@ -270,11 +273,11 @@ def _confirmed(clock: Clockwork) -> Comparison:
         baseline_s = clock.run("", "confirm", block)
         candidate_s = clock.run(key(WHOLE), "confirm", block, WHOLE_SPEEDUP)
         pairs.append(Pair("baseline" if block % 2 else "candidate", baseline_s, candidate_s))
-    return Comparison(
+    return of_run(
+        Comparison,
         id="confirm",
         command=COMMAND,
-        settings=[Setting(*raw) for raw in sorted(WHOLE)],
-        against=[],
+        candidate_settings=[Setting(*raw) for raw in sorted(WHOLE)],
         verdict="faster",
         speedup=2.309,
         ci=(2.268, 2.351),
@@ -290,26 +293,28 @@ def _confirmed(clock: Clockwork) -> Comparison:
     )
 
 
-def _fates() -> dict[str, Fate]:
-    fates: dict[str, Fate] = {}
+def _fates() -> dict[str, CandidateOutcome]:
+    fates: dict[str, CandidateOutcome] = {}
     for raw, speedup, *_ in TRIED:
         if raw in WHOLE:
-            fate = Fate("proved", "Without it the whole is slower in every block.")
+            fate = CandidateOutcome("proved", "Without it the whole is slower in every block.")
         elif speedup < 0.97:
-            fate = Fate("slower", f"{1 / speedup:.2f}× slower than the command as it is, in 6 blocks.")
+            fate = CandidateOutcome("slower", f"{1 / speedup:.2f}× slower than the command as it is, in 6 blocks.")
         elif raw[0] == "loader.num_workers":
-            fate = Fate("not-needed", "loader.num_workers=8 is faster.")
+            fate = CandidateOutcome("not-needed", "loader.num_workers=8 is faster.")
         elif raw[0] == "loader.pin_memory":
-            fate = Fate("not-needed", "It helps alone by 2.1%; without it the whole is as fast.")
+            fate = CandidateOutcome("not-needed", "It helps alone by 2.1%; without it the whole is as fast.")
         elif raw[0] == "optimizer.fused":
-            fate = Fate("unproved", "Six blocks did not settle a gain of 1.1%; 14 would likely do.")
+            fate = CandidateOutcome("unproved", "Six blocks did not settle a gain of 1.1%; 14 would likely do.")
         else:
-            fate = Fate("no-effect", "Its interval lies within ±1% of no change.")
+            fate = CandidateOutcome("no-effect", "Its interval lies within ±1% of no change.")
         fates[key([raw])] = fate
     for raw, ended, detail in BROKEN:
         kind: Any = "failed" if ended == "timeout" else ended
-        fates[key([raw])] = Fate(kind, detail)
-    fates["alloc.backend=cudaMallocAsync"] = Fate("not-tried", "It can save 0.6% at most, less than the margin.")
+        fates[key([raw])] = CandidateOutcome(kind, detail)
+    fates["alloc.backend=cudaMallocAsync"] = CandidateOutcome(
+        "not-tried", "It can save 0.6% at most, less than the margin."
+    )
     return fates
 
 
@@ -323,12 +328,12 @@ def rich(**changes: Any) -> Study:
     fields: dict[str, Any] = {
         "id": "20261122-101500-123-abcdef",
         "command": COMMAND,
-        "cwd": "/home/me/resnet",
+        "cwd": Path("/home/me/resnet"),
         "budget_s": 5400.0,
         "allow": ["numerics"],
-        "also": ["env.CUDA_MODULE_LOADING=EAGER"],
-        "excluded": ["alloc.max_split_size_mb"],
-        "space": ["loader.num_workers=2,4,8,16"],
+        "extra": ["env.CUDA_MODULE_LOADING=EAGER"],
+        "exclude": ["alloc.max_split_size_mb"],
+        "values": ["loader.num_workers=2,4,8,16"],
         "run_s": 14.2,
         "unit": "s/sample",
         "step": "one batch drawn, one optimizer step",
@@ -336,7 +341,7 @@ def rich(**changes: Any) -> Study:
         "window_steps": 120,
         "facts": FACTS,
         "diagnosis": diagnosis(),
-        "after": after(),
+        "diagnosis_with_recipe": after(),
         "candidates": list(_candidates()),
         "not_offered": [
             NotOffered(
@@ -356,24 +361,24 @@ def rich(**changes: Any) -> Study:
             "host.num_threads": Readback("host.num_threads", "4", "4", "torch.get_num_threads()", True),
             "precision.autocast": Readback("precision.autocast", "bf16", Unknown("no call was seen"), "", None),
         },
-        "fates": _fates(),
+        "outcomes": _fates(),
         "noise": statistics.stdev(values),
-        "winner": sorted([*whole, Setting("loader.pin_memory", True)], key=str),
+        "selected": sorted([*whole, Setting("loader.pin_memory", True)], key=str),
         "recipe": whole,
         "confirmed": confirmed,
-        "pays_off": PaysOff(start_s=19.8, baseline_start_s=12.6, after_steps=154),
+        "break_even": BreakEven(start_s=19.8, baseline_start_s=12.6, after_steps=154),
         "verdict": "Three settings make it 2.31× faster (2.27× to 2.35×, 95%), proved on 8 fresh pairs.",
         "finished": True,
         "warnings": [
             "The GPU's clock was capped by its power limit in 3 of 214 runs.",
             "Two runs were void: another program used the GPU.",
         ],
-        "sittings": [
-            Sitting("2026-11-22T10:15:00Z", "2026-11-22T10:52:10Z", "user"),
-            Sitting("2026-11-22T11:03:00Z", "2026-11-22T11:43:30Z", "done"),
+        "attempts": [
+            Attempt("2026-11-22T10:15:00Z", "2026-11-22T10:52:10Z", "user"),
+            Attempt("2026-11-22T11:03:00Z", "2026-11-22T11:43:30Z", "done"),
         ],
     }
-    return Study(**(fields | changes))
+    return of_run(Study, **(fields | changes))
 
 
 def _guarded(arm: str, *, ok: bool = True, **figures: float) -> Guarded:
@@ -385,36 +390,36 @@ def on_top() -> Study:
     base = [Setting("cudnn.benchmark", True)]
     recipe = Recipe(Header(schema=SCHEMA, speedup=1.2, ci=(1.1, 1.3)), {"cudnn.benchmark": True})
     then = [Candidate(setting=Setting("compile.mode", "default"), effect="numerics", why=["launch-bound"])]
-    return rich(began_from=Beginning("/runs/a study/recipe.toml", recipe, base), then=then)
+    return rich(base_recipe=BaseRecipe("/runs/a study/recipe.toml", recipe), settings=base, next_candidates=then)
 
 
 def empty(**changes: Any) -> Study:
     """Begun, and nothing has run yet."""
-    fields: dict[str, Any] = {"id": "s0", "command": ["python", "train.py"], "cwd": "/home/me", "budget_s": 900.0}
-    return Study(**(fields | changes))
+    fields: dict[str, Any] = {"id": "s0", "command": ["python", "train.py"], "cwd": Path("/home/me"), "budget_s": 900.0}
+    return of_run(Study, **(fields | changes))
 
 
 def unfinished() -> Study:
     """Stopped in the middle of the race."""
     whole = rich()
     trials = [trial for trial in whole.trials if trial.phase == "pilot" or (trial.phase == "race" and trial.block < 3)]
-    fates = {name: fate for name, fate in whole.fates.items() if fate.kind in ("failed", "out-of-memory")}
+    fates = {name: fate for name, fate in whole.outcomes.items() if fate.kind in ("failed", "out-of-memory")}
     return msgspec.structs.replace(
         whole,
         trials=trials,
         estimates=[one for one in whole.estimates if one.phase == "screen"],
         guarded=[],
-        fates=fates,
+        outcomes=fates,
         readback={},
-        winner=None,
+        selected=None,
         recipe=None,
         confirmed=None,
-        pays_off=None,
-        after=Unknown("not yet made"),
+        break_even=None,
+        diagnosis_with_recipe=Unknown("not yet made"),
         verdict="",
         finished=False,
         warnings=[],
-        sittings=[Sitting("2026-11-22T10:15:00Z", "2026-11-22T10:32:10Z", "user")],
+        attempts=[Attempt("2026-11-22T10:15:00Z", "2026-11-22T10:32:10Z", "user")],
     )
 
 
@@ -431,7 +436,7 @@ def only_failures() -> Study:
     return empty(
         candidates=candidates,
         trials=trials,
-        fates={one.id: Fate("failed", "ValueError: it cannot be so") for one in candidates},
+        outcomes={one.id: CandidateOutcome("failed", "ValueError: it cannot be so") for one in candidates},
         finished=True,
         recipe=[],
         verdict="Every setting that was tried made the command fail.",
@@ -445,7 +450,7 @@ def one_candidate() -> Study:
     return empty(
         candidates=[only],
         estimates=[estimate(only.id, "", "race", 1.001, 0.004, 8)],
-        fates={only.id: Fate("no-effect", "Its interval lies within ±1% of no change.")},
+        outcomes={only.id: CandidateOutcome("no-effect", "Its interval lies within ±1% of no change.")},
         trials=[
             Trial(arm=arm, phase="race", block=at, ended="measured", value=0.01, began_s=30.0 * at, wall_s=12.0)
             for at in range(1, 9)
@@ -483,7 +488,9 @@ def large(num_candidates: int = 60, num_trials: int = 2000) -> Study:
         candidates=candidates,
         trials=trials,
         estimates=[estimate(one.id, "", "race", math.exp(dice.gauss(0, 0.01)), 0.012, 30) for one in candidates],
-        fates={one.id: Fate("no-effect", "Its interval lies within ±1% of no change.") for one in candidates},
+        outcomes={
+            one.id: CandidateOutcome("no-effect", "Its interval lies within ±1% of no change.") for one in candidates
+        },
         finished=True,
         recipe=[],
         verdict="Nothing that was tried makes it faster.",

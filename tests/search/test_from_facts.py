@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
 from dynotune.doctor import policy
-from dynotune.measure.live.request import Request
 from dynotune.report.page.records import not_offered
 from dynotune.schema.diagnosis import Diagnosis, Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import (
     Attribution,
     Compilation,
-    Loss,
+    LostTime,
     Model,
     Observation,
     ProcessState,
@@ -23,12 +20,13 @@ from dynotune.schema.observation import (
     Timing,
 )
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Fate
+from dynotune.schema.study import CandidateOutcome
 from dynotune.schema.trace_summary import DeviceTime, Kernels, TraceSummary
 from dynotune.search import asked
 from dynotune.search.budget import worth_trying
 from dynotune.search.offering import beyond, nothing_to_try, offered
 
+from ..fakes import changed, spec
 from .simulated import study_of
 
 GPU = {
@@ -73,7 +71,7 @@ def observed(*losses, traced=None, models=None, parts=None, busy_share=0.8, **pr
     return Observation(
         processes=[state],
         trace=traced or trace(),
-        attribution=Attribution(shares=parts or shares(host=0.2), losses=list(losses), busy_share=busy_share),
+        attribution=Attribution(shares=parts or shares(host=0.2), lost_time=list(losses), busy_share=busy_share),
     )
 
 
@@ -89,10 +87,10 @@ def finding(id_, *settings, **fields):
 
 
 def study(*, objective="throughput", facts=GPU, **fields):
-    return msgspec.structs.replace(study_of([]), facts=facts, objective=objective, **fields)
+    return changed(study_of([]), facts=facts, objective=objective, **fields)
 
 
-RUN = Request(command=["python", "train.py"], cwd=Path("/"), base=Path("/runs"), env={}, settings=[])
+RUN = spec(command=["python", "train.py"])
 
 
 def offer(observation, *findings, words=None, base=(), run=RUN, **of_study):
@@ -106,7 +104,7 @@ def ids(found):
 
 def test_compiling_is_offered_from_facts_where_no_finding_names_it():
     (found,), rest = offer(observed(), finding("host-bound"))
-    assert (found.setting, found.why, found.effect, found.warms, found.group) == (
+    assert (found.setting, found.why, found.effect, found.needs_warm_cache, found.group) == (
         MODE,
         NAMED,
         "numerics",
@@ -122,7 +120,7 @@ def test_compiling_is_offered_from_facts_where_no_finding_names_it():
 def test_it_stands_among_what_findings_name_by_its_bound():
     small, large = finding("some", Setting("cudnn.benchmark", True)), finding("other", BF16)
     large = msgspec.structs.replace(large, share=0.6)
-    found, _ = offer(observed(), small, large, words={"also": ["env.A=1"]})
+    found, _ = offer(observed(), small, large, words={"extra": ["env.A=1"]})
     assert ids(found) == ["env.A=1", str(BF16), str(MODE), "cudnn.benchmark=true"]
     assert ids(worth_trying(study_of(found))) == ids(found)
 
@@ -157,7 +155,7 @@ def test_it_takes_a_quarter_of_a_step_that_could_be_saved(host, is_offered):
 
 
 def test_pauses_between_queued_kernels_count_too():
-    late = Loss(id="launch-latency", share=0.05, claim="")
+    late = LostTime(id="launch-latency", share=0.05, claim="")
     (found,), _ = offer(observed(late, parts=shares(host=0.05, other=0.05)))
     assert found.bound == pytest.approx(0.3)
 
@@ -182,8 +180,8 @@ def test_without_leave_for_other_digits_it_waits_and_says_so():
 
 @pytest.mark.parametrize("excluded", ["compile.mode", "compile.mode=default"])
 def test_what_the_user_leaves_out_is_left_out(excluded):
-    found, (row,) = offer(observed(), words={"excluded": [excluded]})
-    assert found == [] and (row.setting, row.reason) == (MODE, "left out by --not")
+    found, (row,) = offer(observed(), words={"exclude": [excluded]})
+    assert found == [] and (row.setting, row.reason) == (MODE, "left out by --exclude")
 
 
 def test_what_cannot_be_applied_here_is_not_offered_and_says_why(monkeypatch):
@@ -200,7 +198,7 @@ def test_where_a_finding_names_a_mode_facts_add_none(value):
 
 def test_where_the_mode_that_a_finding_names_is_left_out_facts_still_name_theirs():
     named = finding("launch-bound", Setting("compile.mode", "reduce-overhead"))
-    found, (row,) = offer(observed(), named, words={"excluded": ["compile.mode=reduce-overhead"]})
+    found, (row,) = offer(observed(), named, words={"exclude": ["compile.mode=reduce-overhead"]})
     assert ids(found) == [str(MODE)] and row.why == ["launch-bound"]
 
 
@@ -210,9 +208,9 @@ def test_a_finding_that_may_not_be_followed_keeps_its_own_row():
 
 
 def test_where_the_user_asks_for_a_mode_it_is_theirs():
-    (found,), _ = offer(observed(), words={"also": ["compile.mode=max-autotune-no-cudagraphs"]})
+    (found,), _ = offer(observed(), words={"extra": ["compile.mode=max-autotune-no-cudagraphs"]})
     assert found.id == "compile.mode=max-autotune-no-cudagraphs" and found.by_user
-    (found,), _ = offer(observed(), words={"also": ["compile.mode=default"]})
+    (found,), _ = offer(observed(), words={"extra": ["compile.mode=default"]})
     assert found.asked and found.why == []
 
 
@@ -241,8 +239,10 @@ def test_what_facts_name_of_the_command_with_its_recipe_is_tried_on_top():
 
 def test_what_is_in_the_recipe_or_did_not_run_is_not_named_again():
     assert then(study(recipe=[BF16, Setting("compile.mode", "reduce-overhead")])) == []
-    assert then(study(recipe=[BF16], fates={str(MODE): Fate("failed", "It failed.")})) == []
-    assert ids(then(study(recipe=[BF16], fates={str(MODE): Fate("not-tried", "No time.")}))) == [str(MODE)]
+    assert then(study(recipe=[BF16], outcomes={str(MODE): CandidateOutcome("failed", "It failed.")})) == []
+    assert ids(then(study(recipe=[BF16], outcomes={str(MODE): CandidateOutcome("not-tried", "No time.")}))) == [
+        str(MODE)
+    ]
 
 
 def test_on_top_of_a_recipe_too_it_waits_for_leave():

@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from dynotune import knobs as catalogue
-from dynotune.cli.options import write_json
+from dynotune.cli.options import Json, write_json
 
 if TYPE_CHECKING:
     from dynotune.schema.knob import Knob
@@ -21,13 +21,13 @@ class Catalogue(msgspec.Struct, frozen=True):
     knobs: list[dict[str, Any]] = []
 
 
+HELP = "What can be set: the values, the default, what it may change besides speed, and the source."
+
+
 def knobs(
     id: Annotated[str | None, typer.Argument(metavar="ID", help="Explain this knob; all are listed without.")] = None,
-    json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - is standard output.")
-    ] = None,
+    json: Json = None,
 ) -> None:
-    """What can be set: the values, the default, what it may change besides speed, and the source."""
     chosen = tuple(catalogue.all_knobs()) if id is None else (catalogue.get(id),)
     if json is not None:
         write_json(Catalogue(knobs=[_fields(knob) for knob in chosen]), json)

@@ -2,122 +2,95 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
+from dynotune.schema.task import PageCache, PlannedSetting, Task
 
-Purpose = Literal["run", "pilot", "measured", "trace", "observed", "ceilings", "guard", "screen"]
-PageCache = Literal["warm", "cold"]
+Purpose = Literal["run", "pilot", "measured", "live", "results"]
+Objective = Literal["throughput", "latency-p99", "time-to-first-step", "memory", "energy"]
+Caches = Literal["warm", "cold"]
 EndedBy = Literal["command", "window", "timeout", "user"]
 
 
-class PlannedSetting(msgspec.Struct, frozen=True):
-    """A setting as the agent needs it: its site in plain data.
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command is run: the one description, which requests hold, documents store and `--resume` reads.
 
     Args:
-        keep: put it back when the program changes it.
+        command: may hold placeholders, such as `{run_dir}`.
+        cwd: the folder it runs in, absolute.
+        env: the variables it inherits. They may be secrets, so `recorded` drops them.
+        base: the folder that run folders are made in (`--run-dir`), absolute.
+        settings: what every run has; of a comparison, the baseline's; of a study, those of the recipe it begins from.
+        step_function: `module:function` whose return ends a step, or `dynotune.step`; None to find the step.
+        ready_pattern: a regular expression for the line of output that ends a start; None to wait for a step.
+        seed: for random, numpy, torch and the order of runs; None leaves the program's own.
+        warmup_steps, window_steps: steps before the timed window, and in it; None to choose them from what is seen.
+        objective: what is compared; lower is better for each.
+        caches: compile and kernel caches: kept between runs, or emptied before each.
+        page_cache: "cold" drops the data files' pages before the loader is timed alone.
+        sandbox: work on a copy-on-write view of `cwd` where the kernel allows it.
+        run_to_end: let the command end by itself instead of ending it after its window.
+        timeout_s: most time for one run, seconds; None for a limit from what earlier runs took.
+        lock: wait for another dynotune that measures on the same cores or GPU.
     """
 
-    knob: str
-    value: bool | int | float | str
-    site: dict[str, str | list[str] | dict[str, list[str]]]
-    keep: bool = True
+    command: list[str]
+    cwd: Path
+    env: dict[str, str] = {}
+    base: Path
+    settings: list[Setting] = []
+    step_function: str | None = None
+    ready_pattern: str | None = None
+    seed: int | None = None
+    warmup_steps: int | None = None
+    window_steps: int | None = None
+    objective: Objective = "throughput"
+    caches: Caches = "warm"
+    page_cache: PageCache = "warm"
+    sandbox: bool = True
+    run_to_end: bool = False
+    timeout_s: float | None = None
+    lock: bool = True
 
+    @property
+    def recorded(self) -> RunSpec:
+        """The spec as documents store it: without the environment."""
+        return msgspec.structs.replace(self, env={})
 
-class TracePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What torch's profiler is to record.
-
-    Args:
-        num_steps: how many steps; None where `RecordFrom` says it.
-        stacks, shapes, memory: Python's frames, the shapes of inputs, what is allocated.
-    """
-
-    num_steps: int | None = None
-    stacks: bool = False
-    shapes: bool = False
-    memory: bool = False
-
-
-class ScreenPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Arms to be switched on and off while the program runs.
-
-    Args:
-        arms: the settings of each.
-        num_blocks: of each arm: two stretches of steps with it and two without, in the order ABBA or BAAB.
-        seed: draws these orders, and in which order the arms take their turns.
-    """
-
-    arms: list[list[PlannedSetting]]
-    num_blocks: int
-    seed: int = 0
-
-
-class RecordFrom(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a trace, or a window, begins, of all ranks alike: `record-from.json`, written while the command runs.
-
-    Args:
-        step: steps before it begins; the profiler takes one more to get ready.
-        num_steps: steps of it; of a screening, of each stretch.
-    """
-
-    schema: str = "dynotune.record_from/1"
-    step: int
-    num_steps: int
-
-
-class GuardPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is noted of the program's results: losses, or digests of outputs where nothing is trained.
-
-    Args:
-        num_values: losses, or calls.
-        other_draws: kinds of devices (`cpu`, `cuda`) whose generators get another seed at the first call of an
-            outermost module.
-        nudge: share by which each weight of an outermost module is changed, up or down, before its first call.
-    """
-
-    num_values: int
-    other_draws: list[str] = []
-    nudge: float = 0.0
+    def resumed(self, now: RunSpec) -> RunSpec:
+        """The stored spec, with what belongs to this call of dynotune (environment, folder, lock) taken from `now`."""
+        return msgspec.structs.replace(self, env=now.env, base=now.base, lock=now.lock)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent is to do; `plan.json` in the run folder.
 
     Args:
-        warmup_steps: steps before the window, or the trace, begins; None where the window is not timed, and where
-            `RecordFrom` says when to begin the trace or the observed window.
-        window_steps: steps of the window.
-        step_on: `module:function` whose return ends a step, or `dynotune.step`; None to find it.
+        tasks: tasks at steps that are known from the start, one after another.
+        live: more tasks come while the program runs.
+        step_function: `module:function` whose return ends a step, or `dynotune.step`; None to find the step.
         seed: given to random, numpy and torch before the program draws from them; None leaves them.
-        pilot: note in which steps something was compiled or allocated.
-        trace: record a trace, in place of a timed window; None for none.
-        ceilings: drain the loader and replay one of its batches, in place of a timed window.
-        page_cache: "cold" to drop the files' pages before the loader is drained.
-        screen: switch arms on and off, in place of a timed window.
-        observe: say at the window's end what the process is like (event `state`), and note what happened in each step.
+        note_events: note in which steps something was compiled or allocated.
+        observe: look at the state of the process, and write it with its window (event `state`).
         sync_steps: wait for the device at the end of each step, for the time of single ones.
-        guard: note losses or outputs (event `guard`), in place of a timed window.
-        starting: note what the start is made of (events `span`).
+        startup: note what the start is made of (events `span`).
     """
 
-    schema: str = "dynotune.plan/1"
+    schema: str = "dynotune.plan/2"
     settings: list[PlannedSetting] = []
-    warmup_steps: int | None = None
-    window_steps: int | None = None
-    step_on: str | None = None
+    tasks: list[Task] = []
+    live: bool = False
+    step_function: str | None = None
     seed: int | None = None
-    pilot: bool = False
-    trace: TracePlan | None = None
+    note_events: bool = False
     observe: bool = False
-    ceilings: bool = False
-    page_cache: PageCache = "warm"
     sync_steps: bool = False
-    guard: GuardPlan | None = None
-    screen: ScreenPlan | None = None
-    starting: bool = False
+    startup: bool = False
 
 
 class Readback(msgspec.Struct, frozen=True):
@@ -146,6 +119,7 @@ class EnvironmentChange(msgspec.Struct, frozen=True):
         value: the new value; None when it was removed.
         file, line, function: who did it: the innermost frame outside the standard library's os module.
         kept: the change was held back because a setting keeps this variable.
+        fresh: the value is a folder that this run made for itself: temporary, or named after its process.
     """
 
     name: str
@@ -154,9 +128,10 @@ class EnvironmentChange(msgspec.Struct, frozen=True):
     line: int
     function: str
     kept: bool = False
+    fresh: bool = False
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
+class TimedWindow(msgspec.Struct, frozen=True, kw_only=True):
     """The timed window of one process, the device synchronised at both ends.
 
     Args:
@@ -184,7 +159,7 @@ class RecordedTrace(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         file: in the run folder; None where there is none, for the reason.
-        first_step: index of the first step in it, counted as in `Window`.
+        first_step: index of the first step in it, counted as in `TimedWindow`.
         begin_s, end_s: of its steps, CLOCK_MONOTONIC.
         median_step_s: of its steps; `median_before_s`: of up to 30 steps just before, that nothing recorded.
         stopped_by: what ended it: all steps were recorded, or a limit of time or memory was reached before.
@@ -223,7 +198,6 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     executable: str
     python: str
     torch: str | None = None
-    device: str | None = None
     rank: int | None = None
     world_size: int = 1
     step: str | None = None
@@ -231,13 +205,45 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     num_samples: int | None = None
     time_to_first_step_s: float | None = None
     median_step_s: float | None = None
-    window: Window | None = None
-    trace: RecordedTrace | None = None
+    windows: list[TimedWindow] = []
+    traces: list[RecordedTrace] = []
     peak_rss_bytes: int | None = None
     peak_device_bytes: int | None = None
     readback: list[Readback] = []
     environment_changes: list[EnvironmentChange] = []
     errors: list[str] = []
+
+    @property
+    def window(self) -> TimedWindow | None:
+        """The last one."""
+        return self.windows[-1] if self.windows else None
+
+    @property
+    def trace(self) -> RecordedTrace | None:
+        """The last one."""
+        return self.traces[-1] if self.traces else None
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the seconds of a run went, of the process whose steps count; 0 for what it never came to.
+
+    Args:
+        interpreter_s: from the launch to the agent's first line.
+        imports_s: from there until torch was imported.
+        setup_s: from there to the begin of the first step: device, model, data.
+        warmup_s: from there to the begin of the first window, or to the last step.
+        window_s: of all windows together.
+        tasks_s: other tasks, and what lay between tasks.
+        end_s: from the end of the last task, or the last step, to the end of the process tree.
+    """
+
+    interpreter_s: float = 0.0
+    imports_s: float = 0.0
+    setup_s: float = 0.0
+    warmup_s: float = 0.0
+    window_s: float = 0.0
+    tasks_s: float = 0.0
+    end_s: float = 0.0
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -245,7 +251,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         started_s: CLOCK_REALTIME at the launch.
-        wall_s: from launch to the end of the process tree.
+        wall_s: from launch to the end of the process tree; so far, while it runs.
         exit_code: of the command; minus the signal's number when a signal ended it; None while it runs.
         ended_by: what ended it: the command itself, the complete window, the timeout, the user.
         changed_files: files under the working directory that it created or changed.
@@ -255,9 +261,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
             sampled and summed up.
         peak_tree_bytes: memory of all its processes together, pages that they share counted once; sampled.
         ready_s: from the launch to the line of output that was waited for; None where none was.
+        spent: where its seconds went.
     """
 
-    schema: str = "dynotune.run/1"
+    schema: str = "dynotune.run/2"
     id: str
     purpose: Purpose
     command: list[str]
@@ -276,3 +283,4 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     energy_from: Literal["", "counter", "power"] = ""
     peak_tree_bytes: int | Unknown = Unknown("it was not asked for")
     ready_s: float | None = None
+    spent: Spent = Spent()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import re
 
 import pytest
 
@@ -11,6 +12,8 @@ from dynotune.agent.facts.threads import Threads
 from dynotune.launch.records.process_state import failures, state
 from dynotune.launch.records.record import GARBAGE
 from dynotune.schema.facts import Unknown
+
+from ..planned_tasks import window_task
 
 TRAINS = """
 import torch
@@ -78,7 +81,7 @@ def function(x):
 net = torch.compile(torch.nn.Linear(8, 8), backend="eager")
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for number in range(40):
-    if number == 20:
+    if number == 20 and hasattr(torch.compiler, "set_stance"):  # from torch 2.6 on
         torch.compiler.set_stance("fail_on_recompile")
     optimizer.zero_grad()
     (net(torch.randn(4, 8)).sum() + function(torch.randn(1 + min(number, 12)))).backward()
@@ -111,7 +114,7 @@ def observed(fork_under_agent, script):
     """`observed(program)`: what it printed, its record and its state."""
 
     def run(program, compiler=True):
-        ran = fork_under_agent([script(program)], compiler=compiler, observe=True, warmup_steps=15, window_steps=12)
+        ran = fork_under_agent([script(program)], compiler=compiler, observe=True, tasks=[window_task(15, 12)])
         assert ran.returncode == 0, ran.stderr
         record = max(ran.records, key=lambda record: len(record.steps))
         return ran, record, state(record, ran.launched_s)
@@ -182,7 +185,7 @@ def test_compilations_are_counted_with_reasons_and_none_is_added(observed, fork_
     compiled = found.compilation
     assert compiled.num_graphs == int(ran.stdout)
     assert (compiled.num_graph_breaks, compiled.num_recompilations) == (8, 14)
-    assert "program.py:6: Call to `torch._dynamo.graph_break()`" in compiled.breaks[0]
+    assert re.search(r"program\.py:6: .*\bgraph_break\b", compiled.breaks[0])
     assert "size mismatch" in compiled.recompilations[0]
     assert len(compiled.limit_reached) == 1
     assert "'function'" in compiled.limit_reached[0]
@@ -195,7 +198,7 @@ def test_compilations_are_counted_with_reasons_and_none_is_added(observed, fork_
 def test_odd_objects_are_survived_and_asked_nothing_more(observed, fork_under_agent, script):
     ran, record, found = observed(ODD)
     # Finding the step asks for a few sizes, in any run; observing asks for none.
-    assert ran.stdout == fork_under_agent([script(ODD)], pilot=True).stdout
+    assert ran.stdout == fork_under_agent([script(ODD)], note_events=True).stdout
     assert [model.name for model in found.models] == ["torch.nn.modules.linear.Linear"]
     # Told once, not at each call.
     assert [error["where"] for error in record.events["error"]] == ["call of __main__.Shy"]
@@ -233,7 +236,7 @@ def test_nothing_is_covered_or_said_where_nobody_observes(fork_under_agent, scri
     text = TRAINS.replace(
         'print("DONE")', "print(torch.optim.AdamW.zero_grad.__module__, torch.cuda.empty_cache.__module__)"
     )
-    ran = fork_under_agent([script(text)], pilot=True)
+    ran = fork_under_agent([script(text)], note_events=True)
     assert all("state" not in record.events for record in ran.records)
     assert "_dynotune_agent" not in ran.stdout
 

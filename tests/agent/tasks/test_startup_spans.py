@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,7 @@ def test_the_phases_of_a_start_sum_to_it_and_the_program_sees_nothing(tmp_path, 
     (tmp_path / "broken.py").write_text("import no_such_module_at_all\n")
     (tmp_path / "warns.py").write_text(WARNS)
     path = script(STARTS)
-    ran = run_under_agent(["-W", "always", path], starting=True, sync_steps=True)
+    ran = run_under_agent(["-W", "always", path], startup=True, sync_steps=True)
     plain = run_under_agent(["-W", "always", path], env={"DYNOTUNE_RUN": ""})
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, plain.stdout, plain.stderr)
     assert "TRACE ['<module>', '<module>']" in ran.stdout  # no frame of ours
@@ -68,7 +67,7 @@ print("GRAPHS", counters["stats"]["unique_graphs"], dict(counters["graph_break"]
 
 
 def test_compilations_are_spans_and_break_no_graph(script, fork_under_agent):
-    ran = fork_under_agent([script(COMPILES)], compiler=False, starting=True)
+    ran = fork_under_agent([script(COMPILES)], compiler=False, startup=True)
     assert "GRAPHS 1 {}" in ran.stdout, ran.stderr
     (record,) = [record for record in ran.records if record.steps]
     compiled = [event for event in record.events["span"] if event["phase"] == "compile"]
@@ -94,7 +93,10 @@ print("DONE")
 
 
 def test_a_model_that_is_moved_inside_of_a_graph_breaks_none(script, fork_under_agent):
-    ran = fork_under_agent([script(MOVES)], compiler=False, starting=True)
+    plain = fork_under_agent([script(MOVES)], compiler=False, env={"DYNOTUNE_RUN": ""})
+    if "DONE" not in plain.stdout:
+        pytest.skip("this version of torch compiles no model that is moved")
+    ran = fork_under_agent([script(MOVES)], compiler=False, startup=True)
     assert "DONE" in ran.stdout, ran.stderr
 
 
@@ -103,11 +105,11 @@ import sys, types
 package = types.ModuleType("agent")
 package.__path__ = [sys.argv[1]]
 sys.modules["agent"] = package
-from agent.tasks.startup_spans import Starting
+from agent.tasks.startup_spans import StartupSpans
 events, waiting = [], {}
 class Hooks:
     def call(self, name, callback): waiting[name] = callback
-starting = Starting(0.0, events.append, lambda where, error: None)
+starting = StartupSpans(0.0, events.append, lambda where, error: None)
 starting.install(Hooks())
 for callback in waiting.values():
     callback(types.ModuleType("of another version"))
@@ -116,11 +118,36 @@ print("TOLD", sorted(told[-1]["unknown"]))
 """
 
 
-def test_what_cannot_be_covered_once_torch_is_there_is_told_too():
+def test_what_cannot_be_covered_once_torch_is_there_is_told_too(target_python):
     done = subprocess.run(
-        [sys.executable, "-c", COVERS_LATER, str(SOURCE / "agent")], capture_output=True, text=True, timeout=60
+        [target_python, "-c", COVERS_LATER, str(SOURCE / "agent")], capture_output=True, text=True, timeout=60
     )
     assert done.stdout.splitlines() == ["TOLD ['compile', 'weights']"], done.stderr
+
+
+WARNS_INSIDE = """
+import sys, types, warnings
+package = types.ModuleType("agent")
+package.__path__ = [sys.argv[1]]
+sys.modules["agent"] = package
+sys.modules["torch"] = types.SimpleNamespace(compiler=types.SimpleNamespace(is_compiling=lambda: False))
+from agent.tasks.startup_spans import StartupSpans
+starting = StartupSpans(0.0, lambda event: None, lambda where, error: None)
+class Library:
+    def load(self):
+        warnings.warn("old", FutureWarning, stacklevel=2)
+starting._cover(Library, "load", "weights")
+Library().load()  # here
+"""
+
+
+def test_a_warning_about_the_callers_line_names_it_through_a_cover(tmp_path, target_python):
+    program = tmp_path / "program.py"
+    program.write_text(WARNS_INSIDE)
+    words = [target_python, str(program), str(SOURCE / "agent")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    line = WARNS_INSIDE.splitlines().index("Library().load()  # here") + 1
+    assert done.stderr.startswith(f"{program}:{line}: FutureWarning: old"), done.stderr
 
 
 def test_a_program_that_is_not_asked_for_its_start_records_no_spans(script, fork_under_agent):
@@ -135,10 +162,10 @@ import sys, types, weakref
 package = types.ModuleType("agent")
 package.__path__ = [sys.argv[1]]
 sys.modules["agent"] = package
-from agent.tasks.startup_spans import Starting
+from agent.tasks.startup_spans import StartupSpans
 import time
 events, errors = [], []
-starting = Starting(0.0, events.append, lambda where, error: errors.append((where, error)))
+starting = StartupSpans(0.0, events.append, lambda where, error: errors.append((where, error)))
 class Module:
     def __init__(self): pass
 original = Module.__init__
@@ -178,19 +205,18 @@ print("UNCOVERED", Module.__init__ is original)
 """
 
 
-def _newer_python() -> str | None:
+def _newer_python(target: str) -> str | None:
     """One that works: a name on PATH may be a shim of a version that is not switched on."""
-    if sys.version_info >= (3, 12):
-        return sys.executable
-    for name in ("python3.12", "python3.13", "python3.14"):
+    newer = "import sys; sys.exit(sys.version_info < (3, 12))"
+    for name in (target, "python3.12", "python3.13", "python3.14"):
         found = shutil.which(name)
-        if found is not None and subprocess.run([found, "-c", ""], capture_output=True).returncode == 0:
+        if found is not None and subprocess.run([found, "-c", newer], capture_output=True).returncode == 0:
             return found
     return None
 
 
-def test_a_model_is_built_from_its_outermost_constructors_first_word_to_its_return(tmp_path):
-    python = _newer_python()
+def test_a_model_is_built_from_its_outermost_constructors_first_word_to_its_return(tmp_path, target_python):
+    python = _newer_python(target_python)
     if python is None:
         pytest.skip("no Python from 3.12 on is here: older ones tell no returns")
     done = subprocess.run(

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from dynotune.measure.comparison import protocol, schedule
-from dynotune.measure.live.request import Request
+from dynotune.measure.live.request import CompareRequest
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, CommandFailed, RecordError, UsageError
@@ -18,7 +18,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 
-from ...fakes import Clock, Runs, Watcher, disturbed, raises, record
+from ...fakes import Clock, Runs, Watcher, disturbed, of_run, raises, record
 
 FACTS = {"host.cpu": "a processor", "host.num_cores": 2, "gpu.name": Unknown("no driver"), "torch.version": "2.13.0"}
 
@@ -49,15 +49,15 @@ def compare(runs, watcher, tmp_path):
 @pytest.fixture
 def resume(runs, watcher, tmp_path):
     def resume(**changes):
-        request = request_in(tmp_path, command=[], settings=[], **changes)
-        return protocol.resume(folder_in(tmp_path), request, watcher)
+        now = request_in(tmp_path, command=[], settings=[]).run
+        return protocol.resume(folder_in(tmp_path), now, watcher, **changes)
 
     return resume
 
 
 def request_in(tmp_path, **changes):
-    fields = {"command": ["train"], "settings": [Setting("env.A", "1")], "lock": False, "max_pairs": 4}
-    return Request(cwd=tmp_path, env={}, base=tmp_path / "runs", **(fields | changes))
+    fields = {"candidate": [Setting("env.A", "1")], "lock": False, "max_pairs": 4, "seed": 0}
+    return of_run(CompareRequest, cwd=tmp_path, base=tmp_path / "runs", **(fields | changes))
 
 
 def folder_in(tmp_path):
@@ -192,7 +192,7 @@ def test_where_both_arms_set_a_knob_the_candidates_read_back_is_told(compare, ru
 
     for number in ("pilot", "001", "002", "003", "004"):
         runs.instead |= {f"{number}-baseline": says("0"), f"{number}-candidate": says("1")}
-    comparison = compare(against=[Setting("env.A", "0")])
+    comparison = compare(settings=[Setting("env.A", "0")])
     assert comparison.readback["env.A"].asked == "1"
 
 
@@ -228,7 +228,7 @@ def test_settings_that_contradict_each_other_are_refused_before_anything_runs(co
 
 
 def test_a_run_that_goes_to_its_own_end_has_no_limit_taken_from_the_window(compare, runs):
-    compare(finish=True)
+    compare(run_to_end=True)
     assert runs.asked[-1].limit_s == float("inf")
 
 
@@ -240,7 +240,7 @@ def test_the_users_time_limit_holds_for_pilots_and_pairs(compare, runs):
 def test_a_window_that_began_late_is_told(compare, runs):
     def late(outcome):
         (process,) = outcome.run.processes
-        moved = replace(process, window=replace(process.window, first_step=99))
+        moved = replace(process, windows=[replace(process.window, first_step=99)])
         return replace(outcome, run=replace(outcome.run, processes=[moved]))
 
     runs.instead["002-candidate"] = late
@@ -395,7 +395,7 @@ def test_a_comparison_interrupted_in_its_pilots_keeps_what_was_asked(compare, re
         compare(warmup_steps=7, window_steps=60)
     runs.instead.clear()
     comparison = resume()
-    assert (comparison.warmup_steps, comparison.window_steps) == (7, 60)
+    assert (comparison.run.warmup_steps, comparison.run.window_steps) == (7, 60)
     assert comparison.verdict == "faster"
 
 
@@ -455,14 +455,14 @@ def test_another_objective_is_compared_by_its_own_values_and_kept_when_resumed(c
     runs.instead["003-candidate"] = interrupt
     with pytest.raises(protocol.Interrupted):
         compare(objective="time-to-first-step", seed=3)
-    assert on_disk(tmp_path).objective == "time-to-first-step"
+    assert on_disk(tmp_path).run.objective == "time-to-first-step"
     del runs.instead["003-candidate"]
     comparison = resume()
-    assert comparison.objective == "time-to-first-step"
+    assert comparison.run.objective == "time-to-first-step"
     # From the launch at 0 to the end of the first step.
     assert comparison.pairs[0].baseline_s == pytest.approx(2.02)
     assert comparison.candidate.value == pytest.approx(2.01)
-    assert (comparison.window_steps, comparison.warmup_steps) == (None, None)
+    assert (comparison.run.window_steps, comparison.run.warmup_steps) == (None, None)
     assert {asked.window_steps for asked in runs.asked} == {None}
     assert comparison.verdict == "same"
 

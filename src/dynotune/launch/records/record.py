@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import struct
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import msgspec
 
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import EnvironmentChange, Process, Readback, RecordedTrace, Window
+from dynotune.schema.run import EnvironmentChange, Process, Readback, RecordedTrace, Spent, TimedWindow
 
 _MAGIC = b"DYNOREC\0"
 _VERSION = 1
@@ -45,13 +46,14 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct):
-    """What one process has written so far. `events` by their name, in order."""
+    """What one process has written so far. `events` by their name, in order; `results` of tasks by their number."""
 
     path: Path
     pid: int
     start_s: float
     steps: list[Step] = []
     events: dict[str, list[dict[str, Any]]] = {}
+    results: dict[int, dict[str, Any]] = {}
 
     def last(self, event: str) -> dict[str, Any] | None:
         found = self.events.get(event)
@@ -86,7 +88,7 @@ class Reader:
 
     def __init__(self, path: Path) -> None:
         self._position = 0
-        self.record = Record(path=path, pid=0, start_s=0.0, steps=[], events={})
+        self.record = Record(path=path, pid=0, start_s=0.0, steps=[], events={}, results={})
 
     def update(self) -> Record:
         """Read what has come since.
@@ -145,6 +147,10 @@ class Reader:
         elif kind == _EVENT:
             try:
                 event = msgspec.json.decode(payload)
+                if isinstance(number := event["event"] and event.get("task"), int):
+                    if number in self.record.results:
+                        return  # it was asked for again
+                    self.record.results[number] = event
                 self.record.events.setdefault(str(event["event"]), []).append(event)
                 # The program trains after all: what it repeated before, on the way there, were no steps.
                 del self.record.steps[: event.get("num_superseded", 0)]
@@ -205,13 +211,41 @@ def _summary(record: Record, launched_s: float) -> Process:
         num_samples=sum(counted) if counted and len(counted) == len(samples) else None,
         time_to_first_step_s=record.steps[0].end_s - launched_s if record.steps else None,
         median_step_s=statistics.median(record.step_s) if record.step_s else None,
-        window=_window(window) if window else None,
-        trace=_trace(trace, record.step_s) if (trace := record.last("trace")) else None,
+        windows=[_window(event) for event in record.events.get("window", [])],
+        traces=[_trace(event, record.step_s) for event in record.results.values() if _is_of_trace(event)],
         peak_rss_bytes=memory.get("peak_rss_bytes"),
         peak_device_bytes=memory.get("peak_device_bytes"),
         readback=[_readback(entry) for entry in (record.last("readback") or {}).get("settings", [])],
         environment_changes=[_change(event) for event in record.events.get("environment", [])],
         errors=[f"{event['where']}: {event['error']}" for event in record.events.get("error", [])],
+    )
+
+
+def spent(records: Sequence[Record], launched_s: float, ended_s: float) -> Spent:
+    """Where the seconds of a run went, by the record of the process that made the most steps."""
+    record = max(records, key=lambda record: len(record.steps), default=None)
+    if record is None:
+        return Spent(interpreter_s=ended_s - launched_s)
+    torch = record.last("torch") or {}
+    windows = [(event["begin_s"], event["end_s"]) for event in record.events.get("window", [])]
+    last_step_s = record.steps[-1].end_s if record.steps else None
+    answered = [float(event["done_s"]) for event in record.results.values() if "done_s" in event]
+    done_s = max(answered, default=last_step_s)
+    marks = [record.start_s, torch.get("time_s"), record.begin_s, windows[0][0] if windows else done_s, done_s, ended_s]
+    # What it never came to begins where the run ended, and so lasts no time.
+    ends = [launched_s]
+    for mark in marks:
+        ends.append(max(ends[-1], ended_s if mark is None else float(mark)))
+    interpreter_s, imports_s, setup_s, warmup_s, tasks_s, end_s = (b - a for a, b in itertools.pairwise(ends))
+    window_s = sum(end_s - begin_s for begin_s, end_s in windows)
+    return Spent(
+        interpreter_s=interpreter_s,
+        imports_s=imports_s,
+        setup_s=setup_s,
+        warmup_s=warmup_s,
+        window_s=window_s,
+        tasks_s=max(0.0, tasks_s - window_s),
+        end_s=end_s,
     )
 
 
@@ -228,12 +262,19 @@ def read_back(processes: Sequence[Process]) -> list[Readback]:
     return list(found.values())
 
 
-def _window(event: dict[str, Any]) -> Window:
-    return msgspec.convert({key: value for key, value in event.items() if key in Window.__struct_fields__}, Window)
+def _window(event: dict[str, Any]) -> TimedWindow:
+    fields = {key: value for key, value in event.items() if key in TimedWindow.__struct_fields__}
+    return msgspec.convert(fields, TimedWindow)
+
+
+def _is_of_trace(event: dict[str, Any]) -> bool:
+    """Whether it is a trace, or says why there is none."""
+    return "trace" in (event["event"], event.get("kind"))
 
 
 def _trace(event: dict[str, Any], step_s: Sequence[float]) -> RecordedTrace:
-    fields = {key: value for key, value in event.items() if key in RecordedTrace.__struct_fields__}
+    fields: dict[str, Any] = {"file": None}
+    fields |= {key: value for key, value in event.items() if key in RecordedTrace.__struct_fields__}
     if event.get("step_s"):
         # The step before the first recorded one is the profiler's to get ready in.
         unready = event["first_step"] - 1

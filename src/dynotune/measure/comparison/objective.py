@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from dynotune import probe
 from dynotune.launch.records.record import Record
 from dynotune.measure.comparison import summary
-from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import FEW_P99_STEPS
-from dynotune.measure.live.request import Request
-from dynotune.schema.comparison import ArmName, Objective
+from dynotune.schema.comparison import ArmName
 from dynotune.schema.errors import CannotRunHere, StatisticsError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import Process, Run, Window
+from dynotune.schema.run import Objective, Process, Run, RunSpec, TimedWindow
 
 PERCENTILE = 0.99
 
@@ -64,15 +63,15 @@ def unit_of(objective: Objective, unit: summary.Unit) -> str:
     }[objective]
 
 
-def refuse_impossible(request: Request) -> None:
+def refuse_impossible(run: RunSpec) -> None:
     """Find out before anything runs what cannot be measured here.
 
     Raises:
         CannotRunHere: the objective needs what is not there.
     """
-    if request.objective != "energy":
+    if run.objective != "energy":
         return
-    gpus = probe.nvml.visible_gpus(request.env)
+    gpus = probe.nvml.visible_gpus(run.env)
     if isinstance(gpus, Unknown) or not gpus:
         why = gpus.reason if isinstance(gpus, Unknown) else "the command sees no GPU"
         raise CannotRunHere(
@@ -118,7 +117,7 @@ def _is_sampled(outcome: Outcome) -> bool:
     return tree_bytes > _largest_process_bytes(outcome.run)
 
 
-def _timed(outcome: Outcome) -> list[tuple[Record, Window]]:
+def _timed(outcome: Outcome) -> list[tuple[Record, TimedWindow]]:
     """The record and the window of each rank."""
     windows = {process.pid: process.window for process in outcome.run.processes if process.window is not None}
     found = [
@@ -129,7 +128,7 @@ def _timed(outcome: Outcome) -> list[tuple[Record, Window]]:
     return found
 
 
-def _p99_s(record: Record, window: Window) -> float:
+def _p99_s(record: Record, window: TimedWindow) -> float:
     steps = record.steps[window.first_step : window.first_step + window.num_steps]
     if len(steps) < window.num_steps or not steps:
         raise StatisticsError(f"Of {window.num_steps} steps of the window {len(steps)} are in {record.path}.")

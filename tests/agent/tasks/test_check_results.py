@@ -9,7 +9,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from dynotune.agent.tasks.outputs import NUM_SAMPLED, Results
+from dynotune.agent.tasks.check_results import NUM_SAMPLED, CheckResults
+
+from .fake_program import fake_program
 
 NUM = 4
 
@@ -18,12 +20,11 @@ class Noted:
     """The agent's part, on the torch of this process."""
 
     def __init__(self, *, trains=False, **plan) -> None:
-        self.complete, self.errors, self.trains = [], [], trains
-        plan = {"num_values": NUM, **plan}
-        log = lambda where, error: self.errors.append(error)  # noqa: E731
-        self.results = Results(plan, lambda: self.trains, self.complete.append, log)
-        self.results.torch_is_here(torch)
-        self._around = self.results.around(None)
+        self.program = fake_program(torch, optimizers=[None] * trains)
+        self.complete, self.errors = self.program.events, self.program.errors
+        self.results = CheckResults(self.program, {"num_values": NUM, **plan})
+        self.results.torch_is_here()
+        self._around = self.results.around_calls(None)
 
     def call(self, module, *args, **kwargs):
         return self._around(type(module).__call__, module, args, kwargs)
@@ -31,7 +32,7 @@ class Noted:
     @property
     def values(self):
         if not self.complete:
-            self.results.finish()
+            self.results.at_exit()
         assert not self.errors
         (fields,) = self.complete
         return fields["values"]
@@ -77,7 +78,7 @@ def test_the_losses_that_backward_is_called_on_are_noted_and_training_is_what_it
     assert noted.values == trained[0][0][:NUM]
     assert noted.what == "losses"
     assert trained[0][0] == trained[1][0]
-    for before, after in zip(trained[0][1], trained[1][1], strict=True):
+    for before, after in zip(trained[0][1], trained[1][1]):  # noqa: B905, runs on Python 3.9
         assert torch.equal(before, after)
     # No random number was drawn for it.
     assert torch.equal(trained[0][2], trained[1][2])
@@ -220,7 +221,7 @@ def test_a_nudge_moves_each_weight_by_its_share_once():
     for _ in range(2):
         with torch.inference_mode():
             noted.call(net, torch.ones(1, 300))
-    moved = torch.cat([(now / then - 1).detach().flatten() for now, then in zip(net.parameters(), before, strict=True)])
+    moved = torch.cat([(now / then - 1).detach().flatten() for now, then in zip(net.parameters(), before)])  # noqa: B905, runs on Python 3.9
     assert torch.allclose(moved.abs(), torch.tensor(0.01), atol=1e-5)
     assert 200 < (moved > 0).sum() < 400
     net(torch.ones(1, 300)).sum().backward()
@@ -261,7 +262,7 @@ def test_a_mistake_of_ours_is_logged_and_the_program_goes_on(monkeypatch):
 def test_a_program_that_ends_early_says_what_there_is_and_nothing_is_noted_after_that():
     noted, weight = Noted(), torch.ones(2, requires_grad=True)
     weight.sum().backward()
-    noted.results.finish()
-    noted.results.finish()
+    noted.results.at_exit()
+    noted.results.at_exit()
     weight.sum().backward()
     assert [fields["values"] for fields in noted.complete] == [[2.0]]

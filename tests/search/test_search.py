@@ -985,7 +985,7 @@ def test_each_setting_that_ran_has_an_estimate_alone_with_an_interval_that_holds
 
 def test_a_study_survives_its_file() -> None:
     study = tuned(Table({"a=1": 0.15, "b=1": 0.06}), [*IDLE, candidate("a=1"), candidate("b=1")])
-    assert msgspec.json.decode(msgspec.json.encode(study), type=Study) == study
+    assert document.decode(document.encode(study), Study, name="study") == study
 
 
 def test_the_same_seed_gives_the_same_search() -> None:

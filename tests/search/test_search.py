@@ -6,7 +6,6 @@ import itertools
 import math
 import re
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 

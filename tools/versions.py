@@ -27,6 +27,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "versions.json"
@@ -42,8 +43,8 @@ MATRIX = (
     ("3.14", "2.15.0"),
     ("3.15", None),
 )
-WITH_TORCH = ("tests/agent", "tests/launch", "tests/probe/test_torch_build.py")
-WITHOUT_TORCH = ("tests/agent/test_plain_python.py", "tests/launch", "tests/probe/test_torch_build.py")
+WITH_TORCH = ("tests/agent", "tests/launch", "tests/probe/facts/test_torch_build.py")
+WITHOUT_TORCH = ("tests/agent/test_plain_python.py", "tests/launch", "tests/probe/facts/test_torch_build.py")
 TOOLS = ("pytest", "pytest-timeout", "hypothesis")
 # What programs of the tests import beside torch.
 FRAMEWORKS = ("numpy", "pillow", "lightning", "accelerate", "transformers")
@@ -74,32 +75,35 @@ def install(python: str, version: str, torch: str | None) -> Path:
     if done.exists():
         return inside
     shutil.rmtree(folder, ignore_errors=True)
-    how = {"check": True, "capture_output": True, "text": True}
-    subprocess.run([python, "-m", "venv", str(folder)], **how)
+
+    def call(*words: str) -> None:
+        subprocess.run(words, check=True, capture_output=True, text=True)
+
+    call(python, "-m", "venv", str(folder))
     pip = [str(inside), "-m", "pip", "install", "--quiet", "--no-cache-dir"]
     if torch:
-        subprocess.run([*pip, f"torch=={torch}", *TOOLS, *FRAMEWORKS], **how)
-        subprocess.run([str(inside), "-c", "import torch"], **how)
+        call(*pip, f"torch=={torch}", *TOOLS, *FRAMEWORKS)
+        call(str(inside), "-c", "import torch")
     else:
-        subprocess.run([*pip, *TOOLS], **how)
+        call(*pip, *TOOLS)
     done.touch()
     return inside
 
 
-def run(words: list[str], env: dict[str, str]) -> dict[str, object]:
+def run(words: list[str], env: dict[str, str]) -> dict[str, Any]:
     """Run pytest; return how many tests passed, failed and were skipped, and the names of those that failed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         subprocess.run([*words, f"--junitxml={report}", "-p", "no:cacheprovider"], cwd=ROOT, env={**os.environ, **env})
         cases = list(xml.etree.ElementTree.parse(report).iter("testcase"))
     failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
-    skipped = [case for case in cases if case.find("skipped") is not None and case not in failed]
+    skipped = [(case, skip) for case in cases if (skip := case.find("skipped")) is not None and case not in failed]
     return {
         "passed": len(cases) - len(failed) - len(skipped),
         "failed": len(failed),
         "skipped": len(skipped),
         "failures": sorted(f"{case.get('classname')}::{case.get('name')}" for case in failed),
-        "skips": sorted(f"{case.get('name')}: {case.find('skipped').get('message')}" for case in skipped),
+        "skips": sorted(f"{case.get('name')}: {skip.get('message')}" for case, skip in skipped),
     }
 
 
@@ -107,7 +111,7 @@ def agent_tests(*, torch: bool) -> list[str]:
     """Return the files of tests that import the agent and nothing else of dynotune; without torch, only those that do
     not import torch."""
     found = []
-    for file in sorted((ROOT / "tests" / "agent").glob("test_*.py")):
+    for file in sorted((ROOT / "tests" / "agent").rglob("test_*.py")):
         names = set()
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -121,9 +125,9 @@ def agent_tests(*, torch: bool) -> list[str]:
     return found
 
 
-def row(version: str, torch: str | None, *, keep: bool) -> dict[str, object]:
+def row(version: str, torch: str | None, *, keep: bool) -> dict[str, Any]:
     """Run one row of the matrix; return what is written of it."""
-    found: dict[str, object] = {"python": version, "torch": torch}
+    found: dict[str, Any] = {"python": version, "torch": torch}
     python = interpreter(version)
     if python is None:
         return {**found, "reason": f"no interpreter of Python {version} was found"}
@@ -173,7 +177,7 @@ The other tests of dynotune start no program, or not with another Python: they a
 """
 
 
-def page(result: dict[str, object]) -> str:
+def page(result: dict[str, Any]) -> str:
     """Return the page that shows this result."""
     lines = []
     for found in result["rows"]:
@@ -211,7 +215,7 @@ def main() -> int:
     return 1 if num_failed else 0
 
 
-def write(found: dict[str, object]) -> None:
+def write(found: dict[str, Any]) -> None:
     """Put a row into the result, in the place of an earlier one of the same versions."""
     rows = json.loads(RESULT.read_text())["rows"] if RESULT.exists() else []
     rows = [row for row in rows if (row["python"], row["torch"]) != (found["python"], found["torch"])]

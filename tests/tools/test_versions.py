@@ -36,13 +36,13 @@ def test_a_python_that_is_not_there_is_a_row_with_a_reason():
 def test_tests_of_the_agent_alone_import_no_other_part_of_dynotune(torch):
     """The row's Python may be too old for the other parts."""
     files = versions.agent_tests(torch=torch)
-    assert "tests/agent/test_steps.py" in files
-    assert "tests/agent/test_writer.py" not in files  # reads records
-    assert ("tests/agent/test_drain.py" in files) is torch
+    assert "tests/agent/steps/test_steps.py" in files
+    assert "tests/agent/core/test_writer.py" not in files  # reads records
+    assert ("tests/agent/tasks/test_loader_drain.py" in files) is torch
 
 
 def test_only_tests_that_start_programs_by_the_target_are_kept_when_it_is_named():
-    words = [sys.executable, "-m", "pytest", "-q", "--collect-only", "tests/agent/test_writer.py"]
+    words = [sys.executable, "-m", "pytest", "-q", "--collect-only", "tests/agent/core/test_writer.py"]
     env = {**os.environ, "DYNOTUNE_TEST_PYTHON": sys.executable}
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
     kept = [line.rpartition("::")[2] for line in done.stdout.splitlines() if "::" in line]

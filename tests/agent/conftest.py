@@ -12,6 +12,7 @@ import pytest
 
 import dynotune
 from dynotune.launch.records.record import Record, Records, summarise
+from dynotune.launch.records.task_page import TaskPage
 from dynotune.schema.run import Process
 
 BOOTSTRAP = Path(dynotune.__file__).parent / "agent" / "bootstrap"
@@ -41,6 +42,7 @@ def _ran(folder: Path, start, env, plan) -> Ran:
     folder = folder / f"run-{len(list(folder.glob('run-*')))}"
     folder.mkdir()
     (folder / "plan.json").write_text(json.dumps({"settings": [], **plan}))
+    page = TaskPage(folder) if plan.get("live") else None
     child_env = {
         **os.environ,
         "DYNOTUNE_RUN": str(folder),
@@ -50,6 +52,8 @@ def _ran(folder: Path, start, env, plan) -> Ran:
     }
     launched_s = time.perf_counter()
     done = start(child_env)
+    if page is not None:
+        page.close()
     return Ran(done.returncode, done.stdout, done.stderr, Records(folder).update(), launched_s)
 
 

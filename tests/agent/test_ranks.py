@@ -2,6 +2,8 @@
 
 import pytest
 
+from .planned_tasks import window_task
+
 RANKS = """
 import os, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
 from torch.utils.data import DataLoader, TensorDataset
@@ -25,7 +27,7 @@ if __name__ == "__main__":
 def test_each_rank_says_which_it_is_and_times_its_window(method, script, tmp_path, run_under_agent, fork_under_agent):
     # Ranks that are no forks are started as the program was.
     runs = fork_under_agent if method == "fork" else run_under_agent
-    ran = runs([script(RANKS), method, tmp_path / "store"], warmup_steps=8, window_steps=10)
+    ran = runs([script(RANKS), method, tmp_path / "store"], tasks=[window_task(8, 10)])
     assert ran.returncode == 0, ran.stderr
     ranks = sorted((process for process in ran.processes if process.num_steps), key=lambda process: process.rank)
     assert [(rank.rank, rank.world_size, rank.num_steps, rank.num_samples) for rank in ranks] == [
@@ -52,5 +54,5 @@ os.wait()
 for _ in range(40):
     net(torch.ones(1, 4))
 """
-    ran = fork_under_agent([script(program)], warmup_steps=40, window_steps=10)
+    ran = fork_under_agent([script(program)], tasks=[window_task(40, 10)])
     assert [process.window is not None for process in ran.processes if process.num_steps] == [True, False]

@@ -13,6 +13,8 @@ import pytest
 from dynotune.launch.process import environment
 from dynotune.launch.records.record import Records, summarise
 
+from ..agent.planned_tasks import trace_task
+
 pytestmark = pytest.mark.gpu
 
 TRAINING = """
@@ -124,7 +126,7 @@ def launched_by_step(done, *kinds):
 
 
 def test_each_step_of_a_training_has_all_its_kernels_and_copies_to_the_last(trace):
-    done = trace(TRAINING, warmup_steps=20, trace={"num_steps": 4})
+    done = trace(TRAINING, tasks=[trace_task(20, 4)])
     names = [f"ProfilerStep#{number}" for number in (21, 22, 23, 24)]
     assert [step["name"] for step in steps(done)] == names
     kernels, copies = launched_by_step(done, "kernel"), launched_by_step(done, "gpu_memcpy")
@@ -136,13 +138,13 @@ def test_each_step_of_a_training_has_all_its_kernels_and_copies_to_the_last(trac
 
 
 def test_no_step_waits_because_of_the_recording(trace):
-    done = trace(TRAINING, warmup_steps=20, trace={"num_steps": 4})
+    done = trace(TRAINING, tasks=[trace_task(20, 4)])
     waits = [event for event in of_kind(done, "cuda_runtime") if "Synchronize" in event["name"]]
     assert [event["name"] for event in waits if step_of(done, event)] == []
 
 
 def test_stacks_and_shapes_are_recorded_beside_kernels(trace):
-    done = trace(TRAINING, warmup_steps=20, trace={"num_steps": 2, "stacks": True, "shapes": True})
+    done = trace(TRAINING, tasks=[trace_task(20, 2, stacks=True, shapes=True)])
     assert len(steps(done)) == 2
     assert of_kind(done, "kernel")
     assert of_kind(done, "python_function")
@@ -150,7 +152,7 @@ def test_stacks_and_shapes_are_recorded_beside_kernels(trace):
 
 
 def test_kernels_of_a_graph_captured_before_are_tied_to_its_launch(trace):
-    done = trace(REPLAY, warmup_steps=60, trace={"num_steps": 5})
+    done = trace(REPLAY, tasks=[trace_task(60, 5)])
     assert done.stdout == "SAME True\n"
     assert len(steps(done)) == 5
     by_correlation = calls(done)
@@ -165,7 +167,7 @@ def test_kernels_of_a_graph_captured_before_are_tied_to_its_launch(trace):
 
 def test_graphs_of_compiled_code_are_recorded_and_not_compiled_again(trace):
     # The program fails where something is compiled again.
-    done = trace(COMPILED, warmup_steps=40, trace={"num_steps": 4})
+    done = trace(COMPILED, tasks=[trace_task(40, 4)])
     assert len(steps(done)) == 4
     names = Counter(event["name"] for event in calls(done).values() if step_of(done, event))
     assert names["cudaGraphLaunch"] >= 4
@@ -173,7 +175,7 @@ def test_graphs_of_compiled_code_are_recorded_and_not_compiled_again(trace):
 
 
 def test_a_program_that_does_not_use_the_gpu_gets_no_context_on_it(trace):
-    done = trace(UNUSED, warmup_steps=20, trace={"num_steps": 3})
+    done = trace(UNUSED, tasks=[trace_task(20, 3)])
     assert done.stdout == "CONTEXT False\n"
     assert len(steps(done)) == 3
     assert of_kind(done, "kernel") == []

@@ -44,7 +44,7 @@ def started(tmp_path, *settings, **env):
         {"knob": f"env.{name}", "value": value, "site": {"type": "env", "name": name}, "keep": True}
         for name, value in settings
     ]
-    plan = {"settings": planned, "starting": True, "sync_steps": True}
+    plan = {"settings": planned, "startup": True, "sync_steps": True}
     (folder / "plan.json").write_text(json.dumps(plan))
     child_env = {**os.environ, "DYNOTUNE_RUN": str(folder), "PYTHONPATH": str(BOOTSTRAP), **dict(settings), **env}
     launched_s = time.perf_counter()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ..agent.conftest import run_under_agent  # noqa: F401
+from ..agent.planned_tasks import window_task
 
 pytestmark = pytest.mark.gpu
 
@@ -25,7 +26,7 @@ def test_counts_the_steps_that_the_program_made(program, run_under_agent):  # no
 
 
 def test_the_window_of_replays_is_timed_with_the_device_synchronised(run_under_agent):  # noqa: F811
-    ran = run_under_agent([REPLAYS], env=VISIBLE, warmup_steps=30, window_steps=20)
+    ran = run_under_agent([REPLAYS], env=VISIBLE, tasks=[window_task(30, 20)])
     window = ran.stepping.window
     assert (window.first_step, window.num_steps) == (30, 20)
     assert window.num_device_allocations == 0

@@ -7,19 +7,20 @@ import functools
 import json
 import os
 import random
+import sys
 from time import perf_counter
 
 from .apply.settings import Settings
 from .core import dynamo_skip, observe
-from .core.errors import Mistakes
+from .core.device import device_allocations, is_capturing, synchronise
+from .core.errors import ErrorLog
 from .core.hooks import AfterImport
+from .core.program import Program
 from .core.writer import ALLOCATED, COMPILED, Writer
 from .steps import event_hooks, marker
-from .steps.outermost_modules import Roots
+from .steps.outermost_modules import OutermostModules
 from .steps.steps import Steps
-from .tasks import planned
-from .tasks.start_signal import Told
-from .tasks.window import Window, device_allocations
+from .tasks.queue import TaskQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from .facts.models import Around
     from .facts.state import State
     from .steps.identities import Key
-    from .tasks.outputs import Results
+    from .tasks.startup_spans import StartupSpans
 
 ALLOCATIONS_EVERY_S = 0.002
 
@@ -47,85 +48,66 @@ class Agent:
         return agent
 
     def __init__(self, writer: Writer, plan: dict[str, Any], folder: str) -> None:
-        self._writer = writer
-        self._plan = plan
-        self._torch: Any = None
-        self._roots: Roots | None = None
-        self.log = Mistakes(self._event)
+        self._writer, self._plan = writer, plan
+        self.log = ErrorLog(self._event)
         self._hooks = AfterImport(self.log)
+        self._settings = Settings(plan["settings"], self._event, self.log)
+        self._state = self._observed_state() if plan.get("observe") else None
+        self._startup = self._startup_spans() if plan.get("startup") else None
         self._compiled: list[bool] = []
         self._needed: set[type] = set()
-        self._settings = Settings(plan["settings"], self._event, self.log)
-        self._state = self._planned_state() if plan.get("observe") else None
-        is_told = self._state is not None and plan.get("warmup_steps") is None
-        self._window = Window(
-            plan.get("warmup_steps") or 1,
-            plan.get("window_steps"),
-            told=Told(folder, None, None) if is_told else None,
-            prepare=self._before_window,
-            complete=self._window_complete,
-            level=self._state.level if self._state is not None else None,
-        )
-        profile, self._ceilings, self._screen = planned.recorders(
-            folder,
-            plan,
-            place=self._place_among_ranks,
-            num_compilations=lambda: self._window.num_compilations,
-            prepare=self._before_window,
-            complete=self._recorder_complete,
-            event=self._event,
-            log=self.log,
-        )
-        self._results = self._planned_results() if plan.get("guard") else None
-        self._starting = planned.starting(plan, self._event, self.log)
-        self._recorder = profile or self._ceilings or self._screen or self._results
-        self._steps = self._window.steps = Steps(
+        self._events_before: tuple[int, int | None, float] = 0, None, 0.0
+        self._program = program = Program(folder, self._event, self.log)
+        program.state = self._state
+        program.prepare, program.before_result = self._before_task, self._before_result
+        program.say_state, program.watch_calls = self._say_state, self._watch_calls
+        self._tasks = TaskQueue(program, plan.get("tasks") or [], live=bool(plan.get("live")))
+        self._steps = program.steps = Steps(
             grad_enabled=self._grad_enabled,
-            record=writer.step if self._screen is None else self._screen.recording(writer.step),
+            record=writer.step,
             # In a measured run nobody asks what a step allocated: that costs more than the step's own record.
-            flags_now=self._new_events if plan.get("pilot") or self._state is not None else None,
-            reached=(self._recorder or self._window).reached,
+            flags_now=self._new_events if plan.get("note_events") or self._state is not None else None,
+            reached=self._tasks.reached,
             fixed=self._step_fixed,
             search_again=self._search_again,
             has_stepped=self._state.optimizers.stepped if self._state is not None else None,
-            marked_by_hand=bool(plan.get("step_on")),
-            wait=self._window.wait if plan.get("sync_steps") else None,
+            marked_by_hand=bool(plan.get("step_function")),
+            wait=self._wait_for_device if plan.get("sync_steps") else None,
         )
-        for recorder in (self._ceilings, self._screen):
-            if recorder is not None:
-                recorder.steps = self._steps
 
-    def _planned_results(self) -> Results:
-        from .tasks.outputs import Results
-
-        return Results(self._plan["guard"], lambda: bool(self._steps.optimizers), self._results_complete, self.log)
-
-    def _planned_state(self) -> State:
+    def _observed_state(self) -> State:
         from .facts.state import State
 
         return State(self.log)
+
+    def _startup_spans(self) -> StartupSpans:
+        from .tasks.startup_spans import StartupSpans
+
+        # The bootstrap knows when this process came to its first line.
+        package = sys.modules.get(__name__.rpartition(".")[0])
+        return StartupSpans(getattr(package, "begun_s", perf_counter()), self._event, self.log)
 
     def _attach(self) -> None:
         self._writer.event(event="process", **observe.process())
         watch = observe.EnvironmentWatch(self._event, self._settings.is_kept, self.log)
         watch.install()
         self._settings.before_torch()
-        hooks = self._hooks
+        hooks, plan = self._hooks, self._plan
         hooks.install()
-        if self._plan.get("seed") is not None:
-            random.seed(self._plan["seed"])
-            hooks.call("numpy.random", lambda module: module.seed(self._plan["seed"] % 2**32))
+        if plan.get("seed") is not None:
+            random.seed(plan["seed"])
+            hooks.call("numpy.random", lambda module: module.seed(plan["seed"] % 2**32))
         hooks.call("torch", self._torch_is_here)
-        if self._plan.get("observe"):
+        if self._state is not None:
             self._watch_fetching(hooks)
-        if self._plan.get("step_on") and self._plan["step_on"] != "dynotune.step":
-            marker.wrap_function(self._plan["step_on"], hooks, self.mark_step, self.log)
+        if plan.get("step_function") and plan["step_function"] != "dynotune.step":
+            marker.wrap_function(plan["step_function"], hooks, self.mark_step, self.log)
         hooks.offer_stub("dynotune", {"step": self.mark_step})
         atexit.register(self._finish)
         self._cover_exit()
         os.register_at_fork(after_in_child=self._forked)
-        if self._starting is not None:
-            self._starting.install(hooks)
+        if self._startup is not None:
+            self._startup.install(hooks)
 
     def _watch_fetching(self, hooks: AfterImport) -> None:
         from .facts.workers import Fetching
@@ -155,46 +137,49 @@ class Agent:
     # When torch is there
 
     def _torch_is_here(self, torch: Any) -> None:
-        self._torch = torch
+        program, state = self._program, self._state
+        program.torch = torch
         self._steps.grad_enabled = torch.is_grad_enabled
-        self._window.torch_is_here(torch)
-        if self._recorder is not None:
-            self._guard("profiler", self._recorder.torch_is_here, torch)
+        if self._tasks.takes_traces or state is not None:
+            self._guard("profiler", self._watch_profiler, torch)
         self._event(
             {
                 "event": "torch",
                 "version": str(torch.__version__),
                 "cuda": getattr(torch.version, "cuda", None),
+                "time_s": perf_counter(),
             }
         )
-        if self._state is not None:
-            self._guard("state", self._state.torch_is_here, torch)
+        if state is not None:
+            self._guard("state", state.torch_is_here, torch, program.profiler)
         self._guard("settings", self._settings.after_torch, torch)
         if self._plan.get("seed") is not None:
             torch.manual_seed(self._plan["seed"])
-        self._guard("roots", self._cover_roots, torch)
+        self._guard("tasks", self._tasks.torch_is_here)
+        self._guard("modules", self._cover_roots, torch)
         self._guard("loaders", self._cover_loaders, torch)
         self._guard("workers", event_hooks.cover_loader_workers, torch, self._worker_begun, self.log)
         self._guard("optimizers", event_hooks.cover_optimizers, torch, self._steps, self._compiled, self.log)
-        if self._plan.get("step_on"):
-            self._guard("--step-on", marker.torch_is_here, torch, self.mark_step)
+        if self._plan.get("step_function"):
+            self._guard("--step-function", marker.torch_is_here, torch, self.mark_step)
         self._guard("graphs", event_hooks.cover_graph_replay, torch, self._replayed, self.log)
-        if self._starting is not None:
-            self._starting.torch_is_here(torch)
+        if self._startup is not None:
+            self._startup.torch_is_here(torch)
+
+    def _watch_profiler(self, torch: Any) -> None:
+        from .core.profiler_session import ProgramsProfiler
+
+        self._program.profiler = ProgramsProfiler(torch, self.log)
 
     def _cover_loaders(self, torch: Any) -> None:
-        around = self._ceilings.around if self._ceilings is not None else None
-        event_hooks.cover_loaders(torch, self._steps, self._loader_begun, self.log, around)
+        self._program.loaders = event_hooks.LoaderHooks(torch, self._steps, self._loader_begun, self.log)
 
     def _cover_roots(self, torch: Any) -> None:
         around: Around | None = self._settings.around_root if self._settings.wants_around else None
-        if self._screen is not None and self._screen.wants_around:
-            around = self._screen.around(around)
         if self._state is not None:
             around = self._state.models.around(around)
-        if self._results is not None:
-            around = self._results.around(around)
-        self._roots = roots = Roots(
+        around = self._tasks.around(around)
+        self._program.roots = roots = OutermostModules(
             torch, self._root_met, self._settings.root_ran, self._steps.called, around, self.log
         )
         roots.watch_all()
@@ -206,10 +191,10 @@ class Agent:
             "torch._dynamo.utils", lambda module: setattr(module, "unpatched_nn_module_call", roots.original)
         )
 
-    def _watch_compilations(self, callback: Any, roots: Roots) -> None:
+    def _watch_compilations(self, callback: Any, roots: OutermostModules) -> None:
         def begins(*args: Any) -> None:
             self._compiled[:] = [True]
-            self._window.num_compilations += 1
+            self._program.num_compilations += 1
             if self._state is not None:
                 self._state.compilation_begins(*args)
             self._guard("compilation", roots.compilation_begins)
@@ -226,18 +211,15 @@ class Agent:
         type(handler).clear = clear
 
     def _root_met(self, module: Any) -> None:
-        if self._starting is not None:
-            self._starting.root_met()
+        if self._startup is not None:
+            self._startup.root_met()
         if self._state is not None:
             self._guard("model", self._state.models.met, module)
         self._settings.on_root(module)
 
     def _loader_begun(self, key: Key, loader: Any) -> Key:
         key = self._steps.iterator_made(key, loader.dataset)
-        if self._ceilings is not None:
-            self._ceilings.loader_begun(key)
-        if self._screen is not None:
-            self._guard("loader", self._screen.loader_begun, loader)
+        self._guard("loader", self._program.loader_begun, key, loader)
         if self._state is not None:
             self._guard("loader", self._state.loaders.begun, key, loader)
         self._guard("loader", self._settings.on_loader, loader)
@@ -245,35 +227,35 @@ class Agent:
 
     def _worker_begun(self) -> None:
         """This process works for a loader: what it calls, transforms for instance, are no steps of the program."""
-        self._time_nothing()
+        self._tasks.ignore()
         self._steps.ignore()
-        if self._roots is not None:
-            self._roots.watch_only(set())
+        if self._program.roots is not None:
+            self._program.roots.watch_only(set())
         if self._state is not None:
             self._state.leave()
 
-    def _time_nothing(self) -> None:
-        self._window.done = True
-        if self._recorder is not None:
-            self._recorder.done = True
-
     def _grad_enabled(self) -> bool:
-        return bool(self._torch.is_grad_enabled())
+        return bool(self._program.torch.is_grad_enabled())
+
+    def _wait_for_device(self) -> None:
+        """At the end of a step that is timed by itself."""
+        if not is_capturing(self._program.torch):
+            synchronise(self._program.torch)
 
     def _replayed(self, graph: Any) -> None:
-        if self._screen is not None:
-            self._screen.replayed()
-        if self._roots is None or not self._roots.inside():
+        self._program.replays_graphs = True
+        roots = self._program.roots
+        if roots is None or not roots.inside():
             self._steps.replayed(graph)
 
     # When a step has been found or has ended
 
     def _search_again(self) -> bool:
-        """Whether another step may be searched for: a window, or a trace, is of the one that it began with."""
-        if (self._recorder or self._window).has_begun:
+        """Whether another step may be searched for: a task is of the step that it began with."""
+        if self._tasks.has_begun:
             return False
-        if self._roots is not None:
-            self._roots.watch_all()
+        if self._program.roots is not None:
+            self._program.roots.watch_all()
         return True
 
     def _step_fixed(self, description: str, begin_s: float, classes: set[type], num_superseded: int) -> None:
@@ -284,105 +266,90 @@ class Agent:
                 "begin_s": begin_s,
                 "num_steps": self._steps.num_steps,
                 "num_superseded": num_superseded,
-                **self._place_among_ranks(),
+                **self._program.ranks(),
             }
         )
         if self._state is not None:
             self._guard("state", self._state.models.step_found)
-        if self._roots is not None and self._roots.calls_around:
-            self._needed = classes
-            self._roots.watch_only(set(classes) | set(self._roots.known_classes()))
-        elif self._roots is not None:
-            self._roots.watch_only(classes, self._steps.cover_of_anchor)
+        self._needed = classes
+        self._guard("modules", self._watch_calls)
         self._guard("readback", self._read_back)
+
+    def _watch_calls(self) -> None:
+        """Cover only the calls that steps, settings or the state need."""
+        roots = self._program.roots
+        if roots is None:
+            return
+        if roots.calls_around:
+            roots.watch_only(self._needed | set(roots.known_classes()))
+        else:
+            roots.watch_only(self._needed, self._steps.cover_of_anchor)
 
     def _new_events(self) -> int:
-        """Whether something was compiled or device memory allocated since this was last asked, as flags of a step."""
-        if self._recorder is not None and self._recorder.is_told:
-            return 0  # it costs what the trace would show
-        if self._state is not None:
-            return self._new_events_observed(self._state)
-        now = (self._window.num_compilations, device_allocations(self._torch))
-        # That memory is allocated before the first step is known without asking; what is compiled by then costs most.
-        before, self._before = getattr(self, "_before", (0, now[1])), now
-        return (COMPILED if now[0] != before[0] else 0) | (ALLOCATED if now[1] != before[1] else 0)
+        """What happened since this was last asked, as flags of a step: compilations, new device memory, collections.
 
-    def _new_events_observed(self, state: State) -> int:
-        """The same in steps that are timed: allocations are asked for once in two milliseconds, as it takes 20 µs.
-
-        A step in which something was allocated is longer than others, so it is mostly the one after which is asked.
+        Allocations are asked for once in two milliseconds, because that takes 20 µs. A step in which something was
+        allocated is longer than others, so it is mostly the one after which is asked. In recorded steps nothing is
+        asked: it costs what the trace would show.
         """
-        compiled, allocated, asked_s = getattr(self, "_before_observed", (0, None, 0.0))
-        num, now = self._window.num_compilations, perf_counter()
-        flags = state.garbage.flag() | (COMPILED if num != compiled else 0)
+        if self._tasks.is_recording:
+            return 0
+        state, now = self._state, perf_counter()
+        num, allocated, asked_s = self._events_before
+        compilations = self._program.num_compilations
+        flags = (state.garbage.flag() if state is not None else 0) | (COMPILED if compilations != num else 0)
         if now - asked_s >= ALLOCATIONS_EVERY_S:
-            before, allocated, asked_s = allocated, device_allocations(self._torch), now
+            before, allocated, asked_s = allocated, device_allocations(self._program.torch), now
             flags |= ALLOCATED if allocated != before else 0
-        self._before_observed = num, allocated, asked_s
+        self._events_before = compilations, allocated, asked_s
         return flags
 
-    def _before_window(self) -> None:
+    # Around the tasks
+
+    def _before_task(self) -> None:
+        """Settings hold, and the state looks at nothing more."""
         self._guard("settings", self._settings.hold)
-        if self._state is not None:
-            self._state.window_begins()
-            if self._roots is not None and not self._settings.wants_around:
-                self._guard("roots", self._roots.call_plainly, self._needed)
+        roots = self._program.roots
+        if self._state is not None and roots is not None and not self._settings.wants_around:
+            self._guard("modules", roots.call_plainly, self._needed)
 
-    def _window_complete(self, fields: dict[str, Any]) -> None:
+    def _before_result(self) -> None:
         self._guard("memory", self._remember_memory)
         self._guard("readback", self._read_back)
-        if self._state is not None:
-            self._guard("state", self._say_state, self._state)
-        # Last: whoever reads it ends this process.
-        self._event({"event": "window", "world_size": 1, **self._place_among_ranks(), **fields})
 
-    def _recorder_complete(self, fields: dict[str, Any]) -> None:
-        self._guard("memory", self._remember_memory)
-        self._guard("readback", self._read_back)
-        self._event(fields)
-
-    def _results_complete(self, fields: dict[str, Any]) -> None:
-        self._guard("readback", self._read_back)
-        self._event({"event": "guard", **fields})
-
-    def _place_among_ranks(self) -> dict[str, int]:
-        """Rank and world size where a process group says them; the environment, read at the start, may not know."""
-        distributed = getattr(self._torch, "distributed", None)
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            return {"rank": int(distributed.get_rank()), "world_size": int(distributed.get_world_size())}
-        return {}
-
-    def _say_state(self, state: State) -> None:
-        self._event({"event": "state", **self._place_among_ranks(), **state.fields(self._steps.counts)})
+    def _say_state(self) -> None:
+        state = self._state
+        if state is not None:
+            self._event({"event": "state", **self._program.ranks(), **state.fields(self._steps.counts)})
 
     def _read_back(self) -> None:
         self._event({"event": "readback", "settings": self._settings.readback()})
 
     def _remember_memory(self) -> None:
-        self._event({"event": "memory", **observe.memory(self._torch)})
+        self._event({"event": "memory", **observe.memory(self._program.torch)})
+
+    # The end of the process, and its children
 
     def _finish(self) -> None:
         self._guard("steps", self._steps.work_off_at_exit)
-        if self._recorder is not None:
-            self._guard("profiler", self._recorder.finish)
-        if self._torch is not None:
-            self._guard("memory", self._remember_memory)
-            self._guard("readback", self._read_back)
+        self._guard("tasks", self._tasks.at_exit)
+        if self._program.torch is not None:
+            self._before_result()
         self._event({"event": "exit", "num_events": self._steps.num_events})
 
     def _forked(self) -> None:
         """In a forked child: a record of its own, begun when there is something to say.
 
-        It has a window if it is what does the work: when its parent has done nothing yet.
+        It takes tasks if it is what does the work: if its parent has done nothing yet.
         """
         self._writer.reset_after_fork()
-        if self._starting is not None:
-            self._starting.forked()
+        if self._startup is not None:
+            self._startup.forked()
         self._steps.reset_after_fork()
-        if self._roots is not None:
-            self._roots.reset_after_fork()
+        if self._program.roots is not None:
+            self._program.roots.reset_after_fork()
         if self._steps.num_steps or self._steps.num_events:
-            self._time_nothing()
+            self._tasks.ignore()
         atexit.unregister(self._finish)
 
     def _guard(self, where: str, function: Callable[..., object], *args: Any) -> None:

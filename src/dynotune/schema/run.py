@@ -8,116 +8,36 @@ import msgspec
 
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
+from dynotune.schema.task import PlannedSetting, Task
 
 Purpose = Literal["run", "pilot", "measured", "trace", "observed", "ceilings", "guard", "screen"]
-PageCache = Literal["warm", "cold"]
 EndedBy = Literal["command", "window", "timeout", "user"]
-
-
-class PlannedSetting(msgspec.Struct, frozen=True):
-    """A setting as the agent needs it: its site in plain data.
-
-    Args:
-        keep: put it back when the program changes it.
-    """
-
-    knob: str
-    value: bool | int | float | str
-    site: dict[str, str | list[str] | dict[str, list[str]]]
-    keep: bool = True
-
-
-class TracePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What torch's profiler is to record.
-
-    Args:
-        num_steps: how many steps; None where `RecordFrom` says it.
-        stacks, shapes, memory: Python's frames, the shapes of inputs, what is allocated.
-    """
-
-    num_steps: int | None = None
-    stacks: bool = False
-    shapes: bool = False
-    memory: bool = False
-
-
-class ScreenPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Arms to be switched on and off while the program runs.
-
-    Args:
-        arms: the settings of each.
-        num_blocks: of each arm: two stretches of steps with it and two without, in the order ABBA or BAAB.
-        seed: draws these orders, and in which order the arms take their turns.
-    """
-
-    arms: list[list[PlannedSetting]]
-    num_blocks: int
-    seed: int = 0
-
-
-class RecordFrom(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a trace, or a window, begins, of all ranks alike: `record-from.json`, written while the command runs.
-
-    Args:
-        step: steps before it begins; the profiler takes one more to get ready.
-        num_steps: steps of it; of a screening, of each stretch.
-    """
-
-    schema: str = "dynotune.record_from/1"
-    step: int
-    num_steps: int
-
-
-class GuardPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is noted of the program's results: losses, or digests of outputs where nothing is trained.
-
-    Args:
-        num_values: losses, or calls.
-        other_draws: kinds of devices (`cpu`, `cuda`) whose generators get another seed at the first call of an
-            outermost module.
-        nudge: share by which each weight of an outermost module is changed, up or down, before its first call.
-    """
-
-    num_values: int
-    other_draws: list[str] = []
-    nudge: float = 0.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent is to do; `plan.json` in the run folder.
 
     Args:
-        warmup_steps: steps before the window, or the trace, begins; None where the window is not timed, and where
-            `RecordFrom` says when to begin the trace or the observed window.
-        window_steps: steps of the window.
-        step_on: `module:function` whose return ends a step, or `dynotune.step`; None to find it.
+        tasks: tasks at steps that are known from the start, one after another.
+        live: more tasks come while the program runs.
+        step_function: `module:function` whose return ends a step, or `dynotune.step`; None to find the step.
         seed: given to random, numpy and torch before the program draws from them; None leaves them.
-        pilot: note in which steps something was compiled or allocated.
-        trace: record a trace, in place of a timed window; None for none.
-        ceilings: drain the loader and replay one of its batches, in place of a timed window.
-        page_cache: "cold" to drop the files' pages before the loader is drained.
-        screen: switch arms on and off, in place of a timed window.
-        observe: say at the window's end what the process is like (event `state`), and note what happened in each step.
+        note_events: note in which steps something was compiled or allocated.
+        observe: look at the state of the process, and write it with its window (event `state`).
         sync_steps: wait for the device at the end of each step, for the time of single ones.
-        guard: note losses or outputs (event `guard`), in place of a timed window.
-        starting: note what the start is made of (events `span`).
+        startup: note what the start is made of (events `span`).
     """
 
-    schema: str = "dynotune.plan/1"
+    schema: str = "dynotune.plan/2"
     settings: list[PlannedSetting] = []
-    warmup_steps: int | None = None
-    window_steps: int | None = None
-    step_on: str | None = None
+    tasks: list[Task] = []
+    live: bool = False
+    step_function: str | None = None
     seed: int | None = None
-    pilot: bool = False
-    trace: TracePlan | None = None
+    note_events: bool = False
     observe: bool = False
-    ceilings: bool = False
-    page_cache: PageCache = "warm"
     sync_steps: bool = False
-    guard: GuardPlan | None = None
-    screen: ScreenPlan | None = None
-    starting: bool = False
+    startup: bool = False
 
 
 class Readback(msgspec.Struct, frozen=True):
@@ -156,7 +76,7 @@ class EnvironmentChange(msgspec.Struct, frozen=True):
     kept: bool = False
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
+class TimedWindow(msgspec.Struct, frozen=True, kw_only=True):
     """The timed window of one process, the device synchronised at both ends.
 
     Args:
@@ -184,7 +104,7 @@ class RecordedTrace(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         file: in the run folder; None where there is none, for the reason.
-        first_step: index of the first step in it, counted as in `Window`.
+        first_step: index of the first step in it, counted as in `TimedWindow`.
         begin_s, end_s: of its steps, CLOCK_MONOTONIC.
         median_step_s: of its steps; `median_before_s`: of up to 30 steps just before, that nothing recorded.
         stopped_by: what ended it: all steps were recorded, or a limit of time or memory was reached before.
@@ -231,13 +151,23 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     num_samples: int | None = None
     time_to_first_step_s: float | None = None
     median_step_s: float | None = None
-    window: Window | None = None
-    trace: RecordedTrace | None = None
+    windows: list[TimedWindow] = []
+    traces: list[RecordedTrace] = []
     peak_rss_bytes: int | None = None
     peak_device_bytes: int | None = None
     readback: list[Readback] = []
     environment_changes: list[EnvironmentChange] = []
     errors: list[str] = []
+
+    @property
+    def window(self) -> TimedWindow | None:
+        """The last one."""
+        return self.windows[-1] if self.windows else None
+
+    @property
+    def trace(self) -> RecordedTrace | None:
+        """The last one."""
+        return self.traces[-1] if self.traces else None
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

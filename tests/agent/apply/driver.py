@@ -30,13 +30,13 @@ def main(job):
 
 
 def watch_roots(torch, settings):
-    from _dynotune_agent.steps.outermost_modules import Roots
+    from _dynotune_agent.steps.outermost_modules import OutermostModules
 
     def raised(where, error):
         raise AssertionError(where) from error
 
     around = settings.around_root if settings.wants_around else None
-    Roots(torch, settings.on_root, settings.root_ran, lambda *_: None, around, raised).watch_all()
+    OutermostModules(torch, settings.on_root, settings.root_ran, lambda *_: None, around, raised).watch_all()
 
 
 def watch_loaders(torch, settings):

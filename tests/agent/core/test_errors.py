@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dynotune.agent.core.errors import MOST, Mistakes
+from dynotune.agent.core.errors import MOST, ErrorLog
 
 
 class Stopped(Exception):
@@ -35,7 +35,7 @@ def _handlers() -> Iterator[None]:
     signal.signal(signal.SIGUSR2, before)
 
 
-def at_work(log: Mistakes) -> None:
+def at_work(log: ErrorLog) -> None:
     """As the agent guards its own work: a signal comes in the middle of it."""
     try:
         os.kill(os.getpid(), signal.SIGUSR2)
@@ -57,14 +57,14 @@ def test_what_a_programs_signal_handler_raises_inside_the_agent_reaches_the_prog
     written: list[dict[str, object]] = []
     signal.signal(signal.SIGUSR2, handler)
     with pytest.raises(Stopped):
-        at_work(Mistakes(written.append))
+        at_work(ErrorLog(written.append))
     assert written == []
 
 
 def test_a_mistake_of_the_agents_own_is_written_down_and_goes_no_further() -> None:
     written: list[dict[str, object]] = []
     signal.signal(signal.SIGUSR2, Handler())
-    log = Mistakes(written.append)
+    log = ErrorLog(written.append)
     for _ in range(2 * MOST):
         try:
             {}["missing"]
@@ -75,7 +75,7 @@ def test_a_mistake_of_the_agents_own_is_written_down_and_goes_no_further() -> No
 
 def test_the_default_handlers_claim_no_mistake() -> None:
     written: list[dict[str, object]] = []
-    log = Mistakes(written.append)
+    log = ErrorLog(written.append)
     try:
         signal.Handlers(12345)
     except Exception as error:

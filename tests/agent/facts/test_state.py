@@ -12,6 +12,8 @@ from dynotune.launch.records.process_state import failures, state
 from dynotune.launch.records.record import GARBAGE
 from dynotune.schema.facts import Unknown
 
+from ..planned_tasks import window_task
+
 TRAINS = """
 import torch
 from torch import nn
@@ -111,7 +113,7 @@ def observed(fork_under_agent, script):
     """`observed(program)`: what it printed, its record and its state."""
 
     def run(program, compiler=True):
-        ran = fork_under_agent([script(program)], compiler=compiler, observe=True, warmup_steps=15, window_steps=12)
+        ran = fork_under_agent([script(program)], compiler=compiler, observe=True, tasks=[window_task(15, 12)])
         assert ran.returncode == 0, ran.stderr
         record = max(ran.records, key=lambda record: len(record.steps))
         return ran, record, state(record, ran.launched_s)
@@ -195,7 +197,7 @@ def test_compilations_are_counted_with_reasons_and_none_is_added(observed, fork_
 def test_odd_objects_are_survived_and_asked_nothing_more(observed, fork_under_agent, script):
     ran, record, found = observed(ODD)
     # Finding the step asks for a few sizes, in any run; observing asks for none.
-    assert ran.stdout == fork_under_agent([script(ODD)], pilot=True).stdout
+    assert ran.stdout == fork_under_agent([script(ODD)], note_events=True).stdout
     assert [model.name for model in found.models] == ["torch.nn.modules.linear.Linear"]
     # Told once, not at each call.
     assert [error["where"] for error in record.events["error"]] == ["call of __main__.Shy"]
@@ -233,7 +235,7 @@ def test_nothing_is_covered_or_said_where_nobody_observes(fork_under_agent, scri
     text = TRAINS.replace(
         'print("DONE")', "print(torch.optim.AdamW.zero_grad.__module__, torch.cuda.empty_cache.__module__)"
     )
-    ran = fork_under_agent([script(text)], pilot=True)
+    ran = fork_under_agent([script(text)], note_events=True)
     assert all("state" not in record.events for record in ran.records)
     assert "_dynotune_agent" not in ran.stdout
 

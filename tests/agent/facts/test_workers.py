@@ -8,6 +8,8 @@ from dynotune.launch.records.batch_costs import with_loading
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader
 
+from ..planned_tasks import window_task
+
 PROGRAM = """
 import functools, io, sys, time
 
@@ -180,5 +182,5 @@ print([reference() is None for reference in last])
 
 
 def test_a_data_set_dies_with_its_epoch_as_it_does_without_us(script, fork_under_agent):
-    ran = fork_under_agent([script(DIES)], observe=True, warmup_steps=3, window_steps=2)
+    ran = fork_under_agent([script(DIES)], observe=True, tasks=[window_task(3, 2)])
     assert ran.stdout == "[True, True, True]\n", ran.stderr

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from dynotune.agent.steps.constructors import MOST_TRIES
-from dynotune.agent.steps.outermost_modules import Roots
+from dynotune.agent.steps.outermost_modules import OutermostModules
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ def torch():
 
 @pytest.fixture
 def seen(torch):
-    """What Roots told: `first`, `ran`, `called` and `errors`; `roots` itself."""
+    """What OutermostModules told: `first`, `ran`, `called` and `errors`; `roots` itself."""
     seen = SimpleNamespace(first=[], ran=[], called=[], errors=[])
-    seen.roots = Roots(
+    seen.roots = OutermostModules(
         torch,
         lambda module: seen.first.append(type(module).__name__),
         lambda module: seen.ran.append(type(module).__name__),

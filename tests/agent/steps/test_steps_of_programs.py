@@ -7,6 +7,8 @@ import pytest
 from dynotune.launch.records.record import COMPILED
 from dynotune.measure.live.cache_effects import num_steps_to_find
 
+from ..planned_tasks import window_task
+
 PROGRAMS = sorted((Path(__file__).parents[1] / "programs").glob("*.py"))
 
 
@@ -28,7 +30,7 @@ def test_programs_run_alike_without_the_agent(run_under_agent):
 
 def test_times_the_window_that_was_asked_for(run_under_agent):
     program = Path(__file__).parents[1] / "programs" / "plain.py"
-    ran = run_under_agent([program], warmup_steps=12, window_steps=13, seed=3)
+    ran = run_under_agent([program], tasks=[window_task(12, 13)], seed=3)
     window = ran.stepping.window
     assert (window.first_step, window.num_steps) == (12, 13)
     # Steps 12 to 24 of epochs of 13, whose last batch has 4 samples where the others have 8.
@@ -57,7 +59,7 @@ for _ in range(60):
 
 @pytest.mark.parametrize("compiles", [True, False])
 def test_a_pilot_marks_what_was_compiled_by_the_first_step_that_it_is_asked_of(fork_under_agent, script, compiles):
-    ran = fork_under_agent([script(COMPILES.format(disable=not compiles))], pilot=True)
+    ran = fork_under_agent([script(COMPILES.format(disable=not compiles))], note_events=True)
     (record,) = ran.records
     flagged = [index for index, step in enumerate(record.steps) if step.flags & COMPILED]
     assert flagged == ([num_steps_to_find(record)] if compiles else [])
@@ -85,7 +87,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("step_on", ["__main__:train_step", "__main__:Engine.run"])
 def test_steps_on_a_function_that_the_user_names(step_on, script, fork_under_agent):
-    ran = fork_under_agent([script(STEPS_OF_ITS_OWN.format(mark=""))], step_on=step_on)
+    ran = fork_under_agent([script(STEPS_OF_ITS_OWN.format(mark=""))], step_function=step_on)
     assert ran.returncode == 0, ran.stderr
     assert ran.stepping.num_steps == 30
     assert ran.stepping.errors == []
@@ -94,7 +96,7 @@ def test_steps_on_a_function_that_the_user_names(step_on, script, fork_under_age
 def test_steps_on_a_function_of_an_imported_module(script, fork_under_agent):
     script(STEPS_OF_ITS_OWN.format(mark=""), "engine_room.py")
     program = script("import engine_room, torch\nfor _ in range(9): engine_room.Engine().run(torch.ones(2, 2))\n")
-    assert fork_under_agent([program], step_on="engine_room:train_step").stepping.num_steps == 9
+    assert fork_under_agent([program], step_function="engine_room:train_step").stepping.num_steps == 9
 
 
 def test_steps_on_a_function_that_is_compiled_whole_or_inside_another(script, fork_under_agent):
@@ -111,7 +113,7 @@ def two_steps(x):
 print(two_steps(torch.ones(4, 4)).item())
 """
     )
-    ran = fork_under_agent([program], compiler=False, step_on="engine_room:train_step")
+    ran = fork_under_agent([program], compiler=False, step_function="engine_room:train_step")
     assert (ran.returncode, ran.stdout.strip()) == (0, "128.0"), ran.stderr
     assert ran.stepping.num_steps == 7
 

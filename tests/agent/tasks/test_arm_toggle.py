@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dynotune.agent.tasks.arm_toggle import NotSwitched, Switch
+from dynotune.agent.tasks.arm_toggle import ArmToggle, NotSwitched
 
 THREADS = {"type": "call", "set": "torch.set_num_threads", "get": "torch.get_num_threads"}
 PRECISION = {
@@ -48,7 +48,7 @@ def planned(knob, site, value):
 @pytest.fixture
 def switch():
     def make(*settings):
-        made = Switch(list(settings), events.append, lambda where, error: events.append((where, error)))
+        made = ArmToggle(list(settings), events.append, lambda where, error: events.append((where, error)))
         made.torch_is_here(torch)
         return made
 

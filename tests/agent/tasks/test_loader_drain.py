@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from dynotune.agent.tasks.replay import alias, values
 
 from dynotune.agent.tasks import page_cache
 from dynotune.agent.tasks.loader_drain import drain, position
-from dynotune.agent.tasks.replay import alias, values
 
 Pair = namedtuple("Pair", "first second")
 

@@ -38,7 +38,7 @@ def test_the_phases_of_a_start_sum_to_it_and_the_program_sees_nothing(tmp_path, 
     (tmp_path / "broken.py").write_text("import no_such_module_at_all\n")
     (tmp_path / "warns.py").write_text(WARNS)
     path = script(STARTS)
-    ran = run_under_agent(["-W", "always", path], starting=True, sync_steps=True)
+    ran = run_under_agent(["-W", "always", path], startup=True, sync_steps=True)
     plain = run_under_agent(["-W", "always", path], env={"DYNOTUNE_RUN": ""})
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, plain.stdout, plain.stderr)
     assert "TRACE ['<module>', '<module>']" in ran.stdout  # no frame of ours
@@ -68,7 +68,7 @@ print("GRAPHS", counters["stats"]["unique_graphs"], dict(counters["graph_break"]
 
 
 def test_compilations_are_spans_and_break_no_graph(script, fork_under_agent):
-    ran = fork_under_agent([script(COMPILES)], compiler=False, starting=True)
+    ran = fork_under_agent([script(COMPILES)], compiler=False, startup=True)
     assert "GRAPHS 1 {}" in ran.stdout, ran.stderr
     (record,) = [record for record in ran.records if record.steps]
     compiled = [event for event in record.events["span"] if event["phase"] == "compile"]
@@ -94,7 +94,7 @@ print("DONE")
 
 
 def test_a_model_that_is_moved_inside_of_a_graph_breaks_none(script, fork_under_agent):
-    ran = fork_under_agent([script(MOVES)], compiler=False, starting=True)
+    ran = fork_under_agent([script(MOVES)], compiler=False, startup=True)
     assert "DONE" in ran.stdout, ran.stderr
 
 
@@ -103,11 +103,11 @@ import sys, types
 package = types.ModuleType("agent")
 package.__path__ = [sys.argv[1]]
 sys.modules["agent"] = package
-from agent.tasks.startup_spans import Starting
+from agent.tasks.startup_spans import StartupSpans
 events, waiting = [], {}
 class Hooks:
     def call(self, name, callback): waiting[name] = callback
-starting = Starting(0.0, events.append, lambda where, error: None)
+starting = StartupSpans(0.0, events.append, lambda where, error: None)
 starting.install(Hooks())
 for callback in waiting.values():
     callback(types.ModuleType("of another version"))
@@ -135,10 +135,10 @@ import sys, types, weakref
 package = types.ModuleType("agent")
 package.__path__ = [sys.argv[1]]
 sys.modules["agent"] = package
-from agent.tasks.startup_spans import Starting
+from agent.tasks.startup_spans import StartupSpans
 import time
 events, errors = [], []
-starting = Starting(0.0, events.append, lambda where, error: errors.append((where, error)))
+starting = StartupSpans(0.0, events.append, lambda where, error: errors.append((where, error)))
 class Module:
     def __init__(self): pass
 original = Module.__init__

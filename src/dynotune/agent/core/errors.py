@@ -14,7 +14,7 @@ MOST = 20
 """What fails at each step would fill the record."""
 
 
-class Mistakes:
+class ErrorLog:
     """Called where something of the agent's raised.
 
     Args:

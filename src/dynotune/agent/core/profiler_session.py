@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 class ProgramsProfiler:
     """Sees each session of torch's profiler that the program begins itself.
 
-    `is_running`: one of them is. `place`: where in the program the last one was begun; "" without one.
-
-    Args:
-        begins: called before a session of the program's own begins.
+    `is_running`: one of them is. `place`: where in the program the last one was begun; "" without one. `num_begun`:
+    how many were. `begins`: called before one begins.
     """
 
-    def __init__(self, torch: Any, begins: Callable[[], None], log: Log) -> None:
+    def __init__(self, torch: Any, log: Log) -> None:
+        self.begins: Callable[[], None] | None = None
+        self.num_begun = 0
         self.is_running = False
         self.place = ""
         self._enabled = torch.autograd._profiler_enabled
-        self._begins, self._log = begins, log
+        self._log = log
         self._ours = False
         module = torch.autograd.profiler
         for name, running in (("_prepare_profiler", True), ("_enable_profiler", True), ("_disable_profiler", False)):
@@ -64,7 +64,9 @@ class ProgramsProfiler:
     def _meet(self, running: bool) -> None:
         if running and not self.is_running:
             self.place = _place_in_program()
-            self._begins()
+            self.num_begun += 1
+            if self.begins is not None:
+                self.begins()
         self.is_running = running
 
 

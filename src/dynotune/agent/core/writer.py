@@ -123,7 +123,7 @@ class Writer:
                 continue
         else:
             raise OSError("no free name for a record")
-        memory = _mapped(descriptor, _FIRST_BYTES)
+        memory = map_file(descriptor, _FIRST_BYTES)
         _FILE_HEAD.pack_into(memory, 0, MAGIC, VERSION, _FILE_HEAD.size, os.getpid(), time.perf_counter(), 0)
         self._path, self._position = path, _FILE_HEAD.size
         self._map, self._size = memory, len(memory)
@@ -132,12 +132,12 @@ class Writer:
     def _grow(self, size: int) -> memoryview:
         if size >= _LAST_BYTES:
             raise OSError("the record is full")
-        memory = _mapped(os.open(self._path, os.O_RDWR | os.O_CLOEXEC), size * 2)
+        memory = map_file(os.open(self._path, os.O_RDWR | os.O_CLOEXEC), size * 2)
         self._map, self._size = memory, len(memory)
         return memory
 
 
-def _mapped(descriptor: int, size: int) -> memoryview:
+def map_file(descriptor: int, size: int) -> memoryview:
     """The first `size` bytes of the file; closes the descriptor.
 
     Raises:

@@ -8,7 +8,6 @@ import functools
 import sys
 
 from ..core import source_location
-from ..core.profiler_session import ProgramsProfiler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,8 +35,8 @@ class Calls:
         self._log = log
         self._torch: Any = None
         self._empty_cache, self._pin_memory, self._anomaly = _Counted(), _Counted(), _Counted()
-        self._profiler: Any = None
-        self._profiled = False
+        self.profiler: Any = None  # a ProgramsProfiler, given before torch is
+        self._num_before = 0
 
     def torch_is_here(self, torch: Any) -> None:
         self._torch = torch
@@ -46,16 +45,15 @@ class Calls:
         torch.cuda.empty_cache = torch.cuda.memory.empty_cache = empty_cache
         torch.set_anomaly_enabled = self._count(torch.set_anomaly_enabled, self._anomaly, is_compiling, _is_enabled)
         self._cover_pin_memory(torch)
-        self._profiler = ProgramsProfiler(torch, self._profiler_begins, self._log)
 
     def begin(self) -> None:
         for counted in (self._empty_cache, self._pin_memory, self._anomaly):
             counted.num_before = counted.num
-        self._profiled = self._profiler is not None and self._profiler.in_the_way()
+        self._num_before = self.profiler.num_begun - self.profiler.in_the_way()
 
     def facts(self) -> dict[str, Any]:
         """`live.*`, without the prefix."""
-        running = self._profiled or self._profiler.in_the_way()
+        profiled = self.profiler.num_begun > self._num_before or self.profiler.in_the_way()
         return {
             "empty_cache_calls": self._empty_cache.num_in_window,
             "empty_cache_place": self._empty_cache.place,
@@ -63,11 +61,8 @@ class Calls:
             "pin_memory_place": self._pin_memory.place,
             "anomaly_mode": bool(self._torch.is_anomaly_enabled()) or self._anomaly.num_in_window > 0,
             "anomaly_place": self._anomaly.place,
-            "profiler_place": (self._profiler.place or "elsewhere") if running else "",
+            "profiler_place": (self.profiler.place or "elsewhere") if profiled else "",
         }
-
-    def _profiler_begins(self) -> None:
-        self._profiled = True
 
     def _count(
         self,

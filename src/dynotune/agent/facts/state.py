@@ -47,8 +47,9 @@ class State:
         self._threads = Threads()
         self._failed: dict[str, str] = {}
 
-    def torch_is_here(self, torch: Any) -> None:
-        self._torch = torch
+    def torch_is_here(self, torch: Any, profiler: Any) -> None:
+        """`profiler` tells of the program's own sessions of torch's profiler."""
+        self._torch, self._calls.profiler = torch, profiler
         self.garbage.install()
         parts = (
             self.loaders, self.models, self.optimizers, self.compilations, self._calls, self._graphs, self._memory

@@ -18,81 +18,104 @@ if TYPE_CHECKING:
     from .steps import Steps
 
 
-def cover_loaders(
-    torch: Any,
-    steps: Steps,
-    met: Callable[[Any, Any], Any],
-    log: Log,
-    around: Callable[[Callable[[Any], Any]], Callable[[Any], Any]] | None = None,
-) -> None:
-    """Call `steps.drawn(token key, batch size, wait begin, wait end, batch)` after each batch.
+class LoaderHooks:
+    """Calls `steps.drawn(key, batch size, wait begin, wait end, batch)` after each batch of a loader.
 
-    `met(token key, loader)` comes when an iterator of a loader is made, and gives the key to use. Making it, which
-    starts workers, and finding it exhausted, which ends them, are told as `steps.waited_before(key, seconds)`.
-    `around(__next__)` gives what takes the place of the original.
+    Making an iterator, which starts workers, and finding it exhausted, which ends them, are told as
+    `steps.waited_before(key, seconds)`.
+
+    Args:
+        met: called as `met(key, loader)` when an iterator of a loader is made; gives the key to use.
     """
-    iterator = torch.utils.data.dataloader._BaseDataLoaderIter
-    original_init, original_reset, original_next = iterator.__init__, iterator._reset, iterator.__next__
-    if around is not None:
-        original_next = around(original_next)
-    loaders = torch.utils.data.DataLoader
-    original_iter = loaders.__iter__
 
-    @functools.wraps(original_iter)
-    def __iter__(self: Any) -> Any:
-        begin = perf_counter()
-        made = original_iter(self)
-        waited_before(made, begin)
-        return made
+    def __init__(self, torch: Any, steps: Steps, met: Callable[[Any, Any], Any], log: Log) -> None:
+        self._steps, self._met, self._log = steps, met, log
+        iterator, loaders = torch.utils.data.dataloader._BaseDataLoaderIter, torch.utils.data.DataLoader
+        self._original_next = iterator.__next__
+        self._draw = [iterator.__next__]  # a task may change it
+        iterator.__init__, iterator._reset = self._init(iterator.__init__), self._reset(iterator._reset)
+        iterator.__next__, loaders.__iter__ = self._next(), self._iter(loaders.__iter__)
 
-    def waited_before(iterator: Any, begin: float) -> None:
+    def draw_through(self, around: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]) -> None:
+        """From here on batches are drawn by `around(the iterator's own __next__)`."""
+        self._draw[0] = around(self._original_next)
+
+    def draw_plainly(self) -> None:
+        self._draw[0] = self._original_next
+
+    def _waited_before(self, iterator: Any, begin: float) -> None:
         try:
             of = getattr(iterator, "_dynotune", None)  # none where another library brings its own iterator
             if of is not None:
-                steps.waited_before(of[0], perf_counter() - begin)
+                self._steps.waited_before(of[0], perf_counter() - begin)
         except Exception as error:
-            log("loader", error)
+            self._log("loader", error)
 
-    @functools.wraps(original_init)
-    def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        original_init(self, loader, *args, **kwargs)
-        try:
-            # No reference to the loader: it must die when it would have died.
-            batch_size = getattr(loader, "batch_size", None)
-            key = type(loader), id(loader.dataset), batch_size, type(loader.sampler), torch.is_grad_enabled()
-            self._dynotune = met(key, loader), batch_size
-        except Exception as error:
-            log("loader", error)
+    def _iter(self, original: Any) -> Any:
+        hooks = self
 
-    # A loader with persistent workers keeps its iterator and begins it anew.
-    @functools.wraps(original_reset)
-    def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        original_reset(self, loader, *args, **kwargs)
-        try:
-            is_first = bool(args[0] if args else kwargs.get("first_iter", False))
-            if hasattr(self, "_dynotune") and not is_first:  # it has just been made
-                met(self._dynotune[0], loader)
-        except Exception as error:
-            log("loader", error)
+        @functools.wraps(original)
+        def __iter__(self: Any) -> Any:
+            begin = perf_counter()
+            made = original(self)
+            hooks._waited_before(made, begin)
+            return made
 
-    @functools.wraps(original_next)
-    def __next__(self: Any) -> Any:
-        begin = perf_counter()
-        try:
-            batch = original_next(self)
-        except StopIteration:
-            waited_before(self, begin)
-            raise
-        end = perf_counter()
-        try:
-            key, batch_size = self._dynotune
-            steps.drawn(key, batch_size, begin, end, batch)
-        except Exception as error:
-            log("draw", error)
-        return batch
+        return __iter__
 
-    iterator.__init__, iterator._reset, iterator.__next__ = __init__, _reset, __next__
-    loaders.__iter__ = __iter__
+    def _init(self, original: Any) -> Any:
+        hooks = self
+
+        @functools.wraps(original)
+        def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, loader, *args, **kwargs)
+            try:
+                # No reference to the loader: it must die when it would have died.
+                batch_size = getattr(loader, "batch_size", None)
+                key = type(loader), id(loader.dataset), batch_size, type(loader.sampler), hooks._steps.grad_enabled()
+                self._dynotune = hooks._met(key, loader), batch_size
+            except Exception as error:
+                hooks._log("loader", error)
+
+        return __init__
+
+    def _reset(self, original: Any) -> Any:
+        hooks = self
+
+        # A loader with persistent workers keeps its iterator and begins it anew.
+        @functools.wraps(original)
+        def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, loader, *args, **kwargs)
+            try:
+                is_first = bool(args[0] if args else kwargs.get("first_iter", False))
+                if hasattr(self, "_dynotune") and not is_first:  # it has just been made
+                    hooks._met(self._dynotune[0], loader)
+            except Exception as error:
+                hooks._log("loader", error)
+
+        return _reset
+
+    def _next(self) -> Any:
+        hooks = self
+        steps, draw, log = hooks._steps, hooks._draw, hooks._log
+
+        @functools.wraps(hooks._original_next)
+        def __next__(self: Any) -> Any:
+            begin = perf_counter()
+            try:
+                batch = draw[0](self)
+            except StopIteration:
+                hooks._waited_before(self, begin)
+                raise
+            end = perf_counter()
+            try:
+                key, batch_size = self._dynotune
+                steps.drawn(key, batch_size, begin, end, batch)
+            except Exception as error:
+                log("draw", error)
+            return batch
+
+        return __next__
 
 
 def cover_loader_workers(torch: Any, begun: Callable[[], None], log: Log) -> None:

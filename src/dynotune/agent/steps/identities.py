@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Key = tuple[type, int, Any, type, bool]
 
 
-class Names:
+class Identities:
     """`tokens` and `classes` by number. What takes the place of something that has died takes its number, too."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Special = Callable[[Call, Call, Callable[[], bool], set[int], Log], Call]
 
 
-class Roots:
+class OutermostModules:
     """Calls `first(module)` before a root runs for the first time, `ran(module)` after that, and `after(module, args,
     kwargs)` each time.
 
@@ -49,7 +49,7 @@ class Roots:
         flags = vars(torch.compiler)
         direct = functools.partial(flags.__getitem__, "_is_compiling_flag")
         self._is_compiling_yet = direct if "_is_compiling_flag" in flags else self._is_compiling
-        self._first, self._ran, self.after, self._around, self._log = first, ran, after, around, log
+        self._first, self._ran, self.after, self.around, self._log = first, ran, after, around, log
         self._busy: set[int] = set()
         # By identity, as long as they live; and all classes, so that they stay known when the modules have died.
         self._known: dict[int, weakref.ref[Any]] = {}
@@ -115,13 +115,13 @@ class Roots:
 
     def call_plainly(self, classes: set[type]) -> None:
         """From here on only `classes` are covered, and calls are not made through `around`, where covers may change."""
-        self._around = None
+        self.around = None
         self.watch_only(classes)
 
     @property
     def calls_around(self) -> bool:
         """Whether calls are made through `around`."""
-        return self._around is not None
+        return self.around is not None
 
     def reset_after_fork(self) -> None:
         """Of all threads only this one is here; another may come by the name of one that was inside a call."""
@@ -159,7 +159,7 @@ class Roots:
     def _cover(self, original: Call) -> Call:
         is_compiling = self._is_compiling if self._compiled else self._is_compiling_yet
         busy, known, running_first = self._busy, self._known, self._running_first
-        around, roots = self._around, self
+        roots = self
 
         # The module is named `self`: torch's profiler asks the frame of `Module.__call__` for it by that name.
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -174,6 +174,7 @@ class Roots:
                 return roots._pass_over(original, thread, self, args, kwargs)
             try:
                 busy.add(thread)
+                around = roots.around  # a task may change it
                 output = around(original, self, args, kwargs) if around else original(self, *args, **kwargs)
             finally:
                 busy.discard(thread)

@@ -11,7 +11,7 @@ from ..core.writer import EPOCH
 from . import cycle as cycles
 from . import fast_paths, samples
 from .cycle import MAX_EVENTS, AllDraws, History
-from .identities import Names
+from .identities import Identities
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Steps:
         self._record, self._flags_now, self._reached, self._fixed = record, flags_now, reached, fixed
         self._search_again, self._has_stepped = search_again, has_stepped
         self._wait = wait
-        self._names = Names()
+        self._names = Identities()
         self._tokens = self._names.tokens
         self._history = History()
         self._begun: set[Key] = set()
@@ -102,6 +102,10 @@ class Steps:
         self.num_steps = 0
         # Of all steps so far; `num_uncounted` of them have samples that could not be counted.
         self.wait_s, self.num_samples, self.num_uncounted = 0.0, 0, 0
+        # Epochs that began, and steps of the last whole one; None where there was none.
+        self.num_epochs = 0
+        self.epoch_steps: int | None = None
+        self._epoch_began_at: int | None = None
 
     @property
     def num_events(self) -> int:
@@ -332,6 +336,7 @@ class Steps:
         flags = 0
         if self._epoch:
             self._epoch, flags = False, EPOCH
+            self._note_epoch()
         if live and self._flags_now is not None:
             flags |= self._flags_now()
         self._record(now, wait_s, num_samples, flags)
@@ -340,6 +345,11 @@ class Steps:
             self._history = History()
         if live and self.num_steps >= self._next_stop:
             self._next_stop = self._reached(self.num_steps)
+
+    def _note_epoch(self) -> None:
+        began_at, self._epoch_began_at = self._epoch_began_at, self.num_steps
+        self.epoch_steps = None if began_at is None else self.num_steps - began_at
+        self.num_epochs += 1
 
     def work_off(self) -> None:
         """Count what was noted."""

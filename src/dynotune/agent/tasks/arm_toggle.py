@@ -33,7 +33,7 @@ class NotSwitched(Exception):
     """An arm cannot be switched, or not any more; why, in words."""
 
 
-class Switch:
+class ArmToggle:
     """One arm. `is_on`: the program runs with its settings now.
 
     Args:

@@ -17,7 +17,7 @@ SKIP_S = 5.0
 FEWEST_BATCHES = 8
 
 
-class Drained:
+class DrainedLoader:
     """The last of the largest batches, and `fields` of the event; None where the epoch ended too soon to tell."""
 
     def __init__(self, batch: Any, fields: dict[str, Any] | None) -> None:
@@ -44,7 +44,9 @@ def _is_iterable(iterator: Any) -> bool:
     return type(iterator._index_sampler).__name__ == "_InfiniteConstantSampler" or iterator._dataset_kind == 1
 
 
-def drain(original: Callable[[Any], Any], iterator: Any, *, fewest: int, skip: int, begun_s: float | None) -> Drained:
+def drain(
+    original: Callable[[Any], Any], iterator: Any, *, fewest: int, skip: int, begun_s: float | None
+) -> DrainedLoader:
     """Draw until enough is known, or the epoch ends.
 
     Args:
@@ -74,13 +76,13 @@ def drain(original: Callable[[Any], Any], iterator: Any, *, fewest: int, skip: i
             continue
         num += 1
         if (now - begin_s >= DRAIN_S and num >= fewest) or now - start_s >= MOST_S:
-            return Drained(batch, _fields(iterator, sizes, num_skipped, now - begin_s, False))
+            return DrainedLoader(batch, _fields(iterator, sizes, num_skipped, now - begin_s, False))
     # The end of the epoch; the draw that found no more is not counted.
     if num >= fewest:
-        return Drained(batch, _fields(iterator, sizes, num_skipped, now - begin_s, False))
+        return DrainedLoader(batch, _fields(iterator, sizes, num_skipped, now - begin_s, False))
     if begun_s is None:
-        return Drained(batch, None)
-    return Drained(batch, _fields(iterator, sizes, 0, now - begun_s, True))
+        return DrainedLoader(batch, None)
+    return DrainedLoader(batch, _fields(iterator, sizes, 0, now - begun_s, True))
 
 
 def _fields(

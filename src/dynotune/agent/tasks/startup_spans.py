@@ -29,7 +29,7 @@ MOST_SPANS = 3000
 IMPORTLIB_FILE = "<frozen importlib._bootstrap>"
 
 
-class Starting:
+class StartupSpans:
     """From the first line of the agent on.
 
     Args:

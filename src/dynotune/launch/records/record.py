@@ -12,7 +12,7 @@ import msgspec
 
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import EnvironmentChange, Process, Readback, RecordedTrace, Window
+from dynotune.schema.run import EnvironmentChange, Process, Readback, RecordedTrace, TimedWindow
 
 _MAGIC = b"DYNOREC\0"
 _VERSION = 1
@@ -45,13 +45,14 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct):
-    """What one process has written so far. `events` by their name, in order."""
+    """What one process has written so far. `events` by their name, in order; `results` of tasks by their number."""
 
     path: Path
     pid: int
     start_s: float
     steps: list[Step] = []
     events: dict[str, list[dict[str, Any]]] = {}
+    results: dict[int, dict[str, Any]] = {}
 
     def last(self, event: str) -> dict[str, Any] | None:
         found = self.events.get(event)
@@ -86,7 +87,7 @@ class Reader:
 
     def __init__(self, path: Path) -> None:
         self._position = 0
-        self.record = Record(path=path, pid=0, start_s=0.0, steps=[], events={})
+        self.record = Record(path=path, pid=0, start_s=0.0, steps=[], events={}, results={})
 
     def update(self) -> Record:
         """Read what has come since.
@@ -145,6 +146,10 @@ class Reader:
         elif kind == _EVENT:
             try:
                 event = msgspec.json.decode(payload)
+                if isinstance(number := event.get("task"), int):
+                    if number in self.record.results:
+                        return  # it was asked for again
+                    self.record.results[number] = event
                 self.record.events.setdefault(str(event["event"]), []).append(event)
                 # The program trains after all: what it repeated before, on the way there, were no steps.
                 del self.record.steps[: event.get("num_superseded", 0)]
@@ -205,8 +210,8 @@ def _summary(record: Record, launched_s: float) -> Process:
         num_samples=sum(counted) if counted and len(counted) == len(samples) else None,
         time_to_first_step_s=record.steps[0].end_s - launched_s if record.steps else None,
         median_step_s=statistics.median(record.step_s) if record.step_s else None,
-        window=_window(window) if window else None,
-        trace=_trace(trace, record.step_s) if (trace := record.last("trace")) else None,
+        windows=[_window(event) for event in record.events.get("window", [])],
+        traces=[_trace(event, record.step_s) for event in record.results.values() if _is_of_trace(event)],
         peak_rss_bytes=memory.get("peak_rss_bytes"),
         peak_device_bytes=memory.get("peak_device_bytes"),
         readback=[_readback(entry) for entry in (record.last("readback") or {}).get("settings", [])],
@@ -228,12 +233,19 @@ def read_back(processes: Sequence[Process]) -> list[Readback]:
     return list(found.values())
 
 
-def _window(event: dict[str, Any]) -> Window:
-    return msgspec.convert({key: value for key, value in event.items() if key in Window.__struct_fields__}, Window)
+def _window(event: dict[str, Any]) -> TimedWindow:
+    fields = {key: value for key, value in event.items() if key in TimedWindow.__struct_fields__}
+    return msgspec.convert(fields, TimedWindow)
+
+
+def _is_of_trace(event: dict[str, Any]) -> bool:
+    """Whether it is a trace, or says why there is none."""
+    return "trace" in (event["event"], event.get("kind"))
 
 
 def _trace(event: dict[str, Any], step_s: Sequence[float]) -> RecordedTrace:
-    fields = {key: value for key, value in event.items() if key in RecordedTrace.__struct_fields__}
+    fields = {"file": None}
+    fields |= {key: value for key, value in event.items() if key in RecordedTrace.__struct_fields__}
     if event.get("step_s"):
         # The step before the first recorded one is the profiler's to get ready in.
         unready = event["first_step"] - 1

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from dynotune.agent.core.writer import EPOCH
-from dynotune.agent.tasks import screen as screening
-from dynotune.agent.tasks.screen import Screen
-from dynotune.agent.tasks.window import NEVER
+from dynotune.agent.tasks import switch_arms
+from dynotune.agent.tasks.switch_arms import SwitchArms
+from dynotune.agent.tasks.task import NEVER
+
+from .fake_program import fake_program
 
 FAST = {"knob": "fast", "site": {"type": "attr", "path": "torch.fast"}, "value": True}
 SLOW = {"knob": "slow", "site": {"type": "attr", "path": "torch.slow"}, "value": True}
@@ -56,23 +57,32 @@ class Program:
     ):
         self.torch = SimpleNamespace(fast=False, slow=False, cuda=Cuda())
         self.cost_s, self.before = cost_s, before
-        self.now_s, self.num_compilations = 0.0, 0
-        self.num_steps = self.num_samples = self.num_uncounted = 0
-        self.values, self.events, self.complete, self.errors = [], [], [], []
-        self.flags = 0
-        self.screen = Screen(
-            SimpleNamespace(step=FIRST_STEP, num_steps=STRETCH_STEPS),
-            {"arms": [list(arm) for arm in arms], "num_blocks": num_blocks, "seed": 3},
-            world_size=lambda: world_size,
-            num_compilations=lambda: self.num_compilations,
-            prepare=lambda: None,
-            complete=self.complete.append,
-            event=self.events.append,
-            log=lambda where, error: self.errors.append(error),
+        self.now_s = 0.0
+        self.values, self.epoch_began_at = [], None
+        self.program = fake_program(self.torch, world_size=world_size, num_steps=0, num_epochs=0, epoch_steps=None)
+        self.task = SwitchArms(
+            self.program,
+            {
+                "arms": [list(arm) for arm in arms],
+                "num_blocks": num_blocks,
+                "seed": 3,
+                "at_step": FIRST_STEP,
+                "stretch_steps": STRETCH_STEPS,
+            },
         )
-        self.screen.steps = self
-        self.screen.torch_is_here(self.torch)
-        self.record = self.screen.recording(lambda *step: None)
+
+    @property
+    def result(self):
+        """The task's only result."""
+        (result,) = [event for event in self.program.events if event["event"] in ("switched", "given_up")]
+        return result
+
+    def begin_epoch(self):
+        steps = self.program.steps
+        if self.epoch_began_at is not None:
+            steps.epoch_steps = steps.num_steps - self.epoch_began_at
+        steps.num_epochs += 1
+        self.epoch_began_at = steps.num_steps
 
     def run(self, num_steps=2000):
         stop = 0
@@ -82,18 +92,16 @@ class Program:
             self.now_s += 0.01 * (2 if self.torch.slow else 1) / (2 if self.torch.fast else 1) + self.cost_s(
                 self, number
             )
-            self.num_samples += 8
-            self.record(self.now_s, 0.0, 8, self.flags)
-            self.flags = 0
-            self.num_steps += 1
-            if self.num_steps >= stop:
-                stop = self.screen.reached(self.num_steps)
+            self.program.steps.num_samples += 8
+            self.program.steps.num_steps += 1
+            if self.program.steps.num_steps >= stop:
+                stop = self.task.reached(self.program.steps.num_steps)
                 if stop == NEVER:
                     break
         return self
 
     def named(self, name):
-        return [event for event in self.events if event["event"] == name]
+        return [event for event in self.program.events if event["event"] == name]
 
     def ratios(self, arm):
         """Of each block: a step's time without the arm over that with it."""
@@ -103,7 +111,7 @@ class Program:
 
         return [
             step_s(block["baseline"]) / step_s(block["candidate"])
-            for block in self.named("screen_block")
+            for block in self.named("arm_block")
             if block["arm"] == arm
         ]
 
@@ -112,7 +120,7 @@ class Program:
 def program(monkeypatch):
     def make(*arms, **options):
         made = Program(*arms, **options)
-        monkeypatch.setattr(screening, "perf_counter", lambda: made.now_s)
+        monkeypatch.setattr(switch_arms, "perf_counter", lambda: made.now_s)
         return made
 
     return make
@@ -120,18 +128,18 @@ def program(monkeypatch):
 
 def test_every_arm_has_its_blocks_and_what_they_say_is_so(program):
     ran = program([FAST], [SLOW], [FAST, SLOW], num_blocks=4).run()
-    assert ran.complete == [{"reason": "", "at_exit": False}]
+    assert ran.result == {"event": "switched", "task": 0}
     for arm, ratio in enumerate((2.0, 0.5, 1.0)):
         assert ran.ratios(arm) == pytest.approx([ratio] * 4)
-    for block in ran.named("screen_block"):
+    for block in ran.named("arm_block"):
         for stretch in [*block["baseline"], *block["candidate"]]:
             assert (stretch["num_steps"], stretch["num_samples"]) == (STRETCH_STEPS, 8 * STRETCH_STEPS)
-    assert ran.errors == []
+    assert ran.program.errors == []
 
 
 def test_arms_take_turns_and_both_orders_come(program):
     ran = program([FAST], [SLOW], num_blocks=8).run()
-    blocks = ran.named("screen_block")
+    blocks = ran.named("arm_block")
     turns = [[block["arm"] for block in blocks[at : at + 2]] for at in range(0, 16, 2)]
     assert all(sorted(turn) == [0, 1] for turn in turns)
     assert len({tuple(turn) for turn in turns}) == 2
@@ -165,7 +173,7 @@ def test_after_a_switch_as_many_batches_as_were_made_before_it_are_used_up(progr
         return 0.0 if since < 12 else 0.03
 
     ran = program([FAST], num_blocks=2, cost_s=cost_s)
-    ran.screen.loader_begun(SimpleNamespace(num_workers=4, prefetch_factor=3))
+    ran.program.loader_begun("loader", SimpleNamespace(num_workers=4, prefetch_factor=3))
     ran.run()
     assert ran.ratios(0) == pytest.approx([0.04 / 0.035] * 2)
 
@@ -205,13 +213,14 @@ def test_nothing_is_switched_or_synchronised_while_a_graph_is_captured(program):
     ran = program([FAST], num_blocks=2, before=before)
     ran.torch.cuda.initialized = True
     ran.run()
-    assert len(ran.named("screen_block")) == 2
+    assert len(ran.named("arm_block")) == 2
     assert ran.ratios(0) == pytest.approx([2.0] * 2)
 
 
 def test_a_stretch_with_the_begin_of_a_long_epoch_in_it_is_timed_again(program):
     def before(ran, number):
-        ran.flags = EPOCH if number % 50 == 0 else 0
+        if number % 50 == 0:
+            ran.begin_epoch()
 
     ran = program([FAST], num_blocks=4, before=before, cost_s=lambda ran, number: 3.0 * (number % 50 == 0))
     ran.run()
@@ -220,7 +229,8 @@ def test_a_stretch_with_the_begin_of_a_long_epoch_in_it_is_timed_again(program):
 
 def test_begins_of_epochs_that_a_stretch_holds_whole_are_part_of_it(program):
     def before(ran, number):
-        ran.flags = EPOCH if number % 3 == 0 else 0
+        if number % 3 == 0:
+            ran.begin_epoch()
 
     ran = program([FAST], num_blocks=2, before=before, cost_s=lambda ran, number: 0.03 * (number % 3 == 0))
     ran.run()
@@ -233,11 +243,11 @@ def test_an_arm_whose_setting_the_program_changes_is_given_up_and_the_others_go_
             ran.torch.fast = "mine"
 
     ran = program([FAST], [SLOW], num_blocks=5, before=before).run()
-    (given_up,) = ran.named("screen_given_up")
+    (given_up,) = ran.named("arm_given_up")
     assert (given_up["arm"], given_up["reason"]) == (0, "the program sets fast itself while it runs, to mine")
     assert ran.torch.fast == "mine"
     assert len(ran.ratios(1)) == 5
-    assert ran.complete == [{"reason": "", "at_exit": False}]
+    assert ran.result == {"event": "switched", "task": 0}
 
 
 def test_an_arm_that_makes_torch_compile_anew_is_given_up_and_with_the_second_one_all(program):
@@ -245,11 +255,11 @@ def test_an_arm_that_makes_torch_compile_anew_is_given_up_and_with_the_second_on
 
     def before(ran, number):
         state = (ran.torch.fast, ran.torch.slow)
-        ran.num_compilations += state not in compiled
+        ran.program.num_compilations += state not in compiled
         compiled.add(state)
 
     ran = program([FAST], [SLOW], [FAST, SLOW], num_blocks=3, before=before).run()
-    reasons = [event["reason"] for event in ran.named("screen_given_up")]
+    reasons = [event["reason"] for event in ran.named("arm_given_up")]
     assert reasons[:2] == ["torch compiled the program anew after the switch"] * 2
     assert len(reasons) == 3
     assert "too many variants" in reasons[2]
@@ -259,21 +269,21 @@ def test_an_arm_that_makes_torch_compile_anew_is_given_up_and_with_the_second_on
 
 def test_a_block_in_which_the_program_compiles_something_of_its_own_is_begun_anew(program):
     def before(ran, number):
-        ran.num_compilations += number == FIRST_STEP + 6
+        ran.program.num_compilations += number == FIRST_STEP + 6
 
     ran = program(
         [FAST], num_blocks=3, before=before, cost_s=lambda ran, number: 9.0 * (number == FIRST_STEP + 6)
     ).run()
     assert ran.ratios(0) == pytest.approx([2.0] * 3)
-    assert ran.named("screen_given_up") == []
+    assert ran.named("arm_given_up") == []
 
 
 def test_a_program_that_never_stops_compiling_has_no_arm_screened(program):
     def before(ran, number):
-        ran.num_compilations += not ran.torch.fast
+        ran.program.num_compilations += not ran.torch.fast
 
     ran = program([FAST], num_blocks=3, before=before).run()
-    assert [event["reason"] for event in ran.named("screen_given_up")] == [
+    assert [event["reason"] for event in ran.named("arm_given_up")] == [
         "the program compiles something again and again"
     ]
 
@@ -289,16 +299,16 @@ def test_a_program_that_allocates_in_every_step_is_screened_all_the_same(program
 
 def test_a_program_of_several_processes_is_left_alone(program):
     ran = program([FAST], world_size=2).run()
-    assert "2 processes make this program" in ran.complete[0]["reason"]
+    assert "2 processes make this program" in ran.result["reason"]
     assert not any(fast for fast, _ in ran.values)
 
 
 def test_a_program_that_replays_captured_graphs_is_left_alone(program):
     ran = program([FAST])
-    ran.screen.replayed()
+    ran.program.replays_graphs = True
     ran.run()
-    assert "replays captured CUDA graphs" in ran.complete[0]["reason"]
-    assert ran.events == []
+    assert "replays captured CUDA graphs" in ran.result["reason"]
+    assert ran.program.events == [ran.result]
 
 
 def test_at_the_programs_own_end_what_it_had_holds_and_it_is_said(program):
@@ -307,11 +317,11 @@ def test_at_the_programs_own_end_what_it_had_holds_and_it_is_said(program):
     while not ran.torch.fast:
         ran.before = lambda ran, number: None
         ran.run(num_steps=1)
-    ran.screen.finish()
+    ran.task.at_exit()
     assert ran.torch.fast is False
-    assert ran.complete[0]["at_exit"]
-    assert ran.named("screen_switched")[-1]["arm"] == 0
-    assert ran.screen.reached(10_000) == NEVER
+    assert ran.result["at_exit"]
+    assert ran.named("arm_switched")[-1]["arm"] == 0
+    assert ran.task.reached(10_000) == NEVER
 
 
 def test_a_mistake_of_its_own_ends_it_and_is_written_down(program):
@@ -322,12 +332,6 @@ def test_a_mistake_of_its_own_ends_it_and_is_written_down(program):
     ran = program([FAST], num_blocks=9, before=before)
     ran.torch.cuda.initialized = True
     ran.run()
-    assert ran.complete[0]["reason"].startswith("it failed: TypeError")
-    assert len(ran.errors) == 1
+    assert ran.result["reason"].startswith("it failed: TypeError")
+    assert len(ran.program.errors) == 1
     assert ran.torch.fast is False
-
-
-def test_of_a_process_without_steps_nothing_is_said(program):
-    ran = program([FAST])
-    ran.screen.finish()
-    assert ran.complete == []

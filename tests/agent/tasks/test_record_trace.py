@@ -10,6 +10,8 @@ import pytest
 
 from dynotune.launch.records.record import NUM_STEPS_BEFORE
 
+from ..planned_tasks import trace_task, window_task
+
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
 TRAINING = """
@@ -81,13 +83,13 @@ def named(events, start):
 
 def left_behind(ran):
     names = {path.name for path in ran.records[0].path.parent.iterdir()}
-    return {name for name in names if not name.startswith("process-")} - {"plan.json", "record-from.json"}
+    return {name for name in names if not name.startswith("process-")} - {"plan.json", "tasks.page", "task-001.json"}
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_records_as_many_steps_as_asked_each_with_its_batch_and_its_update(num_workers, script, fork_under_agent):
     program = script(TRAINING + f"main({num_workers})\n")
-    ran = fork_under_agent([program], warmup_steps=20, trace={"num_steps": 4})
+    ran = fork_under_agent([program], tasks=[trace_task(20, 4)])
     outcome, events = trace_of(ran)
     steps = named(events, "ProfilerStep")
     assert [name for name, _, _ in steps] == [f"ProfilerStep#{number}" for number in (21, 22, 23, 24)]
@@ -103,7 +105,7 @@ def test_records_as_many_steps_as_asked_each_with_its_batch_and_its_update(num_w
 
 
 def test_the_steps_before_the_recording_are_what_recorded_steps_are_compared_with(script, fork_under_agent):
-    ran = fork_under_agent([script(BY_HAND)], warmup_steps=40, trace={"num_steps": 5})
+    ran = fork_under_agent([script(BY_HAND)], tasks=[trace_task(40, 5)])
     outcome, _ = trace_of(ran)
     (record,) = [record for record in ran.records if record.steps]
     before = sorted(record.step_s[40 - NUM_STEPS_BEFORE : 40])
@@ -124,7 +126,7 @@ for _ in range(3):
 print(before is record_function.__exit__, torch.autograd._profiler_enabled())
 """
     )
-    ran = fork_under_agent([program], warmup_steps=20, trace={"num_steps": 3})
+    ran = fork_under_agent([program], tasks=[trace_task(20, 3)])
     outcome, _ = trace_of(ran)
     assert ran.stdout.endswith("True False\n")
     assert ran.stepping.num_steps == 180
@@ -132,7 +134,7 @@ print(before is record_function.__exit__, torch.autograd._profiler_enabled())
 
 
 def test_inference_without_a_loader_is_recorded(fork_under_agent):
-    ran = fork_under_agent([PROGRAMS / "inference_without_loader.py"], warmup_steps=10, trace={"num_steps": 3})
+    ran = fork_under_agent([PROGRAMS / "inference_without_loader.py"], tasks=[trace_task(10, 3)])
     _, events = trace_of(ran)
     assert len(named(events, "ProfilerStep")) == 3
 
@@ -141,7 +143,7 @@ def test_inference_without_a_loader_is_recorded(fork_under_agent):
 def test_compiled_code_is_neither_broken_nor_compiled_again(program, fork_under_agent):
     # These programs fail where something is compiled again.
     asked = {"num_steps": 3, "stacks": True}
-    ran = fork_under_agent([PROGRAMS / program], compiler=False, warmup_steps=15, trace=asked)
+    ran = fork_under_agent([PROGRAMS / program], compiler=False, tasks=[trace_task(15, **asked)])
     assert ran.returncode == 0, ran.stderr
     _, events = trace_of(ran)
     assert len(named(events, "ProfilerStep")) == 3
@@ -149,7 +151,7 @@ def test_compiled_code_is_neither_broken_nor_compiled_again(program, fork_under_
 
 def test_steps_that_the_program_marks_are_the_steps_recorded(script, fork_under_agent):
     program = script("import torch, dynotune\nfor _ in range(40):\n    torch.ones(3).exp()\n    dynotune.step()\n")
-    ran = fork_under_agent([program], step_on="dynotune.step", warmup_steps=20, trace={"num_steps": 3})
+    ran = fork_under_agent([program], step_function="dynotune.step", tasks=[trace_task(20, 3)])
     _, events = trace_of(ran)
     steps = named(events, "ProfilerStep")
     assert len(steps) == 3
@@ -159,7 +161,7 @@ def test_steps_that_the_program_marks_are_the_steps_recorded(script, fork_under_
 
 @pytest.mark.parametrize("asked", [{}, {"stacks": True, "shapes": True, "memory": True}])
 def test_stacks_shapes_and_memory_are_there_on_request_alone(asked, script, fork_under_agent):
-    ran = fork_under_agent([script(BY_HAND)], warmup_steps=20, trace={"num_steps": 2, **asked})
+    ran = fork_under_agent([script(BY_HAND)], tasks=[trace_task(20, 2, **asked)])
     outcome, events = trace_of(ran)
     kinds = {event.get("cat") for event in events}
     shapes = any("Input Dims" in event.get("args", {}) for event in events)
@@ -179,7 +181,7 @@ main()
 print(sys.getprofile() is seen, seen.num > 1000)
 """
     )
-    ran = fork_under_agent([program], warmup_steps=20, trace={"num_steps": 2, "stacks": True})
+    ran = fork_under_agent([program], tasks=[trace_task(20, 2, stacks=True)])
     outcome, events = trace_of(ran)
     assert ran.stdout.endswith("True True\n")
     assert not outcome.stacks
@@ -187,26 +189,49 @@ print(sys.getprofile() is seen, seen.num > 1000)
     assert "python_function" not in {event.get("cat") for event in events}
 
 
-TOLD = """
-import json, os, torch
+ORDERED = """
+import json, os, struct, torch
 net = torch.nn.Linear(8, 8)
+folder = os.environ["DYNOTUNE_RUN"]
 with torch.no_grad():
     for number in range(20000):
         net(torch.ones(1, 8))
         if number == 20:
-            with open(os.path.join(os.environ["DYNOTUNE_RUN"], "record-from.json.partial"), "w") as file:
-                json.dump({"schema": "dynotune.record_from/1", "step": STEP, "num_steps": 3}, file)
-            os.rename(file.name, file.name[: -len(".partial")])
+            task = {"type": "record-trace", "num_steps": 3, "at_step": AT}
+            with open(os.path.join(folder, "task-001.json"), "w") as file:
+                json.dump({"schema": "dynotune.task/1", "task": task}, file)
+            with open(os.path.join(folder, "tasks.page"), "r+b") as file:
+                file.seek(12)
+                file.write(struct.pack("<I", 1))
 """
 
 
-@pytest.mark.parametrize(("step", "first"), [(15000, 15001), (3, None)])
-def test_where_the_plan_does_not_say_when_a_file_says_it_while_the_program_runs(step, first, script, fork_under_agent):
-    ran = fork_under_agent([script(TOLD.replace("STEP", str(step)))], pilot=True, trace={"num_steps": None})
+@pytest.mark.parametrize(("at_step", "first"), [(15000, 15001), (3, None), (None, None)])
+def test_a_trace_is_ordered_while_the_program_runs(at_step, first, script, fork_under_agent):
+    ran = fork_under_agent([script(ORDERED.replace("AT", str(at_step)))], note_events=True, live=True)
     outcome, events = trace_of(ran)
     assert len(named(events, "ProfilerStep")) == 3
     # A step that is past is made up for soon.
     assert outcome.first_step == first or (first is None and outcome.first_step < 1000)
+
+
+TWO = """
+import torch
+net = torch.nn.Linear(8, 8)
+with torch.no_grad():
+    for number in range(300):
+        net(torch.ones(1, 8))
+"""
+
+
+def test_one_run_records_several_traces_and_times_a_window_between_them(script, fork_under_agent):
+    tasks = [trace_task(20, 3, stacks=True), window_task(40, 10), trace_task(60, 2)]
+    ran = fork_under_agent([script(TWO)], tasks=tasks)
+    assert [trace.num_steps for trace in ran.stepping.traces] == [3, 2]
+    assert len({trace.file for trace in ran.stepping.traces}) == 2
+    assert (ran.stepping.window.first_step, ran.stepping.window.num_steps) == (40, 10)
+    for trace, num_steps in zip(ran.stepping.traces, (3, 2), strict=True):
+        assert len(named(events_in(ran, trace.file), "ProfilerStep")) == num_steps
 
 
 OWN = {
@@ -222,7 +247,7 @@ OWN = {
 @pytest.mark.parametrize("when", OWN)
 def test_a_profiler_of_the_programs_own_goes_first(when, script, fork_under_agent):
     program = script(PROFILED + OWN[when] + "print([(e.key, e.count) for e in own.key_averages()])\n")
-    ran = fork_under_agent([program], warmup_steps=20, trace={"num_steps": 5})
+    ran = fork_under_agent([program], tasks=[trace_task(20, 5)])
     assert (ran.returncode, ran.stdout) == (0, fork_under_agent([program]).stdout), ran.stderr
     outcome = ran.stepping.trace
     assert outcome.file is None
@@ -233,7 +258,7 @@ def test_a_profiler_of_the_programs_own_goes_first(when, script, fork_under_agen
 
 def test_a_profiler_of_the_programs_own_that_is_done_is_not_in_the_way(script, fork_under_agent):
     program = script(PROFILED + "with profile(activities=[ProfilerActivity.CPU]) as own:\n    steps(10)\nsteps(50)\n")
-    ran = fork_under_agent([program], warmup_steps=20, trace={"num_steps": 5})
+    ran = fork_under_agent([program], tasks=[trace_task(20, 5)])
     assert len(named(trace_of(ran)[1], "ProfilerStep")) == 5
 
 
@@ -243,7 +268,7 @@ def test_a_profiler_of_the_programs_own_that_is_done_is_not_in_the_way(script, f
 )
 def test_a_program_that_ends_too_early_has_no_trace_and_says_why(warmup_steps, said, script, fork_under_agent):
     program = script(BY_HAND)
-    ran = fork_under_agent([program], warmup_steps=warmup_steps, trace={"num_steps": 20})
+    ran = fork_under_agent([program], tasks=[trace_task(warmup_steps, 20)])
     assert (ran.returncode, ran.stdout) == (0, fork_under_agent([program]).stdout)
     assert (ran.stepping.trace.file, ran.stepping.trace.reason) == (None, said)
     assert left_behind(ran) == set()
@@ -251,7 +276,7 @@ def test_a_program_that_ends_too_early_has_no_trace_and_says_why(warmup_steps, s
 
 def test_a_trace_for_which_there_is_no_room_is_not_there_at_all(script, fork_under_agent):
     program = script("import resource, torch\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n" + BY_HAND)
-    ran = fork_under_agent([program], warmup_steps=20, trace={"num_steps": 5})
+    ran = fork_under_agent([program], tasks=[trace_task(20, 5)])
     assert ran.stdout.startswith("LOSS")
     assert "could not be written" in ran.stepping.trace.reason
     assert left_behind(ran) == set()
@@ -272,7 +297,7 @@ with torch.no_grad():
 os.wait()
 """
     )
-    ran = fork_under_agent([program], warmup_steps=20, trace={"num_steps": 5})
+    ran = fork_under_agent([program], tasks=[trace_task(20, 5)])
     outcome, events = trace_of(ran)
     assert len(named(events, "ProfilerStep")) == 5
     assert left_behind(ran) == {outcome.file}
@@ -297,7 +322,7 @@ if __name__ == "__main__":
 
 
 def test_each_rank_records_the_same_steps_into_a_file_of_its_own(script, tmp_path, run_under_agent):
-    ran = run_under_agent([script(RANKS), tmp_path / "store"], warmup_steps=15, trace={"num_steps": 3})
+    ran = run_under_agent([script(RANKS), tmp_path / "store"], tasks=[trace_task(15, 3)])
     assert ran.returncode == 0, ran.stderr
     files = {process.rank: process.trace.file for process in ran.processes if process.num_steps}
     assert files == {0: "trace-rank0.json.gz", 1: "trace-rank1.json.gz"}
@@ -314,7 +339,7 @@ print("_dynotune_agent" in sys.modules, "_dynotune_agent.tasks.profile" in sys.m
 print([type(getattr(torch.autograd.profiler, name)).__name__ for name in ("_prepare_profiler", "_disable_profiler")])
 """
     )
-    ran = fork_under_agent([program], warmup_steps=20, window_steps=10)
+    ran = fork_under_agent([program], tasks=[window_task(20, 10)])
     without = fork_under_agent([program], env={"DYNOTUNE_RUN": ""})
     assert ran.stdout.split("\n")[1].startswith("True False ")
     assert ran.stdout.split("\n")[2] == without.stdout.split("\n")[2]
@@ -322,6 +347,6 @@ print([type(getattr(torch.autograd.profiler, name)).__name__ for name in ("_prep
 
 def test_a_mistake_of_ours_is_a_reason_and_not_an_error_of_the_programs(script, fork_under_agent):
     program = script("import torch\ntorch.profiler._KinetoProfile.start_trace = lambda self: 1 / 0\n" + BY_HAND)
-    ran = fork_under_agent([program], warmup_steps=20, trace={"num_steps": 5})
+    ran = fork_under_agent([program], tasks=[trace_task(20, 5)])
     assert (ran.returncode, ran.stdout[:4]) == (0, "LOSS")
     assert ran.stepping.trace.reason == "recording it failed: ZeroDivisionError: division by zero"

@@ -1,8 +1,8 @@
 """Notes what the program computes, so that runs can be compared: its losses, or what its outermost modules give.
 
-A loss is what `backward` is called on. Where nothing is trained, a digest of each output is noted instead. All of it
-stays on the device, in float64, and is read once, at the end. Nothing that the program sees is changed, unless that is
-asked for: `other_draws` gives it other random numbers, `nudge` moves its weights by a rounding error.
+A loss is what `backward` is called on. If nothing is trained, a digest of each output is noted instead. All of it stays
+on the device, in float64, and is read once, at the end. Nothing that the program sees is changed, unless that is asked
+for: `other_draws` gives it other random numbers, `nudge` moves its weights by a rounding error.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import weakref
 from collections.abc import Mapping
 
 from ..core.autocast import inside_forward
-from .window import NEVER, is_capturing
+from ..core.device import is_capturing
+from .task import NEVER, Task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from ..core.hooks import Event, Log
+    from ..core.program import Program
 
 NUM_SAMPLED = 64
 """Elements of each tensor, evenly spaced."""
@@ -32,25 +33,20 @@ NUM_LOOKED_AT = 3
 MOST_SCALED = 8
 
 
-class Results:
-    """Stands where a profile would: it is told of torch, and that the program ends.
+class CheckResults(Task):
+    """Notes `num_values` losses or outputs, from the program's first call on.
 
-    Args:
-        plan: `num_values`; `other_draws`: kinds of devices; `nudge`: a share of each weight.
-        trains: whether the program has made an optimizer.
-        complete: called once as `complete(fields)`.
+    It changes no step, so it waits for none: its result is written when enough values are there, or at the end.
     """
 
-    has_begun = False
-    is_told = False
+    event = "results"
 
-    def __init__(self, plan: dict[str, Any], trains: Callable[[], bool], complete: Event, log: Log) -> None:
-        self._num_values: int = plan["num_values"]
-        self._other_draws: list[str] = plan.get("other_draws") or []
-        self._nudge: float = plan.get("nudge") or 0.0
+    def __init__(self, program: Program, order: dict[str, Any]) -> None:
+        super().__init__(program, order)
+        self._num_values: int = order["num_values"]
+        self._other_draws: list[str] = order.get("other_draws") or []
+        self._nudge: float = order.get("nudge") or 0.0
         self._nudged: set[int] = set()
-        self._trains, self._complete, self._log = trains, complete, log
-        self._torch: Any = None
         self._losses: list[Any] = []
         self._outputs: list[list[tuple[list[int], Any]]] = []
         self._scaled: list[tuple[weakref.ref[Any], Any, Any]] = []
@@ -59,20 +55,18 @@ class Results:
         self._num_captured = 0
         self._draws: set[str] = set()
         self._precision = ""
-        self.done = False
 
     def reached(self, num_steps: int) -> int:
         return NEVER
 
-    def torch_is_here(self, torch: Any) -> None:
-        self._torch = torch
-        self._cover_backward(torch)
-        self._cover_scaler(torch)
+    def torch_is_here(self) -> None:
+        self._torch = self.program.torch
+        self._cover_backward(self._torch)
+        self._cover_scaler(self._torch)
 
-    def finish(self) -> None:
-        """The program ends: what there is has to do."""
-        if not self.done:
-            self._read()
+    def at_exit(self) -> None:
+        """What there is has to do."""
+        self._read()
 
     # Losses
 
@@ -145,8 +139,7 @@ class Results:
 
     # Outputs
 
-    def around(self, inner: Any) -> Any:
-        """What makes the calls of outermost modules; `inner` makes them otherwise, if there is one."""
+    def around_calls(self, inner: Any) -> Any:
 
         def around(call: Any, module: Any, args: Any, kwargs: Any) -> Any:
             if self.done:
@@ -205,7 +198,7 @@ class Results:
                 found = (tensor for _, tensor in zip(range(MOST_TENSORS), self._tensors(output, 0)))
                 self._outputs.append([self._digest(tensor) for tensor in found])
         if len(self._outputs) >= self._num_values and (
-            not self._trains() or self._num_calls >= PATIENCE * self._num_values
+            not self.program.steps.optimizers or self._num_calls >= PATIENCE * self._num_values
         ):
             self._read()
 
@@ -247,7 +240,6 @@ class Results:
     # What there is
 
     def _read(self) -> None:
-        self.done = True
         what = "losses" if self._losses else "outputs"
         values: list[Any] = []
         try:
@@ -257,9 +249,9 @@ class Results:
                 values = [[_as_fields(shape, found) for shape, found in call] for call in self._outputs]
         except Exception as error:
             # The device may be lost: then there is nothing to compare, and whoever reads this is told why.
-            self._log("results", error)
+            self.program.log("results", error)
         self._losses, self._outputs, self._scaled = [], [], []
-        self._complete(
+        self.complete(
             {
                 "what": what,
                 "values": values,
@@ -273,7 +265,7 @@ class Results:
         try:
             return function(*args)
         except Exception as error:
-            self._log("results", error)
+            self.program.log("results", error)
             return None
 
 

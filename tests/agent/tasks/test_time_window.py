@@ -2,7 +2,9 @@
 
 import pytest
 
-from dynotune.agent.tasks.window import Window
+from dynotune.agent.tasks.time_window import TimeWindow
+
+from .fake_program import fake_program
 
 
 class Cuda:
@@ -44,11 +46,6 @@ class Torch:
         self.cuda = Cuda()
 
 
-class Counted:
-    num_samples = num_uncounted = 0
-    wait_s = 0.0
-
-
 @pytest.fixture
 def torch():
     return Torch()
@@ -59,21 +56,16 @@ def ended(torch):
     """Runs steps 0 to 19 through a window of four after the sixth; `before(index)` comes before each."""
 
     def run(before=lambda index: None):
-        complete, counted = [], Counted()
-        window = Window(6, 4, prepare=lambda: None, complete=complete.append)
-        window.torch_is_here(torch)
-        window.steps = counted
+        program = fake_program(torch)
+        window, counted = TimeWindow(program, {"at_step": 6, "num_steps": 4}), program.steps
         stop = 0
         for index in range(20):
             before(index)
             counted.num_samples += 8
             counted.wait_s += 0.5
             if index + 1 >= stop:
-                try:
-                    stop = window.reached(index + 1)
-                except RuntimeError:
-                    continue  # what the agent does with its own mistakes
-        return complete
+                stop = window.reached(index + 1)
+        return program.events
 
     return run
 
@@ -128,36 +120,53 @@ def test_without_a_device_allocations_are_unknown(ended, torch):
     assert torch.cuda.synchronised == []
 
 
+class State:
+    def __init__(self):
+        self.num_begun = self.num_levels = 0
+
+    def window_begins(self):
+        self.num_begun += 1
+
+    def level(self):
+        self.num_levels += 1
+
+
 def test_levels_are_taken_at_steps_spread_over_the_window(torch):
-    levels, complete = [], []
-    window = Window(6, 20, prepare=lambda: None, complete=complete.append, level=lambda: levels.append(None))
-    window.torch_is_here(torch)
-    window.steps = Counted()
+    program = fake_program(torch)
+    program.state = State()
+    window = TimeWindow(program, {"at_step": 6, "num_steps": 20})
     stop, at = 0, []
     for num_steps in range(1, 40):
         if num_steps >= stop:
-            before = len(levels)
+            before = program.state.num_levels
             stop = window.reached(num_steps)
-            at += [num_steps] * (len(levels) - before)
+            at += [num_steps] * (program.state.num_levels - before)
     assert at == [9, 12, 15, 18, 21, 24]
-    assert complete[0]["num_steps"] == 20
+    assert program.events[0]["num_steps"] == 20
+    assert program.state.num_begun == 1
 
 
 def test_a_short_window_has_a_level_at_each_step(torch):
-    at = []
-    window = Window(2, 3, prepare=lambda: None, complete=lambda fields: None, level=lambda: at.append(None))
-    window.torch_is_here(torch)
-    window.steps = Counted()
+    program = fake_program(torch)
+    program.state = State()
+    window = TimeWindow(program, {"at_step": 2, "num_steps": 3})
     assert [window.reached(2), window.reached(3), window.reached(4)] == [3, 4, 5]
-    assert len(at) == 2
+    assert program.state.num_levels == 2
 
 
-def test_a_step_that_is_timed_by_itself_waits_for_the_devices_unless_a_graph_is_captured(torch):
-    window = Window(1, None, prepare=lambda: None, complete=lambda fields: None)
-    window.wait()
-    window.torch_is_here(torch)
-    window.wait()
-    assert torch.cuda.synchronised == [0, 1]
-    torch.cuda.capturing = True
-    window.wait()
-    assert torch.cuda.synchronised == [0, 1]
+def test_a_window_that_cannot_begin_at_all_is_given_up(ended, torch):
+    torch.cuda.fails = 1000
+    events = ended()
+    assert events == []  # there were 14 steps to begin with
+    torch.cuda.fails = 0
+
+
+def test_a_result_comes_after_the_state_that_belongs_to_it(torch):
+    program = fake_program(torch)
+    program.say_state = lambda: program.event({"event": "state"})
+    program.before_result = lambda: program.event({"event": "readback"})
+    window = TimeWindow(program, {"id": 7, "num_steps": 1})
+    window.reached(1)
+    window.reached(2)
+    assert [event["event"] for event in program.events] == ["state", "readback", "window"]
+    assert program.events[-1]["task"] == 7

@@ -4,9 +4,11 @@ from threading import Thread
 
 import pytest
 
-from dynotune.agent.tasks import profile
-from dynotune.agent.tasks.profile import Profile
-from dynotune.agent.tasks.window import NEVER
+from dynotune.agent.tasks import record_trace
+from dynotune.agent.tasks.record_trace import RecordTrace
+from dynotune.agent.tasks.task import NEVER
+
+from .fake_program import fake_program
 
 
 class Session:
@@ -57,11 +59,11 @@ class Torch:
         self.log.append("wait")
 
 
-class Program:
+class Profiler:
     place = "train.py:3"
 
-    def __init__(self, *args):
-        self.running = False
+    def __init__(self):
+        self.running, self.begins = False, None
 
     def in_the_way(self):
         return self.running
@@ -69,11 +71,10 @@ class Program:
 
 @pytest.fixture
 def torch(monkeypatch):
-    monkeypatch.setattr(profile, "Session", Session)
-    monkeypatch.setattr(profile, "ProgramsProfiler", Program)
-    monkeypatch.setattr(profile, "open_optimizer_annotation", lambda: None)
-    monkeypatch.setattr(Profile, "_cover_annotations", lambda self: None)
-    monkeypatch.setattr(profile, "_write", lambda session, folder, name: 7)
+    monkeypatch.setattr(record_trace, "Session", Session)
+    monkeypatch.setattr(record_trace, "open_optimizer_annotation", lambda: None)
+    monkeypatch.setattr(RecordTrace, "_cover_annotations", lambda self: None)
+    monkeypatch.setattr(record_trace, "_write", lambda session, folder, name: 7)
     return Torch()
 
 
@@ -81,22 +82,18 @@ def torch(monkeypatch):
 def clock(monkeypatch):
     """Stands still until it is set."""
     clock = type("Clock", (), {"now_s": 0.0})()
-    monkeypatch.setattr(profile, "perf_counter", lambda: clock.now_s)
+    monkeypatch.setattr(record_trace, "perf_counter", lambda: clock.now_s)
     return clock
 
 
 @pytest.fixture
 def record(torch, tmp_path):
-    """`record(from_step, num_steps)` gives a profile and what it says when it is complete."""
+    """`record(at_step, num_steps)` gives a task and what it says when it is complete."""
 
-    def make(from_step, num_steps):
-        said = []
-        made = Profile(
-            str(tmp_path), from_step, {"num_steps": num_steps}, rank=lambda: None,
-            prepare=lambda: torch.log.append("hold"), complete=said.append, log=lambda *_: None,
-        )  # fmt: skip
-        made.torch_is_here(torch)
-        return made, said
+    def make(at_step, num_steps):
+        program = fake_program(torch, folder=tmp_path)
+        program.profiler, program.prepare = Profiler(), lambda: torch.log.append("hold")
+        return RecordTrace(program, {"at_step": at_step, "num_steps": num_steps}), program.events
 
     return make
 
@@ -144,7 +141,7 @@ def test_a_recording_that_takes_too_long_ends_with_the_step_in_which_it_does(rec
 def test_a_recording_that_fills_the_memory_ends(record, clock, monkeypatch):
     made, said = record(4, 100)
     held = []
-    monkeypatch.setattr(profile, "_resident_bytes", lambda: (100 << 20) * len(held))
+    monkeypatch.setattr(record_trace, "_resident_bytes", lambda: (100 << 20) * len(held))
 
     def fill(number):
         clock.now_s = float(number)
@@ -167,34 +164,12 @@ def test_steps_that_end_in_another_thread_are_left_out(record, torch, clock, mon
     assert said[0]["num_steps"] == 2
 
 
-def test_looks_for_the_file_that_tells_it_now_and_then(record, clock, tmp_path):
-    made, said = record(None, None)
-    clock.now_s = 0.001
-    looks, following = 0, 0
-    for number in range(1, 1000):
-        clock.now_s += 0.001
-        if number == 500:
-            (tmp_path / "record-from.json").write_text('{"step": 600, "num_steps": 3}')
-        if number >= following:
-            looks += number < 600
-            following = made.reached(number)
-    assert (said[0]["first_step"], said[0]["num_steps"]) == (601, 3)
-    assert 5 < looks < 30
-
-
 def test_a_session_of_the_programs_own_at_that_moment_is_a_reason(record, torch, clock):
     made, said = record(4, 2)
-    made._program.running = True
+    made.program.profiler.running = True
     assert run(made, range(1, 20)) == NEVER
     assert said[0]["reason"] == "the program uses torch's profiler itself (train.py:3)"
-    assert torch.log == []
-
-
-def test_a_damaged_file_is_a_reason(record, clock, tmp_path):
-    made, said = record(None, None)
-    (tmp_path / "record-from.json").write_text('{"step": "soon"}')
-    run(made, range(1, 20))
-    assert said[0]["reason"].startswith("recording it failed: ValueError")
+    assert torch.log == ["hold"]
 
 
 @pytest.mark.parametrize(
@@ -207,12 +182,6 @@ def test_a_damaged_file_is_a_reason(record, clock, tmp_path):
 def test_a_program_that_ends_before_has_its_reason(steps, reason, record, torch, clock):
     made, said = record(4, 9)
     run(made, steps)
-    made.finish()
-    assert (said[0]["file"], said[0]["reason"], said[0]["at_exit"]) == (None, reason, True)
+    made.at_exit()
+    assert (said[0]["event"], said[0]["reason"], said[0]["at_exit"]) == ("given_up", reason, True)
     assert torch.log[-1:] == (["abandon"] if len(steps) > 5 else [])
-
-
-def test_a_process_without_steps_has_nothing_to_say(record):
-    made, said = record(4, 9)
-    made.finish()
-    assert said == []

@@ -9,7 +9,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from dynotune.agent.tasks.outputs import NUM_SAMPLED, Results
+from dynotune.agent.tasks.check_results import NUM_SAMPLED, CheckResults
+
+from .fake_program import fake_program
 
 NUM = 4
 
@@ -18,12 +20,11 @@ class Noted:
     """The agent's part, on the torch of this process."""
 
     def __init__(self, *, trains=False, **plan) -> None:
-        self.complete, self.errors, self.trains = [], [], trains
-        plan = {"num_values": NUM, **plan}
-        log = lambda where, error: self.errors.append(error)  # noqa: E731
-        self.results = Results(plan, lambda: self.trains, self.complete.append, log)
-        self.results.torch_is_here(torch)
-        self._around = self.results.around(None)
+        self.program = fake_program(torch, optimizers=[None] * trains)
+        self.complete, self.errors = self.program.events, self.program.errors
+        self.results = CheckResults(self.program, {"num_values": NUM, **plan})
+        self.results.torch_is_here()
+        self._around = self.results.around_calls(None)
 
     def call(self, module, *args, **kwargs):
         return self._around(type(module).__call__, module, args, kwargs)
@@ -31,7 +32,7 @@ class Noted:
     @property
     def values(self):
         if not self.complete:
-            self.results.finish()
+            self.results.at_exit()
         assert not self.errors
         (fields,) = self.complete
         return fields["values"]
@@ -261,7 +262,7 @@ def test_a_mistake_of_ours_is_logged_and_the_program_goes_on(monkeypatch):
 def test_a_program_that_ends_early_says_what_there_is_and_nothing_is_noted_after_that():
     noted, weight = Noted(), torch.ones(2, requires_grad=True)
     weight.sum().backward()
-    noted.results.finish()
-    noted.results.finish()
+    noted.results.at_exit()
+    noted.results.at_exit()
     weight.sum().backward()
     assert [fields["values"] for fields in noted.complete] == [[2.0]]

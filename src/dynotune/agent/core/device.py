@@ -1,0 +1,33 @@
+"""The device as the agent may ask about it: nothing here makes a CUDA context or breaks a capture."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def synchronise(torch: Any) -> None:
+    """Wait for all devices that this process uses; to ask the others would make a context there."""
+    if _has_cuda(torch):
+        cuda = torch.cuda
+        for index in range(cuda.device_count()):
+            if index == cuda.current_device() or cuda.max_memory_reserved(index):
+                cuda.synchronize(index)
+
+
+def is_capturing(torch: Any) -> bool:
+    """Whether a CUDA graph is being captured: to synchronise would end that with an error in the program."""
+    return _has_cuda(torch) and bool(torch.cuda.is_current_stream_capturing())
+
+
+def device_allocations(torch: Any) -> int | None:
+    """cudaMalloc calls of this process so far; None without CUDA."""
+    if not _has_cuda(torch):
+        return None
+    stats = (torch.cuda.memory_stats(index) for index in range(torch.cuda.device_count()))
+    return sum(int(device.get("num_device_alloc", 0)) for device in stats)
+
+
+def _has_cuda(torch: Any) -> bool:
+    return torch is not None and bool(torch.cuda.is_initialized())

@@ -1,0 +1,211 @@
+"""The tasks of one process: those of its plan, then those that the parent orders while the program runs.
+
+The parent writes `task-001.json` and so on into the run folder, and counts them in a page that both have mapped. So a
+look costs no system call, and the program is never interrupted. Only the ends of steps are looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from time import perf_counter
+
+from ..core.writer import map_file
+from .task import NEVER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.program import Program
+    from .task import Task
+
+PAGE_FILE = "tasks.page"
+PAGE_BYTES = 4096
+# Magic, version, zero, number of task files, and how often results were asked for again.
+PAGE_HEAD = struct.Struct("<8sHHII")
+PAGE_MAGIC, PAGE_VERSION = b"DYNOTASK", 1
+TASK_SCHEMA = "dynotune.task/1"
+# Steps are worked off many at a time; a look after each would end that.
+LOOK_S = 0.02
+MOST_STEPS_BETWEEN_LOOKS = 100
+
+
+class TaskQueue:
+    """Carries out tasks one after another; what is wrong with an order is written down, and the program goes on.
+
+    Args:
+        program: what the tasks work on.
+        planned: tasks of the plan, dicts as `schema.task` has them, in order.
+        live: more tasks come while the program runs.
+    """
+
+    def __init__(self, program: Program, planned: list[dict[str, Any]], *, live: bool) -> None:
+        self._program = program
+        self._planned: list[Task] = []
+        for number, order in enumerate(planned):
+            task = self._made({"id": -1 - number, **order})
+            if task is not None:
+                self._planned.append(task)
+        self._page: Any = self._opened_page() if live else None
+        self._current: Task | None = None
+        self._last_result: dict[str, Any] | None = None
+        self._num_taken = self._num_repeats = 0
+        self._looked_s, self._looked_at = perf_counter(), 0
+        self._ignored = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a task has taken up work: from then on the step must stay what it is."""
+        begun = self._current is not None and self._current.has_begun
+        return begun or self._last_result is not None
+
+    @property
+    def takes_traces(self) -> bool:
+        """Whether a trace may be recorded."""
+        return self._page is not None or any(task.event == "trace" for task in self._planned)
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether a trace is being recorded."""
+        return self._current is not None and self._current.event == "trace" and self._current.has_begun
+
+    def around(self, inner: Any) -> Any:
+        """What makes calls of outermost modules, `inner` (or None), as the planned tasks need it."""
+        for task in self._planned:
+            inner = task.around_calls(inner)
+        return inner
+
+    def torch_is_here(self) -> None:
+        for task in self._planned:
+            try:
+                task.torch_is_here()
+            except Exception as error:
+                task.failed(error)
+
+    def ignore(self) -> None:
+        """This process makes no steps of its own."""
+        self._ignored = True
+
+    def reached(self, num_steps: int) -> int:
+        """`num_steps` have ended, the last one now. Gives the number at which to be called next."""
+        while not self._ignored:
+            if self._current is None:
+                self._current = self._next()
+            task = self._current
+            if task is None:
+                return self._next_look(num_steps)
+            stop = task.reached(num_steps)
+            if not task.done:
+                return stop
+            self._last_result, self._current = task.result, None
+        return NEVER
+
+    def at_exit(self) -> None:
+        """The program ends: each task that was taken up or planned says so, where the process made steps."""
+        if self._ignored or not self._program.steps.num_steps:
+            return
+        for task in [self._current, *self._planned, self._ordered()]:
+            if task is not None and not task.done:
+                try:
+                    task.at_exit()
+                except Exception as error:
+                    task.failed(error)
+
+    # Where tasks come from
+
+    def _next(self) -> Task | None:
+        while self._planned:
+            task = self._planned.pop(0)
+            if not task.done:
+                return task
+        return self._ordered()
+
+    def _ordered(self) -> Task | None:
+        """The next task that the parent ordered; None without one."""
+        if self._page is None:
+            return None
+        _, _, _, num_tasks, num_repeats = PAGE_HEAD.unpack_from(self._page)
+        if num_repeats != self._num_repeats:
+            self._num_repeats = num_repeats
+            if self._last_result is not None:
+                self._program.event(self._last_result)
+        while self._num_taken < num_tasks:
+            self._num_taken += 1
+            task = self._made(self._read(self._num_taken))
+            if task is not None:
+                return task
+        return None
+
+    def _next_look(self, num_steps: int) -> int:
+        if self._page is None:
+            return NEVER
+        now, steps = perf_counter(), max(1, num_steps - self._looked_at)
+        step_s = (now - self._looked_s) / steps
+        self._looked_s, self._looked_at = now, num_steps
+        return num_steps + max(1, min(MOST_STEPS_BETWEEN_LOOKS, int(LOOK_S / max(step_s, 1e-9))))
+
+    def _read(self, number: int) -> dict[str, Any]:
+        """One task file, as an order; with `refused` where it cannot be one."""
+        try:
+            with open(os.path.join(self._program.folder, "task-%03d.json" % number), encoding="utf-8") as file:
+                found = json.load(file)
+            if found["schema"] != TASK_SCHEMA:
+                return {"id": number, "refused": "it is %s; this agent reads %s" % (found["schema"], TASK_SCHEMA)}
+            return {**found["task"], "id": number}
+        except Exception as error:
+            return {"id": number, "refused": "the task file is damaged: %s: %s" % (type(error).__name__, error)}
+
+    def _made(self, order: dict[str, Any]) -> Task | None:
+        """The task; None where it was refused, which the record says."""
+        reason = order.get("refused", "")
+        if not reason:
+            try:
+                task: Task = _class_of(str(order.get("type")))(self._program, order)
+                return task
+            except Exception as error:
+                reason = "it is no task that this agent knows: %s: %s" % (type(error).__name__, error)
+        kind = str(order.get("type", ""))
+        fields = {"event": "given_up", "task": order["id"], "kind": kind, "reason": reason, "at_exit": False}
+        self._last_result = {**fields, "refused": True}
+        self._program.event(self._last_result)
+        return None
+
+    def _opened_page(self) -> Any:
+        """The page that the parent counts its tasks in; None, and an error in the record, where it cannot be read."""
+        try:
+            path = os.path.join(self._program.folder, PAGE_FILE)
+            page = map_file(os.open(path, os.O_RDWR | os.O_CLOEXEC), PAGE_BYTES)
+            magic, version = PAGE_HEAD.unpack_from(page)[:2]
+            if (magic, version) != (PAGE_MAGIC, PAGE_VERSION):
+                raise ValueError("%s is of version %r %d; this agent reads %d" % (path, magic, version, PAGE_VERSION))
+            return page
+        except Exception as error:
+            self._program.log("tasks", error)
+            return None
+
+
+def _class_of(kind: str) -> Any:
+    """The class that carries out tasks of this kind; each is imported only where it is asked for."""
+    if kind == "time-window":
+        from .time_window import TimeWindow
+
+        return TimeWindow
+    if kind == "record-trace":
+        from .record_trace import RecordTrace
+
+        return RecordTrace
+    if kind == "isolate-loader":
+        from .isolate_loader import IsolateLoader
+
+        return IsolateLoader
+    if kind == "switch-arms":
+        from .switch_arms import SwitchArms
+
+        return SwitchArms
+    if kind == "check-results":
+        from .check_results import CheckResults
+
+        return CheckResults
+    raise ValueError("%r" % kind)

@@ -1,0 +1,240 @@
+"""Records a few steady steps with torch's profiler and writes the trace whole or not at all.
+
+A step of the trace runs from where one step ended to where the next one ends, as steps are counted. So a batch lies
+with its whole wait in one step, because loaders are covered around `__next__`. An optimizer ends its step inside an
+annotation of its own; the boundary waits until that is closed, or the annotation would lie across two steps.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import os
+import shutil
+import sys
+from time import perf_counter
+
+from ..core.device import is_capturing, synchronise
+from ..core.observe import number
+from ..core.profiler_session import Session, open_optimizer_annotation
+from .task import Task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.program import Program
+
+# Limits that end a recording after the step in which they are passed: nobody can open a larger trace. The profiler
+# holds 0.85 times what it writes, so this makes a file of 300 MB before it is packed; and seven times as much when it
+# ends.
+MOST_S = 60.0
+MOST_BYTES = 256 << 20
+MEMORY_EVERY_S = 0.05
+# A quarter larger than at level 6, in half the time; the program waits for it.
+GZIP_LEVEL = 3
+
+
+class RecordTrace(Task):
+    """Lets the profiler get ready in one step and records the `num_steps` after it."""
+
+    event = "trace"
+
+    def __init__(self, program: Program, order: dict[str, Any]) -> None:
+        super().__init__(program, order)
+        self._num_steps = max(1, int(order["num_steps"]))
+        self._options = {name: bool(order.get(name)) for name in ("stacks", "shapes", "memory")}
+        self._session: Session | None = None
+        self._pending: tuple[str, int] | None = None
+        self._uncover: Callable[[], None] = lambda: None
+        self._first_step = 0
+        self._begin_s = self._last_s = self._asked_s = 0.0
+        self._resident_bytes = 0
+        self._step_s: list[float] = []
+        self._notes: list[str] = []
+
+    def begin(self, num_steps: int) -> int:
+        profiler = self.program.profiler
+        if profiler.in_the_way():
+            self.give_up(_own_words(profiler.place), notes=self._notes)
+            return num_steps
+        profiler.begins = self._make_way
+        if self._options["stacks"] and sys.getprofile() is not None:
+            self._options["stacks"] = False
+            self._notes.append("stacks were left out: the program has a profile function of its own")
+        self._session = Session(self.program.torch, profiler, **self._options)
+        self._cover_annotations()
+        return num_steps + 1
+
+    def step_ended(self, num_steps: int) -> int:
+        if self._session is not None and self._session.is_here:
+            annotation = open_optimizer_annotation()
+            if annotation is None:
+                self._boundary(self._session, num_steps)
+            else:
+                self._pending = annotation, num_steps
+        return num_steps + 1
+
+    def at_exit(self) -> None:
+        reason = "the program ended before the recording began"
+        if self._session is not None:
+            reason = "the program ended with %d of %d steps recorded" % (len(self._step_s), self._num_steps)
+        self.give_up(reason, at_exit=True, notes=self._notes)
+
+    def clean_up(self) -> None:
+        self._uncover()
+        if self.program.profiler is not None:
+            self.program.profiler.begins = None
+        session, self._session = self._session, None
+        if session is not None and session.is_here:
+            session.abandon()
+
+    # The session
+
+    def _cover_annotations(self) -> None:
+        kind = self.program.torch.autograd.profiler.record_function
+        original = kind.__exit__
+
+        @functools.wraps(original)
+        def __exit__(annotation: Any, *args: Any) -> Any:
+            result = original(annotation, *args)
+            if self._pending is not None and self._pending[0] == annotation.name:
+                self._annotation_closed()
+            return result
+
+        def uncover() -> None:
+            if kind.__exit__ is __exit__:
+                kind.__exit__ = original
+
+        kind.__exit__, self._uncover = __exit__, uncover
+
+    def _annotation_closed(self) -> None:
+        session = self._session
+        if self._pending is None or session is None or self.done or not session.is_here:
+            return
+        (_, num_steps), self._pending = self._pending, None
+        try:
+            self._boundary(session, num_steps)
+        except Exception as error:
+            self.failed(error)
+
+    def _boundary(self, session: Session, num_steps: int) -> None:
+        """Between two steps."""
+        now = perf_counter()
+        if is_capturing(self.program.torch):
+            return
+        if not session.is_recording:
+            # What was queued before would run inside the first step without a launch to show for it.
+            synchronise(self.program.torch)
+            session.begin()
+            self._first_step, self._resident_bytes = num_steps, _resident_bytes()
+            self._begin_s = self._asked_s = perf_counter()
+        else:
+            session.close()
+            self._step_s.append(now - self._last_s)
+            stopped_by = self._enough(now)
+            if stopped_by:
+                self._stop(session, now, stopped_by)
+                return
+        session.open("ProfilerStep#%d" % num_steps)
+        self._last_s = perf_counter()
+
+    def _enough(self, now: float) -> str:
+        if len(self._step_s) >= self._num_steps:
+            return "steps"
+        if now - self._begin_s >= MOST_S:
+            return "time"
+        # Not in every fast step: it takes 20 µs to ask.
+        if now - self._asked_s < MEMORY_EVERY_S:
+            return ""
+        self._asked_s = now
+        return "memory" if _resident_bytes() - self._resident_bytes >= MOST_BYTES else ""
+
+    def _stop(self, session: Session, end_s: float, stopped_by: str) -> None:
+        synchronise(self.program.torch)
+        session.end()
+        self._session = None
+        name = self._file_name()
+        num_bytes = _write(session, self.program.folder, name)
+        self.complete(
+            {
+                "file": name,
+                "reason": "",
+                "first_step": self._first_step,
+                "num_steps": len(self._step_s),
+                "begin_s": self._begin_s,
+                "end_s": end_s,
+                "step_s": self._step_s,
+                "stopped_by": stopped_by,
+                "num_bytes": num_bytes,
+                "notes": self._notes,
+                **self._options,
+            }
+        )
+
+    def _file_name(self) -> str:
+        rank = self.program.ranks().get("rank", number("RANK"))
+        stem = "trace-pid%d" % os.getpid() if rank is None else "trace-rank%d" % rank
+        taken = set(os.listdir(self.program.folder))
+        names = (stem + middle + ".json.gz" for middle in ["", *("-%d" % number for number in range(2, 1000))])
+        return next(name for name in names if name not in taken)
+
+    # Without a trace
+
+    def _make_way(self) -> None:
+        """The program begins a session of its own. There can only be one, and it is theirs."""
+        if not self.done and self._session is not None:
+            self.give_up(_own_words(self.program.profiler.place), notes=self._notes)
+
+    def failed(self, error: Exception) -> None:
+        if isinstance(error, OSError):
+            self.give_up("it could not be written: %s" % (error.strerror or error), notes=self._notes)
+        else:
+            super().failed(error)
+
+
+def _own_words(place: str) -> str:
+    return "the program uses torch's profiler itself" + (" (%s)" % place if place else "")
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _write(session: Session, folder: str, name: str) -> int:
+    """Write the trace, packed and readable by its owner alone; its size.
+
+    Raises:
+        OSError: there is no room for it; nothing is left behind.
+    """
+    path = os.path.join(folder, name)
+    plain, packed = path + ".plain", path + ".partial"
+    try:
+        session.save(plain)
+        _refuse_cut_short(plain)
+        descriptor = os.open(packed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(plain, "rb") as source, os.fdopen(descriptor, "wb") as file:
+            target = gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0)
+            shutil.copyfileobj(source, target, 1 << 20)
+            target.close()
+        os.replace(packed, path)
+    finally:
+        # The profiler writes to a name of its own at first, and leaves that when there is no room.
+        for left in os.listdir(folder):
+            if left.startswith((name + ".plain", name + ".partial")):
+                os.unlink(os.path.join(folder, left))
+    return os.path.getsize(path)
+
+
+def _refuse_cut_short(path: str) -> None:
+    """The profiler does not say when the disk is full.
+
+    Raises:
+        OSError: the file does not end as JSON does.
+    """
+    with open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - 64))
+        if not file.read().rstrip().endswith(b"}"):
+            raise OSError("the trace was cut short: is there room in the run folder?")

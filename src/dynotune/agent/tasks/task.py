@@ -1,0 +1,109 @@
+"""The base of all tasks: what a live run is asked to do between two steps of the program."""
+
+from __future__ import annotations
+
+from ..core.device import is_capturing
+from ..core.errors import by_a_signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.program import Program
+
+NEVER = 1 << 62
+
+
+class Task:
+    """One task of one process. Its result is an event, written once; after that the task is `done`.
+
+    A subclass names its result's event, begins its work in `begin` and goes on with it in `step_ended`. Both are called
+    where a step has just ended, and return the number of steps at which to be called next.
+
+    Args:
+        program: what it works on.
+        order: its fields, as `schema.task` has them.
+    """
+
+    event = ""
+
+    def __init__(self, program: Program, order: dict[str, Any]) -> None:
+        self.program, self.order = program, order
+        self.id = int(order.get("id", 0))
+        self.at_step = int(order.get("at_step") or 0)
+        self.has_begun = self.done = False
+        self.result: dict[str, Any] | None = None
+
+    def torch_is_here(self) -> None:
+        """torch has just been imported; only tasks of the plan hear of it."""
+
+    def around_calls(self, inner: Any) -> Any:
+        """What makes calls of outermost modules from the program's start on; `inner`, or None, makes them otherwise."""
+        return inner
+
+    def begin(self, num_steps: int) -> int:
+        raise NotImplementedError
+
+    def step_ended(self, num_steps: int) -> int:
+        raise NotImplementedError
+
+    def at_exit(self) -> None:
+        """The program ends. A process without steps, such as a launcher, has nothing to say."""
+        self.give_up("the program ended before it was done", at_exit=True)
+
+    def clean_up(self) -> None:
+        """Leave the program as it was. Called once, before the result is written."""
+
+    def reached(self, num_steps: int) -> int:
+        """`num_steps` have ended, the last one now. Gives the number at which to be called next."""
+        if self.done:
+            return NEVER
+        if num_steps < self.at_step:
+            return self.at_step
+        try:
+            if is_capturing(self.program.torch):
+                return num_steps + 1
+            if self.has_begun:
+                stop = self.step_ended(num_steps)
+            else:
+                self.program.prepare()
+                stop = self.begin(num_steps)
+                # Last: a task that could not begin begins with a later step.
+                self.has_begun = True
+        except Exception as error:
+            self.failed(error)
+            stop = num_steps + 1
+        return NEVER if self.done else stop
+
+    def complete(self, fields: dict[str, Any]) -> None:
+        """Write the result."""
+        self._write({"event": self.event, "task": self.id, **fields})
+
+    def give_up(self, reason: str, *, at_exit: bool = False, **fields: Any) -> None:
+        """Write why there is no result.
+
+        Args:
+            at_exit: the program ended before.
+        """
+        given_up = {"event": "given_up", "task": self.id, "kind": self.event, "reason": reason, "at_exit": at_exit}
+        self._write({**given_up, **fields})
+
+    def failed(self, error: Exception) -> None:
+        """Give up because of an exception of ours; the program goes on."""
+        if by_a_signal(error):
+            raise error
+        self.program.log(self.event, error)
+        self.give_up("it failed: %s: %s" % (type(error).__name__, error))
+
+    def _write(self, result: dict[str, Any]) -> None:
+        if self.done:
+            return
+        # First: what goes wrong from here on must not bring it back.
+        self.done, self.result = True, result
+        try:
+            self.clean_up()
+        except Exception as error:
+            self.program.log(self.event, error)
+        self.program.before_result()
+        # Last: whoever reads it may end this process.
+        self.program.event(result)

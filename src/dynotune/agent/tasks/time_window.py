@@ -1,0 +1,89 @@
+"""Times a window: the device is synchronised at its two ends and nowhere else."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from ..core.device import device_allocations, synchronise
+from ..core.errors import by_a_signal
+from .task import Task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MOST_FAILURES = 20
+NUM_LEVELS = 8
+"""Parts of the window at whose ends an observed process's memory is looked at."""
+
+
+class TimeWindow(Task):
+    """`num_steps` steps, timed as a whole. In an observed run the state of the process is written with it."""
+
+    event = "window"
+    _num_failed = 0
+
+    def begin(self, num_steps: int) -> int:
+        self._length = max(1, int(self.order["num_steps"]))
+        if self.program.state is not None:
+            self.program.state.window_begins()
+        self._before = self._counters()
+        self._first_step = num_steps
+        synchronise(self.program.torch)
+        self._begin_s = perf_counter()
+        return self._next(num_steps)
+
+    def step_ended(self, num_steps: int) -> int:
+        if num_steps < self._first_step + self._length:
+            if self.program.state is not None:
+                self.program.state.level()
+            return self._next(num_steps)
+        synchronise(self.program.torch)
+        end_s = perf_counter()
+        before, after = self._before, self._counters()
+        grown = {name: after[name] - (before[name] or 0) for name in after if after[name] is not None}
+        self.program.say_state()
+        self.complete(
+            {
+                "world_size": 1,
+                **self.program.ranks(),
+                "first_step": self._first_step,
+                "num_steps": num_steps - self._first_step,
+                "begin_s": self._begin_s,
+                "end_s": end_s,
+                "num_samples": None if grown["num_uncounted"] else grown["num_samples"],
+                "wait_s": grown["wait_s"],
+                "num_compilations": grown["num_compilations"],
+                # Where CUDA was not there at the beginning, it had allocated nothing.
+                "num_device_allocations": grown.get("num_device_allocations"),
+            }
+        )
+        return num_steps
+
+    def failed(self, error: Exception) -> None:
+        """A device that could not be synchronised once may be so a step later."""
+        self._num_failed += 1
+        if self._num_failed >= MOST_FAILURES or self.has_begun:
+            super().failed(error)
+        elif by_a_signal(error):
+            raise error
+        else:
+            self.program.log(self.event, error)
+
+    def _next(self, num_steps: int) -> int:
+        """The next step at whose end memory is looked at, or the window ends."""
+        end = self._first_step + self._length
+        if self.program.state is None:
+            return end
+        part = max(1, -(-self._length // NUM_LEVELS))
+        return min(end, self._first_step + (num_steps - self._first_step) // part * part + part)
+
+    def _counters(self) -> dict[str, Any]:
+        steps = self.program.steps
+        return {
+            "num_compilations": self.program.num_compilations,
+            "num_device_allocations": device_allocations(self.program.torch),
+            "wait_s": steps.wait_s,
+            "num_samples": steps.num_samples,
+            "num_uncounted": steps.num_uncounted,
+        }

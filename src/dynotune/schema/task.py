@@ -1,0 +1,99 @@
+"""What a live run can be asked to do between two steps: the tasks, and the file that orders one."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+PageCache = Literal["warm", "cold"]
+
+
+class PlannedSetting(msgspec.Struct, frozen=True):
+    """A setting as the agent needs it: its site in plain data.
+
+    Args:
+        keep: put it back when the program changes it.
+    """
+
+    knob: str
+    value: bool | int | float | str
+    site: dict[str, str | list[str] | dict[str, list[str]]]
+    keep: bool = True
+
+
+class _At(msgspec.Struct, frozen=True, kw_only=True):
+    """`at_step`: steps before the task begins, the same in all ranks; None to begin at once."""
+
+    at_step: int | None = None
+
+
+class TimeWindow(_At, frozen=True, kw_only=True, tag="time-window"):
+    """Time `num_steps` steps as a whole, the device synchronised at both ends."""
+
+    num_steps: int
+
+
+class RecordTrace(_At, frozen=True, kw_only=True, tag="record-trace"):
+    """Record `num_steps` steps with torch's profiler; it takes one more step to get ready.
+
+    Args:
+        stacks, shapes, memory: Python's frames, the shapes of inputs, what is allocated.
+    """
+
+    num_steps: int
+    stacks: bool = False
+    shapes: bool = False
+    memory: bool = False
+
+
+class IsolateLoader(_At, frozen=True, kw_only=True, tag="isolate-loader"):
+    """Drain the loader, then replay one of its batches for `num_steps` steps or more.
+
+    Args:
+        page_cache: "cold" to drop the files' pages before the loader is drained.
+    """
+
+    num_steps: int
+    page_cache: PageCache = "warm"
+
+
+class SwitchArms(_At, frozen=True, kw_only=True, tag="switch-arms"):
+    """Compare arms with the program as it runs, switched within the process.
+
+    Args:
+        arms: the settings of each.
+        num_blocks: of each arm: two stretches of steps with it and two without, in the order ABBA or BAAB.
+        stretch_steps: steps of each stretch.
+        seed: draws these orders, and in which order the arms take their turns.
+    """
+
+    arms: list[list[PlannedSetting]]
+    num_blocks: int
+    stretch_steps: int
+    seed: int = 0
+
+
+class CheckResults(_At, frozen=True, kw_only=True, tag="check-results"):
+    """Note the program's results from its first step on: losses, or digests of outputs where nothing is trained.
+
+    Args:
+        num_values: losses, or calls.
+        other_draws: kinds of devices (`cpu`, `cuda`) whose generators get another seed at the first call of an
+            outermost module.
+        nudge: share by which each weight of an outermost module is changed, up or down, before its first call.
+    """
+
+    num_values: int
+    other_draws: list[str] = []
+    nudge: float = 0.0
+
+
+Task = TimeWindow | RecordTrace | IsolateLoader | SwitchArms | CheckResults
+
+
+class TaskFile(msgspec.Struct, frozen=True, kw_only=True):
+    """`task-NNN.json` in the run folder: a task ordered while the program runs."""
+
+    schema: str = "dynotune.task/1"
+    task: Task

@@ -1,0 +1,16 @@
+"""As much of the running program as tasks ask of it."""
+
+from types import SimpleNamespace
+
+from dynotune.agent.core.program import Program
+
+
+def fake_program(torch, *, folder="", world_size=1, **steps):
+    """A program whose events and errors are kept in `events` and `errors`."""
+    events, errors = [], []
+    program = Program(str(folder), events.append, lambda where, error: errors.append(error))
+    program.torch, program.events, program.errors = torch, events, errors
+    program.steps = SimpleNamespace(**{"num_samples": 0, "num_uncounted": 0, "wait_s": 0.0, "optimizers": [], **steps})
+    program.roots = SimpleNamespace(around=None)
+    program.ranks = lambda: {"rank": 0, "world_size": world_size} if world_size > 1 else {}
+    return program

@@ -34,8 +34,8 @@ OVERTIME_S = 20.0
 
 def words_of(num_settings: int, budget_s: float, seed: int) -> list[str]:
     """Of `dynotune tune`, with nothing to try but what does nothing."""
-    also = [word for number in range(1, num_settings + 1) for word in ("--also", f"env.DYNOTUNE_NOTHING_{number}=1")]
-    rest = [word for knob in knobs.all_knobs() for word in ("--not", knob.id)]
+    also = [word for number in range(1, num_settings + 1) for word in ("--try", f"env.DYNOTUNE_NOTHING_{number}=1")]
+    rest = [word for knob in knobs.all_knobs() for word in ("--exclude", knob.id)]
     return ["tune", "--budget", f"{budget_s:.0f}s", "--seed", str(seed), *also, *rest]
 
 

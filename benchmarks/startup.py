@@ -152,7 +152,7 @@ def of_program(binary: Path, work: Path, pairs: int, env: dict[str, str]) -> dic
     """Timed to its line, and explained."""
     scanned = json.loads(dynotune("startup", "scan", str(binary), "--json", "-").stdout)
     verdicts = [each["verdict"] for library in scanned["libraries"] for each in library["verdicts"]]
-    found = timed(["--ready-on", READY], [str(binary)], work, pairs, env)
+    found = timed(["--ready-pattern", READY], [str(binary)], work, pairs, env)
     return {
         **found,
         "environment": env,
@@ -185,7 +185,7 @@ def of_compiled(command: list[str], work: Path, pairs: int) -> dict[str, Any]:
 
 def timed(options: list[str], command: list[str], work: Path, pairs: int, env: dict[str, str]) -> dict[str, Any]:
     runs = work / "runs"
-    options = [*options, "--pairs", str(pairs), "--run-dir", str(runs), "--json", "-"]
+    options = [*options, "--blocks", str(pairs), "--run-dir", str(runs), "--json", "-"]
     done = dynotune("startup", "time", *options, "--", *command, env=env)
     startup = json.loads(done.stdout)
     # Of a machine with others on it every block may be void; the values are kept all the same, and said to be so.
@@ -244,7 +244,7 @@ def of_unpacked(net: str, command: list[str], work: Path, pairs: int) -> dict[st
         against = [f"env.{name}={value}" for name, value in variables(made).items()]
         compared = json.loads(
             dynotune(
-                "compare", *settings, *(word for setting in against for word in ("--against", setting)),
+                "compare", *settings, *(word for setting in against for word in ("--baseline", setting)),
                 "--objective", "time-to-first-step", "--margin", str(WITHIN), "--pairs", str(pairs), *runs,
                 "--json", "-", "--", *command,
             ).stdout

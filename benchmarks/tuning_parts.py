@@ -156,7 +156,7 @@ def tuned(words: Sequence[str], program: Program, folder: Path, setup: Setup, li
     """What `dynotune tune` finds; `words` begins with `tune`."""
     with tempfile.TemporaryDirectory() as there:
         recipe, study, report = (Path(there) / file for file in ("recipe.toml", "study.json", "report.html"))
-        ours = [*words, "--out", str(recipe), "--json", str(study), "--report", str(report)]
+        ours = [*words, "--output", str(recipe), "--json", str(study), "--report", str(report)]
         ran = _dynotune(ours, program, folder, setup, limit_s)
         if not study.is_file():
             return ran
@@ -230,7 +230,7 @@ def _against(kind: str, program: Program, folder: Path, rows: Mapping[str, Row],
     budget_s = limit_s - GRACE_S
     with tempfile.TemporaryDirectory() as there:
         out = Path(there) / "comparison.json"
-        ours = ["compare", *recipe_of(rows), "--against", f"{AS}={words}"]
+        ours = ["compare", *recipe_of(rows), "--baseline", f"{AS}={words}"]
         ours += ["--pairs", str(PAIRS[kind]), "--budget", f"{budget_s:.0f}s", "--json", str(out)]
         ran = _dynotune(ours, program, folder, setup, limit_s)
         if not out.is_file():

@@ -213,8 +213,8 @@ def tune_within(program: Program, setup: Setup, table: Row) -> Row:
     """`dynotune tune` of what the table holds and nothing else, in a quarter of the table's time."""
     budget_s = QUARTER * took_s(table)
     with_values = [setting for one in arms_of(table["knobs"]) for setting in one.settings]
-    also = [word for setting in dict.fromkeys(with_values) for word in ("--also", str(setting))]
-    rest = [word for text in left_out(table["knobs"], len(usable_cpus())) for word in ("--not", text)]
+    also = [word for setting in dict.fromkeys(with_values) for word in ("--try", str(setting))]
+    rest = [word for text in left_out(table["knobs"], len(usable_cpus())) for word in ("--exclude", text)]
     began_s = time.monotonic()
     words = ["tune", "--budget", f"{budget_s:.0f}s", *also, *rest]
     row = tuned(words, program, folder_of(program, setup.work), setup, budget_s + 90.0, f"{program.name}-table")

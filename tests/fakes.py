@@ -10,9 +10,20 @@ from dynotune import probe
 from dynotune.launch.records.record import COMPILED, EPOCH, Record, Step
 from dynotune.measure.live.arm_run import Outcome
 from dynotune.schema import document
-from dynotune.schema.run import Process, Readback, Run, Window
+from dynotune.schema.run import Process, Readback, Run, RunSpec, Window
 
 START_S = 2.0
+
+
+def spec(**fields) -> RunSpec:
+    """How `train` is run in `/`, but for `fields`."""
+    return RunSpec(**({"command": ["train"], "cwd": Path("/"), "base": Path("/runs")} | fields))
+
+
+def request_of(type_, **fields):
+    """A request of `type_`; fields that are not its own are the run's."""
+    own = {name: fields.pop(name) for name in list(fields) if name in type_.__struct_fields__}
+    return type_(run=spec(**fields), **own)
 
 
 def record(step_s, *, samples=32, epoch=None, found_after=3, rank=None, begin_s=START_S, compiled=()) -> Record:

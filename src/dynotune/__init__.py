@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 def step() -> None:
     """Mark the end of one step, where dynotune cannot find the step by itself.
 
-    Does nothing unless the process runs under dynotune with `--step-on dynotune.step`.
+    Does nothing unless the process runs under dynotune with `--step-function dynotune.step`.
     """
     agent = sys.modules.get("_dynotune_agent")
     if agent is not None:

@@ -48,7 +48,7 @@ def test_a_knob_that_needs_a_gpu_says_that_there_is_none(user):
 
 
 def test_the_same_setting_in_both_arms_is_nothing_to_compare(user):
-    said(user.compares("env.A=1", "--against", "env.A=1", "--", PYTHON, "x.py"), 2, "Both arms are the same")
+    said(user.compares("env.A=1", "--baseline", "env.A=1", "--", PYTHON, "x.py"), 2, "Both arms are the same")
 
 
 def test_contradicting_settings_are_refused_before_anything_runs(user):
@@ -115,7 +115,7 @@ def test_a_command_that_a_signal_ends_says_which(user):
 
 def test_a_command_that_hangs_ends_at_its_time_limit(user):
     done = user.trains("import time, torch\nprint('waiting for data', flush=True)\ntime.sleep(1e6)", "--timeout", "6s")
-    said(done, 3, "in 6 s", "waiting for data", "--step-on")
+    said(done, 3, "in 6 s", "waiting for data", "--step-function")
 
 
 def test_a_command_that_hangs_after_some_steps_is_told_so(user):
@@ -124,7 +124,7 @@ def test_a_command_that_hangs_after_some_steps_is_told_so(user):
 
 
 def test_a_command_without_steps_is_told_how_to_name_one(user):
-    said(user.trains("import torch\ntorch.ones(3).sum()"), 3, "made no step", "--step-on", "dynotune.step()")
+    said(user.trains("import torch\ntorch.ones(3).sum()"), 3, "made no step", "--step-function", "dynotune.step()")
 
 
 def test_a_command_with_fewer_steps_than_the_window_is_told_how_many(user):
@@ -206,7 +206,7 @@ def test_json_on_standard_output_is_the_comparison_and_nothing_else(compared):
     user, done = compared
     said(done, 0, "pair  1", "Each run", "The window is")
     document = msgspec.json.decode(done.stdout)
-    assert document["schema"] == "dynotune.comparison/1"
+    assert document["schema"] == "dynotune.comparison/2"
     assert document == user.comparison()
     assert user.num_finished() >= 1
 

@@ -25,7 +25,7 @@ def found(user) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize(("caches", "each_run_adds"), [("cold", 0), ("warm", 3)])
 def test_an_arm_finds_what_its_own_runs_left_or_nothing(user, caches, each_run_adds):
-    done = user.trains(KEEPS + CALL, "--caches", caches, "env.A=candidate", "--against", "env.A=baseline")
+    done = user.trains(KEEPS + CALL, "--caches", caches, "env.A=candidate", "--baseline", "env.A=baseline")
     assert done.returncode == 0, done.stderr
     for nums in found(user).values():
         assert len(nums) >= 2

@@ -61,7 +61,7 @@ def test_a_program_that_waits_for_its_loader_is_told_so(waiting):
     assert "train.py" in done.stdout
     assert "Observed: " in done.stderr
     found = json.loads((user.cwd / "found.json").read_text())
-    assert found["schema"] == "dynotune.diagnosis/1"
+    assert found["schema"] == "dynotune.diagnosis/2"
     assert found["shares"]["input"] > 0.5
     assert sum(value for name, value in found["shares"].items() if name != "type") == pytest.approx(1)
 
@@ -69,10 +69,10 @@ def test_a_program_that_waits_for_its_loader_is_told_so(waiting):
 def test_what_was_observed_explains_it_again_and_gates(waiting):
     user, _ = waiting
     (path,) = user.runs.glob("*/observation.json")
-    again = user.types("diagnose", "--from", str(path), "--fail-on", "high")
+    again = user.types("diagnose", "--replay", str(path), "--fail-on", "high")
     assert again.returncode == 1
     assert "bottleneck  input" in again.stdout
-    document = user.types("diagnose", "--from", str(path), "--json", "-")
+    document = user.types("diagnose", "--replay", str(path), "--json", "-")
     assert document.returncode == 0
     assert json.loads(document.stdout)["bottleneck"] == "input"
 
@@ -128,7 +128,7 @@ def recorded(tmp_path):
 
 @pytest.mark.parametrize(("severity", "code"), [("high", 0), ("medium", 0), ("low", 1)])
 def test_fail_on_counts_findings_of_that_severity_or_worse(types, recorded, severity, code):
-    assert types("--from", recorded, "--fail-on", severity)[0] == code
+    assert types("--replay", recorded, "--fail-on", severity)[0] == code
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_fail_on_counts_findings_of_that_severity_or_worse(types, recorded, seve
     [
         ((), "There is no command to run"),
         (("--fail-on", "severe", "--", "python"), "no severity"),
-        (("--from", "x.json", "--", "python"), "a command was given"),
-        (("--from", "x.json", "--steps", "5"), "--steps is about running"),
+        (("--replay", "x.json", "--", "python"), "a command was given"),
+        (("--replay", "x.json", "--steps", "5"), "--steps is about running"),
         (("--timeout", "soon", "--", "python"), "not a length of time"),
         (("--set", "nothing", "--", "python"), "nothing"),
         (("--json", "/no/such/folder/x", "--", "python"), "Cannot write"),
@@ -152,7 +152,7 @@ def test_what_does_not_fit_together_is_refused_before_anything_runs(types, words
 def test_a_file_that_is_no_observation_is_refused(types, tmp_path):
     path = tmp_path / "x.json"
     path.write_text("{")
-    code, _, err = types("--from", path)
+    code, _, err = types("--replay", path)
     assert code == 3
     assert "not a complete JSON document" in " ".join(err.split())
 
@@ -160,13 +160,13 @@ def test_a_file_that_is_no_observation_is_refused(types, tmp_path):
 def test_an_observation_of_nothing_is_explained_without_a_traceback(types, tmp_path):
     path = tmp_path / "x.json"
     path.write_bytes(msgspec.json.encode(Observation(processes=[ProcessState(pid=1)])))
-    code, out, _ = types("--from", path)
+    code, out, _ = types("--replay", path)
     assert code == 0
     assert "No step was timed" in out
 
 
 def test_ceilings_and_the_limit_are_told_where_they_are_asked_for(user):
-    words = ("--ceilings", "--limit", "--warmup", "10", "--steps", "10", "--json", "found.json")
+    words = ("--isolate-loader", "--roofline", "--warmup", "10", "--steps", "10", "--json", "found.json")
     done = diagnoses(user, LOADS, *words)
     assert done.returncode == 0
     found = json.loads((user.cwd / "found.json").read_text())
@@ -182,9 +182,9 @@ def test_ceilings_and_the_limit_are_told_where_they_are_asked_for(user):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--page-cache", "lukewarm", "--ceilings", "--", "python"), "lukewarm is no state"),
-        (("--page-cache", "cold", "--", "python"), "Add --ceilings"),
-        (("--from", "x.json", "--ceilings"), "--ceilings is about running"),
+        (("--page-cache", "lukewarm", "--isolate-loader", "--", "python"), "lukewarm is no state"),
+        (("--page-cache", "cold", "--", "python"), "Add --isolate-loader"),
+        (("--replay", "x.json", "--isolate-loader"), "--isolate-loader is about running"),
     ],
 )
 def test_ceilings_that_make_no_sense_are_refused(words, told, types):

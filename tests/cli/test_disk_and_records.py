@@ -77,8 +77,8 @@ def resume(user, file):
 
 
 def test_a_comparison_of_a_newer_version_is_not_read(user, begun):
-    begun.write_text(begun.read_text().replace("dynotune.comparison/1", "dynotune.comparison/2"))
-    said(resume(user, begun), 3, "dynotune.comparison/2", "next: ")
+    begun.write_text(begun.read_text().replace("dynotune.comparison/2", "dynotune.comparison/3"))
+    said(resume(user, begun), 3, "dynotune.comparison/3", "next: ")
 
 
 def test_a_truncated_comparison_is_told(user, begun):

@@ -97,11 +97,11 @@ def test_against_another_machine_it_says_in_what_they_differ(capsys, machine, tm
     other = tmp_path / "there.json"
     doctor(capsys, "--json", str(other))
     machine(SLOW | {"gpu.uuid": "GPU-2", "torch.cudnn": "9.1.0"})
-    out, _ = doctor(capsys, "--against", str(other))
+    out, _ = doctor(capsys, "--baseline", str(other))
     assert "350.0 here, 700.0 there" in out
     assert "9.1.0 here, 9.19.0.56 there" in out
     assert "GPU-2" not in out
-    out, _ = doctor(capsys, "--against", str(other), "--json", "-")
+    out, _ = doctor(capsys, "--baseline", str(other), "--json", "-")
     facts = [each["fact"] for each in json.loads(out)["differences"]]
     assert facts[0] == "gpu.power_limit_w"
 
@@ -110,7 +110,7 @@ def test_what_another_machine_says_is_harmless_to_a_terminal(capsys, machine, tm
     facts = {"gpu.name": "\x1b[31mred\x1b[0m", "host.\u202ex": "y" * 5000}
     other = Examination(findings=[], unknown=[], facts=facts)
     (tmp_path / "there.json").write_bytes(msgspec.json.encode(other))
-    out, _ = doctor(capsys, "--against", str(tmp_path / "there.json"))
+    out, _ = doctor(capsys, "--baseline", str(tmp_path / "there.json"))
     assert "\x1b" not in out
     assert "\u202e" not in out
     assert "y" * 200 not in out
@@ -121,7 +121,7 @@ def test_what_another_machine_says_is_harmless_to_a_terminal(capsys, machine, tm
     [
         (None, 2, "There is no file"),
         (b"{", 3, "not a complete JSON document"),
-        (b'{"schema": "dynotune.comparison/1"}', 3, "is not a dynotune.examination/1"),
+        (b'{"schema": "dynotune.comparison/2"}', 3, "is not a dynotune.examination/1"),
         (b'{"schema": "dynotune.examination/2"}', 3, "this dynotune reads dynotune.examination/1"),
         (b'{"schema": "dynotune.examination/1", "findings": 3}', 3, "is not a valid dynotune.examination/1"),
         (b" " * (17 << 20), 2, "too large"),
@@ -131,7 +131,7 @@ def test_a_file_that_is_no_examination_is_refused(capsys, machine, tmp_path, con
     other = tmp_path / "there.json"
     if content is not None:
         other.write_bytes(content)
-    _, err = doctor(capsys, "--against", str(other), exit_code=exit_code)
+    _, err = doctor(capsys, "--baseline", str(other), exit_code=exit_code)
     assert said in err.replace("\n", " ")
 
 

@@ -18,13 +18,13 @@ from .test_bad_input import said
 PYTHON = sys.executable
 RECIPE = """# mine
 [recipe]
-schema = "dynotune.recipe/1"
+schema = "dynotune.recipe/2"
 command = ["python", "train.py", "--batch", "32"]
 objective = "throughput"
 speedup = 1.42
 ci = [1.38, 1.47]
 num_pairs = 8
-step_on = "train:step"
+step_function = "train:step"
 caches = "cold"
 [settings]
 "env.A" = "1"
@@ -142,7 +142,7 @@ def test_a_recipe_is_proved_again_as_it_was_proved(types, measured):
     assert request.command == ["python", "train.py", "--batch", "32"] and "python train.py --batch 32" in err
     assert [str(setting) for setting in request.settings] == ["env.A=1", "loader.num_workers=4"]
     assert (request.against, request.max_pairs, request.budget_s, request.lock) == ([], 6, 120, False)
-    assert (request.step_on, request.caches, request.sandbox) == ("train:step", "cold", True)
+    assert (request.step_function, request.caches, request.sandbox) == ("train:step", "cold", True)
     assert "met again" in out and "1.40× is not below 1.380×" in out and "Met: better again" in out
 
 
@@ -171,7 +171,7 @@ def test_an_arm_that_fails_is_the_answer(types, measured):
 
 def test_a_recipe_without_a_command_asks_for_one(types, measured):
     code, _, err = types(
-        "verify", "recipe.toml", recipe='[recipe]\nschema = "dynotune.recipe/1"\n[settings]\nenv.A = 1\n'
+        "verify", "recipe.toml", recipe='[recipe]\nschema = "dynotune.recipe/2"\n[settings]\nenv.A = 1\n'
     )
     assert code == 2 and "dynotune recipe verify recipe.toml -- " in err
     assert measured[0] == []
@@ -211,7 +211,7 @@ def test_an_objective_that_cannot_be_measured_is_refused_or_passed_on(types, mea
 def test_a_recipe_is_written_for_others(types, tmp_path, format_, text):
     code, out, err = types("export", "recipe.toml", "--format", format_)
     assert code == 0 and text in out, err
-    assert types("export", "recipe.toml", "--format", format_, "--out", "there")[:2] == (0, "")
+    assert types("export", "recipe.toml", "--format", format_, "--output", "there")[:2] == (0, "")
     assert (tmp_path / "there").read_text() == out
 
 
@@ -219,8 +219,8 @@ def test_a_recipe_is_written_for_others(types, tmp_path, format_, text):
     ("words", "code", "error"),
     [
         (["--format", "fax"], 2, "shell, docker, kubernetes, sysctl"),
-        (["--format", "shell", "--out", "recipe.toml"], 2, "is the recipe itself"),
-        (["--format", "shell", "--out", "none/there"], 2, "Cannot write none/there"),
+        (["--format", "shell", "--output", "recipe.toml"], 2, "is the recipe itself"),
+        (["--format", "shell", "--output", "none/there"], 2, "Cannot write none/there"),
         (["--format", "kubernetes", "--shm-size", "much"], 2, "--shm-size 8Gi"),
     ],
 )

@@ -124,10 +124,10 @@ def test_a_file_that_is_no_document_of_ours_is_refused(text, said, capsys, tmp_p
 
 def test_a_study_of_a_newer_version_or_cut_short_is_refused(capsys, folder):
     made = json.loads((folder / "study.json").read_text())
-    (folder / "study.json").write_text(json.dumps(made | {"schema": "dynotune.study/2"}))
-    assert "this dynotune reads dynotune.study/1" in report(capsys, folder, exit_code=3)[1]
+    (folder / "study.json").write_text(json.dumps(made | {"schema": "dynotune.study/3"}))
+    assert "this dynotune reads dynotune.study/2" in report(capsys, folder, exit_code=3)[1]
     (folder / "study.json").write_text(json.dumps(made | {"trials": 3}))
-    assert "not a valid dynotune.study/1" in report(capsys, folder, exit_code=3)[1]
+    assert "not a valid dynotune.study/2" in report(capsys, folder, exit_code=3)[1]
 
 
 def test_a_folder_without_anything_to_tell_says_what_it_looked_for(capsys, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from .test_bad_input import said
 
 PYTHON = sys.executable
-RECIPE = '[recipe]\nschema = "dynotune.recipe/1"\n'
+RECIPE = '[recipe]\nschema = "dynotune.recipe/2"\n'
 
 
 @pytest.fixture
@@ -87,8 +87,8 @@ def test_variables_that_only_tune_are_a_recipes_to_set(user, run):
 @pytest.mark.parametrize(
     ("text", "said_text"),
     [
-        ('[recipe]\nschema = "dynotune.recipe/2"\n[settings.loader]\nnum_workers = 2\n', "dynotune.recipe/2"),
-        ("[settings]\n", "is not a dynotune.recipe/1"),
+        ('[recipe]\nschema = "dynotune.recipe/3"\n[settings.loader]\nnum_workers = 2\n', "dynotune.recipe/3"),
+        ("[settings]\n", "is not a dynotune.recipe/2"),
         ("x = " + "[" * 100_000, "is not TOML"),
     ],
     ids=["newer", "headless", "deep"],

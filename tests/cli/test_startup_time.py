@@ -25,7 +25,7 @@ signal.pause()
 
 
 def times(user, *words: str, **more):
-    return user.types("startup", "time", "--run-dir", str(user.runs), "--no-lock", "--pairs", "2", *words, **more)
+    return user.types("startup", "time", "--run-dir", str(user.runs), "--no-lock", "--blocks", "2", *words, **more)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_program_without_steps_is_timed_to_its_line_with_caches_of_its_own(use
     mine = user.runs.parent / "mine"
     mine.mkdir()
     user.env |= {"TORCHINDUCTOR_CACHE_DIR": str(mine), "TMPDIR": str(user.runs.parent)}
-    done = times(user, "--ready-on", r"listening on \d+", "--", sys.executable, "serve.py")
+    done = times(user, "--ready-pattern", r"listening on \d+", "--", sys.executable, "serve.py")
     assert done.returncode == 0, done.stderr
     assert "to the line" in done.stdout
     found = startup()
@@ -84,12 +84,12 @@ def test_a_torch_program_is_timed_to_its_first_step_and_its_phases_sum_to_it(use
 @pytest.mark.parametrize(
     ("words", "exit_code", "said"),
     [
-        (["--", "sh", "-c", "echo started; exit 0"], 3, "--ready-on REGEX"),
-        (["--ready-on", "never", "--", "sh", "-c", "echo started; exit 0"], 4, "│ started"),
-        (["--ready-on", "never", "--", "sh", "-c", "echo broken >&2; exit 7"], 4, "with exit code 7"),
-        (["--ready-on", "never", "--timeout", "1s", "--", "sleep", "100"], 3, "held back"),
-        (["--ready-on", "(", "--", "true"], 2, "no regular expression"),
-        (["--ready-on", "", "--", "true"], 2, "empty line"),
+        (["--", "sh", "-c", "echo started; exit 0"], 3, "--ready-pattern REGEX"),
+        (["--ready-pattern", "never", "--", "sh", "-c", "echo started; exit 0"], 4, "│ started"),
+        (["--ready-pattern", "never", "--", "sh", "-c", "echo broken >&2; exit 7"], 4, "with exit code 7"),
+        (["--ready-pattern", "never", "--timeout", "1s", "--", "sleep", "100"], 3, "held back"),
+        (["--ready-pattern", "(", "--", "true"], 2, "no regular expression"),
+        (["--ready-pattern", "", "--", "true"], 2, "empty line"),
         (["--resume", "it", "--", "true"], 2, "takes no command"),
         (["--resume", "it"], 2, "There is no startup it"),
         ([], 2, "There is no command to run"),

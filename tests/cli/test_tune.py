@@ -15,7 +15,7 @@ from dynotune.schema import document
 from dynotune.schema import recipe as recipes
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Beginning, Study
+from dynotune.schema.study import BaseRecipe, Study
 from dynotune.search import tune as studies
 from dynotune.search.earlier import pilots_on_disk
 
@@ -61,9 +61,11 @@ def dynotune(*words) -> int | str | None:
 
 
 def test_the_options_reach_the_study(asked):
-    options = "--budget 2h --allow numerics --also cudnn.benchmark --also env.A=1 --not compile.mode --not env.B=2"
-    options += " --space loader.num_workers=2,4 --objective latency-p99 --margin 0.02 --warmup 5 --steps 50 --seed 7"
-    options += " --step-on a:b --timeout 90s --caches cold --no-sandbox --no-lock"
+    options = (
+        "--budget 2h --allow numerics --try cudnn.benchmark --try env.A=1 --exclude compile.mode --exclude env.B=2"
+    )
+    options += " --values loader.num_workers=2,4 --objective latency-p99 --margin 0.02 --warmup 5 --steps 50 --seed 7"
+    options += " --step-function a:b --timeout 90s --caches cold --no-sandbox --no-lock"
     assert dynotune(*options.split(), *COMMAND) == 0
     assert asked.budget_s == 7200.0
     request, run = asked.request, asked.request.run
@@ -89,7 +91,7 @@ def test_without_a_budget_it_is_a_quarter_of_an_hour(asked):
         (("--objective", "speed", *COMMAND), "throughput"),
         (("--caches", "hot", *COMMAND), "--caches hot"),
         (("--margin", "1.5", *COMMAND), "--margin 1.5"),
-        (("--out", "nowhere/recipe.toml", *COMMAND), "no folder"),
+        (("--output", "nowhere/recipe.toml", *COMMAND), "no folder"),
         (("--report", ".", *COMMAND), "it is a folder"),
         (("--json", "nowhere/x.json", *COMMAND), "no folder"),
         (("--resume", "s", *COMMAND), "takes no command"),
@@ -111,9 +113,9 @@ def test_a_study_is_resumed_by_its_id_or_its_folder_with_another_budget(asked, n
 
 
 def test_the_gate_says_no_where_nothing_was_proved(asked):
-    assert dynotune("--gate", *COMMAND) == 1
+    assert dynotune("--fail-on", "nothing-proved", *COMMAND) == 1
     asked.study = replace(asked.study, recipe=[Setting("env.A", "1")])
-    assert dynotune("--gate", *COMMAND) == 0
+    assert dynotune("--fail-on", "nothing-proved", *COMMAND) == 0
 
 
 def test_an_interrupted_study_says_how_to_go_on(asked, capsys):
@@ -145,7 +147,7 @@ def test_a_recipe_that_was_there_is_left_and_where_the_new_one_is_said(proved, t
 
 def test_a_recipe_is_replaced_where_asked_and_that_is_said(proved, tmp_path, capsys):
     (tmp_path / "mine.toml").write_text("old")
-    assert dynotune("--out", "mine.toml", "--report", "r.html", *COMMAND) == 0
+    assert dynotune("--output", "mine.toml", "--report", "r.html", *COMMAND) == 0
     assert (tmp_path / "mine.toml").read_text() == "new"
     assert (tmp_path / "r.html").read_text() == "<p>report</p>"
     assert "in place of the one that was there" in capsys.readouterr().err
@@ -177,7 +179,7 @@ def test_a_program_that_saves_checkpoints_is_tuned_and_its_folder_is_as_it_was(u
     user.write("log.txt", "mine\n")
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in user.cwd.iterdir()}
     quick = ("--budget", "25s", "--warmup", "3", "--steps", "20", "--no-lock", "--run-dir", str(user.runs))
-    done = user.types("tune", "--also", "env.A=1", *quick, "--", PYTHON, "train.py")
+    done = user.types("tune", "--try", "env.A=1", *quick, "--", PYTHON, "train.py")
     assert done.returncode == 0, done.stderr
     assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in user.cwd.iterdir()} == before
     (folder,) = user.runs.iterdir()
@@ -205,13 +207,13 @@ def _changed(folder, study):
 
 # On top of a recipe
 
-RECIPE = '[recipe]\nschema = "dynotune.recipe/1"\nspeedup = 2.0\nci = [1.9, 2.1]\n[settings]\n"env.A" = "1"\n'
+RECIPE = '[recipe]\nschema = "dynotune.recipe/2"\nspeedup = 2.0\nci = [1.9, 2.1]\n[settings]\n"env.A" = "1"\n'
 
 
 def test_a_recipe_is_begun_from(asked, tmp_path):
     (tmp_path / "first.toml").write_text(RECIPE)
     assert dynotune("--recipe", "first.toml", *COMMAND) == 0
-    began_from = asked.request.began_from
+    began_from = asked.request.base_recipe
     assert (began_from.file, began_from.settings) == (str(tmp_path / "first.toml"), [Setting("env.A", "1")])
     assert began_from.recipe.recipe.speedup == 2.0
 
@@ -221,7 +223,7 @@ def test_a_recipe_is_begun_from(asked, tmp_path):
     [
         (None, "No such file"),
         ("[recipe]\nschema = 1", "first.toml"),
-        ('[recipe]\nschema = "dynotune.recipe/1"\n', "no settings to begin from"),
+        ('[recipe]\nschema = "dynotune.recipe/2"\n', "no settings to begin from"),
         (RECIPE.replace("env.A", "no.such.knob"), "no.such.knob"),
         (RECIPE.replace("env.A", "env.LD_PRELOAD"), "foreign code"),
         (RECIPE.replace('"1"', "nan"), "is no number"),
@@ -335,14 +337,14 @@ def test_one_that_goes_on_after_a_pause_is_not_followed(then, proved):
 
 @pytest.fixture
 def resumed(asked):
-    """The exit code of `--resume --gate`, of a study that began so and proved nothing."""
+    """The exit code of `--resume --fail-on nothing-proved`, of a study that began so and proved nothing."""
 
     def resumed(**began):
         recipe = recipes.read(asked.kept / "began.toml")
-        beginning = Beginning("began.toml", recipe, [Setting("env.A", "1")], **began)
-        asked.study = replace(asked.study, began_from=beginning, recipe=[])
+        beginning = BaseRecipe("began.toml", recipe, [Setting("env.A", "1")], **began)
+        asked.study = replace(asked.study, base_recipe=beginning, recipe=[])
         document.write(asked.kept / "study.json", asked.study)
-        return dynotune("--resume", "s", "--gate")
+        return dynotune("--resume", "s", "--fail-on", "nothing-proved")
 
     (asked.kept / "began.toml").write_text(RECIPE)
     return resumed
@@ -350,12 +352,12 @@ def resumed(asked):
 
 def test_the_gate_says_yes_where_nothing_more_was_proved_on_top_of_what_was(then, proved, resumed):
     then.append(further(proved.study, "t"))
-    assert dynotune("--gate", *COMMAND) == 0
+    assert dynotune("--fail-on", "nothing-proved", *COMMAND) == 0
     # Nor does it matter that the second was interrupted.
     assert resumed(is_sequel=True) == 0
 
 
 def test_the_gate_says_no_where_nothing_was_proved_on_top_of_a_recipe_of_the_users(asked, resumed, tmp_path):
     (tmp_path / "first.toml").write_text(RECIPE)
-    assert dynotune("--gate", "--recipe", "first.toml", *COMMAND) == 1
+    assert dynotune("--fail-on", "nothing-proved", "--recipe", "first.toml", *COMMAND) == 1
     assert resumed() == 1

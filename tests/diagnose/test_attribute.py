@@ -103,7 +103,7 @@ def test_of_the_timeline_brought_to_the_step_a_synchronisation_costs_what_a_step
     timeline = recorded(acts, slower=slower)
     found = attributed([ProcessState(pid=1, timing=timed(acts))], summarise([timeline]), [timeline])
     assert isinstance(found, Attribution)
-    told = sum(loss.share for loss in found.losses if loss.id == "sync-per-step")
+    told = sum(loss.share for loss in found.lost_time if loss.id == "sync-per-step")
     assert told == pytest.approx(saved(acts, "sync"), rel=RELATIVE)
     assert found.slowed == pytest.approx(summarise([timeline]).window_s / 10 / timed(acts).step_s)
 
@@ -112,7 +112,7 @@ def test_waiting_for_kernels_that_had_to_run_costs_nothing():
     acts = [*kernels(100, 20 * US, 500 * US), SYNC]
     found = of(acts, slower=2)
     assert found.shares.device > 0.99
-    assert sum(loss.share for loss in found.losses if loss.id == "sync-per-step") < 0.01
+    assert sum(loss.share for loss in found.lost_time if loss.id == "sync-per-step") < 0.01
 
 
 def test_a_device_that_starves_for_launches_waits_for_the_host():
@@ -201,7 +201,7 @@ def test_shares_sum_to_one_and_no_loss_exceeds_its_step(timed_, trace):
     shares = msgspec.structs.astuple(found.shares)
     assert all(share >= 0 for share in shares)
     assert sum(shares) == pytest.approx(1)
-    assert all(0 < loss.share <= 1 + 1e-9 for loss in found.losses)
+    assert all(0 < loss.share <= 1 + 1e-9 for loss in found.lost_time)
     assert found.busy_share is not None
     assert 0 <= found.busy_share <= 1
 
@@ -210,7 +210,7 @@ def test_shares_sum_to_one_and_no_loss_exceeds_its_step(timed_, trace):
 def test_a_loss_is_at_most_the_part_that_it_lies_in(timed_, trace):
     found = attribute(timed_, trace)
     most = {"loader": found.shares.input, "communication": found.shares.communication, "host": 1.0}
-    for loss in found.losses:
+    for loss in found.lost_time:
         part = PART_OF.get(loss.id)
         only_idle = not any(cause.work_s for cause in trace.causes if cause.id == loss.id)
         if part in ("loader", "communication") and only_idle:
@@ -276,17 +276,17 @@ def test_what_no_recorded_step_had_is_laid_to_nobody():
     assert not waited.notes
     collected = attribute(longer, recording, garbage_s=0.2 * longer.step_s)
     assert collected.shares.host == pytest.approx(0.2, abs=0.02)
-    assert not [loss for loss in collected.losses if loss.id == "host-bound" and loss.share > 0.02]
+    assert not [loss for loss in collected.lost_time if loss.id == "host-bound" and loss.share > 0.02]
 
 
 def test_what_a_step_saves_without_a_cause_is_of_the_plain_step():
     acts = [python(MS), *kernels(100, 20 * US, 100 * US)]
     recording, plain = summarise([recorded(acts, slower=1)]), timed(acts)
-    assert attribute(plain, recording, without={"sync-per-step": 0.3}).without == pytest.approx(
+    assert attribute(plain, recording, without={"sync-per-step": 0.3}).counterfactual_savings == pytest.approx(
         {"sync-per-step": 0.3}, rel=0.02
     )
     longer = msgspec.structs.replace(plain, step_s=2 * plain.step_s)
-    assert attribute(longer, recording, without={"sync-per-step": 0.3}).without["sync-per-step"] < 0.16
+    assert attribute(longer, recording, without={"sync-per-step": 0.3}).counterfactual_savings["sync-per-step"] < 0.16
 
 
 def test_copies_within_the_device_are_its_work_and_those_between_devices_communication():
@@ -321,7 +321,7 @@ def test_what_ranks_wait_for_the_slowest_is_no_less_where_the_slowest_is_the_bus
         # That collectives end together is believed only of clocks that agree.
         timelines.append(dataclasses.replace(made.timeline(), clock_base_ns=0))
     found = attribute(timing(step_s=0.1), summarise(timelines))
-    lost = {loss.id: loss.share for loss in found.losses}
+    lost = {loss.id: loss.share for loss in found.lost_time}
     assert lost.get("rank-imbalance") == (None if waits is None else pytest.approx(waits, abs=0.01))
 
 
@@ -362,7 +362,7 @@ def test_without_a_device_python_gets_no_more_than_was_recorded():
 
 def test_without_a_device_what_the_loader_costs_is_its_wait_in_the_plain_run():
     found = attribute(timing(step_s=100e-9, wait_s=60e-9), on_the_host())
-    (loss,) = [loss for loss in found.losses if loss.id == "loader-bound"]
+    (loss,) = [loss for loss in found.lost_time if loss.id == "loader-bound"]
     assert loss.share == pytest.approx(found.shares.input) == pytest.approx(0.6)
 
 

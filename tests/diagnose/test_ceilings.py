@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from dynotune.diagnose.request import DiagnoseRequest
 
 from dynotune.diagnose.ceilings import Drained, Dropped, Replayed, Said, ceilings, rows
-from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation, ProcessState
 

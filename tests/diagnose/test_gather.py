@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dynotune.diagnose.request import DiagnoseRequest
 from msgspec.structs import replace
 
 from dynotune.diagnose.gather import _as_soon, _fresh_caches
 from dynotune.diagnose.observe import PlainRun
 from dynotune.diagnose.profiled import Profiled
-from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import FRESH_CACHES, ProcessState
 from dynotune.schema.run import EnvironmentChange, Run

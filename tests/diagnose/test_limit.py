@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from dynotune.diagnose.request import DiagnoseRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.diagnose.limit import in_types, judged, limit
 from dynotune.diagnose.peaks import Peaks, peaks
-from dynotune.diagnose.request import DiagnoseRequest
-from dynotune.schema.diagnosis import Limit
+from dynotune.schema.diagnosis import Roofline
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation, ProcessState
 from dynotune.trace.facts.flops import Work
@@ -55,7 +55,7 @@ def test_a_real_steps_operations_are_set_against_peaks_that_were_reached(tmp_pat
     (tmp_path / "train.py").write_text(TRAINS)
     request = asked(tmp_path, [sys.executable, "train.py"])
     found = limit(request, Watcher(), seen(**{"live.num_threads": 1}))
-    assert isinstance(found, Limit)
+    assert isinstance(found, Roofline)
     # Forward, and the gradient of the weights; none is asked of the input.
     assert found.flops == 2 * 2 * 16 * 64 * 32
     assert found.num_bytes == 2 * 4 * (16 * 64 + 64 * 32 + 16 * 32)

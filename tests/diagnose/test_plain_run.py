@@ -6,10 +6,10 @@ import os
 import sys
 
 import pytest
+from dynotune.diagnose.request import DiagnoseRequest
 
 from dynotune import knobs
 from dynotune.diagnose.observe import plain_run
-from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.measure.live import start_signal
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError

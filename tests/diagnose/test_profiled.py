@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from dynotune.diagnose.request import DiagnoseRequest
 
 from dynotune.diagnose import profiled as module
 from dynotune.diagnose.profiled import Profiled, profiled
-from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.measure.live.recording import Recording
 from dynotune.measure.live.request import RecordRequest, Watcher
 from dynotune.schema.errors import CannotRunHere

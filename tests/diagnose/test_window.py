@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from dynotune.diagnose.request import DiagnoseRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.diagnose.window import restlessness, soon, window_steps, within
 from dynotune.launch.records.record import COMPILED, Step
 from dynotune.schema.errors import CannotRunHere

@@ -7,7 +7,7 @@ from typing import Any
 from dynotune.doctor import Seen, examine
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Facts
-from dynotune.schema.observation import Loss, Model, ModelCall, Observation, Optimizer
+from dynotune.schema.observation import LostTime, Model, ModelCall, Observation, Optimizer
 from dynotune.schema.trace_summary import Calls, DeviceTime, KernelClass, Kernels, Operator, Place, TraceSummary
 
 from .observations import attribution, loss, observed, timing
@@ -35,7 +35,7 @@ CALLED = Place("train.py(12): step")
 BOTH = ("on_gpu", "on_cpu")
 
 
-def lost(id_: str, share: float, **fields: Any) -> Loss:
+def lost(id_: str, share: float, **fields: Any) -> LostTime:
     return loss(id_, share, **({"where": AT, "evidence": ["what was seen"]} | fields))
 
 
@@ -94,7 +94,7 @@ def trace(*, device: bool, **fields: Any) -> TraceSummary:
 
 
 def on_gpu(
-    *losses: Loss,
+    *losses: LostTime,
     shares: dict[str, float] | None = None,
     traced: dict[str, Any] | None = None,
     live: Facts | None = None,
@@ -116,7 +116,7 @@ def on_gpu(
 
 
 def on_cpu(
-    *losses: Loss,
+    *losses: LostTime,
     shares: dict[str, float] | None = None,
     traced: dict[str, Any] | None = None,
     live: Facts | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.observation import Attribution, Loss, Observation, ProcessState, Shares, Timing
+from dynotune.schema.observation import Attribution, LostTime, Observation, ProcessState, Shares, Timing
 from dynotune.schema.trace_summary import TraceSummary
 
 NOT_ASKED = Unknown("the test does not say")
@@ -26,16 +26,18 @@ def timing(**fields: Any) -> Timing:
 
 
 def attribution(
-    *losses: Loss, busy_share: float | None = None, without: dict[str, float] | None = None, **shares: float
+    *losses: LostTime, busy_share: float | None = None, without: dict[str, float] | None = None, **shares: float
 ) -> Attribution:
     """Shares that are named; the rest is the device's."""
     parts = dict.fromkeys(("input", "transfer", "host", "communication", "other"), 0.0) | shares
     parts.setdefault("device", 1.0 - sum(parts.values()))
-    return Attribution(shares=Shares(**parts), losses=list(losses), busy_share=busy_share, without=without or {})
+    return Attribution(
+        shares=Shares(**parts), lost_time=list(losses), busy_share=busy_share, counterfactual_savings=without or {}
+    )
 
 
-def loss(id_: str, share: float, **fields: Any) -> Loss:
-    return Loss(id=id_, share=share, claim="", **fields)
+def loss(id_: str, share: float, **fields: Any) -> LostTime:
+    return LostTime(id=id_, share=share, claim="", **fields)
 
 
 def observed(

@@ -20,7 +20,7 @@ HERE = Place("train.py(9): main")
 
 
 def slow(*had: str, step_s: float = 0.3, index: int = 7) -> SlowStep:
-    return SlowStep(index=index, step_s=step_s, wait_s=0.0, had=list(had))
+    return SlowStep(index=index, step_s=step_s, wait_s=0.0, causes=list(had))
 
 
 def ask(id_: str, timed, **process) -> list[Finding]:
@@ -30,7 +30,7 @@ def ask(id_: str, timed, **process) -> list[Finding]:
 @pytest.mark.parametrize("id_", WHY)
 def test_a_slow_step_is_laid_to_what_it_had(id_):
     steps = [slow(WHY[id_]), slow(WHY[id_], step_s=0.6)]
-    (found,) = ask(id_, timing(slow=steps, usual_s=0.1))
+    (found,) = ask(id_, timing(slow=steps, typical_step_s=0.1))
     assert found.kind == "jitter"
     assert found.share == pytest.approx((0.2 + 0.5) / 5)
     assert found.severity == "high"
@@ -40,7 +40,7 @@ def test_a_slow_step_is_laid_to_what_it_had(id_):
 
 @pytest.mark.parametrize("id_", WHY)
 def test_steps_that_are_hardly_slow_or_had_nothing_are_left_alone(id_):
-    assert not ask(id_, timing(slow=[slow(WHY[id_], step_s=0.12), slow()], usual_s=0.1))
+    assert not ask(id_, timing(slow=[slow(WHY[id_], step_s=0.12), slow()], typical_step_s=0.1))
 
 
 @pytest.mark.parametrize("id_", [*WHY, "epoch-jitter"])
@@ -50,7 +50,7 @@ def test_without_timing_it_is_unknown(id_):
 
 
 def test_of_several_things_that_a_step_had_one_counts():
-    timed = timing(slow=[slow("loader", "garbage", "compilation")], usual_s=0.1)
+    timed = timing(slow=[slow("loader", "garbage", "compilation")], typical_step_s=0.1)
     assert ask("recompile-jitter", timed)
     assert not ask("gc-jitter", timed)
     assert not ask("loader-jitter", timed)
@@ -64,7 +64,7 @@ def test_all_collections_of_the_window_count_where_they_were_timed():
     assert not ask("gc-jitter", timing(), collections=Collections(num=9, num_oldest=0, total_s=0.03, longest_s=0.01))
     # The slow step was slow for another reason.
     quick = Collections(num=3, num_oldest=1, total_s=0.003, longest_s=0.002)
-    assert not ask("gc-jitter", timing(slow=[slow("garbage")], usual_s=0.1), collections=quick)
+    assert not ask("gc-jitter", timing(slow=[slow("garbage")], typical_step_s=0.1), collections=quick)
 
 
 def test_one_long_collection_says_that_it_can_happen_and_not_how_often():
@@ -85,19 +85,19 @@ def test_a_device_that_has_work_queued_does_not_wait_for_the_collector():
 
 @pytest.mark.parametrize("id_", [*WHY, "epoch-jitter"])
 def test_a_slow_step_costs_no_more_than_the_device_waits(id_):
-    timed = timing(slow=[slow(WHY.get(id_, ""))], usual_s=0.1, epoch_begin_s=0.4, num_epochs=5)
+    timed = timing(slow=[slow(WHY.get(id_, ""))], typical_step_s=0.1, epoch_begin_s=0.4, num_epochs=5)
     (found,) = ask(id_, timed, attributed=attribution(busy_share=0.98, host=0.02))
     assert found.share == pytest.approx(0.02)
 
 
 def test_the_longest_collection_is_told_where_it_is_known():
-    timed = timing(slow=[slow("garbage")], usual_s=0.1)
+    timed = timing(slow=[slow("garbage")], typical_step_s=0.1)
     told = Collections(num=3, num_oldest=1, total_s=0.2, longest_s=0.15)
     assert "the longest collection took 150 ms" in ask("gc-jitter", timed, collections=told)[0].evidence
 
 
 def test_a_slow_begin_of_epochs_is_laid_to_workers_that_start_anew():
-    timed = timing(epoch_begin_s=1.1, num_epochs=2, usual_s=0.1)
+    timed = timing(epoch_begin_s=1.1, num_epochs=2, typical_step_s=0.1)
     loader = Loader(name="DataLoader", dataset="x", num_workers=2, place=HERE)
     (found,) = ask("epoch-jitter", timed, loaders=[loader])
     assert found.share == pytest.approx(2 * 1.0 / 5)
@@ -109,13 +109,13 @@ def test_a_slow_begin_of_epochs_is_laid_to_workers_that_start_anew():
 
 
 def test_an_epoch_that_begins_like_any_step_or_never_did_is_silent():
-    assert not ask("epoch-jitter", timing(epoch_begin_s=0.12, num_epochs=2, usual_s=0.1))
+    assert not ask("epoch-jitter", timing(epoch_begin_s=0.12, num_epochs=2, typical_step_s=0.1))
     assert not ask("epoch-jitter", timing(epoch_begin_s=None))
-    assert not ask("epoch-jitter", timing(epoch_begin_s=0.16, num_epochs=0, usual_s=0.1))
+    assert not ask("epoch-jitter", timing(epoch_begin_s=0.16, num_epochs=0, typical_step_s=0.1))
 
 
 def test_late_batches_of_workers_are_worth_more_prefetching():
-    timed = timing(slow=[slow("loader")], usual_s=0.1)
+    timed = timing(slow=[slow("loader")], typical_step_s=0.1)
     loader = Loader(name="DataLoader", dataset="x", num_workers=2, prefetch_factor=3, place=HERE)
     (found,) = ask("loader-jitter", timed, loaders=[loader])
     assert [str(setting) for setting in found.candidates] == ["loader.prefetch_factor=6"]

@@ -228,8 +228,8 @@ def test_shapes_that_were_all_timed_already_cost_nothing():
 
 
 def test_algorithms_that_are_timed_for_a_new_shape_now_and_then():
-    slow = SlowStep(index=9, step_s=0.6, wait_s=0.0, had=["allocation"])
-    uneven = timing(step_s=0.1, median_step_s=0.01, slow=[slow], usual_s=0.1)
+    slow = SlowStep(index=9, step_s=0.6, wait_s=0.0, causes=["allocation"])
+    uneven = timing(step_s=0.1, median_step_s=0.01, slow=[slow], typical_step_s=0.1)
 
     def asked(num_shapes, timed):
         models = [model(**CONVOLUTIONS, call={"num_input_shapes": num_shapes})]

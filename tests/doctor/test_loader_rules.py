@@ -124,7 +124,7 @@ def test_batches_that_are_always_ready_are_waited_for_as_they_are_handed_over():
 
 def test_workers_that_rest_while_a_step_stalls_may_be_late_in_the_others():
     rest = loader(1, loading=loading(fetch_s=0.02, longest_s=0.03, busy_share=0.3))
-    stalls = timing(step_s=0.07, usual_s=0.03, wait_s=0.005)
+    stalls = timing(step_s=0.07, typical_step_s=0.03, wait_s=0.005)
     assert found(waits(0.07, rest, timed=stalls))["loader-bound"].severity == "medium"
     assert found(waits(0.07, rest, timed=timing(step_s=0.07, wait_s=0.005)))["loader-bound"].severity == "low"
 
@@ -225,8 +225,8 @@ def test_more_workers_than_cores():
 
 
 def test_more_workers_than_cores_make_batches_late():
-    late = SlowStep(index=3, step_s=1.5, wait_s=1.4, had=["loader"])
-    timed = timing(slow=[late], usual_s=0.1)
+    late = SlowStep(index=3, step_s=1.5, wait_s=1.4, causes=["loader"])
+    timed = timing(slow=[late], typical_step_s=0.1)
     finding = found(waits(0.4, loader(16), timed=timed))["num-workers-too-many"]
     assert finding.also == ["loader-bound", "loader-jitter"]
 
@@ -247,7 +247,7 @@ def test_the_number_of_workers_is_not_judged_without_that_of_the_cores():
     assert lacks(waits(0.2, loader(16), facts={}), "num-workers-too-many") == ["host.num_cores"]
 
 
-EPOCHS = timing(num_epochs=5, epoch_begin_s=0.55, usual_s=0.1)  # 5 s: five times 450 ms, less a batch of 40
+EPOCHS = timing(num_epochs=5, epoch_begin_s=0.55, typical_step_s=0.1)  # 5 s: five times 450 ms, less a batch of 40
 
 
 def test_starting_workers_for_each_epoch():
@@ -264,7 +264,7 @@ def test_what_the_starts_of_epochs_cost_is_no_wait_of_too_many_workers():
 
 
 def test_batches_that_take_long_to_make_are_late_at_the_start_of_an_epoch_too():
-    timed = timing(num_epochs=5, epoch_begin_s=0.25, usual_s=0.1)
+    timed = timing(num_epochs=5, epoch_begin_s=0.25, typical_step_s=0.1)
     slow = loader(2, persistent_workers=True, loading=loading(fetch_s=0.15, collate_s=0.14, cpu_s=0.15))
     finding = found(waits(0.4, slow, timed=timed))["collate-heavy"]
     assert finding.also == ["loader-bound", "epoch-jitter"]
@@ -285,7 +285,7 @@ def test_epochs_cost_nothing_where_no_workers_begin(given):
 @pytest.mark.parametrize(("num_batches", "says"), [(9, True), (8, False), (None, True)])
 def test_a_loader_whose_iterator_goes_on_across_epochs_starts_no_workers_for_them(num_batches, says):
     """52 batches in the window, and five begins: at most six epochs, each begun anew, hold them or do not."""
-    timed = timing(num_epochs=5, epoch_begin_s=0.55, usual_s=0.1, samples_per_s=8 * 52 / 5)
+    timed = timing(num_epochs=5, epoch_begin_s=0.55, typical_step_s=0.1, samples_per_s=8 * 52 / 5)
     given = loader(4, num_batches=num_batches, context="spawn")
     assert ({"persistent-workers", "mp-context"} <= set(found(waits(0.0, given, timed=timed)))) is says
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Allocator, Loss, ModelCall, Observation, SlowStep
+from dynotune.schema.observation import Allocator, LostTime, ModelCall, Observation, SlowStep
 from dynotune.schema.trace_summary import Place
 
 from .observations import attribution, loss, observed, timing
@@ -30,7 +30,7 @@ def allocator(**fields: Any) -> Allocator:
     return Allocator(**(usual | fields))
 
 
-def holds(*losses: Loss, facts: Any = None, allocators: Any = None, **process: Any) -> Observation:
+def holds(*losses: LostTime, facts: Any = None, allocators: Any = None, **process: Any) -> Observation:
     """50 steps, 5 s."""
     given = [allocator()] if allocators is None else allocators
     fields = {"timed": timing(), "rss_growth_bytes": 0, "allocators": given} | process
@@ -57,7 +57,7 @@ def test_what_emptying_brings_with_it_is_not_named_beside_it():
 
 
 def test_emptying_now_and_then_costs_what_the_slow_steps_lose():
-    steps = timing(slow=[SlowStep(index=4, step_s=0.6, wait_s=0.0, had=["allocation"])], usual_s=0.1)
+    steps = timing(slow=[SlowStep(index=4, step_s=0.6, wait_s=0.0, causes=["allocation"])], typical_step_s=0.1)
     live = {"live.empty_cache_calls": 12, "live.empty_cache_place": ""}
     (finding,) = found(holds(loss("empty-cache-in-loop", 0.02), live=live, timed=steps)).values()
     assert (finding.id, finding.also) == ("empty-cache-in-loop", ["alloc-jitter"])

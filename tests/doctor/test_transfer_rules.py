@@ -9,7 +9,7 @@ import pytest
 
 from dynotune.doctor import Seen, examine
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loss, ModelCall, Observation, Tensor
+from dynotune.schema.observation import LostTime, ModelCall, Observation, Tensor
 from dynotune.schema.trace_summary import Copies, DeviceTime, Place, TraceSummary
 
 from .observations import NOT_ASKED, attribution, loss, observed, timing
@@ -41,13 +41,13 @@ def trace(*rows: Copies, **fields: Any) -> TraceSummary:
     return TraceSummary(**(usual | fields))
 
 
-def moves(*losses: Loss, rows: tuple[Copies, ...], facts: Any = None, **process: Any) -> Observation:
+def moves(*losses: LostTime, rows: tuple[Copies, ...], facts: Any = None, **process: Any) -> Observation:
     fields: dict[str, Any] = {"timed": timing(), "loaders": [loader(2)], "rss_growth_bytes": 0}
     attributed = attribution(*losses, without=process.pop("without", None), **process.pop("shares", {}))
     return observed(facts=facts or {}, attributed=attributed, trace=trace(*rows), **(fields | process))
 
 
-def lost(id_: str, share: float) -> Loss:
+def lost(id_: str, share: float) -> LostTime:
     return loss(id_, share, where=AT, evidence=["what was seen"])
 
 

@@ -42,8 +42,8 @@ def dynotune(tmp_path):
 
 def test_a_tune_for_energy_proves_what_takes_fewer_joules_and_the_recipe_applies_it(dynotune, tmp_path):
     said = dynotune(
-        "tune", "--objective", "energy", "--budget", "400s", "--also", f"{TF32}=high", "--not", f"{TF32}=medium",
-        "--not", "precision.autocast", "--json", "study.json",
+        "tune", "--objective", "energy", "--budget", "400s", "--try", f"{TF32}=high", "--exclude", f"{TF32}=medium",
+        "--exclude", "precision.autocast", "--json", "study.json",
     )  # fmt: skip
     assert said.returncode == 0, said.stderr
     study = json.loads((tmp_path / "study.json").read_text())

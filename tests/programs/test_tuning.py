@@ -187,22 +187,22 @@ def test_a_tune_within_a_table_is_told_to_leave_out_what_the_table_does_not_hold
     monkeypatch.setattr(tuning_tables, "usable_cpus", lambda: range(6))
     row = tuning_tables.tune_within(BY_NAME["gpt"], Setup("cpu", tmp_path), filled(1))
     assert row["table_s"] == 18.0
-    out = [word for before, word in itertools.pairwise(seen) if before == "--not"]
+    out = [word for before, word in itertools.pairwise(seen) if before == "--exclude"]
     assert [word for word in out if word.startswith("loader.num_workers")] == [
         f"loader.num_workers={number}" for number in (3, 4, 5, 6)
     ]
     assert not [word for word in out if word.startswith("loader.pin_memory")]
     assert "optimizer.fused" in out
-    tried = [word for before, word in itertools.pairwise(seen) if before == "--also"]
+    tried = [word for before, word in itertools.pairwise(seen) if before == "--try"]
     # Words that tune itself would refuse end the benchmark's part.
-    assert len(asked.parse(also=tried, excluded=out).excluded) == 4
+    assert len(asked.parse(extra=tried, exclude=out).excluded) == 4
 
 
 def test_no_number_is_left_out_that_a_knob_does_not_take():
     table = {"loader.prefetch_factor": (2, 4), "precision.autocast": ("off", "bf16")}
     out = tuning_tables.left_out(table, 4)
     assert [text for text in out if "=" in text] == ["loader.prefetch_factor=1", "loader.prefetch_factor=3"]
-    assert asked.parse(excluded=out)
+    assert asked.parse(exclude=out)
 
 
 def test_an_arm_that_fails_has_no_value_and_is_not_the_best():
@@ -273,9 +273,9 @@ def test_a_tune_that_tried_nothing_says_nothing():
 
 def test_nothing_but_what_does_nothing_is_tried():
     words = real_nothing.words_of(3, 60.0, seed=7)
-    assert words.count("--also") == 3
+    assert words.count("--try") == 3
     assert "loader.num_workers" in words
-    assert words.index("loader.num_workers") == words.index("--not", words.index("loader.num_workers") - 1) + 1
+    assert words.index("loader.num_workers") == words.index("--exclude", words.index("loader.num_workers") - 1) + 1
 
 
 def test_a_command_that_takes_too_long_is_ended(tmp_path):

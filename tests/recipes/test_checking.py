@@ -15,7 +15,7 @@ from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.recipe import Header, Proof, Recipe
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Beginning, Candidate, Estimate, Sitting, Study
+from dynotune.schema.study import Attempt, BaseRecipe, Candidate, Estimate, Study
 from dynotune.search.bench import arm
 
 WORKERS, SPACED, PINNED = Setting("loader.num_workers", 4), Setting("env.A", "x y"), Setting("loader.pin_memory", True)
@@ -53,7 +53,7 @@ def study(**changes):
         "winner": whole,
         "confirmed": compared(),
         "facts": FACTS,
-        "sittings": [Sitting("2026-01-01T00:00:00Z", "2026-01-01T00:15:00Z", "done")],
+        "sittings": [Attempt("2026-01-01T00:00:00Z", "2026-01-01T00:15:00Z", "done")],
         "candidates": [Candidate(setting=SPACED, effect="exact")],
     } | changes
     return Study(id="s", command=COMMAND, cwd="/", budget_s=900, **fields)
@@ -102,15 +102,15 @@ def test_an_ablation_that_was_written_the_other_way_round_is_turned():
 
 def first(*settings, **changes):
     """What a recipe of these settings states, proved here."""
-    known = study(recipe=list(settings), winner=list(settings), confirmed=compared(speedup=2.0, ci=(1.9, 2.1)))
+    known = study(recipe=list(settings), selected=list(settings), confirmed=compared(speedup=2.0, ci=(1.9, 2.1)))
     recipe = writing.of(known)
     return replace(recipe, recipe=replace(recipe.recipe, **changes))
 
 
 def on_top(recipe, **changes):
     """A study that began from this recipe, and proved PINNED on top."""
-    began_from = Beginning("first.toml", recipe, checking.settings(recipe, "first.toml"))
-    return study(recipe=[PINNED], winner=[PINNED], began_from=began_from, **changes)
+    began_from = BaseRecipe("first.toml", recipe, checking.settings(recipe, "first.toml"))
+    return study(recipe=[PINNED], selected=[PINNED], base_recipe=began_from, **changes)
 
 
 def test_a_recipe_that_went_on_from_another_holds_both_and_the_gain_of_both():
@@ -142,7 +142,7 @@ def edited(recipe, **settings):
         first(SPACED, ci=None),
         first(SPACED, objective="memory"),
         first(SPACED, caches="cold"),
-        first(SPACED, step_on="a:b"),
+        first(SPACED, step_function="a:b"),
         first(SPACED, speedup=1e300, ci=(1e-300, 1e305)),
         edited(first(SPACED), **{"env.B": "by hand"}),
         edited(first(SPACED), **{"env.A": "by hand"}),

@@ -19,16 +19,16 @@ from dynotune.schema.recipe import SCHEMA, Header, Recipe
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import (
-    Beginning,
+    Attempt,
+    BaseRecipe,
+    BreakEven,
     Candidate,
+    CandidateOutcome,
     Ended,
     Estimate,
-    Fate,
     Guarded,
     NotOffered,
-    PaysOff,
     Phase,
-    Sitting,
     Study,
     Trial,
 )
@@ -290,26 +290,28 @@ def _confirmed(clock: Clockwork) -> Comparison:
     )
 
 
-def _fates() -> dict[str, Fate]:
-    fates: dict[str, Fate] = {}
+def _fates() -> dict[str, CandidateOutcome]:
+    fates: dict[str, CandidateOutcome] = {}
     for raw, speedup, *_ in TRIED:
         if raw in WHOLE:
-            fate = Fate("proved", "Without it the whole is slower in every block.")
+            fate = CandidateOutcome("proved", "Without it the whole is slower in every block.")
         elif speedup < 0.97:
-            fate = Fate("slower", f"{1 / speedup:.2f}× slower than the command as it is, in 6 blocks.")
+            fate = CandidateOutcome("slower", f"{1 / speedup:.2f}× slower than the command as it is, in 6 blocks.")
         elif raw[0] == "loader.num_workers":
-            fate = Fate("not-needed", "loader.num_workers=8 is faster.")
+            fate = CandidateOutcome("not-needed", "loader.num_workers=8 is faster.")
         elif raw[0] == "loader.pin_memory":
-            fate = Fate("not-needed", "It helps alone by 2.1%; without it the whole is as fast.")
+            fate = CandidateOutcome("not-needed", "It helps alone by 2.1%; without it the whole is as fast.")
         elif raw[0] == "optimizer.fused":
-            fate = Fate("unproved", "Six blocks did not settle a gain of 1.1%; 14 would likely do.")
+            fate = CandidateOutcome("unproved", "Six blocks did not settle a gain of 1.1%; 14 would likely do.")
         else:
-            fate = Fate("no-effect", "Its interval lies within ±1% of no change.")
+            fate = CandidateOutcome("no-effect", "Its interval lies within ±1% of no change.")
         fates[key([raw])] = fate
     for raw, ended, detail in BROKEN:
         kind: Any = "failed" if ended == "timeout" else ended
-        fates[key([raw])] = Fate(kind, detail)
-    fates["alloc.backend=cudaMallocAsync"] = Fate("not-tried", "It can save 0.6% at most, less than the margin.")
+        fates[key([raw])] = CandidateOutcome(kind, detail)
+    fates["alloc.backend=cudaMallocAsync"] = CandidateOutcome(
+        "not-tried", "It can save 0.6% at most, less than the margin."
+    )
     return fates
 
 
@@ -361,7 +363,7 @@ def rich(**changes: Any) -> Study:
         "winner": sorted([*whole, Setting("loader.pin_memory", True)], key=str),
         "recipe": whole,
         "confirmed": confirmed,
-        "pays_off": PaysOff(start_s=19.8, baseline_start_s=12.6, after_steps=154),
+        "pays_off": BreakEven(start_s=19.8, baseline_start_s=12.6, after_steps=154),
         "verdict": "Three settings make it 2.31× faster (2.27× to 2.35×, 95%), proved on 8 fresh pairs.",
         "finished": True,
         "warnings": [
@@ -369,8 +371,8 @@ def rich(**changes: Any) -> Study:
             "Two runs were void: another program used the GPU.",
         ],
         "sittings": [
-            Sitting("2026-11-22T10:15:00Z", "2026-11-22T10:52:10Z", "user"),
-            Sitting("2026-11-22T11:03:00Z", "2026-11-22T11:43:30Z", "done"),
+            Attempt("2026-11-22T10:15:00Z", "2026-11-22T10:52:10Z", "user"),
+            Attempt("2026-11-22T11:03:00Z", "2026-11-22T11:43:30Z", "done"),
         ],
     }
     return Study(**(fields | changes))
@@ -385,7 +387,7 @@ def on_top() -> Study:
     base = [Setting("cudnn.benchmark", True)]
     recipe = Recipe(Header(schema=SCHEMA, speedup=1.2, ci=(1.1, 1.3)), {"cudnn.benchmark": True})
     then = [Candidate(setting=Setting("compile.mode", "default"), effect="numerics", why=["launch-bound"])]
-    return rich(began_from=Beginning("/runs/a study/recipe.toml", recipe, base), then=then)
+    return rich(base_recipe=BaseRecipe("/runs/a study/recipe.toml", recipe, base), next_candidates=then)
 
 
 def empty(**changes: Any) -> Study:
@@ -398,23 +400,23 @@ def unfinished() -> Study:
     """Stopped in the middle of the race."""
     whole = rich()
     trials = [trial for trial in whole.trials if trial.phase == "pilot" or (trial.phase == "race" and trial.block < 3)]
-    fates = {name: fate for name, fate in whole.fates.items() if fate.kind in ("failed", "out-of-memory")}
+    fates = {name: fate for name, fate in whole.outcomes.items() if fate.kind in ("failed", "out-of-memory")}
     return msgspec.structs.replace(
         whole,
         trials=trials,
         estimates=[one for one in whole.estimates if one.phase == "screen"],
         guarded=[],
-        fates=fates,
+        outcomes=fates,
         readback={},
-        winner=None,
+        selected=None,
         recipe=None,
         confirmed=None,
-        pays_off=None,
-        after=Unknown("not yet made"),
+        break_even=None,
+        diagnosis_with_recipe=Unknown("not yet made"),
         verdict="",
         finished=False,
         warnings=[],
-        sittings=[Sitting("2026-11-22T10:15:00Z", "2026-11-22T10:32:10Z", "user")],
+        attempts=[Attempt("2026-11-22T10:15:00Z", "2026-11-22T10:32:10Z", "user")],
     )
 
 
@@ -431,7 +433,7 @@ def only_failures() -> Study:
     return empty(
         candidates=candidates,
         trials=trials,
-        fates={one.id: Fate("failed", "ValueError: it cannot be so") for one in candidates},
+        outcomes={one.id: CandidateOutcome("failed", "ValueError: it cannot be so") for one in candidates},
         finished=True,
         recipe=[],
         verdict="Every setting that was tried made the command fail.",
@@ -445,7 +447,7 @@ def one_candidate() -> Study:
     return empty(
         candidates=[only],
         estimates=[estimate(only.id, "", "race", 1.001, 0.004, 8)],
-        fates={only.id: Fate("no-effect", "Its interval lies within ±1% of no change.")},
+        outcomes={only.id: CandidateOutcome("no-effect", "Its interval lies within ±1% of no change.")},
         trials=[
             Trial(arm=arm, phase="race", block=at, ended="measured", value=0.01, began_s=30.0 * at, wall_s=12.0)
             for at in range(1, 9)
@@ -483,7 +485,9 @@ def large(num_candidates: int = 60, num_trials: int = 2000) -> Study:
         candidates=candidates,
         trials=trials,
         estimates=[estimate(one.id, "", "race", math.exp(dice.gauss(0, 0.01)), 0.012, 30) for one in candidates],
-        fates={one.id: Fate("no-effect", "Its interval lies within ±1% of no change.") for one in candidates},
+        outcomes={
+            one.id: CandidateOutcome("no-effect", "Its interval lies within ±1% of no change.") for one in candidates
+        },
         finished=True,
         recipe=[],
         verdict="Nothing that was tried makes it faster.",

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from dynotune.report.diagnosis import diagnosis_report
 from dynotune.report.step_parts import PARTS, Bar
-from dynotune.schema.diagnosis import Ceiling, Diagnosis, Finding, Limit, NotKnown
+from dynotune.schema.diagnosis import Diagnosis, Finding, NotKnown, Roofline, UpperBound
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Shares, SlowStep, Timing
 from dynotune.schema.setting import Setting
@@ -166,10 +166,10 @@ def test_what_is_not_known_is_folded_by_its_reason_and_cut_at_ten():
 
 def test_ceilings_and_the_limit_are_shown_where_they_were_asked_for():
     ceilings = [
-        Ceiling(part="loader", step_s=0.02, num_steps=50, samples_per_s=1600, page_cache="warm"),
-        Ceiling(part="step", step_s=0.005, num_steps=50),
+        UpperBound(part="loader", step_s=0.02, num_steps=50, samples_per_s=1600, page_cache="warm"),
+        UpperBound(part="step", step_s=0.005, num_steps=50),
     ]
-    limit = Limit(
+    limit = Roofline(
         flops=1e12,
         num_bytes=1e9,
         dtype="bfloat16",
@@ -178,7 +178,7 @@ def test_ceilings_and_the_limit_are_shown_where_they_were_asked_for():
         least_s=0.0014,
         share=0.06,
     )
-    text = single_spaced(text_of(diagnosis(ceilings=ceilings, limit=limit)))
+    text = single_spaced(text_of(diagnosis(upper_bounds=ceilings, roofline=limit)))
     assert "the loader alone 20 ms 1,600 samples/s page cache warm" in text
     assert "one batch, again and again 5 ms" in text
     assert "a step could take 1.4 ms: 6.0% of what it takes" in text
@@ -229,7 +229,7 @@ def test_piped_there_is_no_colour_and_on_a_plain_terminal_only_ascii_bars():
 
 def of_parts(loader_s, step_s, both_s):
     parts = zip(("loader", "step", "both"), (loader_s, step_s, both_s), strict=True)
-    return [Ceiling(part=part, step_s=took_s, num_steps=9) for part, took_s in parts]
+    return [UpperBound(part=part, step_s=took_s, num_steps=9) for part, took_s in parts]
 
 
 @pytest.mark.parametrize(
@@ -242,12 +242,12 @@ def of_parts(loader_s, step_s, both_s):
     ],
 )  # fmt: skip
 def test_ceilings_bound_what_a_loader_can_gain(took_s, told):
-    assert told in single_spaced(text_of(diagnosis(ceilings=of_parts(*took_s)), width=200))
+    assert told in single_spaced(text_of(diagnosis(upper_bounds=of_parts(*took_s)), width=200))
 
 
 def test_ceilings_that_are_not_known_say_why():
     unknown = Unknown(f"no loader {NASTY}")
-    text = text_of(diagnosis(ceilings=unknown, limit=unknown))
+    text = text_of(diagnosis(upper_bounds=unknown, roofline=unknown))
     assert "Ceilings: unknown, no loader" in text
     assert "Distance to the limit: unknown, no loader" in text
     assert "\x1b" not in text
@@ -257,7 +257,7 @@ def test_ceilings_that_are_not_known_say_why():
     ("num", "told"), [(512, "512"), (1e4, "10,000"), (3.03e7, "30.3 million"), (4e15, "4 quadrillion")]
 )
 def test_amounts_are_in_words(num, told):
-    limit = Limit(
+    limit = Roofline(
         flops=num, num_bytes=None, dtype="float32", peak_flops_per_s=1e9, peak_bytes_per_s=1e9, least_s=1e-3, share=0.5
     )
-    assert f"{told}" in text_of(diagnosis(limit=limit))
+    assert f"{told}" in text_of(diagnosis(roofline=limit))

@@ -13,7 +13,7 @@ from dynotune.schema import recipe as recipes
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 from dynotune.schema.recipe import Header, Proof, Recipe
 
-HEAD = '[recipe]\nschema = "dynotune.recipe/1"\n'
+HEAD = '[recipe]\nschema = "dynotune.recipe/2"\n'
 PROOF = '[[proof]]\nknob = "env.A"\nspeedup = 1.2\nci = [1.1, 1.3]\nnum_pairs = 6\neffect = "exact"\n'
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
@@ -40,7 +40,7 @@ def made(draw):
         draw(st.lists(TEXT, max_size=4)),
         draw(st.sampled_from(["throughput", "memory"])),
         *draw(st.sampled_from([(None, None, None), (speedup, (low, high), 8)])),
-        step_on=draw(st.one_of(st.none(), TEXT.filter(bool))),
+        step_function=draw(st.one_of(st.none(), TEXT.filter(bool))),
     )
     about = {knob: draw(TEXT) for knob in settings}
     return Recipe(head, settings, proofs, draw(TABLES), about)
@@ -131,11 +131,11 @@ def test_a_recipe_written_by_hand_is_read(tmp_path, text):
     [
         (
             HEAD.replace("/1", "/2") + "[new]\nthings = 1\n",
-            "is dynotune.recipe/2; this dynotune reads dynotune.recipe/1",
+            "is dynotune.recipe/3; this dynotune reads dynotune.recipe/2",
         ),
         (HEAD.replace("dynotune", "\\u001b]0;x\\u0007"), r"\\x1b\]0;x\\x07"),
-        ("", "is not a dynotune.recipe/1"),
-        ("recipe = 3", "is not a dynotune.recipe/1"),
+        ("", "is not a dynotune.recipe/2"),
+        ("recipe = 3", "is not a dynotune.recipe/2"),
         ("settings = [1, 2]\n" + HEAD, r"Expected `object`, got `array` - at `\$.settings`"),
         (HEAD + "[setting]\na = 1\n", "it has 'setting' beside recipe, settings"),
         (HEAD + '[settings]\n"env.A" = [1]\n', r"at `\$.settings"),

@@ -13,7 +13,7 @@ from dynotune.search.study import search
 from .simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of
 from .test_search import recipe, run, tuned
 
-CANDIDATES = [candidate(id_, warms=False) for id_ in ("big=1", "small=1")]
+CANDIDATES = [candidate(id_, needs_warm_cache=False) for id_ in ("big=1", "small=1")]
 TABLE = Table({"big=1": 1.5, "small=1": 0.12})
 NOISE = Noise(sd=0.05, stalls=0.0)
 
@@ -27,7 +27,7 @@ def test_what_the_planned_blocks_leave_open_has_more_where_these_and_the_proof_f
     for seed in (3, 4, 8):
         study, bench, watcher = open_after_the_plan(seed)
         (ablation,) = study.ablations
-        assert ablation.left_open == ["small=1"] and ablation.num_more
+        assert ablation.undecided == ["small=1"] and ablation.num_extra_blocks
         more = {key for key, phase, at in bench.ran if phase == "ablate" and at > ablation.num_blocks}
         assert more == {"big=1 small=1", "big=1"}, "what is decided takes no more time"
         assert recipe(study) == {"big=1", "small=1"}
@@ -40,13 +40,13 @@ def test_what_stayed_after_the_planned_blocks_stays_whatever_more_of_them_say() 
     study, bench, _ = open_after_the_plan(4)
     (ablation,) = study.ablations
     work = Search(study, bench, lambda study: None, Silent())
-    early, late = outcome(work, replace(ablation, num_more=0, left_open=[])), outcome(work, ablation)
+    early, late = outcome(work, replace(ablation, num_extra_blocks=0, undecided=[])), outcome(work, ablation)
     assert early.stays("big=1") and not early.stays("small=1")
     assert late.ps["big=1"] == early.ps["big=1"] and late.stays("small=1")
 
 
 def test_what_adds_nothing_is_seldom_given_more_and_seldom_kept() -> None:
-    candidates = [candidate(id_, warms=False) for id_ in ("big=1", "idle=1")]
+    candidates = [candidate(id_, needs_warm_cache=False) for id_ in ("big=1", "idle=1")]
     kept = 0
     for seed in range(40):
         found = tuned(Table({"big=1": 1.5}), candidates, budget_s=230.0, noise=NOISE, seed=seed)
@@ -57,7 +57,7 @@ def test_what_adds_nothing_is_seldom_given_more_and_seldom_kept() -> None:
 def test_without_time_for_more_nothing_more_is_planned() -> None:
     for seed in range(8):
         found = tuned(TABLE, CANDIDATES, budget_s=150.0, noise=NOISE, seed=seed)
-        assert all(ablation.num_more == 0 for ablation in found.ablations)
+        assert all(ablation.num_extra_blocks == 0 for ablation in found.ablations)
 
 
 @pytest.mark.parametrize("stop_after", range(8, 30, 2))
@@ -95,12 +95,12 @@ def after_a_failure(fails: str, candidates, table: Table, seed: int) -> Study:
 
 
 def test_where_the_whole_fails_in_more_blocks_what_stayed_before_stays() -> None:
-    candidates = [candidate(id_, warms=False) for id_ in ("big=1", "mid=1", "small=1")]
+    candidates = [candidate(id_, needs_warm_cache=False) for id_ in ("big=1", "mid=1", "small=1")]
     table = Table({"big=1": 1.5, "mid=1": 0.6, "small=1": 0.1})
     opened = 0
     for seed in range(24):
         study = after_a_failure("big=1 mid=1 small=1", candidates, table, seed)
-        if study.ablations and study.ablations[0].num_more:
+        if study.ablations and study.ablations[0].num_extra_blocks:
             opened += 1
             assert len(study.ablations) == 1 and recipe(study) == {"big=1", "mid=1"}
     assert opened
@@ -112,5 +112,5 @@ def test_what_ran_and_failed_once_later_shows_nothing_to_be_needed() -> None:
         study = after_a_failure("big=1", CANDIDATES, TABLE, seed)
         if any(trial.ended == "out-of-memory" for trial in study.trials):
             opened += 1
-            assert "does not run" not in study.fates["small=1"].reason
+            assert "does not run" not in study.outcomes["small=1"].reason
     assert opened

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune import knobs
-from dynotune.schema.diagnosis import Ceiling, Diagnosis, Finding
+from dynotune.schema.diagnosis import Diagnosis, Finding, UpperBound
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Model, Observation, Optimizer, ProcessState, Shares
@@ -41,7 +41,7 @@ def diagnosis(*findings, ceilings=None, **shares):
         findings=list(findings),
         unknown=[],
         steps=Unknown("the test does not say"),
-        ceilings=ceilings or Unknown("not asked for"),
+        upper_bounds=ceilings or Unknown("not asked for"),
     )
 
 
@@ -90,11 +90,11 @@ EFFECTS = {"matmul.fp32_precision": "numerics", "transfer.non_blocking": "semant
 
 
 @pytest.mark.parametrize("allow", [[], ["numerics"], ["semantics"], ["numerics", "semantics"]])
-@pytest.mark.parametrize("also", [None, *EFFECTS])
-@pytest.mark.parametrize("excluded", [None, *EFFECTS])
+@pytest.mark.parametrize("extra", [None, *EFFECTS])
+@pytest.mark.parametrize("exclude", [None, *EFFECTS])
 def test_allow_also_and_not_decide_together(allow, also, excluded):
     findings = (TF32, BLOCKING, finding("h2d-pageable", Setting("loader.pin_memory", True)))
-    words = {"allow": allow, "also": [also] if also else [], "excluded": [excluded] if excluded else []}
+    words = {"allow": allow, "extra": [also] if also else [], "exclude": [excluded] if excluded else []}
     if also is not None and also == excluded:
         with pytest.raises(UsageError, match="to be left out"):
             offer(*findings, words=words)
@@ -108,7 +108,7 @@ def test_allow_also_and_not_decide_together(allow, also, excluded):
 def test_what_the_program_has_already_is_no_candidate():
     env = {"CUDA_LAUNCH_BLOCKING": "1"}
     settings = [Setting("env.CUDA_LAUNCH_BLOCKING", UNSET), Setting("env.NVIDIA_TF32_OVERRIDE", UNSET)]
-    words = {"allow": ["semantics"], "also": ["loader.num_workers=4"]}
+    words = {"allow": ["semantics"], "extra": ["loader.num_workers=4"]}
     found, not_offered = offer(
         finding("launch-blocking", *settings), env=env, words=words, has={"loader.num_workers": 4}
     )
@@ -141,7 +141,7 @@ def test_what_needs_workers_is_not_offered_to_a_loader_that_gets_none():
     settings = Setting("loader.persistent_workers", True), Setting("loader.prefetch_factor", 4)
     found, not_offered = offer(finding("persistent-workers", *settings), has={"loader.num_workers": 0})
     assert found == [] and len(not_offered) == 2
-    assert all("--also loader.num_workers" in row.reason for row in not_offered)
+    assert all("--try loader.num_workers" in row.reason for row in not_offered)
     found, _ = offer(finding("persistent-workers", *settings), has={"loader.num_workers": 2})
     assert len(found) == 2 and not any(candidate.needs for candidate in found)
 
@@ -157,9 +157,9 @@ def test_a_loader_without_workers_is_offered_what_means_something_only_beside_th
         assert candidate.group == "input"
 
 
-@pytest.mark.parametrize("excluded", ["loader.prefetch_factor", "loader.num_workers"])
+@pytest.mark.parametrize("exclude", ["loader.prefetch_factor", "loader.num_workers"])
 def test_what_is_left_out_by_name_is_not_offered_beside_workers_and_nothing_beside_workers_left_out(excluded):
-    found, not_offered = offer(STARVED, has={"loader.num_workers": 0}, words={"excluded": [excluded]})
+    found, not_offered = offer(STARVED, has={"loader.num_workers": 0}, words={"exclude": [excluded]})
     knobs = {candidate.setting.knob for candidate in found}
     assert excluded not in knobs
     assert ("loader.persistent_workers" in knobs) == (excluded != "loader.num_workers")
@@ -167,29 +167,29 @@ def test_what_is_left_out_by_name_is_not_offered_beside_workers_and_nothing_besi
 
 
 def test_of_a_knob_one_value_may_be_left_out_and_the_others_are_tried():
-    words = {"excluded": ["loader.num_workers=4", "loader.prefetch_factor=4"]}
+    words = {"exclude": ["loader.num_workers=4", "loader.prefetch_factor=4"]}
     found, not_offered = offer(STARVED, has={"loader.num_workers": 0}, words=words)
     assert names(found) == {*(f"loader.num_workers={num}" for num in (2, 8, 16)), "loader.persistent_workers=true"}
     assert {str(row.setting): (row.reason, row.why) for row in not_offered} == {
-        id_: ("left out by --not", ["num-workers-zero"]) for id_ in words["excluded"]
+        id_: ("left out by --exclude", ["num-workers-zero"]) for id_ in words["exclude"]
     }
 
 
 def test_a_value_of_a_variable_may_be_left_out():
     again = finding("launch-blocking", Setting("env.CUDA_LAUNCH_BLOCKING", UNSET), Setting("env.A", "b=c"))
-    words = {"allow": ["semantics"], "excluded": ["env.CUDA_LAUNCH_BLOCKING=@unset", "env.A=b"]}
+    words = {"allow": ["semantics"], "exclude": ["env.CUDA_LAUNCH_BLOCKING=@unset", "env.A=b"]}
     found, not_offered = offer(again, env={"CUDA_LAUNCH_BLOCKING": "1"}, words=words)
     assert names(found) == {"env.A=b=c"}
     assert [str(row.setting) for row in not_offered] == ["env.CUDA_LAUNCH_BLOCKING=@unset"]
-    found, _ = offer(again, words={**words, "excluded": ["env.A=b=c"]})
+    found, _ = offer(again, words={**words, "exclude": ["env.A=b=c"]})
     assert "env.A=b=c" not in names(found)
 
 
 def test_a_knob_is_tried_at_some_values_without_those_that_are_left_out():
-    words = {"also": ["loader.num_workers"], "excluded": ["loader.num_workers=8", "loader.num_workers=13"]}
+    words = {"extra": ["loader.num_workers"], "exclude": ["loader.num_workers=8", "loader.num_workers=13"]}
     found, not_offered = offer(has={"loader.num_workers": 4}, words=words)
     assert names(found) == {"loader.num_workers=2", "loader.num_workers=16"}
-    assert {str(row.setting): row.reason for row in not_offered} == {"loader.num_workers=8": "left out by --not"}
+    assert {str(row.setting): row.reason for row in not_offered} == {"loader.num_workers=8": "left out by --exclude"}
     named = finding("loader-bound", Setting("loader.num_workers", 8))
     found, not_offered = offer(named, has={"loader.num_workers": 4}, words=words)
     assert names(found) == {"loader.num_workers=2", "loader.num_workers=16"}
@@ -197,15 +197,15 @@ def test_a_knob_is_tried_at_some_values_without_those_that_are_left_out():
 
 
 def test_other_values_of_a_knob_may_be_named_beside_one_that_is_left_out():
-    words = {"also": ["loader.num_workers=4"], "space": ["loader.num_workers=2,8"]}
-    found = asked.parse(**words, excluded=[" loader.num_workers = 13", "env.A=x"])
+    words = {"extra": ["loader.num_workers=4"], "values": ["loader.num_workers=2,8"]}
+    found = asked.parse(**words, exclude=[" loader.num_workers = 13", "env.A=x"])
     assert found.excluded == {Setting("loader.num_workers", 13), Setting("env.A", "x")}
     assert not found.excluded_knobs
 
 
 def test_a_prefetch_factor_of_the_users_own_is_tried_beside_workers_only():
     space = ["loader.prefetch_factor=3,8", "loader.num_workers=2"]
-    words = {"space": space, "also": ["loader.persistent_workers=false"]}
+    words = {"values": space, "extra": ["loader.persistent_workers=false"]}
     found, _ = offer(has={"loader.num_workers": 0}, words=words)
     needs = {candidate.id: candidate.needs for candidate in found}
     assert needs == {
@@ -214,7 +214,7 @@ def test_a_prefetch_factor_of_the_users_own_is_tried_beside_workers_only():
         "loader.prefetch_factor=3": ["loader.num_workers=2"],
         "loader.prefetch_factor=8": ["loader.num_workers=2"],
     }
-    found, not_offered = offer(has={"loader.num_workers": 0}, words={"also": ["loader.prefetch_factor=3"]})
+    found, not_offered = offer(has={"loader.num_workers": 0}, words={"extra": ["loader.prefetch_factor=3"]})
     assert found == [] and "it needs loading processes" in not_offered[0].reason
 
 
@@ -267,7 +267,7 @@ def test_without_known_cores_the_findings_values_stand():
 
 
 def test_what_the_user_names_is_asked_for_whether_a_finding_names_it_or_not():
-    found, _ = offer(TF32, words={"also": ["matmul.fp32_precision=high", "cudnn.benchmark"]})
+    found, _ = offer(TF32, words={"extra": ["matmul.fp32_precision=high", "cudnn.benchmark"]})
     assert {one.id: (one.asked, one.why) for one in found} == {
         "matmul.fp32_precision=high": (True, ["fp32-matmul-no-tf32"]),
         "cudnn.benchmark=true": (True, []),
@@ -290,13 +290,13 @@ def test_what_the_user_names_is_asked_for_whether_a_finding_names_it_or_not():
 )
 def test_a_knob_that_is_named_without_a_value_is_tried_at_some(knob, has_now, tried):
     facts = GPU | {"torch.version": "2.13.0"}
-    found, _ = offer(facts=facts, has=has_now, words={"also": [knob]})
+    found, _ = offer(facts=facts, has=has_now, words={"extra": [knob]})
     assert {candidate.id.partition("=")[2] for candidate in found} == tried
     assert all(candidate.why == [] for candidate in found)
 
 
 def test_the_users_own_values_are_tried_beside_the_others_even_beyond_the_cores():
-    words = {"space": ["loader.num_workers=3,40"], "also": ["env.OMP_NUM_THREADS=1"]}
+    words = {"values": ["loader.num_workers=3,40"], "extra": ["env.OMP_NUM_THREADS=1"]}
     found, _ = offer(STARVED, has={"loader.num_workers": 0}, words=words)
     assert {"loader.num_workers=3", "loader.num_workers=40", "loader.num_workers=4", "env.OMP_NUM_THREADS=1"} < names(
         found
@@ -313,21 +313,21 @@ def test_the_users_own_values_are_tried_beside_the_others_even_beyond_the_cores(
     [
         ({"allow": ["system"]}, "never applied"),
         ({"allow": ["everything"]}, "no effect"),
-        ({"also": ["num_workers"]}, "loader.num_workers"),
-        ({"also": ["loader.num_workers=many"]}, "whole number"),
-        ({"also": ["env.A"]}, "no value"),
-        ({"excluded": ["loader.worker"]}, "loader.num_workers"),
-        ({"space": ["loader.num_workers"]}, "--space"),
-        ({"space": ["loader.num_workers=2,,4"]}, "--space"),
-        ({"space": ["nothing=1,2"]}, "no knob"),
-        ({"space": ["cudnn.benchmark=true"], "excluded": ["cudnn.benchmark"]}, "cudnn.benchmark is to be tried"),
-        ({"also": ["env.A=1"], "excluded": ["env.A"]}, "env.A is to be tried and to be left out"),
-        ({"also": ["cudnn.benchmark=true"], "excluded": ["cudnn.benchmark=on"]}, "cudnn.benchmark=true is to be tried"),
-        ({"space": ["loader.num_workers=2,4"], "excluded": ["loader.num_workers=4"]}, "loader.num_workers=4 is to be"),
-        ({"excluded": ["num_workers=4"]}, "loader.num_workers"),
-        ({"excluded": ["loader.num_workers=many"]}, "whole number"),
-        ({"excluded": ["loader.num_workers="]}, "whole number"),
-        ({"excluded": ["env.PYTHONPATH=x"]}, "dynotune sets"),
+        ({"extra": ["num_workers"]}, "loader.num_workers"),
+        ({"extra": ["loader.num_workers=many"]}, "whole number"),
+        ({"extra": ["env.A"]}, "no value"),
+        ({"exclude": ["loader.worker"]}, "loader.num_workers"),
+        ({"values": ["loader.num_workers"]}, "--values"),
+        ({"values": ["loader.num_workers=2,,4"]}, "--values"),
+        ({"values": ["nothing=1,2"]}, "no knob"),
+        ({"values": ["cudnn.benchmark=true"], "exclude": ["cudnn.benchmark"]}, "cudnn.benchmark is to be tried"),
+        ({"extra": ["env.A=1"], "exclude": ["env.A"]}, "env.A is to be tried and to be left out"),
+        ({"extra": ["cudnn.benchmark=true"], "exclude": ["cudnn.benchmark=on"]}, "cudnn.benchmark=true is to be tried"),
+        ({"values": ["loader.num_workers=2,4"], "exclude": ["loader.num_workers=4"]}, "loader.num_workers=4 is to be"),
+        ({"exclude": ["num_workers=4"]}, "loader.num_workers"),
+        ({"exclude": ["loader.num_workers=many"]}, "whole number"),
+        ({"exclude": ["loader.num_workers="]}, "whole number"),
+        ({"exclude": ["env.PYTHONPATH=x"]}, "dynotune sets"),
     ],
 )
 def test_words_that_mean_nothing_are_refused_with_what_is_meant(words, said):
@@ -339,23 +339,23 @@ def test_words_that_mean_nothing_are_refused_with_what_is_meant(words, said):
 def test_a_setting_of_the_system_is_neither_tried_nor_left_out(monkeypatch):
     knob = msgspec.structs.replace(knobs.get("loader.num_workers"), effect="system")
     monkeypatch.setattr(knobs, "get", lambda knob_id: knob)
-    for option in ("also", "excluded", "space"):
+    for option in ("extra", "exclude", "values"):
         with pytest.raises(UsageError, match="is a setting of the system"):
             asked.parse(**{option: ["loader.num_workers=4"]})
 
 
 def test_a_knob_without_values_of_its_own_asks_for_one_before_anything_runs():
     with pytest.raises(UsageError, match="names no value"):
-        refuse_unfit(asked.parse(also=["alloc.max_split_size_mb"]), Machine(facts=GPU))
+        refuse_unfit(asked.parse(extra=["alloc.max_split_size_mb"]), Machine(facts=GPU))
 
 
 def test_what_the_user_names_and_cannot_work_is_refused_before_anything_runs():
-    for words in ({"also": ["loader.pin_memory=true"]}, {"also": ["loader.pin_memory"]}):
+    for words in ({"extra": ["loader.pin_memory=true"]}, {"extra": ["loader.pin_memory"]}):
         with pytest.raises(CannotRunHere, match="without CUDA"):
             refuse_unfit(asked.parse(**words), Machine(facts=CPU))
     with pytest.raises(UsageError, match="is not installed"):
         machine = Machine(facts=CPU, refused=lambda setting: "it is not installed")
-        refuse_unfit(asked.parse(also=["host.malloc=jemalloc"]), machine)
+        refuse_unfit(asked.parse(extra=["host.malloc=jemalloc"]), machine)
 
 
 # Bounds
@@ -364,7 +364,7 @@ def test_what_the_user_names_and_cannot_work_is_refused_before_anything_runs():
 @given(shares=st.lists(st.floats(0, 1), min_size=1, max_size=3), waits=st.floats(0, 1), step=st.floats(0.01, 2))
 def test_a_bound_is_a_share_and_never_more_than_the_wait_for_the_loader(shares, waits, step):
     findings = [finding(f"f{at}", WORKERS, share=share) for at, share in enumerate(shares)]
-    ceilings = [Ceiling(part="step", step_s=step, num_steps=9), Ceiling(part="both", step_s=1.0, num_steps=9)]
+    ceilings = [UpperBound(part="step", step_s=step, num_steps=9), UpperBound(part="both", step_s=1.0, num_steps=9)]
     found, _ = offer(*findings, has={"loader.num_workers": 0}, shares={"input": waits}, ceilings=ceilings)
     bound = next(candidate.bound for candidate in found if candidate.setting == WORKERS)
     assert 0 <= bound <= min(1, waits, sum(shares)) + 1e-9
@@ -373,14 +373,14 @@ def test_a_bound_is_a_share_and_never_more_than_the_wait_for_the_loader(shares, 
 
 
 def test_a_ceiling_slower_than_the_program_itself_bounds_nothing():
-    ceilings = [Ceiling(part="step", step_s=20.0, num_steps=9), Ceiling(part="both", step_s=1.0, num_steps=9)]
+    ceilings = [UpperBound(part="step", step_s=20.0, num_steps=9), UpperBound(part="both", step_s=1.0, num_steps=9)]
     found, _ = offer(STARVED, has={"loader.num_workers": 0}, shares={"input": 0.8}, ceilings=ceilings)
     bound = next(candidate.bound for candidate in found if candidate.setting == WORKERS)
     assert bound == pytest.approx(0.6)
 
 
 def test_a_program_that_waits_12_percent_cannot_gain_more_from_the_loader():
-    found, _ = offer(words={"also": ["loader.num_workers=4"]}, has={"loader.num_workers": 0}, shares={"input": 0.12})
+    found, _ = offer(words={"extra": ["loader.num_workers=4"]}, has={"loader.num_workers": 0}, shares={"input": 0.12})
     assert found[0].bound == pytest.approx(0.12)
     assert found[0].bound_by == "the wait for the loader"
 
@@ -410,14 +410,14 @@ def test_what_makes_batches_expensive_does_not_bound_what_more_workers_gain():
     [(0, 4, 1 - 0.9 / 4), (0, 16, 0.9), (2, 4, 0.5), (2, 3, 1 / 3), (2, 32, 0.9)],
 )
 def test_so_many_workers_make_batches_no_faster_than_as_many_times_one(now, asked, most):
-    words = {"also": [f"loader.num_workers={asked}"]}
+    words = {"extra": [f"loader.num_workers={asked}"]}
     found, _ = offer(words=words, has={"loader.num_workers": now}, shares={"input": 0.9})
     bound = next(one.bound for one in found if one.id == f"loader.num_workers={asked}")
     assert most <= bound + 1e-9 and bound <= min(0.9, most + 0.05) + 1e-9
 
 
 def test_of_workers_that_may_all_gain_those_that_may_gain_most_come_first():
-    words = {"also": [f"loader.num_workers={num}" for num in (2, 4, 16)]}
+    words = {"extra": [f"loader.num_workers={num}" for num in (2, 4, 16)]}
     found, _ = offer(words=words, has={"loader.num_workers": 0}, shares={"input": 0.9})
     bounds = {one.id: one.bound for one in found}
     assert bounds["loader.num_workers=2"] < bounds["loader.num_workers=4"] < bounds["loader.num_workers=16"]
@@ -425,7 +425,7 @@ def test_of_workers_that_may_all_gain_those_that_may_gain_most_come_first():
 
 
 def test_fewer_workers_give_cores_back_so_the_wait_does_not_bound_them():
-    found, _ = offer(words={"also": ["loader.num_workers=1"]}, has={"loader.num_workers": 8}, shares={"input": 0.0})
+    found, _ = offer(words={"extra": ["loader.num_workers=1"]}, has={"loader.num_workers": 8}, shares={"input": 0.0})
     assert isinstance(found[0].bound, Unknown)
 
 
@@ -438,7 +438,7 @@ def test_a_finding_that_nothing_bounds_leaves_the_bound_unknown_whatever_others_
 
 def test_those_that_may_gain_most_come_first():
     small = finding("alloc-retries", Setting("alloc.expandable_segments", True), share=0.02)
-    found, _ = offer(small, STARVED, words={"also": ["env.A=1"]}, has={"loader.num_workers": 0})
+    found, _ = offer(small, STARVED, words={"extra": ["env.A=1"]}, has={"loader.num_workers": 0})
     found = [candidate for candidate in found if not candidate.needs]
     knobs = [knob for knob, _ in itertools.groupby(found, key=lambda candidate: candidate.setting.knob)]
     assert knobs == ["env.A", "loader.num_workers", "alloc.expandable_segments"]

@@ -15,7 +15,7 @@ FEW, MANY = "loader.num_workers=4", "loader.num_workers=12"
 
 
 def tuned(table: Table, ids, *, num_runs: int, sd: float = 0.005, seed: int = 0, **asked) -> Study:
-    candidates = [candidate(id_, group=_group_of(id_), warms=False) for id_ in ids]
+    candidates = [candidate(id_, group=_group_of(id_), needs_warm_cache=False) for id_ in ids]
     budget_s = num_runs * (table.start_s + table.window_s)
     bench = SimulatedBench(table, budget_s=budget_s, noise=Noise(sd=sd, stalls=0.0), seed=seed)
     study = replace(study_of(candidates, budget_s=budget_s, seed=seed), **asked)
@@ -40,8 +40,8 @@ def test_a_short_tune_does_not_ask_what_tf32_adds_to_autocast(seed: int, tf32: f
     study = tuned(table, [TF32, HALF, FUSED, IDLE], num_runs=26, seed=seed)
     assert recipe(study) == {HALF, FUSED}
     assert all(TF32 not in ablation.left_out for ablation in study.ablations)
-    assert study.fates[TF32].kind == "unproved"
-    assert f"{HALF} spares the same work" in study.fates[TF32].reason
+    assert study.outcomes[TF32].kind == "unproved"
+    assert f"{HALF} spares the same work" in study.outcomes[TF32].reason
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -66,7 +66,7 @@ def test_where_runs_with_both_show_that_tf32_adds_to_autocast_both_are_proved(se
 def test_where_runs_with_both_show_that_tf32_may_add_a_little_it_is_not_asked(seed: int) -> None:
     table = Table({HALF: 0.6, TF32: 0.6, FUSED: 0.1}, {frozenset({HALF, TF32}): -0.59})
     study = tuned(table, [HALF, TF32, FUSED, IDLE], num_runs=100, sd=0.02, seed=seed)
-    assert any({HALF, TF32} <= set(map(str, joint)) for joint in study.joint or [])
+    assert any({HALF, TF32} <= set(map(str, joint)) for joint in study.joint_arms or [])
     assert all(len({HALF, TF32} & {*ablation.left_out}) == 1 for ablation in study.ablations)
 
 

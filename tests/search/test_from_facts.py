@@ -15,7 +15,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import (
     Attribution,
     Compilation,
-    Loss,
+    LostTime,
     Model,
     Observation,
     ProcessState,
@@ -23,7 +23,7 @@ from dynotune.schema.observation import (
     Timing,
 )
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Fate
+from dynotune.schema.study import CandidateOutcome
 from dynotune.schema.trace_summary import DeviceTime, Kernels, TraceSummary
 from dynotune.search import asked
 from dynotune.search.budget import worth_trying
@@ -73,7 +73,7 @@ def observed(*losses, traced=None, models=None, parts=None, busy_share=0.8, **pr
     return Observation(
         processes=[state],
         trace=traced or trace(),
-        attribution=Attribution(shares=parts or shares(host=0.2), losses=list(losses), busy_share=busy_share),
+        attribution=Attribution(shares=parts or shares(host=0.2), lost_time=list(losses), busy_share=busy_share),
     )
 
 
@@ -157,7 +157,7 @@ def test_it_takes_a_quarter_of_a_step_that_could_be_saved(host, is_offered):
 
 
 def test_pauses_between_queued_kernels_count_too():
-    late = Loss(id="launch-latency", share=0.05, claim="")
+    late = LostTime(id="launch-latency", share=0.05, claim="")
     (found,), _ = offer(observed(late, parts=shares(host=0.05, other=0.05)))
     assert found.bound == pytest.approx(0.3)
 
@@ -183,7 +183,7 @@ def test_without_leave_for_other_digits_it_waits_and_says_so():
 @pytest.mark.parametrize("excluded", ["compile.mode", "compile.mode=default"])
 def test_what_the_user_leaves_out_is_left_out(excluded):
     found, (row,) = offer(observed(), words={"excluded": [excluded]})
-    assert found == [] and (row.setting, row.reason) == (MODE, "left out by --not")
+    assert found == [] and (row.setting, row.reason) == (MODE, "left out by --exclude")
 
 
 def test_what_cannot_be_applied_here_is_not_offered_and_says_why(monkeypatch):
@@ -241,8 +241,10 @@ def test_what_facts_name_of_the_command_with_its_recipe_is_tried_on_top():
 
 def test_what_is_in_the_recipe_or_did_not_run_is_not_named_again():
     assert then(study(recipe=[BF16, Setting("compile.mode", "reduce-overhead")])) == []
-    assert then(study(recipe=[BF16], fates={str(MODE): Fate("failed", "It failed.")})) == []
-    assert ids(then(study(recipe=[BF16], fates={str(MODE): Fate("not-tried", "No time.")}))) == [str(MODE)]
+    assert then(study(recipe=[BF16], outcomes={str(MODE): CandidateOutcome("failed", "It failed.")})) == []
+    assert ids(then(study(recipe=[BF16], outcomes={str(MODE): CandidateOutcome("not-tried", "No time.")}))) == [
+        str(MODE)
+    ]
 
 
 def test_on_top_of_a_recipe_too_it_waits_for_leave():

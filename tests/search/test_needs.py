@@ -22,13 +22,13 @@ from .simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of
 
 NOISE = Noise(sd=0.003, stalls=0.0)
 BUDGET_S = 1800.0
-WORKERS = [candidate(f"loader.num_workers={num}", group="input", warms=False) for num in (2, 4)]
+WORKERS = [candidate(f"loader.num_workers={num}", group="input", needs_warm_cache=False) for num in (2, 4)]
 NEEDED = [one.id for one in WORKERS]
 BESIDE = [
-    candidate("loader.prefetch_factor=4", group="input", warms=False, needs=NEEDED),
-    candidate("loader.persistent_workers=true", group="input", warms=True, needs=NEEDED),
+    candidate("loader.prefetch_factor=4", group="input", needs_warm_cache=False, needs=NEEDED),
+    candidate("loader.persistent_workers=true", group="input", needs_warm_cache=True, needs=NEEDED),
 ]
-OTHERS = [candidate(f"idle{at}=1", warms=False) for at in range(4)]
+OTHERS = [candidate(f"idle{at}=1", needs_warm_cache=False) for at in range(4)]
 ALL = [*WORKERS, *BESIDE, *OTHERS]
 PREFETCH, PERSISTENT = (one.id for one in BESIDE)
 
@@ -59,7 +59,7 @@ def gains(workers: float = 0.0, prefetch: float = 0.0) -> Table:
 def test_it_is_found_beside_what_it_needs_and_proved_apart_from_it(seed: int, tmp_path) -> None:
     study = tuned(gains(workers=0.2, prefetch=0.1), seed=seed)
     assert kept(study) == {"loader.num_workers=4", PREFETCH}
-    reason = study.fates["loader.num_workers=4"].reason
+    reason = study.outcomes["loader.num_workers=4"].reason
     assert f"With it and {PREFETCH}, which needs it, the whole is " in reason
     worth = {one.against: one.speedup for one in study.estimates if one.phase == "ablate"}
     assert worth["loader.num_workers=4"] == pytest.approx(math.exp(0.1), rel=0.03)
@@ -86,14 +86,14 @@ def test_workers_that_do_nothing_by_themselves_stay_for_what_needs_them(seed: in
 def test_what_does_nothing_beside_workers_is_left_out_and_they_stay(seed: int) -> None:
     study = tuned(gains(workers=0.2), seed=seed)
     assert kept(study) == {"loader.num_workers=4"}
-    assert study.fates[PREFETCH].kind in ("no-effect", "unproved", "not-needed")
+    assert study.outcomes[PREFETCH].kind in ("no-effect", "unproved", "not-needed")
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_only_means_something_beside_workers_that_cost_was_not_left_undecided_for_want_of_time(seed: int) -> None:
     study = tuned(Table({one.id: -0.3 for one in WORKERS}), seed=seed)
-    assert {study.fates[one.id].kind for one in WORKERS} == {"slower"}
-    assert {study.fates[one.id].kind for one in BESIDE} <= {"unproved", "not-tried"}
+    assert {study.outcomes[one.id].kind for one in WORKERS} == {"slower"}
+    assert {study.outcomes[one.id].kind for one in BESIDE} <= {"unproved", "not-tried"}
     assert study.verdict == (
         f"Nothing helps: none of the {len(ALL)} settings makes a difference worth having; "
         f"{len(BESIDE)} of them would only beside others, which do not."
@@ -104,8 +104,8 @@ def test_where_what_it_needs_fails_it_is_in_no_run() -> None:
     table = Table({PREFETCH: 0.2}, ends={frozenset({one.id}): "failed" for one in WORKERS})
     study = tuned(table)
     assert kept(study) == set()
-    assert study.fates[PREFETCH].kind == "not-tried"
-    assert study.fates[PREFETCH].reason == (
+    assert study.outcomes[PREFETCH].kind == "not-tried"
+    assert study.outcomes[PREFETCH].reason == (
         "It means something only beside loader.num_workers=2 or 4, out of the race."
     )
 
@@ -116,23 +116,28 @@ def test_it_is_never_anywhere_without_what_it_needs_whatever_the_budget(seed: in
     ends = {frozenset({"loader.num_workers=4", "idle0=1"}): "failed"} if seed % 2 else {}
     worth = {"loader.num_workers=4": 0.03 * seed, PREFETCH: 0.2 - 0.03 * seed, PERSISTENT: 0.05, "idle0=1": 0.05}
     study = tuned(Table(worth, ends=ends), seed=seed, budget_s=budget_s, voids=0.05)
-    assert set(study.fates) == {one.id for one in ALL}
-    for arm in (study.recipe or [], study.winner or [], *(one.whole for one in study.ablations), *(study.joint or [])):
+    assert set(study.outcomes) == {one.id for one in ALL}
+    for arm in (
+        study.recipe or [],
+        study.selected or [],
+        *(one.whole for one in study.ablations),
+        *(study.joint_arms or []),
+    ):
         assert complete(arm, ALL) == list(arm)
 
 
 def test_what_was_in_disturbed_runs_alone_is_not_said_to_be_in_none() -> None:
     study = tuned(gains(workers=0.1, prefetch=0.1), voids=1.1)
-    ran = {str(setting) for joint in study.joint or [] for setting in joint}
+    ran = {str(setting) for joint in study.joint_arms or [] for setting in joint}
     assert PREFETCH in ran or PERSISTENT in ran
     for id_ in (PREFETCH, PERSISTENT):
-        assert study.fates[id_].reason.startswith("None of its runs counted" if id_ in ran else "It was in no run")
+        assert study.outcomes[id_].reason.startswith("None of its runs counted" if id_ in ran else "It was in no run")
 
 
 def test_alone_with_its_workers_it_is_raced_too() -> None:
     study = tuned(gains(workers=0.1, prefetch=0.1), [WORKERS[1], *BESIDE[:1]])
     assert "loader.num_workers=4" in kept(study)
-    assert all(kind.kind != "not-tried" for kind in study.fates.values())
+    assert all(kind.kind != "not-tried" for kind in study.outcomes.values())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -140,7 +145,7 @@ def test_of_workers_that_only_cost_it_is_decided_with_what_needs_them_while_ther
     costs = Table({"loader.num_workers=4": -0.4, PREFETCH: 0.02})
     study = tuned(costs, [WORKERS[1], *BESIDE[:1]], seed=seed, budget_s=400.0)
     assert kept(study) == set()
-    assert study.fates["loader.num_workers=4"].kind == "slower"
+    assert study.outcomes["loader.num_workers=4"].kind == "slower"
     assert any(trial.phase == "join" for trial in study.trials)
 
 
@@ -159,9 +164,9 @@ def test_a_report_tells_it_beside_what_it_needs_and_gives_a_command_that_can_be_
     made = {command.what: command.line for command in compares(study)}
     assert not any(one.candidate.needs for one in saved(study))
     (line,) = [line for what, line in made.items() if what.startswith(f"{PREFETCH} beside")]
-    assert " loader.prefetch_factor=4 loader.num_workers=" in line and " --against loader.num_workers=" in line
+    assert " loader.prefetch_factor=4 loader.num_workers=" in line and " --baseline loader.num_workers=" in line
     with_all = made["The recipe with and without loader.num_workers=4"]
-    assert "--against loader.prefetch_factor" not in with_all
+    assert "--baseline loader.prefetch_factor" not in with_all
 
 
 # What belongs together

@@ -16,7 +16,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.recipe import Header, Recipe
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Beginning, Candidate, Estimate, Guarded, Study
+from dynotune.schema.study import BaseRecipe, Candidate, Estimate, Guarded, Study
 from dynotune.search import failures, guarding, longer, real_bench
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.budget import to_try
@@ -190,7 +190,7 @@ def test_what_a_first_run_compiles_counts_half_for_its_arm_and_nothing_for_other
     runs, tmp_path, caches, warms, later_s
 ):
     request = Request(command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path, caches=caches)
-    offered = [Candidate(setting=setting, effect="exact", warms=warms) for setting in EXACT.settings]
+    offered = [Candidate(setting=setting, effect="exact", needs_warm_cache=warms) for setting in EXACT.settings]
     bench = bench_in(tmp_path, request, candidates=offered)
     bench.run(BASELINE, "pilot", 0)
     alone_s = bench.run_s(BASELINE)
@@ -527,8 +527,8 @@ def test_an_interruption_is_nobodys_answer(bench, runs):
 
 def test_arms_come_on_top_of_what_all_runs_have(runs, tmp_path):
     base = [*EXACT.settings, *SLOW.settings]
-    began_from = Beginning("recipe.toml", Recipe(Header(schema="")), base)
-    bench = bench_in(tmp_path, began_from=began_from)
+    began_from = BaseRecipe("recipe.toml", Recipe(Header(schema="")), base)
+    bench = bench_in(tmp_path, base_recipe=began_from)
     runs.step_s |= {arm([*EXACT.settings, *one.settings]).key: 0.02 for one in (SLOW, FAST)}
     trials = pilots(bench, FAST)
     assert [trial.arm for trial in trials] == ["", FAST.key]

@@ -39,10 +39,10 @@ def recipe(study: Study) -> set[str]:
 
 
 def fates(study: Study) -> dict[str, str]:
-    return {id_: fate.kind for id_, fate in study.fates.items()}
+    return {id_: fate.kind for id_, fate in study.outcomes.items()}
 
 
-IDLE = [candidate(f"idle{at}=1", warms=False) for at in range(6)]
+IDLE = [candidate(f"idle{at}=1", needs_warm_cache=False) for at in range(6)]
 
 
 # What is found
@@ -54,10 +54,10 @@ def test_a_setting_that_helps_is_proved_among_idle_ones_and_every_candidate_has_
     assert study.confirmed is not None and study.confirmed.verdict == "faster"
     assert study.confirmed.speedup == pytest.approx(math.exp(0.10), rel=0.02)
     assert study.verdict.startswith("Proved: with good=1 it is ")
-    assert set(study.fates) == {one.id for one in study.candidates}
+    assert set(study.outcomes) == {one.id for one in study.candidates}
     assert fates(study)["good=1"] == "proved"
     assert all(kind in ("no-effect", "unproved") for id_, kind in fates(study).items() if id_ != "good=1")
-    for fate in study.fates.values():
+    for fate in study.outcomes.values():
         assert fate.reason.endswith(".") and any(character.isdigit() for character in fate.reason)
 
 
@@ -99,7 +99,7 @@ def test_of_two_settings_that_do_the_same_one_stays(group: str) -> None:
 
 def twins(budget_s: float, seed: int) -> Study:
     """Two that do the same, a third that gains less than either."""
-    candidates = [candidate(id_, warms=False) for id_ in ("one=1", "other=1", "third=1")]
+    candidates = [candidate(id_, needs_warm_cache=False) for id_ in ("one=1", "other=1", "third=1")]
     table = Table({"one=1": 0.5, "other=1": 0.5, "third=1": 0.3}, {frozenset({"one=1", "other=1"}): -0.5})
     return tuned(table, [*candidates, *IDLE[:2]], budget_s=budget_s, noise=Noise(sd=0.02, stalls=0.0), seed=seed)
 
@@ -134,7 +134,7 @@ HIDDEN = Table({"workers=8": 0.9}, BESIDE_WORKERS)
 
 def hides_something(*, seed: int = 0, **bench) -> tuple[Study, SimulatedBench]:
     """Time for a race and one proof, in which nothing but the workers shows anything alone."""
-    hidden = [candidate(id_, warms=id_ == "compile=1") for id_ in ("workers=8", "fused=1", "compile=1")]
+    hidden = [candidate(id_, needs_warm_cache=id_ == "compile=1") for id_ in ("workers=8", "fused=1", "compile=1")]
     study = study_of([*hidden, *IDLE[:1]], budget_s=270.0, seed=seed)
     return run(study, bench.pop("table", HIDDEN), budget_s=270.0, noise=SOME_NOISE, **bench)[:2]
 
@@ -159,21 +159,21 @@ def test_what_fails_on_top_of_the_others_is_said_and_they_stay() -> None:
     table = HIDDEN._replace(ends={frozenset({"workers=8", "compile=1"}): "out-of-memory"})
     study, _ = hides_something(table=table)
     assert recipe(study) == {"workers=8", "fused=1"}
-    fate = study.fates["compile=1"]
+    fate = study.outcomes["compile=1"]
     assert fate.kind == "out-of-memory" and fate.reason.startswith("On top of fused=1")
 
 
 def test_where_the_whole_fails_what_was_to_run_on_top_of_it_has_its_turn_on_top_of_the_rest() -> None:
     table = HIDDEN._replace(ends={frozenset({"workers=8", "fused=1"}): "failed"})
-    candidates = [candidate(id_, warms=id_ == "compile=1") for id_ in ("workers=8", "fused=1", "compile=1")]
+    candidates = [candidate(id_, needs_warm_cache=id_ == "compile=1") for id_ in ("workers=8", "fused=1", "compile=1")]
     study = tuned(table, candidates, budget_s=260.0)
     assert [list(map(str, one.on_top)) for one in study.ablations] == [["compile=1"], ["compile=1"]]
     assert recipe(study) == {"workers=8", "compile=1"}
 
 
 def test_what_can_gain_next_to_nothing_beside_the_others_either_is_not_hoped_for() -> None:
-    bounded = [replace(candidate(id_, warms=False), bound=0.011) for id_ in ("fused=1", "pin=1")]
-    study = tuned(Table({"workers=8": 0.3}), [candidate("workers=8", warms=False), *bounded], budget_s=200.0)
+    bounded = [replace(candidate(id_, needs_warm_cache=False), bound=0.011) for id_ in ("fused=1", "pin=1")]
+    study = tuned(Table({"workers=8": 0.3}), [candidate("workers=8", needs_warm_cache=False), *bounded], budget_s=200.0)
     assert recipe(study) == {"workers=8"} and study.ablations == []
 
 
@@ -186,7 +186,11 @@ def test_what_is_hoped_for_and_makes_results_wrong_costs_the_others_no_proof() -
 
 def test_of_one_setting_and_what_runs_on_top_of_it_the_corrected_p_is_told() -> None:
     table = Table({"workers=8": 0.9}, {frozenset({"workers=8", "compile=1"}): 0.2})
-    study = tuned(table, [candidate("workers=8", warms=False), candidate("compile=1", warms=True)], budget_s=230.0)
+    study = tuned(
+        table,
+        [candidate("workers=8", needs_warm_cache=False), candidate("compile=1", needs_warm_cache=True)],
+        budget_s=230.0,
+    )
     assert recipe(study) == {"workers=8", "compile=1"} and len(study.ablations[0].whole) == 1
     told = [one for one in study.estimates if one.phase == "ablate" and one.arm == "workers=8" and not one.against]
     assert [one.corrected_over for one in told] == [2]
@@ -196,7 +200,7 @@ def test_of_one_setting_and_what_runs_on_top_of_it_the_corrected_p_is_told() -> 
 def test_a_second_round_leaves_fresh_pairs_of_a_command_that_takes_longer_without_what_stays(budget_s: float) -> None:
     table = Table({"a=1": 1.0, "one=1": 0.25, "other=1": 0.25}, {frozenset({"one=1", "other=1"}): -0.25})
     table = table._replace(start_s=1.0, window_s=9.0)
-    candidates = [candidate(id_, warms=False) for id_ in ("a=1", "one=1", "other=1")]
+    candidates = [candidate(id_, needs_warm_cache=False) for id_ in ("a=1", "one=1", "other=1")]
     for seed in range(8):
         study = tuned(table, candidates, budget_s=budget_s, noise=Noise(sd=0.02, stalls=0.0), seed=seed)
         assert "a=1" in recipe(study), (seed, study.verdict)
@@ -206,7 +210,7 @@ def test_a_second_round_leaves_fresh_pairs_of_a_command_that_takes_longer_withou
 def test_what_was_beside_the_best_and_showed_nothing_is_not_hoped_for() -> None:
     study = tuned(Table({"workers=8": 0.9}), [candidate("workers=8"), *IDLE], budget_s=800.0)
     assert recipe(study) == {"workers=8"}
-    joint = [set(map(str, one)) for one in study.joint or []]
+    joint = [set(map(str, one)) for one in study.joint_arms or []]
     met = set().union(*(one for one in joint if "workers=8" in one))
     assert not {id_ for one in study.ablations for id_ in one.left_out} & (met - {"workers=8"})
 
@@ -222,7 +226,7 @@ def test_what_makes_it_slower_is_said_to() -> None:
     study = tuned(Table({"bad=1": -0.10}), [*IDLE, candidate("bad=1")])
     assert recipe(study) == set()
     assert fates(study)["bad=1"] == "slower"
-    assert "slower" in study.fates["bad=1"].reason
+    assert "slower" in study.outcomes["bad=1"].reason
     assert study.confirmed is None or study.confirmed.verdict != "faster"
 
 
@@ -230,7 +234,7 @@ def test_what_makes_it_slower_is_said_to() -> None:
 def test_what_cannot_gain_the_margin_is_said_so_with_an_interval_below_it(seed: int) -> None:
     noise = Noise(sd=0.01, stalls=0.0)
     study = tuned(Table({"good=1": 0.1}), [*IDLE, candidate("good=1")], seed=seed, noise=noise, budget_s=3000.0)
-    said = [fate.reason for fate in study.fates.values() if fate.reason.startswith("It cannot gain more than 1%")]
+    said = [fate.reason for fate in study.outcomes.values() if fate.reason.startswith("It cannot gain more than 1%")]
     for reason in said:
         high = re.search(r"to ([+−][\d.]+)%", reason)
         assert high is not None and float(high[1].replace("−", "-")) <= 1.0, reason
@@ -278,7 +282,7 @@ def test_the_confirmation_uses_its_own_runs_only_in_balanced_order() -> None:
 
 def test_where_no_fresh_pairs_fit_the_blocks_that_show_what_each_adds_confirm_the_whole() -> None:
     table = Table({"a=1": 0.3, "b=1": 0.2})
-    candidates = [candidate("a=1", warms=False), candidate("b=1", warms=False)]
+    candidates = [candidate("a=1", needs_warm_cache=False), candidate("b=1", needs_warm_cache=False)]
     study = tuned(table, candidates, budget_s=135.0)
     assert recipe(study) == {"a=1", "b=1"} and study.verdict.startswith("Proved: ")
     assert study.confirming == "ablate" and not [trial for trial in study.trials if trial.phase == "confirm"]
@@ -295,7 +299,7 @@ def test_where_no_fresh_pairs_fit_the_blocks_that_show_what_each_adds_confirm_th
 
 def ablated(table: Table, *ids: str, blocks: int = 3, left_s: float = 0.0, **bench) -> Study:
     """A search whose next thing to do is to leave each of these settings out in turn, and that has no time beyond."""
-    candidates = [candidate(id_, warms=False) for id_ in ids]
+    candidates = [candidate(id_, needs_warm_cache=False) for id_ in ids]
     settings = [one.setting for one in candidates]
     num_runs = blocks * len({arm(settings), arm([]), *(arm(settings).without(one.knob) for one in settings)})
     budget_s = 11.0 * num_runs + left_s
@@ -308,7 +312,7 @@ def ablated(table: Table, *ids: str, blocks: int = 3, left_s: float = 0.0, **ben
         for block in (1, 2)
         for id_ in ["", *ids]
     ]  # fmt: skip
-    asked = replace(study_of(candidates, budget_s=budget_s), winner=settings, ablations=[round_], trials=raced)
+    asked = replace(study_of(candidates, budget_s=budget_s), selected=settings, ablations=[round_], trials=raced)
     return run(asked, table, budget_s=budget_s, noise=SOME_NOISE, **bench)[0]
 
 
@@ -370,12 +374,12 @@ def test_of_pairs_as_many_run_as_the_time_holds_not_only_as_many_as_a_look_asks_
 
 
 def test_a_single_candidate_has_no_earlier_runs_and_needs_four_pairs() -> None:
-    study = tuned(Table({"a=1": 0.3}), [candidate("a=1", warms=False)])
+    study = tuned(Table({"a=1": 0.3}), [candidate("a=1", needs_warm_cache=False)])
     assert study.confirmed is not None and study.confirmed.seen is None and study.confirmed.num_pairs >= 4
 
 
 def test_what_was_kept_for_later_goes_into_a_proof_that_needs_it() -> None:
-    table, one = Table({"a=1": 0.3}), candidate("a=1", warms=False)
+    table, one = Table({"a=1": 0.3}), candidate("a=1", needs_warm_cache=False)
     # A pilot, four pairs, and then nothing left.
     assert recipe(tuned(table, [one], budget_s=105.0, reserve_s=40.0)) == {"a=1"}
     assert recipe(tuned(table, [one], budget_s=80.0, reserve_s=40.0)) == set()
@@ -390,51 +394,51 @@ def test_where_nothing_earns_its_place_the_strongest_alone_has_its_chance() -> N
 
 def test_what_takes_long_to_start_is_proved_without_a_race_where_others_may_gain_far_less() -> None:
     table = Table({"slow=1": 0.5})
-    slow = candidate("slow=1", warms=True, bound=0.8)
-    others = [candidate(f"small{at}=1", warms=False, bound=0.04) for at in range(2)]
+    slow = candidate("slow=1", needs_warm_cache=True, bound=0.8)
+    others = [candidate(f"small{at}=1", needs_warm_cache=False, bound=0.04) for at in range(2)]
 
     def tried(*candidates, budget_s: float) -> Study:
         return tuned(table, candidates, budget_s=budget_s, cold_s={"slow=1": 60.0})
 
     study = tried(slow, *others, budget_s=310.0)
     assert recipe(study) == {"slow=1"} and not [trial for trial in study.trials if trial.phase == "race"]
-    assert "to prove slow=1, which may gain far more" in study.fates["small0=1"].reason
-    alike = tried(slow, candidate("small0=1", warms=False, bound=0.5), budget_s=310.0)
-    assert "to prove it takes" in alike.fates["slow=1"].reason
-    assert "to prove it takes" in tried(slow, *others, budget_s=200.0).fates["slow=1"].reason
+    assert "to prove slow=1, which may gain far more" in study.outcomes["small0=1"].reason
+    alike = tried(slow, candidate("small0=1", needs_warm_cache=False, bound=0.5), budget_s=310.0)
+    assert "to prove it takes" in alike.outcomes["slow=1"].reason
+    assert "to prove it takes" in tried(slow, *others, budget_s=200.0).outcomes["slow=1"].reason
 
 
 @pytest.mark.parametrize("why", [[], ["launch-bound"]])
 def test_what_nothing_bounds_is_no_reason_to_leave_out_others(why: list[str]) -> None:
-    slow = replace(candidate("slow=1", warms=True), bound=Unknown("nothing bounds it"))
-    fast = replace(candidate("fast=1", warms=False), bound=Unknown("nothing bounds it"), why=why)
+    slow = replace(candidate("slow=1", needs_warm_cache=True), bound=Unknown("nothing bounds it"))
+    fast = replace(candidate("fast=1", needs_warm_cache=False), bound=Unknown("nothing bounds it"), why=why)
     study = tuned(Table({"fast=1": 0.5}), [slow, fast], budget_s=310.0, cold_s={"slow=1": 60.0})
     assert recipe(study) == {"fast=1"}
 
 
 def test_what_was_asked_for_is_raced_beside_what_may_gain_far_more() -> None:
-    slow = candidate("slow=1", warms=True, bound=0.8)
-    asked = replace(candidate("fast=1", warms=False, bound=0.04), asked=True)
+    slow = candidate("slow=1", needs_warm_cache=True, bound=0.8)
+    asked = replace(candidate("fast=1", needs_warm_cache=False, bound=0.04), asked=True)
     study = tuned(Table({"fast=1": 0.5}), [slow, asked], budget_s=310.0, cold_s={"slow=1": 60.0})
     assert recipe(study) == {"fast=1"}
 
 
 def test_of_several_that_take_long_to_start_those_that_may_gain_least_give_way() -> None:
     table = Table({"a=1": 0.9, "b=1": 0.3})
-    small = candidate("small=1", warms=False, bound=0.04)
-    costly = [candidate("b=1", warms=True, bound=0.6), candidate("a=1", warms=True, bound=0.8)]
+    small = candidate("small=1", needs_warm_cache=False, bound=0.04)
+    costly = [candidate("b=1", needs_warm_cache=True, bound=0.6), candidate("a=1", needs_warm_cache=True, bound=0.8)]
     for budget_s in range(350, 450, 10):
         study = tuned(table, [*costly, small], budget_s=float(budget_s), cold_s={"a=1": 60.0, "b=1": 60.0})
-        assert "a=1" in recipe(study) or study.fates["a=1"].kind == "not-tried", (budget_s, study.verdict)
+        assert "a=1" in recipe(study) or study.outcomes["a=1"].kind == "not-tried", (budget_s, study.verdict)
         assert study.recipe, (budget_s, study.verdict)
 
 
 def test_what_is_reserved_gives_way_to_the_proof_of_what_takes_long_and_to_pairs_after_void_ones() -> None:
-    slow = candidate("slow=1", warms=True, bound=0.8)
+    slow = candidate("slow=1", needs_warm_cache=True, bound=0.8)
     study = tuned(Table({"slow=1": 0.5}), [slow], budget_s=320.0, cold_s={"slow=1": 60.0}, reserve_s=60.0)
     assert recipe(study) == {"slow=1"}
     for seed in range(20):
-        one = [candidate("a=1", warms=False)]
+        one = [candidate("a=1", needs_warm_cache=False)]
         study = tuned(Table({"a=1": 0.3}), one, budget_s=180.0, reserve_s=60.0, seed=seed, voids=0.1)
         assert recipe(study) == {"a=1"} or "void" in study.verdict, (seed, study.verdict)
 
@@ -444,8 +448,8 @@ def test_the_strongest_alone_that_its_pairs_do_not_prove_is_told_by_them() -> No
     luck = {frozenset({"a=1"}): -0.05, frozenset({"b=1"}): -0.04}
     study = ablated(Table({"a=1": 0.05, "b=1": 0.04}, luck), "a=1", "b=1", left_s=200.0)
     assert study.confirmed is not None and study.confirmed.verdict in ("same", "undecided")
-    assert "on fresh pairs" in study.fates["a=1"].reason
-    assert "together" in study.fates["b=1"].reason
+    assert "on fresh pairs" in study.outcomes["a=1"].reason
+    assert "together" in study.outcomes["b=1"].reason
 
 
 def test_how_many_blocks_an_ablation_has_is_on_disk_before_its_first_run() -> None:
@@ -472,25 +476,27 @@ def test_how_many_blocks_an_ablation_has_is_on_disk_before_its_first_run() -> No
 @pytest.mark.parametrize("warms", [True, False])
 def test_a_setting_that_ends_the_run_is_an_answer(ended: str, kind: str, warms: bool) -> None:
     table = Table({"good=1": 0.10}, ends={frozenset({"bad=1"}): ended})
-    study = tuned(table, [*IDLE[:3], candidate("good=1"), candidate("bad=1", warms=warms)])
+    study = tuned(table, [*IDLE[:3], candidate("good=1"), candidate("bad=1", needs_warm_cache=warms)])
     assert recipe(study) == {"good=1"}
     assert fates(study)["bad=1"] == kind
-    assert f"planned: {ended}" in study.fates["bad=1"].reason
+    assert f"planned: {ended}" in study.outcomes["bad=1"].reason
     assert sum("bad=1" in trial.arm.split() for trial in study.trials) == 1
 
 
 @pytest.mark.parametrize("warms", [True, False])
 def test_a_setting_that_makes_results_wrong_gives_way_to_those_that_do_not(warms: bool) -> None:
     table = Table({"good=1": 0.10, "bad=1": 0.30}, ends={frozenset({"bad=1"}): "wrong-results"})
-    study = tuned(table, [*IDLE[:3], candidate("good=1"), candidate("bad=1", warms=warms)])
+    study = tuned(table, [*IDLE[:3], candidate("good=1"), candidate("bad=1", needs_warm_cache=warms)])
     assert recipe(study) == {"good=1"}
     assert fates(study)["bad=1"] == "wrong-results"
-    assert "planned: wrong-results" in study.fates["bad=1"].reason
+    assert "planned: wrong-results" in study.outcomes["bad=1"].reason
 
 
 def test_where_some_were_not_tried_it_is_not_said_that_none_helps() -> None:
     table = Table({"bad=1": 0.6, "good=1": 0.3}, ends={frozenset({"bad=1"}): "wrong-results"})
-    candidates = [candidate(f"{name}=1", warms=False, bound=bound) for name, bound in (("bad", 0.6), ("good", 0.4))]
+    candidates = [
+        candidate(f"{name}=1", needs_warm_cache=False, bound=bound) for name, bound in (("bad", 0.6), ("good", 0.4))
+    ]
     study, _, _ = run(study_of(candidates, budget_s=108.0), table, budget_s=108.0, noise=SOME_NOISE)
     assert fates(study) == {"bad=1": "wrong-results", "good=1": "not-tried"}
     assert study.verdict == "Nothing is proved: of 2 settings, 1 could not be tried in the time."
@@ -526,8 +532,8 @@ def test_of_three_of_which_two_are_wrong_together_the_innocent_one_stays() -> No
 
 @pytest.mark.parametrize("budget_s", [260.0, 280.0, 300.0, 400.0])
 def test_looking_at_results_leaves_the_time_for_the_proof(budget_s: float) -> None:
-    candidates = [candidate(f"idle{at}=1", warms=False, effect="numerics") for at in range(5)]
-    candidates.append(candidate("good=1", warms=False, effect="numerics"))
+    candidates = [candidate(f"idle{at}=1", needs_warm_cache=False, effect="numerics") for at in range(5)]
+    candidates.append(candidate("good=1", needs_warm_cache=False, effect="numerics"))
     bench = SimulatedBench(Table({"good=1": 0.30}), budget_s=budget_s, noise=SOME_NOISE, check_s=10.0)
     study = search(study_of(candidates, budget_s=budget_s), bench, lambda study: None, Silent())
     assert recipe(study) == {"good=1"}, study.verdict
@@ -565,7 +571,10 @@ def test_settings_that_make_it_twice_as_fast_are_found_in_few_runs(gains: tuple[
 
 def test_what_never_ran_together_has_no_estimate_together_and_few_runs_give_no_interval() -> None:
     table = Table({"a=1": 0.7, "b=1": 0.6})
-    candidates = [candidate("a=1", group="kernels", warms=False), candidate("b=1", group="kernels", warms=False)]
+    candidates = [
+        candidate("a=1", group="kernels", needs_warm_cache=False),
+        candidate("b=1", group="kernels", needs_warm_cache=False),
+    ]
     study, bench, _ = run(study_of(candidates, budget_s=140.0), table, budget_s=140.0, noise=SOME_NOISE)
     ran = {key for key, _, _ in bench.ran}
     raced = [one for one in study.estimates if one.phase in ("race", "join")]
@@ -612,7 +621,7 @@ def test_what_is_confirmed_tells_the_unit_and_the_window_of_its_runs(ids: list[s
             planned = {"unit": "s/step", "warmup_steps": 5, "window_steps": 50, "step": "call Model"}
             return replace(study, **planned) if self.is_planned else study
 
-    study = study_of([candidate(id_, warms=False) for id_ in ids], budget_s=1000.0)
+    study = study_of([candidate(id_, needs_warm_cache=False) for id_ in ids], budget_s=1000.0)
     confirmed = search(study, ByStep(Table({"a=1": 0.3})), lambda study: None, Silent()).confirmed
     assert confirmed is not None and (confirmed.unit, confirmed.step) == ("step", "call Model")
     assert (confirmed.warmup_steps, confirmed.window_steps) == (5, 50)
@@ -636,9 +645,9 @@ def test_a_machine_that_is_never_quiet_proves_nothing() -> None:
     study = tuned(Table({"good=1": 0.10}), [*IDLE[:3], candidate("good=1")], voids=0.9)
     assert study.recipe == [] and study.finished
     assert re.search(r"Nothing is proved: .*\d+ of \d+ runs were disturbed from outside", study.verdict)
-    never = tuned(Table({"good=1": 0.10}), [*IDLE[:3], candidate("good=1", warms=False)], voids=1.1)
+    never = tuned(Table({"good=1": 0.10}), [*IDLE[:3], candidate("good=1", needs_warm_cache=False)], voids=1.1)
     assert "disturbed from outside" in never.verdict
-    assert {fate.reason for fate in never.fates.values()} == {f"None of its runs counted: {OTHERS}."}
+    assert {fate.reason for fate in never.outcomes.values()} == {f"None of its runs counted: {OTHERS}."}
 
 
 @pytest.mark.parametrize("disturbed", range(1, 7))
@@ -703,7 +712,7 @@ def test_the_deadline_holds(budget_s: float) -> None:
     study, bench, _ = run(study_of(candidates, budget_s=budget_s), Table(gains), budget_s=budget_s, noise=SOME_NOISE)
     # A run begins only if it should end in time; how long it takes is known to some percent.
     assert bench.clock_s <= budget_s + 1.0
-    assert study.finished and study.verdict and set(study.fates) == {one.id for one in candidates}
+    assert study.finished and study.verdict and set(study.outcomes) == {one.id for one in candidates}
     proved = {id_ for id_, kind in fates(study).items() if kind == "proved"}
     assert proved == recipe(study)
     if not proved:
@@ -732,23 +741,23 @@ def test_a_candidate_that_cannot_gain_the_margin_is_not_tried_unless_asked_for()
     asked = candidate("asked=1", bound=0.004, asked=True)
     study = tuned(Table(), [*IDLE[:2], small, asked])
     assert fates(study)["small=1"] == "not-tried"
-    assert "0.4%" in study.fates["small=1"].reason and "the wait for input" in study.fates["small=1"].reason
+    assert "0.4%" in study.outcomes["small=1"].reason and "the wait for input" in study.outcomes["small=1"].reason
     assert fates(study)["asked=1"] != "not-tried"
 
 
 def test_of_what_was_asked_for_that_has_its_turn_first_which_a_finding_names() -> None:
     unknown = {"bound": Unknown("no finding names it"), "why": (), "asked": True, "warms": False}
     asked = [candidate(f"asked{at}=1", **unknown) for at in range(3)]
-    named = candidate("named=1", bound=0.6, asked=True, warms=False)
+    named = candidate("named=1", bound=0.6, asked=True, needs_warm_cache=False)
     study = tuned(Table({"named=1": 0.8}), [*asked, named], budget_s=115.0)
-    assert [fate.kind for fate in study.fates.values()].count("not-tried") >= 2
+    assert [fate.kind for fate in study.outcomes.values()].count("not-tried") >= 2
     assert recipe(study) == {"named=1"}
 
 
 def few_of_four(runs: int, seed: int, **changed: object) -> Study:
     """The plan takes fewer than all of them; the last but one of them is the best by far."""
     names = ("early=1", "idle=1", "late=1", "last=1")
-    candidates = [candidate(id_, group="kernels", effect="numerics", warms=False) for id_ in names]
+    candidates = [candidate(id_, group="kernels", effect="numerics", needs_warm_cache=False) for id_ in names]
     table = Table({"early=1": 1.0, "late=1": 1.6}, {frozenset({"early=1", "late=1"}): -1.0})
     asked = replace(study_of(candidates, budget_s=10.0 * runs, seed=seed), **changed)
     bench = {"noise": Noise(sd=0.01, stalls=0.0), "check_s": 10.0, "budget_s": 10.0 * runs}
@@ -756,7 +765,7 @@ def few_of_four(runs: int, seed: int, **changed: object) -> Study:
 
 
 def test_what_is_to_be_proved_leaves_the_time_to_look_at_its_results_first() -> None:
-    candidates = [candidate(id_, group="kernels", warms=False) for id_ in ("a=1", "b=1", "idle=1")]
+    candidates = [candidate(id_, group="kernels", needs_warm_cache=False) for id_ in ("a=1", "b=1", "idle=1")]
     table = Table({"a=1": 0.9, "b=1": 0.8}, {frozenset({"a=1", "b=1"}): -0.5})
     for seed in range(4):
         noise = Noise(sd=0.02, stalls=0.0)
@@ -778,13 +787,13 @@ def test_where_a_better_one_may_take_longer_no_more_are_tried_than_planned() -> 
 
 def test_the_time_set_aside_for_many_proofs_is_not_left_over_where_none_is_worth_one() -> None:
     # Too noisy for anything to stand out after the race, and too short to join with all that the proofs want set aside.
-    candidates = [candidate("good=1", warms=False), candidate("idle=1", warms=False)]
+    candidates = [candidate("good=1", needs_warm_cache=False), candidate("idle=1", needs_warm_cache=False)]
     for seed in range(6):
         noise = Noise(sd=0.1, stalls=0.0)
         study, bench, _ = run(
             study_of(candidates, budget_s=300.0, seed=seed), Table({"good=1": 0.05}), budget_s=300.0, noise=noise
         )
-        assert study.winner or bench.left_s() < 160.0, (seed, bench.left_s())
+        assert study.selected or bench.left_s() < 160.0, (seed, bench.left_s())
 
 
 def test_what_the_budget_does_not_afford_is_what_may_gain_least() -> None:
@@ -798,7 +807,7 @@ def test_what_the_budget_does_not_afford_is_what_may_gain_least() -> None:
     assert watcher.said[0].startswith("The budget affords about ")
 
 
-MANY = [candidate(f"knob{at}=1", warms=False, bound=0.7 - 0.04 * at) for at in range(14)]
+MANY = [candidate(f"knob{at}=1", needs_warm_cache=False, bound=0.7 - 0.04 * at) for at in range(14)]
 
 
 def test_what_the_plan_left_out_has_its_turn_where_nothing_of_what_it_took_is_worth_proving() -> None:
@@ -810,8 +819,8 @@ def test_what_the_plan_left_out_has_its_turn_where_nothing_of_what_it_took_is_wo
 
 
 def test_the_one_that_was_left_out_goes_straight_to_its_proof() -> None:
-    candidates = [candidate(f"fails{at}=1", warms=False) for at in range(2)]
-    candidates.append(candidate("good=1", warms=False, bound=0.5))
+    candidates = [candidate(f"fails{at}=1", needs_warm_cache=False) for at in range(2)]
+    candidates.append(candidate("good=1", needs_warm_cache=False, bound=0.5))
     table = Table({"good=1": 0.6}, ends={frozenset([f"fails{at}=1"]): "failed" for at in range(2)})
     study, bench, _ = run(study_of(candidates), table, budget_s=130.0, noise=SOME_NOISE)
     assert "race" not in [phase for key, phase, _ in bench.ran if key == "good=1"]
@@ -819,7 +828,10 @@ def test_the_one_that_was_left_out_goes_straight_to_its_proof() -> None:
 
 
 def test_where_the_time_holds_a_proof_and_no_more_it_is_made_without_a_first_run() -> None:
-    candidates = [candidate("good=1", warms=False, bound=0.5), candidate("idle=1", warms=False, bound=0.4)]
+    candidates = [
+        candidate("good=1", needs_warm_cache=False, bound=0.5),
+        candidate("idle=1", needs_warm_cache=False, bound=0.4),
+    ]
     for budget_s, phases in ((93.0, {"confirm"}), (103.0, {"pilot", "confirm"}), (88.0, set())):
         study, bench, _ = run(study_of(candidates), Table({"good=1": 0.6}), budget_s=budget_s, noise=SOME_NOISE)
         assert {phase for key, phase, _ in bench.ran if key == "good=1"} == phases
@@ -827,7 +839,10 @@ def test_where_the_time_holds_a_proof_and_no_more_it_is_made_without_a_first_run
 
 
 def test_what_fails_in_its_proof_is_said_to_fail() -> None:
-    candidates = [candidate("bad=1", warms=False, bound=0.5), candidate("idle=1", warms=False, bound=0.4)]
+    candidates = [
+        candidate("bad=1", needs_warm_cache=False, bound=0.5),
+        candidate("idle=1", needs_warm_cache=False, bound=0.4),
+    ]
     table = Table(ends={frozenset({"bad=1"}): "failed"})
     study, _, _ = run(study_of(candidates), table, budget_s=93.0, noise=SOME_NOISE)
     assert fates(study)["bad=1"] == "failed"
@@ -836,7 +851,7 @@ def test_what_fails_in_its_proof_is_said_to_fail() -> None:
 
 def test_where_all_of_a_second_turn_fail_the_baseline_does_not_run_by_itself() -> None:
     ends = {frozenset([one.id]): "failed" for one in MANY[6:]}
-    candidates = [*MANY[:6], *(replace(one, warms=True) for one in MANY[6:])]
+    candidates = [*MANY[:6], *(replace(one, needs_warm_cache=True) for one in MANY[6:])]
     study, bench, _ = run(study_of(candidates), Table(ends=ends), budget_s=420.0, noise=SOME_NOISE)
     assert [key for key, phase, _ in bench.ran if phase == "pilot" and key in {one.id for one in MANY[6:]}]
     blocks = {block for _, phase, block in bench.ran if phase == "race"}
@@ -862,11 +877,11 @@ def test_a_second_turn_that_was_stopped_goes_on(stop_after: int) -> None:
 
 def test_a_first_run_that_takes_the_time_leaves_the_rest_to_the_others() -> None:
     table = Table({"compile=1": 0.5, "good=1": 0.25})
-    candidates = [candidate("compile=1"), candidate("good=1", warms=False)]
+    candidates = [candidate("compile=1"), candidate("good=1", needs_warm_cache=False)]
     study, _, _ = run(study_of(candidates), table, budget_s=300.0, noise=SOME_NOISE, cold_s={"compile=1": 90.0})
     assert recipe(study) == {"good=1"}
     assert fates(study)["compile=1"] == "not-tried"
-    assert study.fates["compile=1"].reason.startswith("A run with it takes 5")
+    assert study.outcomes["compile=1"].reason.startswith("A run with it takes 5")
 
 
 def test_what_a_budget_affords_grows_with_it() -> None:
@@ -921,7 +936,7 @@ def test_screening_drops_the_hopeless_without_a_run_of_theirs() -> None:
 
 def test_a_search_stopped_anywhere_goes_on_and_adds_no_look() -> None:
     gains = {"a=1": 0.15, "b=1": 0.06}
-    candidates = [*IDLE[:3], candidate("a=1", warms=False), candidate("b=1")]
+    candidates = [*IDLE[:3], candidate("a=1", needs_warm_cache=False), candidate("b=1")]
     whole = tuned(Table(gains), candidates)
     assert recipe(whole) == set(gains)
     for stop in range(0, len(whole.trials), 3):

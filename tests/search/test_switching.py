@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
+from dynotune.search.outcomes import verdict
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -13,7 +14,6 @@ from msgspec.structs import replace
 from dynotune.schema.study import Candidate, Ended, Estimate, Phase, Study, Trial
 from dynotune.search.bench import Arm
 from dynotune.search.budget import ToTry, afforded, to_try
-from dynotune.search.fates import verdict
 from dynotune.search.model import PROCESS_SD, Model
 from dynotune.search.study import search
 from dynotune.search.switching import switched, told
@@ -28,10 +28,10 @@ TRAINING = Table(
     start_s=9.0, window_s=6.0,
 )  # fmt: skip
 KERNELS = [
-    candidate(AUTOCAST, group="kernels", in_process=True, warms=False),
-    candidate(TF32, group="kernels", in_process=True, warms=False),
+    candidate(AUTOCAST, group="kernels", in_process=True, needs_warm_cache=False),
+    candidate(TF32, group="kernels", in_process=True, needs_warm_cache=False),
 ]
-OTHER = candidate(PIN, group="input", warms=False)
+OTHER = candidate(PIN, group="input", needs_warm_cache=False)
 
 
 def tuned(
@@ -149,7 +149,7 @@ def test_the_time_that_it_saves_proves_what_helps_beside_the_best() -> None:
 
 def test_what_helps_alone_and_adds_nothing_beside_the_recipe_is_not_needed() -> None:
     study, _ = tuned()
-    fate = study.fates[TF32]
+    fate = study.outcomes[TF32]
     assert fate.kind == "not-needed" and f"not beside {AUTOCAST}" in fate.reason
 
 
@@ -172,7 +172,7 @@ def test_where_one_process_says_what_fresh_ones_do_not_nothing_is_proved(seed: i
 def test_the_deadline_holds_and_every_setting_has_a_fate(seed: int, budget_s: float) -> None:
     study, bench = tuned(budget_s=budget_s, seed=seed)
     assert bench.clock_s <= budget_s + 30.0
-    assert set(study.fates) == {one.id for one in study.candidates} and study.verdict
+    assert set(study.outcomes) == {one.id for one in study.candidates} and study.verdict
 
 
 def test_idle_settings_that_can_change_at_any_step_come_into_hardly_any_recipe() -> None:
@@ -267,12 +267,12 @@ def test_where_the_best_does_not_start_in_a_process_of_its_own_the_next_best_is_
     table = Table({AUTOCAST: 0.4, TF32: 0.2}, ends={frozenset([AUTOCAST]): end}, start_s=9.0, window_s=6.0)
     bench = OnlyThere(table, budget_s=900.0, noise=Noise(sd=0.01), screen_sd=0.01)
     study = search(study_of(KERNELS, budget_s=900.0), bench, lambda study: None, Silent())
-    assert recipe(study) == {TF32} and study.fates[AUTOCAST].kind == end
+    assert recipe(study) == {TF32} and study.outcomes[AUTOCAST].kind == end
 
 
 def test_where_what_was_to_be_proved_fails_that_is_said_and_not_that_the_time_was_short() -> None:
     ended = Trial(arm=AUTOCAST, phase="ablate", block=1, ended="out-of-memory", detail="CUDA out of memory")
-    study = replace(study_of(KERNELS), winner=[KERNELS[0].setting], trials=[ended])
+    study = replace(study_of(KERNELS), selected=[KERNELS[0].setting], trials=[ended])
     text = verdict(study, None)
     assert "memory ran out with it" in text and "too short" not in text
     assert "too short" in verdict(replace(study, trials=[replace(ended, ended="measured", value=1.0)]), None)
@@ -286,25 +286,25 @@ def test_of_a_rival_that_ran_once_a_stalled_baseline_drops_nothing_that_is_known
             stalled = trial.value is not None and phase == "race" and not arm.settings
             return replace(trial, value=1.2 * trial.value) if stalled and trial.value else trial
 
-    other = candidate("precision.autocast=fp16", group="kernels", warms=False)
+    other = candidate("precision.autocast=fp16", group="kernels", needs_warm_cache=False)
     table = Table({AUTOCAST: 0.05}, start_s=9.0, window_s=6.0)
     bench = Stalled(table, budget_s=900.0, noise=Noise(sd=0.01), seed=seed, screen_sd=0.01)
     study = search(study_of([*KERNELS, other], budget_s=900.0, seed=seed), bench, lambda study: None, Silent())
-    assert study.fates[AUTOCAST].kind in ("proved", "unproved")
+    assert study.outcomes[AUTOCAST].kind in ("proved", "unproved")
 
 
 @pytest.mark.parametrize("budget_s", [170.0, 180.0])
 def test_what_was_seen_to_be_slower_does_not_take_the_turn_of_what_was_not_tried(budget_s: float) -> None:
-    candidates = [KERNELS[0], candidate(PIN, group="input", warms=False)]
+    candidates = [KERNELS[0], candidate(PIN, group="input", needs_warm_cache=False)]
     study, _ = tuned(candidates, table=Table({AUTOCAST: -0.1, PIN: 0.3}, start_s=9.0, window_s=6.0), budget_s=budget_s)
-    assert study.fates[PIN].kind != "not-tried"
+    assert study.outcomes[PIN].kind != "not-tried"
     assert study.confirmed is None or [str(one) for one in study.confirmed.settings] != [AUTOCAST]
 
 
 @pytest.mark.parametrize("budget_s", [185.0, 190.0])
 @pytest.mark.parametrize("num", [2, 4])
 def test_more_is_tried_only_where_the_proof_of_what_is_known_still_fits(budget_s: float, num: int) -> None:
-    more = [candidate(f"x{at}=1", warms=False) for at in range(num)]
+    more = [candidate(f"x{at}=1", needs_warm_cache=False) for at in range(num)]
     table = Table({AUTOCAST: 0.5, TF32: 0.1}, {frozenset([AUTOCAST, TF32]): -0.1}, start_s=9.0, window_s=6.0)
     noise = Noise(sd=0.01, tails=0, stalls=0.0)
     bench = SimulatedBench(table, budget_s=budget_s, noise=noise, screen_sd=0.005)
@@ -313,7 +313,7 @@ def test_more_is_tried_only_where_the_proof_of_what_is_known_still_fits(budget_s
 
 
 def test_a_study_stopped_between_the_screening_and_its_fates_goes_on_as_one_that_was_not() -> None:
-    quick = [candidate(f"{name}=1", in_process=name != "c", warms=False) for name in "abc"]
+    quick = [candidate(f"{name}=1", in_process=name != "c", needs_warm_cache=False) for name in "abc"]
     table, saved = Table({"a=1": -0.2, "b=1": -0.3}, start_s=9.0, window_s=6.0), list[Study]()
 
     def save(study: Study) -> None:
@@ -324,8 +324,8 @@ def test_a_study_stopped_between_the_screening_and_its_fates_goes_on_as_one_that
     with pytest.raises(KeyboardInterrupt):
         first = SimulatedBench(table, budget_s=600.0, screen_sd=0.01)
         search(study_of(quick, budget_s=600.0), first, save, Silent())
-    assert not saved[-1].fates
+    assert not saved[-1].outcomes
     second = SimulatedBench(table, budget_s=600.0, screen_sd=0.01, spent_s=first.clock_s)
     study = search(saved[-1], second, lambda study: None, Silent())
-    assert all("within one process" in study.fates[id_].reason for id_ in ("a=1", "b=1"))
+    assert all("within one process" in study.outcomes[id_].reason for id_ in ("a=1", "b=1"))
     assert not {"a=1", "b=1"} & {id_ for key, _, _ in second.ran for id_ in key.split()}

@@ -19,7 +19,7 @@ from dynotune.schema.observation import Observation
 from dynotune.schema.recipe import SCHEMA, Header, Recipe
 from dynotune.schema.recipe import read as read_recipe
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Ablation, Beginning, Fate, Sitting, Study, Trial
+from dynotune.schema.study import Ablation, Attempt, BaseRecipe, CandidateOutcome, Study, Trial
 from dynotune.search import offering, results
 from dynotune.search import tune as studies
 from dynotune.search.budget import affords_more
@@ -95,12 +95,12 @@ def test_a_study_ends_with_a_recipe_a_report_and_a_diagnosis_with_it(world, tmp_
     assert read_recipe(folder / results.RECIPE).settings == {"loader.num_workers": 4}
     assert (folder / results.REPORT).read_text() == "<p>Proved.</p>"
     assert world.diagnosed == [[], [FOUR]]
-    assert isinstance(study.after, Diagnosis)
-    assert [sitting.ended_by for sitting in study.sittings] == ["done"]
+    assert isinstance(study.diagnosis_with_recipe, Diagnosis)
+    assert [sitting.ended_by for sitting in study.attempts] == ["done"]
 
 
 def test_the_diagnosis_says_what_is_tried(world, tmp_path):
-    _, study = begin(tmp_path, also=["env.A=1"], excluded=["env.B"])
+    _, study = begin(tmp_path, extra=["env.A=1"], exclude=["env.B"])
     tried = {candidate.id for candidate in study.candidates}
     assert tried == {"env.A=1", "loader.num_workers=2", "loader.num_workers=4", "loader.num_workers=8"}
     assert (study.also, study.excluded, study.budget_s) == (["env.A=1"], ["env.B"], 600.0)
@@ -113,11 +113,11 @@ def test_a_value_that_is_left_out_stays_so_where_the_study_goes_on(world, tmp_pa
     with monkeypatch.context() as patch:
         patch.setattr(studies, "gather", stop)
         with pytest.raises(Interrupted):
-            begin(tmp_path, excluded=["loader.num_workers=4"])
+            begin(tmp_path, exclude=["loader.num_workers=4"])
     study = go_on(tmp_path)
     assert study.excluded == ["loader.num_workers=4"]
     assert {candidate.id for candidate in study.candidates} == {"loader.num_workers=2", "loader.num_workers=8"}
-    assert [(row.setting, row.reason) for row in study.not_offered] == [(FOUR, "left out by --not")]
+    assert [(row.setting, row.reason) for row in study.not_offered] == [(FOUR, "left out by --exclude")]
 
 
 def test_where_nothing_is_to_be_tried_it_ends_and_says_what_would_widen_it(world, tmp_path):
@@ -128,7 +128,7 @@ def test_where_nothing_is_to_be_tried_it_ends_and_says_what_would_widen_it(world
     assert not (folder / results.RECIPE).exists()
     world.findings = []
     (tmp_path / "again").mkdir()
-    assert "--also" in begin(tmp_path / "again")[1].verdict
+    assert "--try" in begin(tmp_path / "again")[1].verdict
 
 
 @pytest.mark.parametrize(("objective", "stands"), [("throughput", True), ("memory", True), ("latency-p99", False)])
@@ -158,13 +158,13 @@ def test_an_interrupted_study_goes_on_where_it_stood(world, tmp_path, monkeypatc
         with pytest.raises(Interrupted):
             begin(tmp_path)
     kept = on_disk(tmp_path)
-    assert [sitting.ended_by for sitting in kept.sittings] == ["user"]
+    assert [sitting.ended_by for sitting in kept.attempts] == ["user"]
     assert kept.trials == ([TRIAL] if stopped_in == "search" else [])
 
     world.search = proves
     study = go_on(tmp_path)
     assert study.finished and study.trials == kept.trials
-    assert [sitting.ended_by for sitting in study.sittings] == ["user", "done"]
+    assert [sitting.ended_by for sitting in study.attempts] == ["user", "done"]
     # With the recipe it was not known what a diagnosis takes, unless it was made in this sitting.
     assert world.diagnosed[0] == []
 
@@ -193,7 +193,7 @@ def test_an_error_keeps_what_was_measured_and_says_how_to_go_on(world, tmp_path)
     with pytest.raises(CannotRunHere) as raised:
         begin(tmp_path)
     assert raised.value.hint.startswith("Free some space. What was measured is kept; dynotune tune --resume ")
-    assert on_disk(tmp_path).sittings[0].ended_by == "error"
+    assert on_disk(tmp_path).attempts[0].ended_by == "error"
 
 
 def test_a_finished_study_is_only_read(world, tmp_path):
@@ -252,7 +252,7 @@ def test_what_is_no_study_is_refused(world, tmp_path):
     (tmp_path / "runs" / "x").mkdir(parents=True)
     with pytest.raises(RecordError):
         go_on(tmp_path)
-    (tmp_path / "runs" / "x" / studies.FILE).write_text('{"schema": "dynotune.comparison/1"}')
+    (tmp_path / "runs" / "x" / studies.FILE).write_text('{"schema": "dynotune.comparison/2"}')
     with pytest.raises(RecordError, match=r"not a dynotune\.study/1"):
         go_on(tmp_path)
 
@@ -260,12 +260,12 @@ def test_what_is_no_study_is_refused(world, tmp_path):
 def test_the_time_of_sittings_counts_and_the_pauses_do_not():
     usual = {"id": "s", "command": [], "cwd": "/", "budget_s": 1.0}
     sittings = [
-        Sitting("2026-01-01T10:00:00+00:00", "2026-01-01T10:01:00+00:00", "user"),
-        Sitting("2026-01-02T10:00:00+00:00", "2026-01-02T10:00:30+00:00", ""),
-        Sitting("2026-01-03T10:00:00+00:00"),
+        Attempt("2026-01-01T10:00:00+00:00", "2026-01-01T10:01:00+00:00", "user"),
+        Attempt("2026-01-02T10:00:00+00:00", "2026-01-02T10:00:30+00:00", ""),
+        Attempt("2026-01-03T10:00:00+00:00"),
     ]
-    assert spent_s(Study(**usual, sittings=sittings)) == 90.0
-    assert spent_s(Study(**usual, sittings=sittings[:1], trials=[replace(TRIAL, began_s=100.0)])) == 105.0
+    assert spent_s(Study(**usual, attempts=sittings)) == 90.0
+    assert spent_s(Study(**usual, attempts=sittings[:1], trials=[replace(TRIAL, began_s=100.0)])) == 105.0
 
 
 def test_a_report_that_cannot_be_written_is_a_warning_and_the_recipe_stays(world, tmp_path):
@@ -326,11 +326,11 @@ def then(world, monkeypatch):
 
 def test_what_the_diagnosis_with_the_recipe_names_besides_is_to_be_tried_then(world, then, tmp_path):
     then.findings = [finding(FOUR, TWO), finding(BF16, HIGH)]
-    fates = {str(HIGH): Fate("wrong-results", "They differ.")}
+    fates = {str(HIGH): CandidateOutcome("wrong-results", "They differ.")}
     # What looked best and was not left out in turn is not decided.
-    world.search = lambda study, save: replace(proves(study, save), winner=[FOUR, BF16], fates=fates)
+    world.search = lambda study, save: replace(proves(study, save), selected=[FOUR, BF16], outcomes=fates)
     _, study = begin(tmp_path, allow=["numerics"])
-    tried = {candidate.setting for candidate in study.then}
+    tried = {candidate.setting for candidate in study.next_candidates}
     assert BF16 in tried and TWO in tried
     assert not tried & {FOUR, HIGH}
 
@@ -338,11 +338,11 @@ def test_what_the_diagnosis_with_the_recipe_names_besides_is_to_be_tried_then(wo
 def test_what_is_decided_stays_so_in_all_that_follows(world, then, tmp_path):
     fused, threads = Setting("optimizer.fused", True), Setting("host.num_threads", 2)
     then.findings = [finding(BF16, HIGH, fused, threads)]
-    ablations = [Ablation([FOUR, fused], [str(FOUR), str(fused)], 1, 2, on_top=[threads])]
-    fates = {str(HIGH): Fate("failed", "It failed.")}
-    world.search = lambda study, save: replace(proves(study, save), ablations=ablations, fates=fates)
+    ablations = [Ablation([FOUR, fused], [str(FOUR), str(fused)], 1, 2, added=[threads])]
+    fates = {str(HIGH): CandidateOutcome("failed", "It failed.")}
+    world.search = lambda study, save: replace(proves(study, save), ablations=ablations, outcomes=fates)
     folder, study = begin(tmp_path, 2000.0, allow=["numerics"])
-    assert [one.setting for one in study.then] == [BF16]
+    assert [one.setting for one in study.next_candidates] == [BF16]
     confirmed = study.confirmed
     then.findings = [finding(BF16, HIGH, fused, TWO)]
     world.search = lambda study, save: replace(study, recipe=[BF16], confirmed=confirmed, finished=True)
@@ -354,15 +354,18 @@ def test_what_an_ablation_left_undecided_has_a_second_chance_and_no_third(world,
     fused = Setting("optimizer.fused", True)
     then.findings = [finding(fused)]
     ablations = [Ablation([FOUR, fused], [str(FOUR), str(fused)], 1, 2)]
-    fates = {str(fused): Fate("unproved", "Not shown."), str(FOUR): Fate("proved", "It is faster.")}
-    world.search = lambda study, save: replace(proves(study, save), ablations=ablations, fates=fates)
+    fates = {
+        str(fused): CandidateOutcome("unproved", "Not shown."),
+        str(FOUR): CandidateOutcome("proved", "It is faster."),
+    }
+    world.search = lambda study, save: replace(proves(study, save), ablations=ablations, outcomes=fates)
     folder, study = begin(tmp_path, 2000.0, allow=["numerics"])
-    assert [one.setting for one in study.then] == [fused]
-    idle = replace(study, fates=fates | {str(fused): Fate("no-effect", "It adds nothing.")})
+    assert [one.setting for one in study.next_candidates] == [fused]
+    idle = replace(study, outcomes=fates | {str(fused): CandidateOutcome("no-effect", "It adds nothing.")})
     assert str(fused) in offering.decided(idle)
     confirmed = study.confirmed
     world.search = lambda study, save: replace(
-        study, recipe=[BF16], confirmed=confirmed, ablations=ablations, fates=fates, finished=True
+        study, recipe=[BF16], confirmed=confirmed, ablations=ablations, outcomes=fates, finished=True
     )
     _, second = sequel(tmp_path, folder, replace(study, run_s=10.0))
     assert second.then == []
@@ -371,16 +374,16 @@ def test_what_an_ablation_left_undecided_has_a_second_chance_and_no_third(world,
 def test_what_means_nothing_without_what_is_decided_is_not_tried(world, then, tmp_path, monkeypatch):
     monkeypatch.setattr(offering, "present", lambda observation, env: {"loader.num_workers": 0})
     then.findings = [finding(TWO, Setting("loader.prefetch_factor", 8))]
-    fates = {f"loader.num_workers={num}": Fate("failed", "It failed.") for num in range(1, 9)}
+    fates = {f"loader.num_workers={num}": CandidateOutcome("failed", "It failed.") for num in range(1, 9)}
     threads = Setting("host.num_threads", 2)
-    world.search = lambda study, save: replace(proves(study, save), recipe=[threads], fates=fates)
+    world.search = lambda study, save: replace(proves(study, save), recipe=[threads], outcomes=fates)
     _, study = begin(tmp_path, 2000.0, allow=["numerics"])
-    assert study.then == []
+    assert study.next_candidates == []
 
 
 def test_a_sequel_begins_from_the_recipe_in_the_time_that_is_left(world, then, tmp_path):
     world.search = proves
-    folder, study = begin(tmp_path, 2000.0, allow=["numerics"], also=["env.A=1"])
+    folder, study = begin(tmp_path, 2000.0, allow=["numerics"], extra=["env.A=1"])
     study = replace(study, run_s=10.0, window_steps=99)
     seen = []
 
@@ -392,7 +395,7 @@ def test_a_sequel_begins_from_the_recipe_in_the_time_that_is_left(world, then, t
     world.search = on_top
     further, after = sequel(tmp_path, folder, study, warmup_steps=7)
     (begun,) = seen
-    assert (begun.base, begun.diagnosis) == ([FOUR], study.after)
+    assert (begun.base, begun.diagnosis) == ([FOUR], study.diagnosis_with_recipe)
     assert [candidate.setting for candidate in begun.candidates] == [BF16]
     assert begun.budget_s == pytest.approx(2000.0, abs=20) and begun.also == ["env.A=1"]
     # A window of as many steps would be shorter now.
@@ -421,7 +424,9 @@ def test_a_sequel_counts_that_what_compiles_does_so_again(world, then, tmp_path)
     world.search = proves
     _, study = begin(tmp_path, 2000.0, allow=["numerics"])
     eager = replace(study, trials=[cold, *ran])
-    warming = replace(eager, candidates=[replace(one, warms=one.setting == FOUR) for one in study.candidates])
+    warming = replace(
+        eager, candidates=[replace(one, needs_warm_cache=one.setting == FOUR) for one in study.candidates]
+    )
     # A pilot, looks at the results of both, and four pairs; and two starts that compile.
     assert [affords_more(each, 115.0) for each in (eager, warming)] == [True, False]
     assert affords_more(warming, 2 * 90.0 + 115.0)
@@ -452,7 +457,7 @@ def test_an_interrupted_sequel_goes_on_from_its_recipe(world, then, tmp_path):
     world.search = lambda study, save: seen.append(study) or replace(study, finished=True)
     studies.resume(stopped.value.folder, request_in(tmp_path).run, None, Watcher())
     assert [one.base for one in seen] == [[FOUR]]
-    assert [one.began_from.is_sequel for one in seen] == [True]
+    assert [one.base_recipe.is_sequel for one in seen] == [True]
 
 
 @pytest.mark.parametrize("why", ["nothing was proved", "nothing is named", "no time"])
@@ -470,15 +475,15 @@ def test_there_is_no_sequel_where(why, world, then, tmp_path):
 
 
 def test_what_a_study_begins_from_is_refused_where_it_cannot_be_applied(world, tmp_path):
-    on_a_gpu = Beginning("r.toml", Recipe(Header(schema=SCHEMA)), [Setting("alloc.expandable_segments", True)])
+    on_a_gpu = BaseRecipe("r.toml", Recipe(Header(schema=SCHEMA)), [Setting("alloc.expandable_segments", True)])
     with pytest.raises(DynotuneError, match="without CUDA"):
-        begin(tmp_path, began_from=on_a_gpu)
+        begin(tmp_path, base_recipe=on_a_gpu)
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_recipe_of_another_machine_is_begun_from_with_a_word(world, tmp_path):
     recipe = Recipe(Header(schema=SCHEMA), facts={"num_cores": 64})
     watcher = Watcher()
-    request = request_in(tmp_path, began_from=Beginning("/a/r.toml", recipe, [FOUR]))
+    request = request_in(tmp_path, base_recipe=BaseRecipe("/a/r.toml", recipe, [FOUR]))
     studies.tune(request, 600.0, watcher)
     assert any("r.toml: " in text and "64" in text for text in watcher.warned)

@@ -96,7 +96,17 @@ def _parser(ours: Sequence[str]) -> Any:
                 app.add_typer(function, name=name, short_help=summary)
                 continue
         app.command(name, short_help=summary, cls=with_command() if name in WITH_COMMAND else None)(function)
-    return typer.main.get_command(app)
+    return _without_types(typer.main.get_command(app))
+
+
+def _without_types(command: Any) -> Any:
+    """Take the type of flags out of the help of `command` and its subcommands: `<bool>` tells nothing."""
+    for sub in getattr(command, "commands", {}).values():
+        _without_types(sub)
+    for param in command.params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return command
 
 
 def with_command() -> type[Any]:

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynotune.cli.options import environment, runs_folder
+from dynotune.cli.options import RunDir, environment, runs_folder
 from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 # The script decodes its photographs between the steps, which the diagnosis finds by itself. This is tried
 # besides: it is often advised, and means something to cuBLAS alone.
-ALSO = "env.CUBLAS_WORKSPACE_CONFIG=:4096:8"
+EXTRA = "env.CUBLAS_WORKSPACE_CONFIG=:4096:8"
 BUDGET_S = 240.0
 # Known of this script, so that no pilot has to find it: steady by then, and an epoch of 600 photographs
 # in batches of 16, so that each window starts its loading processes once.
@@ -30,7 +31,7 @@ def demo(
     python: Annotated[
         str, typer.Option(metavar="PATH", help="The interpreter to train with; it needs torch and Pillow.")
     ] = sys.executable,
-    run_dir: Annotated[Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.")] = None,
+    run_dir: RunDir = None,
 ) -> None:
     """Train a small network on 600 photographs and tune it, in less than 5 minutes.
 
@@ -41,7 +42,6 @@ def demo(
     from rich.console import Console
 
     from dynotune.cli.tune import show, studied
-    from dynotune.measure.live.request import Request
     from dynotune.search.results import RECIPE, REPORT
     from dynotune.search.tune import TuneRequest
 
@@ -51,16 +51,16 @@ def demo(
     told = Console(stderr=True, highlight=False)
     command = [python, str(script), str(_photographs(told))]
     told.print(f"The training script: {script}", style="dim", soft_wrap=True)
-    request = Request(
+    run = RunSpec(
         command=command,
-        settings=[],
         cwd=Path.cwd(),
         env=environment(),
         base=runs_folder(run_dir),
+        seed=0,
         warmup_steps=WARMUP_STEPS,
         window_steps=WINDOW_STEPS,
     )
-    folder, study = studied(TuneRequest(run=request, also=[ALSO]), BUDGET_S)
+    folder, study = studied(TuneRequest(run=run, extra=[EXTRA]), BUDGET_S)
     show(study, json=None, recipe=folder / RECIPE)
     for name in (REPORT, RECIPE):
         if (folder / name).is_file():

@@ -2,84 +2,49 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dynotune.cli import command_of
-from dynotune.cli.options import check_json, environment, runs_folder, seconds, write_json
+from dynotune.cli import command_of, options
+from dynotune.cli.options import Json, one_of, runs_a_command
 from dynotune.schema.errors import UsageError
+from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
-    from dynotune.diagnose.request import DiagnoseRequest
     from dynotune.measure.live.request import Watcher
     from dynotune.schema.diagnosis import Diagnosis
     from dynotune.schema.observation import Observation
 
-PAGE_CACHES = ("warm", "cold")
 SEVERITIES = ("high", "medium", "low")
-OF_WATCHING = {
-    "warmup": "--warmup",
-    "steps": "--steps",
-    "step_on": "--step-on",
-    "timeout": "--timeout",
-    "settings": "--set",
-    "seed": "--seed",
-    "finish": "--finish",
-    "with_ceilings": "--ceilings",
-    "page_cache": "--page-cache",
-    "with_limit": "--limit",
-    "sandbox": "--sandbox",
-    "lock": "--lock",
-    "run_dir": "--run-dir",
-}
 
 
+@runs_a_command("settings", "warmup_steps", "window_steps", "seed", "page_cache", "run_to_end")
 def diagnose(
     context: typer.Context,
-    warmup: Annotated[
-        int | None, typer.Option(help="Steps before the timed ones; found by a test, without.", min=1)
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps to time in the plain run.", min=1)] = None,
-    step_on: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="What ends a step, where it is not found by itself.")
-    ] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Most time for each of the two runs.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SETTING", help="knob=value; repeat for more.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=2**32 - 1, help="Of the plain run's random numbers; left alone, without.")
-    ] = None,
-    finish: Annotated[bool, typer.Option("--finish", help="Let each run go on to its own end.")] = False,
-    with_ceilings: Annotated[
-        bool, typer.Option("--ceilings", help="Run once more: the loader alone, then one batch replayed.")
+    isolate_loader: Annotated[
+        bool,
+        typer.Option("--isolate-loader", help="Also time the loader alone, then the step with one batch replayed."),
     ] = False,
-    page_cache: Annotated[
-        str,
-        typer.Option("--page-cache", metavar="STATE", help="For the loader alone: warm, or cold."),
-    ] = "warm",
-    with_limit: Annotated[
-        bool, typer.Option("--limit", help="Run once more: how far a step is from what the device can do.")
+    roofline: Annotated[
+        bool, typer.Option("--roofline", help="Also measure how far a step is from what the device can do.")
     ] = False,
-    sandbox: Annotated[
-        bool, typer.Option("--sandbox/--no-sandbox", help="Work on a copy-on-write view of this folder.")
-    ] = True,
-    lock: Annotated[bool, typer.Option("--lock/--no-lock", help="Wait for another dynotune that measures.")] = True,
     fail_on: Annotated[
         str | None,
-        typer.Option(metavar="SEVERITY", help="Exit 1 if a finding is that severe: high, medium or low."),
+        typer.Option(
+            metavar="SEVERITY",
+            callback=one_of(*SEVERITIES),
+            help="Exit with 1 if a finding is that severe: high, medium or low.",
+        ),
     ] = None,
-    again: Annotated[
+    replay: Annotated[
         Path | None,
-        typer.Option("--from", metavar="OBSERVATION.json", help="Explain what was observed before; no command."),
+        typer.Option(metavar="OBSERVATION.json", help="Explain an earlier observation; give no command with it."),
     ] = None,
-    json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write the diagnosis; - is stdout.")
-    ] = None,
-    run_dir: Annotated[Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.")] = None,
+    json: Json = None,
+    *,
+    run: RunSpec,
 ) -> None:
     """Say why your command is slow.
 
@@ -89,60 +54,31 @@ def diagnose(
 
     dynotune diagnose -- python train.py
     """
-    if fail_on is not None and fail_on not in SEVERITIES:
-        raise UsageError(f"--fail-on {fail_on} is no severity.", hint="It is high, medium or low.")
-    if page_cache not in PAGE_CACHES:
-        raise UsageError(f"--page-cache {page_cache} is no state of it.", hint="It is warm or cold.")
-    if page_cache == "cold" and not with_ceilings and again is None:
-        raise UsageError("--page-cache is of the loader alone.", hint="Add --ceilings.")
-    check_json(json)
-    command = context.find_root().obj
+    if run.page_cache == "cold" and not isolate_loader and replay is None:
+        raise UsageError("--page-cache is about the loader alone.", hint="Add --isolate-loader.")
+    options.check_json(json)
     beside: dict[str, Any] = {}
-    if again is not None:
-        _refuse_watching(context, command)
-        observation = _recorded(again)
+    if replay is not None:
+        _refuse_watching(context)
+        observation = _recorded(replay)
     else:
-        from dynotune.cli.compare import parse
-        from dynotune.diagnose import request
-
-        observation, beside = _watch(
-            request.DiagnoseRequest(
-                command=command_of(context),
-                cwd=Path.cwd(),
-                env=environment(),
-                base=runs_folder(run_dir),
-                settings=parse(settings or []),
-                warmup_steps=warmup,
-                num_steps=steps,
-                timeout_s=seconds(timeout, "--timeout"),
-                step_on=step_on,
-                seed=seed,
-                sandbox=sandbox,
-                lock=lock,
-                finish=finish,
-                page_cache="cold" if page_cache == "cold" else "warm",
-            ),
-            with_ceilings=with_ceilings,
-            with_limit=with_limit,
-        )
+        command_of(context)
+        observation, beside = _watch(run, isolate_loader=isolate_loader, roofline=roofline)
     from dynotune.diagnose.conclude import conclude
+    from dynotune.report.diagnosis import diagnosis_report
 
     diagnosis = conclude(observation, **beside)
-    _show(diagnosis, json)
+    options.show(lambda: diagnosis_report(diagnosis), diagnosis, json)
     if fail_on is not None and _is_there(diagnosis, fail_on):
         raise typer.Exit(1)
 
 
-def _refuse_watching(context: typer.Context, command: list[str] | None) -> None:
+def _refuse_watching(context: typer.Context) -> None:
     """Refuse what is about running a command where none is run."""
-    if command:
-        raise UsageError(
-            "--from explains what was observed before, and a command was given.",
-            hint="Leave one of them out.",
-        )
-    for name, option in OF_WATCHING.items():
-        if str(getattr(context.get_parameter_source(name), "name", "")) == "COMMANDLINE":
-            raise UsageError(f"{option} is about running a command, and --from runs none.", hint="Leave it out.")
+    if context.find_root().obj:
+        raise UsageError("--replay explains an earlier observation, and a command was given.", hint="Give one of them.")
+    if foreign := options.given(context, but=("replay", "json", "fail_on")):
+        raise UsageError(f"{foreign[0]} is about running a command, and --replay runs none.", hint="Leave it out.")
 
 
 def _recorded(path: Path) -> Observation:
@@ -151,7 +87,7 @@ def _recorded(path: Path) -> Observation:
     return replayed(path)
 
 
-def _watch(request: DiagnoseRequest, *, with_ceilings: bool, with_limit: bool) -> tuple[Observation, dict[str, Any]]:
+def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Observation, dict[str, Any]]:
     """Watch the command with the progress on stderr; what was asked for besides, as `conclude` takes it."""
     from rich.console import Console
     from rich.text import Text
@@ -165,28 +101,14 @@ def _watch(request: DiagnoseRequest, *, with_ceilings: bool, with_limit: bool) -
     console = Console(stderr=True, highlight=False)
     with Progress(console) as progress:
         watcher: Watcher = progress
-        observation, path = gather(request, watcher)
+        observation, path = gather(run, watcher)
         beside: dict[str, Any] = {}
-        if with_ceilings:
-            beside["ceilings"] = ceilings(request, watcher, observation)
-        if with_limit:
-            beside["limit"] = limit(request, watcher, observation)
+        if isolate_loader:
+            beside["upper_bounds"] = ceilings(run, watcher, observation)
+        if roofline:
+            beside["roofline"] = limit(run, watcher, observation)
     console.print(Text(plain(f"Observed: {path}"), style="dim"), soft_wrap=True)
     return observation, beside
-
-
-def _show(diagnosis: Diagnosis, json: str | None) -> None:
-    if json != "-":
-        from rich.console import Console
-
-        from dynotune.report.diagnosis import diagnosis_report
-
-        # Names in a program may hold what the terminal's encoding does not.
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")
-        Console(highlight=False).print(diagnosis_report(diagnosis))
-    if json is not None:
-        write_json(diagnosis, json)
 
 
 def _is_there(diagnosis: Diagnosis, severity: str) -> bool:

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dynotune.cli import options
 from dynotune.cli.explain import show
-from dynotune.cli.options import check_json, environment, write_json
+from dynotune.cli.options import Json, check_json, environment, one_of
 from dynotune.schema.diagnosis import Difference, Examination, Severity
 from dynotune.schema.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from rich.console import RenderableType
 
     from dynotune.schema.facts import Facts, Unknown
 
@@ -31,16 +34,20 @@ def doctor(
         str | None,
         typer.Option(metavar="PATH", help="The interpreter to ask; that of the command, or `python`, without."),
     ] = None,
-    against: Annotated[
-        Path | None, typer.Option(metavar="OTHER.json", help="In what this machine differs from another's --json.")
+    baseline: Annotated[
+        Path | None,
+        typer.Option(metavar="OTHER.json", help="Compare this machine with another machine's saved --json."),
     ] = None,
     about: Annotated[str | None, typer.Option(metavar="WORD", help="Ask about one finding or popular remedy.")] = None,
     fail_on: Annotated[
-        str | None, typer.Option(metavar="SEVERITY", help="Exit with 1 where a finding is high, medium or low.")
+        str | None,
+        typer.Option(
+            metavar="SEVERITY",
+            callback=one_of(*SEVERITIES),
+            help="Exit with 1 if a finding is that severe: high, medium or low.",
+        ),
     ] = None,
-    json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON; - is stdout.")
-    ] = None,
+    json: Json = None,
 ) -> None:
     """What this machine, this interpreter and this environment cost.
 
@@ -52,7 +59,7 @@ def doctor(
 
     dynotune doctor --json here.json -- python train.py
 
-    dynotune doctor --against there.json
+    dynotune doctor --baseline there.json
 
     dynotune doctor --about vm.dirty_ratio
     """
@@ -60,21 +67,12 @@ def doctor(
     if about is not None:
         show(about, json)
         return
-    severity = _severity(fail_on)
-    other = None if against is None else _read(against)
+    other = None if baseline is None else _read(baseline)
     examination = _examine(_facts(python, context.find_root().obj), other)
-    _show(examination, json)
-    if severity is not None and any(SEVERITIES.index(each.severity) <= severity for each in examination.findings):
+    options.show(lambda: _report(examination), examination, json)
+    worse = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on is not None else ()
+    if any(each.severity in worse for each in examination.findings):
         raise typer.Exit(1)
-
-
-def _severity(text: str | None) -> int | None:
-    """Its place among the severities, worst first."""
-    if text is None:
-        return None
-    if text not in SEVERITIES:
-        raise UsageError(f"--fail-on {text} is no severity.", hint="Give one of high, medium, low.")
-    return SEVERITIES.index(text)
 
 
 def _read(path: Path) -> Facts:
@@ -152,17 +150,9 @@ def _examine(facts: Facts, other: Facts | None) -> Examination:
     return Examination(findings=findings, unknown=unknown, facts=facts, differences=differing, folklore=folklore)
 
 
-def _show(examination: Examination, json: str | None) -> None:
-    if json != "-":
-        from rich.console import Console
+def _report(examination: Examination) -> RenderableType:
+    from dynotune.doctor import all_rules
+    from dynotune.report.doctor import examination_report
 
-        from dynotune.doctor import all_rules
-        from dynotune.report.doctor import examination_report
-
-        # Names and values may hold what the terminal's encoding does not.
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")
-        costs = {rule.id: rule.costs for rule in all_rules().values()}
-        Console(highlight=False).print(examination_report(examination, costs=costs))
-    if json is not None:
-        write_json(examination, json)
+    costs = {rule.id: rule.costs for rule in all_rules().values()}
+    return examination_report(examination, costs=costs)

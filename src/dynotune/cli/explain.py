@@ -6,14 +6,12 @@ from typing import Annotated
 
 import typer
 
-from dynotune.cli.options import check_json, write_json
+from dynotune.cli.options import Json, check_json, write_json
 
 
 def explain(
     id: Annotated[str, typer.Argument(metavar="ID", help="A finding, or a word for a popular remedy.")],
-    json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - is standard output.")
-    ] = None,
+    json: Json = None,
 ) -> None:
     """What a finding sees, why it costs, when it is wrong, and what people believe of it.
 

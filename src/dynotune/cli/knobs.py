@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from dynotune import knobs as catalogue
-from dynotune.cli.options import write_json
+from dynotune.cli.options import Json, write_json
 
 if TYPE_CHECKING:
     from dynotune.schema.knob import Knob
@@ -23,9 +23,7 @@ class Catalogue(msgspec.Struct, frozen=True):
 
 def knobs(
     id: Annotated[str | None, typer.Argument(metavar="ID", help="Explain this knob; all are listed without.")] = None,
-    json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - is standard output.")
-    ] = None,
+    json: Json = None,
 ) -> None:
     """What can be set: the values, the default, what it may change besides speed, and the source."""
     chosen = tuple(catalogue.all_knobs()) if id is None else (catalogue.get(id),)

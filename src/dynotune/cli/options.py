@@ -1,18 +1,233 @@
-"""Options that several subcommands share, and where records go."""
+"""Options that several subcommands share, each declared once, and where records go.
+
+An option of a run is a field of `schema.run.RunSpec` and an entry of `RUN_OPTIONS` here. A subcommand with a parameter
+`run: RunSpec` gets those options by the decorator `runs_a_command`.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import re
+import shlex
+import sys
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, Any, get_args
 
-from dynotune.schema.comparison import Objective
+import typer
+
 from dynotune.schema.errors import UsageError
+from dynotune.schema.run import Caches, Objective, PageCache, RunSpec
 
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+RUN_PANEL = "How the command is run"
 _UNITS_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "": 1}
+_UNITS_S = {"s": 1, "min": 60, "m": 60, "h": 3600}
+
+
+def seconds(text: str, option: str) -> float:
+    """Convert `90s`, `15m`, `15min` or `1.5h` to seconds.
+
+    Raises:
+        UsageError: the text is not a length of time, or has no unit.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h)?", text.strip())
+    if match is None or float(match[1]) == 0:
+        raise UsageError(f"{option} {text} is not a length of time.", hint=f"For example {option} 90s or {option} 15m.")
+    if match[2] is None:
+        raise UsageError(
+            f"{option} {text} has no unit.",
+            hint=f"Say {option} {match[1]}s for seconds or {option} {match[1]}m for minutes.",
+        )
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def seconds_of(param: typer.CallbackParam, value: str | None) -> float | None:
+    """Convert the value of an option that is a length of time; the option's callback."""
+    return None if value is None else seconds(value, param.opts[0])
+
+
+def one_of(*names: str) -> Callable[[typer.CallbackParam, Any], Any]:
+    """Make the callback of an option that takes one of `names`; it raises UsageError for another word."""
+
+    def check(param: typer.CallbackParam, value: Any) -> Any:
+        if value is not None and value not in names:
+            known = " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+            raise UsageError(f"{param.opts[0]} {value} does not exist.", hint=f"{param.opts[0]} takes {known}.")
+        return value
+
+    return check
+
+
+def _of_a_run(*flags: str, **about: Any) -> Any:
+    return typer.Option(*flags, rich_help_panel=RUN_PANEL, **about)
+
+
+Budget = Annotated[
+    float | None, typer.Option(metavar="TIME", parser=str, callback=seconds_of, help="Most time in all: 90s, 15m, 1h.")
+]
+Margin = Annotated[float, typer.Option(help="Ratios within this distance of 1 count as the same.")]
+Pairs = Annotated[int, typer.Option(metavar="N", help="Most pairs of runs to measure.", min=2, max=12)]
+Resume = Annotated[
+    str | None, typer.Option(metavar="NAME|DIR", help="Continue what was interrupted; give no command with it.")
+]
+Json = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is standard output.")
+]
+
+RunDir = Annotated[Path | None, _of_a_run("--run-dir", metavar="DIR", help="Folder for the records.")]
+StepFunction = Annotated[
+    str | None,
+    _of_a_run(
+        "--step-function",
+        metavar="MODULE:FUNCTION",
+        help="The function whose return ends a step. Default: detected automatically.",
+    ),
+]
+Settings = Annotated[
+    list[str] | None, _of_a_run("--set", metavar="SETTING", help="Apply a setting, knob=value; repeat for more.")
+]
+_WARM_OR_COLD: dict[str, Any] = {"metavar": "warm|cold", "parser": str, "callback": one_of("warm", "cold")}
+RUN_OPTIONS: dict[str, Any] = {
+    "settings": Settings,
+    "objective": Annotated[
+        Objective,
+        _of_a_run(
+            "--objective",
+            metavar="NAME",
+            parser=str,
+            callback=one_of(*OBJECTIVES),
+            help=f"What is compared: {', '.join(OBJECTIVES)}.",
+        ),
+    ],
+    "warmup_steps": Annotated[
+        int | None,
+        _of_a_run(
+            "--warmup", metavar="N", min=1, help="Warm-up steps before timing starts. Default: detected automatically."
+        ),
+    ],
+    "window_steps": Annotated[
+        int | None,
+        _of_a_run(
+            "--steps", metavar="N", min=1, help="Number of timed steps. Default: chosen from the measured noise."
+        ),
+    ],
+    "step_function": StepFunction,
+    "ready_pattern": Annotated[
+        str | None,
+        _of_a_run(
+            "--ready-pattern",
+            metavar="REGEX",
+            help="The program is ready when a line of its output matches; no steps needed.",
+        ),
+    ],
+    "timeout_s": Annotated[
+        float | None,
+        _of_a_run("--timeout", metavar="TIME", parser=str, callback=seconds_of, help="Most time for one run."),
+    ],
+    "seed": Annotated[
+        int | None,
+        _of_a_run("--seed", metavar="N", min=0, max=2**32 - 1, help="Seed for the runs and for the order of pairs."),
+    ],
+    "caches": Annotated[
+        Caches,
+        _of_a_run(
+            "--caches", help="Compile caches: kept between an arm's runs, or emptied before each.", **_WARM_OR_COLD
+        ),
+    ],
+    "page_cache": Annotated[
+        PageCache, _of_a_run("--page-cache", help="Page cache when the loader is timed alone.", **_WARM_OR_COLD)
+    ],
+    "run_to_end": Annotated[bool, _of_a_run("--run-to-end", help="Let each run continue to the end of the program.")],
+    "sandbox": Annotated[bool, _of_a_run("--sandbox/--no-sandbox", help="Run in a copy-on-write view of this folder.")],
+    "lock": Annotated[
+        bool, _of_a_run("--lock/--no-lock", help="Wait for another dynotune that measures on the same cores or GPU.")
+    ],
+    "base": RunDir,
+}
+"""By field of RunSpec, in the order of the help."""
+OF_EVERY_RUN = ("step_function", "timeout_s", "sandbox", "lock", "base")
+_OWN_DEFAULTS: dict[str, Any] = {"base": None, "settings": None}
+
+
+def runs_a_command(*names: str, **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace the parameter `run` of a subcommand by options, and call it with the RunSpec that they say.
+
+    `run` holds the command after `--` (none where there is none: `command_of` refuses that), this folder and the
+    environment.
+
+    Args:
+        names: fields of RunSpec whose options the subcommand has besides those of every run.
+        defaults: of these fields, where they are not the spec's own.
+    """
+    own = {field.name: field.default for field in _fields()} | _OWN_DEFAULTS | defaults
+    chosen = [name for name in RUN_OPTIONS if name in (*OF_EVERY_RUN, *names)]
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=own[name], annotation=RUN_OPTIONS[name])
+        for name in chosen
+    ]
+
+    def with_options(function: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(function, eval_str=True)
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in signature.parameters.values()]
+        at = next(index for index, one in enumerate(parameters) if one.name == "run")
+        parameters[at : at + 1] = options
+
+        @functools.wraps(function)
+        def command(**given: Any) -> None:
+            run = run_of(given["context"], **{name: given.pop(name) for name in chosen})
+            function(**given, run=run)
+
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        return command
+
+    return with_options
+
+
+def _fields() -> Sequence[Any]:
+    import msgspec
+
+    return msgspec.structs.fields(RunSpec)
+
+
+def run_of(
+    context: typer.Context, *, settings: Sequence[str] | None = None, base: Path | None = None, **options: Any
+) -> RunSpec:
+    """The run of the command after `--`, here and with this environment.
+
+    Raises:
+        UsageError: a setting does not exist.
+    """
+    return RunSpec(
+        command=list(context.find_root().obj or []),
+        cwd=Path.cwd(),
+        env=environment(),
+        base=runs_folder(base),
+        settings=settings_of(settings),
+        **options,
+    )
+
+
+def settings_of(texts: Sequence[str] | None) -> list[Any]:
+    """Settings as they stand on the command line; UsageError as `knobs.parse`."""
+    if not texts:
+        return []
+    from dynotune import knobs
+
+    return [knobs.parse(text) for text in texts]
+
+
+def given(context: typer.Context, *, but: Collection[str] = ()) -> list[str]:
+    """Name the options and arguments that stand on the command line, except for the parameters `but`."""
+    return [
+        param.opts[0]
+        for param in context.command.params
+        if param.name not in but
+        and getattr(context.get_parameter_source(param.name or ""), "name", "") == "COMMANDLINE"
+    ]
 
 
 def runs_folder(run_dir: Path | None) -> Path:
@@ -24,49 +239,38 @@ def runs_folder(run_dir: Path | None) -> Path:
     return user_state_path("dynotune") / "runs"
 
 
-def found_folder(resume: str, base: Path, file: str) -> Path:
-    """The folder of `--resume ID`: below `base`, or wherever a path says.
+def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *, but: Collection[str] = ()) -> Path:
+    """Find the folder of `--resume NAME|PATH`: a folder anywhere, or the name of one below `base`.
 
     Args:
         file: that tells such folders from others, `comparison.json`.
+        but: parameters that may stand beside `--resume`; everything else is as it was begun.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or something else was given.
     """
-    folder = Path(resume).absolute() if os.sep in resume else base / resume
-    if not folder.is_dir():
-        known = sorted(path.parent.name for path in base.glob(f"*/{file}"))[-3:]
+    what = file.removesuffix(".json")
+    extra = given(context, but=("resume", "base", "lock", "json", *but))
+    if context.find_root().obj:
+        extra.append("command")
+    if extra:
         raise UsageError(
-            f"There is no {file.removesuffix('.json')} {resume} in {base}.",
-            hint=f"The last ones are: {', '.join(known)}." if known else "Was it made with another --run-dir?",
+            f"--resume continues a {what} as it was begun, and takes no {' and no '.join(extra)}.",
+            hint=f"Leave it out: {context.command_path} --resume {resume}; or leave --resume out to begin a new one.",
         )
-    return folder
+    for folder in (Path(resume).expanduser().absolute(), base / resume):
+        if (folder / file).is_file():
+            return folder
+    known = sorted(path.parent.name for path in base.glob(f"*/{file}"))[-3:]
+    raise UsageError(
+        f"There is no {what} {resume}.",
+        hint=f"The last ones in {base} are: {', '.join(known)}." if known else "Was it made with another --run-dir?",
+    )
 
 
-def seconds(text: str | None, option: str) -> float | None:
-    """`90`, `90s`, `15m` or `1.5h` in seconds.
-
-    Raises:
-        UsageError: none of these.
-    """
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
-    if match is None or float(match[1]) == 0:
-        raise UsageError(f"{option} {text} is not a length of time.", hint=f"For example {option} 90s or {option} 15m.")
-    return float(match[1]) * _UNITS_S[match[2]]
-
-
-def objective_called(name: str) -> Objective:
-    """`--objective NAME`.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
-    for objective in OBJECTIVES:
-        if objective == name:
-            return objective
-    raise UsageError(f"There is no objective {name}.", hint=f"--objective takes {', '.join(OBJECTIVES)}.")
+def resume_with(folder: Path) -> str:
+    """What `--resume` takes for this folder: its name where that is enough."""
+    return folder.name if folder.parent == runs_folder(None) else shlex.join([str(folder)])
 
 
 def num_bytes(text: str | None, option: str) -> int | None:
@@ -104,21 +308,40 @@ def environment() -> dict[str, str]:
 
 
 def check_json(target: str | None) -> None:
-    """Refuse now what `write_json` would refuse after hours of measuring.
+    """Refuse now what `write_json` would refuse after hours of measuring; raises UsageError."""
+    if target != "-":
+        check_file(None if target is None else Path(target), "--json")
+
+
+def check_file(path: Path | None, option: str) -> None:
+    """Refuse now what could not be written after all the measuring.
 
     Raises:
-        UsageError: `target` cannot be a file that is written.
+        UsageError: `path` cannot be a file that is written.
     """
-    if target is None or target == "-":
+    if path is None:
         return
-    path = Path(target)
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        why = "it is a folder" if path.is_dir() else f"there is no folder {path.absolute().parent}"
-    elif not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+    parent = path.absolute().parent
+    if path.is_dir() or not parent.is_dir():
+        why = "it is a folder" if path.is_dir() else f"there is no folder {parent}"
+    elif not os.access(path if path.exists() else parent, os.W_OK):
         why = "permission denied"
     else:
         return
-    raise UsageError(f"Cannot write {target}: {why}.", hint="Name another file with --json.")
+    raise UsageError(f"Cannot write {path}: {why}.", hint=f"Name another file with {option}.")
+
+
+def show(report: Callable[[], Any], document: object, json: str | None, *, soft_wrap: bool = False) -> None:
+    """Print what `report` makes, unless the JSON goes to standard output; write the JSON where that was asked for."""
+    if json != "-":
+        from rich.console import Console
+
+        # Names in a program may hold what the terminal's encoding does not.
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="replace")
+        Console(highlight=False, soft_wrap=soft_wrap).print(report())
+    if json is not None:
+        write_json(document, json)
 
 
 def write_json(document: object, target: str) -> None:
@@ -127,9 +350,9 @@ def write_json(document: object, target: str) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    import msgspec
+    from dynotune.schema.document import encode
 
-    text = msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
+    text = encode(document).decode()
     if target == "-":
         print(text, flush=True)
         return

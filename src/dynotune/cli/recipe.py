@@ -6,15 +6,27 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
-from dynotune.cli.options import check_json, environment, runs_folder, seconds, write_json
-from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.cli import options
+from dynotune.cli.options import (
+    Budget,
+    Json,
+    Margin,
+    Pairs,
+    check_json,
+    environment,
+    one_of,
+    runs_a_command,
+)
+from dynotune.schema.errors import UsageError
+from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
-    from dynotune.measure.live.request import Request
+    from dynotune.measure.live.request import CompareRequest
     from dynotune.schema.recipe import Recipe
     from dynotune.schema.setting import Setting
 
@@ -22,12 +34,9 @@ FORMATS = ("shell", "docker", "kubernetes", "sysctl")
 DEADLINE_S = 1.9
 """For the facts that `export --format sysctl` asks, as of `doctor`."""
 
-recipe = typer.Typer(
-    no_args_is_help=True, help="A recipe: what it says, whether it holds, and how to have it elsewhere."
-)
+recipe = typer.Typer(no_args_is_help=True, help="Show, re-verify or export a recipe.")
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="recipe.toml, as `dynotune tune` writes it.")]
-Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write it as JSON; - is stdout.")]
 
 
 @recipe.command()
@@ -37,55 +46,31 @@ def show(file: File, json: Json = None) -> None:
     Nothing is run. For example: dynotune recipe show recipe.toml
     """
     from dynotune.recipes.checking import setting_of
+    from dynotune.report.recipe import recipe_report
     from dynotune.schema import recipe as recipes
 
     check_json(json)
     found = recipes.read(file)
-    if json != "-":
-        from rich.console import Console
-
-        from dynotune.report.recipe import recipe_report
-
-        problems = {}
-        for knob, value in found.settings.items():
-            try:
-                setting_of(knob, value, file.name)
-            except UsageError as error:
-                problems[knob] = error.message
-        _print_anything()
-        Console(highlight=False).print(recipe_report(found, problems=problems))
-    if json is not None:
-        write_json(found, json)
+    problems = {}
+    for knob, value in found.settings.items():
+        try:
+            setting_of(knob, value, file.name)
+        except UsageError as error:
+            problems[knob] = error.message
+    options.show(lambda: recipe_report(found, problems=problems), found, json)
 
 
 @recipe.command()
+@runs_a_command("warmup_steps", "window_steps", "seed", "caches", "run_to_end", seed=0, caches=None)
 def verify(
     context: typer.Context,
     file: File,
-    pairs: Annotated[int, typer.Option(help="Most pairs to measure.", min=2, max=12)] = 12,
-    margin: Annotated[float, typer.Option(help="Ratios within this of 1 count as the same.")] = 0.01,
-    budget: Annotated[str | None, typer.Option(metavar="TIME", help="Most time for all of it: 90s, 15m, 1h.")] = None,
-    warmup: Annotated[int | None, typer.Option(help="Steps before the window; found by a test.", min=1)] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps of the window; found by the noise.", min=1)] = None,
-    step_on: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="What ends a step; as in the recipe, without.")
-    ] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Most time for one run.")] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**32 - 1, help="Of the runs' random numbers and of the pairs' order.")
-    ] = 0,
-    caches: Annotated[
-        str | None, typer.Option(metavar="warm|cold", help="Compile caches; as in the recipe, without.")
-    ] = None,
-    finish: Annotated[bool, typer.Option("--finish", help="Let each run go on to its own end.")] = False,
-    sandbox: Annotated[
-        bool, typer.Option("--sandbox/--no-sandbox", help="Work on a copy-on-write view of this folder.")
-    ] = True,
-    lock: Annotated[
-        bool, typer.Option("--lock/--no-lock", help="Wait for another dynotune that measures on the same cores or GPU.")
-    ] = True,
+    pairs: Pairs = 12,
+    margin: Margin = 0.01,
+    budget: Budget = None,
     json: Json = None,
-    run_dir: Annotated[Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.")] = None,
+    *,
+    run: RunSpec,
 ) -> None:
     """Prove a recipe again: all of its settings against the command as it is.
 
@@ -95,31 +80,20 @@ def verify(
 
     dynotune recipe verify recipe.toml -- python train.py
     """
+    from dynotune.measure.live.request import CompareRequest
     from dynotune.schema import recipe as recipes
 
     check_json(json)
     found = recipes.read(file)
     settings = _settings(found, file)
-    if caches not in (None, "warm", "cold"):
-        raise UsageError(f"--caches {caches} is neither warm nor cold.")
-    request = _request(
-        found,
+    run = msgspec.structs.replace(
+        run,
         command=_command(context, found, file),
-        settings=settings,
-        base=runs_folder(run_dir),
-        max_pairs=pairs,
-        margin=margin,
-        budget_s=seconds(budget, "--budget"),
-        warmup_steps=warmup,
-        window_steps=steps,
-        step_on=step_on or found.recipe.step_on,
-        timeout_s=seconds(timeout, "--timeout"),
-        seed=seed,
-        caches=caches or found.recipe.caches,
-        finish=finish,
-        sandbox=sandbox,
-        lock=lock,
+        objective=found.recipe.objective,
+        step_function=run.step_function or found.recipe.step_function,
+        caches=run.caches or found.recipe.caches,
     )
+    request = CompareRequest(run=run, candidate=settings, max_pairs=pairs, margin=margin, budget_s=budget)
     if not _is_met(found, request, file, json):
         raise typer.Exit(1)
 
@@ -149,29 +123,8 @@ def _settings(found: Recipe, file: Path) -> list[Setting]:
     return settings
 
 
-def _request(found: Recipe, **asked: Any) -> Request:
-    """A comparison of the recipe against none, by the recipe's objective.
-
-    Raises:
-        CannotRunHere: this dynotune does not measure that objective.
-    """
-    from dynotune.measure.live.request import Request
-
-    objective = found.recipe.objective
-    if "objective" in Request.__struct_fields__:
-        asked["objective"] = objective
-    elif objective != "throughput":
-        raise CannotRunHere(
-            f"The recipe's objective is {objective}, which this dynotune does not measure.",
-            hint="Verify it with the version of dynotune that wrote it.",
-        )
-    return Request(cwd=Path.cwd(), env=environment(), **asked)
-
-
-def _is_met(found: Recipe, request: Request, file: Path, json: str | None) -> bool:
+def _is_met(found: Recipe, request: CompareRequest, file: Path, json: str | None) -> bool:
     """Measure, say what came of it, and whether that is what the recipe states."""
-    from rich.console import Console
-
     from dynotune.cli import compare
     from dynotune.measure.live.machine import facts_of
     from dynotune.recipes import checking
@@ -179,7 +132,7 @@ def _is_met(found: Recipe, request: Request, file: Path, json: str | None) -> bo
     from dynotune.report.recipe import verification_report
     from dynotune.schema.recipe import Verification
 
-    differs = [str(one) for one in checking.differences(found, facts_of(request), request.command)]
+    differs = [str(one) for one in checking.differences(found, facts_of(request.run), request.run.command)]
     differs += checking.unproved(found) if found.proof else []
     comparison = compare.measure(request)
     if comparison.failed is not None:
@@ -197,18 +150,17 @@ def _is_met(found: Recipe, request: Request, file: Path, json: str | None) -> bo
     )
     if json != "-":
         compare.show(comparison, None)
-        _print_anything()
-        Console(highlight=False).print(verification_report(verification))
-    if json is not None:
-        write_json(verification, json)
+    options.show(lambda: verification_report(verification), verification, json)
     return outcome == "met"
 
 
 @recipe.command()
 def export(
     file: File,
-    format: Annotated[str, typer.Option(metavar="|".join(FORMATS), help="What to write it for.")],
-    out: Annotated[str | None, typer.Option(metavar="FILE", help="Where to; standard output without.")] = None,
+    format: Annotated[
+        str, typer.Option(metavar="|".join(FORMATS), callback=one_of(*FORMATS), help="What to write it for.")
+    ],
+    output: Annotated[str | None, typer.Option(metavar="FILE", help="File to write. Default: standard output.")] = None,
     shm_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Shared memory for loader workers: 512Mi, 8Gi.")
     ] = None,
@@ -223,24 +175,24 @@ def export(
     """
     from dynotune.schema import recipe as recipes
 
-    if format not in FORMATS:
-        raise UsageError(f"--format {format} does not exist.", hint=f"Give one of {', '.join(FORMATS)}.")
     if shm_size is not None and re.fullmatch(r"[1-9][0-9]*[KMGT]i", shm_size) is None:
         raise UsageError(f"--shm-size {shm_size} is not a size.", hint="For example --shm-size 8Gi.")
-    if out is not None and Path(out).exists() and Path(out).resolve() == file.resolve():
-        raise UsageError(f"--out {out} is the recipe itself.", hint="Name another file.")
+    if output is not None and Path(output).exists() and Path(output).resolve() == file.resolve():
+        raise UsageError(f"--output {output} is the recipe itself.", hint="Name another file.")
     found = recipes.read(file)
     text = _exported(found, _checked(found, file), file, format, shm_size)
-    if out is None:
+    if output is None:
         # As UTF-8 whatever the terminal's encoding is: it is a file for others.
         sys.stdout.flush()
         sys.stdout.buffer.write(text.encode())
         sys.stdout.flush()
         return
     try:
-        Path(out).write_text(text, encoding="utf-8")
+        Path(output).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"Cannot write {out}: {error.strerror}.", hint="Name another file with --out.") from error
+        raise UsageError(
+            f"Cannot write {output}: {error.strerror}.", hint="Name another file with --output."
+        ) from error
 
 
 def _checked(found: Recipe, file: Path) -> list[Setting]:
@@ -264,9 +216,3 @@ def _exported(found: Recipe, settings: list[Setting], file: Path, format: str, s
     made = parts(found, settings, str(file), shm_size)
     write = {"shell": formats.shell, "docker": formats.docker, "kubernetes": formats.kubernetes}[format]
     return write(made)
-
-
-def _print_anything() -> None:
-    """Names and values may hold what the terminal's encoding does not."""
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")

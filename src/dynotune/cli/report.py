@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 import typer
 
-from dynotune.cli.options import check_json, write_json
+from dynotune.cli.options import Json, check_json, show
 from dynotune.schema.document import read
 from dynotune.schema.errors import UsageError
 
@@ -37,7 +36,7 @@ def report(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where the page goes; report.html beside the study, without.")
     ] = None,
-    json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write it as JSON; - is stdout.")] = None,
+    json: Json = None,
 ) -> None:
     """Show again what was found before.
 
@@ -56,7 +55,7 @@ def report(
     if html is not None and noun != "study":
         raise UsageError(f"--html is of a study, and {file} is {_article(noun)}.", hint="Leave it out.")
     document, told = READERS[noun](file)
-    _show(told, document, json)
+    show(told, document, json)
     if noun == "study":
         _write_page(file, document, html)
 
@@ -194,18 +193,6 @@ READERS: dict[str, Callable[[Path], Told]] = {
     "examination": _examination,
     "startup": _startup,
 }
-
-
-def _show(told: Callable[[], RenderableType], document: msgspec.Struct, json: str | None) -> None:
-    if json != "-":
-        from rich.console import Console
-
-        # Names in a program may hold what the terminal's encoding does not.
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")
-        Console(highlight=False).print(told())
-    if json is not None:
-        write_json(document, json)
 
 
 def _write_page(file: Path, document: msgspec.Struct, html: Path | None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from dynotune.cli import command_of
-from dynotune.cli.options import check_json, environment, runs_folder, write_json
+from dynotune.cli.options import Json, RunDir, Settings, StepFunction, check_json, environment, runs_folder, write_json
 from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
 
 if TYPE_CHECKING:
@@ -24,20 +24,14 @@ if TYPE_CHECKING:
 
 def run(
     context: typer.Context,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SETTING", help="knob=value; repeat for more.")
-    ] = None,
+    settings: Settings = None,
     recipe: Annotated[Path | None, typer.Option(metavar="FILE", help="Apply the settings of a recipe.")] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse a recipe that was proved on another GPU, driver, torch or command.")
     ] = False,
-    step_on: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="What ends a step, for the record.")
-    ] = None,
-    json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write the run's record afterwards.")
-    ] = None,
-    run_dir: Annotated[Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the record goes.")] = None,
+    step_function: StepFunction = None,
+    json: Json = None,
+    run_dir: RunDir = None,
 ) -> None:
     """Run your command with settings; its output, signals and exit code are its own.
 
@@ -60,7 +54,7 @@ def run(
     folder = new_run_folder(runs_folder(run_dir))
     transparent = TransparentRun(command, chosen, cwd=Path.cwd(), folder=folder)
     _let_interrupts_pass()
-    exit_ = transparent.run(env, facts, step_on=step_on)
+    exit_ = transparent.run(env, facts, step_function=step_function)
     try:
         record = transparent.record(exit_)
         _warn(record)

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
-from dynotune.cli import command_of
+from dynotune.cli import command_of, options
 from dynotune.cli.doctor import interpreter_asked
-from dynotune.cli.options import check_json, environment, num_bytes, runs_folder, seconds, write_json
+from dynotune.cli.options import Json, check_json, environment, num_bytes, runs_a_command
 from dynotune.schema.caches import TITLES, CacheName
 from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from dynotune.schema.cache_pack import Difference
 
-Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write it as JSON; - is stdout.")]
 Python = Annotated[
     str | None,
     typer.Option(metavar="PATH", help="The interpreter to ask; that of the command, or `python`, without."),
@@ -32,27 +30,14 @@ Caches = Annotated[
 ]
 
 
+@runs_a_command("ready_pattern", "run_to_end")
 def warm(
     context: typer.Context,
     caches: Caches = None,
-    ready_on: Annotated[
-        str | None,
-        typer.Option(metavar="REGEX", help="A run is over when a line it prints matches; for programs without steps."),
-    ] = None,
-    finish: Annotated[bool, typer.Option("--finish", help="Let each run go on to its own end.")] = False,
     max_runs: Annotated[int, typer.Option(help="Most runs; the last one has to add nothing.", min=1)] = 5,
-    step_on: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="What ends a step, where it is not found by itself.")
-    ] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Most time for one run.")] = None,
-    sandbox: Annotated[
-        bool, typer.Option("--sandbox/--no-sandbox", help="Work on a copy-on-write view of this folder.")
-    ] = True,
-    lock: Annotated[
-        bool, typer.Option("--lock/--no-lock", help="Wait for another dynotune that measures on the same cores or GPU.")
-    ] = True,
     json: Json = None,
-    run_dir: Annotated[Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.")] = None,
+    *,
+    run: RunSpec,
 ) -> None:
     """Run a command until it compiles nothing more.
 
@@ -61,40 +46,26 @@ def warm(
 
     dynotune startup warm -- python train.py
 
-    dynotune startup warm --caches /data/caches --ready-on 'listening on' -- ./serve
+    dynotune startup warm --caches /data/caches --ready-pattern 'listening on' -- ./serve
     """
     from rich.console import Console
 
     from dynotune.launch.caches import contents as places
     from dynotune.measure.startup.warm import WarmRequest
-    from dynotune.measure.startup.warm import warm as run
+    from dynotune.measure.startup.warm import warm as fill
     from dynotune.report.startup.caches import warmed_report
     from dynotune.report.terminal import Progress
 
     check_json(json)
-    command = command_of(context)
-    env = environment()
+    command_of(context)
     folder = None if caches is None else caches.expanduser().absolute()
-    variables = {} if folder is None else places.own_environment(folder, env)
-    request = WarmRequest(
-        command=command,
-        cwd=Path.cwd(),
-        env={**env, **variables},
-        base=runs_folder(run_dir),
-        ready_on=ready_on,
-        finish=finish,
-        max_runs=max_runs,
-        step_on=step_on,
-        timeout_s=seconds(timeout, "--timeout"),
-        sandbox=sandbox,
-        lock=lock,
-        variables=variables,
-    )
+    variables = {} if folder is None else places.own_environment(folder, run.env)
+    run = msgspec.structs.replace(run, env={**run.env, **variables})
     if folder is not None:
         places.write_variables(folder, variables)
     with Progress(Console(stderr=True, highlight=False)) as progress:
-        warmed = run(request, progress)
-    _show(warmed_report(warmed), warmed, json)
+        warmed = fill(WarmRequest(run=run, max_runs=max_runs, variables=variables), progress)
+    options.show(lambda: warmed_report(warmed), warmed, json, soft_wrap=True)
     if warmed.end == "not-warm":
         raise typer.Exit(1)
 
@@ -138,7 +109,7 @@ def pack(
     with _busy("Packing"):
         packed = cache_pack.pack(file, found, conditions, command=command, env=env, without=left)
     variables = {**places.variables(Path(cache_lines.FOLDER)), **packed.manifest.variables}
-    _show(packed_report(packed, variables), packed, json)
+    options.show(lambda: packed_report(packed, variables), packed, json, soft_wrap=True)
 
 
 def unpack(
@@ -204,7 +175,7 @@ def unpack(
     if caches is not None:
         places.write_variables(caches.expanduser().absolute(), unpacked.variables)
     trusted_by = "--trust" if sha256 is None else f"--sha256 {sha256}"
-    _show(unpacked_report(unpacked, trusted_by=trusted_by), unpacked, json)
+    options.show(lambda: unpacked_report(unpacked, trusted_by=trusted_by), unpacked, json, soft_wrap=True)
 
 
 def _refuse(differences: list[Difference], name: str, force: bool) -> None:
@@ -257,15 +228,3 @@ def _busy(what: str) -> Iterator[None]:
         return
     with console.status(f"{what} …"):
         yield
-
-
-def _show(report: RenderableType, document: object, json: str | None) -> None:
-    if json != "-":
-        from rich.console import Console
-
-        # Names and values may hold what the terminal's encoding does not.
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")
-        Console(highlight=False, soft_wrap=True).print(report)
-    if json is not None:
-        write_json(document, json)

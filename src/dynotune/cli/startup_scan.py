@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dynotune.cli.options import check_json, environment, seconds, write_json
+from dynotune.cli import options
+from dynotune.cli.options import Json, check_json, environment, one_of, seconds_of
 from dynotune.schema.errors import CannotRunHere, UsageError
 
 if TYPE_CHECKING:
@@ -30,13 +31,18 @@ def scan(
     ] = None,
     fail_on: Annotated[
         str | None,
-        typer.Option(metavar="|".join(GATES), help="Exit with 1 where a library is as bad for a GPU, or worse."),
+        typer.Option(
+            metavar="|".join(GATES),
+            callback=one_of(*GATES),
+            help="Exit with 1 where a library is as bad for a GPU, or worse.",
+        ),
     ] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Most time for all of it; 60s without.")] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="TIME", parser=str, callback=seconds_of, help="Most time for everything. Default: 60s."),
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Show every library and every problem.")] = False,
-    json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON; - is stdout.")
-    ] = None,
+    json: Json = None,
 ) -> None:
     """Which GPU code libraries hold, and whether a GPU runs it, compiles it first, or cannot run it.
 
@@ -50,26 +56,17 @@ def scan(
 
     dynotune startup scan -- python train.py
     """
+    from dynotune.report.startup.device_code import device_code_report
+
     check_json(json)
-    if fail_on is not None and fail_on not in GATES:
-        raise UsageError(f"--fail-on {fail_on} does not exist.", hint=f"Give one of {', '.join(GATES)}.")
     gpus = _gpus(compute_capability or [])
     if fail_on is not None and not isinstance(gpus, list):
         raise CannotRunHere(
             f"--fail-on {fail_on} needs to know a GPU: {gpus.reason}.",
             hint="Name one: --compute-capability 9.0",
         )
-    found = _scan(_places(paths or [], python, context.find_root().obj), gpus, seconds(timeout, "--timeout"))
-    if json != "-":
-        from rich.console import Console
-
-        from dynotune.report.startup.device_code import device_code_report
-
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")
-        Console(highlight=False).print(device_code_report(found, every=every))
-    if json is not None:
-        write_json(found, json)
+    found = _scan(_places(paths or [], python, context.find_root().obj), gpus, timeout)
+    options.show(lambda: device_code_report(found, every=every), found, json)
     if fail_on is not None and _fails(found, fail_on):
         raise typer.Exit(1)
 

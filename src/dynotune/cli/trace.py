@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dynotune.cli.options import check_json, environment, num_bytes, runs_folder, seconds, write_json
+from dynotune.cli import options
+from dynotune.cli.options import Json, check_json, num_bytes, runs_a_command
 from dynotune.cli.trace_files import Asked, arrange, files_of, is_snapshot
 from dynotune.schema.errors import UsageError
+from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,24 +33,12 @@ Answer = tuple[object, Callable[[], "RenderableType"]]
 BAR_FROM_BYTES = 8 << 20
 # A snapshot that is made to harm can take fifty times its size in memory.
 MAX_SNAPSHOT_BYTES = 1 << 30
-RECORDING = "Recording a command"
+RECORDING = options.RUN_PANEL
 OF_FILES = ("compare", "ranks")
-OF_RECORDING = {
-    "steps": "--steps",
-    "warmup": "--warmup",
-    "stacks": "--stacks",
-    "shapes": "--shapes",
-    "memory": "--memory",
-    "settings": "--set",
-    "step_on": "--step-on",
-    "timeout": "--timeout",
-    "finish": "--finish",
-    "sandbox": "--sandbox",
-    "lock": "--lock",
-    "run_dir": "--run-dir",
-}
+OF_BOTH = (*OF_FILES, "files", "top", "max_size", "json")
 
 
+@runs_a_command("settings", "warmup_steps", "run_to_end")
 def trace(
     context: typer.Context,
     files: Annotated[
@@ -61,14 +51,9 @@ def trace(
     max_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Most that a compressed file may unpack to: 500M, 8G.")
     ] = None,
-    json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON; - is stdout.")
-    ] = None,
+    json: Json = None,
     steps: Annotated[
-        int | None, typer.Option(help="Steps to record; up to 10 without.", min=1, rich_help_panel=RECORDING)
-    ] = None,
-    warmup: Annotated[
-        int | None, typer.Option(help="Steps before them; found by a test, without.", min=1, rich_help_panel=RECORDING)
+        int | None, typer.Option(help="Steps to record. Default: up to 10.", min=1, rich_help_panel=RECORDING)
     ] = None,
     stacks: Annotated[
         bool, typer.Option("--stacks", help="With Python's functions: slower steps.", rich_help_panel=RECORDING)
@@ -79,35 +64,8 @@ def trace(
     memory: Annotated[
         bool, typer.Option("--memory", help="With the allocator's levels.", rich_help_panel=RECORDING)
     ] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SETTING", help="knob=value; repeat for more.", rich_help_panel=RECORDING),
-    ] = None,
-    step_on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:FUNCTION", help="What ends a step, where it is not found.", rich_help_panel=RECORDING
-        ),
-    ] = None,
-    timeout: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Most time for the run.", rich_help_panel=RECORDING)
-    ] = None,
-    finish: Annotated[
-        bool, typer.Option("--finish", help="Let the command go on to its own end.", rich_help_panel=RECORDING)
-    ] = False,
-    sandbox: Annotated[
-        bool,
-        typer.Option(
-            "--sandbox/--no-sandbox", help="Work on a copy-on-write view of this folder.", rich_help_panel=RECORDING
-        ),
-    ] = True,
-    lock: Annotated[
-        bool,
-        typer.Option("--lock/--no-lock", help="Wait for another dynotune that measures.", rich_help_panel=RECORDING),
-    ] = True,
-    run_dir: Annotated[
-        Path | None, typer.Option("--run-dir", metavar="DIR", help="Where the records go.", rich_help_panel=RECORDING)
-    ] = None,
+    *,
+    run: RunSpec,
 ) -> None:
     """Say what the time of a recorded trace went to.
 
@@ -128,35 +86,17 @@ def trace(
         asked: Asked = "compare" if compare else "ranks" if ranks else None
         answer = _explained(files or [], asked, limit_bytes, top)
     else:
-        from dynotune.cli.compare import parse
         from dynotune.measure.live.request import RecordRequest
 
-        request = RecordRequest(
-            command=list(command),
-            cwd=Path.cwd(),
-            env=environment(),
-            base=runs_folder(run_dir),
-            settings=parse(settings or []),
-            num_steps=steps,
-            warmup_steps=warmup,
-            stacks=stacks,
-            shapes=shapes,
-            memory=memory,
-            timeout_s=seconds(timeout, "--timeout"),
-            step_on=step_on,
-            sandbox=sandbox,
-            lock=lock,
-            finish=finish,
-        )
+        request = RecordRequest(run=run, num_steps=steps, stacks=stacks, shapes=shapes, memory=memory)
         answer = _recorded(request, limit_bytes, top)
-    _show(answer, json)
+    document, report = answer
+    options.show(report, document, json)
 
 
 def _check(context: typer.Context, files: Sequence[Path], command: Sequence[str] | None) -> None:
     """Refuse what does not go together."""
-    given = {
-        name for name in context.params if str(getattr(context.get_parameter_source(name), "name", "")) == "COMMANDLINE"
-    }
+    files_given = options.given(context, but=[name for name in context.params if name not in OF_FILES])
     if command is not None and not command:
         raise UsageError("There is no command after --.", hint="For example: dynotune trace -- python train.py")
     if command and files:
@@ -169,11 +109,11 @@ def _check(context: typer.Context, files: Sequence[Path], command: Sequence[str]
             "There is no trace to read.",
             hint="dynotune trace FILE… explains recorded traces; dynotune trace -- python train.py records one.",
         )
-    if given.issuperset(OF_FILES):
+    if len(files_given) == len(OF_FILES):
         raise UsageError("--compare and --ranks exclude each other.", hint="Give one of them.")
-    if command and given.intersection(OF_FILES):
+    if command and files_given:
         raise UsageError("--compare and --ranks are about files, and a command was given.", hint="Leave them out.")
-    if command is None and (foreign := [option for name, option in OF_RECORDING.items() if name in given]):
+    if command is None and (foreign := options.given(context, but=OF_BOTH)):
         raise UsageError(
             f"{foreign[0]} is about recording a command, and there is none.",
             hint=f"dynotune trace {foreign[0]} … -- python train.py",
@@ -286,16 +226,3 @@ def _say(text: str) -> None:
     from dynotune.text.words import plain
 
     Console(stderr=True, highlight=False).print(Text(plain(text), style="dim"), soft_wrap=True)
-
-
-def _show(answer: Answer, json: str | None) -> None:
-    document, report = answer
-    if json != "-":
-        from rich.console import Console
-
-        # Names in a trace may hold what the terminal's encoding does not.
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")
-        Console(highlight=False).print(report())
-    if json is not None:
-        write_json(document, json)

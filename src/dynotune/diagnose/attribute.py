@@ -13,7 +13,7 @@ import msgspec
 
 from dynotune.diagnose.parts import Parts, parts_of, plain_parts, without_first_gap
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Attribution, Loss, Shares, Timing
+from dynotune.schema.observation import Attribution, LostTime, Shares, Timing
 from dynotune.schema.trace_summary import Cause, Copies, DeviceTime, HostTime, TraceSummary
 
 NOTED_SHORTER = 0.05
@@ -94,7 +94,9 @@ def attribute(
     if recorded.device is not None:
         found = _with_device(timing, trace, recorded, recorded.device, slowed, garbage_s)
         fits = min(1.0, recorded.step_s / timing.step_s)
-        return msgspec.structs.replace(found, without={cause: share * fits for cause, share in (without or {}).items()})
+        return msgspec.structs.replace(
+            found, counterfactual_savings={cause: share * fits for cause, share in (without or {}).items()}
+        )
     if uses_device:
         return Unknown("the profiler recorded no device work, though the program uses a device")
     if recorded.host is None:
@@ -150,7 +152,7 @@ def _with_device(
     ]
     return Attribution(
         shares=shares,
-        losses=_largest_first(losses),
+        lost_time=_largest_first(losses),
         busy_share=min(1.0, plain.busy / step_s),
         slowed=slowed,
         notes=_notes(timing, seen, plain, slowed),
@@ -209,7 +211,7 @@ def _without_device(
         for cause in trace.causes
     ]
     notes = [_slower(slowed)] if slowed > 1 + NOTED_SLOWER else _unseen(timing, plain)
-    return Attribution(shares=shares, losses=_largest_first(losses), slowed=slowed, notes=notes)
+    return Attribution(shares=shares, lost_time=_largest_first(losses), slowed=slowed, notes=notes)
 
 
 def _exposed_shares(copies: list[Copies]) -> tuple[float, float]:
@@ -230,7 +232,7 @@ def _behind_copies(trace: TraceSummary, seen: Parts, recorded: _Recorded) -> flo
     return min(1.0, lost_s / seen.sync)
 
 
-def _loss(cause: Cause, seen: Parts, plain: Parts, recorded: _Recorded, step_s: float) -> Loss:
+def _loss(cause: Cause, seen: Parts, plain: Parts, recorded: _Recorded, step_s: float) -> LostTime:
     """The cause, scaled as the part of the step that it lies in, and at most that part."""
     lost_s = cause.share * recorded.step_s
     work_s = min(lost_s, lost_s * cause.work_s / cause.lost_s) if cause.lost_s else 0.0
@@ -242,22 +244,22 @@ def _loss(cause: Cause, seen: Parts, plain: Parts, recorded: _Recorded, step_s: 
     fits = plain.compute / seen.compute if seen.compute else 0.0
     worked_s = min(plain.compute + plain.copy, work_s * fits) if work_s else 0.0
     share = min(1.0, (idle_s + worked_s) / step_s)
-    return Loss(id=cause.id, share=share, claim=cause.claim, where=cause.where, evidence=list(cause.evidence))
+    return LostTime(id=cause.id, share=share, claim=cause.claim, where=cause.where, evidence=list(cause.evidence))
 
 
-def _of_another_rank(cause: Cause, trace: TraceSummary, recorded: _Recorded, step_s: float) -> Loss:
+def _of_another_rank(cause: Cause, trace: TraceSummary, recorded: _Recorded, step_s: float) -> LostTime:
     """What ranks wait for the slowest. The shares are of that one, which waits least: so of the exposed communication
     of the others, which take the same step.
     """
     exposed_s = max((row.exposed_s for row in trace.communication), default=0.0)
     lost_s = min(cause.lost_s, exposed_s) / recorded.num_steps
     share = min(1.0, lost_s / max(step_s, recorded.step_s))
-    return Loss(id=cause.id, share=share, claim=cause.claim, where=cause.where, evidence=list(cause.evidence))
+    return LostTime(id=cause.id, share=share, claim=cause.claim, where=cause.where, evidence=list(cause.evidence))
 
 
-def _as_recorded(cause: Cause) -> Loss:
+def _as_recorded(cause: Cause) -> LostTime:
     """The cause in shares of the recorded step."""
-    return Loss(
+    return LostTime(
         id=cause.id, share=min(1.0, cause.share), claim=cause.claim, where=cause.where, evidence=list(cause.evidence)
     )
 
@@ -268,7 +270,7 @@ def _part(parts: Parts, name: str) -> float:
     return seconds
 
 
-def _largest_first(losses: list[Loss]) -> list[Loss]:
+def _largest_first(losses: list[LostTime]) -> list[LostTime]:
     return sorted((loss for loss in losses if loss.share > 0), key=lambda loss: (-loss.share, loss.id))
 
 

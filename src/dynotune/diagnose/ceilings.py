@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from dynotune.diagnose.profiled import in_words
-from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.diagnose.window import soon, within
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import environment
@@ -17,11 +16,11 @@ from dynotune.measure.live.machine import alone, facts_of
 from dynotune.measure.live.request import Watcher
 from dynotune.measure.live.start_signal import TOLD_FILE, Director
 from dynotune.schema import document
-from dynotune.schema.diagnosis import Ceiling
+from dynotune.schema.diagnosis import UpperBound
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import Observation, Timing
-from dynotune.schema.run import PageCache, Plan, RecordFrom
+from dynotune.schema.run import PageCache, Plan, RecordFrom, RunSpec
 
 LIMIT_S = 900.0
 SETTLE_STEPS = 4
@@ -75,7 +74,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     dropped: Dropped | None = None
 
 
-def ceilings(request: DiagnoseRequest, watcher: Watcher, observation: Observation) -> list[Ceiling] | Unknown:
+def ceilings(request: RunSpec, watcher: Watcher, observation: Observation) -> list[UpperBound] | Unknown:
     """What the loader alone, one batch replayed, and both as the plain run has them, take a step.
 
     Runs the command once more; of one that ends before it is steady, twice. Of the first rank, where there are several.
@@ -93,13 +92,13 @@ def ceilings(request: DiagnoseRequest, watcher: Watcher, observation: Observatio
     return rows(said, timing, request.page_cache)
 
 
-def rows(said: Said, timing: Timing, page_cache: PageCache) -> list[Ceiling]:
+def rows(said: Said, timing: Timing, page_cache: PageCache) -> list[UpperBound]:
     """The three ceilings, of what the agent said and the plain run's timing."""
     replayed = said.replayed
     if replayed is None or not replayed.num_steps:
         return []
     window_s = replayed.end_s - replayed.begin_s
-    step = Ceiling(
+    step = UpperBound(
         part="step",
         step_s=window_s / replayed.num_steps,
         num_steps=replayed.num_steps,
@@ -108,18 +107,18 @@ def rows(said: Said, timing: Timing, page_cache: PageCache) -> list[Ceiling]:
         if said.changed_in_place
         else [],
     )
-    both = Ceiling(part="both", step_s=timing.step_s, num_steps=timing.num_steps, samples_per_s=timing.samples_per_s)
+    both = UpperBound(part="both", step_s=timing.step_s, num_steps=timing.num_steps, samples_per_s=timing.samples_per_s)
     return [_loader(said, replayed.num_steps, page_cache), step, both]
 
 
-def _loader(said: Said, num_steps: int, page_cache: PageCache) -> Ceiling:
+def _loader(said: Said, num_steps: int, page_cache: PageCache) -> UpperBound:
     """A step's batches of all loaders, one loader after another."""
     step_s = sum(row.seconds / row.num_batches * row.num_replayed / num_steps for row in said.loaders)
     duration_s = sum(row.seconds for row in said.loaders)
     only = said.loaders[0] if len(said.loaders) == 1 else None
     notes = [_in_words(row) for row in said.loaders]
     cache, cache_notes = _page_cache(said.dropped, page_cache)
-    return Ceiling(
+    return UpperBound(
         part="loader",
         step_s=step_s,
         num_steps=max(1, round(duration_s / step_s)) if step_s else 0,
@@ -163,7 +162,7 @@ def _timing(observation: Observation) -> Timing | Unknown:
     return processes[0].timing if processes else Unknown("no process of the command made steps")
 
 
-def _said(request: DiagnoseRequest, watcher: Watcher) -> Said:
+def _said(request: RunSpec, watcher: Watcher) -> Said:
     """What the agent of the first rank said.
 
     Raises:
@@ -186,7 +185,7 @@ def _said(request: DiagnoseRequest, watcher: Watcher) -> Said:
 class _Run:
     """One run of the command; `exact`: the step after which the loader is drained, None to wait until it is steady."""
 
-    def __init__(self, request: DiagnoseRequest, facts: Facts, exact: RecordFrom | None) -> None:
+    def __init__(self, request: RunSpec, facts: Facts, exact: RecordFrom | None) -> None:
         folder = new_run_folder(request.base)
         env, planned = environment.build(
             request.settings, request.env, run_dir=folder, agent_dir=environment.AGENT, facts=facts
@@ -202,7 +201,7 @@ class _Run:
             settings=request.settings,
             plan=Plan(
                 settings=planned,
-                step_on=request.step_on,
+                step_on=request.step_function,
                 seed=request.seed,
                 pilot=True,
                 ceilings=True,
@@ -213,7 +212,7 @@ class _Run:
         if exact is not None:
             document.write(folder / TOLD_FILE, exact)
         # Once it has answered there is nothing more to wait for: what the program goes on with is its own.
-        request = msgspec.structs.replace(request, finish=False)
+        request = msgspec.structs.replace(request, run_to_end=False)
         director = Director(request, folder, soon, told=exact, is_over=_is_over)
         self.outcome: Outcome = launch(self.job, folder=folder, limit_s=self.limit_s, enough=director)
 

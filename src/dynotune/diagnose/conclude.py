@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from dynotune.diagnose.attribute import IMBALANCE, PART_OF
 from dynotune.doctor import Seen, all_rules, examine
-from dynotune.schema.diagnosis import Bottleneck, Ceiling, Diagnosis, Finding, Limit
+from dynotune.schema.diagnosis import Bottleneck, Diagnosis, Finding, Roofline, UpperBound
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Attribution, Observation, Timing
 from dynotune.schema.trace_summary import Place
@@ -48,8 +48,8 @@ FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): ")
 def conclude(
     observation: Observation,
     *,
-    ceilings: Sequence[Ceiling] | Unknown = NOT_ASKED,
-    limit: Limit | Unknown = NOT_ASKED,
+    upper_bounds: Sequence[UpperBound] | Unknown = NOT_ASKED,
+    roofline: Roofline | Unknown = NOT_ASKED,
 ) -> Diagnosis:
     """Ask all rules, and say what holds the command up."""
     findings, unknown = examine(Seen(observation))
@@ -64,8 +64,8 @@ def conclude(
         unknown=unknown,
         steps=timing,
         busy_share=None if isinstance(attribution, Unknown) else attribution.busy_share,
-        ceilings=ceilings if isinstance(ceilings, Unknown) else list(ceilings),
-        limit=limit,
+        upper_bounds=upper_bounds if isinstance(upper_bounds, Unknown) else list(upper_bounds),
+        roofline=roofline,
         facts=observation.facts,
         notes=_notes(observation),
     )
@@ -92,13 +92,13 @@ def bottleneck(attribution: Attribution) -> Bottleneck:
 def avoidable(attribution: Attribution) -> dict[Bottleneck, float]:
     """Shares of the parts in which no work is done that has to be, those that are preferred of equal ones first."""
     shares = attribution.shares
-    allocating = min(shares.host, sum(loss.share for loss in attribution.losses if loss.id in ALLOCATOR))
+    allocating = min(shares.host, sum(loss.share for loss in attribution.lost_time if loss.id in ALLOCATOR))
     # What the device waits for the host after a late batch would be queued already.
-    idle = sum(loss.share for loss in attribution.losses if loss.id == "loader-bound")
-    beyond = max(0.0, attribution.without.get("loader-bound", 0.0) - idle) if idle else 0.0
+    idle = sum(loss.share for loss in attribution.lost_time if loss.id == "loader-bound")
+    beyond = max(0.0, attribution.counterfactual_savings.get("loader-bound", 0.0) - idle) if idle else 0.0
     late = min(shares.host - allocating, beyond)
     has_device = attribution.busy_share is not None
-    waiting = sum(loss.share for loss in attribution.losses if loss.id == IMBALANCE and has_device)
+    waiting = sum(loss.share for loss in attribution.lost_time if loss.id == IMBALANCE and has_device)
     return {
         "input": shares.input + late,
         "transfer": shares.transfer,
@@ -162,7 +162,7 @@ def _bottlenecks(finding: Finding, family: str) -> set[Bottleneck]:
 
 def _where(attribution: Attribution, found: Bottleneck) -> Place:
     """The place of the largest loss of it."""
-    for loss in attribution.losses:
+    for loss in attribution.lost_time:
         part = PART_OF.get(loss.id)
         mine = loss.id in ALLOCATOR if found == "memory" else part is not None and BOTTLENECK_OF[part] == found
         if mine:

@@ -11,13 +11,12 @@ from dynotune import probe
 from dynotune.diagnose.attribute import attribute
 from dynotune.diagnose.observe import PlainRun, plain_run
 from dynotune.diagnose.profiled import Profiled, profiled
-from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.measure.live.request import Watcher
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import FRESH_CACHES, Attribution, Observation, ProcessState
-from dynotune.schema.run import EnvironmentChange
+from dynotune.schema.run import EnvironmentChange, RunSpec
 from dynotune.schema.trace_summary import TraceSummary
 from dynotune.trace.summarise import summarise
 from dynotune.trace.timeline import Timeline
@@ -30,7 +29,7 @@ MACHINE_S = 20.0
 """Importing the target's torch, to ask it what it was built for, takes seconds; longer if its disk is cold."""
 
 
-def gather(request: DiagnoseRequest, watcher: Watcher) -> tuple[Observation, Path]:
+def gather(request: RunSpec, watcher: Watcher) -> tuple[Observation, Path]:
     """Run the command twice, plain and under a profiler, and write what was observed.
 
     Returns:
@@ -64,7 +63,7 @@ def gather(request: DiagnoseRequest, watcher: Watcher) -> tuple[Observation, Pat
     return observation, path
 
 
-def _as_soon(request: DiagnoseRequest, plain: PlainRun) -> DiagnoseRequest:
+def _as_soon(request: RunSpec, plain: PlainRun) -> RunSpec:
     """The recorded run need not find out once more when it is steady, which of slow steps takes as long as the rest."""
     if request.warmup_steps is not None or plain.calm_steps is None:
         return request

@@ -8,14 +8,14 @@ from dynotune import probe
 from dynotune.diagnose.gather import uses_device
 from dynotune.diagnose.peaks import Peaks, peaks
 from dynotune.diagnose.profiled import in_words
-from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.measure.live.machine import alone
 from dynotune.measure.live.recording import record
-from dynotune.measure.live.request import Watcher
-from dynotune.schema.diagnosis import Limit
+from dynotune.measure.live.request import RecordRequest, Watcher
+from dynotune.schema.diagnosis import Roofline
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import Observation
+from dynotune.schema.run import RunSpec
 from dynotune.trace.facts import flops
 from dynotune.trace.facts.flops import Work
 
@@ -23,7 +23,7 @@ NUM_STEPS = 3
 TF32 = "tf32"
 
 
-def limit(request: DiagnoseRequest, watcher: Watcher, observation: Observation) -> Limit | Unknown:
+def limit(request: RunSpec, watcher: Watcher, observation: Observation) -> Roofline | Unknown:
     """How long a step of the first rank would take if nothing but its products, convolutions and attention took time.
 
     Runs the command once more under torch's profiler, for the shapes, and then a probe of the device.
@@ -38,7 +38,8 @@ def limit(request: DiagnoseRequest, watcher: Watcher, observation: Observation) 
         return timing
     watcher.running("the command once more, for the shapes of its operations")
     try:
-        asked = msgspec.structs.replace(request.recording(stacks=False), shapes=True, num_steps=NUM_STEPS, finish=False)
+        short = msgspec.structs.replace(request, run_to_end=False)
+        asked = RecordRequest(run=short, shapes=True, num_steps=NUM_STEPS)
         work = flops.of_step(record(asked, watcher).traces[0])
     except DynotuneError as error:
         return Unknown(f"its operations were not recorded: {in_words(error)}")
@@ -71,7 +72,7 @@ def in_types(work: Work, live: Facts) -> dict[str, float]:
     return found
 
 
-def judged(work: Work, by_type: dict[str, float], reached: Peaks, step_s: float) -> Limit | Unknown:
+def judged(work: Work, by_type: dict[str, float], reached: Peaks, step_s: float) -> Roofline | Unknown:
     """The least time of a step, and its share of `step_s`."""
     missing = [name for name in by_type if not reached.flops_per_s.get(name)]
     if missing:
@@ -90,7 +91,7 @@ def judged(work: Work, by_type: dict[str, float], reached: Peaks, step_s: float)
         least_s = operations_s
     if least_s > step_s:
         notes.append("a step takes less than the probe's peaks allow: the device was slower while it was probed")
-    return Limit(
+    return Roofline(
         flops=work.total,
         num_bytes=work.num_bytes,
         dtype=" and ".join(by_type),

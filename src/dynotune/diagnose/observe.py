@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 
 from dynotune import knobs, probe
-from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.diagnose.window import restlessness, soon, within
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import environment
@@ -23,7 +22,7 @@ from dynotune.measure.live.start_signal import Director, calm_steps
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts
 from dynotune.schema.observation import ProcessState
-from dynotune.schema.run import Plan, RecordFrom, Run
+from dynotune.schema.run import Plan, RecordFrom, Run, RunSpec
 
 LIMIT_S = 900.0
 
@@ -53,7 +52,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True):
     calm_steps: int | None = None
 
 
-def plain_run(request: DiagnoseRequest, watcher: Watcher) -> PlainRun:
+def plain_run(request: RunSpec, watcher: Watcher) -> PlainRun:
     """Run the command, in a copy-on-write view of its folder where it can be, and time its steps once they are steady.
 
     A command that ends before its window is complete is run once more, now that the number of its steps is known.
@@ -63,7 +62,7 @@ def plain_run(request: DiagnoseRequest, watcher: Watcher) -> PlainRun:
         CommandFailed: the command ended with an error.
         CannotRunHere: it made no step, too few steps, or took longer than its limit.
     """
-    for name, value in (("--steps", request.num_steps), ("--warmup", request.warmup_steps)):
+    for name, value in (("--steps", request.window_steps), ("--warmup", request.warmup_steps)):
         if value is not None and value < 1:
             raise UsageError(f"{name} {value} is not a number of steps.", hint=f"For example {name} 50.")
     # Only settings ask for them, and the target takes seconds to import its torch.
@@ -98,7 +97,7 @@ class _Run:
 
     def __init__(
         self,
-        request: DiagnoseRequest,
+        request: RunSpec,
         facts: Facts,
         exact: RecordFrom | None,
         watcher: Watcher,
@@ -107,8 +106,8 @@ class _Run:
     ) -> None:
         self._request, self._is_exact = request, exact is not None
         self._limit_s = request.timeout_s or LIMIT_S
-        if exact is None and request.warmup_steps is not None and request.num_steps is not None:
-            exact = RecordFrom(step=request.warmup_steps, num_steps=request.num_steps)
+        if exact is None and request.warmup_steps is not None and request.window_steps is not None:
+            exact = RecordFrom(step=request.warmup_steps, num_steps=request.window_steps)
         folder = new_run_folder(request.base)
         env, planned = environment.build(
             request.settings, request.env, run_dir=folder, agent_dir=environment.AGENT, facts=facts
@@ -125,12 +124,12 @@ class _Run:
                 settings=planned,
                 warmup_steps=exact.step if exact else None,
                 window_steps=exact.num_steps if exact else None,
-                step_on=request.step_on,
+                step_on=request.step_function,
                 seed=request.seed,
                 observe=True,
             ),
             sandbox=request.sandbox,
-            finish=request.finish,
+            finish=request.run_to_end,
         )
         self._director = Director(request, folder, soon, told=exact, is_over=_is_timed)
         self._director.steady = steady

@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.measure.live.recording import OVERSTATED, Recording, record
-from dynotune.measure.live.request import Watcher
+from dynotune.measure.live.request import RecordRequest, Watcher
 from dynotune.schema.errors import CommandFailed, DynotuneError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import EnvironmentChange
+from dynotune.schema.run import EnvironmentChange, RunSpec
 from dynotune.schema.trace_summary import TraceSummary
 from dynotune.trace.readers import reading
 from dynotune.trace.summarise import summarise
@@ -38,7 +37,7 @@ class Profiled(NamedTuple):
         return self._replace(summary=msgspec.structs.replace(self.summary, notes=notes))
 
 
-def profiled(request: DiagnoseRequest, watcher: Watcher) -> Profiled | Unknown:
+def profiled(request: RunSpec, watcher: Watcher) -> Profiled | Unknown:
     """Record a few steps with stacks, else without; Unknown where neither can be had.
 
     Where stacks alone slow a program on the CPU down, it is recorded once more without, and only its places are taken
@@ -47,7 +46,7 @@ def profiled(request: DiagnoseRequest, watcher: Watcher) -> Profiled | Unknown:
     failed = ""
     for stacks in (True, False):
         try:
-            recording = record(request.recording(stacks=stacks), watcher)
+            recording = record(RecordRequest(run=request, stacks=stacks), watcher)
             found = _summary(recording, failed)
             return _less_slowed(found, recording.slowed, request, watcher) if stacks else found
         except DynotuneError as error:
@@ -71,13 +70,13 @@ def _summary(recording: Recording, failed: str) -> Profiled:
     return found.noting(f"Recorded without stacks, as recording with them failed: {failed}") if failed else found
 
 
-def _less_slowed(found: Profiled, slowed: float | None, request: DiagnoseRequest, watcher: Watcher) -> Profiled:
+def _less_slowed(found: Profiled, slowed: float | None, request: RunSpec, watcher: Watcher) -> Profiled:
     """What is told without stacks, where they made steps on the CPU far longer, and could be done without."""
     if found.summary.devices or slowed is None or slowed < MOST_SLOWED:
         return found
     watcher.say(f"Recording stacks made steps {slowed:.1f} times as long. They are recorded once more without.")
     try:
-        again = _summary(record(request.recording(stacks=False), watcher), "")
+        again = _summary(record(RecordRequest(run=request), watcher), "")
     except (DynotuneError, MemoryError) as error:
         reason = in_words(error) if isinstance(error, DynotuneError) else "the trace was too large"
         return found.noting(f"Steps were {slowed:.1f} times as long while stacks were recorded; without them: {reason}")

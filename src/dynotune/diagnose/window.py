@@ -6,13 +6,12 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record
 from dynotune.measure.live.cache_effects import num_steps_to_find
 from dynotune.measure.live.pilot import ROOM_STEPS, epoch_steps, steady_steps
 from dynotune.measure.live.start_signal import earliest, past_epoch_begin
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.run import RecordFrom
+from dynotune.schema.run import RecordFrom, RunSpec
 
 # Long enough for what comes every few steps to show in its proportion; a hundred steps are the fewest of which one can
 # be called the slowest hundredth; and nobody waits half a minute for a diagnosis of slow steps.
@@ -22,15 +21,15 @@ USUAL_STEPS, FEWEST_STEPS = 30, 3
 RECENT_STEPS = 100
 
 
-def soon(records: Sequence[Record], request: DiagnoseRequest) -> RecordFrom:
+def soon(records: Sequence[Record], request: RunSpec) -> RecordFrom:
     """Soon, the same for all ranks; whole epochs where these are short, else none of an epoch's begins if possible."""
     record = records[0]
-    num_steps = request.num_steps or window_steps(record)
+    num_steps = request.window_steps or window_steps(record)
     step = earliest(records)
     return RecordFrom(step=past_epoch_begin(record, step, num_steps), num_steps=num_steps)
 
 
-def within(record: Record, request: DiagnoseRequest) -> RecordFrom:
+def within(record: Record, request: RunSpec) -> RecordFrom:
     """The window of a command that makes no more steps than are in `record`.
 
     Raises:
@@ -40,7 +39,7 @@ def within(record: Record, request: DiagnoseRequest) -> RecordFrom:
     # One is left over: two runs may differ by one.
     room = num - first - 1
     wanted = max(first, request.warmup_steps or steady_steps(record) or num // 2)
-    num_steps = request.num_steps or max(FEWEST_STEPS, min(window_steps(record), num - wanted - 1))
+    num_steps = request.window_steps or max(FEWEST_STEPS, min(window_steps(record), num - wanted - 1))
     if room < num_steps:
         raise CannotRunHere(
             f"The command makes {num} steps and ends: too few to time {num_steps} after {first} of warm-up.",

@@ -9,7 +9,7 @@ from dynotune.doctor.machine import known
 from dynotune.doctor.observation_view import Missing, Seen
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loss, Model
+from dynotune.schema.observation import LostTime, Model
 from dynotune.schema.trace_summary import Operator, Place
 
 _PRODUCTS = "mm addmm bmm baddbmm addmv mv dot convolution mkldnn_convolution linear cudnn_convolution"
@@ -69,7 +69,7 @@ def of_compiling(seen: Seen) -> float:
     return min(1.0, shares.host + pauses + fused)
 
 
-def lost_elsewhere(losses: Iterable[Loss], *operators: str) -> float:
+def lost_elsewhere(losses: Iterable[LostTime], *operators: str) -> float:
     """Sum of the losses whose operator has none of these words in its name."""
     return sum(loss.share for loss in losses if not is_at(loss.where, *operators))
 
@@ -153,7 +153,7 @@ def behind_pageable_copies(seen: Seen) -> float:
     copies = [row for row in seen.trace.copies if row.kind == "HtoD"]
     if not copies or any(row.pinned is not False for row in copies):
         return 0.0
-    without, made = seen.attribution.without, "create-on-cpu-then-move"
+    without, made = seen.attribution.counterfactual_savings, "create-on-cpu-then-move"
     save = without.get("h2d-blocking", 0.0) - max(without.get(made, 0.0), seen.lost(made))
     return max(0.0, min(save - seen.lost("h2d-blocking"), seen.attribution.shares.host))
 
@@ -164,7 +164,7 @@ def beyond(seen: Seen, cause: str) -> float:
     0 where it was not seen to hold the device up: then no finding bears that cost, and it stays where it is.
     """
     lost = seen.lost(cause)
-    return max(0.0, seen.attribution.without.get(cause, 0.0) - lost) if lost else 0.0
+    return max(0.0, seen.attribution.counterfactual_savings.get(cause, 0.0) - lost) if lost else 0.0
 
 
 def unless_waited(seen: Seen, share: float) -> float:
@@ -226,7 +226,7 @@ def num_input_shapes(seen: Seen) -> int:
     return max((model.call.num_input_shapes or 0 for model in seen.models if model.call is not None), default=0)
 
 
-def place_of(losses: Iterable[Loss], model: Model | None = None) -> Place:
+def place_of(losses: Iterable[LostTime], model: Model | None = None) -> Place:
     """Where most is lost; else where the model is called."""
     largest = max(losses, key=lambda loss: loss.share, default=None)
     if largest is not None and largest.where != Place():

@@ -162,8 +162,8 @@ ENTRIES = (
             does="It is the share of time in which at least one kernel ran.",
             does_not="It says nothing of how much of the GPU the kernel used: one block of threads counts as much as "
             "thousands. A low value has many causes besides loading.",
-            instead="dynotune diagnose shows where a step goes, and with --limit how far it is from what the GPU can "
-            "do.",
+            instead="dynotune diagnose shows where a step goes, and with --roofline how far it is from what the GPU "
+            "can do.",
             source=NVML,
             bears_on=["gpu-shared", "launch-bound", "host-bound", "loader-bound"],
         )

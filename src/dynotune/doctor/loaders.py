@@ -64,7 +64,7 @@ def epoch_starts(seen: Seen, needed_s: float = 0.0) -> float:
     timing = seen.timing
     if not timing.num_epochs or timing.epoch_begin_s is None:
         return 0.0
-    usual_s = timing.median_step_s if timing.usual_s is None else timing.usual_s
+    usual_s = timing.median_step_s if timing.typical_step_s is None else timing.typical_step_s
     extra_s = timing.epoch_begin_s - usual_s - needed_s
     return unless_waited(seen, min(1.0, max(0.0, timing.num_epochs * extra_s / timing.window_s)))
 

@@ -10,7 +10,7 @@ from dynotune.schema.observation import (
     Attribution,
     Compilation,
     Loader,
-    Loss,
+    LostTime,
     Model,
     Observation,
     Optimizer,
@@ -200,9 +200,9 @@ class Seen:
             raise Missing("where a step goes", attribution.reason)
         return attribution
 
-    def losses(self, *ids: str) -> list[Loss]:
+    def losses(self, *ids: str) -> list[LostTime]:
         """Causes of these ids in shares of a plain step, largest first."""
-        return sorted((loss for loss in self.attribution.losses if loss.id in ids), key=lambda loss: -loss.share)
+        return sorted((loss for loss in self.attribution.lost_time if loss.id in ids), key=lambda loss: -loss.share)
 
     def lost(self, *ids: str) -> float:
         """Their sum. Causes of idle time do not overlap one another."""
@@ -219,6 +219,6 @@ def needs(condition: bool, name: str, reason: str) -> None:
         raise Missing(name, reason)
 
 
-def evidence_of(losses: Iterable[Loss], most: int = 3) -> list[str]:
+def evidence_of(losses: Iterable[LostTime], most: int = 3) -> list[str]:
     """Lines of evidence of the largest losses."""
     return [line for loss in list(losses)[:most] for line in loss.evidence]

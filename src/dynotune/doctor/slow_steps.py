@@ -40,12 +40,12 @@ class SlowSteps:
 def slow_steps(seen: Seen, why: Why) -> SlowSteps | None:
     """The slow steps that had this; None where there are none."""
     timing = seen.timing
-    usual_s = timing.usual_s or timing.median_step_s
+    usual_s = timing.typical_step_s or timing.median_step_s
     needs(usual_s > 0, "what a usual step takes", "the steps have no length")
     steps = [
         step
         for step in timing.slow
-        if step.step_s >= policy.SLOW_STEP * usual_s and next((had for had in ORDER if had in step.had), None) == why
+        if step.step_s >= policy.SLOW_STEP * usual_s and next((had for had in ORDER if had in step.causes), None) == why
     ]
     if not steps:
         return None

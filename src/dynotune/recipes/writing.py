@@ -41,29 +41,29 @@ def of(study: Study) -> Recipe:
     head = Header(
         schema=SCHEMA,
         created=_created(study),
-        command=study.command,
-        objective=study.objective,
+        command=study.run.command,
+        objective=study.run.objective,
         speedup=confirmed.speedup,
         ci=confirmed.ci,
         num_pairs=confirmed.num_pairs,
-        step_on=study.step_on,
-        caches=study.caches,
+        step_function=study.run.step_function,
+        caches=study.run.caches,
         study=study.id,
     )
     proofs = {setting.knob: _proof(study, setting, confirmed) for setting in chosen}
-    if study.began_from is not None:
-        first = study.began_from.recipe
+    if study.base_recipe is not None:
+        first = study.base_recipe.recipe
         if not _holds(first, study):
             head = replace(head, speedup=None, ci=None, num_pairs=None)
         else:
             head = _times(head, first.recipe)
             proofs = {proof.knob: proof for proof in first.proof} | proofs
-    chosen = sorted(over(study.base, chosen), key=lambda setting: setting.knob)
+    chosen = sorted(over(study.run.settings, chosen), key=lambda setting: setting.knob)
     return Recipe(
         head,
         settings={setting.knob: setting.value for setting in chosen},
         proof=[proofs[setting.knob] for setting in chosen if setting.knob in proofs],
-        facts=facts_to_keep(study.facts, study.command),
+        facts=facts_to_keep(study.facts, study.run.command),
         about={setting.knob: knobs.get(setting.knob).doc for setting in chosen},
     )
 
@@ -71,9 +71,13 @@ def of(study: Study) -> Recipe:
 def _holds(first: Recipe, study: Study) -> bool:
     """Whether what a recipe states was proved here, on this command, and of the settings that it has now."""
     head = first.recipe
-    told = (head.objective, head.caches, head.step_on) == (study.objective, study.caches, study.step_on)
+    told = (head.objective, head.caches, head.step_function) == (
+        study.run.objective,
+        study.run.caches,
+        study.run.step_function,
+    )
     whole = {proof.knob for proof in first.proof} == set(first.settings) and not unproved(first)
-    return told and whole and not differences(first, study.facts, study.command, strict=True)
+    return told and whole and not differences(first, study.facts, study.run.command, strict=True)
 
 
 def _times(head: Header, first: Header) -> Header:
@@ -107,7 +111,7 @@ def facts_to_keep(facts: Facts, command: Sequence[str]) -> dict[str, Scalar]:
 
 
 def _created(study: Study) -> str:
-    ended = [sitting.ended or sitting.began for sitting in study.sittings]
+    ended = [attempt.ended or attempt.began for attempt in study.attempts]
     return ended[-1] if ended else datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
@@ -127,7 +131,7 @@ def _proof(study: Study, setting: Setting, confirmed: Comparison) -> Proof:
     assert confirmed.speedup is not None and confirmed.ci is not None
     return Proof(
         setting.knob, confirmed.speedup, confirmed.ci, confirmed.num_pairs, effect,
-        by="ablation" if study.base and study.recipe == [setting] else "confirmation", value=setting.value,
+        by="ablation" if study.run.settings and study.recipe == [setting] else "confirmation", value=setting.value,
     )  # fmt: skip
 
 

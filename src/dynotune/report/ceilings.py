@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dynotune.report.trace_parts import prose, title
-from dynotune.schema.diagnosis import Ceiling, Limit
+from dynotune.schema.diagnosis import Roofline, UpperBound
 from dynotune.schema.facts import Unknown
 from dynotune.text import words
 
@@ -19,7 +19,7 @@ LEAST_SHARE = 0.01
 """Of a step; less than two runs differ by is no gain."""
 
 
-def ceilings_report(ceilings: Sequence[Ceiling] | Unknown) -> list[RenderableType]:
+def ceilings_report(ceilings: Sequence[UpperBound] | Unknown) -> list[RenderableType]:
     """A row for each part, and what they bound; [] where nobody asked."""
     if isinstance(ceilings, Unknown):
         return _unknown("Ceilings", ceilings)
@@ -39,7 +39,7 @@ def ceilings_report(ceilings: Sequence[Ceiling] | Unknown) -> list[RenderableTyp
     return [Group(title("Ceilings", "what each part reaches alone, a step"), table, *([prose(bound)] if bound else []))]
 
 
-def bound_in_words(ceilings: Sequence[Ceiling]) -> str:
+def bound_in_words(ceilings: Sequence[UpperBound]) -> str:
     """What a faster loader can gain at most, and what one reaches that works beside the step; "" without a part."""
     by_part = {row.part: row.step_s for row in ceilings}
     if set(by_part) != set(NAMES) or not by_part["both"]:
@@ -58,7 +58,7 @@ def bound_in_words(ceilings: Sequence[Ceiling]) -> str:
     return f"{most} Working beside the steps as fast as it does alone, it would gain {words.share(saved)}."
 
 
-def limit_report(limit: Limit | Unknown) -> list[RenderableType]:
+def limit_report(limit: Roofline | Unknown) -> list[RenderableType]:
     """How far a step is from the limit; [] where nobody asked."""
     if isinstance(limit, Unknown):
         return _unknown("Distance to the limit", limit)

@@ -36,8 +36,8 @@ def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
         *_shares(diagnosis),
         *_findings("Findings", speed, diagnosis.command),
         *_jitter(diagnosis.steps, jitter, diagnosis.command),
-        *ceilings_report(diagnosis.ceilings),
-        *limit_report(diagnosis.limit),
+        *ceilings_report(diagnosis.upper_bounds),
+        *limit_report(diagnosis.roofline),
         *_not_known(diagnosis.unknown),
         *_notes(diagnosis.notes),
     ]
@@ -134,7 +134,7 @@ def _jitter(steps: Timing | Unknown, findings: Sequence[Finding], command: Seque
         return _findings("Jitter", findings, command)
     if isinstance(steps, Unknown) or not steps.slow:
         return []
-    longest, usual = words.duration(steps.longest_step_s), words.duration(steps.usual_s or steps.median_step_s)
+    longest, usual = words.duration(steps.longest_step_s), words.duration(steps.typical_step_s or steps.median_step_s)
     return [title("Jitter", f"the slowest step took {longest}, a usual one {usual}; nothing seen explains it")]
 
 

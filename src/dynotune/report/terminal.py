@@ -11,8 +11,9 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, Objective, Pair, Voided
+from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, Pair, Voided
 from dynotune.schema.facts import Unknown
+from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
@@ -106,12 +107,14 @@ class Progress:
 
 def _headline(comparison: Comparison) -> RenderableType:
     lines = [
-        Text.assemble(("command   ", "dim"), shlex.join(comparison.command)),
+        Text.assemble(("command   ", "dim"), shlex.join(comparison.run.command)),
         Text.assemble(
             ("compared  ", "dim"),
-            words.settings(comparison.settings, separator=" "),
+            words.settings(comparison.candidate_settings, separator=" "),
             (" against ", "dim"),
-            words.settings(comparison.against, separator=" ") if comparison.against else "the command as it is",
+            words.settings(comparison.run.settings, separator=" ")
+            if comparison.run.settings
+            else "the command as it is",
         ),
         Text.assemble(("verdict   ", "dim"), (words.verdict(comparison), VERDICT_STYLES[comparison.verdict])),
     ]
@@ -125,10 +128,10 @@ def _arms(comparison: Comparison) -> RenderableType:
     rows.add_column("")
     rows.add_column("baseline", overflow="fold")
     rows.add_column("candidate", overflow="fold")
-    rows.add_column("ratio" if comparison.objective in ("memory", "energy") else "speed-up")
+    rows.add_column("ratio" if comparison.run.objective in ("memory", "energy") else "speed-up")
     baseline, candidate = comparison.baseline, comparison.candidate
     objective = _objective(comparison)
-    rows.add_row("settings", words.settings(comparison.against), words.settings(comparison.settings), "")
+    rows.add_row("settings", words.settings(comparison.run.settings), words.settings(comparison.candidate_settings), "")
     rows.add_row(objective[0], *objective[1], Text(words.speedup(comparison), style="bold"))
     confidence = f"{comparison.confidence:.0%} interval"
     rows.add_row(confidence, "", "", words.interval(comparison.ci))
@@ -161,7 +164,7 @@ def _details(baseline: ArmSummary, candidate: ArmSummary) -> list[tuple[str, tup
 def _objective(comparison: Comparison) -> tuple[str, tuple[str, str]]:
     """What was compared, of both arms."""
     arms, unit = (comparison.baseline, comparison.candidate), comparison.unit
-    if comparison.objective == "throughput":
+    if comparison.run.objective == "throughput":
         baseline, candidate = (words.rate(_per_s(arm, comparison)) for arm in arms)
         return f"{unit}s/s", (baseline, candidate)
     label = {
@@ -169,8 +172,8 @@ def _objective(comparison: Comparison) -> tuple[str, tuple[str, str]]:
         "time-to-first-step": "time to first step",
         "memory": "peak of memory",
         "energy": f"energy a {unit}",
-    }[comparison.objective]
-    baseline, candidate = (words.value(arm.value, comparison.objective, unit) for arm in arms)
+    }[comparison.run.objective]
+    baseline, candidate = (words.value(arm.value, comparison.run.objective, unit) for arm in arms)
     return label, (baseline, candidate)
 
 
@@ -188,7 +191,7 @@ def _pairs(comparison: Comparison) -> str:
 def _failure(comparison: Comparison) -> RenderableType:
     assert comparison.failed is not None
     failed = comparison.failed
-    chosen = comparison.settings if failed.arm == "candidate" else comparison.against
+    chosen = comparison.candidate_settings if failed.arm == "candidate" else comparison.run.settings
     lines = [
         Text.assemble(
             (f"The command failed in the {failed.arm} ", "red"),
@@ -224,16 +227,16 @@ def _measured(comparison: Comparison) -> list[str]:
     lines = []
     if comparison.step:
         lines.append(f"A step is: {comparison.step}.")
-    if comparison.objective == "time-to-first-step":
+    if comparison.run.objective == "time-to-first-step":
         lines.append("Each run ended when its first step was known; the device was synchronised at its end.")
-    if comparison.objective == "latency-p99":
+    if comparison.run.objective == "latency-p99":
         lines.append("The device was synchronised after every step.")
-    if comparison.window_steps is not None and comparison.warmup_steps is not None:
+    if comparison.run.window_steps is not None and comparison.run.warmup_steps is not None:
         more = comparison.candidate.window_steps
         beside = f", of the far faster candidate up to {more}" if more is not None else ""
         lines.append(
-            f"Each run timed {comparison.window_steps} steps as a whole{beside}, "
-            f"after {comparison.warmup_steps} steps of warm-up."
+            f"Each run timed {comparison.run.window_steps} steps as a whole{beside}, "
+            f"after {comparison.run.warmup_steps} steps of warm-up."
         )
     return lines
 

@@ -70,7 +70,7 @@ class WarmRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the command.
 
     Args:
-        time_to_first_step_s: from launch to the end of the first step, or to the line that `--ready-on` waits for;
+        time_to_first_step_s: from launch to the end of the first step, or to the line that `--ready-pattern` waits for;
             None where there was neither.
         ended_by: as of a run.
     """

@@ -7,13 +7,11 @@ from typing import Annotated, Literal
 import msgspec
 
 from dynotune.schema.facts import Facts
-from dynotune.schema.run import EnvironmentChange, Readback
+from dynotune.schema.run import EnvironmentChange, Readback, RunSpec
 from dynotune.schema.setting import Setting
 
 ArmName = Literal["baseline", "candidate"]
 Verdict = Literal["faster", "slower", "same", "undecided"]
-Caches = Literal["warm", "cold"]
-Objective = Literal["throughput", "latency-p99", "time-to-first-step", "memory", "energy"]
 
 LOOKS = (4, 6, 8, 12)
 """Numbers of pairs after which the data are looked at."""
@@ -103,25 +101,23 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     `faster` says that the candidate is better.
 
     Args:
-        settings: of the candidate; `against`: of the baseline.
+        run: how every run is made, with the baseline's settings. Its `warmup_steps` and `window_steps` are as asked
+            until the pilots have said, and then as found.
+        candidate_settings: of the other arm, all of them.
         speedup, ci: None before there are two pairs.
         unit: what the times are divided by; of `latency-p99`, `time-to-first-step` and `memory` nothing is.
         reason: why the verdict is `undecided`, or what `same` means here; may be empty.
         num_pairs_to_settle: for `undecided`, the pairs that would likely settle it; None where unknowable.
-        warmup_steps, window_steps: the same for every run, but where an arm's summary says more; as asked (None: to be
-            found) until the pilots have said.
         run_s: about how long a run takes, seconds; None until the pilots have said.
         seen: how runs that are in no pair spread, which counts beside the pairs' own spread; None without such.
-        cwd, step_on, timeout_s, sandbox, finish: as asked, for `--resume`.
         set_by: changes of the environment variables among the settings that the program made.
         failed: an arm whose command failed, with its exit code and last lines; then there is no verdict.
     """
 
-    schema: str = "dynotune.comparison/1"
+    schema: str = "dynotune.comparison/2"
     id: str
-    command: list[str]
-    settings: list[Setting]
-    against: list[Setting]
+    run: RunSpec
+    candidate_settings: list[Setting]
     verdict: Verdict | None = None
     failed: FailedArm | None = None
     speedup: float | None = None
@@ -133,19 +129,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     num_pairs_to_settle: int | None = None
     seen: Spread | None = None
-    objective: Objective = "throughput"
     unit: Literal["sample", "step"] = "sample"
-    caches: Caches = "warm"
     step: str = ""
-    warmup_steps: int | None = None
-    window_steps: int | None = None
     run_s: float | None = None
-    seed: int = 0
-    cwd: str = ""
-    step_on: str | None = None
-    timeout_s: float | None = None
-    sandbox: Literal["auto", "none"] = "auto"
-    finish: bool = False
     baseline: ArmSummary = ArmSummary()
     candidate: ArmSummary = ArmSummary()
     readback: dict[str, Readback] = {}

@@ -53,7 +53,7 @@ class NotKnown(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
+class UpperBound(msgspec.Struct, frozen=True, kw_only=True):
     """What one part alone reaches.
 
     Args:
@@ -70,7 +70,7 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
-class Limit(msgspec.Struct, frozen=True, kw_only=True, tag="limit"):
+class Roofline(msgspec.Struct, frozen=True, kw_only=True, tag="roofline"):
     """Distance to what the device can do.
 
     Args:
@@ -92,7 +92,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True, tag="limit"):
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
     """`dynotune diagnose --json`."""
 
-    schema: str = "dynotune.diagnosis/1"
+    schema: str = "dynotune.diagnosis/2"
     command: list[str]
     verdict: str
     bottleneck: Bottleneck
@@ -101,8 +101,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
     unknown: list[NotKnown]
     steps: Timing | Unknown
     busy_share: float | None = None
-    ceilings: list[Ceiling] | Unknown = Unknown("not asked for")
-    limit: Limit | Unknown = Unknown("not asked for")
+    upper_bounds: list[UpperBound] | Unknown = Unknown("not asked for")
+    roofline: Roofline | Unknown = Unknown("not asked for")
     facts: Facts = {}
     notes: list[str] = []
 

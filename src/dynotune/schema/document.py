@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,6 +16,23 @@ class _Head(msgspec.Struct):
     schema: str = ""
 
 
+def encode(document: object) -> bytes:
+    """Encode `document` as indented JSON; a `Path` becomes text."""
+    return msgspec.json.format(msgspec.json.encode(document, enc_hook=_plain), indent=1)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} has no place in a document")
+
+
+def _from_plain(type_: type[Any], value: Any) -> Any:
+    if type_ is Path and isinstance(value, str):
+        return Path(value)
+    raise msgspec.ValidationError(f"Expected `{type_.__name__}`, got `{type(value).__name__}`")
+
+
 def write(path: Path, document: msgspec.Struct) -> None:
     """Write `document` as JSON at `path`, whole or not at all.
 
@@ -24,7 +41,7 @@ def write(path: Path, document: msgspec.Struct) -> None:
     """
     partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+        partial.write_bytes(encode(document) + b"\n")
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
@@ -60,7 +77,7 @@ def decode(raw: bytes, type_: type[T], *, name: str) -> T:
         raise RecordError(f"{name} is not a complete JSON document: {error}.") from error
     check_schema(found, expected, name=name)
     try:
-        return msgspec.json.decode(raw, type=type_)
+        return msgspec.json.decode(raw, type=type_, dec_hook=_from_plain)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise RecordError(f"{name} is not a valid {expected}: {error}.") from error
 
@@ -75,7 +92,7 @@ def check_schema(found: str, expected: str, *, name: str) -> None:
         return
     if found.rpartition("/")[0] == expected.rpartition("/")[0]:
         raise RecordError(
-            f"{name} is {found}; this dynotune reads {expected}.",
-            hint="Read it with the version of dynotune that wrote it.",
+            f"{name} is {found}, and this dynotune reads {expected}.",
+            hint="Make it again, or read it with the version of dynotune that wrote it.",
         )
     raise RecordError(f"{name} is not a {expected}" + (f" but a {found}." if found else "."))

@@ -243,12 +243,12 @@ class Collections(msgspec.Struct, frozen=True, kw_only=True, tag="collections"):
 
 
 class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step among the slowest hundredth. `had`: what happened in it."""
+    """A step among the slowest hundredth. `causes`: what happened in it."""
 
     index: int
     step_s: float
     wait_s: float
-    had: list[Why] = []
+    causes: list[Why] = []
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True, tag="timing"):
@@ -260,7 +260,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, tag="timing"):
             loader was drawn from.
         num_epochs: that were begun within the window.
         epoch_begin_s: median of steps that begin an epoch; None without such.
-        usual_s: what a step without any of the events in `slow` took, median.
+        typical_step_s: what a step without any of the events in `slow` took, median.
         steady: the steps had become steady before it began.
     """
 
@@ -277,7 +277,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, tag="timing"):
     time_to_first_step_s: float | None = None
     num_compilations: int = 0
     num_device_allocations: int | None = None
-    usual_s: float | None = None
+    typical_step_s: float | None = None
     slow: list[SlowStep] = []
     steady: bool = True
 
@@ -337,7 +337,7 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True, tag="shares"):
     other: float
 
 
-class Loss(msgspec.Struct, frozen=True, kw_only=True):
+class LostTime(msgspec.Struct, frozen=True, kw_only=True):
     """A cause of the trace, in shares of a step of the plain run: an upper bound of what its absence would save."""
 
     id: str
@@ -353,16 +353,17 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
     Args:
         busy_share: of the plain step in which the device ran anything; None without a device.
         slowed: a recorded step over a plain one.
-        without: of some causes, what a step would save without them, by running the recorded timeline again: more than
-            their own idle time, for what the host does after it would be hidden behind the device. A share of a step.
+        counterfactual_savings: of some causes, the share of a step that would be saved without them, by running the
+            recorded timeline again: more than their own idle time, for what the host does after it would be hidden
+            behind the device.
     """
 
     shares: Shares
-    losses: list[Loss]
+    lost_time: list[LostTime]
     busy_share: float | None = None
     slowed: float | None = None
     notes: list[str] = []
-    without: dict[str, float] = {}
+    counterfactual_savings: dict[str, float] = {}
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
@@ -375,7 +376,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         attribution: Unknown without a plain run's timing or without a trace.
     """
 
-    schema: str = "dynotune.observation/1"
+    schema: str = "dynotune.observation/2"
     command: list[str] = []
     facts: Facts = {}
     processes: list[ProcessState] | Unknown = Unknown("no command was run")

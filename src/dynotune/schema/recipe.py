@@ -12,14 +12,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from dynotune.schema.comparison import Caches, Comparison, Objective
+from dynotune.schema.comparison import Comparison
 from dynotune.schema.document import check_schema
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 from dynotune.schema.knob import Effect, Scalar
+from dynotune.schema.run import Caches, Objective
 from dynotune.schema.setting import Setting
 from dynotune.schema.toml_text import commented, quoted, value
 
-SCHEMA = "dynotune.recipe/1"
+SCHEMA = "dynotune.recipe/2"
 LARGEST_BYTES = 1 << 18
 """Many times what one takes."""
 # Python's reader takes minutes over a key of a hundred thousand parts.
@@ -43,7 +44,7 @@ class Header(msgspec.Struct, frozen=True):
         command: that it was proved on; empty where it is not told.
         speedup, ci, num_pairs: of the confirmation: all settings against the command as it is. Of a recipe that went on
             from another, the product of both; then there are no pairs of the whole.
-        step_on, caches: as it was measured.
+        step_function, caches: as it was measured.
         study: the study's id.
     """
 
@@ -54,7 +55,7 @@ class Header(msgspec.Struct, frozen=True):
     speedup: float | None = None
     ci: tuple[float, float] | None = None
     num_pairs: int | None = None
-    step_on: str | None = None
+    step_function: str | None = None
     caches: Caches = "warm"
     study: str = ""
 
@@ -106,7 +107,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         outcome: `met`, `not-met`, or `undecided`; `reason`: why, with the rule.
     """
 
-    schema: str = "dynotune.verification/1"
+    schema: str = "dynotune.verification/2"
     recipe: str
     stated: float | None
     stated_ci: tuple[float, float] | None

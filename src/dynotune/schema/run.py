@@ -2,16 +2,69 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
-from dynotune.schema.task import PlannedSetting, Task
+from dynotune.schema.task import PageCache, PlannedSetting, Task
 
 Purpose = Literal["run", "pilot", "measured", "trace", "observed", "ceilings", "guard", "screen"]
+Objective = Literal["throughput", "latency-p99", "time-to-first-step", "memory", "energy"]
+Caches = Literal["warm", "cold"]
 EndedBy = Literal["command", "window", "timeout", "user"]
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command is run: the one description, which requests hold, documents store and `--resume` reads.
+
+    Args:
+        command: may hold placeholders, such as `{run_dir}`.
+        cwd: the folder it runs in, absolute.
+        env: the variables it inherits. They may be secrets, so `recorded` drops them.
+        base: the folder that run folders are made in (`--run-dir`), absolute.
+        settings: what every run has; of a comparison, the baseline's; of a study, those of the recipe it begins from.
+        step_function: `module:function` whose return ends a step, or `dynotune.step`; None to find the step.
+        ready_pattern: a regular expression for the line of output that ends a start; None to wait for a step.
+        seed: for random, numpy, torch and the order of runs; None leaves the program's own.
+        warmup_steps, window_steps: steps before the timed window, and in it; None to choose them from what is seen.
+        objective: what is compared; lower is better for each.
+        caches: compile and kernel caches: kept between runs, or emptied before each.
+        page_cache: "cold" drops the data files' pages before the loader is timed alone.
+        sandbox: work on a copy-on-write view of `cwd` where the kernel allows it.
+        run_to_end: let the command end by itself instead of ending it after its window.
+        timeout_s: most time for one run, seconds; None for a limit from what earlier runs took.
+        lock: wait for another dynotune that measures on the same cores or GPU.
+    """
+
+    command: list[str]
+    cwd: Path
+    env: dict[str, str] = {}
+    base: Path
+    settings: list[Setting] = []
+    step_function: str | None = None
+    ready_pattern: str | None = None
+    seed: int | None = None
+    warmup_steps: int | None = None
+    window_steps: int | None = None
+    objective: Objective = "throughput"
+    caches: Caches = "warm"
+    page_cache: PageCache = "warm"
+    sandbox: bool = True
+    run_to_end: bool = False
+    timeout_s: float | None = None
+    lock: bool = True
+
+    @property
+    def recorded(self) -> RunSpec:
+        """The spec as documents store it: without the environment."""
+        return msgspec.structs.replace(self, env={})
+
+    def resumed(self, now: RunSpec) -> RunSpec:
+        """The stored spec, with what belongs to this call of dynotune (environment, folder, lock) taken from `now`."""
+        return msgspec.structs.replace(self, env=now.env, base=now.base, lock=now.lock)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,7 +196,6 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     executable: str
     python: str
     torch: str | None = None
-    device: str | None = None
     rank: int | None = None
     world_size: int = 1
     step: str | None = None

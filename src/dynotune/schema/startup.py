@@ -10,6 +10,7 @@ from dynotune.schema.caches import Cache, CacheName, Growth
 from dynotune.schema.comparison import Verdict
 from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.run import RunSpec
 
 Arm = Literal["cold", "warm", "off"]
 ARMS: tuple[Arm, ...] = get_args(Arm)
@@ -127,7 +128,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     """`startup.json`.
 
     Args:
-        ready_on: the expression that was waited for; None where the first step was.
+        run: how every start is made; with a `ready_pattern`, a start ends at that line, else at the first step.
         pilots: one start of each arm that does not count, in order: of `cold`, of `warm`, of `off`.
         ratios: of cold and of off over warm.
         own: the caches that the command uses outside of this, as they are now.
@@ -136,18 +137,12 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
         warm_caches: folder in which the warm caches are.
     """
 
-    schema: str = "dynotune.startup/1"
+    schema: str = "dynotune.startup/2"
     id: str
-    command: list[str]
-    cwd: str = ""
-    ready_on: str | None = None
-    step_on: str | None = None
+    run: RunSpec
     step: str = ""
-    seed: int = 0
     margin: float = 0.05
     max_blocks: int = 12
-    timeout_s: float | None = None
-    sandbox: Literal["auto", "none"] = "auto"
     confidence: float = 0.95
     block_s: float | None = None
     pilots: list[Start] = []

@@ -7,18 +7,18 @@ from typing import Literal
 
 import msgspec
 
-from dynotune.schema.comparison import Caches, Comparison
+from dynotune.schema.comparison import Comparison
 from dynotune.schema.comparison import Objective as Objective
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Effect
 from dynotune.schema.recipe import Recipe
-from dynotune.schema.run import Readback
+from dynotune.schema.run import Readback, RunSpec
 from dynotune.schema.setting import Setting
 
 Phase = Literal["pilot", "screen", "race", "join", "ablate", "confirm"]
 Ended = Literal["measured", "failed", "out-of-memory", "rejected", "timeout", "wrong-results"]
-FateKind = Literal[
+OutcomeKind = Literal[
     "proved",  # in the recipe
     "no-effect",  # the interval lies within the margin, or the race dropped it as hopeless
     "slower",
@@ -43,8 +43,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         group: knobs that interact are raced jointly; "" for none.
         needs: ids of candidates of its group, of which any arm with it holds one; empty where it stands alone.
         in_process: it can change at any step, so that one process can try it.
-        warms: its first run leaves something behind that later ones find, such as compiled code; so every arm that
-            holds it first runs once unmeasured. False where only a first run of the setting alone is asked for.
+        needs_warm_cache: its first run leaves something behind that later ones find, such as compiled code; so every
+            arm with it first runs once unmeasured. False where only a first run of the setting alone is asked for.
     """
 
     setting: Setting
@@ -56,7 +56,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     needs: list[str] = []
     in_process: bool = False
-    warms: bool = True
+    needs_warm_cache: bool = True
 
     @property
     def id(self) -> str:
@@ -101,7 +101,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         value: of the objective, lower is better, above 0: seconds a sample (or step), seconds, bytes, joules a sample;
             None where it gave none.
         void: causes outside the arm's own processes; then the value counts for nothing.
-        began_s, wall_s: since the first sitting began, and how long it took; the sum over sittings, without pauses.
+        began_s, wall_s: since the first attempt began, and how long it took; the sum over attempts, without pauses.
         run: folder of the run, below the study's.
         detail: of what did not end in a measurement: the last line, the reason.
         window_steps, window_s: of its window, and how long it was; None where it had none, and in older studies. Of a
@@ -144,10 +144,10 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     corrected_over: int = 1
 
 
-class Fate(msgspec.Struct, frozen=True):
+class CandidateOutcome(msgspec.Struct, frozen=True):
     """What became of a candidate, and why, in one sentence."""
 
-    kind: FateKind
+    kind: OutcomeKind
     reason: str
 
 
@@ -175,7 +175,7 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class PaysOff(msgspec.Struct, frozen=True, kw_only=True):
+class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     """A recipe that starts later and steps faster: steps after which it is ahead; None where it never is.
 
     Args:
@@ -192,24 +192,24 @@ class Ablation(msgspec.Struct, frozen=True):
     """What is asked of one round of leaving settings out; fixed before its first run.
 
     Args:
-        whole: what settings are left out of, one at a time; the baseline runs in the same blocks.
-        left_out: ids of those left out.
-        on_top: settings of which each also runs on top of the whole.
+        arm: what settings are left out of, one at a time; the baseline runs in the same blocks.
+        dropped: ids of those left out, one at a time.
+        added: settings of which each also runs on top of the arm.
         first_block, num_blocks: of phase `ablate`, which blocks are this round's.
-        num_more: blocks after those, in which only the whole runs and what tells of those `left_open`.
+        num_extra_blocks: after those, in which only the arm runs and what tells of those `undecided`.
     """
 
-    whole: list[Setting]
-    left_out: list[str]
+    arm: list[Setting]
+    dropped: list[str]
     first_block: int
     num_blocks: int
-    on_top: list[Setting] = []
-    left_open: list[str] = []
-    num_more: int = 0
+    added: list[Setting] = []
+    undecided: list[str] = []
+    num_extra_blocks: int = 0
 
 
-class Beginning(msgspec.Struct, frozen=True):
-    """A recipe that a study began from: all of its runs have these settings.
+class BaseRecipe(msgspec.Struct, frozen=True):
+    """A recipe that a study began from: all of its runs have the recipe's settings.
 
     Args:
         file: where it was read.
@@ -219,12 +219,11 @@ class Beginning(msgspec.Struct, frozen=True):
 
     file: str
     recipe: Recipe
-    settings: list[Setting]
     decided: list[str] = []
     is_sequel: bool = False
 
 
-class Sitting(msgspec.Struct, frozen=True):
+class Attempt(msgspec.Struct, frozen=True):
     """From when to when it was worked on (ISO 8601, UTC); `ended_by`: "done", "user", "error"; "" while it runs."""
 
     began: str
@@ -236,86 +235,73 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     """`study.json`.
 
     Args:
-        budget_s: for the whole, all sittings together.
+        run: how every run is made, with the settings of the recipe that the study begins from. Its `warmup_steps` and
+            `window_steps` are as asked until the first run is planned, and then as planned.
+        budget_s: for the whole, all attempts together.
         allow: effects tried besides `exact` and `sampling`.
-        also, excluded, space: as given: knobs or settings besides, those left out, values of the user's own.
-        window_steps: of the baseline and of all that is not far faster; `window_planned`: nobody asked for so many, so
-            what is far faster times a multiple of them. False in older studies.
+        extra, exclude, values: as given: knobs or settings besides, those left out, values of the user's own.
+        window_planned: nobody asked for a number of steps, so what is far faster times a multiple of them.
         unit: what the value is of, in words: "s/sample".
-        began_from: a recipe that all runs have: the baseline is the command with it, and what is proved comes on top.
-        diagnosis: of the baseline; `after`: with the recipe's settings.
-        then: what `after` names besides, worth trying in a study that begins from the recipe.
-        winner: what the races found worth proving: their best arm, and what may help beside it.
+        base_recipe: a recipe that all runs have: the baseline is the command with it, and what is proved comes on top.
+        diagnosis: of the baseline; `diagnosis_with_recipe`: with the recipe's settings.
+        next_candidates: what that one names besides, worth trying in a study that begins from the recipe.
+        selected: what the races found worth proving: their best arm, and what may help beside it.
         recipe: what is left after ablation, confirmed.
         confirmed: the recipe against the baseline; None where there was no time for it, or nothing to confirm.
             `confirming` says on which runs.
-        joint: arms of several settings that the joint race ran, in order; None before it began.
+        joint_arms: arms of several settings that the joint race ran, in order; None before it began.
         ablations: rounds of leaving settings out, in order.
         verdict: the whole in one sentence.
         noise: standard deviation of the logarithm of a run's value, from the baseline's runs; None before two.
         report: what could not be done, or gives reason to be wary.
     """
 
-    schema: str = "dynotune.study/1"
+    schema: str = "dynotune.study/2"
     id: str
-    command: list[str]
-    cwd: str
-    objective: Objective = "throughput"
+    run: RunSpec
     budget_s: float
     allow: list[Effect] = []
-    also: list[str] = []
-    excluded: list[str] = []
-    space: list[str] = []
-    step_on: str | None = None
-    seed: int = 0
+    extra: list[str] = []
+    exclude: list[str] = []
+    values: list[str] = []
     margin: float = 0.01
-    caches: Caches = "warm"
-    timeout_s: float | None = None
-    sandbox: Literal["auto", "none"] = "auto"
-    warmup_steps: int | None = None
-    window_steps: int | None = None
     window_planned: bool = False
     run_s: float | None = None
     unit: str = ""
     step: str = ""
     facts: Facts = {}
-    began_from: Beginning | None = None
+    base_recipe: BaseRecipe | None = None
     diagnosis: Diagnosis | Unknown = Unknown("not yet made")
-    after: Diagnosis | Unknown = Unknown("not yet made")
-    then: list[Candidate] = []
+    diagnosis_with_recipe: Diagnosis | Unknown = Unknown("not yet made")
+    next_candidates: list[Candidate] = []
     candidates: list[Candidate] = []
     not_offered: list[NotOffered] = []
     trials: list[Trial] = []
     estimates: list[Estimate] = []
     guarded: list[Guarded] = []
     readback: dict[str, Readback] = {}
-    fates: dict[str, Fate] = {}
+    outcomes: dict[str, CandidateOutcome] = {}
     noise: float | None = None
-    joint: list[list[Setting]] | None = None
-    winner: list[Setting] | None = None
+    joint_arms: list[list[Setting]] | None = None
+    selected: list[Setting] | None = None
     ablations: list[Ablation] = []
     recipe: list[Setting] | None = None
     confirmed: Comparison | None = None
-    pays_off: PaysOff | None = None
+    break_even: BreakEven | None = None
     verdict: str = ""
     finished: bool = False
     warnings: list[str] = []
-    sittings: list[Sitting] = []
-
-    @property
-    def base(self) -> list[Setting]:
-        """What all runs have."""
-        return [] if self.began_from is None else self.began_from.settings
+    attempts: list[Attempt] = []
 
     @property
     def most_steps(self) -> int:
         """That a run timed."""
-        return max([self.window_steps or 0, *(trial.window_steps or 0 for trial in self.trials if not trial.void)])
+        return max([self.run.window_steps or 0, *(trial.window_steps or 0 for trial in self.trials if not trial.void)])
 
     @property
     def begun(self) -> str:
         """What the baseline is, in words after "the command"."""
-        return "as written" if self.began_from is None else "as begun"
+        return "as written" if self.base_recipe is None else "as begun"
 
     @property
     def confirming(self) -> Literal["confirm", "ablate"]:

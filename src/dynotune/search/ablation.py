@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from dynotune.recipes.writing import ERROR
 from dynotune.schema.comparison import MIN_PAIRS
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Ablation, Fate, Trial
+from dynotune.schema.study import Ablation, CandidateOutcome, Trial
 from dynotune.search import layout, words
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.budget import LEAST_PAIRS
@@ -81,14 +81,12 @@ def ablate(search: Search, settings: list[Setting]) -> list[Setting]:
         first = _begin(search, settings)
     while first is not None:
         if not _runs_in_time(search, first):
-            return strongest(search, first.whole)
+            return strongest(search, first.arm)
         failed = _failure(search, first)
         if failed is None:
             break
-        settings = complete([*first.whole[:-1], *first.on_top], search.study.candidates)
-        search.warn(
-            f"{arm(first.whole).key} fail together ({failed.detail or failed.ended}): tried without the weakest."
-        )
+        settings = complete([*first.arm[:-1], *first.added], search.study.candidates)
+        search.warn(f"{arm(first.arm).key} fail together ({failed.detail or failed.ended}): tried without the weakest.")
         first = _begin(search, settings)
     if first is None:
         return strongest(search, settings)
@@ -104,16 +102,16 @@ def ablate(search: Search, settings: list[Setting]) -> list[Setting]:
         return kept
 
 
-def _failed_on_top(search: Search, first: Ablation) -> dict[str, Fate]:
+def _failed_on_top(search: Search, first: Ablation) -> dict[str, CandidateOutcome]:
     """The end of what ran alone, but not beside the whole."""
     failed = {id_: search.failure(one.key) for id_, one in _on_top(first).items()}
     fates = {id_: fate_of_failure(trial) for id_, trial in failed.items() if trial is not None}
-    whole = arm(first.whole).key
+    whole = arm(first.arm).key
     return {id_: replace(fate, reason=f"On top of {whole}: {fate.reason}") for id_, fate in fates.items()}
 
 
 def _leaves_out_all(ablation: Ablation) -> bool:
-    return len(ablation.left_out) == len(ablation.whole)
+    return len(ablation.dropped) == len(ablation.arm)
 
 
 def provable(search: Search, settings: list[Setting]) -> list[Setting]:
@@ -146,7 +144,7 @@ def _begin(search: Search, settings: list[Setting]) -> Ablation | None:
     ablation = Ablation(whole, list(map(str, whole)), first_block, planned[0].num_blocks, top)
     search.update(ablations=[*search.study.ablations, ablation])
     several = "Each of " if len(whole) > 1 else ""
-    turns = f"{several}{words.names(ablation.left_out)} is left out{' in turn' if several else ''}"
+    turns = f"{several}{words.names(ablation.dropped)} is left out{' in turn' if several else ''}"
     turns += f", and {words.names(list(map(str, top)))} put on top" if top else ""
     search.watcher.say(f"{turns}, in {ablation.num_blocks} blocks.")
     return ablation
@@ -157,50 +155,50 @@ def _gone_on_with(search: Search, ablation: Ablation) -> Ablation:
 
     They are judged together with the first ones: a setting has two looks at 5%, and what stayed after the first stays.
     """
-    if not ablation.num_more:
+    if not ablation.num_extra_blocks:
         found = outcome(search, ablation)
         better = [id_ for id_, gain in found.gains.items() if gain.log > search.margin and gain.p < OPEN_P]
         open_ = [id_ for id_ in better if not found.stays(id_)]
         kept = _stay(search, ablation, found)
         if found.given_up or not open_ or _one_is_hidden(search, ablation, found, kept):
             return ablation
-        before, ablation = ablation, replace(ablation, left_open=open_)
-        ablation = replace(ablation, num_more=_affordable_more(search, ablation, found))
-        if not ablation.num_more:
+        before, ablation = ablation, replace(ablation, undecided=open_)
+        ablation = replace(ablation, num_extra_blocks=_affordable_more(search, ablation, found))
+        if not ablation.num_extra_blocks:
             return before
         search.update(ablations=[ablation if one == before else one for one in search.study.ablations])
-        search.watcher.say(f"Open: {words.names(open_)}, in {ablation.num_more} more blocks.")
-    begin = _end(replace(ablation, num_more=0))
+        search.watcher.say(f"Open: {words.names(open_)}, in {ablation.num_extra_blocks} more blocks.")
+    begin = _end(replace(ablation, num_extra_blocks=0))
     with contextlib.suppress(OutOfTime):
-        for number in range(begin, begin + ablation.num_more):
+        for number in range(begin, begin + ablation.num_extra_blocks):
             search.run_block(_open_arms(search, ablation), "ablate", number)
             _write_down(search, ablation)
-            if search.failure(arm(ablation.whole).key):
+            if search.failure(arm(ablation.arm).key):
                 break
     return ablation
 
 
 def _failure(search: Search, ablation: Ablation) -> Trial | None:
     """Of the whole, in these blocks or before them."""
-    failed = search.failure(arm(ablation.whole).key)
+    failed = search.failure(arm(ablation.arm).key)
     return None if failed is None or (failed.phase == "ablate" and failed.block >= _end(ablation)) else failed
 
 
 def _end(ablation: Ablation) -> int:
     """The block after its last."""
-    return ablation.first_block + ablation.num_blocks + ablation.num_more
+    return ablation.first_block + ablation.num_blocks + ablation.num_extra_blocks
 
 
 def _open_arms(search: Search, ablation: Ablation) -> list[Arm]:
     """The whole, and both arms that tell of each: of what loses its dependants, one is without these."""
-    over = outcome(search, replace(ablation, num_more=0)).over
-    keys = {key for id_ in ablation.left_open for key in over[id_]}
-    return [one for one in _arms(search, ablation) if one.key in keys | {arm(ablation.whole).key}]
+    over = outcome(search, replace(ablation, num_extra_blocks=0)).over
+    keys = {key for id_ in ablation.undecided for key in over[id_]}
+    return [one for one in _arms(search, ablation) if one.key in keys | {arm(ablation.arm).key}]
 
 
 def _affordable_more(search: Search, ablation: Ablation, found: Kept) -> int:
     """Blocks of what is open that leave time for pairs which as good as surely prove what stays anyway."""
-    kept = [one for one in ablation.whole if found.stays(str(one))] or ablation.whole
+    kept = [one for one in ablation.arm if found.stays(str(one))] or ablation.arm
     log = min(_explained(search, ablation, found, kept), found.whole.log if found.whole else 0.0)
     run_s, fit = search.bench.run_s, Fit(search.trials("ablate"))
     left_s = search.bench.left_s() / SLACK - search.bench.check_s(arm(kept))
@@ -208,10 +206,10 @@ def _affordable_more(search: Search, ablation: Ablation, found: Kept) -> int:
     if fit.sd is None:
         return 0
     # What stays in the end may be an arm that never ran, and is planned for as the baseline.
-    may_stay = [one for one in [*ablation.whole, *ablation.on_top] if str(one) in ablation.left_open]
+    may_stay = [one for one in [*ablation.arm, *ablation.added] if str(one) in ablation.undecided]
     ends = itertools.product(*([None, one] for one in may_stay))
     proved = [arm([*kept, *filter(None, end)]) for end in ends]
-    pair_s = run_s(BASELINE) + max(map(run_s, [*proved, arm(ablation.whole)]))
+    pair_s = run_s(BASELINE) + max(map(run_s, [*proved, arm(ablation.arm)]))
     for num_pairs in (LEAST_PAIRS, MIN_PAIRS):
         num = int((left_s - num_pairs * pair_s) / block_s) if block_s else 0
         if num > 0 and layout.is_sure(log, fit.sd, num_pairs, fit.df):
@@ -221,8 +219,8 @@ def _affordable_more(search: Search, ablation: Ablation, found: Kept) -> int:
 
 def outcome(search: Search, ablation: Ablation) -> Kept:
     """Of one round, from its trials alone; of its planned blocks, where the whole failed in further ones."""
-    first = _outcome(search, replace(ablation, num_more=0))
-    if not ablation.num_more or (both := _outcome(search, ablation)).given_up:
+    first = _outcome(search, replace(ablation, num_extra_blocks=0))
+    if not ablation.num_extra_blocks or (both := _outcome(search, ablation)).given_up:
         return first
     return both._replace(ps=both.ps | {id_: p for id_, p in first.ps.items() if first.stays(id_)})
 
@@ -230,7 +228,7 @@ def outcome(search: Search, ablation: Ablation) -> Kept:
 def _outcome(search: Search, ablation: Ablation) -> Kept:
     trials = [trial for trial in search.trials("ablate") if ablation.first_block <= trial.block < _end(ablation)]
     fit = Fit(trials)
-    whole = arm(ablation.whole)
+    whole = arm(ablation.arm)
     gains, needed = {}, set()
     over = {}
     for id_, rest in _without(search, ablation).items():
@@ -256,9 +254,9 @@ def _without_dependants(
 ) -> None:
     """Of what loses its dependants: what it is worth beside none of those that are not surely worth their place."""
     surely = ERROR / max(1, len(gains))
-    for setting in ablation.whole:
+    for setting in ablation.arm:
         id_ = str(setting)
-        gone = [str(one) for one in dependants(id_, ablation.whole, search.study.candidates)]
+        gone = [str(one) for one in dependants(id_, ablation.arm, search.study.candidates)]
         for other in gone:
             if id_ not in gains or other not in gains or gains[other].p <= surely:
                 continue
@@ -269,7 +267,7 @@ def _without_dependants(
 
 
 def _run(search: Search, ablation: Ablation) -> None:
-    whole = arm(ablation.whole)
+    whole = arm(ablation.arm)
     arms = _arms(search, ablation)
     for one in arms:
         if warms(search, one):
@@ -284,7 +282,7 @@ def _run(search: Search, ablation: Ablation) -> None:
 
 def _arms(search: Search, ablation: Ablation) -> list[Arm]:
     rests = _without(search, ablation).values()
-    return list(dict.fromkeys([arm(ablation.whole), *rests, *_on_top(ablation).values(), BASELINE]))
+    return list(dict.fromkeys([arm(ablation.arm), *rests, *_on_top(ablation).values(), BASELINE]))
 
 
 def _runs_in_time(search: Search, ablation: Ablation) -> bool:
@@ -311,17 +309,17 @@ def _is_futile(search: Search, gain: Gain | None) -> bool:
 
 def _without(search: Search, ablation: Ablation) -> dict[str, Arm]:
     """The whole without each setting, and without what means nothing then."""
-    rests = each_left_out(ablation.whole, search.study.candidates)
-    return {id_: arm(rest) for id_, rest in rests.items() if id_ in ablation.left_out}
+    rests = each_left_out(ablation.arm, search.study.candidates)
+    return {id_: arm(rest) for id_, rest in rests.items() if id_ in ablation.dropped}
 
 
 def _on_top(ablation: Ablation) -> dict[str, Arm]:
-    return {str(setting): arm([*ablation.whole, setting]) for setting in ablation.on_top}
+    return {str(setting): arm([*ablation.arm, setting]) for setting in ablation.added}
 
 
 def _write_down(search: Search, ablation: Ablation) -> None:
     found = outcome(search, ablation)
-    whole = arm(ablation.whole).key
+    whole = arm(ablation.arm).key
     estimates = [
         replace(
             estimate_of(*found.over[id_], "ablate", gain),
@@ -337,13 +335,13 @@ def _write_down(search: Search, ablation: Ablation) -> None:
 
 
 def _stay(search: Search, ablation: Ablation, found: Kept) -> list[Setting]:
-    stay = [setting for setting in [*ablation.whole, *ablation.on_top] if found.stays(str(setting))]
+    stay = [setting for setting in [*ablation.arm, *ablation.added] if found.stays(str(setting))]
     return complete(stay, search.study.candidates)
 
 
 def _one_is_hidden(search: Search, first: Ablation, found: Kept, kept: list[Setting]) -> bool:
     """Whether one of several that go is missed: the whole gains more than what stays explains."""
-    num_dropped = sum(setting not in kept for setting in first.whole)
+    num_dropped = sum(setting not in kept for setting in first.arm)
     if num_dropped < 2 or found.whole is None or found.whole.p > HELPS_P:
         return False
     explained = _explained(search, first, found, kept)
@@ -355,7 +353,7 @@ def _explained(search: Search, first: Ablation, found: Kept, kept: list[Setting]
     # What needs another is left out with it, and so is in the other's gain already.
     needing = {one.id for one in search.study.candidates if one.needs}
     # What runs on top of the whole is no part of it.
-    apart = needing | {str(one) for one in first.on_top}
+    apart = needing | {str(one) for one in first.added}
     return math.fsum(found.gains[str(one)].log for one in kept if str(one) in found.gains.keys() - apart)
 
 
@@ -365,7 +363,7 @@ def _one_more(search: Search, first: Ablation, found: Kept, kept: list[Setting])
     Where nothing stays, or there is no time for that and less stays than it gains alone, its confirmation is its proof.
     """
     model = fitted(search)
-    dropped = [setting for setting in first.whole if setting not in kept]
+    dropped = [setting for setting in first.arm if setting not in kept]
     by_id = {one.id: one for one in search.study.candidates}
     beside = [setting for setting in dropped if setting in complete([*kept, setting], search.study.candidates)]
     gains = {setting: by_itself(model, by_id[str(setting)])[1] for setting in beside}
@@ -385,7 +383,7 @@ def _one_more(search: Search, first: Ablation, found: Kept, kept: list[Setting])
         second = Ablation([*kept, strongest], [str(strongest)], _end(first), num_blocks)
         search.update(ablations=[*search.study.ablations, second])
     _run(search, second)
-    return list(second.whole) if outcome(search, second).stays(second.left_out[0]) else kept
+    return list(second.arm) if outcome(search, second).stays(second.dropped[0]) else kept
 
 
 def _affordable_blocks(search: Search, kept: Arm) -> int:

@@ -20,29 +20,29 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         allowed: effects that findings' candidates may have.
-        also: settings to try; `also_knobs`: knobs of which some values are to be tried.
+        extra: settings to try; `extra_knobs`: knobs of which some values are to be tried.
         excluded: settings that are not tried; `excluded_knobs`: ids of knobs of which no value is.
-        space: settings with values of the user's own.
+        values: settings with values of the user's own.
     """
 
     allowed: frozenset[Effect] = frozenset(UNASKED)
-    also: list[Setting] = []
-    also_knobs: list[str] = []
+    extra: list[Setting] = []
+    extra_knobs: list[str] = []
     excluded: frozenset[Setting] = frozenset()
     excluded_knobs: frozenset[str] = frozenset()
-    space: list[Setting] = []
+    values: list[Setting] = []
 
     @property
     def settings(self) -> list[Setting]:
         """Named with their value, each once."""
-        return list(dict.fromkeys([*self.also, *self.space]))
+        return list(dict.fromkeys([*self.extra, *self.values]))
 
     def leaves_out(self, setting: Setting) -> bool:
         return setting in self.excluded or setting.knob in self.excluded_knobs
 
 
 def parse(
-    *, allow: Sequence[str] = (), also: Sequence[str] = (), excluded: Sequence[str] = (), space: Sequence[str] = ()
+    *, allow: Sequence[str] = (), extra: Sequence[str] = (), exclude: Sequence[str] = (), values: Sequence[str] = ()
 ) -> Asked:
     """The options as they stand on the command line.
 
@@ -52,11 +52,11 @@ def parse(
     """
     found = Asked(
         allowed=frozenset([*UNASKED, *map(_effect, allow)]),
-        also=[_settable(knobs.parse(text)) for text in also if "=" in text],
-        also_knobs=[_with_values(text.strip()) for text in also if "=" not in text],
-        excluded=frozenset(_settable(knobs.parse(text)) for text in excluded if "=" in text),
-        excluded_knobs=frozenset(knobs.get(text.strip()).id for text in excluded if "=" not in text),
-        space=[setting for text in space for setting in _values(text)],
+        extra=[_settable(knobs.parse(text)) for text in extra if "=" in text],
+        extra_knobs=[_with_values(text.strip()) for text in extra if "=" not in text],
+        excluded=frozenset(_settable(knobs.parse(text)) for text in exclude if "=" in text),
+        excluded_knobs=frozenset(knobs.get(text.strip()).id for text in exclude if "=" not in text),
+        values=[setting for text in values for setting in _values(text)],
     )
     _refuse_contradictions(found)
     return found
@@ -64,7 +64,7 @@ def parse(
 
 def _refuse_contradictions(asked: Asked) -> None:
     """Some values of a knob may be left out while others are tried."""
-    both = [knob_id for knob_id in asked.also_knobs if knob_id in asked.excluded_knobs]
+    both = [knob_id for knob_id in asked.extra_knobs if knob_id in asked.excluded_knobs]
     for setting in asked.settings:
         if asked.leaves_out(setting):
             both.append(setting.knob if setting.knob in asked.excluded_knobs else str(setting))
@@ -90,7 +90,7 @@ def _effect(word: str) -> Effect:
 def _with_values(knob_id: str) -> str:
     knob = knobs.get(knob_id)
     if isinstance(knob.site, Env):
-        raise UsageError(f"--also {knob_id} names no value; it can be any text.", hint=f"Write --also {knob_id}=VALUE.")
+        raise UsageError(f"--try {knob_id} names no value; it can be any text.", hint=f"Write --try {knob_id}=VALUE.")
     return knob.id
 
 
@@ -99,8 +99,8 @@ def _values(text: str) -> list[Setting]:
     words = [word.strip() for word in values.split(",")]
     if not equals or not all(words):
         raise UsageError(
-            f"--space {text} is not a knob with values.",
-            hint="For example --space loader.num_workers=2,4,8. A value with a comma in it: --also KNOB=VALUE.",
+            f"--values {text} is not a knob with values.",
+            hint="For example --values loader.num_workers=2,4,8. A value with a comma in it: --try KNOB=VALUE.",
         )
     return list(dict.fromkeys(_settable(knobs.parse(f"{knob_id}={word}")) for word in words))
 

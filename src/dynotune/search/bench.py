@@ -82,7 +82,7 @@ class Bench(Protocol):
         ...
 
     def left_s(self) -> float:
-        """Of the budget, all sittings together."""
+        """Of the budget, all attempts together."""
         ...
 
     def release(self) -> None:

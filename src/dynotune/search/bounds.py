@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dynotune.schema.diagnosis import Diagnosis, Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Shares
+from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Objective
 from dynotune.search.from_facts import Named
 from dynotune.search.present import Present
 
@@ -95,8 +95,8 @@ def _of_loading(diagnosis: Diagnosis) -> list[tuple[float, str]]:
     limits: list[tuple[float, str]] = []
     if isinstance(diagnosis.shares, Shares):
         limits.append((diagnosis.shares.input, "the wait for the loader"))
-    if not isinstance(diagnosis.ceilings, Unknown):
-        step_s = {ceiling.part: ceiling.step_s for ceiling in diagnosis.ceilings}
+    if not isinstance(diagnosis.upper_bounds, Unknown):
+        step_s = {ceiling.part: ceiling.step_s for ceiling in diagnosis.upper_bounds}
         ratio = step_s["step"] / step_s["both"] if step_s.get("both") and step_s.get("step") else math.inf
         # A part cannot take longer than the whole: then something else disturbed one of the two runs.
         if ratio <= 1 + RUNS_DIFFER:

@@ -143,7 +143,7 @@ def to_try(study: Study, piloted: Collection[str] = ()) -> ToTry:
     num_beside = sum(bool(one.needs) for one in worth)
     num_known = sum(one.id in screened and may_help(study, screened[one.id]) for one in worth)
     num_checks = CHECK_RUNS if any(one.effect == "numerics" for one in worth) else 0
-    num_pilots = sum(one.warms and one.id not in piloted for one in alone)
+    num_pilots = sum(one.needs_warm_cache and one.id not in piloted for one in alone)
     return ToTry(len(alone), num_beside, num_pilots, num_checks, num_known)
 
 
@@ -157,7 +157,10 @@ def affords_more(study: Study, left_s: float) -> bool:
 
     Runs with the recipe are the baseline's then, and shorter ones where it helps.
     """
-    key, one_more = arm(study.recipe or []).key, to_try(msgspec.structs.replace(study, candidates=study.then))
+    key, one_more = (
+        arm(study.recipe or []).key,
+        to_try(msgspec.structs.replace(study, candidates=study.next_candidates)),
+    )
     runs_s = [trial.wall_s for trial in study.trials if trial.arm == key and trial.phase in ("ablate", "confirm")]
     run_s = statistics.median(runs_s) if runs_s else study.run_s or UNKNOWN_RUN_S
     # What compiles does so again, in caches of its own: the recipe, and what would come on top.
@@ -167,7 +170,7 @@ def affords_more(study: Study, left_s: float) -> bool:
 
 
 def _compiles(study: Study) -> bool:
-    return any(one.warms for one in study.candidates if one.setting in (study.recipe or []))
+    return any(one.needs_warm_cache for one in study.candidates if one.setting in (study.recipe or []))
 
 
 def bound_log(candidate: Candidate) -> float:

@@ -12,8 +12,9 @@ from dynotune.schema.diagnosis import Diagnosis, Finding, Kind
 from dynotune.schema.errors import DynotuneError, UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Effect
+from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Candidate, NotOffered, Objective
+from dynotune.schema.study import Candidate, NotOffered
 from dynotune.search import needs, values
 from dynotune.search.asked import Asked
 from dynotune.search.bounds import bound, bound_by_facts, larger
@@ -29,8 +30,8 @@ KINDS: dict[Objective, tuple[Kind, ...]] = {
     "memory": ("memory",),
 }
 """Findings whose candidates can serve an objective."""
-_LEFT_OUT = "left out by --not"
-_NO_WORKERS = "it needs loading processes, and the loader has none; --also loader.num_workers tries some"
+_LEFT_OUT = "left out by --exclude"
+_NO_WORKERS = "it needs loading processes, and the loader has none; --try loader.num_workers tries some"
 _NOT_ALLOWED: dict[Effect, str] = {
     "numerics": "it may change results in their last digits; --allow numerics tries it",
     "semantics": "it may change what the program does; --allow semantics tries it",
@@ -121,7 +122,7 @@ def refuse_unfit(asked: Asked, machine: Machine) -> list[str]:
         knobs.check_applies(setting, machine.facts)
         if reason := machine.refused(setting):
             raise UsageError(f"{setting} cannot be tried: {reason}", hint="Leave it out.")
-    for knob_id in asked.also_knobs:
+    for knob_id in asked.extra_knobs:
         for setting in values.some(knob_id, {}, machine.num_cores):
             knobs.check_applies(setting, machine.facts)
     return [text for setting in asked.settings if (text := knobs.caution(setting, machine.facts))]
@@ -147,7 +148,7 @@ def _of_findings(
 def _of_user(machine: Machine, asked: Asked) -> list[Setting]:
     several = [
         setting
-        for knob_id in asked.also_knobs
+        for knob_id in asked.extra_knobs
         for setting in values.some(knob_id, machine.present, machine.num_cores)
         if not machine.refused(setting)
     ]
@@ -155,7 +156,7 @@ def _of_user(machine: Machine, asked: Asked) -> list[Setting]:
 
 
 def _is_asked_for(setting: Setting, asked: Asked) -> bool:
-    return setting in asked.settings or setting.knob in asked.also_knobs
+    return setting in asked.settings or setting.knob in asked.extra_knobs
 
 
 def _unnamed(by_facts: Sequence[Named], offered: Iterable[Setting], objective: Objective) -> list[Named]:
@@ -218,7 +219,7 @@ def _on_machine(one: Candidate, machine: Machine, objective: Objective, makers: 
     return msgspec.structs.replace(
         one,
         needs=makers if needs.workers(setting) and machine.present.get("loader.num_workers") == 0 else [],
-        warms=machine.compiles or setting.knob == "compile.mode",
+        needs_warm_cache=machine.compiles or setting.knob == "compile.mode",
         in_process=objective == "throughput" and machine.can_switch and not why_not_in_process(setting),
     )
 

@@ -127,7 +127,7 @@ def _with_room(search: Search, model: Model, best: Sequence[Candidate]) -> list[
     rest = [one for one in best if one.setting.knob != ROOM]
     candidates = taking_part(search)
     more = [one for one in candidates if one.setting.knob == ROOM]
-    if len(more) == len(candidates) or search.study.objective != "throughput":
+    if len(more) == len(candidates) or search.study.run.objective != "throughput":
         return list(best)
 
     def may_gain_as_much(other: Candidate, one: Candidate) -> bool:
@@ -170,7 +170,7 @@ def are_rivals(one: Setting, other: Setting) -> bool:
 
 def _ran_together(search: Search) -> list[frozenset[str]]:
     """Ids of the settings that were there together."""
-    arms = {arm(joint).key: frozenset(map(str, joint)) for joint in search.study.joint or []}
+    arms = {arm(joint).key: frozenset(map(str, joint)) for joint in search.study.joint_arms or []}
     ran = [arms[trial.arm] for trial in search.trials("join") if counts(trial) and trial.arm in arms]
     return ran + [ids for key, ids in switched(search.study.candidates).items() if key in told(search.study)]
 

@@ -33,7 +33,7 @@ TELLS_ARM_FROM = 8
 def confirm(search: Search, settings: list[Setting]) -> Comparison | None:
     """Judge fresh pairs; None where the time left holds too few for any verdict.
 
-    How many pairs at most is fixed before the first, and holds for later sittings too.
+    How many pairs at most is fixed before the first, and holds for later attempts too.
     """
     candidate = arm(settings)
     comparison = search.study.confirmed
@@ -119,19 +119,11 @@ def _comparison(search: Search, candidate: Arm, max_pairs: int) -> Comparison:
     study = search.study
     comparison = Comparison(
         id=study.id,
-        command=study.command,
-        settings=list(candidate.settings),
-        against=study.base,
-        objective=study.objective,
+        run=study.run,
+        candidate_settings=list(candidate.settings),
         margin=study.margin,
         max_pairs=max_pairs,
-        caches=study.caches,
         run_s=search.bench.run_s(candidate),
-        seed=study.seed,
-        cwd=study.cwd,
-        step_on=study.step_on,
-        timeout_s=study.timeout_s,
-        sandbox=study.sandbox,
         facts=study.facts,
     )
     return _as_planned(search, comparison)
@@ -144,8 +136,7 @@ def _as_planned(search: Search, comparison: Comparison) -> Comparison:
         comparison,
         unit="step" if study.unit.endswith("step") else "sample",
         step=study.step,
-        warmup_steps=study.warmup_steps,
-        window_steps=study.window_steps,
+        run=study.run,
     )
 
 
@@ -164,7 +155,7 @@ def _judge(comparison: Comparison, *, ended: bool = False) -> Judgement:
 def _pair(search: Search, comparison: Comparison, candidate: Arm) -> Comparison:
     """One more pair. One whose second run is missing, after an interruption, is left behind and run anew."""
     block = 1 + max([0, *(trial.block for trial in search.trials("confirm"))])
-    first = orders(comparison.max_pairs, comparison.seed)[len(comparison.pairs)]
+    first = orders(comparison.max_pairs, comparison.run.seed or 0)[len(comparison.pairs)]
     in_turn: list[tuple[ArmName, Arm]] = [("baseline", BASELINE), ("candidate", candidate)]
     ran: dict[ArmName, Trial] = {}
     for name, one in in_turn if first == "baseline" else reversed(in_turn):
@@ -198,7 +189,7 @@ def _pair_of(first: ArmName, baseline: Trial, candidate: Trial) -> Pair:
 
 
 def _conclude(search: Search, comparison: Comparison, judgement: Judgement) -> Comparison:
-    keys: dict[ArmName, str] = {"baseline": "", "candidate": arm(comparison.settings).key}
+    keys: dict[ArmName, str] = {"baseline": "", "candidate": arm(comparison.candidate_settings).key}
     summaries = {name: _summary(search, comparison, name, key) for name, key in keys.items()}
     return replace(
         comparison,
@@ -217,7 +208,7 @@ def _summary(search: Search, comparison: Comparison, name: ArmName, key: str) ->
     values = [pair.baseline_s if name == "baseline" else pair.candidate_s for pair in comparison.pairs]
     runs = {pair.baseline_run if name == "baseline" else pair.candidate_run for pair in comparison.pairs}
     timed = [trial.window_steps or 0 for trial in search.study.trials if trial.run in runs]
-    most = max(timed) if max(timed, default=0) > (comparison.window_steps or 0) else None
+    most = max(timed) if max(timed, default=0) > (comparison.run.window_steps or 0) else None
     starts = [trial.time_to_first_step_s for trial in search.trials(search.study.confirming) if trial.arm == key]
     first_steps = [start for start in starts if start is not None]
     start_s = statistics.median(first_steps) if first_steps else None
@@ -225,7 +216,7 @@ def _summary(search: Search, comparison: Comparison, name: ArmName, key: str) ->
         return ArmSummary(time_to_first_step_s=start_s)
     median = statistics.median(values)
     summary = ArmSummary(value=median, time_to_first_step_s=start_s, window_steps=most)
-    if comparison.objective != "throughput":
+    if comparison.run.objective != "throughput":
         return summary
     if comparison.unit == "step":
         return replace(summary, s_per_step=median)

@@ -1,4 +1,4 @@
-"""What an earlier sitting of a study, or its diagnosis, left on disk."""
+"""What an earlier attempt of a study, or its diagnosis, left on disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DIAGNOSIS = "diagnosis"
 
 
 def pilots_on_disk(folder: Path, trials: Sequence[Trial]) -> dict[str, Outcome]:
-    """Pilots of an earlier sitting that ended before the window was fixed."""
+    """Pilots of an earlier attempt that ended before the window was fixed."""
     found = {}
     for trial in trials:
         if trial.phase != "pilot" or trial.ended != "measured":

@@ -9,7 +9,7 @@ import msgspec
 
 from dynotune.schema.comparison import MAX_PAIRS, Comparison
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Candidate, Fate, FateKind, Study, without
+from dynotune.schema.study import Candidate, CandidateOutcome, OutcomeKind, Study, without
 from dynotune.search import words
 from dynotune.search.ablation import Kept, outcome
 from dynotune.search.bench import arm
@@ -33,11 +33,11 @@ def conclude(search: Search) -> None:
     """Write the fates that are not yet there, the recipe, the noise and the verdict."""
     study = search.study
     confirmed = study.confirmed
-    proved = confirmed.settings if confirmed is not None and confirmed.verdict == "faster" else []
+    proved = confirmed.candidate_settings if confirmed is not None and confirmed.verdict == "faster" else []
     rounds = [outcome(search, ablation) for ablation in study.ablations]
     fates = {one.id: _fate(search, one, proved, rounds) for one in study.candidates}
     spread = _within(study)
-    search.update(fates=fates, recipe=list(proved), noise=noise(study), finished=True)
+    search.update(outcomes=fates, recipe=list(proved), noise=noise(study), finished=True)
     if spread is not None and (needed := pairs_needed(spread)) > MAX_PAIRS:
         search.warn(
             f"Runs of the command {study.begun} differ by {spread:.1%} (standard deviation): to prove a gain of "
@@ -76,7 +76,7 @@ def verdict(study: Study, spread: float | None) -> str:
     """The whole in one sentence."""
     confirmed = study.confirmed
     if confirmed is not None and confirmed.speedup is not None:
-        names = words.names([str(setting) for setting in confirmed.settings])
+        names = words.names([str(setting) for setting in confirmed.candidate_settings])
         pairs = f"{confirmed.num_pairs} pair{'s' * (confirmed.num_pairs != 1)}"
         seen = f"{words.size(study, confirmed.speedup)} ({words.interval(study, confirmed.ci)}, {pairs})"
         if confirmed.verdict == "faster":
@@ -91,24 +91,24 @@ def verdict(study: Study, spread: float | None) -> str:
         return f"Nothing was tried: by the diagnosis, no setting can gain the margin of {study.margin:.0%}."
     if not tried and not any(estimate.phase == "screen" for estimate in study.estimates):
         return "Nothing was tried: the time was too short."
-    if study.winner:
-        laid_out = [setting for round_ in study.ablations[:1] for setting in [*round_.whole, *round_.on_top]]
-        those = laid_out or study.winner
+    if study.selected:
+        laid_out = [setting for round_ in study.ablations[:1] for setting in [*round_.arm, *round_.added]]
+        those = laid_out or study.selected
         ended = confirmed.reason.rstrip(".") if confirmed is not None and not confirmed.pairs else ""
-        why = _disturbed(study) or _wrong(study, study.winner) or ended or _failed(study, study.winner) or LATE
+        why = _disturbed(study) or _wrong(study, study.selected) or ended or _failed(study, study.selected) or LATE
         verb = "was" if len(those) == 1 else "were"
         return f"Nothing is proved: {words.names(list(map(str, those)))} {verb} to be proved, but {_lower(why)}."
-    kinds = [study.fates[one.id].kind for one in study.candidates]
+    kinds = [study.outcomes[one.id].kind for one in study.candidates]
     if all(kind in ("failed", "out-of-memory", "rejected", "wrong-results") for kind in kinds):
         return f"Nothing is proved: {_none_of(study, 'could be measured', 'could not be measured')}."
     if "unproved" in kinds and (disturbed := _disturbed(study)):
         return f"Nothing is proved: {disturbed}."
     orphans = [one for one in study.candidates if _is_orphan(study, one)]
-    if num_open := sum(study.fates[one.id].kind == "unproved" for one in study.candidates if one not in orphans):
+    if num_open := sum(study.outcomes[one.id].kind == "unproved" for one in study.candidates if one not in orphans):
         doubt = f"; runs differ by {spread:.1%}" if spread is not None else ""
         return f"Nothing is proved: {_some_of(study, num_open)} could not be decided in the time{doubt}."
     worth = {one.id for one in worth_trying(study) if not one.needs}
-    if untried := [id_ for id_, fate in study.fates.items() if fate.kind == "not-tried" and id_ in worth]:
+    if untried := [id_ for id_, fate in study.outcomes.items() if fate.kind == "not-tried" and id_ in worth]:
         return f"Nothing is proved: {_some_of(study, len(untried))} could not be tried in the time."
     which = f"; {len(orphans)} of them would only beside others, which do not" if orphans else ""
     no_difference = _none_of(study, "makes a difference", "makes no difference")
@@ -131,9 +131,9 @@ def _the_only_one(study: Study) -> str:
 def _is_orphan(study: Study, one: Candidate) -> bool:
     """Undecided not for want of time: it means something only beside others, and those are decided."""
     left = ("unproved", "not-tried")
-    if study.fates[one.id].kind not in left or not one.needs:
+    if study.outcomes[one.id].kind not in left or not one.needs:
         return False
-    return all(fate.kind not in left for id_ in one.needs if (fate := study.fates.get(id_)) is not None)
+    return all(fate.kind not in left for id_ in one.needs if (fate := study.outcomes.get(id_)) is not None)
 
 
 def _wrong(study: Study, winner: list[Setting]) -> str:
@@ -159,22 +159,22 @@ def _disturbed(study: Study) -> str:
     return f"{num_void} of {len(timed)} runs were disturbed from outside and do not count"
 
 
-def _fate(search: Search, one: Candidate, proved: list[Setting], rounds: list[Kept]) -> Fate:
+def _fate(search: Search, one: Candidate, proved: list[Setting], rounds: list[Kept]) -> CandidateOutcome:
     study = search.study
     if one.setting in proved:
-        return Fate("proved", _proof(study, one, rounds))
-    if any(one.id == str(setting) for setting in study.winner or []):
-        if study.confirmed is not None and one.setting in study.confirmed.settings:
+        return CandidateOutcome("proved", _proof(study, one, rounds))
+    if any(one.id == str(setting) for setting in study.selected or []):
+        if study.confirmed is not None and one.setting in study.confirmed.candidate_settings:
             failed = None if study.confirmed.pairs else search.failure(one.id)
             return _unconfirmed(study, study.confirmed) if failed is None else fate_of_failure(failed)
         if found := _dropped(search, one, rounds):
             return found
-    if (fate := study.fates.get(one.id)) is not None:
+    if (fate := study.outcomes.get(one.id)) is not None:
         return fate
     if failed := search.failure(one.id):
         return fate_of_failure(failed)
     if not one.needs and not search.piloted(one.id) and one.id not in told(study):
-        return Fate("not-tried", "The time was up before its turn.")
+        return CandidateOutcome("not-tried", "The time was up before its turn.")
     model = fitted(search)
     beside, gain = by_itself(model, one)
     if proved and (found := _beside_recipe(search, model, one, proved)):
@@ -182,23 +182,23 @@ def _fate(search: Search, one: Candidate, proved: list[Setting], rounds: list[Ke
     if not gain.num_blocks and one.needs:
         only = f"it means something only beside {words.either(one.needs)}"
         if was_in_a_run(search, one):
-            return Fate("unproved", f"None of its runs counted: {only}.")
-        return Fate("not-tried", f"It was in no run: {only}.")
+            return CandidateOutcome("unproved", f"None of its runs counted: {only}.")
+        return CandidateOutcome("not-tried", f"It was in no run: {only}.")
     if not gain.num_blocks and (void := [trial.void for trial in study.trials if trial.arm == one.id and trial.void]):
         none = "None of its runs counted" if len(void) > 1 else "Its run did not count"
-        return Fate("unproved", f"{none}: {void[-1]}.")
+        return CandidateOutcome("unproved", f"{none}: {void[-1]}.")
     if not gain.num_blocks:
-        return Fate("unproved", f"{LATE}: it was run once, unmeasured.")
+        return CandidateOutcome("unproved", f"{LATE}: it was run once, unmeasured.")
     fate = _by_gain(search, shown(model, (one.id,), gain))
     rival = next((setting for setting in proved if are_rivals(setting, one.setting)), None)
-    if rival is not None and fate.kind == "unproved" and one.setting not in (study.winner or []):
+    if rival is not None and fate.kind == "unproved" and one.setting not in (study.selected or []):
         alone = words.gain(study, shown(model, (one.id,), gain))
         adds = f"{rival} spares the same work, and nothing shows that it adds to that"
-        return Fate("unproved", f"Alone it is {alone}. {adds}.")
+        return CandidateOutcome("unproved", f"Alone it is {alone}. {adds}.")
     return fate if beside is None else msgspec.structs.replace(fate, reason=f"Beside {beside}: {_lower(fate.reason)}")
 
 
-def _beside_recipe(search: Search, model: Model, one: Candidate, proved: list[Setting]) -> Fate | None:
+def _beside_recipe(search: Search, model: Model, one: Candidate, proved: list[Setting]) -> CandidateOutcome | None:
     """Of one that helps alone and surely adds nothing to what is proved, as far as one process told of both."""
     there = {str(setting): setting.knob for setting in proved if model.is_told(str(setting))}
     if not there or not model.is_told(one.id):
@@ -210,7 +210,7 @@ def _beside_recipe(search: Search, model: Model, one: Candidate, proved: list[Se
     gone = [id_ for id_ in there if id_ not in rest]
     where = f"in the place of {words.names(gone)}" if gone else f"beside {words.names(list(there))}"
     helps, adds = words.size(search.study, alone.speedup), words.gain(search.study, gain)
-    return Fate("not-needed", f"It helps alone ({helps}), but not {where}: {adds}.")
+    return CandidateOutcome("not-needed", f"It helps alone ({helps}), but not {where}: {adds}.")
 
 
 def _proof(study: Study, one: Candidate, rounds: list[Kept]) -> str:
@@ -230,7 +230,7 @@ def _proof(study: Study, one: Candidate, rounds: list[Kept]) -> str:
     return f"It is {seen}, on pairs that played no part in choosing it."
 
 
-def _dropped(search: Search, one: Candidate, rounds: list[Kept]) -> Fate | None:
+def _dropped(search: Search, one: Candidate, rounds: list[Kept]) -> CandidateOutcome | None:
     """What the ablation says of a setting that it did not let stay."""
     study = search.study
     found = next((found for found in reversed(rounds) if one.id in found.gains or one.id in found.needed), None)
@@ -238,9 +238,11 @@ def _dropped(search: Search, one: Candidate, rounds: list[Kept]) -> Fate | None:
         return None
     if found.given_up and found.whole is not None:
         whole = words.gain(study, found.whole)
-        return Fate("unproved", f"With the others it was not better than the baseline: together {whole}.")
+        return CandidateOutcome("unproved", f"With the others it was not better than the baseline: together {whole}.")
     if not found.given_up and found.stays(one.id) and one.needs and not set(one.needs) & _left(rounds, study):
-        return Fate("unproved", f"It means something only beside {words.either(one.needs)}, which did not stay.")
+        return CandidateOutcome(
+            "unproved", f"It means something only beside {words.either(one.needs)}, which did not stay."
+        )
     if found.given_up or found.stays(one.id):
         return None
     gain = found.gains[one.id]
@@ -248,14 +250,16 @@ def _dropped(search: Search, one: Candidate, rounds: list[Kept]) -> Fate | None:
     beside, alone = by_itself(fitted(search), one)
     helps = "It helps alone" if beside is None else f"It helps beside {beside}"
     if gain.ci is not None and gain.ci[1] < 1:
-        return Fate("slower", f"It costs beside the others: {adds}.")
+        return CandidateOutcome("slower", f"It costs beside the others: {adds}.")
     if gain.upper(DROP_ERROR) <= search.margin:
         if alone.lower(DROP_ERROR) > 0:
-            return Fate("not-needed", f"{helps} ({words.size(study, alone.speedup)}), but not here: {adds}.")
-        return Fate("no-effect", f"It adds nothing that shows: {adds}.")
+            return CandidateOutcome(
+                "not-needed", f"{helps} ({words.size(study, alone.speedup)}), but not here: {adds}."
+            )
+        return CandidateOutcome("no-effect", f"It adds nothing that shows: {adds}.")
     if alone.lower(DROP_ERROR) > 0 and gain.log < alone.log / 2:
-        return Fate("not-needed", f"{helps} ({words.size(study, alone.speedup)}), not shown here: {adds}.")
-    return Fate("unproved", f"What it adds was not proved: {adds}.")
+        return CandidateOutcome("not-needed", f"{helps} ({words.size(study, alone.speedup)}), not shown here: {adds}.")
+    return CandidateOutcome("unproved", f"What it adds was not proved: {adds}.")
 
 
 def _left(rounds: list[Kept], study: Study) -> set[str]:
@@ -277,18 +281,18 @@ def _lower(sentence: str) -> str:
     return sentence[0].lower() + sentence[1:]
 
 
-def _unconfirmed(study: Study, confirmed: Comparison) -> Fate:
-    kinds: dict[str, FateKind] = {"same": "no-effect", "slower": "slower"}
+def _unconfirmed(study: Study, confirmed: Comparison) -> CandidateOutcome:
+    kinds: dict[str, OutcomeKind] = {"same": "no-effect", "slower": "slower"}
     kind = kinds.get(str(confirmed.verdict), "unproved")
     if confirmed.speedup is None:
-        return Fate(kind, f"It was not confirmed: {confirmed.reason}")
+        return CandidateOutcome(kind, f"It was not confirmed: {confirmed.reason}")
     size, between = words.size(study, confirmed.speedup), words.interval(study, confirmed.ci)
     seen = f"{size} ({between}, {confirmed.num_pairs} pairs)"
-    with_ = "It is" if len(confirmed.settings) == 1 else f"With {arm(confirmed.settings).key} it is"
-    return Fate(kind, f"{with_} {seen} on fresh pairs: {confirmed.reason or kind}".rstrip(".") + ".")
+    with_ = "It is" if len(confirmed.candidate_settings) == 1 else f"With {arm(confirmed.candidate_settings).key} it is"
+    return CandidateOutcome(kind, f"{with_} {seen} on fresh pairs: {confirmed.reason or kind}".rstrip(".") + ".")
 
 
-def _by_gain(search: Search, gain: Gain) -> Fate:
+def _by_gain(search: Search, gain: Gain) -> CandidateOutcome:
     if gain.upper(DROP_ERROR) <= search.margin:
         return idle(search, gain)
-    return Fate("unproved", f"Not decided: {words.gain(search.study, gain)}.")
+    return CandidateOutcome("unproved", f"Not decided: {words.gain(search.study, gain)}.")

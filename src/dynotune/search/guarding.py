@@ -9,23 +9,23 @@ from pathlib import Path
 from dynotune.launch.process.run_folder import has_room
 from dynotune.measure.checks import guard
 from dynotune.measure.checks.tolerance import guarded
-from dynotune.measure.live.request import Request
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.run import RunSpec
 from dynotune.schema.study import Guarded
 from dynotune.search.bench import Arm, arm
 
 
 class Guards:
-    """What is known of results so far. The baseline's runs serve all arms of a sitting.
+    """What is known of results so far. The baseline's runs serve all arms of an attempt.
 
     Args:
         folder: for the runs' own folders; made when there is one.
-        known: from earlier sittings.
+        known: from earlier attempts.
     """
 
-    def __init__(self, request: Request, folder: Path, facts: Facts, known: Sequence[Guarded]) -> None:
-        self._request, self._folder, self._facts = request, folder, facts
+    def __init__(self, run: RunSpec, folder: Path, facts: Facts, known: Sequence[Guarded]) -> None:
+        self._run, self._folder, self._facts = run, folder, facts
         self._own: guard.Own | Unknown | None = None
         self._found: dict[str, Guarded | Unknown] = {one.arm: one for one in known}
 
@@ -52,16 +52,16 @@ class Guards:
 
     @property
     def has_baseline(self) -> bool:
-        """Whether this sitting has run it, or tried to."""
+        """Whether this attempt has run it, or tried to."""
         return self._own is not None
 
     def _compare(self, chosen: Arm, limit_s: float) -> Guarded | Unknown:
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             if self._own is None:
-                self._own = guard.baseline(self._request, folder=self._folder, facts=self._facts, limit_s=limit_s)
+                self._own = guard.baseline(self._run, folder=self._folder, facts=self._facts, limit_s=limit_s)
             return guard.guard(
-                self._request,
+                self._run,
                 chosen.settings,
                 folder=self._folder,
                 facts=self._facts,

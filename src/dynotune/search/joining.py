@@ -41,8 +41,8 @@ def join(search: Search, reserve_s: float, more_pays: Callable[[Search, Model, i
     Raises:
         OutOfTime: before the time set aside was reached; what was run is kept.
     """
-    if search.study.joint is None:
-        search.update(joint=[])
+    if search.study.joint_arms is None:
+        search.update(joint_arms=[])
     block = max([0, *(trial.block for trial in search.trials("join"))])
     while block < MOST_BLOCKS:
         model = look(search)
@@ -56,8 +56,8 @@ def join(search: Search, reserve_s: float, more_pays: Callable[[Search, Model, i
         arms = _affordable(search, drawn, reserve_s, min(LEAST_ARMS, len(candidates)))
         if not arms:
             return
-        known = list(search.study.joint or [])
-        search.update(joint=[*known, *(list(one.settings) for one in arms if list(one.settings) not in known)])
+        known = list(search.study.joint_arms or [])
+        search.update(joint_arms=[*known, *(list(one.settings) for one in arms if list(one.settings) not in known)])
         for one in arms:
             if warms(search, one):
                 search.pilot(one)
@@ -77,13 +77,13 @@ def _affordable(search: Search, arms: Sequence[Arm], reserve_s: float, least: in
 
 
 def _drawn(search: Search, model: Model, candidates: Sequence[Candidate], block: int) -> list[Arm]:
-    rng = np.random.default_rng([search.study.seed, block])
+    rng = np.random.default_rng([search.study.run.seed or 0, block])
     avoided = _avoided(search)
     arms: dict[str, Arm] = {}
     for _ in range(_TRIES):
         among = candidates
         if rng.random() < COLD_SHARE:
-            among = [candidate for candidate in candidates if not candidate.warms] or candidates
+            among = [candidate for candidate in candidates if not candidate.needs_warm_cache] or candidates
         one = arm(candidate.setting for candidate in model.best(among, model.draw(rng)))
         ids = {str(setting) for setting in one.settings}
         if one != BASELINE and not any(pair <= ids for pair in avoided) and search.failure(one.key) is None:
@@ -109,7 +109,7 @@ def _avoided(search: Search) -> list[set[str]]:
     """Pairs that were in failing arms only."""
     failed: dict[frozenset[str], int] = {}
     ran: set[frozenset[str]] = set()
-    for joint in search.study.joint or []:
+    for joint in search.study.joint_arms or []:
         pairs = [frozenset(pair) for pair in itertools.combinations(map(str, joint), 2)]
         key = arm(joint).key
         if search.failure(key):
@@ -122,7 +122,7 @@ def _avoided(search: Search) -> list[set[str]]:
 
 def warms(search: Search, one: Arm) -> bool:
     ids = {str(setting) for setting in one.settings}
-    return any(candidate.warms for candidate in search.study.candidates if candidate.id in ids)
+    return any(candidate.needs_warm_cache for candidate in search.study.candidates if candidate.id in ids)
 
 
 def _settled(search: Search, model: Model, candidates: Sequence[Candidate]) -> bool:

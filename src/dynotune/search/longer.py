@@ -21,8 +21,8 @@ from dynotune.measure.live.pilot import ENERGY_WINDOW_S, SHORT_WINDOW_S
 from dynotune.measure.live.warmup import MIN_WINDOW_S
 from dynotune.schema import document
 from dynotune.schema.errors import RecordError
-from dynotune.schema.run import Run
-from dynotune.schema.study import Objective, Phase, Study, Trial
+from dynotune.schema.run import Objective, Run
+from dynotune.schema.study import Phase, Study, Trial
 from dynotune.search.bench import BASELINE, Arm
 from dynotune.search.fit import counts
 from dynotune.search.study_window import LEAST_OF_START
@@ -67,7 +67,7 @@ def deciding(trials: Sequence[Trial], one: Arm, phase: Phase, block: int) -> lis
 
 def may_be(study: Study) -> bool:
     """Whether windows of the study may be longer than planned."""
-    return study.window_planned and study.objective in LEAST_S
+    return study.window_planned and study.run.objective in LEAST_S
 
 
 def of_run(study: Study, trials: Sequence[Trial], one: Arm, phase: Phase, block: int) -> int | None:
@@ -76,14 +76,14 @@ def of_run(study: Study, trials: Sequence[Trial], one: Arm, phase: Phase, block:
     Args:
         trials: those so far, in the place of the study's.
     """
-    if study.window_steps is not None and ended_early(trials, study.window_steps):
-        return study.window_steps
+    if study.run.window_steps is not None and ended_early(trials, study.run.window_steps):
+        return study.run.window_steps
     return _as_decided(study, deciding(trials, one, phase, block), one)
 
 
 def _as_decided(study: Study, known: Sequence[Trial], one: Arm) -> int | None:
     """Steps of an arm's window, by these trials: its own, else those of the fastest arm that it contains."""
-    planned = study.window_steps
+    planned = study.run.window_steps
     if planned is None or not may_be(study) or ended_early(known, planned):
         return planned
     baseline_s, own_s = planned_s(known, BASELINE.key, planned), planned_s(known, one.key, planned)
@@ -94,7 +94,7 @@ def _as_decided(study: Study, known: Sequence[Trial], one: Arm) -> int | None:
         within = {trial.arm for trial in known if _is_within(trial.arm, one)}
         own_s, key = min((found, each) for each in within if (found := planned_s(known, each, planned)) is not None)
     starts_s = [trial.wall_s - (trial.window_s or 0.0) for trial in known if trial.arm == key and counts(trial)]
-    return planned * multiple(own_s, baseline_s, statistics.median(starts_s), LEAST_S[study.objective])
+    return planned * multiple(own_s, baseline_s, statistics.median(starts_s), LEAST_S[study.run.objective])
 
 
 def planned_s(trials: Iterable[Trial], key: str, num_steps: int) -> float | None:
@@ -116,7 +116,7 @@ def run_s(study: Study, trials: Sequence[Trial], one: Arm) -> float | None:
 
 def at_most_s(study: Study, trials: Sequence[Trial], steps: int | None) -> float:
     """What a longer window takes besides, in an arm that is as slow as the baseline after all."""
-    further = (steps or 0) - (study.window_steps or 0)
+    further = (steps or 0) - (study.run.window_steps or 0)
     return planned_s(trials, BASELINE.key, further) or 0.0 if further > 0 else 0.0
 
 
@@ -131,21 +131,21 @@ def did_not_last(folder: Path, study: Study, steps: int) -> bool:
 
     Only these tell of the arm: all others were asked for no more, the baseline too.
     """
-    if steps <= (study.window_steps or steps):
+    if steps <= (study.run.window_steps or steps):
         return False
     try:
         run = document.read(folder / "run.json", Run)
     except RecordError:
         return False
     made = max((process.num_steps for process in run.processes), default=0)
-    return made >= (study.warmup_steps or 0) + (study.window_steps or 0)
+    return made >= (study.run.warmup_steps or 0) + (study.run.window_steps or 0)
 
 
 def from_here_on(study: Study, one: Arm, steps: int) -> str:
     """What the watcher is told of a run that did not last."""
     return (
         f"{one.key}: the command did not last for a window of {steps} steps; that run does not count, and from here on "
-        f"all time {study.window_steps}."
+        f"all time {study.run.window_steps}."
     )
 
 
@@ -156,8 +156,8 @@ def ended_early(trials: Iterable[Trial], planned: int) -> bool:
 
 def cautions(study: Study, trials: Sequence[Trial]) -> list[str]:
     """Arms whose windows were too short to the last, where the baseline's was not."""
-    baseline_s = planned_s(trials, BASELINE.key, study.window_steps or 0)
-    if study.objective != "throughput" or baseline_s is None or baseline_s < SHORT_WINDOW_S:
+    baseline_s = planned_s(trials, BASELINE.key, study.run.window_steps or 0)
+    if study.run.objective != "throughput" or baseline_s is None or baseline_s < SHORT_WINDOW_S:
         return []
     last_s = {trial.arm: trial.window_s for trial in trials if counts(trial) and trial.window_s is not None}
     short = {key: window_s for key, window_s in last_s.items() if window_s < SHORT_WINDOW_S}

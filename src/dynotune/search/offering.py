@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from dynotune.measure.live.arm_run import refuse_impossible
-from dynotune.measure.live.request import Request
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import Compilation, Observation
+from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
-from dynotune.schema.study import Candidate, FateKind, NotOffered, Study
+from dynotune.schema.study import Candidate, NotOffered, OutcomeKind, Study
 from dynotune.search.asked import Asked
 from dynotune.search.budget import worth_trying
 from dynotune.search.candidates import Machine, candidates
@@ -23,11 +23,11 @@ from dynotune.search.needs import together
 from dynotune.search.present import present
 
 # Beside the recipe's settings they would end the same way.
-_ENDED: tuple[FateKind, ...] = ("failed", "out-of-memory", "rejected", "wrong-results")
+_ENDED: tuple[OutcomeKind, ...] = ("failed", "out-of-memory", "rejected", "wrong-results")
 
 
 def offered(
-    run: Request, study: Study, asked: Asked, observation: Observation, diagnosis: Diagnosis, base: Sequence[Setting]
+    run: RunSpec, study: Study, asked: Asked, observation: Observation, diagnosis: Diagnosis, base: Sequence[Setting]
 ) -> tuple[list[Candidate], list[NotOffered]]:
     """As `candidates`, of an observation that was made with the settings of `base`."""
     in_environment = {one.knob.removeprefix("env."): str(one.value) for one in base if one.knob.startswith("env.")}
@@ -40,12 +40,12 @@ def offered(
         refused=refusal(run, study.facts, base),
     )
     by_facts = named_by_facts(observation, machine.present)
-    return candidates(diagnosis, machine, asked, objective=study.objective, by_facts=by_facts)
+    return candidates(diagnosis, machine, asked, objective=study.run.objective, by_facts=by_facts)
 
 
-def beyond(run: Request, study: Study, asked: Asked, observation: Observation, diagnosis: Diagnosis) -> list[Candidate]:
+def beyond(run: RunSpec, study: Study, asked: Asked, observation: Observation, diagnosis: Diagnosis) -> list[Candidate]:
     """What a diagnosis with the recipe of a study names besides, and is worth trying on top of it."""
-    base = over(study.base, study.recipe or [])
+    base = over(study.run.settings, study.recipe or [])
     found, _ = offered(run, study, asked, observation, diagnosis, base)
     known = {*decided(study), *map(str, base)}
     # What was asked for was tried before: here it is a candidate like others.
@@ -59,20 +59,20 @@ def decided(study: Study) -> list[str]:
 
     What an ablation left undecided has a second chance where the step is shorter, and no third.
     """
-    earlier = study.began_from.decided if study.began_from is not None else []
-    is_second = study.began_from is not None and study.began_from.is_sequel
-    ended = [id_ for id_, fate in study.fates.items() if fate.kind in _ENDED]
-    ablated = [id_ for ablation in study.ablations for id_ in [*ablation.left_out, *map(str, ablation.on_top)]]
-    is_open = {id_ for id_, fate in study.fates.items() if fate.kind == "unproved"} if not is_second else set()
+    earlier = study.base_recipe.decided if study.base_recipe is not None else []
+    is_second = study.base_recipe is not None and study.base_recipe.is_sequel
+    ended = [id_ for id_, fate in study.outcomes.items() if fate.kind in _ENDED]
+    ablated = [id_ for ablation in study.ablations for id_ in [*ablation.dropped, *map(str, ablation.added)]]
+    is_open = {id_ for id_, fate in study.outcomes.items() if fate.kind == "unproved"} if not is_second else set()
     return list(dict.fromkeys([*earlier, *ended, *(id_ for id_ in ablated if id_ not in is_open)]))
 
 
-def refusal(run: Request, facts: Facts, base: Sequence[Setting] = ()) -> Callable[[Setting], str]:
+def refusal(run: RunSpec, facts: Facts, base: Sequence[Setting] = ()) -> Callable[[Setting], str]:
     """Says of a setting why no run could be launched with it beside `base`; "" where one can."""
 
     def refused(setting: Setting) -> str:
         try:
-            refuse_impossible(msgspec.structs.replace(run, settings=over(base, [setting])), "candidate", facts)
+            refuse_impossible(run, over(base, [setting]), facts)
         except DynotuneError as error:
             return error.message
         return ""
@@ -84,7 +84,7 @@ def nothing_to_try(study: Study) -> str:
     """Why there is no candidate, and what would change that."""
     waiting = sorted({word for row in study.not_offered for word in re.findall(r"--allow (\w+)", row.reason)})
     if not study.not_offered:
-        return "Nothing to try: no finding names a setting. --also KNOB tries one all the same."
+        return "Nothing to try: no finding names a setting. --try KNOB tries one all the same."
     held = f"Nothing to try: {len(study.not_offered)} settings that findings or facts name are not offered here"
     if waiting:
         return f"{held}; {' '.join(f'--allow {word}' for word in waiting)} widens that."

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dynotune.schema.study import Candidate, Estimate, Fate, FateKind
+from dynotune.schema.study import Candidate, CandidateOutcome, Estimate, OutcomeKind
 from dynotune.search import words
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.budget import bound_log, worth_trying
@@ -43,7 +43,7 @@ def race(search: Search, reserve_s: float) -> None:
         if one.id not in done:
             left_s -= search.bench.run_s(alone(one))
             if left_s < 0:
-                search.settle({one.id: Fate("not-tried", TOO_LATE)})
+                search.settle({one.id: CandidateOutcome("not-tried", TOO_LATE)})
                 continue
         runners.append(alone(one))
     if not runners:
@@ -55,7 +55,7 @@ def race(search: Search, reserve_s: float) -> None:
     search.settle(failures(search))
 
 
-def failures(search: Search) -> dict[str, Fate]:
+def failures(search: Search) -> dict[str, CandidateOutcome]:
     return {one.id: fate_of_failure(failed) for one in search.alive() if (failed := search.failure(one.id))}
 
 
@@ -75,7 +75,7 @@ def fitted(search: Search) -> Model:
     all_of = search.study.candidates
     known = together([one for one in all_of if one.needs or one.id in measured or ran(search, one)])
     arms = {one.id: frozenset([one.id]) for one in known if not one.needs} | {"": frozenset()}
-    arms |= {arm(joint).key: frozenset(map(str, joint)) for joint in search.study.joint or []}
+    arms |= {arm(joint).key: frozenset(map(str, joint)) for joint in search.study.joint_arms or []}
     arms |= switched(known)
     return Model(known, arms, search.trials("race", "join"), list(told(search.study).values()))
 
@@ -132,16 +132,18 @@ def by_itself(model: Model, one: Candidate) -> tuple[str | None, Gain]:
 def settle_orphans(search: Search) -> None:
     """Give a fate to those of which all that they need has one."""
     alive = {one.id for one in search.alive()}
-    fates: dict[str, Fate] = {}
+    fates: dict[str, CandidateOutcome] = {}
     for one in search.alive():
         if not has_company(one, alive):
-            kind: FateKind = "unproved" if was_in_a_run(search, one) else "not-tried"
-            fates[one.id] = Fate(kind, f"It means something only beside {words.either(one.needs)}, out of the race.")
+            kind: OutcomeKind = "unproved" if was_in_a_run(search, one) else "not-tried"
+            fates[one.id] = CandidateOutcome(
+                kind, f"It means something only beside {words.either(one.needs)}, out of the race."
+            )
     search.settle(fates)
 
 
 def was_in_a_run(search: Search, one: Candidate) -> bool:
-    return any(one.setting in joint and search.piloted(arm(joint).key) for joint in search.study.joint or [])
+    return any(one.setting in joint and search.piloted(arm(joint).key) for joint in search.study.joint_arms or [])
 
 
 def added(model: Model, candidate: Candidate, best: Sequence[Candidate]) -> Gain:
@@ -164,7 +166,7 @@ def bounded(candidate: Candidate, gain: Gain) -> Gain:
 
 def _hopeless(
     search: Search, model: Model, candidate: Candidate, candidates: Sequence[Candidate], best: Sequence[str]
-) -> Fate | None:
+) -> CandidateOutcome | None:
     if candidate.id in best:
         return None
     most = max(
@@ -177,17 +179,17 @@ def _hopeless(
     return idle(search, gain)
 
 
-def idle(search: Search, gain: Gain) -> Fate:
+def idle(search: Search, gain: Gain) -> CandidateOutcome:
     """Of one that cannot gain more than the margin."""
     seen = words.gain(search.study, gain)
     if gain.ci is not None and gain.ci[1] < 1 / (1 + search.study.margin):
-        return Fate("slower", f"It is {seen}.")
-    return Fate("no-effect", f"It cannot gain more than {search.study.margin:.0%}: {seen}.")
+        return CandidateOutcome("slower", f"It is {seen}.")
+    return CandidateOutcome("no-effect", f"It cannot gain more than {search.study.margin:.0%}: {seen}.")
 
 
 def _outrun(
     search: Search, model: Model, candidate: Candidate, candidates: Sequence[Candidate], best: Sequence[str]
-) -> Fate | None:
+) -> CandidateOutcome | None:
     """Another value of its knob, which is in the best arm, is surely better."""
     rival = next((one for one in candidates if one.id in best and one.setting.knob == candidate.setting.knob), None)
     # Of a rival that ran once, one stalled run of the baseline makes a better one.
@@ -197,8 +199,10 @@ def _outrun(
         if model.gain(company | {candidate.id}, company | {rival.id}).upper(DROP_ERROR) > 0:
             return None
     gain = model.gain(frozenset([candidate.id]), frozenset([rival.id]))
-    kind: FateKind = "not-needed" if by_itself(model, candidate)[1].log > search.margin else "no-effect"
-    return Fate(kind, f"Another value of the knob is better: it is {words.gain(search.study, gain)}, than {rival.id}.")
+    kind: OutcomeKind = "not-needed" if by_itself(model, candidate)[1].log > search.margin else "no-effect"
+    return CandidateOutcome(
+        kind, f"Another value of the knob is better: it is {words.gain(search.study, gain)}, than {rival.id}."
+    )
 
 
 def _companies(candidate: Candidate, candidates: Sequence[Candidate], best: Sequence[str]) -> Iterator[frozenset[str]]:
@@ -214,10 +218,10 @@ def _companies(candidate: Candidate, candidates: Sequence[Candidate], best: Sequ
 def pilots(search: Search, reserve_s: float) -> None:
     """One unmeasured run of each setting that leaves something behind for later runs."""
     for one in taking_turns(search):
-        if not one.warms or one.needs or search.piloted(one.id):
+        if not one.needs_warm_cache or one.needs or search.piloted(one.id):
             continue
         if search.bench.left_s() - reserve_s < 2 * search.bench.run_s(alone(one)):
-            search.settle({one.id: Fate("not-tried", TOO_LATE)})
+            search.settle({one.id: CandidateOutcome("not-tried", TOO_LATE)})
         elif failed := search.pilot(alone(one)):
             search.settle({one.id: fate_of_failure(failed)})
 

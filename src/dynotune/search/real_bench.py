@@ -14,9 +14,10 @@ from dynotune.measure.live import cautions, pilot, screening
 from dynotune.measure.live.arm_run import Outcome, refuse_impossible, run_settings
 from dynotune.measure.live.cache_effects import COLD_KEPT
 from dynotune.measure.live.pilot import FirstStep, Steadiness, Window, limit_s
-from dynotune.measure.live.request import Request, Watcher
+from dynotune.measure.live.request import Watcher
 from dynotune.schema.errors import CannotRunHere, DynotuneError, StatisticsError
 from dynotune.schema.facts import Unknown
+from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Ended, Estimate, Phase, Study, Trial
 from dynotune.search import failures, longer
@@ -33,18 +34,18 @@ OUT_OF_TIME = "the time was up before it was done"
 
 
 class RealBench:
-    """Runs arms of one study in its folder. What outlives a sitting is in the study; `add_to` puts it there.
+    """Runs arms of one study in its folder. What outlives an attempt is in the study; `add_to` puts it there.
 
     Args:
-        request: its `budget_s` is not looked at.
-        elapsed_s: of earlier sittings and of this one so far.
+        request: how the command is run, with the settings that all runs have.
+        elapsed_s: of earlier attempts and of this one so far.
         reserve_s: of the budget, that is left to what comes after the search.
         guess_s: what a run takes, as long as none has told.
     """
 
     def __init__(
         self,
-        request: Request,
+        request: RunSpec,
         folder: Path,
         study: Study,
         watcher: Watcher,
@@ -53,7 +54,7 @@ class RealBench:
         reserve_s: float = 0.0,
         guess_s: float = 60.0,
     ) -> None:
-        self._request = msgspec.structs.replace(request, against=study.base)
+        self._request = request
         self._folder, self._watcher = folder, watcher
         self._facts, self._budget_s, self._guess_s = study.facts, study.budget_s, guess_s
         self._reserve_s, self._began_s = reserve_s, time.monotonic() - elapsed_s
@@ -67,7 +68,7 @@ class RealBench:
         for trial in study.trials:
             if self._is_planned and trial.arm and trial.phase == "pilot" and trial.ended == "measured":
                 self._planned_s[trial.arm] = self._once_warm_s(trial.arm, trial.wall_s, study.run_s or trial.wall_s)
-        if not self._is_planned or study.objective == "time-to-first-step":
+        if not self._is_planned or study.run.objective == "time-to-first-step":
             self._keep_pilots(pilots_on_disk(folder, study.trials))
 
     # What the search asks
@@ -109,7 +110,7 @@ class RealBench:
 
     def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
         """As `Bench.screen`."""
-        if not candidates or self._study.objective != "throughput":
+        if not candidates or self._study.run.objective != "throughput":
             return []
         return screening.screen(
             self._request,
@@ -148,18 +149,17 @@ class RealBench:
     # What the study is told
 
     def elapsed_s(self) -> float:
-        """Of all sittings together."""
+        """Of all attempts together."""
         return time.monotonic() - self._began_s
 
     def add_to(self, study: Study) -> Study:
         """As `Bench.add_to`."""
-        # What is planned is planned by what screening said, in this sitting as in one that goes on.
+        # What is planned is planned by what screening said, in this attempt as in one that goes on.
         mine = self._study = msgspec.structs.replace(self._study, estimates=study.estimates)
         self._num_alive = _num_alive(study)
         return msgspec.structs.replace(
             study,
-            warmup_steps=mine.warmup_steps,
-            window_steps=mine.window_steps,
+            run=mine.run,
             run_s=mine.run_s,
             unit=mine.unit,
             step=mine.step,
@@ -169,8 +169,8 @@ class RealBench:
         )
 
     def cautions(self) -> list[str]:
-        """What this sitting's runs give reason to be wary of."""
-        told = cautions.warnings(self._outcomes) + objective.notes(self._study.objective, self._outcomes)
+        """What this attempt's runs give reason to be wary of."""
+        told = cautions.warnings(self._outcomes) + objective.notes(self._study.run.objective, self._outcomes)
         return told + longer.cautions(self._study, self._trials)
 
     # One run
@@ -182,7 +182,7 @@ class RealBench:
 
         fresh_folder(folder)
         try:
-            refuse_impossible(self._request_of(arm), "candidate", self._facts)
+            refuse_impossible(self._request, self._settings(arm), self._facts)
         except DynotuneError as error:
             if arm == BASELINE:
                 raise
@@ -228,7 +228,7 @@ class RealBench:
             purpose="pilot" if is_pilot else "measured",
             facts=self._facts,
             limit_s=limit,
-            warmup_steps=None if is_pilot else self._study.warmup_steps,
+            warmup_steps=None if is_pilot else self._study.run.warmup_steps,
             window_steps=steps,
             enough=steadiness if is_pilot else self._first_steps.get(arm.key, first_step or steadiness),
         )
@@ -240,7 +240,7 @@ class RealBench:
             StatisticsError: it cannot be known of this run.
         """
         unit: summary.Unit = "step" if self._study.unit.endswith("step") else "sample"
-        return objective.value(outcome, self._study.objective, unit)
+        return objective.value(outcome, self._study.run.objective, unit)
 
     def _pilot(self, arm: Arm, outcome: Outcome) -> tuple[Ended, str] | None:
         """Keep the pilot for the window; why the arm cannot be measured, where it cannot.
@@ -259,13 +259,13 @@ class RealBench:
             return "failed", error.message
         self._keep_pilots({arm.key: outcome})
         found = pilot.steady_steps(outcome.records[0])
-        if self._is_planned and (found is None or found > (self._study.warmup_steps or 0)):
+        if self._is_planned and (found is None or found > (self._study.run.warmup_steps or 0)):
             self._warn(f"{arm.key} is not steady when the window begins: what it costs to start counts against it.")
         return None
 
     def _keep_pilots(self, pilots: Mapping[str, Outcome]) -> None:
         for key, outcome in pilots.items():
-            if self._study.objective == "time-to-first-step":
+            if self._study.run.objective == "time-to-first-step":
                 self._first_steps[key] = FirstStep(outcome)
             if not self._is_planned:
                 self._pilots[key] = outcome
@@ -299,15 +299,18 @@ class RealBench:
         baseline = pilots.pop(BASELINE.key)
         window = self._window()
         wary = cautions.window_cautions(self._request, window)
-        wary += objective.cautions(self._study.objective, window.num_steps)
+        wary += objective.cautions(self._study.run.objective, window.num_steps)
         for text in wary:
             self._watcher.warn(text)
         self._study = msgspec.structs.replace(
             self._study,
-            warmup_steps=window.warmup_steps or None,
-            window_steps=window.num_steps or None,
+            run=msgspec.structs.replace(
+                self._study.run,
+                warmup_steps=window.warmup_steps or None,
+                window_steps=window.num_steps or None,
+            ),
             run_s=window.run_s,
-            unit=objective.unit_of(self._study.objective, summary.unit([baseline, *pilots.values()])),
+            unit=objective.unit_of(self._study.run.objective, summary.unit([baseline, *pilots.values()])),
             step=summary.step(baseline),
             warnings=[*self._study.warnings, *wary, *cautions.sandbox_warnings(baseline)],
         )
@@ -331,7 +334,7 @@ class RealBench:
 
     def _own(self, outcome: Outcome) -> Window:
         """The window of one arm; its length as it was fixed."""
-        return self._alone(outcome, self._study.warmup_steps, self._study.window_steps)
+        return self._alone(outcome, self._study.run.warmup_steps, self._study.run.window_steps)
 
     def _alone(self, outcome: Outcome, warmup_steps: int | None, num_steps: int | None) -> Window:
         request = msgspec.structs.replace(
@@ -343,7 +346,7 @@ class RealBench:
 
     def _once_warm_s(self, key: str, own_s: float, usual_s: float) -> float:
         """What a run takes in an arm, by its pilot; of one that compiles, once its caches are warm."""
-        warms = any(one.warms and f" {one.id} " in f" {key} " for one in self._study.candidates)
+        warms = any(one.needs_warm_cache and f" {one.id} " in f" {key} " for one in self._study.candidates)
         if not warms or self._request.caches == "cold" or own_s <= usual_s:
             return own_s
         return usual_s + COLD_KEPT * (own_s - usual_s)
@@ -381,16 +384,13 @@ class RealBench:
     def _cache_folder(self, arm: Arm) -> Path:
         return self._folder / "caches" / arm.short_name
 
-    def _request_of(self, arm: Arm) -> Request:
-        return msgspec.structs.replace(self._request, settings=self._settings(arm))
-
     def _settings(self, arm: Arm) -> list[Setting]:
         """On top of what all runs have."""
-        return over(self._study.base, arm.settings)
+        return over(self._study.run.settings, arm.settings)
 
 
 def _num_alive(study: Study) -> int:
-    return sum(candidate.id not in study.fates for candidate in study.candidates)
+    return sum(candidate.id not in study.outcomes for candidate in study.candidates)
 
 
 def _in_place(phase: Phase, block: int) -> str:

@@ -10,7 +10,7 @@ from dynotune.recipes.writing import of
 from dynotune.report.page.html import page
 from dynotune.schema.errors import RecordError, StatisticsError
 from dynotune.schema.recipe import write
-from dynotune.schema.study import PaysOff, Study
+from dynotune.schema.study import BreakEven, Study
 from dynotune.search.bench import BASELINE, arm
 
 RECIPE, REPORT = "recipe.toml", "report.html"
@@ -26,9 +26,9 @@ def write_results(folder: Path, study: Study, watcher: Watcher) -> None:
         watcher.warn(f"The report could not be written to {folder / REPORT}: {error.strerror}.")
 
 
-def paid_off(folder: Path, study: Study) -> PaysOff | None:
+def paid_off(folder: Path, study: Study) -> BreakEven | None:
     """After how many steps the recipe is ahead, from the runs that confirmed it; None without, or where none tells."""
-    if not study.recipe or study.objective != "throughput":
+    if not study.recipe or study.run.objective != "throughput":
         return None
     try:
         return pays_off(_runs(folder, study, arm(study.recipe).key), _runs(folder, study, BASELINE.key))

@@ -10,7 +10,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.study import Candidate, Estimate, Fate, FateKind, Phase, Study, Trial
+from dynotune.schema.study import Candidate, CandidateOutcome, Estimate, OutcomeKind, Phase, Study, Trial
 from dynotune.search.bench import BASELINE, Arm, Bench, arm
 from dynotune.search.fit import Gain, counts
 
@@ -33,7 +33,7 @@ class OutOfTime(Exception):
 
 
 class Search:
-    """A study under work. What has to outlive a sitting is in `study`."""
+    """A study under work. What has to outlive an attempt is in `study`."""
 
     def __init__(self, study: Study, bench: Bench, save: Callable[[Study], None], watcher: Watcher) -> None:
         self.study = study
@@ -52,7 +52,7 @@ class Search:
         return [trial for trial in self.study.trials if trial.phase in phases]
 
     def alive(self) -> list[Candidate]:
-        return [candidate for candidate in self.study.candidates if candidate.id not in self.study.fates]
+        return [candidate for candidate in self.study.candidates if candidate.id not in self.study.outcomes]
 
     def failure(self, key: str) -> Trial | None:
         """The first run of this arm that ended otherwise than in a measurement."""
@@ -67,9 +67,9 @@ class Search:
         self.study = self.bench.add_to(replace(self.study, **changes))
         self._save(self.study)
 
-    def settle(self, fates: dict[str, Fate]) -> None:
+    def settle(self, fates: dict[str, CandidateOutcome]) -> None:
         if fates:
-            self.update(fates={**self.study.fates, **fates})
+            self.update(outcomes={**self.study.outcomes, **fates})
 
     def estimate(self, estimates: Iterable[Estimate]) -> None:
         """Write them in the place of earlier ones of the same arms in the same phase."""
@@ -136,7 +136,7 @@ class Search:
     def run_block(self, arms: Sequence[Arm], phase: Phase, block: int) -> None:
         """What is not done yet of the block, in an order drawn for it. An arm that failed before is left out."""
         order = sorted(arms, key=lambda one: one.key)
-        random.Random(f"{self.study.seed} {phase} {block}").shuffle(order)
+        random.Random(f"{self.study.run.seed} {phase} {block}").shuffle(order)
         for one in order:
             while not self._is_done(one.key, phase, block):
                 self.run(one, phase, block)
@@ -166,7 +166,7 @@ def estimate_of(key: str, against: str, phase: Phase, gain: Gain) -> Estimate:
 
 
 # Ends of a run to the fates they make.
-FATE_OF_END: dict[str, FateKind] = {
+FATE_OF_END: dict[str, OutcomeKind] = {
     "failed": "failed",
     "out-of-memory": "out-of-memory",
     "rejected": "rejected",
@@ -184,7 +184,9 @@ _WHAT_HAPPENED = {
 }
 
 
-def fate_of_failure(trial: Trial) -> Fate:
+def fate_of_failure(trial: Trial) -> CandidateOutcome:
     what = _WHAT_HAPPENED[trial.ended]
     text = what[0].upper() + what[1:]
-    return Fate(FATE_OF_END[trial.ended], f"{text}: {trial.detail.rstrip('.')}." if trial.detail else f"{text}.")
+    return CandidateOutcome(
+        FATE_OF_END[trial.ended], f"{text}: {trial.detail.rstrip('.')}." if trial.detail else f"{text}."
+    )

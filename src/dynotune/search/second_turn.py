@@ -15,7 +15,7 @@ from dynotune.search.switching import told
 
 def left_out(search: Search) -> list[Candidate]:
     """Candidates that may gain something and were never measured, those that may gain most first."""
-    fates, raced = search.study.fates, {*told(search.study), *(trial.arm for trial in search.trials("race", "join"))}
+    fates, raced = search.study.outcomes, {*told(search.study), *(trial.arm for trial in search.trials("race", "join"))}
     those = [one for one in worth_trying(search.study) if not one.needs and one.id not in raced]
     return [one for one in those if one.id not in fates or fates[one.id].kind == "not-tried"]
 
@@ -42,11 +42,11 @@ def take_in(search: Search) -> None:
     Raises:
         OutOfTime: what was raced is kept.
     """
-    if search.study.objective != "throughput":
+    if search.study.run.objective != "throughput":
         return
     for one in left_out(search):
         best = arm(strongest(search, whole(search)))
-        if best == BASELINE or one.warms:
+        if best == BASELINE or one.needs_warm_cache:
             continue
         run_s = search.bench.run_s(BASELINE)
         needed_s = search.bench.check_s(best) + LEAST_PAIRS * (run_s + search.bench.run_s(best))
@@ -73,7 +73,7 @@ def can_prove(search: Search, one: Candidate, num_checks: int, *, piloted: bool)
 
 
 def _pilot_s(search: Search, one: Candidate) -> float:
-    return search.bench.run_s(alone(one)) if one.warms and not search.piloted(one.id) else 0.0
+    return search.bench.run_s(alone(one)) if one.needs_warm_cache and not search.piloted(one.id) else 0.0
 
 
 def race_left_out(search: Search, those: Sequence[Candidate]) -> None:
@@ -83,10 +83,10 @@ def race_left_out(search: Search, those: Sequence[Candidate]) -> None:
         OutOfTime: what was raced is kept.
     """
     last = max([1, *(trial.block for trial in search.trials("race"))])
-    stopped = any(one.id not in search.study.fates for one in those)
+    stopped = any(one.id not in search.study.outcomes for one in those)
     take_back(search, those)
     for one in those:
-        if one.warms:
+        if one.needs_warm_cache:
             search.pilot(alone(one))
     if runners := [alone(one) for one in those if search.failure(one.id) is None]:
         search.run_block([BASELINE, *runners], "race", max(2, last) if stopped else last + 1)
@@ -96,6 +96,6 @@ def race_left_out(search: Search, those: Sequence[Candidate]) -> None:
 def take_back(search: Search, those: Sequence[Candidate]) -> None:
     """Their fates."""
     names = {one.id for one in those}
-    kept = {id_: fate for id_, fate in search.study.fates.items() if id_ not in names}
-    if len(kept) < len(search.study.fates):
-        search.update(fates=kept)
+    kept = {id_: fate for id_, fate in search.study.outcomes.items() if id_ not in names}
+    if len(kept) < len(search.study.outcomes):
+        search.update(outcomes=kept)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Candidate, Fate, Study
+from dynotune.schema.study import Candidate, CandidateOutcome, Study
 from dynotune.search import words
 from dynotune.search.ablation import ablate, provable
 from dynotune.search.bench import BASELINE, Bench, arm
@@ -58,7 +58,7 @@ def search(study: Study, bench: Bench, save: Callable[[Study], None], watcher: W
 
 
 def _go(work: Search) -> None:
-    settings = work.study.winner
+    settings = work.study.selected
     if settings is None:
         work.pilot(BASELINE)
         plan = _plan(work)
@@ -66,7 +66,7 @@ def _go(work: Search) -> None:
             # What was to come after the proofs may wait.
             work.bench.release()
             plan = _plan(work)
-        if not work.study.fates and len(work.study.trials) == 1:
+        if not work.study.outcomes and len(work.study.trials) == 1:
             work.watcher.say(plan.text)
         _refuse_hopeless(work)
         switch(work)
@@ -78,7 +78,7 @@ def _go(work: Search) -> None:
         _choose(work, plan)
         reserve_s = _reserve_s(work, plan)
         settings = _right(work, _running(work, reserve_s, plan.num_checks))
-        work.update(winner=settings)
+        work.update(selected=settings)
         if settings:
             work.watcher.say(_best_so_far(work, settings))
     if not settings:
@@ -88,7 +88,7 @@ def _go(work: Search) -> None:
         if not left:
             return
     else:
-        left = work.study.confirmed.settings
+        left = work.study.confirmed.candidate_settings
     confirm(work, left)
 
 
@@ -145,7 +145,7 @@ def _running(work: Search, reserve_s: float, num_checks: int) -> list[Setting]:
 
 def _has_run(work: Search, one: Candidate) -> bool:
     """In a process of its own, alone or with others."""
-    joint = {arm(those).key for those in work.study.joint or [] if one.setting in those}
+    joint = {arm(those).key for those in work.study.joint_arms or [] if one.setting in those}
     return work.piloted(one.id) or any(counts(trial) for trial in work.trials("join") if trial.arm in joint)
 
 
@@ -157,7 +157,7 @@ def _winner(work: Search, reserve_s: float, num_checks: int) -> list[Setting]:
         if work.pilot(alone(raced[0])) is None:
             return [raced[0].setting]
         work.settle(failures(work))
-    if work.study.joint is None:
+    if work.study.joint_arms is None:
         # What is known needs its proof whole: no run of the race may take a second of it.
         race(work, SLACK * reserve_s if told(work.study) else reserve_s)
         take_in(work)
@@ -179,7 +179,7 @@ def _winner(work: Search, reserve_s: float, num_checks: int) -> list[Setting]:
 
 def _makes_room(work: Search, one: Candidate, num_checks: int) -> bool:
     """Whether a race of it may show that there is time for what the plan left out."""
-    others = [other for other in left_out(work) if other != one and not other.warms]
+    others = [other for other in left_out(work) if other != one and not other.needs_warm_cache]
     return bool(others and affordable(work, [one], num_checks))
 
 
@@ -187,7 +187,7 @@ def _straight_to_proof(work: Search, num_checks: int) -> list[Setting]:
     """The first of what never ran: its confirmation asks the same question as a race does, with more pairs."""
     for one in left_out(work):
         is_piloted = can_prove(work, one, num_checks, piloted=True)
-        if not is_piloted and (one.warms or not can_prove(work, one, num_checks, piloted=False)):
+        if not is_piloted and (one.needs_warm_cache or not can_prove(work, one, num_checks, piloted=False)):
             break
         take_back(work, [one])
         if not is_piloted or work.pilot(alone(one)) is None:
@@ -197,7 +197,7 @@ def _straight_to_proof(work: Search, num_checks: int) -> list[Setting]:
 
 
 def _plan(work: Search) -> Afforded:
-    """The same at every sitting: of the time left and the time spent since the pilots."""
+    """The same at every attempt: of the time left and the time spent since the pilots."""
     single = {one.id for one in work.study.candidates}
     piloted = {trial.arm for trial in work.trials("pilot")} & single
     spent = [trial for trial in work.study.trials[1:] if trial.phase != "pilot" or trial.arm not in single]
@@ -229,12 +229,12 @@ def _refuse_costly(work: Search, plan: Afforded) -> None:
         others = [other for other in work.alive() if other is not costly[0]]
         if proof_s <= work.bench.left_s() and all(_is_far_less(other, costly[0]) for other in others):
             reason = f"The time was needed to prove {costly[0].id}, which may gain far more."
-            work.settle({other.id: Fate("not-tried", reason) for other in others})
+            work.settle({other.id: CandidateOutcome("not-tried", reason) for other in others})
             return
         least = costly.pop()
         takes = f"A run with it takes {work.bench.run_s(alone(least)):.0f} s, and the command {work.study.begun}"
         reason = f"{takes} {run_s:.0f} s: to prove it takes {needed_s:.0f} s, more than there is."
-        work.settle({least.id: Fate("not-tried", reason)})
+        work.settle({least.id: CandidateOutcome("not-tried", reason)})
     settle_orphans(work)
 
 
@@ -266,11 +266,13 @@ def _choose(work: Search, plan: Afforded) -> None:
     reason = f"The budget affords {plan.num_arms} settings, and others may gain more."
     if not plan.num_arms:
         reason = "The budget affords too few runs to try it and prove it."
-    work.settle({one.id: Fate("not-tried", reason) for one in order[plan.num_arms :]})
+    work.settle({one.id: CandidateOutcome("not-tried", reason) for one in order[plan.num_arms :]})
     settle_orphans(work)
 
 
-def _bounded(work: Search, one: Candidate) -> Fate:
+def _bounded(work: Search, one: Candidate) -> CandidateOutcome:
     by = f" ({one.bound_by})" if one.bound_by else ""
     most = math.expm1(bound_log(one))
-    return Fate("not-tried", f"It can gain {most:.1%} at most{by}, less than the margin of {work.study.margin:.0%}.")
+    return CandidateOutcome(
+        "not-tried", f"It can gain {most:.1%} at most{by}, less than the margin of {work.study.margin:.0%}."
+    )

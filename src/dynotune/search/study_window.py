@@ -13,9 +13,9 @@ import msgspec
 from dynotune.measure.live import pilot
 from dynotune.measure.live.arm_run import Outcome
 from dynotune.measure.live.pilot import Window
-from dynotune.measure.live.request import Request
 from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS
 from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.schema.run import RunSpec
 from dynotune.schema.study import Candidate
 
 NUM_BLOCKS = 3
@@ -30,7 +30,7 @@ LEAST_OF_START = 0.2
 
 
 def study_window(
-    request: Request,
+    request: RunSpec,
     baseline: Outcome,
     others: Sequence[Outcome],
     left_s: float,

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from dynotune.schema.study import Candidate, Estimate, Fate, FateKind, Study
+from dynotune.schema.study import Candidate, CandidateOutcome, Estimate, OutcomeKind, Study
 from dynotune.search import words
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.budget import LEAST_PAIRS, bound_log, may_help, to_try
@@ -36,7 +36,7 @@ def switch(search: Search) -> None:
         search.estimate(search.bench.screen(_arms(quick), left_s))
         if known := told(search.study):
             search.watcher.say(_in_words(search.study, max(known.values(), key=lambda one: one.speedup)))
-    # What a sitting that ended in between left open is decided by the next.
+    # What an attempt that ended in between left open is decided by the next.
     found = told(search.study)
     apart = [one for one in quick if not one.group and one.id in found]
     search.settle({one.id: fate for one in apart if (fate := _hopeless(search, found[one.id])) is not None})
@@ -92,10 +92,10 @@ def _in_words(study: Study, best: Estimate) -> str:
     return f"In turns within one process, {best.arm} was best: {words.size(study, best.speedup)}, to be proved."
 
 
-def _hopeless(search: Search, estimate: Estimate) -> Fate | None:
+def _hopeless(search: Search, estimate: Estimate) -> CandidateOutcome | None:
     margin = search.study.margin
     if estimate.ci is None or may_help(search.study, estimate):
         return None
     seen = f"{words.size(search.study, estimate.speedup)} ({words.interval(search.study, estimate.ci)})"
-    kind: FateKind = "slower" if estimate.ci[1] < 1 / (1 + margin) else "no-effect"
-    return Fate(kind, f"Switched on and off within one process, it is {seen}.")
+    kind: OutcomeKind = "slower" if estimate.ci[1] < 1 / (1 + margin) else "no-effect"
+    return CandidateOutcome(kind, f"Switched on and off within one process, it is {seen}.")

@@ -14,24 +14,25 @@ from dynotune import knobs, probe
 from dynotune.diagnose.ceilings import ceilings
 from dynotune.diagnose.conclude import conclude
 from dynotune.diagnose.gather import gather
-from dynotune.diagnose.request import DiagnoseRequest
 from dynotune.launch import new_run_folder
 from dynotune.measure.comparison import objective
 from dynotune.measure.comparison.protocol import Interrupted
 from dynotune.measure.live.arm_run import SYNCHRONISED, refuse_impossible
 from dynotune.measure.live.machine import alone, facts_of, refuse_another_machine
-from dynotune.measure.live.request import Request, Watcher
+from dynotune.measure.live.request import Watcher
 from dynotune.recipes.checking import differences, unproved
 from dynotune.report.study.header import spent_s
 from dynotune.report.study.rows import long_time
 from dynotune.schema import document
 from dynotune.schema import recipe as recipes
-from dynotune.schema.diagnosis import Ceiling
+from dynotune.schema.comparison import MARGIN
+from dynotune.schema.diagnosis import UpperBound
 from dynotune.schema.errors import CannotRunHere, DynotuneError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import Attribution, Observation
+from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
-from dynotune.schema.study import Beginning, Sitting, Study, Trial
+from dynotune.schema.study import Attempt, BaseRecipe, Study, Trial
 from dynotune.search import asked
 from dynotune.search.budget import UNKNOWN_RUN_S, affords_more
 from dynotune.search.candidates import Machine, refuse_unfit
@@ -56,21 +57,21 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a study is asked to do.
 
     Args:
-        run: the command, how it is run, and the objective. It has no settings, and its `budget_s` is not looked at.
-        allow, also, excluded, space: as they stand on the command line.
-        began_from: what all runs have.
+        run: how the command is run, and the objective; with the settings of `base_recipe`.
+        allow, extra, exclude, values: as they stand on the command line.
     """
 
-    run: Request
+    run: RunSpec
+    margin: float = MARGIN
     allow: list[str] = []
-    also: list[str] = []
-    excluded: list[str] = []
-    space: list[str] = []
-    began_from: Beginning | None = None
+    extra: list[str] = []
+    exclude: list[str] = []
+    values: list[str] = []
+    base_recipe: BaseRecipe | None = None
 
     def asked(self) -> asked.Asked:
         """Raises UsageError as `asked.parse`."""
-        return asked.parse(allow=self.allow, also=self.also, excluded=self.excluded, space=self.space)
+        return asked.parse(allow=self.allow, extra=self.extra, exclude=self.exclude, values=self.values)
 
 
 def tune(request: TuneRequest, budget_s: float, watcher: Watcher) -> tuple[Path, Study]:
@@ -86,29 +87,28 @@ def tune(request: TuneRequest, budget_s: float, watcher: Watcher) -> tuple[Path,
     """
     run, words = request.run, request.asked()
     facts = facts_of(run)
-    base = [] if request.began_from is None else request.began_from.settings
-    for setting in base:
+    for setting in run.settings:
         knobs.check_applies(setting, facts)
-    refuse_impossible(msgspec.structs.replace(run, settings=base), "candidate", facts)
-    if request.began_from is not None:
-        first, name = request.began_from.recipe, Path(request.began_from.file).name
+    refuse_impossible(run, run.settings, facts)
+    if request.base_recipe is not None:
+        first, name = request.base_recipe.recipe, Path(request.base_recipe.file).name
         for text in (*map(str, differences(first, facts, run.command)), *unproved(first)):
             watcher.warn(plain(f"{name}: {text}."))
-    for setting in base:
+    for setting in run.settings:
         if caution := knobs.caution(setting, facts):
             watcher.warn(caution)
-    for caution in refuse_unfit(words, Machine(facts=facts, env=run.env, refused=refusal(run, facts, base))):
+    for caution in refuse_unfit(words, Machine(facts=facts, env=run.env, refused=refusal(run, facts, run.settings))):
         watcher.warn(caution)
     objective.refuse_impossible(run)
     return _begin(request, budget_s, {**facts, **probe.environment.facts(run.env)}, watcher)
 
 
-def resume(folder: Path, run: Request, budget_s: float | None, watcher: Watcher) -> Study:
+def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher) -> Study:
     """Go on with the study in `folder`; one that is finished is only read.
 
     Args:
-        run: only its `env`, `base` and `lock` count; the rest is as it was.
-        budget_s: for all sittings together, in place of what was given before.
+        now: its `env`, `base` and `lock` count; the rest is as it was.
+        budget_s: for all attempts together, in place of what was given before.
 
     Raises:
         RecordError: there is no study in `folder`, or not one that can be read.
@@ -120,18 +120,18 @@ def resume(folder: Path, run: Request, budget_s: float | None, watcher: Watcher)
         if not (folder / REPORT).exists():
             write_results(folder, study, watcher)
         return study
-    request = _as_begun(study, run)
+    request = _as_begun(study, now)
     objective.refuse_impossible(request.run)
     refuse_another_machine("study", study.facts, facts_of(request.run))
     study = msgspec.structs.replace(study, budget_s=budget_s or study.budget_s)
     return _sit(request, folder, study, watcher)
 
 
-def sequel(folder: Path, study: Study, run: Request, watcher: Watcher) -> tuple[Path, Study] | None:
+def sequel(folder: Path, study: Study, now: RunSpec, watcher: Watcher) -> tuple[Path, Study] | None:
     """From the recipe of a finished study on: a step that became shorter may wait for something else now.
 
     Args:
-        run: as `resume` takes it, and with the window that the user asked for.
+        now: as `resume` takes it, and with the window that the user asked for.
 
     Returns:
         As `tune`; None where nothing was proved, nothing more is named, or too little of the budget is left.
@@ -140,18 +140,30 @@ def sequel(folder: Path, study: Study, run: Request, watcher: Watcher) -> tuple[
         CommandFailed, CannotRunHere, Interrupted: as `tune`.
     """
     left_s = study.budget_s - spent_s(study)
-    if not study.recipe or not study.then or not affords_more(study, left_s):
+    if not study.recipe or not study.next_candidates or not affords_more(study, left_s):
         return None
     file = folder / RECIPE
-    settings = over(study.base, study.recipe)
-    beginning = Beginning(str(file), recipes.read(file), settings, decided(study), is_sequel=True)
-    request = _as_begun(study, run)
-    # Of a step that became shorter, a window holds more.
-    own = msgspec.structs.replace(request.run, warmup_steps=run.warmup_steps, window_steps=run.window_steps)
-    request = msgspec.structs.replace(request, run=own, began_from=beginning)
-    names = ", ".join(candidate.id for candidate in study.then)
+    request = _as_begun(study, now)
+    own = msgspec.structs.replace(
+        request.run,
+        settings=over(study.run.settings, study.recipe),
+        # Of a step that became shorter, a window holds more.
+        warmup_steps=now.warmup_steps,
+        window_steps=now.window_steps,
+    )
+    base_recipe = BaseRecipe(str(file), recipes.read(file), decided(study), is_sequel=True)
+    request = msgspec.structs.replace(request, run=own, base_recipe=base_recipe)
+    names = ", ".join(candidate.id for candidate in study.next_candidates)
     watcher.say(f"From this recipe on, with the {long_time(left_s)} that are left: {names}.")
-    return _begin(request, left_s, study.facts, watcher, folder, diagnosis=study.after, candidates=study.then)
+    return _begin(
+        request,
+        left_s,
+        study.facts,
+        watcher,
+        folder,
+        diagnosis=study.diagnosis_with_recipe,
+        candidates=study.next_candidates,
+    )
 
 
 def _begin(
@@ -165,83 +177,61 @@ def _begin(
     folder = new_run_folder(run.base)
     study = Study(
         id=folder.name,
-        command=run.command,
-        cwd=str(run.cwd),
-        objective=run.objective,
+        run=run.recorded,
         budget_s=budget_s,
         allow=sorted(words.allowed - set(asked.UNASKED)),
-        also=request.also,
-        excluded=request.excluded,
-        space=request.space,
-        step_on=run.step_on,
-        seed=run.seed,
-        margin=run.margin,
-        caches=run.caches,
-        timeout_s=run.timeout_s,
-        sandbox="auto" if run.sandbox else "none",
-        warmup_steps=run.warmup_steps,
-        window_steps=run.window_steps,
+        extra=request.extra,
+        exclude=request.exclude,
+        values=request.values,
+        margin=request.margin,
         window_planned=run.window_steps is None,
         facts=facts,
-        began_from=request.began_from,
+        base_recipe=request.base_recipe,
     )
     study = msgspec.structs.replace(study, **known)
     if before is not None and run.objective not in SYNCHRONISED:
-        pilot = pilot_of_another(folder, before, study.base)
+        pilot = pilot_of_another(folder, before, study.run.settings)
         study = msgspec.structs.replace(study, trials=[] if pilot is None else [pilot])
     document.write(folder / FILE, study)
     return folder, _sit(request, folder, study, watcher)
 
 
-def _as_begun(study: Study, run: Request) -> TuneRequest:
-    """What the study was asked to do, where `run` says."""
-    run = msgspec.structs.replace(
-        run,
-        command=study.command,
-        cwd=Path(study.cwd),
-        warmup_steps=study.warmup_steps,
-        window_steps=study.window_steps,
-        margin=study.margin,
-        timeout_s=study.timeout_s,
-        step_on=study.step_on,
-        seed=study.seed,
-        caches=study.caches,
-        sandbox=study.sandbox == "auto",
-        objective=study.objective,
-    )
+def _as_begun(study: Study, now: RunSpec) -> TuneRequest:
+    """What the study was asked to do."""
     return TuneRequest(
-        run=run,
+        run=study.run.resumed(now),
+        margin=study.margin,
         allow=list(study.allow),
-        also=study.also,
-        excluded=study.excluded,
-        space=study.space,
-        began_from=study.began_from,
+        extra=study.extra,
+        exclude=study.exclude,
+        values=study.values,
+        base_recipe=study.base_recipe,
     )
 
 
 def _sit(request: TuneRequest, folder: Path, study: Study, watcher: Watcher) -> Study:
-    sitting = _Sitting(request, folder, study, watcher)
+    attempt = _Attempt(request, folder, study, watcher)
     try:
-        sitting.work()
+        attempt.work()
     except KeyboardInterrupt as stopped:
-        sitting.end("user")
+        attempt.end("user")
         raise Interrupted(folder) from stopped
     except DynotuneError as error:
-        sitting.end("error")
-        if sitting.study.trials:
+        attempt.end("error")
+        if attempt.study.trials:
             error.hint += f" What was measured is kept; dynotune tune --resume {folder} goes on."
         raise
-    return sitting.study
+    return attempt.study
 
 
-class _Sitting:
-    """One sitting of a study. What has to outlive it is in the study."""
+class _Attempt:
+    """One attempt of a study. What has to outlive it is in the study."""
 
     def __init__(self, request: TuneRequest, folder: Path, study: Study, watcher: Watcher) -> None:
         self._request, self._folder, self._watcher = request, folder, watcher
         self._earlier_s = spent_s(study)
         self._began, self._began_s = datetime.now(UTC), time.monotonic()
-        self._sittings, self._diagnosis_s = study.sittings, 0.0
+        self._attempts, self._diagnosis_s = study.attempts, 0.0
         self._bench: RealBench | None = None
         self.study = study
 
@@ -256,13 +246,13 @@ class _Sitting:
             self._began_s += waited_s
             self._began += timedelta(seconds=waited_s)
             self._search()
-        self._update(pays_off=paid_off(self._folder, self.study))
+        self._update(break_even=paid_off(self._folder, self.study))
         self._diagnose_again()
         self.end("done")
         write_results(self._folder, self.study, self._watcher)
 
     def end(self, by: EndedBy) -> None:
-        """Write down when and why the sitting ended. Where nothing can be written, what was before still stands."""
+        """Write down when and why the attempt ended. Where nothing can be written, what was before still stands."""
         with contextlib.suppress(CannotRunHere):
             self._save(self.study, by)
 
@@ -272,47 +262,43 @@ class _Sitting:
         budget_s = self.study.budget_s
         self._watcher.say(f"The budget is {long_time(budget_s)}. First, what holds the command up.")
         began_s = time.monotonic()
-        request = self._diagnosis_request(self.study.base)
+        request = self._diagnosed_run(self.study.run.settings)
         try:
             observation, file = gather(request, self._watcher)
         except CannotRunHere as error:
             if time.monotonic() - began_s >= budget_s:
                 error.hint = f"A --budget of {long_time(budget_s)} is too short for the diagnosis alone: give it more."
             raise
-        bounds: list[Ceiling] | Unknown = NOT_ASKED
+        bounds: list[UpperBound] | Unknown = NOT_ASKED
         is_cheap = time.monotonic() - began_s <= MOST_OF_DIAGNOSIS * budget_s
         if is_cheap and _waits(observation) >= LEAST_WAIT:
             bounds = ceilings(request, self._watcher, observation)
-        diagnosis = conclude(observation, ceilings=bounds)
+        diagnosis = conclude(observation, upper_bounds=bounds)
         self._diagnosis_s = time.monotonic() - began_s
         self._watcher.say(diagnosis.verdict)
         asked_for = self._request.asked()
-        found, left_out = offered(self._request.run, self.study, asked_for, observation, diagnosis, self.study.base)
+        found, left_out = offered(
+            self._request.run, self.study, asked_for, observation, diagnosis, self.study.run.settings
+        )
         self._update(
             diagnosis=diagnosis, candidates=found, not_offered=left_out, trials=self._pilots(observation, file)
         )
 
     def _pilots(self, observation: Observation, file: Path) -> list[Trial]:
         """The plain run, where it can stand for a pilot: nothing waited for the device after its steps."""
-        if self.study.objective in SYNCHRONISED:
+        if self.study.run.objective in SYNCHRONISED:
             return []
         pilot = plain_pilot(self._folder, file.parent, observation.processes, self._began_s - self._earlier_s)
         return [] if pilot is None else [pilot]
 
-    def _diagnosis_request(self, settings: list[Setting]) -> DiagnoseRequest:
+    def _diagnosed_run(self, settings: list[Setting]) -> RunSpec:
         run = self._request.run
-        return DiagnoseRequest(
-            command=run.command,
-            cwd=run.cwd,
-            env=run.env,
+        return msgspec.structs.replace(
+            run,
             base=self._folder / DIAGNOSIS,
             settings=settings,
-            warmup_steps=run.warmup_steps,
+            window_steps=None,
             timeout_s=min(run.timeout_s or DIAGNOSIS_LIMIT_S, self.study.budget_s),
-            step_on=run.step_on,
-            seed=run.seed,
-            sandbox=run.sandbox,
-            lock=run.lock,
         )
 
     def _diagnose_again(self) -> None:
@@ -321,17 +307,17 @@ class _Sitting:
         if not self.study.recipe:
             return
         if self._elapsed_s() + needed_s > self.study.budget_s:
-            self._update(after=Unknown("the budget did not afford a diagnosis with the recipe"))
+            self._update(diagnosis_with_recipe=Unknown("the budget did not afford a diagnosis with the recipe"))
             return
         try:
-            settings = over(self.study.base, self.study.recipe)
-            observation, _ = gather(self._diagnosis_request(settings), self._watcher)
+            settings = over(self.study.run.settings, self.study.recipe)
+            observation, _ = gather(self._diagnosed_run(settings), self._watcher)
         except DynotuneError as error:
-            self._update(after=Unknown(error.message))
+            self._update(diagnosis_with_recipe=Unknown(error.message))
         else:
             after = conclude(observation)
             then = beyond(self._request.run, self.study, self._request.asked(), observation, after)
-            self._update(after=after, then=then)
+            self._update(diagnosis_with_recipe=after, next_candidates=then)
 
     # Search
 
@@ -366,13 +352,13 @@ class _Sitting:
         if self._bench is not None:
             study = self._bench.add_to(study)
         now = datetime.now(UTC)
-        sitting = Sitting(_iso(self._began), _iso(now), by)
-        self.study = msgspec.structs.replace(study, sittings=[*self._sittings, sitting])
+        attempt = Attempt(_iso(self._began), _iso(now), by)
+        self.study = msgspec.structs.replace(study, attempts=[*self._attempts, attempt])
         document.write(self._folder / FILE, self.study)
 
 
 def void_caution(study: Study) -> list[str]:
-    """How many runs of all sittings did not count, and why the last one of them."""
+    """How many runs of all attempts did not count, and why the last one of them."""
     voids = [trial.void for trial in study.trials if trial.void]
     return [f"{len(voids)} of {len(study.trials)} runs did not count, the last one as {voids[-1]}."] if voids else []
 

@@ -74,8 +74,8 @@ def some(knob_id: str, present: Present, cores: int | None) -> list[Setting]:
         values = (2, 4, 8)
     if not values:
         raise UsageError(
-            f"--also {knob_id} names no value, and none suggests itself.",
-            hint=f"Name it: --also {knob_id}=VALUE, or several: --space {knob_id}=A,B,C. "
+            f"--try {knob_id} names no value, and none suggests itself.",
+            hint=f"Name it: --try {knob_id}=VALUE, or several: --values {knob_id}=A,B,C. "
             f"`dynotune knobs {knob_id}` says which there are.",
         )
     if knob_id in present:

@@ -20,10 +20,10 @@ def gain(study: Study, gain: Gain) -> str:
 
 def size(study: Study, speedup: float) -> str:
     """How much faster; of what is used, by which share of it better."""
-    better, worse = ("faster", "slower") if study.objective in _SAVES_TIME else ("better", "worse")
+    better, worse = ("faster", "slower") if study.run.objective in _SAVES_TIME else ("better", "worse")
     if not 1 / LARGEST_RATIO <= speedup <= LARGEST_RATIO:
         return f"more than {LARGEST_RATIO:g} times {better if speedup > 1 else worse}"
-    saves_time = study.objective in _SAVES_TIME
+    saves_time = study.run.objective in _SAVES_TIME
     if saves_time and speedup >= TWICE:
         return f"{speedup:.3g} times as fast"
     change = speedup - 1 if saves_time else 1 - 1 / speedup
@@ -34,7 +34,7 @@ def size(study: Study, speedup: float) -> str:
 def interval(study: Study, ci: tuple[float, float] | None) -> str:
     if ci is None:
         return "too few runs for an interval"
-    if study.objective not in _SAVES_TIME:
+    if study.run.objective not in _SAVES_TIME:
         return f"95% interval {saved_interval(ci)}"
     is_large = ci[0] > 1 and ci[0] * ci[1] >= TWICE**2
     return f"95% interval {ratios(ci) if is_large else percent_interval(ci)}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dynotune.schema.comparison import Comparison, Objective
+from dynotune.schema.comparison import Comparison
+from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
 
 __all__ = [
@@ -51,7 +52,7 @@ ROUNDS_UP = 0.9995
 
 def verdict(comparison: Comparison) -> str:
     """The verdict in words: what the comparison proved, no more."""
-    used, in_what = _USED.get(comparison.objective), _IN_WHAT.get(comparison.objective, "")
+    used, in_what = _USED.get(comparison.run.objective), _IN_WHAT.get(comparison.run.objective, "")
     match comparison.verdict:
         case "faster" if comparison.speedup and used:
             return f"uses {100 * (1 - 1 / comparison.speedup):.2g}% less {used}"
@@ -109,7 +110,7 @@ def interval(ci: tuple[float, float] | None) -> str:
 
 def gained(comparison: Comparison) -> tuple[str, str]:
     """What the better arm gains and its interval: a speed-up, or of what is used the share that is saved."""
-    if comparison.objective in _USED:
+    if comparison.run.objective in _USED:
         return saved(comparison.speedup), saved_interval(comparison.ci)
     return speedup(comparison), interval(comparison.ci)
 

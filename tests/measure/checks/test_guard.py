@@ -12,12 +12,11 @@ import dynotune.measure.checks.guard as guarding
 from dynotune import knobs
 from dynotune.measure.checks.guard import NUM_VALUES, Own, Reading, baseline, compared, guard, readings
 from dynotune.measure.live.arm_run import Outcome
-from dynotune.measure.live.request import Request
 from dynotune.schema.errors import CannotRunHere, RecordError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Readback
 
-from ...fakes import process, record, run
+from ...fakes import process, record, run, spec
 
 FALLING = [2.3 * 0.97**at for at in range(NUM_VALUES)]
 BF16 = [knobs.parse("precision.autocast=bf16")]
@@ -63,7 +62,7 @@ def runs(monkeypatch):
 
 @pytest.fixture
 def ask(runs, tmp_path):
-    request = Request(command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path)
+    request = spec(cwd=tmp_path, base=tmp_path)
 
     def ask(*settings, **more):
         return guard(request, [knobs.parse(text) for text in settings], folder=tmp_path, facts={}, **more)
@@ -94,7 +93,7 @@ def test_an_arm_that_lies_further_off_is_held_against_a_second_run_of_the_baseli
 
 
 def test_what_the_baseline_says_again_serves_later_arms(runs, ask, tmp_path):
-    request = Request(command=["train"], settings=BF16, cwd=tmp_path, env={}, base=tmp_path)
+    request = spec(cwd=tmp_path, base=tmp_path)
     known = baseline(request, folder=tmp_path, facts={})
     runs.losses["guard"] = [value * 1.5 for value in FALLING]
     assert not ask("precision.autocast=bf16", own=known).ok
@@ -126,7 +125,7 @@ def test_settings_that_change_the_meaning_stay_out_of_guarded_runs(ask, runs):
 
 
 def test_what_the_baseline_computes_serves_several_arms(runs, ask, tmp_path):
-    request = Request(command=["train"], settings=BF16, cwd=tmp_path, env={}, base=tmp_path)
+    request = spec(cwd=tmp_path, base=tmp_path)
     known = baseline(request, folder=tmp_path, facts={})
     runs.names.clear()
     assert ask("layout.channels_last=true", own=known, name="guard-1").ok
@@ -135,7 +134,7 @@ def test_what_the_baseline_computes_serves_several_arms(runs, ask, tmp_path):
 
 def test_what_the_baseline_has_the_arm_has_too(runs, tmp_path):
     against = [knobs.parse(text) for text in ("optimizer.fused=true", "loader.num_workers=2")]
-    request = Request(command=["train"], settings=[], against=against, cwd=tmp_path, env={}, base=tmp_path)
+    request = spec(settings=against, cwd=tmp_path, base=tmp_path)
     arm_of = [knobs.parse("precision.autocast=bf16"), knobs.parse("optimizer.fused=false")]
     assert guard(request, arm_of, folder=tmp_path, facts={}).ok
     (first, base, _), (second, both, _) = runs.asked[:2]
@@ -251,7 +250,7 @@ def test_a_layout_that_the_program_does_not_stand_is_found_by_its_outputs(tmp_pa
     (tmp_path / "infer.py").write_text(STRIDES.replace("STRIDED", str(strided)))
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "infer.py"]
-    request = Request(command=command, settings=[], cwd=tmp_path, env=env, base=tmp_path, lock=False, sandbox=False)
+    request = spec(command=command, cwd=tmp_path, env=env, base=tmp_path, seed=0, lock=False, sandbox=False)
     once = guarding._run(request, [], tmp_path / "runs" / "once", {}, 120.0, guarding.GuardPlan(num_values=8))
     layout = [knobs.parse("layout.channels_last=true")]
     found = guard(request, layout, folder=tmp_path / "runs", facts={}, own=Own(first=once, again=once))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 import torch
+from dynotune.agent.tasks.outputs import Results
 from torch import nn
 from torch.nn import functional as F
 
 from dynotune import knobs
-from dynotune.agent.tasks.outputs import Results
 from dynotune.measure.checks.guard import NUM_VALUES, Own, Reading, compared
 from dynotune.schema.facts import Unknown
 

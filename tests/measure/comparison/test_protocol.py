@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from dynotune.measure.comparison import protocol, schedule
-from dynotune.measure.live.request import Request
+from dynotune.measure.live.request import CompareRequest
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, CommandFailed, RecordError, UsageError
@@ -18,7 +18,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 
-from ...fakes import Clock, Runs, Watcher, disturbed, raises, record
+from ...fakes import Clock, Runs, Watcher, disturbed, raises, record, request_of
 
 FACTS = {"host.cpu": "a processor", "host.num_cores": 2, "gpu.name": Unknown("no driver"), "torch.version": "2.13.0"}
 
@@ -49,15 +49,15 @@ def compare(runs, watcher, tmp_path):
 @pytest.fixture
 def resume(runs, watcher, tmp_path):
     def resume(**changes):
-        request = request_in(tmp_path, command=[], settings=[], **changes)
-        return protocol.resume(folder_in(tmp_path), request, watcher)
+        now = request_in(tmp_path, command=[], settings=[]).run
+        return protocol.resume(folder_in(tmp_path), now, watcher, **changes)
 
     return resume
 
 
 def request_in(tmp_path, **changes):
-    fields = {"command": ["train"], "settings": [Setting("env.A", "1")], "lock": False, "max_pairs": 4}
-    return Request(cwd=tmp_path, env={}, base=tmp_path / "runs", **(fields | changes))
+    fields = {"candidate": [Setting("env.A", "1")], "lock": False, "max_pairs": 4, "seed": 0}
+    return request_of(CompareRequest, cwd=tmp_path, base=tmp_path / "runs", **(fields | changes))
 
 
 def folder_in(tmp_path):
@@ -192,7 +192,7 @@ def test_where_both_arms_set_a_knob_the_candidates_read_back_is_told(compare, ru
 
     for number in ("pilot", "001", "002", "003", "004"):
         runs.instead |= {f"{number}-baseline": says("0"), f"{number}-candidate": says("1")}
-    comparison = compare(against=[Setting("env.A", "0")])
+    comparison = compare(settings=[Setting("env.A", "0")])
     assert comparison.readback["env.A"].asked == "1"
 
 
@@ -228,7 +228,7 @@ def test_settings_that_contradict_each_other_are_refused_before_anything_runs(co
 
 
 def test_a_run_that_goes_to_its_own_end_has_no_limit_taken_from_the_window(compare, runs):
-    compare(finish=True)
+    compare(run_to_end=True)
     assert runs.asked[-1].limit_s == float("inf")
 
 

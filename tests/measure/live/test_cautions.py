@@ -5,17 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from dynotune.measure.live.cautions import cache_cautions
 from msgspec.structs import replace
 
 from dynotune.knobs import parse
 from dynotune.launch.caches import contents
-from dynotune.measure.live.request import Request
+from dynotune.measure.live.cautions import cache_cautions
+from dynotune.measure.live.request import CompareRequest
+
+from ...fakes import request_of
 
 
 @pytest.fixture
 def request_(tmp_path):
-    return Request(command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path / "runs")
+    return request_of(CompareRequest, candidate=[], cwd=tmp_path, base=tmp_path / "runs")
 
 
 def test_settings_may_name_the_folders_of_caches_themselves(tmp_path):
@@ -32,17 +34,19 @@ def test_settings_may_name_the_folders_of_caches_themselves(tmp_path):
 
 
 def test_a_folder_of_the_users_is_never_emptied_and_cold_runs_with_it_are_not_called_cold(request_):
-    named = replace(request_, settings=[parse("env.TORCHINDUCTOR_CACHE_DIR=kept")])
-    (said,) = cache_cautions(replace(named, caches="cold"))
-    assert said.startswith(f"The candidate keeps what it compiles in {request_.cwd / 'kept'}")
+    named = replace(request_, candidate=[parse("env.TORCHINDUCTOR_CACHE_DIR=kept")])
+    (said,) = cache_cautions(replace(named, run=replace(named.run, caches="cold")))
+    assert said.startswith(f"The candidate keeps what it compiles in {request_.run.cwd / 'kept'}")
     assert "its runs are not cold" in said
     assert cache_cautions(named) == []
-    (request_.cwd / "kept" / "fxgraph").mkdir(parents=True)
+    (request_.run.cwd / "kept" / "fxgraph").mkdir(parents=True)
     assert "finds there what is there already" in cache_cautions(named)[0]
 
 
 def test_arms_that_share_a_folder_find_what_the_other_compiled(request_):
     setting = parse("env.TRITON_CACHE_DIR=/data/triton")
-    shared = replace(request_, settings=[setting, parse("env.A=1")], against=[setting])
+    shared = replace(request_, candidate=[setting, parse("env.A=1")], run=replace(request_.run, settings=[setting]))
     assert [text for text in cache_cautions(shared) if "Both arms" in text]
-    assert cache_cautions(replace(shared, against=[parse("env.TRITON_CACHE_DIR=/other")])) == []
+    assert (
+        cache_cautions(replace(shared, run=replace(shared.run, settings=[parse("env.TRITON_CACHE_DIR=/other")]))) == []
+    )

@@ -11,15 +11,15 @@ import pytest
 from dynotune.measure.live import cautions
 from dynotune.measure.live.arm_run import Outcome
 from dynotune.measure.live.pilot import LEAST_WINDOW_S, SHORT_WINDOW_S, Steadiness, UntilStep, plan, plan_window
-from dynotune.measure.live.request import Request
+from dynotune.measure.live.request import CompareRequest
 from dynotune.measure.live.warmup import MIN_WINDOW_S
 from dynotune.schema.errors import CannotRunHere, UsageError
 
-from ...fakes import START_S, record, run
+from ...fakes import START_S, record, request_of, run, spec
 
 
-def request(**changes) -> Request:
-    return Request(command=["train"], settings=[], cwd=Path("/"), env={}, base=Path("/"), **changes)
+def request(**changes) -> CompareRequest:
+    return request_of(CompareRequest, candidate=[], **changes)
 
 
 def pilot(step_s, *, ended_by="window", **more) -> Outcome:
@@ -32,14 +32,14 @@ def pilots(step_s, **more) -> list[Outcome]:
 
 
 def test_the_window_begins_after_the_slow_steps_and_lasts_a_second_at_least():
-    window = plan_window(request(), pilots([0.5] * 10 + [0.01] * 300))
+    window = plan_window(spec(), pilots([0.5] * 10 + [0.01] * 300))
     assert window.warmup_steps == 10
     assert window.window_s >= MIN_WINDOW_S
     assert window.steady
 
 
 def test_the_window_of_both_arms_suits_the_slower_one():
-    window = plan_window(request(), [pilot([0.01] * 100), pilot([0.04] * 100)])
+    window = plan_window(spec(), [pilot([0.01] * 100), pilot([0.04] * 100)])
     assert window.step_s == pytest.approx(0.04)
     assert window.start_s == pytest.approx(START_S + 0.04 * window.warmup_steps)
 
@@ -49,7 +49,7 @@ def test_steps_with_which_the_host_runs_ahead_after_a_timed_window_say_nothing_o
     ahead = [0.931] + [0.001] * 29
     plain = pilot([0.03] * 97 + ahead + [0.03] * 70 + ahead)
     plain.records[0].events["window"] = [{"first_step": 97, "num_steps": 100, "begin_s": 10.0, "end_s": 13.0}]
-    window = plan_window(request(objective="energy", warmup_steps=200), [plain, pilot([0.005] * 300)], num_telling=1)
+    window = plan_window(spec(objective="energy", warmup_steps=200), [plain, pilot([0.005] * 300)], num_telling=1)
     assert window.step_s == pytest.approx(0.03)
     assert window.num_steps == 100
     assert window.run_s == pytest.approx(window.start_s + 3.0)
@@ -58,48 +58,48 @@ def test_steps_with_which_the_host_runs_ahead_after_a_timed_window_say_nothing_o
 def test_a_timed_window_between_two_slow_begins_of_an_epoch_does_not_hide_them():
     plain = pilot([*[5.6, *[0.6] * 19], *[5.6, *[0.6] * 18]], epoch=20)
     plain.records[0].events["window"] = [{"first_step": 27, "num_steps": 10, "begin_s": 30.0, "end_s": 36.0}]
-    assert plan_window(request(warmup_steps=15), [plain]).step_s > 0.75
+    assert plan_window(spec(warmup_steps=15), [plain]).step_s > 0.75
 
 
 def test_the_window_begins_after_the_step_is_found_in_either_arm():
-    window = plan_window(request(), [pilot([0.01] * 100, found_after=4), pilot([0.01] * 100, found_after=20)])
+    window = plan_window(spec(), [pilot([0.01] * 100, found_after=4), pilot([0.01] * 100, found_after=20)])
     assert window.warmup_steps > 20
 
 
 def test_what_the_user_gives_is_taken():
-    window = plan_window(request(warmup_steps=30, window_steps=70), pilots([0.01] * 100))
+    window = plan_window(spec(warmup_steps=30, window_steps=70), pilots([0.01] * 100))
     assert (window.warmup_steps, window.num_steps) == (30, 70)
 
 
 def test_a_warm_up_that_ends_before_the_step_is_found_is_lengthened_to_that():
-    window = plan_window(request(warmup_steps=1, window_steps=70), pilots([0.01] * 100, found_after=6))
+    window = plan_window(spec(warmup_steps=1, window_steps=70), pilots([0.01] * 100, found_after=6))
     assert window.warmup_steps == 7
 
 
 def test_a_pilot_that_never_becomes_steady_is_told():
     falling = [1.0 - 0.003 * index for index in range(300)]
-    assert not plan_window(request(), pilots(falling)).steady
+    assert not plan_window(spec(), pilots(falling)).steady
 
 
 def test_a_window_holds_whole_epochs():
-    window = plan_window(request(), pilots([0.01] * 300, epoch=40))
+    window = plan_window(spec(), pilots([0.01] * 300, epoch=40))
     assert window.num_steps == 40 * window.whole_epochs
     assert window.whole_epochs >= 2
 
 
 def test_epochs_of_several_lengths_are_not_known():
     both = [pilot([0.01] * 300, epoch=40), pilot([0.01] * 300, epoch=41)]
-    assert plan_window(request(), both).whole_epochs == 0
+    assert plan_window(spec(), both).whole_epochs == 0
 
 
 def test_an_epoch_longer_than_any_window_is_not_waited_for():
-    window = plan_window(request(), pilots([1.0] * 300, epoch=100))
+    window = plan_window(spec(), pilots([1.0] * 300, epoch=100))
     assert window.whole_epochs == 0
     assert window.num_steps < 100
 
 
 def test_an_epoch_that_a_budget_does_not_afford_is_not_waited_for():
-    window = plan_window(request(), pilots([0.1] * 300, epoch=100), num_runs=8, budget_s=200)
+    window = plan_window(spec(), pilots([0.1] * 300, epoch=100), num_runs=8, budget_s=200)
     assert window.whole_epochs == 0
     assert 8 * window.run_s <= 200
 
@@ -108,7 +108,7 @@ def test_a_window_may_be_asked_to_be_as_long_as_the_start_as_far_as_time_and_ste
     def window_s(budget_s=None, **more):
         both = pilots([0.05] * 400, **more)
         late = [msgspec.structs.replace(one, launched_s=-10.0) for one in both]
-        found = plan_window(request(), late, num_runs=8, budget_s=budget_s, of_start=1.0)
+        found = plan_window(spec(), late, num_runs=8, budget_s=budget_s, of_start=1.0)
         return found.window_s, found.start_s
 
     whole_s, start_s = window_s()
@@ -135,7 +135,7 @@ def test_a_run_without_a_step_says_once_how_one_is_named(monkeypatch):
     for at_s in (1.0, 59.0, 61.0, 200.0):
         now[0] = at_s
         assert not until([])
-    assert len(told) == 1 and "--step-on" in told[0]
+    assert len(told) == 1 and "--step-function" in told[0]
     stepping = UntilStep(lambda records: len(records) > 1, told.append)
     assert not stepping([record([0.1])])
     now[0] = 1000.0
@@ -143,14 +143,14 @@ def test_a_run_without_a_step_says_once_how_one_is_named(monkeypatch):
 
 
 def test_a_program_that_ends_by_itself_gets_a_window_that_it_completes():
-    window = plan_window(request(), pilots([0.05] * 25, ended_by="command"))
+    window = plan_window(spec(), pilots([0.05] * 25, ended_by="command"))
     assert window.warmup_steps + window.num_steps <= 25
     assert window.num_steps >= 8
 
 
 def test_a_program_of_a_few_steps_is_refused():
     with pytest.raises(CannotRunHere, match="makes 9 steps and ends") as refused:
-        plan_window(request(), pilots([0.05] * 9, ended_by="command"))
+        plan_window(spec(), pilots([0.05] * 9, ended_by="command"))
     assert "longer" in refused.value.hint
 
 
@@ -176,12 +176,12 @@ def test_a_window_too_short_to_tell_anything_is_warned_of_where_the_user_asked_f
 def test_a_short_window_that_still_tells_something_is_measured_with_a_caution():
     window, _ = plan(request(), pilots([0.02] * 20, ended_by="command"), None)
     assert LEAST_WINDOW_S <= window.window_s < SHORT_WINDOW_S
-    (caution,) = [text for text in cautions.window_cautions(request(), window) if "ms long" in text]
+    (caution,) = [text for text in cautions.window_cautions(spec(), window) if "ms long" in text]
     assert "--steps" in caution
 
 
 def test_fewer_steps_than_a_window_has_at_least_are_no_obstacle_when_asked_for():
-    window = plan_window(request(warmup_steps=1, window_steps=3), pilots([0.1] * 5, found_after=0))
+    window = plan_window(spec(warmup_steps=1, window_steps=3), pilots([0.1] * 5, found_after=0))
     assert window.step_s == pytest.approx(0.1)
 
 
@@ -209,18 +209,18 @@ def test_a_budget_of_nothing_is_refused_with_one_that_would_do():
 
 
 def test_a_pilot_goes_on_until_it_has_been_steady_for_a_while():
-    enough = Steadiness(request())
+    enough = Steadiness(spec())
     assert not enough([])
     assert not enough([record([0.01] * 40)])
     assert enough([record([0.1] * 100)])
 
 
 def test_a_pilot_whose_window_is_given_goes_on_to_its_end():
-    enough = Steadiness(request(warmup_steps=3, window_steps=20))
+    enough = Steadiness(spec(warmup_steps=3, window_steps=20))
     assert not enough([record([0.01] * 22)])
     assert enough([record([0.01] * 23)])
 
 
 def test_a_pilot_that_never_becomes_steady_ends_all_the_same():
     restless = [2.0 - 0.002 * index for index in range(100)]
-    assert Steadiness(request())([record(restless)])
+    assert Steadiness(spec())([record(restless)])

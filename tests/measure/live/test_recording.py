@@ -18,6 +18,7 @@ from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
 from dynotune.schema.run import Process, RecordedTrace, Run
 
 from ...fakes import record as steps_of
+from ...fakes import request_of
 
 TRAINS = """
 import sys, torch
@@ -64,7 +65,8 @@ def trace(tmp_path):
         watcher = Watcher()
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         command = [*python, "program.py", *map(str, words)]
-        request = RecordRequest(command=command, cwd=project, env=env, base=tmp_path / "runs", lock=False, **asked)
+        fields = {"command": command, "cwd": project, "env": env, "base": tmp_path / "runs", "lock": False}
+        request = request_of(RecordRequest, **fields, **asked)
         return recording.record(request, watcher), watcher.said
 
     return make
@@ -106,7 +108,7 @@ def test_a_command_without_room_for_a_recording_says_what_to_do(trace):
 
 
 def test_a_command_that_is_to_finish_does(trace):
-    found, _ = trace(TRAINS, 30000, finish=True, warmup_steps=20, num_steps=2)
+    found, _ = trace(TRAINS, 30000, run_to_end=True, warmup_steps=20, num_steps=2)
     assert len(steps_in(found.traces[0])) == 2
     assert (found.run.ended_by, found.run.exit_code) == ("command", 0)
     assert (found.folder / "stdout").read_text() == "DONE\n"

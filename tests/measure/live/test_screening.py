@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from dynotune import knobs
 from dynotune.launch.records.record import Record, Step
 from dynotune.measure.live import screening
-from dynotune.measure.live.request import Request
 from dynotune.measure.live.screening import Block, Stretch, estimate, screened, why_not_in_process
 from dynotune.schema.setting import Setting
 from dynotune.search.bench import arm
+
+from ...fakes import spec
 
 TRAIN = """
 import torch
@@ -67,8 +68,8 @@ def screen(tmp_path, monkeypatch):
     def run(text, *arms, left_s=60.0):
         path = tmp_path / "program.py"
         path.write_text(text)
-        request = Request(
-            command=[sys.executable, str(path)], settings=[], cwd=tmp_path, base=tmp_path / "runs",
+        request = spec(
+            command=[sys.executable, str(path)], cwd=tmp_path, base=tmp_path / "runs",
             env={**os.environ, "OMP_NUM_THREADS": "1"}, warmup_steps=4, lock=False, sandbox=False,
         )  # fmt: skip
         return screened(request, [arm_of(*texts) for texts in arms], left_s, facts={}, num_blocks=3)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -16,11 +14,11 @@ from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import RecordFrom
 
-from ...fakes import record
+from ...fakes import record, request_of, spec
 
 
 def request(**fields) -> RecordRequest:
-    return RecordRequest(command=["train"], cwd=Path("/"), env={}, base=Path("/runs"), **fields)
+    return request_of(RecordRequest, **fields)
 
 
 def compiling(made, *indices):
@@ -105,7 +103,7 @@ def test_a_program_with_room_is_recorded_after_the_warm_up_that_is_asked_for():
 
 
 def test_it_is_told_once_and_over_when_all_have_answered(tmp_path):
-    director = Director(request(), tmp_path, soon)
+    director = Director(spec(), tmp_path, lambda records, _: soon(records, request()))
     ranks = [record([0.1] * 20, rank=0), record([0.1] * 20, rank=1)]
     assert not director([])
     assert not director(ranks)
@@ -127,5 +125,5 @@ def test_it_is_told_once_and_over_when_all_have_answered(tmp_path):
 def test_a_command_that_is_to_finish_is_not_ended(tmp_path):
     done = record([0.1] * 60)
     done.events["trace"] = [{"file": "trace-pid1.json.gz"}]
-    assert Director(request(), tmp_path, soon)([done])
-    assert not Director(request(finish=True), tmp_path, soon)([done])
+    assert Director(spec(), tmp_path, lambda records, _: soon(records, request()))([done])
+    assert not Director(spec(run_to_end=True), tmp_path, lambda records, _: soon(records, request()))([done])

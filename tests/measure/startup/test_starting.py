@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dynotune.measure.comparison.protocol import Interrupted
 from dynotune.measure.comparison.stats import judge
-from dynotune.measure.live.request import Request
+from dynotune.measure.live.request import StartRequest
 from dynotune.measure.startup import conclusions, starting
 from dynotune.schema import document
 from dynotune.schema.caches import Cache, Growth
@@ -21,6 +21,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.startup import ARMS, PHASES, Block, Start, Startup
 
 from ... import fakes
+from ...fakes import spec
 
 FACTS = {"host.cpu": "one", "host.num_cores": 2, "gpu.name": None, "gpu.count": 0, "torch.version": "2.13.0"}
 WHOLE = {"cold": 20.0, "warm": 5.0, "off": 24.0}
@@ -86,9 +87,8 @@ def starts(monkeypatch):
 
 @pytest.fixture
 def request_(tmp_path):
-    return Request(
-        command=["serve"], settings=[], cwd=tmp_path, env={}, base=tmp_path / "runs", margin=0.05, lock=False
-    )
+    run = spec(command=["serve"], cwd=tmp_path, base=tmp_path / "runs", objective="time-to-first-step", lock=False)
+    return StartRequest(run=run)
 
 
 @given(st.integers(1, 40), st.integers(0, 2**32))
@@ -117,7 +117,7 @@ def test_cold_and_off_are_judged_against_warm_and_all_is_on_disk(starts, request
     assert cold.saved_s == pytest.approx(15.0, rel=0.02)
     # Each block was on disk when the next one began.
     assert sorted(set(starts.blocks_on_disk)) == list(range(len(found.blocks)))
-    assert document.read(next(request_.base.glob("*/startup.json")), Startup) == found
+    assert document.read(next(request_.run.base.glob("*/startup.json")), Startup) == found
     assert watcher.blocks[-1] == (len(found.blocks), 12)
 
 
@@ -185,11 +185,11 @@ def test_an_interrupted_one_goes_on_after_its_last_finished_block(starts, reques
     assert len(document.read(stopped.value.folder / starting.FILE, Startup).blocks) == 2
     starts.instead.clear()
     starts.names.clear()
-    found = starting.resume(stopped.value.folder, replace(request_, command=[], ready_on="never"), Watcher())
-    assert (found.finished, found.command, found.ready_on) == (True, ["serve"], None)
+    found = starting.resume(stopped.value.folder, replace(request_.run, command=[], ready_pattern="never"), Watcher())
+    assert (found.finished, found.run.command, found.run.ready_pattern) == (True, ["serve"], None)
     assert next(name for name in starts.names if not name.startswith("pilot")).startswith("003-")
     starts.names.clear()
-    assert starting.resume(stopped.value.folder, request_, Watcher()) == found
+    assert starting.resume(stopped.value.folder, request_.run, Watcher()) == found
     assert starts.names == []
 
 
@@ -203,7 +203,7 @@ def test_it_is_not_resumed_on_another_machine(starts, request_, monkeypatch):
         starting.time_starts(request_, Watcher())
     monkeypatch.setattr(starting, "facts_of", lambda request: FACTS | {"host.cpu": "another"})
     with pytest.raises(CannotRunHere, match=r"begun elsewhere: host\.cpu differ"):
-        starting.resume(stopped.value.folder, request_, Watcher())
+        starting.resume(stopped.value.folder, request_.run, Watcher())
 
 
 def test_a_command_that_fails_later_leaves_what_was_measured(starts, request_):
@@ -214,7 +214,7 @@ def test_a_command_that_fails_later_leaves_what_was_measured(starts, request_):
     with pytest.raises(CommandFailed) as error:
         starting.time_starts(request_, Watcher())
     assert "finished blocks are kept in" in error.value.hint
-    assert len(document.read(next(request_.base.glob("*/startup.json")), Startup).blocks) == 1
+    assert len(document.read(next(request_.run.base.glob("*/startup.json")), Startup).blocks) == 1
 
 
 def test_a_budget_that_affords_no_answer_is_refused_with_one_that_does(starts, request_):
@@ -228,14 +228,14 @@ def test_a_budget_that_affords_no_answer_is_refused_with_one_that_does(starts, r
 
 def test_temporary_folders_go_and_the_warm_caches_stay(starts, request_, tmp_path):
     (tmp_path / "temporary").mkdir()
-    request = replace(request_, env={"TMPDIR": str(tmp_path / "temporary")})
+    request = replace(request_, run=replace(request_.run, env={"TMPDIR": str(tmp_path / "temporary")}))
 
     def write():
         for arm in ("cold", "warm", "off"):
             (Path(found_folder()) / "caches" / arm).mkdir(parents=True, exist_ok=True)
 
     def found_folder():
-        return next(request.base.glob("*"))
+        return next(request.run.base.glob("*"))
 
     starts.instead["pilot-off"] = write
     found = starting.time_starts(request, Watcher())
@@ -269,7 +269,7 @@ def concluded(own=CUDA, env=None, facts=FACTS_OF_GPU, **added):
         startup,
         facts=facts | dict.fromkeys(("env.CUDA_CACHE_MAXSIZE", "env.CUDA_CACHE_DISABLE")) | variables,
         ratios=[
-            starting.ratio(blocks, arm, judge(starting.pairs_of(fair(blocks), arm), margin=0.05, max_pairs=4))
+            starting.ratio(blocks, arm, judge(starting.pairs_of(fair(blocks), arm), margin=0.05, max_blocks=4))
             for arm in ("cold", "off")
         ],
     )

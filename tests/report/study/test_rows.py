@@ -17,7 +17,7 @@ from dynotune.report.study.commands import compares, repeats, shell
 from dynotune.report.study.header import arrow, pays_off
 from dynotune.report.study.rows import joints, level, long_time, medians, parts_of, saved, tried, within
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Candidate, Estimate, PaysOff
+from dynotune.schema.study import BreakEven, Candidate, Estimate
 
 from .. import studies
 
@@ -166,8 +166,8 @@ def test_long_times_are_said_in_minutes_and_hours(seconds, text):
     [(19.8, 154, "after 154 steps (7.2 s later)"), (19.8, None, "never: it starts 7.2 s later"), (12.0, 0, "at once")],
 )
 def test_it_says_when_a_later_start_is_paid_for(start_s, after_steps, text):
-    paid = PaysOff(start_s=start_s, baseline_start_s=12.6, after_steps=after_steps)
-    assert pays_off(studies.empty(pays_off=paid)).startswith(text)
+    paid = BreakEven(start_s=start_s, baseline_start_s=12.6, after_steps=after_steps)
+    assert pays_off(studies.empty(break_even=paid)).startswith(text)
 
 
 def test_the_command_of_the_study_is_the_one_that_was_asked():
@@ -177,8 +177,8 @@ def test_the_command_of_the_study_is_the_one_that_was_asked():
     line = next(one.line for one in repeats(study) if one.what == "Tune again")
     assert shlex.split(line) == [
         *["dynotune", "tune", "--budget", "90m", "--objective", "memory", "--allow", "numerics"],
-        *["--also", "env.CUDA_MODULE_LOADING=EAGER", "--not", "alloc.max_split_size_mb"],
-        *["--space", "loader.num_workers=2,4,8,16", "--warmup", "24", "--steps", "120", "--step-on", "a:b"],
+        *["--try", "env.CUDA_MODULE_LOADING=EAGER", "--exclude", "alloc.max_split_size_mb"],
+        *["--values", "loader.num_workers=2,4,8,16", "--warmup", "24", "--steps", "120", "--step-function", "a:b"],
         *["--margin", "0.02", "--timeout", "90.5s", "--seed", "3", "--caches", "cold", "--no-sandbox"],
         *["--", *studies.COMMAND],
     ]
@@ -198,7 +198,7 @@ def test_a_recipe_is_run_verified_and_compared_with_and_without_each_setting():
     assert any(line.startswith("dynotune recipe verify recipe.toml -- python train.py") for line in lines)
     first = compares(studies.rich())[0].line
     whole = "host.num_threads=4 loader.num_workers=8 precision.autocast=bf16"
-    rest = "--against loader.num_workers=8 --against precision.autocast=bf16"
+    rest = "--baseline loader.num_workers=8 --baseline precision.autocast=bf16"
     assert first.startswith(f"dynotune compare {whole} {rest} --warmup 24")
 
 
@@ -245,7 +245,7 @@ def test_without_times_the_bars_are_parts_of_a_hundred():
     from dynotune.schema.facts import Unknown
 
     untimed = studies.diagnosis(steps=Unknown("none was seen"))
-    figure = plots.shares(replace(studies.rich(), diagnosis=untimed, after=Unknown("not yet made")))
+    figure = plots.shares(replace(studies.rich(), diagnosis=untimed, diagnosis_with_recipe=Unknown("not yet made")))
     assert figure is not None
     assert sum(trace["x"][0] for trace in figure["data"]) == pytest.approx(100)
     assert figure["layout"]["xaxis"]["ticksuffix"] == "%"
@@ -266,6 +266,6 @@ def test_commands_of_a_study_that_began_from_a_recipe_have_its_settings():
     assert "--recipe new.toml" in lines["Go on from the recipe"]
     compared = [line for line in lines.values() if " compare " in line]
     assert compared and all(
-        "compare cudnn.benchmark=true" in line and "--against cudnn.benchmark=true" in line for line in compared
+        "compare cudnn.benchmark=true" in line and "--baseline cudnn.benchmark=true" in line for line in compared
     )
     assert "Go on from the recipe" not in {one.what for one in repeats(studies.rich())}

@@ -117,7 +117,9 @@ def test_a_picture_says_where_an_interval_goes_on():
 
 
 def test_where_the_step_is_not_known_there_is_no_bar():
-    text = text_of(studies.rich(diagnosis=Unknown("the profiler could not start"), after=Unknown("not yet made")))
+    text = text_of(
+        studies.rich(diagnosis=Unknown("the profiler could not start"), diagnosis_with_recipe=Unknown("not yet made"))
+    )
     assert "A step" not in text
     assert "2.31×" in text
 

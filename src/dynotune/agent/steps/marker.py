@@ -1,4 +1,4 @@
-"""`--step-on module:function`: the return of that function ends a step."""
+"""`--step-function module:function`: the return of that function ends a step."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _wait_in_main(names: list[str], marked: Callable[[], None], log: Log) -> Non
                 marked()
                 _wrap(sys.modules["__main__"], names, marked)
             except Exception as error:
-                log("--step-on", error)
+                log("--step-function", error)
 
     sys.setprofile(watch)
 

@@ -247,7 +247,7 @@ def _waits_at_breaks(seen: Seen) -> float:
     losses = seen.losses("sync-per-step") if seen.uses_cuda else []
     if not losses or not all(breaks_a_graph(seen, loss) for loss in losses):
         return 0.0
-    return max(sum(loss.share for loss in losses), seen.attribution.without.get("sync-per-step", 0.0))
+    return max(sum(loss.share for loss in losses), seen.attribution.counterfactual_savings.get("sync-per-step", 0.0))
 
 
 def _uncompiled(seen: Seen) -> float:

@@ -127,7 +127,7 @@ def epoch_jitter(seen: Seen) -> Iterator[Finding]:
     timing = seen.timing
     if timing.epoch_begin_s is None:
         return
-    usual_s = timing.usual_s or timing.median_step_s
+    usual_s = timing.typical_step_s or timing.median_step_s
     needs(usual_s > 0, "what a usual step takes", "the steps have no length")
     beyond_s = timing.epoch_begin_s - usual_s
     share = unless_waited(seen, min(1.0, max(0.0, beyond_s * timing.num_epochs / timing.window_s)))

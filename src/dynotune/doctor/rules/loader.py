@@ -307,7 +307,7 @@ def _always_ready(seen: Seen, loader: Loader, loading: Loading) -> bool:
     steps do.
     """
     timing = seen.timing
-    at_work_s = min(timing.usual_s or timing.median_step_s, timing.step_s) - (timing.wait_s or 0.0)
+    at_work_s = min(timing.typical_step_s or timing.median_step_s, timing.step_s) - (timing.wait_s or 0.0)
     if not loader.num_workers or loading.busy_share is None or not loading.fetch_s or at_work_s <= 0:
         return False
     busy = loading.busy_share * timing.step_s / at_work_s
@@ -359,7 +359,7 @@ def _making(loader: Loader) -> list[str]:
 
 def _epochs_in_words(seen: Seen) -> list[str]:
     timing = seen.timing
-    usual_s = timing.median_step_s if timing.usual_s is None else timing.usual_s
+    usual_s = timing.median_step_s if timing.typical_step_s is None else timing.typical_step_s
     first_s = timing.epoch_begin_s or 0.0
     return [
         f"epochs begun in the window: {timing.num_epochs}",

@@ -13,7 +13,7 @@ from dynotune.doctor.registry import rule
 from dynotune.doctor.slow_steps import slow_steps
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Allocator, Loss
+from dynotune.schema.observation import Allocator, LostTime
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
@@ -362,5 +362,5 @@ def _variable_is_known(seen: Seen, name: str) -> bool:
     return not isinstance(seen.observation.facts.get(f"env.{name}"), Unknown)
 
 
-def _where(losses: list[Loss]) -> Place:
+def _where(losses: list[LostTime]) -> Place:
     return losses[0].where if losses else Place()

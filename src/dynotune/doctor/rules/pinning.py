@@ -161,7 +161,7 @@ def pin_in_hot_loop(seen: Seen) -> Iterator[Finding]:
     calls = calls_per_step(seen, "live.pin_memory_calls")
     pinning = calls >= policy.CALLS_PER_STEP
     losses = seen.losses("pin-in-hot-loop", *(["pinned-alloc-slow"] if pinning else []))
-    share = max(sum(loss.share for loss in losses), seen.attribution.without.get("pin-in-hot-loop", 0.0))
+    share = max(sum(loss.share for loss in losses), seen.attribution.counterfactual_savings.get("pin-in-hot-loop", 0.0))
     if not losses or share < policy.LEAST_SHARE:
         return
     loader = main_loader(seen)

@@ -10,7 +10,7 @@ from dynotune.doctor.observation_view import Missing, Seen, evidence_of
 from dynotune.doctor.registry import rule
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loss, Model
+from dynotune.schema.observation import LostTime, Model
 from dynotune.schema.setting import Setting
 
 HALF = ("float16", "bfloat16")
@@ -280,7 +280,7 @@ def rates(seen: Seen) -> tuple[float, float, float]:
     return RATES.get(capability(seen), max(RATES.values()))
 
 
-def _no_tf32(seen: Seen) -> list[Loss]:
+def _no_tf32(seen: Seen) -> list[LostTime]:
     """Float32 products without tensor cores, those of attention by its plain formula left to that finding."""
     return [loss for loss in seen.losses("fp32-matmul-no-tf32") if not is_at(loss.where, "scaled_dot_product")]
 

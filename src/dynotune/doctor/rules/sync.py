@@ -11,7 +11,7 @@ from dynotune.doctor.observation_view import Missing, Seen, evidence_of
 from dynotune.doctor.registry import rule
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loss
+from dynotune.schema.observation import LostTime
 from dynotune.schema.trace_summary import Place
 
 _FUNCTION = re.compile(r"(?P<file>[^(]+)\((?P<line>\d+)\): ")
@@ -39,7 +39,7 @@ def sync_per_step(seen: Seen) -> Iterator[Finding]:
     all_losses = seen.losses("sync-per-step")
     losses = [loss for loss in all_losses if not breaks_a_graph(seen, loss)]
     part = sum(loss.share for loss in losses) / max(1e-9, sum(loss.share for loss in all_losses))
-    without = part * seen.attribution.without.get("sync-per-step", 0.0)
+    without = part * seen.attribution.counterfactual_savings.get("sync-per-step", 0.0)
     share = min(1.0, max(sum(loss.share for loss in losses), without) + _read_back(seen))
     if not losses or share < policy.LEAST_SHARE:
         return
@@ -92,14 +92,14 @@ def d2h_nonblocking_unsynced(seen: Seen) -> Iterator[Finding]:
     )
 
 
-def breaks_a_graph(seen: Seen, loss: Loss) -> bool:
+def breaks_a_graph(seen: Seen, loss: LostTime) -> bool:
     """Whether a value is read there on which a compiled function branches, so that it had to be cut."""
     compilation, here = seen.process.compilation, _FUNCTION.match(loss.where.function)
     if isinstance(compilation, Unknown) or here is None or not _READS.search(loss.where.operator):
         return False
     places = [place for text in compilation.breaks if _NEEDS_A_VALUE.search(text) for place in _PLACE.findall(text)]
     # Functions are known by their first lines: a break lies in the last one that begins before it.
-    known = [_FUNCTION.match(each.where.function) for each in seen.attribution.losses]
+    known = [_FUNCTION.match(each.where.function) for each in seen.attribution.lost_time]
     begins = [int(each["line"]) for each in known if each is not None and each["file"] == here["file"]]
     lines = [int(line) for path, line in places if PurePath(path).name == PurePath(here["file"]).name]
     return any(max((begin for begin in begins if begin <= line), default=None) == int(here["line"]) for line in lines)

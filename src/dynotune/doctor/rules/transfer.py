@@ -11,7 +11,7 @@ from dynotune.doctor.observation_view import Missing, Seen, evidence_of
 from dynotune.doctor.registry import rule
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loss, Tensor
+from dynotune.schema.observation import LostTime, Tensor
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Copies, Place
 
@@ -34,7 +34,7 @@ def h2d_blocking(seen: Seen) -> Iterator[Finding]:
     if not seen.uses_cuda:
         return
     losses = seen.losses("h2d-blocking")
-    without = seen.attribution.without.get("h2d-blocking", 0.0)
+    without = seen.attribution.counterfactual_savings.get("h2d-blocking", 0.0)
     share = max(sum(loss.share for loss in losses), without) - beyond(seen, MADE)
     if not losses or share < policy.LEAST_SHARE or not is_pinned(seen):
         return
@@ -191,7 +191,7 @@ def create_on_cpu_then_move(seen: Seen) -> Iterator[Finding]:
     if not seen.uses_cuda:
         return
     losses = seen.losses(MADE)
-    share = max(sum(loss.share for loss in losses), seen.attribution.without.get(MADE, 0.0))
+    share = max(sum(loss.share for loss in losses), seen.attribution.counterfactual_savings.get(MADE, 0.0))
     if not losses or share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -233,5 +233,5 @@ def _bytes_per_step(seen: Seen) -> float:
     return sum(row.num_bytes or 0 for row in to_device(seen)) / (seen.trace.num_steps or 1)
 
 
-def place_of(losses: list[Loss]) -> Place:
+def place_of(losses: list[LostTime]) -> Place:
     return max(losses, key=lambda loss: loss.share).where if losses else Place()

@@ -27,7 +27,7 @@ class TransparentRun:
         self._cwd, self._folder = cwd, folder
         self._started_s, self._launched_s, self._ended_s = 0.0, 0.0, 0.0
 
-    def run(self, env: Mapping[str, str], facts: Facts, *, step_on: str | None = None) -> Exit:
+    def run(self, env: Mapping[str, str], facts: Facts, *, step_function: str | None = None) -> Exit:
         """Run the command to its own end.
 
         Raises:
@@ -36,7 +36,7 @@ class TransparentRun:
         child_env, planned = environment.build(
             self._settings, env, run_dir=self._folder, agent_dir=environment.AGENT, facts=facts
         )
-        document.write(self._folder / "plan.json", Plan(settings=planned, step_on=step_on))
+        document.write(self._folder / "plan.json", Plan(settings=planned, step_on=step_function))
         self._started_s, self._launched_s = time.time(), time.perf_counter()
         exit_ = run_in_foreground(self._command, env=child_env, cwd=self._cwd, run_dir=self._folder)
         self._ended_s = time.perf_counter()

@@ -146,7 +146,7 @@ def timing(
         time_to_first_step_s=time_to_first_step_s,
         num_compilations=window.num_compilations,
         num_device_allocations=window.num_device_allocations,
-        usual_s=_usual_s(steps, step_s, slow),
+        typical_step_s=_usual_s(steps, step_s, slow),
         slow=[msgspec.structs.replace(row, index=row.index + window.first_step) for row in slow],
         steady=steady,
     )
@@ -158,7 +158,7 @@ def _slow(steps: Sequence[Step], step_s: Sequence[float]) -> list[SlowStep]:
     usual = statistics.median(step_s), statistics.median(step.wait_s for step in steps)
     order = sorted(range(len(steps)), key=lambda index: -step_s[index])[:num]
     return [
-        SlowStep(index=i, step_s=step_s[i], wait_s=steps[i].wait_s, had=_had(steps[i], step_s[i], *usual))
+        SlowStep(index=i, step_s=step_s[i], wait_s=steps[i].wait_s, causes=_had(steps[i], step_s[i], *usual))
         for i in order
     ]
 
@@ -173,7 +173,7 @@ def _had(step: Step, took_s: float, median_s: float, median_wait_s: float) -> li
 
 def _usual_s(steps: Sequence[Step], step_s: Sequence[float], slow: Sequence[SlowStep]) -> float | None:
     """Median of the other steps, without those that had what the slow ones had; None where none is left."""
-    events = {why for row in slow for why in row.had}
+    events = {why for row in slow for why in row.causes}
     flags = sum(flag for flag, why in _WHYS if why in events)
     among = {row.index for row in slow}
     rest = [took_s for i, took_s in enumerate(step_s) if i not in among and not steps[i].flags & flags]

@@ -19,10 +19,10 @@ from dynotune.launch.records.record import Record
 from dynotune.measure.checks.differences import Apart, Digest, Found, judge, losses_apart, outputs_apart
 from dynotune.measure.checks.tolerance import Tolerance, allowed, guarded
 from dynotune.measure.live.arm_run import refuse_rejected, run_arm
-from dynotune.measure.live.request import Request
+from dynotune.measure.live.request import CompareRequest
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.run import GuardPlan
+from dynotune.schema.run import GuardPlan, RunSpec
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Guarded
 
@@ -65,25 +65,25 @@ class Own(msgspec.Struct, kw_only=True):
     redrawn: Readings | None = None
 
 
-def baseline(request: Request, *, folder: Path, facts: Facts, limit_s: float = LIMIT_S) -> Own | Unknown:
+def baseline(run: RunSpec, *, folder: Path, facts: Facts, limit_s: float = LIMIT_S) -> Own | Unknown:
     """Run the baseline in a folder below `folder`. What it says serves all arms.
 
     Raises:
         CommandFailed, CannotRunHere: as `run_arm`.
     """
-    first = _run(request, [], folder / "guard-baseline", facts, limit_s, GuardPlan(num_values=NUM_VALUES))
+    first = _run(run, [], folder / "guard-baseline", facts, limit_s, GuardPlan(num_values=NUM_VALUES))
     return first if isinstance(first, Unknown) else Own(first=first)
 
 
-def _against_itself(own: Own, request: Request, folder: Path, facts: Facts, limit_s: float) -> Unknown | None:
+def _against_itself(own: Own, run: RunSpec, folder: Path, facts: Facts, limit_s: float) -> Unknown | None:
     """Run the baseline again, and fill in what it says."""
     plan = GuardPlan(num_values=NUM_VALUES)
-    again = _run(request, [], folder / "guard-baseline-again", facts, limit_s, plan)
+    again = _run(run, [], folder / "guard-baseline-again", facts, limit_s, plan)
     if isinstance(again, Unknown):
         return again
     if draws := sorted({kind for reading in [*own.first, *again] for kind in reading.draws}):
         plan = GuardPlan(num_values=NUM_VALUES, other_draws=draws)
-        redrawn = _run(request, [], folder / "guard-baseline-redrawn", facts, limit_s, plan)
+        redrawn = _run(run, [], folder / "guard-baseline-redrawn", facts, limit_s, plan)
         if isinstance(redrawn, Unknown):
             return redrawn
         own.redrawn = redrawn
@@ -92,7 +92,7 @@ def _against_itself(own: Own, request: Request, folder: Path, facts: Facts, limi
 
 
 def guard(
-    request: Request,
+    run: RunSpec,
     settings: Sequence[Setting],
     *,
     folder: Path,
@@ -118,21 +118,21 @@ def guard(
     if not chosen:
         return Unknown("none of its settings changes how numbers are rounded, and that alone")
     if own is None:
-        own = baseline(request, folder=folder, facts=facts, limit_s=limit_s)
+        own = baseline(run, folder=folder, facts=facts, limit_s=limit_s)
     if isinstance(own, Unknown):
         return own
-    found = _run(request, chosen, folder / name, facts, limit_s, GuardPlan(num_values=NUM_VALUES))
+    found = _run(run, chosen, folder / name, facts, limit_s, GuardPlan(num_values=NUM_VALUES))
     if isinstance(found, Unknown):
         return found
     judged = compared(settings, own, found)
     if own.again is None and not _is_clear(judged):
-        if unknown := _against_itself(own, request, folder, facts, limit_s):
+        if unknown := _against_itself(own, run, folder, facts, limit_s):
             return unknown
         judged = compared(settings, own, found)
     if _is_clear(judged):
         return judged
     plan = GuardPlan(num_values=NUM_VALUES, nudge=allowed(chosen, own.first[0].precision).rounding)
-    nudged = _run(request, [], folder / f"{name}-nudged", facts, limit_s, plan)
+    nudged = _run(run, [], folder / f"{name}-nudged", facts, limit_s, plan)
     return judged if isinstance(nudged, Unknown) else compared(settings, own, found, nudged)
 
 
@@ -225,17 +225,16 @@ def _apart(ours: Reading, others: Reading) -> Apart:
 
 
 def _run(
-    request: Request, settings: Sequence[Setting], folder: Path, facts: Facts, limit_s: float, plan: GuardPlan
+    run: RunSpec, settings: Sequence[Setting], folder: Path, facts: Facts, limit_s: float, plan: GuardPlan
 ) -> Readings | Unknown:
     """What the baseline has, the settings come on top of."""
-    request = msgspec.structs.replace(request, settings=over(request.against, settings))
     outcome = run_arm(
-        request,
+        CompareRequest(run=run, candidate=over(run.settings, settings)),
         "candidate" if settings else "baseline",
         folder=fresh_folder(folder),
         purpose="guard",
         facts=facts,
-        limit_s=request.timeout_s or limit_s,
+        limit_s=run.timeout_s or limit_s,
         enough=lambda records: bool(records) and all(record.last("guard") for record in records),
         guard=plan,
     )

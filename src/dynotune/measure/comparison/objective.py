@@ -11,11 +11,10 @@ from dynotune.launch.records.record import Record
 from dynotune.measure.comparison import summary
 from dynotune.measure.live.arm_run import Outcome
 from dynotune.measure.live.pilot import FEW_P99_STEPS
-from dynotune.measure.live.request import Request
-from dynotune.schema.comparison import ArmName, Objective
+from dynotune.schema.comparison import ArmName
 from dynotune.schema.errors import CannotRunHere, StatisticsError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import Process, Run, Window
+from dynotune.schema.run import Objective, Process, Run, RunSpec, Window
 
 PERCENTILE = 0.99
 
@@ -64,15 +63,15 @@ def unit_of(objective: Objective, unit: summary.Unit) -> str:
     }[objective]
 
 
-def refuse_impossible(request: Request) -> None:
+def refuse_impossible(run: RunSpec) -> None:
     """Find out before anything runs what cannot be measured here.
 
     Raises:
         CannotRunHere: the objective needs what is not there.
     """
-    if request.objective != "energy":
+    if run.objective != "energy":
         return
-    gpus = probe.nvml.visible_gpus(request.env)
+    gpus = probe.nvml.visible_gpus(run.env)
     if isinstance(gpus, Unknown) or not gpus:
         why = gpus.reason if isinstance(gpus, Unknown) else "the command sees no GPU"
         raise CannotRunHere(

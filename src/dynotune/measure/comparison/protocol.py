@@ -17,10 +17,11 @@ from dynotune.measure.live.arm_run import Outcome, refuse_impossible, refuse_rej
 from dynotune.measure.live.cache_effects import compiled_s, found_warm
 from dynotune.measure.live.machine import alone, facts_of, refuse_another_machine
 from dynotune.measure.live.pilot import FirstStep, Steadiness, UntilStep, Window, limit_s, plan, plan_window
-from dynotune.measure.live.request import Request, Watcher
+from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName, Comparison, FailedArm, Pair, Voided
 from dynotune.schema.errors import CommandFailed, DynotuneError, RecordError, UsageError
+from dynotune.schema.run import RunSpec
 
 FILE = "comparison.json"
 ARMS: tuple[ArmName, ArmName] = ("baseline", "candidate")
@@ -34,7 +35,7 @@ class Interrupted(KeyboardInterrupt):
         self.folder = folder
 
 
-def compare(request: Request, watcher: Watcher) -> Comparison:
+def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
     """Compare the two arms of `request`. Every finished pair is on disk when the next one begins.
 
     Raises:
@@ -42,47 +43,38 @@ def compare(request: Request, watcher: Watcher) -> Comparison:
         Interrupted: `resume` goes on.
     """
     judge([], margin=request.margin, max_pairs=request.max_pairs)  # refuses what is out of range
-    facts = facts_of(request)
-    for setting in [*request.settings, *request.against]:
+    run = request.run
+    facts = facts_of(run)
+    for setting in [*request.candidate, *run.settings]:
         knobs.check_applies(setting, facts)
         if caution := knobs.caution(setting, facts):
             watcher.warn(caution)
     for arm in ARMS:
-        refuse_impossible(request, arm, facts)
-    objective.refuse_impossible(request)
-    folder = new_run_folder(request.base)
-    comparison = Comparison(
-        id=folder.name,
-        command=request.command,
-        settings=request.settings,
-        against=request.against,
-        objective=request.objective,
-        margin=request.margin,
-        max_pairs=request.max_pairs,
-        warmup_steps=request.warmup_steps,
-        window_steps=request.window_steps,
-        caches=request.caches,
-        seed=request.seed,
-        cwd=str(request.cwd),
-        step_on=request.step_on,
-        timeout_s=request.timeout_s,
-        sandbox="auto" if request.sandbox else "none",
-        finish=request.finish,
-        facts={**facts, **probe.environment.facts(request.env)},
-    )
+        refuse_impossible(run, request.arm(arm), facts)
+    objective.refuse_impossible(run)
+    folder = new_run_folder(run.base)
     wary = cautions.cache_cautions(request)
     for caution in wary:
         watcher.warn(caution)
-    comparison = msgspec.structs.replace(comparison, warnings=wary)
+    comparison = Comparison(
+        id=folder.name,
+        run=run.recorded,
+        candidate_settings=request.candidate,
+        margin=request.margin,
+        max_pairs=request.max_pairs,
+        warnings=wary,
+        facts={**facts, **probe.environment.facts(run.env)},
+    )
     document.write(folder / FILE, comparison)
     return _sit(request, folder, watcher)
 
 
-def resume(folder: Path, request: Request, watcher: Watcher) -> Comparison:
+def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | None = None) -> Comparison:
     """Go on with the comparison in `folder`, from its last finished pair; one that is finished is only read.
 
     Args:
-        request: only its `env`, `lock` and `budget_s` count; the rest is as it was.
+        now: its `env`, `base` and `lock` count; the rest is as it was.
+        budget_s: for what is left.
 
     Raises:
         RecordError: there is no comparison in `folder`, or not one that can be read.
@@ -92,26 +84,15 @@ def resume(folder: Path, request: Request, watcher: Watcher) -> Comparison:
     comparison = document.read(folder / FILE, Comparison)
     if _is_over(comparison):
         return comparison
-    request = msgspec.structs.replace(
-        request,
-        command=comparison.command,
-        settings=comparison.settings,
-        against=comparison.against,
-        cwd=Path(comparison.cwd),
-        warmup_steps=comparison.warmup_steps,
-        window_steps=comparison.window_steps,
+    request = CompareRequest(
+        run=comparison.run.resumed(now),
+        candidate=comparison.candidate_settings,
         max_pairs=comparison.max_pairs,
         margin=comparison.margin,
-        timeout_s=comparison.timeout_s,
-        step_on=comparison.step_on,
-        seed=comparison.seed,
-        caches=comparison.caches,
-        sandbox=comparison.sandbox == "auto",
-        finish=comparison.finish,
-        objective=comparison.objective,
+        budget_s=budget_s,
     )
-    objective.refuse_impossible(request)
-    refuse_another_machine("comparison", comparison.facts, facts_of(request))
+    objective.refuse_impossible(request.run)
+    refuse_another_machine("comparison", comparison.facts, facts_of(request.run))
     return _sit(request, folder, watcher)
 
 
@@ -119,9 +100,9 @@ def _is_over(comparison: Comparison) -> bool:
     return comparison.verdict is not None or comparison.failed is not None
 
 
-def _sit(request: Request, folder: Path, watcher: Watcher) -> Comparison:
+def _sit(request: CompareRequest, folder: Path, watcher: Watcher) -> Comparison:
     try:
-        with alone(request, watcher):
+        with alone(request.run, watcher):
             # Read only now: another dynotune may have gone on with it while we waited.
             return _Session(request, folder, document.read(folder / FILE, Comparison), watcher).run()
     except KeyboardInterrupt as stopped:
@@ -129,9 +110,9 @@ def _sit(request: Request, folder: Path, watcher: Watcher) -> Comparison:
 
 
 class _Session:
-    """One sitting of a comparison. What has to outlive it is in the comparison."""
+    """One attempt of a comparison. What has to outlive it is in the comparison."""
 
-    def __init__(self, request: Request, folder: Path, comparison: Comparison, watcher: Watcher) -> None:
+    def __init__(self, request: CompareRequest, folder: Path, comparison: Comparison, watcher: Watcher) -> None:
         self._request = request
         self._folder = folder
         self._comparison = comparison
@@ -159,17 +140,20 @@ class _Session:
         outcomes = [self._pilot(arm, f"pilot-{arm}") for arm in ARMS]
         if self._comparison.run_s is not None:
             # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
-            return plan_window(self._request, outcomes)
+            return plan_window(self._request.run, outcomes)
         window, max_pairs = self._plan(outcomes)
         if max_pairs < self._request.max_pairs:
             self._watcher.say(f"The budget affords {max_pairs} of {self._request.max_pairs} pairs.")
-        wary = cautions.window_cautions(self._request, window)
-        wary += objective.cautions(self._request.objective, window.num_steps)
+        wary = cautions.window_cautions(self._request.run, window)
+        wary += objective.cautions(self._request.run.objective, window.num_steps)
         for caution in wary:
             self._watcher.warn(caution)
         self._update(
-            warmup_steps=window.warmup_steps or None,
-            window_steps=window.num_steps or None,
+            run=msgspec.structs.replace(
+                self._comparison.run,
+                warmup_steps=window.warmup_steps or None,
+                window_steps=window.num_steps or None,
+            ),
             run_s=window.run_s,
             max_pairs=max_pairs,
             unit=summary.unit(outcomes),
@@ -181,7 +165,7 @@ class _Session:
 
     def _pilot(self, arm: ArmName, name: str) -> Outcome:
         self._watcher.running(f"pilot: {arm}")
-        outcome = self._launch(arm, name, limit_s(self._request, None), window=None)
+        outcome = self._launch(arm, name, limit_s(self._request.run, None), window=None)
         self._first_steps[arm] = FirstStep(outcome)
         return outcome
 
@@ -208,7 +192,7 @@ class _Session:
     def _would_do_warm(self, outcomes: list[Outcome], at_best: list[Outcome | None]) -> bool:
         """Whether the budget may do if what pilots compiled and read lies in caches, their runs once more included."""
         left_s = self._left_s()
-        if left_s is None or self._request.caches == "cold" or at_best == [None, None]:
+        if left_s is None or self._request.run.caches == "cold" or at_best == [None, None]:
             return False
         once_more_s = sum(
             (outcome.run.wall_s or 0.0) - compiled_s(outcome) - (found.launched_s - outcome.launched_s)
@@ -234,7 +218,9 @@ class _Session:
                 limit_s=limit,
                 warmup_steps=(window.warmup_steps or None) if window else None,
                 window_steps=(window.num_steps or None) if window else None,
-                enough=self._first_steps[arm] if window else UntilStep(Steadiness(self._request), self._watcher.say),
+                enough=self._first_steps[arm]
+                if window
+                else UntilStep(Steadiness(self._request.run), self._watcher.say),
             )
         except CommandFailed as error:
             raise _ArmFailed(FailedArm(arm, error.command_exit_code, list(error.last_lines), str(folder))) from error
@@ -249,13 +235,13 @@ class _Session:
     # Pairs
 
     def _pairs(self, window: Window) -> None:
-        limit = limit_s(self._request, window.run_s)
+        limit = limit_s(self._request.run, window.run_s)
         while not (judgement := self._judge()).finished:
             valid, attempt = len(self._comparison.pairs), len(self._comparison.pairs) + len(self._comparison.voided)
             if self._out_of_time(window):
                 judgement = self._judge(ended=True)
                 break
-            order = schedule.orders(self._comparison.max_pairs, self._comparison.seed)
+            order = schedule.orders(self._comparison.max_pairs, self._comparison.run.seed or 0)
             self._pair(attempt + 1, order[valid], window, limit)
         self._conclude(judgement)
 
@@ -265,11 +251,11 @@ class _Session:
         for arm in (first, _other(first)):
             self._watcher.running_arm(arm, pair=number, max_pairs=self._comparison.max_pairs)
             runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window)
-            values[arm] = objective.value(runs[arm], self._request.objective, self._comparison.unit)
+            values[arm] = objective.value(runs[arm], self._request.run.objective, self._comparison.unit)
         pair = Pair(first, values["baseline"], values["candidate"], runs["baseline"].run.id, runs["candidate"].run.id)
-        reasons = objective.void_reasons(self._request.objective, runs)
+        reasons = objective.void_reasons(self._request.run.objective, runs)
         if reasons:
-            arms = [arm for arm in ARMS if objective.void_reasons(self._request.objective, {arm: runs[arm]})]
+            arms = [arm for arm in ARMS if objective.void_reasons(self._request.run.objective, {arm: runs[arm]})]
             voided = Voided(number, "; ".join(reasons), pair, arms)
             self._update(voided=[*self._comparison.voided, voided])
             self._watcher.voided(voided)
@@ -277,7 +263,7 @@ class _Session:
             self._update(pairs=[*self._comparison.pairs, pair])
             self._watcher.finished(
                 pair, number=len(self._comparison.pairs), max_pairs=self._comparison.max_pairs,
-                unit=self._comparison.unit, objective=self._comparison.objective,
+                unit=self._comparison.unit, objective=self._comparison.run.objective,
             )  # fmt: skip
 
     def _judge(self, *, ended: bool = False) -> Judgement:
@@ -304,12 +290,12 @@ class _Session:
         """The answer, with what is shown beside it of the pairs that count."""
         runs: dict[ArmName, list[summary.MeasuredRun]] = {arm: [] for arm in ARMS}
         warnings = [*self._comparison.warnings, *cautions.warnings(self._outcomes)]
-        warnings += objective.notes(self._request.objective, self._outcomes)
+        warnings += objective.notes(self._request.run.objective, self._outcomes)
         pairs = self._comparison.pairs
         values = [pair.baseline_s for pair in pairs], [pair.candidate_s for pair in pairs]
         for pair in self._comparison.pairs:
             for arm, run in zip(ARMS, (pair.baseline_run, pair.candidate_run), strict=True):
-                # From disk: some may be of an earlier sitting.
+                # From disk: some may be of an earlier attempt.
                 try:
                     runs[arm].append(summary.read_run(self._folder.parent / run))
                 except RecordError as error:

@@ -16,7 +16,7 @@ from dynotune.schema import document
 from dynotune.schema.comparison import ArmName, ArmSummary, Comparison
 from dynotune.schema.errors import StatisticsError
 from dynotune.schema.run import EnvironmentChange, Process, Readback, Run
-from dynotune.schema.study import PaysOff
+from dynotune.schema.study import BreakEven
 
 Unit = Literal["sample", "step"]
 
@@ -154,7 +154,7 @@ def merged_readback(comparison: Comparison, outcome: Outcome, arm: ArmName) -> d
     What one run could not verify stays unverified, whatever later ones say.
     """
     merged = dict(comparison.readback)
-    of_candidate = {setting.knob for setting in comparison.settings}
+    of_candidate = {setting.knob for setting in comparison.candidate_settings}
     for readback in outcome.run.readback:
         before = merged.get(readback.knob)
         if (arm == "baseline" and readback.knob in of_candidate) or (before is not None and before.ok is None):
@@ -167,7 +167,7 @@ def changes_by_program(comparison: Comparison, outcome: Outcome) -> list[Environ
     """Changes of the variables among the settings, each place once."""
     names = {
         setting.knob.removeprefix("env.")
-        for setting in [*comparison.settings, *comparison.against]
+        for setting in [*comparison.candidate_settings, *comparison.run.settings]
         if setting.knob.startswith("env.")
     }
     known = {(change.name, change.file, change.line, change.value): change for change in comparison.set_by}
@@ -208,7 +208,7 @@ def _most(values: Iterable[int | None]) -> int | None:
 # After how many steps a setting that starts later, as compilation does, is ahead.
 
 
-def pays_off(recipe_runs: Sequence[MeasuredRun], baseline_runs: Sequence[MeasuredRun]) -> PaysOff:
+def pays_off(recipe_runs: Sequence[MeasuredRun], baseline_runs: Sequence[MeasuredRun]) -> BreakEven:
     """Medians over the runs of each arm, whose windows say the pace and when it began.
 
     Of runs with warm caches it is the start with warm caches: the first one of all took longer.
@@ -217,7 +217,7 @@ def pays_off(recipe_runs: Sequence[MeasuredRun], baseline_runs: Sequence[Measure
         StatisticsError: an arm has no run whose window and launch are known.
     """
     recipe, baseline = _pace(recipe_runs, "recipe"), _pace(baseline_runs, "baseline")
-    return PaysOff(
+    return BreakEven(
         start_s=recipe.start_s,
         baseline_start_s=baseline.start_s,
         after_steps=_ahead_after(recipe, baseline),

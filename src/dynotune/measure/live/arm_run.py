@@ -15,12 +15,12 @@ from dynotune.launch.process.launcher import Exit, Launched, start
 from dynotune.launch.process.run_folder import has_room, last_lines
 from dynotune.launch.records.record import Record, Records, read_back, summarise
 from dynotune.measure.live import ready, sampler_readout
-from dynotune.measure.live.request import Request
+from dynotune.measure.live.request import CompareRequest
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.run import EndedBy, GuardPlan, Plan, Process, Purpose, Readback, Run, Window
+from dynotune.schema.run import EndedBy, GuardPlan, Plan, Process, Purpose, Readback, Run, RunSpec, Window
 from dynotune.schema.setting import Setting
 
 POLL_S = 0.2
@@ -104,7 +104,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_arm(
-    request: Request,
+    request: CompareRequest,
     arm: ArmName,
     *,
     folder: Path,
@@ -118,7 +118,7 @@ def run_arm(
 ) -> Outcome:
     """Run the arm of a comparison in `folder`, with the caches that it has beside it; the rest as `run_settings`."""
     return run_settings(
-        request,
+        request.run,
         request.arm(arm),
         what=f"a run of the {arm}",
         cache_folder=folder.parent / "caches" / arm,
@@ -134,7 +134,7 @@ def run_arm(
 
 
 def run_settings(
-    request: Request,
+    request: RunSpec,
     settings: Sequence[Setting],
     *,
     what: str,
@@ -164,7 +164,8 @@ def run_settings(
     if request.caches == "cold":
         contents.clear(cache_folder)
     base_env = {**request.env, **contents.environment(cache_folder)}
-    base_env.setdefault("PYTHONHASHSEED", str(request.seed % 2**32))
+    if request.seed is not None:
+        base_env.setdefault("PYTHONHASHSEED", str(request.seed % 2**32))
     env, planned = environment.build(settings, base_env, run_dir=folder, agent_dir=environment.AGENT, facts=facts)
     job = Job(
         id=f"{folder.parent.name}/{folder.name}",
@@ -178,7 +179,7 @@ def run_settings(
             settings=planned,
             warmup_steps=warmup_steps,
             window_steps=window_steps,
-            step_on=request.step_on,
+            step_on=request.step_function,
             seed=request.seed,
             pilot=purpose == "pilot",
             sync_steps=request.objective in SYNCHRONISED and guard is None,
@@ -186,7 +187,7 @@ def run_settings(
         ),
         sandbox=request.sandbox,
         keep=[cache_folder, *contents.named(settings, request.cwd).values()],
-        finish=request.finish and purpose != "guard",
+        finish=request.run_to_end and purpose != "guard",
         memory=request.objective == "memory" and purpose == "measured",
     )
     outcome = launch(job, folder=folder, limit_s=limit_s, enough=enough)
@@ -256,14 +257,13 @@ def launch(job: Job, *, folder: Path, limit_s: float, enough: Callable[[list[Rec
     )
 
 
-def refuse_impossible(request: Request, arm: ArmName, facts: Facts) -> None:
-    """Find out before anything runs what `run_arm` would refuse in the settings.
+def refuse_impossible(run: RunSpec, settings: Sequence[Setting], facts: Facts) -> None:
+    """Find out before anything runs what `run_settings` would refuse in the settings.
 
     Raises:
         UsageError, CannotRunHere: as `launch.environment.build`.
     """
-    settings = request.arm(arm)
-    environment.build(settings, request.env, run_dir=request.base, agent_dir=environment.AGENT, facts=facts)
+    environment.build(settings, run.env, run_dir=run.base, agent_dir=environment.AGENT, facts=facts)
 
 
 def refuse_rejected(outcome: Outcome, where: str) -> None:
@@ -390,7 +390,7 @@ def _no_step(run: Run, records: Sequence[Record], limit_s: float, lines: tuple[s
     found = f"{num_events} events, but no cycle among them" if num_events else "no batch, call or update"
     return CannotRunHere(
         f"The command made no step that dynotune can see {after}; seen: {found}.{seen}",
-        hint="Name the function whose return ends a step with --step-on module:function (__main__:name for the "
+        hint="Name the function whose return ends a step with --step-function module:function (__main__:name for the "
         f"script's own), or call dynotune.step() there. {background}",
     )
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dynotune.launch.records.record import COMPILED, Record
 from dynotune.measure.live.arm_run import Outcome
-from dynotune.measure.live.request import Request
+from dynotune.schema.run import RunSpec
 
 # Of what a first run took longer, as it found caches empty, later ones are planned to take so much: a compiled net
 # started in 28 s and then in 12, most of them imports.
@@ -22,9 +22,9 @@ def num_steps_to_find(record: Record) -> int:
     return int(cycle.get("num_steps", 0))
 
 
-def kept_when_warm(request: Request) -> float:
+def kept_when_warm(run: RunSpec) -> float:
     """Of what a pilot took to compile, what a later run takes."""
-    return 1.0 if request.caches == "cold" else COLD_KEPT
+    return 1.0 if run.caches == "cold" else COLD_KEPT
 
 
 def found_warm(pilot: Outcome, other: Outcome, *, is_first: bool) -> Outcome | None:

@@ -8,7 +8,8 @@ from dynotune.launch.caches import contents
 from dynotune.measure.live.arm_run import Outcome
 from dynotune.measure.live.pilot import SHORT_WINDOW_S
 from dynotune.measure.live.pilot import Window as PlannedWindow
-from dynotune.measure.live.request import Request
+from dynotune.measure.live.request import CompareRequest
+from dynotune.schema.run import RunSpec
 
 
 def warnings(outcomes: Sequence[Outcome]) -> list[str]:
@@ -26,14 +27,14 @@ def warnings(outcomes: Sequence[Outcome]) -> list[str]:
     return found
 
 
-def window_cautions(request: Request, window: PlannedWindow) -> list[str]:
+def window_cautions(run: RunSpec, window: PlannedWindow) -> list[str]:
     """What the planned window gives reason to be wary of."""
     found: list[str] = []
     if not window.num_steps:
         return found
     if not window.steady:
         found.append("A pilot never became steady; the window begins in the middle of it.")
-    if request.warmup_steps is not None and window.warmup_steps > request.warmup_steps:
+    if run.warmup_steps is not None and window.warmup_steps > run.warmup_steps:
         found.append(f"The step is found after {window.warmup_steps - 1} steps: --warmup is {window.warmup_steps}.")
     if window.window_s < SHORT_WINDOW_S:
         found.append(
@@ -43,9 +44,9 @@ def window_cautions(request: Request, window: PlannedWindow) -> list[str]:
     return found
 
 
-def cache_cautions(request: Request) -> list[str]:
+def cache_cautions(request: CompareRequest) -> list[str]:
     """What holds of caches that settings put elsewhere: there no arm has its own, and nothing is emptied."""
-    of_arm = {arm: contents.named(request.arm(arm), request.cwd) for arm in ("baseline", "candidate")}
+    of_arm = {arm: contents.named(request.arm(arm), request.run.cwd) for arm in ("baseline", "candidate")}
     found = []
     shared = set(of_arm["baseline"].values()) & set(of_arm["candidate"].values())
     for folder in sorted(shared):
@@ -53,7 +54,7 @@ def cache_cautions(request: Request) -> list[str]:
     for arm, folders in of_arm.items():
         for variable, folder in folders.items():
             what = f"The {arm} keeps what it compiles in {folder}, as env.{variable} says"
-            if request.caches == "cold":
+            if request.run.caches == "cold":
                 found.append(f"{what}: that is yours and never emptied, so its runs are not cold.")
             elif folder not in shared and folder.is_dir() and any(folder.iterdir()):
                 found.append(f"{what}, and finds there what is there already.")

@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import Protocol
 
 from dynotune import probe
 from dynotune.launch import measuring
 from dynotune.measure.live.request import Watcher
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.run import RunSpec
 
 SAME = ("host.cpu", "host.num_cores", "gpu.name", "gpu.count", "torch.version")
 """Where one of these differs, times cannot be compared."""
 
 
-class Command(Protocol):
-    """What is asked to be run, by whatever request. `lock`: wait for others that measure."""
-
-    @property
-    def command(self) -> list[str]: ...
-
-    @property
-    def cwd(self) -> Path: ...
-
-    @property
-    def env(self) -> dict[str, str]: ...
-
-    @property
-    def lock(self) -> bool: ...
-
-
-def facts_of(request: Command) -> Facts:
+def facts_of(run: RunSpec) -> Facts:
     """What is known of machine and target before anything runs."""
-    facts: Facts = {**probe.host.facts(), **probe.nvml.facts(request.env)}
-    python = probe.interpreter(request.command, request.env, request.cwd)
+    facts: Facts = {**probe.host.facts(), **probe.nvml.facts(run.env)}
+    python = probe.interpreter(run.command, run.env, run.cwd)
     if isinstance(python, str):
-        facts |= probe.torch_build.ask(python, request.cwd, request.env)
+        facts |= probe.torch_build.ask(python, run.cwd, run.env)
     else:
         facts |= dict.fromkeys(probe.torch_build.NAMES, python)
     return facts
@@ -57,16 +40,16 @@ def refuse_another_machine(what: str, before: Facts, now: Facts) -> None:
         )
 
 
-def alone(request: Command, watcher: Watcher) -> AbstractContextManager[None]:
+def alone(run: RunSpec, watcher: Watcher) -> AbstractContextManager[None]:
     def waits(pid: int | None) -> None:
         who = f"another dynotune (process {pid})" if pid else "another dynotune"
         watcher.say(f"Waiting: {who} is measuring on the same cores or GPU. --no-lock does not wait.")
 
-    if not request.lock:
+    if not run.lock:
         return nullcontext()
     from platformdirs import user_state_path
 
-    gpus = probe.nvml.visible_gpus(request.env)
+    gpus = probe.nvml.visible_gpus(run.env)
     return measuring(
         # Not below the run folder: comparisons with different --run-dir share the cores all the same.
         user_state_path("dynotune"),

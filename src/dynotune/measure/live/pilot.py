@@ -13,10 +13,11 @@ import msgspec
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record
 from dynotune.measure.live.arm_run import Outcome
 from dynotune.measure.live.cache_effects import compiled_s, kept_when_warm, num_steps_to_find
-from dynotune.measure.live.request import Request
+from dynotune.measure.live.request import CompareRequest
 from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS, steady_from, window_length
 from dynotune.schema.comparison import LOOKS
 from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.schema.run import RunSpec
 
 # A pilot goes on for a while once it is steady: that is what its noise is known from.
 STEADY_S = 2.0
@@ -73,23 +74,23 @@ PATIENCE_S = 60.0
 PILOT_LIMIT_S = 900.0
 
 
-def limit_s(request: Request, run_s: float | None) -> float:
+def limit_s(run: RunSpec, run_s: float | None) -> float:
     """For one run; `run_s`: what it is known to take, None for a pilot."""
-    if request.timeout_s is not None:
-        return request.timeout_s
+    if run.timeout_s is not None:
+        return run.timeout_s
     if run_s is None:
         return PILOT_LIMIT_S
     # How long a program takes that runs to its own end, no pilot has seen.
-    return math.inf if request.finish else PATIENCE * run_s + PATIENCE_S
+    return math.inf if run.run_to_end else PATIENCE * run_s + PATIENCE_S
 
 
 class Steadiness:
     """Tells when a pilot has run for long enough."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, run: RunSpec) -> None:
         self._asked = (
-            request.warmup_steps + request.window_steps
-            if request.warmup_steps is not None and request.window_steps is not None
+            run.warmup_steps + run.window_steps
+            if run.warmup_steps is not None and run.window_steps is not None
             else None
         )
         self._next_look = STEADY_STEPS
@@ -126,7 +127,7 @@ class UntilStep:
             self._say(
                 f"No step in the first {NO_STEP_S:.0f} s: no cycle of batches, calls of modules or updates. "
                 "If the command is at its work by now, stop it, and name the function whose return ends a step with "
-                "--step-on module:function (__main__:name for the script's own)."
+                "--step-function module:function (__main__:name for the script's own)."
             )
         return self._enough(records)
 
@@ -162,7 +163,7 @@ def steady_steps(record: Record) -> int | None:
 
 
 def plan(
-    request: Request, pilots: Sequence[Outcome], left_s: float | None, *, cold_kept: float | None = None
+    request: CompareRequest, pilots: Sequence[Outcome], left_s: float | None, *, cold_kept: float | None = None
 ) -> tuple[Window, int]:
     """The window, and the most pairs: as asked, or the even number below it that the time left affords.
 
@@ -175,21 +176,21 @@ def plan(
         CannotRunHere: as `plan_window`, or the window is too short to tell anything.
         UsageError: the time left affords no comparison that could find anything.
     """
-    cold_kept = kept_when_warm(request) if cold_kept is None else cold_kept
-    whole = plan_window(request, pilots, cold_kept=cold_kept)
-    if request.window_steps is None and whole.num_steps:  # who asks for so few is warned, and gets them
-        refuse_too_short(request, whole)
+    cold_kept = kept_when_warm(request.run) if cold_kept is None else cold_kept
+    whole = plan_window(request.run, pilots, cold_kept=cold_kept)
+    if request.run.window_steps is None and whole.num_steps:  # who asks for so few is warned, and gets them
+        refuse_too_short(request.run, whole)
     if left_s is None:
         return whole, request.max_pairs
     fewest = min(LOOKS[0], request.max_pairs)
     numbers = [n for n in range(request.max_pairs, fewest - 1, -1) if n % 2 == 0 or n == request.max_pairs]
     enough = min(whole.num_steps, math.ceil(MIN_WINDOW_S / whole.step_s))
     few = min(whole.num_steps, math.ceil(LEAST_WINDOW_S / whole.step_s))
-    floor = min(whole.num_steps, fewest_steps(request, whole.step_s))
+    floor = min(whole.num_steps, fewest_steps(request.run, whole.step_s))
     for least in (max(enough, floor), max(few, floor)):
         for num_pairs in numbers:
             try:
-                window = plan_window(request, pilots, num_runs=2 * num_pairs, budget_s=left_s, cold_kept=cold_kept)
+                window = plan_window(request.run, pilots, num_runs=2 * num_pairs, budget_s=left_s, cold_kept=cold_kept)
             except UsageError:
                 continue
             if window.num_steps >= least and 2 * num_pairs * window.run_s <= left_s:
@@ -204,7 +205,7 @@ def plan(
 
 
 def plan_window(
-    request: Request,
+    run: RunSpec,
     pilots: Sequence[Outcome],
     *,
     num_runs: int = 1,
@@ -225,29 +226,29 @@ def plan_window(
         CannotRunHere: the program ends before there is anything to time.
         UsageError: the budget affords no window.
     """
-    if request.objective == "time-to-first-step":
+    if run.objective == "time-to-first-step":
         return _first_step_only(pilots[:num_telling])
     records = [pilot.records[0] for pilot in pilots]
     found = [steady_steps(record) for record in records]
     ended = [len(r.steps) for r, pilot in zip(records, pilots, strict=True) if pilot.run.ended_by == "command"]
     most = min(ended, default=None)
-    warmup = _warmup(request, records, found, most)
+    warmup = _warmup(run, records, found, most)
     if most is not None:
-        _refuse_too_few(request, most, warmup)
+        _refuse_too_few(run, most, warmup)
     start_s = max(_start_s(pilot, warmup, cold_kept) for pilot in pilots[:num_telling])
     steady = [_steps_from(warmup, r) for r in records]
     # A window may be shorter than an epoch, and hold no begin of one: then all steps together tell more.
     step_s = max(*map(_timed_step_s, records), *(statistics.fmean(times) for times in steady if times))
-    num_steps, whole_epochs = request.window_steps, 0
+    num_steps, whole_epochs = run.window_steps, 0
     if num_steps is None:
         usable = [[times] for times in steady[:num_telling] if len(times) >= MIN_WINDOW_STEPS]
         num_steps = (
             window_length(usable, start_s=start_s, budget_s=budget_s, num_runs=num_runs) if usable else MIN_WINDOW_STEPS
         )
         longest_s = MAX_WINDOW_S if budget_s is None else min(MAX_WINDOW_S, budget_s / num_runs - start_s)
-        fewest = fewest_steps(request, step_s)
+        fewest = fewest_steps(run, step_s)
         soonest_s = min(_start_s(pilot, warmup, cold_kept) for pilot in pilots)
-        wanted = max(_wanted_steps(request), math.ceil(of_start * soonest_s / step_s))
+        wanted = max(_wanted_steps(run), math.ceil(of_start * soonest_s / step_s))
         num_steps = max(num_steps, fewest, min(wanted, int(longest_s / step_s)))
         whole_epochs = _whole_epochs(epoch_steps(records), num_steps, longest_s / step_s, most and most - warmup)
         num_steps = max(fewest, whole_epochs * (epoch_steps(records) or 0) or num_steps)
@@ -258,7 +259,7 @@ def plan_window(
         num_steps=num_steps,
         start_s=start_s,
         step_s=step_s,
-        steady=None not in found or request.warmup_steps is not None,
+        steady=None not in found or run.warmup_steps is not None,
         whole_epochs=whole_epochs,
     )
 
@@ -280,11 +281,11 @@ def _timed_step_s(record: Record) -> float:
     return (window["end_s"] - window["begin_s"]) / window["num_steps"] if window and window["num_steps"] else 0.0
 
 
-def _warmup(request: Request, records: Sequence[Record], found: Sequence[int | None], most: int | None) -> int:
+def _warmup(run: RunSpec, records: Sequence[Record], found: Sequence[int | None], most: int | None) -> int:
     """Steps before the window; never so few that the step is not yet found in one arm when it begins."""
     fixed = max(num_steps_to_find(record) for record in records)
-    if request.warmup_steps is not None:
-        return max(request.warmup_steps, fixed + 1)
+    if run.warmup_steps is not None:
+        return max(run.warmup_steps, fixed + 1)
     settled = [index if index is not None else len(r.steps) // 2 for index, r in zip(found, records, strict=True)]
     warmup = max(*settled, fixed + ROOM_STEPS, 1)
     if most is not None and most - warmup < MIN_WINDOW_STEPS:
@@ -292,8 +293,8 @@ def _warmup(request: Request, records: Sequence[Record], found: Sequence[int | N
     return warmup
 
 
-def _refuse_too_few(request: Request, most: int, warmup: int) -> None:
-    wanted = request.window_steps or MIN_STEPS
+def _refuse_too_few(run: RunSpec, most: int, warmup: int) -> None:
+    wanted = run.window_steps or MIN_STEPS
     if most - warmup >= wanted:
         return
     raise CannotRunHere(
@@ -302,16 +303,16 @@ def _refuse_too_few(request: Request, most: int, warmup: int) -> None:
     )
 
 
-def fewest_steps(request: Request, step_s: float) -> int:
+def fewest_steps(run: RunSpec, step_s: float) -> int:
     """That the objective needs, where the program makes so many."""
-    if request.objective == "latency-p99":
+    if run.objective == "latency-p99":
         return FEW_P99_STEPS
-    return math.ceil(ENERGY_WINDOW_S / step_s) if request.objective == "energy" else 0
+    return math.ceil(ENERGY_WINDOW_S / step_s) if run.objective == "energy" else 0
 
 
-def _wanted_steps(request: Request) -> int:
+def _wanted_steps(run: RunSpec) -> int:
     """That the objective is better off with, where they do not take too long."""
-    return P99_STEPS if request.objective == "latency-p99" else 0
+    return P99_STEPS if run.objective == "latency-p99" else 0
 
 
 def _first_step_only(pilots: Sequence[Outcome]) -> Window:
@@ -325,19 +326,19 @@ def _first_step_only(pilots: Sequence[Outcome]) -> Window:
     return Window(warmup_steps=0, num_steps=0, start_s=max(ends_s), step_s=step_s)
 
 
-def refuse_too_short(request: Request, window: Window) -> None:
+def refuse_too_short(run: RunSpec, window: Window) -> None:
     """
     Raises:
         CannotRunHere: nothing could be told from so short a window.
     """
     longer = "Let the command run longer (more epochs, more data)"
-    if request.objective == "latency-p99" and window.num_steps < LEAST_P99_STEPS:
+    if run.objective == "latency-p99" and window.num_steps < LEAST_P99_STEPS:
         raise CannotRunHere(
             f"The window would be {window.num_steps} steps: of less than {LEAST_P99_STEPS} the 99th percentile is the "
             "slowest one, and says little.",
             hint=f"{longer}, or choose another --objective.",
         )
-    if request.objective == "energy" and window.window_s < LEAST_ENERGY_WINDOW_S:
+    if run.objective == "energy" and window.window_s < LEAST_ENERGY_WINDOW_S:
         raise CannotRunHere(
             f"The window would be {window.num_steps} steps, {1000 * window.window_s:.0f} ms in all: too short for "
             "energy, which is sampled twice a second.",

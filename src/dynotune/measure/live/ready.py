@@ -64,7 +64,7 @@ CHUNK_BYTES = 1 << 20
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """`--ready-on TEXT`.
+    """`--ready-pattern TEXT`.
 
     Raises:
         UsageError: it is no regular expression, or any line would do.
@@ -73,10 +73,11 @@ def pattern(text: str) -> re.Pattern[str]:
         wanted = re.compile(text)
     except re.error as error:
         raise UsageError(
-            f"--ready-on {text} is no regular expression: {error}.", hint="For example --ready-on 'Server started'."
+            f"--ready-pattern {text} is no regular expression: {error}.",
+            hint="For example --ready-pattern 'Server started'.",
         ) from error
     if wanted.search(""):
-        raise UsageError(f"--ready-on {text!r} matches an empty line.", hint="Say more of the line to wait for.")
+        raise UsageError(f"--ready-pattern {text!r} matches an empty line.", hint="Say more of the line to wait for.")
     return wanted
 
 

@@ -55,16 +55,16 @@ def record(request: RecordRequest, watcher: Watcher) -> Recording:
         CommandFailed: the command ended with an error.
         CannotRunHere: it made no step, too few steps, uses the profiler itself, or took longer than its limit.
     """
-    for name, value in (("--steps", request.num_steps), ("--warmup", request.warmup_steps)):
+    for name, value in (("--steps", request.num_steps), ("--warmup", request.run.warmup_steps)):
         if value is not None and value < 1:
             raise UsageError(f"{name} {value} is not a number of steps.", hint=f"For example {name} 5.")
     # Only settings ask for them, and the target takes seconds to import its torch.
-    facts = facts_of(request) if request.settings else {}
-    for setting in request.settings:
+    facts = facts_of(request.run) if request.run.settings else {}
+    for setting in request.run.settings:
         knobs.check_applies(setting, facts)
         if caution := knobs.caution(setting, facts):
             watcher.warn(caution)
-    with alone(request, watcher):
+    with alone(request.run, watcher):
         watcher.running("the command, until its steps are steady")
         run = _Run(request, facts, None)
         if not run.traces and run.ended_too_early:
@@ -95,24 +95,24 @@ class _Run:
     """
 
     def __init__(self, request: RecordRequest, facts: Facts, exact: RecordFrom | None) -> None:
-        folder = new_run_folder(request.base)
+        folder = new_run_folder(request.run.base)
         env, planned = environment.build(
-            request.settings, request.env, run_dir=folder, agent_dir=environment.AGENT, facts=facts
+            request.run.settings, request.run.env, run_dir=folder, agent_dir=environment.AGENT, facts=facts
         )
-        self.limit_s = request.timeout_s or LIMIT_S
+        self.limit_s = request.run.timeout_s or LIMIT_S
         self.is_exact = exact is not None
         self.job = Job(
             id=folder.name,
             what="the recorded run",
             purpose="trace",
-            command=request.command,
-            cwd=request.cwd,
+            command=request.run.command,
+            cwd=request.run.cwd,
             env=env,
-            settings=request.settings,
+            settings=request.run.settings,
             plan=Plan(
                 settings=planned,
                 warmup_steps=exact.step if exact else None,
-                step_on=request.step_on,
+                step_on=request.run.step_function,
                 pilot=True,
                 trace=TracePlan(
                     num_steps=exact.num_steps if exact else None,
@@ -121,9 +121,9 @@ class _Run:
                     memory=request.memory,
                 ),
             ),
-            sandbox=request.sandbox,
+            sandbox=request.run.sandbox,
         )
-        self.director = Director(request, folder, soon, told=exact)
+        self.director = Director(request.run, folder, lambda records, _: soon(records, request), told=exact)
         self.outcome = launch(self.job, folder=folder, limit_s=self.limit_s, enough=self.director)
 
     @property

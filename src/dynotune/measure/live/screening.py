@@ -24,10 +24,10 @@ from dynotune.launch.records.record import Record
 from dynotune.measure.live.arm_run import Job, Outcome, launch
 from dynotune.measure.live.machine import facts_of
 from dynotune.measure.live.pilot import epoch_steps
-from dynotune.measure.live.request import Request, Watcher
+from dynotune.measure.live.request import Watcher
 from dynotune.measure.live.start_signal import Director, earliest, recent_step_s
 from dynotune.schema.facts import Facts
-from dynotune.schema.run import Plan, PlannedSetting, RecordFrom, ScreenPlan
+from dynotune.schema.run import Plan, PlannedSetting, RecordFrom, RunSpec, ScreenPlan
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Estimate
 
@@ -131,7 +131,7 @@ def why_not_in_process(setting: Setting) -> str:
 
 
 def screen(
-    request: Request,
+    request: RunSpec,
     arms: Sequence[Arm],
     left_s: float,
     *,
@@ -147,7 +147,7 @@ def screen(
 
 
 def screened(
-    request: Request,
+    request: RunSpec,
     arms: Sequence[Arm],
     left_s: float,
     *,
@@ -254,7 +254,7 @@ class _Run:
 
     def __init__(
         self,
-        request: Request,
+        request: RunSpec,
         arms: Sequence[Arm],
         base: Path,
         cache_folder: Path | None,
@@ -264,9 +264,10 @@ class _Run:
     ) -> None:
         folder = new_run_folder(base)
         base_env = {**request.env, **(contents.environment(cache_folder) if cache_folder is not None else {})}
-        base_env.setdefault("PYTHONHASHSEED", str(request.seed % 2**32))
+        if request.seed is not None:
+            base_env.setdefault("PYTHONHASHSEED", str(request.seed % 2**32))
         env, settings = environment.build(
-            request.against, base_env, run_dir=folder, agent_dir=environment.AGENT, facts=facts
+            request.settings, base_env, run_dir=folder, agent_dir=environment.AGENT, facts=facts
         )
         job = Job(
             id=folder.name,
@@ -275,21 +276,21 @@ class _Run:
             command=request.command,
             cwd=request.cwd,
             env=env,
-            settings=request.against,
+            settings=request.settings,
             plan=Plan(
                 settings=settings,
-                step_on=request.step_on,
+                step_on=request.step_function,
                 seed=request.seed,
                 pilot=True,
                 screen=ScreenPlan(
-                    arms=[_planned(arm, folder, facts) for arm in arms], num_blocks=num_blocks, seed=request.seed
+                    arms=[_planned(arm, folder, facts) for arm in arms], num_blocks=num_blocks, seed=request.seed or 0
                 ),
             ),
             sandbox=request.sandbox,
             keep=[cache_folder] if cache_folder is not None else [],
         )
         # Once it has answered there is nothing more to wait for.
-        director = Director(msgspec.structs.replace(request, finish=False), folder, _where, is_over=_is_over)
+        director = Director(msgspec.structs.replace(request, run_to_end=False), folder, _where, is_over=_is_over)
         limit_s = min(limit_s, request.timeout_s or limit_s)
         self._arms, self._limit_s = arms, limit_s
         self._outcome: Outcome = launch(job, folder=folder, limit_s=limit_s, enough=director)
@@ -352,7 +353,7 @@ def _planned(arm: Arm, folder: Path, facts: Facts) -> list[PlannedSetting]:
     return planned
 
 
-def _where(records: Sequence[Record], request: Request) -> RecordFrom:
+def _where(records: Sequence[Record], request: RunSpec) -> RecordFrom:
     """Soon; each stretch long enough to time, and of whole epochs where they are short."""
     num_steps = max(FEWEST_STEPS, math.ceil(STRETCH_S / recent_step_s(records[0])))
     epoch = epoch_steps(records)

@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
 
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record
 from dynotune.measure.live.cache_effects import num_steps_to_find
@@ -14,7 +13,7 @@ from dynotune.measure.live.pilot import ROOM_STEPS, epoch_steps, steady_steps
 from dynotune.measure.live.request import RecordRequest
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.run import RecordFrom
+from dynotune.schema.run import RecordFrom, RunSpec
 
 TOLD_FILE = "record-from.json"
 
@@ -35,26 +34,13 @@ RECORDED_WITH_STACKS_S = 1.5
 TELL_S = 0.5
 
 
-class Directed(Protocol):
-    """What is asked of a run that is told while it runs. `warmup_steps`: None to wait until it is steady."""
-
-    @property
-    def warmup_steps(self) -> int | None: ...
-
-    @property
-    def finish(self) -> bool: ...
-
-
-R = TypeVar("R", bound=Directed)
-
-
 def is_over(record: Record) -> bool:
     """Whether its trace is written, or it has said that there will be none. A program at its end needs no ending."""
     trace = record.last("trace")
     return trace is not None and not trace.get("at_exit")
 
 
-class Director(Generic[R]):
+class Director:
     """Tells the processes of a run where to begin recording, once their steps are steady.
 
     Called with the records of those whose steps count; says whether all of them have been recorded.
@@ -67,9 +53,9 @@ class Director(Generic[R]):
 
     def __init__(
         self,
-        request: R,
+        request: RunSpec,
         folder: Path,
-        where: Callable[[Sequence[Record], R], RecordFrom],
+        where: Callable[[Sequence[Record], RunSpec], RecordFrom],
         *,
         told: RecordFrom | None = None,
         is_over: Callable[[Record], bool] = is_over,
@@ -85,7 +71,7 @@ class Director(Generic[R]):
             return False
         if self.told is None:
             self._tell_if_steady(records)
-        return not self._request.finish and all(map(self._is_over, records))
+        return not self._request.run_to_end and all(map(self._is_over, records))
 
     def _tell_if_steady(self, records: Sequence[Record]) -> None:
         record = records[0]
@@ -169,7 +155,7 @@ def within(record: Record, request: RecordRequest) -> RecordFrom:
             f"The command makes {num} steps and ends: too few to record {num_steps} after {first + 1} of warm-up.",
             hint="Let it run longer (more epochs, more data), or ask for fewer steps with --steps.",
         )
-    wanted = request.warmup_steps or steady_steps(record) or num // 2
+    wanted = request.run.warmup_steps or steady_steps(record) or num // 2
     return RecordFrom(step=min(max(first, wanted), num - num_steps - 2), num_steps=num_steps)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dynotune.measure.live.machine import Command
 from dynotune.probe.gpu_code import code_places, device_code
 from dynotune.schema.device_code import DeviceCode
 from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.run import RunSpec
 
 NAMES = ("code.num_compiled", "code.num_cannot", "code.ptx_bytes", "code.compiled")
 DEADLINE_S = 30.0
@@ -15,13 +15,13 @@ DEADLINE_S = 30.0
 NUM_NAMED = 3
 
 
-def facts(request: Command) -> Facts:
+def facts(run: RunSpec) -> Facts:
     """Of the command as `dynotune startup scan -- COMMAND` would find it. Reads headers of files alone."""
-    gpus = device_code.gpus_here(request.env)
+    gpus = device_code.gpus_here(run.env)
     if isinstance(gpus, Unknown):
         return dict.fromkeys(NAMES, gpus)
     places = code_places.Places()
-    found = code_places.of_command(request.command, places, request.env, request.cwd)
+    found = code_places.of_command(run.command, places, run.env, run.cwd)
     if isinstance(found, Unknown):
         return dict.fromkeys(NAMES, found)
     return of_scan(device_code.scan(places, gpus, deadline_s=DEADLINE_S))

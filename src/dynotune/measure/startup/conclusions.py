@@ -61,7 +61,7 @@ def conclusions(startup: Startup) -> dict[str, Any]:
 
 def findings(startup: Startup) -> tuple[list[Finding], list[NotKnown]]:
     """Of the rules about starts."""
-    found, unknown = examine(Seen(Observation(command=startup.command, facts=startup.facts | facts(startup))))
+    found, unknown = examine(Seen(Observation(command=startup.run.command, facts=startup.facts | facts(startup))))
     return [f for f in found if f.id in ABOUT_STARTS], [u for u in unknown if u.id in ABOUT_STARTS]
 
 

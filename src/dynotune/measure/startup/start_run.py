@@ -16,12 +16,11 @@ from dynotune.measure.comparison import objective
 from dynotune.measure.live.arm_run import NUM_LAST_LINES, Job, Outcome, launch, refuse_failed
 from dynotune.measure.live.pilot import steady_steps
 from dynotune.measure.live.ready import pattern
-from dynotune.measure.live.request import Request
 from dynotune.measure.startup import phases
 from dynotune.schema.caches import CacheName, Growth
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.run import Plan, Purpose
+from dynotune.schema.run import Plan, Purpose, RunSpec
 from dynotune.schema.startup import Arm, Start
 
 OFF = {"CUDA_CACHE_DISABLE": "1", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "USE_PYTORCH_KERNEL_CACHE": "0"}
@@ -82,7 +81,7 @@ class AllPlaces:
 
 
 def run_start(
-    request: Request,
+    request: RunSpec,
     arm: Arm,
     *,
     places: Places,
@@ -120,14 +119,14 @@ def run_start(
         env=env,
         settings=[],
         plan=Plan(
-            step_on=request.step_on,
+            step_on=request.step_function,
             pilot=purpose == "pilot",
             sync_steps=True,
             starting=True,
         ),
         sandbox=request.sandbox,
         keep=[places.caches, places.temporary],
-        ready_on=request.ready_on,
+        ready_on=request.ready_pattern,
     )
     outcome = launch(job, folder=folder, limit_s=limit_s, enough=enough)
     _refuse_unready(outcome, job, limit_s)
@@ -149,7 +148,7 @@ def _refuse_unready(outcome: Outcome, job: Job, limit_s: float) -> None:
             raise
         except CannotRunHere as error:
             if outcome.num_steps == 0:
-                error.hint += " Or name a line of its output that ends the start, with --ready-on REGEX."
+                error.hint += " Or name a line of its output that ends the start, with --ready-pattern REGEX."
             raise
         return
     if run.ready_s is not None:

@@ -24,12 +24,13 @@ from dynotune.measure.live import cautions, ready
 from dynotune.measure.live.arm_run import Outcome
 from dynotune.measure.live.machine import alone, facts_of, refuse_another_machine
 from dynotune.measure.live.pilot import FirstStep, Steadiness, limit_s
-from dynotune.measure.live.request import Request, Watcher
+from dynotune.measure.live.request import StartRequest, Watcher
 from dynotune.measure.startup import code_facts, conclusions
 from dynotune.measure.startup.start_run import AllPlaces, Enough, run_start
 from dynotune.schema import document
 from dynotune.schema.comparison import LOOKS, ArmName, Pair
 from dynotune.schema.errors import CommandFailed, UsageError
+from dynotune.schema.run import RunSpec
 from dynotune.schema.startup import ARMS, Arm, Block, Ratio, Start, Startup, VoidBlock
 
 __all__ = ["FILE", "StartWatcher", "orders", "pairs_of", "ratio", "resume", "time_starts"]
@@ -95,7 +96,7 @@ def ratio(blocks: Sequence[Block], arm: Arm, judgement: Judgement) -> Ratio:
     )
 
 
-def time_starts(request: Request, watcher: StartWatcher) -> Startup:
+def time_starts(request: StartRequest, watcher: StartWatcher) -> Startup:
     """Time the starts of `request`. Every finished block is on disk when the next one begins.
 
     Raises:
@@ -103,35 +104,31 @@ def time_starts(request: Request, watcher: StartWatcher) -> Startup:
         CommandFailed: the command failed, or ended before it was ready.
         Interrupted: `resume` goes on.
     """
-    judge([], margin=request.margin, max_pairs=request.max_pairs)  # refuses what is out of range
-    if request.ready_on is not None:
-        ready.pattern(request.ready_on)
-    facts = facts_of(request)
-    own = contents.sizes(request.env, request.cwd)
-    folder = new_run_folder(request.base)
+    judge([], margin=request.margin, max_pairs=request.max_blocks)  # refuses what is out of range
+    run = request.run
+    if run.ready_pattern is not None:
+        ready.pattern(run.ready_pattern)
+    facts = facts_of(run)
+    own = contents.sizes(run.env, run.cwd)
+    folder = new_run_folder(run.base)
     startup = Startup(
         id=folder.name,
-        command=request.command,
-        cwd=str(request.cwd),
-        ready_on=request.ready_on,
-        step_on=request.step_on,
-        seed=request.seed,
+        run=run.recorded,
         margin=request.margin,
-        max_blocks=request.max_pairs,
-        timeout_s=request.timeout_s,
-        sandbox="auto" if request.sandbox else "none",
+        max_blocks=request.max_blocks,
         own=own,
-        facts={**facts, **probe.environment.facts(request.env), **code_facts.facts(request)},
+        facts={**facts, **probe.environment.facts(run.env), **code_facts.facts(run)},
     )
     document.write(folder / FILE, startup)
     return _sit(request, folder, watcher)
 
 
-def resume(folder: Path, request: Request, watcher: StartWatcher) -> Startup:
+def resume(folder: Path, now: RunSpec, watcher: StartWatcher, *, budget_s: float | None = None) -> Startup:
     """Go on with what is in `folder`, from its last finished block; what is finished is only read.
 
     Args:
-        request: only its `env`, `lock` and `budget_s` count.
+        now: its `env`, `base` and `lock` count; the rest is as it was.
+        budget_s: for what is left.
 
     Raises:
         RecordError: nothing of the kind is in `folder`, or it cannot be read.
@@ -141,35 +138,26 @@ def resume(folder: Path, request: Request, watcher: StartWatcher) -> Startup:
     startup = document.read(folder / FILE, Startup)
     if startup.finished:
         return startup
-    request = msgspec.structs.replace(
-        request,
-        command=startup.command,
-        cwd=Path(startup.cwd),
-        ready_on=startup.ready_on,
-        step_on=startup.step_on,
-        seed=startup.seed,
-        margin=startup.margin,
-        max_pairs=startup.max_blocks,
-        timeout_s=startup.timeout_s,
-        sandbox=startup.sandbox == "auto",
+    request = StartRequest(
+        run=startup.run.resumed(now), max_blocks=startup.max_blocks, margin=startup.margin, budget_s=budget_s
     )
-    refuse_another_machine("timing of starts", startup.facts, facts_of(request))
+    refuse_another_machine("timing of starts", startup.facts, facts_of(request.run))
     return _sit(request, folder, watcher)
 
 
-def _sit(request: Request, folder: Path, watcher: StartWatcher) -> Startup:
+def _sit(request: StartRequest, folder: Path, watcher: StartWatcher) -> Startup:
     try:
-        with alone(request, watcher), AllPlaces(folder, request.env) as places:
-            return _Sitting(request, folder, document.read(folder / FILE, Startup), watcher, places).run()
+        with alone(request.run, watcher), AllPlaces(folder, request.run.env) as places:
+            return _Attempt(request, folder, document.read(folder / FILE, Startup), watcher, places).run()
     except KeyboardInterrupt as stopped:
         raise Interrupted(folder) from stopped
 
 
-class _Sitting:
-    """One sitting. What has to outlive it is in the document."""
+class _Attempt:
+    """One attempt. What has to outlive it is in the document."""
 
     def __init__(
-        self, request: Request, folder: Path, startup: Startup, watcher: StartWatcher, places: AllPlaces
+        self, request: StartRequest, folder: Path, startup: Startup, watcher: StartWatcher, places: AllPlaces
     ) -> None:
         self._request, self._folder, self._startup = request, folder, startup
         self._watcher, self._places = watcher, places
@@ -192,11 +180,11 @@ class _Sitting:
 
     def _pilots(self) -> None:
         """A cold start fills the warm caches; then warm ones, until one adds nothing; then one without caches."""
-        limit = limit_s(self._request, None)
-        cold, outcome = self._pilot("cold", "pilot-cold", limit, Steadiness(self._request), clear=True)
+        limit = limit_s(self._request.run, None)
+        cold, outcome = self._pilot("cold", "pilot-cold", limit, Steadiness(self._request.run), clear=True)
         pilots = [cold]
         for fill in range(1, MOST_FILLS + 1):
-            warm, _ = self._pilot("warm", f"pilot-warm-{fill}", limit, Steadiness(self._request), clear=False)
+            warm, _ = self._pilot("warm", f"pilot-warm-{fill}", limit, Steadiness(self._request.run), clear=False)
             if not any(growth.num_files for growth in warm.added):
                 break
         pilots.append(warm)
@@ -220,7 +208,7 @@ class _Sitting:
     def _pilot(self, arm: Arm, name: str, limit: float, enough: Enough, *, clear: bool) -> tuple[Start, Outcome]:
         self._watcher.running(f"pilot: caches {arm}")
         outcome, start = run_start(
-            self._request,
+            self._request.run,
             arm,
             places=self._places.of("off" if arm == "off" else "warm"),
             clear=clear,
@@ -238,7 +226,7 @@ class _Sitting:
         Raises:
             UsageError: the budget affords no answer.
         """
-        most, budget_s = self._request.max_pairs, self._request.budget_s
+        most, budget_s = self._request.max_blocks, self._request.budget_s
         if budget_s is None:
             return most
         left_s = budget_s - (time.monotonic() - self._began_s)
@@ -259,8 +247,8 @@ class _Sitting:
     # Blocks
 
     def _blocks(self) -> None:
-        limit = limit_s(self._request, max(start.value_s for start in self._startup.pilots))
-        order = orders(self._startup.max_blocks, self._startup.seed)
+        limit = limit_s(self._request.run, max(start.value_s for start in self._startup.pilots))
+        order = orders(self._startup.max_blocks, self._startup.run.seed or 0)
         while not all(judgement.finished for judgement in self._judged().values()):
             if self._out_of_time():
                 self._warnings.append("The budget was used up before it was clear.")
@@ -273,7 +261,7 @@ class _Sitting:
         for arm in order:
             self._watcher.running(f"block {number} of at most {self._startup.max_blocks}: caches {arm}")
             outcome, start = run_start(
-                self._request,
+                self._request.run,
                 arm,
                 places=self._places.of(arm),
                 clear=arm != "warm",

@@ -19,10 +19,10 @@ from dynotune.measure.live.arm_run import Job, Outcome, launch, refuse_failed
 from dynotune.measure.live.machine import alone
 from dynotune.measure.live.pilot import PILOT_LIMIT_S, Steadiness
 from dynotune.measure.live.ready import ReadyOn, pattern
-from dynotune.measure.live.request import Request, Watcher
+from dynotune.measure.live.request import Watcher
 from dynotune.schema.caches import TITLES, Cache, Growth, Warmed, WarmRun
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.run import Plan
+from dynotune.schema.run import Plan, RunSpec
 
 __all__ = ["MAX_RUNS", "WarmRequest", "warm"]
 
@@ -35,45 +35,33 @@ class WarmRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A command whose caches are to be filled.
 
     Args:
-        env: what it inherits, with the variables of `--caches DIR`.
-        base: folder that the runs' own folder is made in.
-        ready_on: a line of output at which a run is over; for programs that make no steps.
-        finish: let every run go on to its own end.
+        run: its `env` holds the variables of `--caches DIR`; with `run_to_end`, every run goes on to its own end.
         max_runs: the last of them has to add nothing.
         variables: those of `--caches DIR`, for the answer.
     """
 
-    command: list[str]
-    cwd: Path
-    env: dict[str, str]
-    base: Path
-    ready_on: str | None = None
-    finish: bool = False
+    run: RunSpec
     max_runs: int = MAX_RUNS
-    step_on: str | None = None
-    timeout_s: float | None = None
-    sandbox: bool = True
-    lock: bool = True
     variables: dict[str, str] = {}
 
 
 def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
     """Run the command until a run adds nothing to any cache, `max_runs` times at most.
 
-    A run goes on until its steps are steady, the line of `ready_on`, or its own end. It has the program's own random
-    numbers and hashes: what is compiled must be what a start compiles without dynotune.
+    A run goes on until its steps are steady, a line matches `ready_pattern`, or it ends. It has the program's own
+    random numbers and hashes: what is compiled must be what a start compiles without dynotune.
 
     Raises:
         CommandFailed: the command ended with an error.
         CannotRunHere: it took longer than its limit.
-        UsageError: `ready_on` is no regular expression.
+        UsageError: `ready_pattern` is no regular expression.
     """
-    wanted = None if request.ready_on is None else pattern(request.ready_on)
-    found = contents.places(request.env, request.cwd)
-    folder = new_run_folder(request.base)
+    wanted = None if request.run.ready_pattern is None else pattern(request.run.ready_pattern)
+    found = contents.places(request.run.env, request.run.cwd)
+    folder = new_run_folder(request.run.base)
     runs: list[WarmRun] = []
-    _make_kept(found, request.cwd)
-    with alone(request, watcher):
+    _make_kept(found, request.run.cwd)
+    with alone(request.run, watcher):
         before = contents.snapshot(found)
         # Precompiled headers are left by any program, and say nothing of this one.
         empty = not any(files for name, files in before.files.items() if name != "headers")
@@ -88,10 +76,10 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
             before = after
             if not runs[-1].num_added:
                 break
-    states = contents.sizes(request.env, request.cwd)
+    states = contents.sizes(request.run.env, request.run.cwd)
     is_warm = not runs[-1].num_added
     return Warmed(
-        command=request.command,
+        command=request.run.command,
         end="not-warm" if not is_warm else "nothing" if empty and len(runs) == 1 else "warm",
         runs=runs,
         caches=states,
@@ -105,22 +93,22 @@ def _run(
     request: WarmRequest, found: Sequence[Place], folder: Path, wanted: re.Pattern[str] | None, number: int
 ) -> tuple[Outcome, float | None]:
     """One run, and how long it took to be ready, where a line of output says so."""
-    env, _ = environment.build([], request.env, run_dir=folder, agent_dir=environment.AGENT, facts={})
+    env, _ = environment.build([], request.run.env, run_dir=folder, agent_dir=environment.AGENT, facts={})
     job = Job(
         id=f"{folder.parent.name}/{folder.name}",
         what=f"run {number}",
         purpose="pilot",
-        command=request.command,
-        cwd=request.cwd,
+        command=request.run.command,
+        cwd=request.run.cwd,
         env=env,
         settings=[],
-        plan=Plan(step_on=request.step_on, pilot=True),
-        sandbox=request.sandbox,
+        plan=Plan(step_on=request.run.step_function, pilot=True),
+        sandbox=request.run.sandbox,
         keep=[place.path for place in found if isinstance(place.path, Path) and place.path.is_dir()],
-        finish=request.finish,
+        finish=request.run.run_to_end,
     )
     ready = None if wanted is None else ReadyOn(wanted, folder)
-    limit_s = request.timeout_s or PILOT_LIMIT_S
+    limit_s = request.run.timeout_s or PILOT_LIMIT_S
     outcome = launch(job, folder=folder, limit_s=limit_s, enough=_enough(request, ready))
     # The line may have been its last word.
     is_ready = ready is not None and ready(ended=True)
@@ -136,29 +124,27 @@ def _enough(request: WarmRequest, ready: ReadyOn | None) -> Callable[[list[Recor
 
         def is_ready(records: list[Record]) -> bool:
             # It is looked for in a run that goes on too: that is when it is seen.
-            return look() and not request.finish
+            return look() and not request.run.run_to_end
 
         return is_ready
-    if request.finish:
+    if request.run.run_to_end:
         return lambda records: False
-    return Steadiness(
-        Request(command=request.command, settings=[], cwd=request.cwd, env=request.env, base=request.base)
-    )
+    return Steadiness(request.run)
 
 
 def _refuse(outcome: Outcome, job: Job, limit_s: float, request: WarmRequest, *, is_ready: bool) -> None:
     run = outcome.run
     if run.ended_by == "window" or (run.ended_by == "command" and run.exit_code == 0):
-        if request.ready_on is not None and not is_ready:
+        if request.run.ready_pattern is not None and not is_ready:
             raise CannotRunHere(
-                f"The command ended without printing a line that matches {request.ready_on}.",
-                hint=f"All that it printed is in {outcome.folder}; --finish waits for its end alone.",
+                f"The command ended without printing a line that matches {request.run.ready_pattern}.",
+                hint=f"All that it printed is in {outcome.folder}; --run-to-end waits for its end alone.",
             )
         return
-    if run.ended_by == "timeout" and (request.finish or request.ready_on is not None):
-        waited = "to end" if request.finish else f"to print a line that matches {request.ready_on}"
-        if is_ready and not request.finish:
-            waited = f"beyond what matches {request.ready_on}: it did not end the line"
+    if run.ended_by == "timeout" and (request.run.run_to_end or request.run.ready_pattern is not None):
+        waited = "to end" if request.run.run_to_end else f"to print a line that matches {request.run.ready_pattern}"
+        if is_ready and not request.run.run_to_end:
+            waited = f"beyond what matches {request.run.ready_pattern}: it did not end the line"
         raise CannotRunHere(
             f"{job.what.capitalize()} did not get {waited} in {limit_s:.0f} s.",
             hint=f"All that it printed is in {outcome.folder}. Give more time with --timeout.",
@@ -171,8 +157,8 @@ def _refuse(outcome: Outcome, job: Job, limit_s: float, request: WarmRequest, *,
     except CannotRunHere as error:
         raise CannotRunHere(
             error.message,
-            hint="For a program that makes no steps, --ready-on REGEX names a line that it prints when it is ready, "
-            f"and --finish lets it run to its end. {error.hint}",
+            hint="For a program without steps, --ready-pattern REGEX names a line that it prints when it is ready, "
+            f"and --run-to-end lets it run to its end. {error.hint}",
         ) from error
 
 

@@ -56,8 +56,8 @@ def page(study: Study, *, recipe: str = "") -> str:
         .get_template("page.html")
         .render(
             study=study,
-            title=f"dynotune: {words.plain(' '.join(study.command), longest=80)}",
-            command=_words(shell(study.command)),
+            title=f"dynotune: {words.plain(' '.join(study.run.command), longest=80)}",
+            command=_words(shell(study.run.command)),
             headline=headline(study),
             stats=stats(study),
             style=Markup(_part("style.css")),

@@ -45,7 +45,7 @@ def shares(study: Study) -> Figure | None:
     """A step before and after as stacked bars: in milliseconds where both are timed, else in parts of one."""
     sides = [
         (label, found.shares, found.steps, found.busy_share is not None)
-        for label, found in ((study.begun, study.diagnosis), ("with the recipe", study.after))
+        for label, found in ((study.begun, study.diagnosis), ("with the recipe", study.diagnosis_with_recipe))
         if not isinstance(found, Unknown) and not isinstance(found.shares, Unknown)
     ]
     if not sides:

@@ -11,7 +11,7 @@ from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown, Value
 from dynotune.schema.study import Study, Trial
 
-__all__ = ["facts", "failures", "not_known", "not_offered", "readback", "search", "sittings"]
+__all__ = ["attempts", "facts", "failures", "not_known", "not_offered", "readback", "search"]
 
 MOST_FAILURES = 40
 MOST_UNKNOWN = 60
@@ -66,7 +66,10 @@ def not_known(study: Study) -> Table:
     """What nobody could say, with the reason."""
     columns: list[tuple[str, Column]] = [("Not known", "text"), ("Why", "text")]
     rows = []
-    for label, made in (("the diagnosis", study.diagnosis), ("the diagnosis with the recipe", study.after)):
+    for label, made in (
+        ("the diagnosis", study.diagnosis),
+        ("the diagnosis with the recipe", study.diagnosis_with_recipe),
+    ):
         if isinstance(made, Unknown):
             rows.append([label, made.reason])
             continue
@@ -95,11 +98,11 @@ def readback(study: Study) -> Table:
     return Table("Read back from the running program", columns, rows)
 
 
-def sittings(study: Study) -> Table:
+def attempts(study: Study) -> Table:
     """When it was worked on."""
     columns: list[tuple[str, Column]] = [("Began", "text"), ("Ended", "text"), ("Ended by", "text")]
-    rows = [[_time(one.began), _time(one.ended), one.ended_by or NOTHING] for one in study.sittings]
-    return Table("Sittings", columns, rows, cards=False)
+    rows = [[_time(one.began), _time(one.ended), one.ended_by or NOTHING] for one in study.attempts]
+    return Table("Attempts", columns, rows, cards=False)
 
 
 def facts(study: Study) -> Table:

@@ -47,7 +47,7 @@ def tables(study: Study) -> dict[str, Table]:
         "not_offered": records.not_offered(study),
         "not_known": records.not_known(study),
         "readback": records.readback(study),
-        "sittings": records.sittings(study),
+        "attempts": records.attempts(study),
         "facts": records.facts(study),
     }
     return {name: table for name, table in made.items() if table.rows}
@@ -56,7 +56,7 @@ def tables(study: Study) -> dict[str, Table]:
 def warnings(study: Study) -> list[str]:
     """What to be wary of, in sentences."""
     found = list(study.warnings)
-    for label, made in ((study.begun.capitalize(), study.diagnosis), ("With the recipe", study.after)):
+    for label, made in ((study.begun.capitalize(), study.diagnosis), ("With the recipe", study.diagnosis_with_recipe)):
         if isinstance(made, Diagnosis):
             found += [f"{label}: {note}" for note in made.notes]
     for one in study.readback.values():
@@ -67,7 +67,7 @@ def warnings(study: Study) -> list[str]:
 
 
 def _step(study: Study) -> Table:
-    sides = [(study.begun.capitalize(), study.diagnosis), ("With the recipe", study.after)]
+    sides = [(study.begun.capitalize(), study.diagnosis), ("With the recipe", study.diagnosis_with_recipe)]
     known = [
         (name, made) for name, made in sides if isinstance(made, Diagnosis) and not isinstance(made.shares, Unknown)
     ]
@@ -212,9 +212,9 @@ def _pairs(study: Study) -> Table:
 
 
 def _value(study: Study, value: float) -> str:
-    if study.objective == "memory":
+    if study.run.objective == "memory":
         return words.num_bytes(value)
-    return f"{value:.4g}" if study.objective == "energy" else words.duration(value, column=True)
+    return f"{value:.4g}" if study.run.objective == "energy" else words.duration(value, column=True)
 
 
 def _guarded(study: Study) -> Table:
@@ -246,9 +246,9 @@ def _pays_off(study: Study) -> Table:
         ("With the recipe", "text"),
         ("Paid for", "text"),
     ]
-    if study.pays_off is None:
+    if study.break_even is None:
         return Table("", columns, [])
-    starts = [words.duration(study.pays_off.baseline_start_s), words.duration(study.pays_off.start_s)]
+    starts = [words.duration(study.break_even.baseline_start_s), words.duration(study.break_even.start_s)]
     return Table(
         "From the launch to steady steps, their own time left out", columns, [[*starts, pays_off(study)]], cards=False
     )

@@ -74,9 +74,13 @@ def startup_report(startup: Startup) -> RenderableType:
 
 
 def _headline(startup: Startup) -> RenderableType:
-    until = f"a line that matches {startup.ready_on!r}" if startup.ready_on else startup.step or "the first step"
+    until = (
+        f"a line that matches {startup.run.ready_pattern!r}"
+        if startup.run.ready_pattern
+        else startup.step or "the first step"
+    )
     lines = [
-        Text.assemble(("command  ", "dim"), words.plain(shlex.join(startup.command))),
+        Text.assemble(("command  ", "dim"), words.plain(shlex.join(startup.run.command))),
         Text.assemble(("until    ", "dim"), words.plain(until)),
     ]
     lines += [_ratio(ratio) for ratio in startup.ratios]
@@ -102,7 +106,7 @@ def _ratio(ratio: Ratio) -> Text:
 def _phases(startup: Startup) -> RenderableType:
     rows = _table("", *(TIME_TITLES[arm] for arm in ARMS))
     columns = [_of_arm(startup, arm) for arm in ARMS]
-    title = "to the line" if startup.ready_on else "to the first step"
+    title = "to the line" if startup.run.ready_pattern else "to the first step"
     rows.add_row(title, *(_median([start.value_s for start in each]) for each in columns), style="bold")
     unknown: dict[str, list[str]] = {}
     for phase in PHASES:

@@ -37,15 +37,15 @@ def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
     )
     found.append(Command("Tune again", shell(_tune(study))))
     if study.recipe:
-        command = ["--", *study.command]
+        command = ["--", *study.run.command]
         found += [
             Command("Run with the recipe", shell(["dynotune", "run", "--recipe", recipe, *command])),
             Command("Prove the recipe again", shell(["dynotune", "recipe", "verify", recipe, *command])),
             Command(f"Compare the recipe with the command {study.begun}", _compare(study, study.recipe, [])),
         ]
-    if study.then:
+    if study.next_candidates:
         # A step that became shorter asks for another window.
-        anew = replace(study, warmup_steps=None, window_steps=None)
+        anew = replace(study, run=replace(study.run, warmup_steps=None, window_steps=None))
         found.append(Command("Go on from the recipe", shell(_tune(anew, recipe))))
     return found
 
@@ -95,48 +95,48 @@ def _escaped(character: str) -> str:
 
 def _tune(study: Study, recipe: str = "") -> list[str]:
     options = ["--budget", _time(study.budget_s)]
-    if began_from := recipe or (study.began_from.file if study.began_from is not None else ""):
+    if began_from := recipe or (study.base_recipe.file if study.base_recipe is not None else ""):
         options += ["--recipe", began_from]
-    if study.objective != "throughput":
-        options += ["--objective", study.objective]
+    if study.run.objective != "throughput":
+        options += ["--objective", study.run.objective]
     for option, values in (
         ("--allow", study.allow),
-        ("--also", study.also),
-        ("--not", study.excluded),
-        ("--space", study.space),
+        ("--try", study.extra),
+        ("--exclude", study.exclude),
+        ("--values", study.values),
     ):
         options += [word for value in values for word in (option, value)]
-    if study.most_steps > (study.window_steps or 0):
+    if study.most_steps > (study.run.window_steps or 0):
         # As many steps for all runs, as --steps asks for, would be too few for what is far faster.
-        study = replace(study, window_steps=None)
-    return ["dynotune", "tune", *options, *_measured_as(study), "--", *study.command]
+        study = replace(study, run=replace(study.run, window_steps=None))
+    return ["dynotune", "tune", *options, *_measured_as(study), "--", *study.run.command]
 
 
 def _compare(study: Study, settings: Sequence[Setting], against: Sequence[Setting]) -> list[str]:
-    baseline = [word for setting in over(study.base, against) for word in ("--against", str(setting))]
-    objective = [] if study.objective == "throughput" else ["--objective", study.objective]
-    names = list(map(str, over(study.base, settings)))
-    return shell(["dynotune", "compare", *names, *baseline, *objective, *_measured_as(study), "--", *study.command])
+    baseline = [word for setting in over(study.run.settings, against) for word in ("--baseline", str(setting))]
+    objective = [] if study.run.objective == "throughput" else ["--objective", study.run.objective]
+    names = list(map(str, over(study.run.settings, settings)))
+    return shell(["dynotune", "compare", *names, *baseline, *objective, *_measured_as(study), "--", *study.run.command])
 
 
 def _measured_as(study: Study) -> list[str]:
     """Options that `tune` and `compare` share."""
     options = []
-    if study.warmup_steps is not None:
-        options += ["--warmup", str(study.warmup_steps)]
-    if study.window_steps is not None:
-        options += ["--steps", str(study.window_steps)]
-    if study.step_on is not None:
-        options += ["--step-on", study.step_on]
+    if study.run.warmup_steps is not None:
+        options += ["--warmup", str(study.run.warmup_steps)]
+    if study.run.window_steps is not None:
+        options += ["--steps", str(study.run.window_steps)]
+    if study.run.step_function is not None:
+        options += ["--step-function", study.run.step_function]
     if study.margin != 0.01:
         options += ["--margin", f"{study.margin:g}"]
-    if study.timeout_s is not None:
-        options += ["--timeout", _time(study.timeout_s)]
-    if study.seed:
-        options += ["--seed", str(study.seed)]
-    if study.caches != "warm":
-        options += ["--caches", study.caches]
-    return options + (["--no-sandbox"] if study.sandbox == "none" else [])
+    if study.run.timeout_s is not None:
+        options += ["--timeout", _time(study.run.timeout_s)]
+    if study.run.seed:
+        options += ["--seed", str(study.run.seed)]
+    if study.run.caches != "warm":
+        options += ["--caches", study.run.caches]
+    return options + (["--no-sandbox"] if not study.run.sandbox else [])
 
 
 def _time(seconds: float) -> str:

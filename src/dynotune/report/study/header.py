@@ -12,7 +12,7 @@ from dynotune.report.study.rows import BETTER, level, long_time, medians
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import Timing
-from dynotune.schema.study import Beginning, Sitting, Study
+from dynotune.schema.study import Attempt, BaseRecipe, Study
 from dynotune.text import words
 
 __all__ = ["Headline", "headline", "machine", "pays_off", "spent_s", "stats"]
@@ -43,23 +43,23 @@ def headline(study: Study) -> Headline:
     if study.recipe and confirmed is not None and confirmed.verdict == "faster" and confirmed.speedup is not None:
         gained, between = words.gained(confirmed)
         rest = (
-            f"{BETTER[study.objective]}: {between} at {confirmed.confidence:.0%}, "
+            f"{BETTER[study.run.objective]}: {between} at {confirmed.confidence:.0%}, "
             f"on {confirmed.num_pairs} {PAIRS[study.confirming]}"
         )
-        if study.began_from is not None:
-            rest += f", on top of {_name(study.began_from)}"
+        if study.base_recipe is not None:
+            rest += f", on top of {_name(study.base_recipe)}"
         return Headline(gained, rest, study.verdict, True)
     if not study.finished:
         return Headline("Not finished", "what is known so far", study.verdict or "Nothing is proved yet.", False)
     if study.recipe:
         return Headline("Unproved", "settings that were not confirmed", study.verdict, False)
     rest = "no setting earned a place in a recipe"
-    if study.began_from is not None:
-        rest = f"no setting earned a place on top of {_name(study.began_from)}, which stands"
+    if study.base_recipe is not None:
+        rest = f"no setting earned a place on top of {_name(study.base_recipe)}, which stands"
     return Headline("Nothing proved", rest, study.verdict or "No setting was proved to help.", False)
 
 
-def _name(beginning: Beginning) -> str:
+def _name(beginning: BaseRecipe) -> str:
     return words.plain(Path(beginning.file).name)
 
 
@@ -73,14 +73,14 @@ def _stats(study: Study) -> Iterator[tuple[str, str]]:
         yield "Before and after", arrow(*(level(study, value) for value in sides))
     if (steps := _steps(study)) is not None:
         yield "A step", arrow(*(words.duration(step_s, column=True) for step_s in steps))
-    if study.pays_off is not None:
+    if study.break_even is not None:
         yield "A later start is paid for", pays_off(study)
-    if study.began_from is not None:
-        yield "Began from", f"{study.began_from.file}: {' '.join(map(str, study.base))}"
+    if study.base_recipe is not None:
+        yield "Began from", f"{study.base_recipe.file}: {' '.join(map(str, study.run.settings))}"
     num = len(study.trials)
     yield "Search", f"{num:,} run{'' if num == 1 else 's'}, {long_time(spent_s(study))} of {long_time(study.budget_s)}"
-    if study.window_steps is not None and study.most_steps > study.window_steps:
-        yield "Steps that a run timed", f"{study.window_steps:,}; of what is far faster up to {study.most_steps:,}"
+    if study.run.window_steps is not None and study.most_steps > study.run.window_steps:
+        yield "Steps that a run timed", f"{study.run.window_steps:,}; of what is far faster up to {study.most_steps:,}"
     if study.noise is not None:
         yield "Noise between runs", words.fine_share(study.noise)
     yield "Machine", machine(study.facts)
@@ -93,15 +93,15 @@ def arrow(before: str, after: str) -> str:
 
 
 def spent_s(study: Study) -> float:
-    """Of the sittings so far, without the pauses between them."""
-    sat_s = math.fsum(_sat_s(sitting) for sitting in study.sittings)
+    """Of the attempts so far, without the pauses between them."""
+    sat_s = math.fsum(_sat_s(attempt) for attempt in study.attempts)
     return max([sat_s, *(trial.began_s + trial.wall_s for trial in study.trials)])
 
 
-def _sat_s(sitting: Sitting) -> float:
+def _sat_s(attempt: Attempt) -> float:
     """0 where it does not say."""
     try:
-        ended, began = map(datetime.fromisoformat, (sitting.ended, sitting.began))
+        ended, began = map(datetime.fromisoformat, (attempt.ended, attempt.began))
         return (ended - began).total_seconds()
     except (ValueError, TypeError):
         return 0.0
@@ -109,14 +109,14 @@ def _sat_s(sitting: Sitting) -> float:
 
 def pays_off(study: Study) -> str:
     """After how many steps a start that takes longer is paid for."""
-    if study.pays_off is None:
+    if study.break_even is None:
         return words.UNKNOWN
-    later_s = study.pays_off.start_s - study.pays_off.baseline_start_s
+    later_s = study.break_even.start_s - study.break_even.baseline_start_s
     if later_s <= 0:
         return "at once: it starts no later"
-    if study.pays_off.after_steps is None:
+    if study.break_even.after_steps is None:
         return f"never: it starts {words.duration(later_s)} later"
-    steps = study.pays_off.after_steps
+    steps = study.break_even.after_steps
     return f"after {steps:,} step{'' if steps == 1 else 's'} ({words.duration(later_s)} later)"
 
 
@@ -134,7 +134,7 @@ def machine(facts: Facts) -> str:
 
 
 def _steps(study: Study) -> tuple[float, float] | None:
-    sides = [_step_s(made) for made in (study.diagnosis, study.after)]
+    sides = [_step_s(made) for made in (study.diagnosis, study.diagnosis_with_recipe)]
     return (sides[0], sides[1]) if sides[0] is not None and sides[1] is not None else None
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dynotune.schema.facts import Unknown
-from dynotune.schema.study import Candidate, Estimate, FateKind, Objective, Phase, Study, Trial, without
+from dynotune.schema.run import Objective
+from dynotune.schema.study import Candidate, Estimate, OutcomeKind, Phase, Study, Trial, without
 from dynotune.text import words
 
 __all__ = [
@@ -31,7 +32,7 @@ __all__ = [
     "within",
 ]
 
-Kind = FateKind | Literal["open"]
+Kind = OutcomeKind | Literal["open"]
 """A fate, or none yet."""
 
 KINDS: dict[Kind, str] = {
@@ -220,7 +221,7 @@ def counts(trial: Trial) -> bool:
 
 def level(study: Study, value: float) -> str:
     """A value of the objective as people read it: a rate for throughput."""
-    match study.objective:
+    match study.run.objective:
         case "throughput":
             return f"{words.rate(1 / value)} {'steps' if 'step' in study.unit else 'samples'}/s"
         case "memory":
@@ -243,7 +244,7 @@ def long_time(seconds: float) -> str:
 
 
 def _tried(study: Study, candidate: Candidate) -> Tried:
-    fate = study.fates.get(candidate.id)
+    fate = study.outcomes.get(candidate.id)
     return Tried(
         candidate=candidate,
         kind=fate.kind if fate else "open",

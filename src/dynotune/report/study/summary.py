@@ -57,7 +57,7 @@ def study_report(study: Study, *, recipe: str = RECIPE) -> RenderableType:
     parts: list[RenderableType] = [
         _head(study),
         *_recipe(study),
-        *_steps(study.diagnosis, study.after),
+        *_steps(study.diagnosis, study.diagnosis_with_recipe),
         *_settings(study),
         *_warnings(study.warnings),
         _next(study, recipe),
@@ -70,7 +70,7 @@ def _head(study: Study) -> RenderableType:
     lines = Table.grid(padding=(0, 2, 0, 0))
     lines.add_column(style="dim", no_wrap=True)
     lines.add_column(overflow="fold")
-    lines.add_row("command", Text(words.plain(" ".join(shell(study.command)))))
+    lines.add_row("command", Text(words.plain(" ".join(shell(study.run.command)))))
     style = "bold green" if answer.good else "bold yellow"
     lines.add_row("answer", Text.assemble((answer.large, style), "  ", answer.rest))
     if answer.verdict:
@@ -106,7 +106,7 @@ def _recipe(study: Study) -> Iterator[RenderableType]:
         grid.add_row(Text(words.plain(str(setting)), style="bold"), gain, told)
     detail = "each with and without it, in the whole" if any(worth.values()) else ""
     yield Group(title("Recipe", detail), grid)
-    if study.pays_off is not None and study.pays_off.start_s > study.pays_off.baseline_start_s:
+    if study.break_even is not None and study.break_even.start_s > study.break_even.baseline_start_s:
         yield Text(f"The later start is paid for {pays_off(study)}.", style="dim")
 
 
@@ -300,7 +300,7 @@ def _next(study: Study, recipe: str) -> RenderableType:
     lines: list[RenderableType] = [
         piece for one in commands for piece in (Text(f"{one.what}:", style="dim"), Pasted(one.words, indent=2))
     ]
-    if study.then:
-        names = words.plain(", ".join(one.id for one in study.then), longest=LONGEST_REASON)
+    if study.next_candidates:
+        names = words.plain(", ".join(one.id for one in study.next_candidates), longest=LONGEST_REASON)
         lines.append(Text(f"On top of it may help {names}: dynotune tune --recipe goes on from there.", style="dim"))
     return Group(*lines)

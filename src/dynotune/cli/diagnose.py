@@ -92,21 +92,21 @@ def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Obser
     from rich.console import Console
     from rich.text import Text
 
-    from dynotune.diagnose.ceilings import ceilings
-    from dynotune.diagnose.gather import gather
-    from dynotune.diagnose.limit import limit
+    from dynotune.diagnose.gather import LiveDiagnosis
     from dynotune.report.terminal import Progress
     from dynotune.text.words import plain
 
     console = Console(stderr=True, highlight=False)
     with Progress(console) as progress:
         watcher: Watcher = progress
-        observation, path = gather(run, watcher)
         beside: dict[str, Any] = {}
-        if isolate_loader:
-            beside["upper_bounds"] = ceilings(run, watcher, observation)
-        if roofline:
-            beside["roofline"] = limit(run, watcher, observation)
+        with LiveDiagnosis(run, watcher) as live:
+            observation, path = live.observe()
+            if isolate_loader:
+                beside["upper_bounds"] = live.isolate_loader()
+            if roofline:
+                beside["roofline"] = live.roofline()
+            live.end()
     console.print(Text(plain(f"Observed: {path}"), style="dim"), soft_wrap=True)
     return observation, beside
 

@@ -19,7 +19,8 @@ from typing import Annotated, Any, get_args
 import typer
 
 from dynotune.schema.errors import UsageError
-from dynotune.schema.run import Caches, Objective, PageCache, RunSpec
+from dynotune.schema.run import Caches, Objective, RunSpec
+from dynotune.schema.task import PageCache
 
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 RUN_PANEL = "How the command is run"

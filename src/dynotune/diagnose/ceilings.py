@@ -1,30 +1,27 @@
-"""Ceilings: one more run, in which the loader gives batches alone, and then one of them is replayed."""
+"""Upper bounds: in the live run the loader gives batches alone, and then one of them is replayed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from dynotune.diagnose.profiled import in_words
 from dynotune.diagnose.window import soon, within
-from dynotune.launch import new_run_folder
-from dynotune.launch.process import environment
 from dynotune.launch.records.record import Record
-from dynotune.measure.live.arm_run import Job, Outcome, launch, refuse_failed
-from dynotune.measure.live.machine import alone, facts_of
+from dynotune.measure.live.outcome import refuse_failed
 from dynotune.measure.live.request import Watcher
-from dynotune.measure.live.start_signal import TOLD_FILE, Director
-from dynotune.schema import document
+from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.diagnosis import UpperBound
 from dynotune.schema.errors import DynotuneError
-from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.observation import Observation, Timing
-from dynotune.schema.run import PageCache, Plan, RecordFrom, RunSpec
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Timing
+from dynotune.schema.run import RunSpec
+from dynotune.schema.task import IsolateLoader, PageCache
 
-LIMIT_S = 900.0
 SETTLE_STEPS = 4
-"""Before the replayed steps are timed; as `agent.ceilings` has it, and one for the draining."""
+"""Before the replayed steps are timed; as `agent.tasks.isolate_loader` has it, and one for the draining."""
 NOTABLE_RESIDENT = 0.1
 
 
@@ -65,31 +62,51 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent's event `ceilings`."""
+    """The agent's event `isolated`."""
 
-    reason: str
     loaders: list[Drained] = []
     replayed: Replayed | None = None
     changed_in_place: bool = False
     dropped: Dropped | None = None
 
 
-def ceilings(request: RunSpec, watcher: Watcher, observation: Observation) -> list[UpperBound] | Unknown:
-    """What the loader alone, one batch replayed, and both as the plain run has them, take a step.
+def ceilings(runner: TaskRunner, run: RunSpec, watcher: Watcher, timing: Timing) -> list[UpperBound] | Unknown:
+    """What the loader alone, one batch replayed, and both as the plain window has them, take a step.
 
-    Runs the command once more; of one that ends before it is steady, twice. Of the first rank, where there are several.
+    In the live run; a command that has ended is run once more. Of the first rank, if there are several.
     """
-    timing = _timing(observation)
-    if isinstance(timing, Unknown):
-        return timing
+    watcher.running("the loader alone, and then steps without it")
     try:
-        with alone(request, watcher):
-            said = _said(request, watcher)
+        said = _said(runner, run)
     except DynotuneError as error:
         return Unknown(in_words(error))
-    if said.reason or said.replayed is None:
-        return Unknown(said.reason or "nothing was replayed")
-    return rows(said, timing, request.page_cache)
+    if isinstance(said, Unknown):
+        return said
+    return rows(said, timing, run.page_cache) if said.replayed is not None else Unknown("nothing was replayed")
+
+
+def _said(runner: TaskRunner, run: RunSpec) -> Said | Unknown:
+    """What the agent of the first rank said.
+
+    Raises:
+        DynotuneError: the command failed, or makes too few steps.
+    """
+
+    def place(records: Sequence[Record]) -> IsolateLoader:
+        window = soon(records, run)
+        return IsolateLoader(at_step=window.at_step, num_steps=window.num_steps, page_cache=run.page_cache)
+
+    def fit(record: Record) -> IsolateLoader:
+        window = within(record, run)
+        at_step = max(1, (window.at_step or 0) - SETTLE_STEPS)
+        return IsolateLoader(at_step=at_step, num_steps=window.num_steps, page_cache=run.page_cache)
+
+    answer = runner.do(place, fit, what="replayed without the loader")
+    if answer.events:
+        return _decoded(answer.events[0])
+    assert runner.launch is not None
+    refuse_failed(runner.outcome(), runner.launch, runner.limit_s)
+    return Unknown(answer.reason)
 
 
 def rows(said: Said, timing: Timing, page_cache: PageCache) -> list[UpperBound]:
@@ -155,89 +172,8 @@ def _page_cache(dropped: Dropped | None, asked: PageCache) -> tuple[str, list[st
     return "cold", notes
 
 
-def _timing(observation: Observation) -> Timing | Unknown:
-    processes = observation.processes
-    if isinstance(processes, Unknown):
-        return processes
-    return processes[0].timing if processes else Unknown("no process of the command made steps")
-
-
-def _said(request: RunSpec, watcher: Watcher) -> Said:
-    """What the agent of the first rank said.
-
-    Raises:
-        DynotuneError: the command failed, or gave no answer.
-    """
-    facts = facts_of(request) if request.settings else {}
-    watcher.running("the command, with its loader alone and then without it")
-    run = _Run(request, facts, None)
-    if run.said is None and run.ended_by_itself:
-        again = within(run.outcome.records[0], request)
-        again = RecordFrom(step=max(1, again.step - SETTLE_STEPS), num_steps=again.num_steps)
-        watcher.running("the command once more, with its loader alone and then without it")
-        run = _Run(request, facts, again)
-    if run.said is None:
-        refuse_failed(run.outcome, run.job, run.limit_s)
-        return Said(reason=f"the command ended after {run.outcome.num_steps} steps, before it was known")
-    return run.said
-
-
-class _Run:
-    """One run of the command; `exact`: the step after which the loader is drained, None to wait until it is steady."""
-
-    def __init__(self, request: RunSpec, facts: Facts, exact: RecordFrom | None) -> None:
-        folder = new_run_folder(request.base)
-        env, planned = environment.build(
-            request.settings, request.env, run_dir=folder, agent_dir=environment.AGENT, facts=facts
-        )
-        self.limit_s = request.timeout_s or LIMIT_S
-        self.job = Job(
-            id=folder.name,
-            what="the run for its ceilings",
-            purpose="ceilings",
-            command=request.command,
-            cwd=request.cwd,
-            env=env,
-            settings=request.settings,
-            plan=Plan(
-                settings=planned,
-                step_on=request.step_function,
-                seed=request.seed,
-                pilot=True,
-                ceilings=True,
-                page_cache=request.page_cache,
-            ),
-            sandbox=request.sandbox,
-        )
-        if exact is not None:
-            document.write(folder / TOLD_FILE, exact)
-        # Once it has answered there is nothing more to wait for: what the program goes on with is its own.
-        request = msgspec.structs.replace(request, run_to_end=False)
-        director = Director(request, folder, soon, told=exact, is_over=_is_over)
-        self.outcome: Outcome = launch(self.job, folder=folder, limit_s=self.limit_s, enough=director)
-
-    @property
-    def ended_by_itself(self) -> bool:
-        run = self.outcome.run
-        return run.ended_by == "command" and run.exit_code == 0 and bool(self.outcome.records)
-
-    @property
-    def said(self) -> Said | None:
-        """Of the first rank; None where it ended before it could say, or said that it ended."""
-        records = sorted(self.outcome.records, key=lambda record: record.among_ranks("rank") or 0)
-        events = [event for record in records if (event := record.last("ceilings")) is not None]
-        if not events or events[0].get("at_exit"):
-            return None
-        return _decoded(events[0])
-
-
-def _decoded(event: dict[str, Any]) -> Said:
+def _decoded(event: dict[str, Any]) -> Said | Unknown:
     try:
         return msgspec.convert(event, Said)
     except msgspec.ValidationError as error:
-        return Said(reason=f"the agent's answer is damaged: {error}")
-
-
-def _is_over(record: Record) -> bool:
-    said = record.last("ceilings")
-    return said is not None and not said.get("at_exit")
+        return Unknown(f"the agent's answer is damaged: {error}")

@@ -1,26 +1,30 @@
-"""Gathers an observation: machine facts, the plain run, the profiled run, and what the two say together."""
+"""Gathers an observation in one live run: machine facts, a plain window, recorded steps, and what follows from them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from types import TracebackType
 
 import msgspec
 
 from dynotune import probe
-from dynotune.diagnose.attribute import attribute
-from dynotune.diagnose.observe import PlainRun, plain_run
-from dynotune.diagnose.profiled import Profiled, profiled
+from dynotune.diagnose.attributed import attributed
+from dynotune.diagnose.ceilings import ceilings
+from dynotune.diagnose.limit import limit
+from dynotune.diagnose.observe import PlainRun, PlainWindow, check
+from dynotune.diagnose.profiled import profiled
+from dynotune.measure.live.machine import alone
 from dynotune.measure.live.request import Watcher
+from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema import document
+from dynotune.schema.diagnosis import Roofline, UpperBound
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import FRESH_CACHES, Attribution, Observation, ProcessState
-from dynotune.schema.run import EnvironmentChange, RunSpec
-from dynotune.schema.trace_summary import TraceSummary
-from dynotune.trace.summarise import summarise
-from dynotune.trace.timeline import Timeline
-from dynotune.trace.what_if.retimed import retimed, savings
+from dynotune.schema.run import RunSpec
 
 OBSERVATION_FILE = "observation.json"
 OLDEST_TORCH = (2, 4)
@@ -29,92 +33,118 @@ MACHINE_S = 20.0
 """Importing the target's torch, to ask it what it was built for, takes seconds; longer if its disk is cold."""
 
 
-def gather(request: RunSpec, watcher: Watcher) -> tuple[Observation, Path]:
-    """Run the command twice, plain and under a profiler, and write what was observed.
+class LiveDiagnosis:
+    """One live run of a command: it is timed, then recorded, and goes on for what is asked besides.
 
-    Returns:
-        The observation, and the file that it stands in: it replays the diagnosis anywhere.
+    A context manager: it waits until no other dynotune measures, and the command is gone when it is left.
+
+    Args:
+        limit_s: for each start of the command; None for `run.timeout_s` or 15 minutes.
 
     Raises:
         UsageError: the settings or numbers asked for do not exist or fit together.
-        CommandFailed: the command ended with an error in the plain run.
+        CommandFailed: the command ended with an error before it was timed.
         CannotRunHere: its torch is missing or too old, it made no step, or too few.
     """
-    watcher.running("looking at the machine")
-    python = probe.interpreter(request.command, request.env, request.cwd)
-    facts = probe.machine(request.env, python=python, cwd=request.cwd, deadline_s=MACHINE_S)
-    refuse_torch(facts)
-    try:
-        plain = plain_run(request, watcher)
-    except CommandFailed as error:
-        raise _without_torch(facts, error) or error from error
-    recorded = profiled(_as_soon(request, plain), watcher)
-    trace = recorded if isinstance(recorded, Unknown) else recorded.summary
-    observation = Observation(
-        command=request.command,
-        facts={**facts, **_watched(plain), **_fresh_caches(plain.processes, recorded)},
-        processes=plain.processes,
-        trace=trace,
-        attribution=attributed(plain.processes, trace, [] if isinstance(recorded, Unknown) else recorded.timelines),
-        notes=plain.notes,
-    )
-    path = plain.folder / OBSERVATION_FILE
-    document.write(path, observation)
-    return observation, path
+
+    def __init__(self, run: RunSpec, watcher: Watcher, *, limit_s: float | None = None) -> None:
+        self.run, self._watcher = run, watcher
+        self._leave = ExitStack()
+        facts = check(run, watcher)
+        self.runner = TaskRunner(run, watcher, facts=facts, label="the observed run", limit_s=limit_s, observe=True)
+        self._processes: Sequence[ProcessState] = []
+
+    def __enter__(self) -> LiveDiagnosis:
+        self._leave.enter_context(alone(self.run, self._watcher))
+        self._leave.enter_context(self.runner)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave.__exit__(kind, error, trace)
+
+    def observe(self) -> tuple[Observation, Path]:
+        """Time a window and record steps after it, and write what was observed.
+
+        Returns:
+            The observation, and the file that it stands in: it replays the diagnosis anywhere.
+        """
+        run, watcher = self.run, self._watcher
+        watcher.running("the command, until its steps are steady and timed")
+        python = probe.interpreter(run.command, run.env, run.cwd)
+        self.runner.start()
+        # The target imports its torch for this while the program imports its own.
+        facts = _Background(lambda: probe.machine(run.env, python=python, cwd=run.cwd, deadline_s=MACHINE_S)).result()
+        refuse_torch(facts)
+        try:
+            plain = PlainWindow(run, self.runner).seen()
+        except CommandFailed as error:
+            raise _without_torch(facts, error) or error from error
+        self._processes = plain.processes
+        watcher.running("a few recorded steps")
+        recorded = profiled(self.runner, run, watcher)
+        trace = recorded if isinstance(recorded, Unknown) else recorded.summary
+        observation = Observation(
+            command=run.command,
+            facts={**facts, **_watched(plain), **_fresh_caches(plain.processes)},
+            processes=plain.processes,
+            trace=trace,
+            attribution=attributed(plain.processes, trace, [] if isinstance(recorded, Unknown) else recorded.timelines),
+            notes=plain.notes,
+        )
+        path = plain.folder / OBSERVATION_FILE
+        document.write(path, observation)
+        if self.runner.live is not None:
+            self.runner.live.save()
+        return observation, path
+
+    def isolate_loader(self) -> list[UpperBound] | Unknown:
+        """As `ceilings`, for the process that was observed."""
+        if not self._processes:
+            return Unknown("no process of the command made steps")
+        timing = self._processes[0].timing
+        return timing if isinstance(timing, Unknown) else ceilings(self.runner, self.run, self._watcher, timing)
+
+    def roofline(self) -> Roofline | Unknown:
+        """As `limit`, for the processes that were observed. The live run ends with it."""
+        return limit(self.runner, self.run, self._watcher, self._processes)
+
+    def end(self) -> None:
+        """End the command, and write the record of its run."""
+        self.runner.end()
 
 
-def _as_soon(request: RunSpec, plain: PlainRun) -> RunSpec:
-    """The recorded run need not find out once more when it is steady, which of slow steps takes as long as the rest."""
-    if request.warmup_steps is not None or plain.calm_steps is None:
-        return request
-    return msgspec.structs.replace(request, warmup_steps=plain.calm_steps)
+def gather(run: RunSpec, watcher: Watcher) -> tuple[Observation, Path]:
+    """As `LiveDiagnosis.observe`, and the command is ended then."""
+    with LiveDiagnosis(run, watcher) as live:
+        found = live.observe()
+        live.end()
+    return found
 
 
-def attributed(
-    processes: Sequence[ProcessState], trace: TraceSummary | Unknown, timelines: Sequence[Timeline] = ()
-) -> Attribution | Unknown:
-    """Where a step goes, of the first rank.
+class _Background:
+    """Calls a function in a thread of its own."""
 
-    Args:
-        timelines: what the trace was summarised from, to be brought to the plain step as a whole.
-    """
-    if not processes:
-        return Unknown("no process of the command made steps")
-    timing = processes[0].timing
-    if isinstance(timing, Unknown):
-        return timing
-    if isinstance(trace, Unknown):
-        return Unknown(f"nothing was recorded: {trace.reason}")
-    slowed, without = None, {}
-    if timelines and trace.window_s and trace.num_steps:
-        slowed = trace.window_s / trace.num_steps / timing.step_s
-        brought = [retimed(timeline, timing.step_s, timing.wait_s) for timeline in timelines]
-        trace = summarise([timeline for timeline, _ in brought])
-        without = savings(timelines[0], timing.wait_s, brought[0][1])
-    return attribute(
-        timing,
-        trace,
-        uses_device=uses_device(processes),
-        slowed=slowed,
-        garbage_s=_garbage_s(processes[0]),
-        without=without,
-    )
+    def __init__(self, function: Callable[[], Facts]) -> None:
+        self._function = function
+        self._facts: Facts = {}
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
+    def _run(self) -> None:
+        try:
+            self._facts = self._function()
+        except BaseException as error:
+            self._error = error
 
-def _garbage_s(process: ProcessState) -> float:
-    """Of a plain step, what collecting garbage took; 0 where nobody counted it."""
-    found, timing = process.collections, process.timing
-    if isinstance(found, Unknown) or isinstance(timing, Unknown):
-        return 0.0
-    return found.total_s / timing.num_steps
-
-
-def uses_device(processes: Sequence[ProcessState]) -> bool:
-    """Whether a model of theirs lies on a CUDA device, or its allocator was used."""
-    on_device = any(
-        name.startswith("cuda") for process in processes for model in process.models for name in model.devices
-    )
-    return on_device or any(row.peak_allocated_bytes > 0 for process in processes for row in process.allocators)
+    def result(self) -> Facts:
+        """What it returned, or raises what it raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._facts
 
 
 def refuse_torch(facts: Facts) -> None:
@@ -153,23 +183,15 @@ def _watched(plain: PlainRun) -> Facts:
     return {**probe.over(plain.samples, plain.begin_s, plain.end_s), **plain.facts}
 
 
-def _fresh_caches(processes: Sequence[ProcessState], recorded: Profiled | Unknown) -> Facts:
-    """Variables that name a compile cache, and to which the program gave another folder in each of its two runs."""
-    if isinstance(recorded, Unknown):
-        return {}
-    plain = [change for process in processes for change in process.environment_changes]
-    first, second = _cache_folders(plain), _cache_folders(recorded.environment_changes)
-    fresh = [name for name in first if name in second and not first[name] & second[name]]
-    return {FRESH_CACHES: " ".join(fresh)} if fresh else {}
-
-
-def _cache_folders(changes: Sequence[EnvironmentChange]) -> dict[str, set[str]]:
-    """Of all processes, what the program itself set: torch derives one from the other."""
-    found: dict[str, set[str]] = {}
-    for change in changes:
-        if change.name in CACHE_FOLDERS and change.value and not change.kept and "/torch/" not in change.file:
-            found.setdefault(change.name, set()).add(change.value)
-    return found
+def _fresh_caches(processes: Sequence[ProcessState]) -> Facts:
+    """Variables that name a compile cache, for which the program makes a new folder in each run."""
+    changes = [change for process in processes for change in process.environment_changes]
+    fresh = [
+        change.name
+        for change in changes
+        if change.name in CACHE_FOLDERS and change.fresh and not change.kept and "/torch/" not in change.file
+    ]
+    return {FRESH_CACHES: " ".join(dict.fromkeys(fresh))} if fresh else {}
 
 
 def replayed(path: Path) -> Observation:

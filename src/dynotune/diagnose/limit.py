@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Sequence
 
 from dynotune import probe
-from dynotune.diagnose.gather import uses_device
+from dynotune.diagnose.attributed import uses_device
 from dynotune.diagnose.peaks import Peaks, peaks
 from dynotune.diagnose.profiled import in_words
-from dynotune.measure.live.machine import alone
-from dynotune.measure.live.recording import record
+from dynotune.measure.live.recording import Recorder
 from dynotune.measure.live.request import RecordRequest, Watcher
+from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.diagnosis import Roofline
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.observation import Observation
+from dynotune.schema.observation import ProcessState
 from dynotune.schema.run import RunSpec
 from dynotune.trace.facts import flops
 from dynotune.trace.facts.flops import Work
@@ -23,43 +23,46 @@ NUM_STEPS = 3
 TF32 = "tf32"
 
 
-def limit(request: RunSpec, watcher: Watcher, observation: Observation) -> Roofline | Unknown:
+def limit(runner: TaskRunner, run: RunSpec, watcher: Watcher, processes: Sequence[ProcessState]) -> Roofline | Unknown:
     """How long a step of the first rank would take if nothing but its products, convolutions and attention took time.
 
-    Runs the command once more under torch's profiler, for the shapes, and then a probe of the device.
+    Has the shapes of its operations recorded in the live run, which ends then, and probes the device.
     """
-    processes = observation.processes
-    if isinstance(processes, Unknown):
-        return processes
     if not processes:
         return Unknown("no process of the command made steps")
     timing, live = processes[0].timing, processes[0].live
     if isinstance(timing, Unknown):
         return timing
-    watcher.running("the command once more, for the shapes of its operations")
-    try:
-        short = msgspec.structs.replace(request, run_to_end=False)
-        asked = RecordRequest(run=short, shapes=True, num_steps=NUM_STEPS)
-        work = flops.of_step(record(asked, watcher).traces[0])
-    except DynotuneError as error:
-        return Unknown(f"its operations were not recorded: {in_words(error)}")
-    except MemoryError:
-        return Unknown("the trace is too large for the memory of this machine")
+    watcher.running("the shapes of its operations")
+    work = _work(runner, run)
+    runner.end()
     if isinstance(work, Unknown):
         return work
     by_type = in_types(work, live)
     watcher.running("the peaks of the device")
     num_threads = live.get("live.num_threads")
-    with alone(request, watcher):
-        reached = peaks(
-            probe.interpreter(request.command, request.env, request.cwd),
-            list(by_type),
-            uses_device=uses_device(processes),
-            num_threads=num_threads if isinstance(num_threads, int) else None,
-            cwd=request.cwd,
-            env=request.env,
-        )
+    reached = peaks(
+        probe.interpreter(run.command, run.env, run.cwd),
+        list(by_type),
+        uses_device=uses_device(processes),
+        num_threads=num_threads if isinstance(num_threads, int) else None,
+        cwd=run.cwd,
+        env=run.env,
+    )
     return reached if isinstance(reached, Unknown) else judged(work, by_type, reached, timing.step_s)
+
+
+def _work(runner: TaskRunner, run: RunSpec) -> Work | Unknown:
+    recorder = Recorder(runner)
+    try:
+        traces = recorder.record(RecordRequest(run=run, shapes=True, num_steps=NUM_STEPS))
+        if traces is None:
+            raise recorder.no_trace()
+        return flops.of_step(traces[0])
+    except DynotuneError as error:
+        return Unknown(f"its operations were not recorded: {in_words(error)}")
+    except MemoryError:
+        return Unknown("the trace is too large for the memory of this machine")
 
 
 def in_types(work: Work, live: Facts) -> dict[str, float]:

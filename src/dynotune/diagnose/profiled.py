@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from dynotune.measure.live.recording import OVERSTATED, Recording, record
+from dynotune.measure.live.recording import OVERSTATED, Recorder, Recording
 from dynotune.measure.live.request import RecordRequest, Watcher
+from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.errors import CommandFailed, DynotuneError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import EnvironmentChange, RunSpec
+from dynotune.schema.run import RunSpec
 from dynotune.schema.trace_summary import TraceSummary
 from dynotune.trace.readers import reading
 from dynotune.trace.summarise import summarise
@@ -25,11 +26,10 @@ too, as they find the processor's caches full of what the recorder wrote."""
 
 
 class Profiled(NamedTuple):
-    """What was recorded: a timeline of each rank, what they say, and what the program set in its environment."""
+    """What was recorded: a timeline of each rank, and what they say."""
 
     timelines: list[Timeline]
     summary: TraceSummary
-    environment_changes: list[EnvironmentChange]
 
     def noting(self, note: str) -> Profiled:
         """The same, with a note before the others."""
@@ -37,18 +37,18 @@ class Profiled(NamedTuple):
         return self._replace(summary=msgspec.structs.replace(self.summary, notes=notes))
 
 
-def profiled(request: RunSpec, watcher: Watcher) -> Profiled | Unknown:
-    """Record a few steps with stacks, else without; Unknown where neither can be had.
+def profiled(runner: TaskRunner, run: RunSpec, watcher: Watcher) -> Profiled | Unknown:
+    """Record a few steps with stacks, else without, in the live run; Unknown if neither can be had.
 
-    Where stacks alone slow a program on the CPU down, it is recorded once more without, and only its places are taken
-    from the first. The summary's notes begin with what to be wary of in the recorded run.
+    If stacks alone slow a program on the CPU down, steps are recorded once more without, and only the places are taken
+    from the first trace. The summary's notes begin with what to be wary of in the recorded steps.
     """
     failed = ""
     for stacks in (True, False):
         try:
-            recording = record(RecordRequest(run=request, stacks=stacks), watcher)
+            recording = _recorded(runner, run, stacks=stacks)
             found = _summary(recording, failed)
-            return _less_slowed(found, recording.slowed, request, watcher) if stacks else found
+            return _less_slowed(found, recording.slowed, runner, run, watcher) if stacks else found
         except DynotuneError as error:
             reason = in_words(error)
         except MemoryError:
@@ -60,23 +60,30 @@ def profiled(request: RunSpec, watcher: Watcher) -> Profiled | Unknown:
     return Unknown(reason)
 
 
+def _recorded(runner: TaskRunner, run: RunSpec, *, stacks: bool) -> Recording:
+    """Raises CommandFailed and CannotRunHere: there is no trace."""
+    recorder = Recorder(runner)
+    if recorder.record(RecordRequest(run=run, stacks=stacks)) is None:
+        raise recorder.no_trace()
+    return recorder.recording()
+
+
 def _summary(recording: Recording, failed: str) -> Profiled:
     """The trace in words and figures; it raises UsageError where the file cannot be read."""
     timelines = reading.read(recording.traces)
     summary = summarise(timelines)
-    notes = [*(f"Profiled run: {note}" for note in recording.notes if OVERSTATED not in note), *summary.notes]
-    changes = [change for process in recording.run.processes for change in process.environment_changes]
-    found = Profiled(timelines, msgspec.structs.replace(summary, notes=notes), changes)
+    notes = [*(f"Recorded steps: {note}" for note in recording.notes if OVERSTATED not in note), *summary.notes]
+    found = Profiled(timelines, msgspec.structs.replace(summary, notes=notes))
     return found.noting(f"Recorded without stacks, as recording with them failed: {failed}") if failed else found
 
 
-def _less_slowed(found: Profiled, slowed: float | None, request: RunSpec, watcher: Watcher) -> Profiled:
+def _less_slowed(found: Profiled, slowed: float | None, runner: TaskRunner, run: RunSpec, watcher: Watcher) -> Profiled:
     """What is told without stacks, where they made steps on the CPU far longer, and could be done without."""
     if found.summary.devices or slowed is None or slowed < MOST_SLOWED:
         return found
     watcher.say(f"Recording stacks made steps {slowed:.1f} times as long. They are recorded once more without.")
     try:
-        again = _summary(record(RecordRequest(run=request), watcher), "")
+        again = _summary(_recorded(runner, run, stacks=False), "")
     except (DynotuneError, MemoryError) as error:
         reason = in_words(error) if isinstance(error, DynotuneError) else "the trace was too large"
         return found.noting(f"Steps were {slowed:.1f} times as long while stacks were recorded; without them: {reason}")

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record
 from dynotune.measure.live.cache_effects import num_steps_to_find
 from dynotune.measure.live.pilot import ROOM_STEPS, epoch_steps, steady_steps
-from dynotune.measure.live.start_signal import earliest, past_epoch_begin
+from dynotune.measure.live.placement import earliest, past_epoch_begin
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.run import RecordFrom, RunSpec
+from dynotune.schema.run import RunSpec
+from dynotune.schema.task import TimeWindow
 
 # Long enough for what comes every few steps to show in its proportion; a hundred steps are the fewest of which one can
 # be called the slowest hundredth; and nobody waits half a minute for a diagnosis of slow steps.
@@ -21,15 +22,15 @@ USUAL_STEPS, FEWEST_STEPS = 30, 3
 RECENT_STEPS = 100
 
 
-def soon(records: Sequence[Record], request: RunSpec) -> RecordFrom:
+def soon(records: Sequence[Record], request: RunSpec) -> TimeWindow:
     """Soon, the same for all ranks; whole epochs where these are short, else none of an epoch's begins if possible."""
     record = records[0]
     num_steps = request.window_steps or window_steps(record)
     step = earliest(records)
-    return RecordFrom(step=past_epoch_begin(record, step, num_steps), num_steps=num_steps)
+    return TimeWindow(at_step=past_epoch_begin(record, step, num_steps), num_steps=num_steps)
 
 
-def within(record: Record, request: RunSpec) -> RecordFrom:
+def within(record: Record, request: RunSpec) -> TimeWindow:
     """The window of a command that makes no more steps than are in `record`.
 
     Raises:
@@ -45,7 +46,7 @@ def within(record: Record, request: RunSpec) -> RecordFrom:
             f"The command makes {num} steps and ends: too few to time {num_steps} after {first} of warm-up.",
             hint="Let it run longer (more epochs, more data), or ask for fewer steps with --steps.",
         )
-    return RecordFrom(step=min(wanted, num - num_steps - 1), num_steps=num_steps)
+    return TimeWindow(at_step=min(wanted, num - num_steps - 1), num_steps=num_steps)
 
 
 def window_steps(record: Record) -> int:

@@ -11,7 +11,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.task import PageCache, PlannedSetting, Task
 
-Purpose = Literal["run", "pilot", "measured", "trace", "observed", "ceilings", "guard", "screen"]
+Purpose = Literal["run", "pilot", "measured", "live", "results"]
 Objective = Literal["throughput", "latency-p99", "time-to-first-step", "memory", "energy"]
 Caches = Literal["warm", "cold"]
 EndedBy = Literal["command", "window", "timeout", "user"]
@@ -119,6 +119,7 @@ class EnvironmentChange(msgspec.Struct, frozen=True):
         value: the new value; None when it was removed.
         file, line, function: who did it: the innermost frame outside the standard library's os module.
         kept: the change was held back because a setting keeps this variable.
+        fresh: the value is a folder that this run made for itself: temporary, or named after its process.
     """
 
     name: str
@@ -127,6 +128,7 @@ class EnvironmentChange(msgspec.Struct, frozen=True):
     line: int
     function: str
     kept: bool = False
+    fresh: bool = False
 
 
 class TimedWindow(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,7 +229,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         started_s: CLOCK_REALTIME at the launch.
-        wall_s: from launch to the end of the process tree.
+        wall_s: from launch to the end of the process tree; so far, while it runs.
         exit_code: of the command; minus the signal's number when a signal ended it; None while it runs.
         ended_by: what ended it: the command itself, the complete window, the timeout, the user.
         changed_files: files under the working directory that it created or changed.

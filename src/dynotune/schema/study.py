@@ -8,11 +8,11 @@ from typing import Literal
 import msgspec
 
 from dynotune.schema.comparison import Comparison
-from dynotune.schema.comparison import Objective as Objective
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Effect
 from dynotune.schema.recipe import Recipe
+from dynotune.schema.run import Objective as Objective
 from dynotune.schema.run import Readback, RunSpec
 from dynotune.schema.setting import Setting
 

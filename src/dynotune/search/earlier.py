@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from dynotune.diagnose.gather import OBSERVATION_FILE
 from dynotune.launch.records.record import Records
-from dynotune.measure.live.arm_run import Outcome, stepping
 from dynotune.measure.live.cache_effects import compiles
+from dynotune.measure.live.outcome import Outcome, stepping
 from dynotune.measure.live.pilot import steady_steps
 from dynotune.schema import document
 from dynotune.schema.errors import RecordError
@@ -73,14 +73,14 @@ def plain_pilot(folder: Path, plain: Path, processes: Sequence[ProcessState] | U
         return None
     trial = Trial(arm="", phase="pilot", block=0, ended="measured", run=str(plain.relative_to(folder)))
     outcome = pilots_on_disk(folder, [trial]).get("")
-    if outcome is None or outcome.run.ended_by != "window" or outcome.run.wall_s is None:
+    if outcome is None or outcome.run.ended_by not in (None, "window") or outcome.run.wall_s is None:
         return None
     if compiles(outcome) or steady_steps(outcome.records[0]) is None:
         return None
     others = [run for _, run in _runs_in(plain.parent)]
-    if any(run.purpose == "observed" and run.ended_by == "command" for run in others):
+    if any(run.purpose == "live" and run.ended_by == "command" for run in others):
         return None
-    firsts_s = [outcome.first_step_s, *(_first_s(run) for run in others if run.purpose == "trace")]
+    firsts_s = [outcome.first_step_s, *(_first_s(run) for run in others)]
     known_s = [first_s for first_s in firsts_s if first_s is not None]
     began_s = max(0.0, outcome.launched_s - since_s)
     return replace(trial, began_s=began_s, wall_s=outcome.run.wall_s, time_to_first_step_s=min(known_s, default=None))
@@ -96,7 +96,7 @@ def pilot_of_another(folder: Path, study: Path, settings: Sequence[Setting]) -> 
         settings: of the baseline.
     """
     runs = [(file, run) for file, run in _runs_in(study / DIAGNOSIS) if run.settings == list(settings)]
-    plain = [file.parent for file, run in runs if run.purpose == "observed"]
+    plain = [file.parent for file, run in runs if run.purpose == "live"]
     if len(plain) != 1:
         return None
     copied = folder / DIAGNOSIS / plain[0].name

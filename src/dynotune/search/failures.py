@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dynotune import probe
 from dynotune.launch.process.run_folder import has_room, last_lines
-from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.outcome import Outcome
 from dynotune.probe.facts.host_memory import num_oom_kills
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, RecordError

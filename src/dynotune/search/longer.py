@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dynotune.measure.comparison.summary import measured
-from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import ENERGY_WINDOW_S, SHORT_WINDOW_S
 from dynotune.measure.live.warmup import MIN_WINDOW_S
 from dynotune.schema import document

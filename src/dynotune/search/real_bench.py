@@ -11,10 +11,12 @@ import msgspec
 from dynotune.launch.process.run_folder import fresh_folder
 from dynotune.measure.comparison import objective, summary
 from dynotune.measure.live import cautions, pilot, screening
-from dynotune.measure.live.arm_run import Outcome, refuse_impossible, run_settings
+from dynotune.measure.live.arm_run import refuse_impossible, run_settings
 from dynotune.measure.live.cache_effects import COLD_KEPT
+from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import FirstStep, Steadiness, Window, limit_s
 from dynotune.measure.live.request import Watcher
+from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.errors import CannotRunHere, DynotuneError, StatisticsError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
@@ -41,6 +43,7 @@ class RealBench:
         elapsed_s: of earlier attempts and of this one so far.
         reserve_s: of the budget, that is left to what comes after the search.
         guess_s: what a run takes, as long as none has told.
+        runner: of a live run of the command as it is, that may go on; it ends before anything else runs.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class RealBench:
         elapsed_s: float = 0.0,
         reserve_s: float = 0.0,
         guess_s: float = 60.0,
+        runner: TaskRunner | None = None,
     ) -> None:
         self._request = request
         self._folder, self._watcher = folder, watcher
@@ -61,6 +65,7 @@ class RealBench:
         self._num_trials, self._num_alive = len(study.trials), _num_alive(study)
         self._study, self._trials = study, list(study.trials)
         self._guards = Guards(self._request, folder / "guard", study.facts, study.guarded)
+        self._runner = runner
         self._pilots: dict[str, Outcome] = {}
         self._planned_s: dict[str, float] = {}
         self._outcomes: list[Outcome] = []
@@ -79,6 +84,7 @@ class RealBench:
         Raises:
             DynotuneError: the command as it is fails, or the machine.
         """
+        self._end_live_run()
         if phase != "pilot":
             self._plan()
         began_s = self.elapsed_s()
@@ -92,6 +98,7 @@ class RealBench:
 
     def check(self, arm: Arm) -> Trial | None:
         """As `Bench.check`."""
+        self._end_live_run()
         began_s = self.elapsed_s()
         wrong = self._guarded(arm)
         if wrong is None:
@@ -120,6 +127,7 @@ class RealBench:
             cache_folder=self._cache_folder(BASELINE),
             facts=self._facts,
             watcher=self._watcher,
+            runner=self._runner,
         )
 
     def run_s(self, arm: Arm) -> float:
@@ -141,6 +149,10 @@ class RealBench:
     def left_s(self) -> float:
         """As `Bench.left_s`, without what is reserved."""
         return self._budget_s - self._reserve_s - self.elapsed_s()
+
+    def _end_live_run(self) -> None:
+        if self._runner is not None and self._runner.goes_on:
+            self._runner.end()
 
     def release(self) -> None:
         """As `Bench.release`."""
@@ -222,7 +234,7 @@ class RealBench:
         return run_settings(
             self._request,
             self._settings(arm),
-            what=f"a run with {arm.key}" if arm.settings else "a run of the command as it is",
+            label=f"a run with {arm.key}" if arm.settings else "a run of the command as it is",
             cache_folder=self._cache_folder(arm),
             folder=folder,
             purpose="pilot" if is_pilot else "measured",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dynotune.measure.live import pilot
-from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import Window
 from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS
 from dynotune.schema.errors import CannotRunHere, UsageError

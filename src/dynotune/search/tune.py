@@ -11,15 +11,15 @@ from typing import Literal
 import msgspec
 
 from dynotune import knobs, probe
-from dynotune.diagnose.ceilings import ceilings
 from dynotune.diagnose.conclude import conclude
-from dynotune.diagnose.gather import gather
+from dynotune.diagnose.gather import LiveDiagnosis, gather
 from dynotune.launch import new_run_folder
 from dynotune.measure.comparison import objective
 from dynotune.measure.comparison.protocol import Interrupted
 from dynotune.measure.live.arm_run import SYNCHRONISED, refuse_impossible
 from dynotune.measure.live.machine import alone, facts_of, refuse_another_machine
 from dynotune.measure.live.request import Watcher
+from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.recipes.checking import differences, unproved
 from dynotune.report.study.header import spent_s
 from dynotune.report.study.rows import long_time
@@ -237,17 +237,21 @@ class _Attempt:
 
     def work(self) -> None:
         """From where it stands to its end."""
-        if isinstance(self.study.diagnosis, Unknown):
-            self._diagnose()
         waits_from_s = time.monotonic()
         with alone(self._request.run, self._watcher):
             # Waiting for others is not the study's time.
             waited_s = time.monotonic() - waits_from_s
             self._began_s += waited_s
             self._began += timedelta(seconds=waited_s)
-            self._search()
-        self._update(break_even=paid_off(self._folder, self.study))
-        self._diagnose_again()
+            if isinstance(self.study.diagnosis, Unknown):
+                with LiveDiagnosis(self._diagnosed_run(self.study.run.settings), self._watcher) as live:
+                    self._diagnose(live)
+                    self._search(live.runner)
+                    live.end()
+            else:
+                self._search(None)
+            self._update(break_even=paid_off(self._folder, self.study))
+            self._diagnose_again()
         self.end("done")
         write_results(self._folder, self.study, self._watcher)
 
@@ -258,13 +262,12 @@ class _Attempt:
 
     # Diagnosis
 
-    def _diagnose(self) -> None:
+    def _diagnose(self, live: LiveDiagnosis) -> None:
         budget_s = self.study.budget_s
         self._watcher.say(f"The budget is {long_time(budget_s)}. First, what holds the command up.")
         began_s = time.monotonic()
-        request = self._diagnosed_run(self.study.run.settings)
         try:
-            observation, file = gather(request, self._watcher)
+            observation, file = live.observe()
         except CannotRunHere as error:
             if time.monotonic() - began_s >= budget_s:
                 error.hint = f"A --budget of {long_time(budget_s)} is too short for the diagnosis alone: give it more."
@@ -272,7 +275,7 @@ class _Attempt:
         bounds: list[UpperBound] | Unknown = NOT_ASKED
         is_cheap = time.monotonic() - began_s <= MOST_OF_DIAGNOSIS * budget_s
         if is_cheap and _waits(observation) >= LEAST_WAIT:
-            bounds = ceilings(request, self._watcher, observation)
+            bounds = live.isolate_loader()
         diagnosis = conclude(observation, upper_bounds=bounds)
         self._diagnosis_s = time.monotonic() - began_s
         self._watcher.say(diagnosis.verdict)
@@ -298,6 +301,7 @@ class _Attempt:
             base=self._folder / DIAGNOSIS,
             settings=settings,
             window_steps=None,
+            lock=False,  # the study has the machine
             timeout_s=min(run.timeout_s or DIAGNOSIS_LIMIT_S, self.study.budget_s),
         )
 
@@ -321,7 +325,8 @@ class _Attempt:
 
     # Search
 
-    def _search(self) -> None:
+    def _search(self, runner: TaskRunner | None) -> None:
+        """`runner`: of the live run that the diagnosis was made in."""
         if not self.study.candidates:
             self._update(verdict=nothing_to_try(self.study), finished=True)
             return
@@ -335,6 +340,7 @@ class _Attempt:
             elapsed_s=self._elapsed_s(),
             reserve_s=again_s,
             guess_s=_guess_s(self.study),
+            runner=runner,
         )
         found = search(self.study, self._bench, self._save, self._watcher)
         warnings = [*found.warnings, *self._bench.cautions(), *void_caution(found)]

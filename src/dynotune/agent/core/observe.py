@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import sys
 
@@ -57,12 +58,15 @@ class EnvironmentWatch:
         self._event, self._log = event, log
         self._is_kept = is_kept
         self._num_changes = 0
+        self._temporary: list[str] = []
 
     def install(self) -> None:
         sys.addaudithook(self._hook)
 
     def _hook(self, name: str, args: tuple[Any, ...]) -> None:
         if name != "os.putenv" and name != "os.unsetenv":
+            if name == "tempfile.mkdtemp" and len(self._temporary) < _MAX_CHANGES:
+                self._temporary.append(os.fspath(args[0]))
             return
         try:
             variable = os.fsdecode(args[0])
@@ -94,8 +98,15 @@ class EnvironmentWatch:
                 "line": frame.f_lineno if frame else 0,
                 "function": frame.f_code.co_name if frame else "",
                 "kept": bool(self._is_kept(variable)),
+                "fresh": value is not None and self._is_fresh(value),
             }
         )
+
+    def _is_fresh(self, folder: str) -> bool:
+        """Whether it is a folder of this run alone: temporary, or named after this process."""
+        names = folder.split("/")
+        temporary = any((folder + "/").startswith(path + "/") for path in self._temporary)
+        return temporary or any(str(os.getpid()) in re.split(r"\D+", name) for name in names)
 
 
 def number(name: str) -> int | None:

@@ -15,8 +15,8 @@ from dynotune import knobs
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts
 from dynotune.schema.knob import AllocConf, Env, Knob, Preload, Site
-from dynotune.schema.run import PlannedSetting
 from dynotune.schema.setting import UNSET, Setting
+from dynotune.schema.task import PlannedSetting
 
 __all__ = ["AGENT", "ALLOC_CONF_NAMES", "build", "find_library", "split_alloc_conf"]
 

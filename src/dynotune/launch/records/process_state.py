@@ -24,7 +24,7 @@ from dynotune.schema.observation import (
     Timing,
     Why,
 )
-from dynotune.schema.run import Process, Window
+from dynotune.schema.run import Process, TimedWindow
 
 SLOWEST = 0.01
 MOST_SLOW_STEPS = 20
@@ -117,7 +117,7 @@ def _timing(process: Process, record: Record, *, drawn: bool, steady: bool) -> T
 
 
 def timing(
-    window: Window,
+    window: TimedWindow,
     steps: Sequence[Step],
     step_s: Sequence[float],
     *,

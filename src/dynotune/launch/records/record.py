@@ -244,7 +244,7 @@ def _is_of_trace(event: dict[str, Any]) -> bool:
 
 
 def _trace(event: dict[str, Any], step_s: Sequence[float]) -> RecordedTrace:
-    fields = {"file": None}
+    fields: dict[str, Any] = {"file": None}
     fields |= {key: value for key, value in event.items() if key in RecordedTrace.__struct_fields__}
     if event.get("step_s"):
         # The step before the first recorded one is the profiler's to get ready in.

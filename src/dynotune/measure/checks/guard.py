@@ -18,13 +18,15 @@ from dynotune.launch.process.run_folder import fresh_folder
 from dynotune.launch.records.record import Record
 from dynotune.measure.checks.differences import Apart, Digest, Found, judge, losses_apart, outputs_apart
 from dynotune.measure.checks.tolerance import Tolerance, allowed, guarded
-from dynotune.measure.live.arm_run import refuse_rejected, run_arm
+from dynotune.measure.live.arm_run import run_arm
+from dynotune.measure.live.outcome import refuse_rejected
 from dynotune.measure.live.request import CompareRequest
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.run import GuardPlan, RunSpec
+from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Guarded
+from dynotune.schema.task import CheckResults
 
 NUM_VALUES = 24
 LIMIT_S = 900.0
@@ -71,18 +73,18 @@ def baseline(run: RunSpec, *, folder: Path, facts: Facts, limit_s: float = LIMIT
     Raises:
         CommandFailed, CannotRunHere: as `run_arm`.
     """
-    first = _run(run, [], folder / "guard-baseline", facts, limit_s, GuardPlan(num_values=NUM_VALUES))
+    first = _run(run, [], folder / "guard-baseline", facts, limit_s, CheckResults(num_values=NUM_VALUES))
     return first if isinstance(first, Unknown) else Own(first=first)
 
 
 def _against_itself(own: Own, run: RunSpec, folder: Path, facts: Facts, limit_s: float) -> Unknown | None:
     """Run the baseline again, and fill in what it says."""
-    plan = GuardPlan(num_values=NUM_VALUES)
+    plan = CheckResults(num_values=NUM_VALUES)
     again = _run(run, [], folder / "guard-baseline-again", facts, limit_s, plan)
     if isinstance(again, Unknown):
         return again
     if draws := sorted({kind for reading in [*own.first, *again] for kind in reading.draws}):
-        plan = GuardPlan(num_values=NUM_VALUES, other_draws=draws)
+        plan = CheckResults(num_values=NUM_VALUES, other_draws=draws)
         redrawn = _run(run, [], folder / "guard-baseline-redrawn", facts, limit_s, plan)
         if isinstance(redrawn, Unknown):
             return redrawn
@@ -121,7 +123,7 @@ def guard(
         own = baseline(run, folder=folder, facts=facts, limit_s=limit_s)
     if isinstance(own, Unknown):
         return own
-    found = _run(run, chosen, folder / name, facts, limit_s, GuardPlan(num_values=NUM_VALUES))
+    found = _run(run, chosen, folder / name, facts, limit_s, CheckResults(num_values=NUM_VALUES))
     if isinstance(found, Unknown):
         return found
     judged = compared(settings, own, found)
@@ -131,7 +133,7 @@ def guard(
         judged = compared(settings, own, found)
     if _is_clear(judged):
         return judged
-    plan = GuardPlan(num_values=NUM_VALUES, nudge=allowed(chosen, own.first[0].precision).rounding)
+    plan = CheckResults(num_values=NUM_VALUES, nudge=allowed(chosen, own.first[0].precision).rounding)
     nudged = _run(run, [], folder / f"{name}-nudged", facts, limit_s, plan)
     return judged if isinstance(nudged, Unknown) else compared(settings, own, found, nudged)
 
@@ -225,18 +227,18 @@ def _apart(ours: Reading, others: Reading) -> Apart:
 
 
 def _run(
-    run: RunSpec, settings: Sequence[Setting], folder: Path, facts: Facts, limit_s: float, plan: GuardPlan
+    run: RunSpec, settings: Sequence[Setting], folder: Path, facts: Facts, limit_s: float, plan: CheckResults
 ) -> Readings | Unknown:
     """What the baseline has, the settings come on top of."""
     outcome = run_arm(
         CompareRequest(run=run, candidate=over(run.settings, settings)),
         "candidate" if settings else "baseline",
         folder=fresh_folder(folder),
-        purpose="guard",
+        purpose="results",
         facts=facts,
         limit_s=run.timeout_s or limit_s,
-        enough=lambda records: bool(records) and all(record.last("guard") for record in records),
-        guard=plan,
+        enough=lambda records: bool(records) and all(record.last("results") for record in records),
+        results=plan,
     )
     refuse_rejected(outcome, "in a guarded run")
     return readings(outcome.records)
@@ -250,7 +252,7 @@ def readings(records: Sequence[Record]) -> Readings | Unknown:
     """
     found = []
     for record in sorted(records, key=lambda record: record.among_ranks("rank") or 0):
-        event = record.last("guard")
+        event = record.last("results")
         if event is None:
             mistakes = [str(error.get("error")) for error in record.events.get("error", [])]
             return Unknown("a process ended before its losses were read" + (f": {mistakes[-1]}" if mistakes else ""))

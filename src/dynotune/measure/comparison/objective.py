@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dynotune import probe
 from dynotune.launch.records.record import Record
 from dynotune.measure.comparison import summary
-from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import FEW_P99_STEPS
 from dynotune.schema.comparison import ArmName
 from dynotune.schema.errors import CannotRunHere, StatisticsError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import Objective, Process, Run, RunSpec, Window
+from dynotune.schema.run import Objective, Process, Run, RunSpec, TimedWindow
 
 PERCENTILE = 0.99
 
@@ -117,7 +117,7 @@ def _is_sampled(outcome: Outcome) -> bool:
     return tree_bytes > _largest_process_bytes(outcome.run)
 
 
-def _timed(outcome: Outcome) -> list[tuple[Record, Window]]:
+def _timed(outcome: Outcome) -> list[tuple[Record, TimedWindow]]:
     """The record and the window of each rank."""
     windows = {process.pid: process.window for process in outcome.run.processes if process.window is not None}
     found = [
@@ -128,7 +128,7 @@ def _timed(outcome: Outcome) -> list[tuple[Record, Window]]:
     return found
 
 
-def _p99_s(record: Record, window: Window) -> float:
+def _p99_s(record: Record, window: TimedWindow) -> float:
     steps = record.steps[window.first_step : window.first_step + window.num_steps]
     if len(steps) < window.num_steps or not steps:
         raise StatisticsError(f"Of {window.num_steps} steps of the window {len(steps)} are in {record.path}.")

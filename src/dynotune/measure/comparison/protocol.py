@@ -13,9 +13,10 @@ from dynotune.launch.process.run_folder import fresh_folder
 from dynotune.measure.comparison import objective, schedule, summary
 from dynotune.measure.comparison.stats import Judgement, arm_of_void, judge
 from dynotune.measure.live import cautions
-from dynotune.measure.live.arm_run import Outcome, refuse_impossible, refuse_rejected, run_arm
+from dynotune.measure.live.arm_run import refuse_impossible, run_arm
 from dynotune.measure.live.cache_effects import compiled_s, found_warm
 from dynotune.measure.live.machine import alone, facts_of, refuse_another_machine
+from dynotune.measure.live.outcome import Outcome, refuse_rejected
 from dynotune.measure.live.pilot import FirstStep, Steadiness, UntilStep, Window, limit_s, plan, plan_window
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.schema import document

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import Window as PlannedWindow
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName, ArmSummary, Comparison

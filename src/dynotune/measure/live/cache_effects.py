@@ -8,7 +8,7 @@ import statistics
 from msgspec.structs import replace
 
 from dynotune.launch.records.record import COMPILED, Record
-from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.outcome import Outcome
 from dynotune.schema.run import RunSpec
 
 # Of what a first run took longer, as it found caches empty, later ones are planned to take so much: a compiled net

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dynotune.launch.caches import contents
-from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import SHORT_WINDOW_S
 from dynotune.measure.live.pilot import Window as PlannedWindow
 from dynotune.measure.live.request import CompareRequest

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record
-from dynotune.measure.live.arm_run import Outcome
 from dynotune.measure.live.cache_effects import compiled_s, kept_when_warm, num_steps_to_find
+from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.request import CompareRequest
 from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS, steady_from, window_length
 from dynotune.schema.comparison import LOOKS

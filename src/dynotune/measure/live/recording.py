@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from dynotune import knobs
-from dynotune.launch import new_run_folder
-from dynotune.launch.process import environment
 from dynotune.launch.records.record import EPOCH, Record
 from dynotune.measure.live import cautions
-from dynotune.measure.live.arm_run import Job, launch, refuse_failed, refuse_rejected
+from dynotune.measure.live.live_run import Answer
 from dynotune.measure.live.machine import alone, facts_of
+from dynotune.measure.live.outcome import Outcome, refuse_failed, refuse_rejected
+from dynotune.measure.live.placement import soon, within
 from dynotune.measure.live.request import RecordRequest, Watcher
-from dynotune.measure.live.start_signal import Director, is_over, soon, within
+from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.errors import CannotRunHere, UsageError
-from dynotune.schema.facts import Facts
-from dynotune.schema.run import Plan, Process, RecordedTrace, RecordFrom, Run, TracePlan
+from dynotune.schema.run import Process, RecordedTrace, Run
 
-LIMIT_S = 900.0
 # Below it, recording costs less than steps differ among themselves.
 NOTABLE_DIFFERENCE = 0.2
 NOTABLE_EPOCH_BEGIN = 2.0
@@ -64,145 +63,113 @@ def record(request: RecordRequest, watcher: Watcher) -> Recording:
         knobs.check_applies(setting, facts)
         if caution := knobs.caution(setting, facts):
             watcher.warn(caution)
-    with alone(request.run, watcher):
+    with alone(request.run, watcher), TaskRunner(request.run, watcher, facts=facts, label="the recorded run") as runner:
         watcher.running("the command, until its steps are steady")
-        run = _Run(request, facts, None)
-        if not run.traces and run.ended_too_early:
-            again = within(run.outcome.records[0], request)
-            watcher.say(
-                f"The command ended after {run.outcome.num_steps} steps, before the recording was done. It is run once "
-                f"more, to record {again.num_steps} of them after {again.step + 1}."
-            )
-            watcher.running("the command once more")
-            run = _Run(request, facts, again)
-    if not run.traces:
-        raise run.no_trace()
-    refuse_rejected(run.outcome, "in the recorded run")
-    return Recording(
-        folder=run.outcome.folder,
-        traces=[run.outcome.folder / name for name in run.traces],
-        run=run.outcome.run,
-        notes=_notes(run),
-        slowed=min(filter(None, map(_slowed, run.stepping)), default=None),
-    )
+        recorder = Recorder(runner)
+        found = recorder.record(request)
+        runner.end()
+    if found is None:
+        raise recorder.no_trace()
+    refuse_rejected(runner.outcome(), "in the recorded run")
+    return recorder.recording()
 
 
-class _Run:
-    """One run of the command that is to be recorded.
+class Recorder:
+    """Has traces recorded in a live run, one after another, and says what to be wary of in the last."""
 
-    Args:
-        exact: where it records; None to tell it when its steps are steady.
-    """
+    def __init__(self, runner: TaskRunner) -> None:
+        self._runner = runner
+        self._answer = Answer()
 
-    def __init__(self, request: RecordRequest, facts: Facts, exact: RecordFrom | None) -> None:
-        folder = new_run_folder(request.run.base)
-        env, planned = environment.build(
-            request.run.settings, request.run.env, run_dir=folder, agent_dir=environment.AGENT, facts=facts
+    def record(self, request: RecordRequest) -> list[Path] | None:
+        """The trace of each rank, in order of ranks; None without any.
+
+        Raises:
+            CannotRunHere: the command makes too few steps.
+        """
+        self._answer = self._runner.do(
+            lambda records: soon(records, request), lambda record: within(record, request), what="recorded"
         )
-        self.limit_s = request.run.timeout_s or LIMIT_S
-        self.is_exact = exact is not None
-        self.job = Job(
-            id=folder.name,
-            what="the recorded run",
-            purpose="trace",
-            command=request.run.command,
-            cwd=request.run.cwd,
-            env=env,
-            settings=request.run.settings,
-            plan=Plan(
-                settings=planned,
-                warmup_steps=exact.step if exact else None,
-                step_on=request.run.step_function,
-                pilot=True,
-                trace=TracePlan(
-                    num_steps=exact.num_steps if exact else None,
-                    stacks=request.stacks,
-                    shapes=request.shapes,
-                    memory=request.memory,
-                ),
-            ),
-            sandbox=request.run.sandbox,
+        folder = self._folder
+        # The processes wrote the record, so only what lies in the folder counts.
+        names = [Path(str(event["file"])).name for event in self._answer.events]
+        return [folder / name for name in names if (folder / name).is_file()] or None
+
+    def recording(self) -> Recording:
+        """The last trace, with what to be wary of."""
+        outcome = self._runner.outcome()
+        traces = self._traces(outcome)
+        return Recording(
+            folder=outcome.folder,
+            traces=[outcome.folder / Path(trace.file).name for _, trace in traces if trace.file],
+            run=outcome.run,
+            notes=self._notes(outcome, traces),
+            slowed=min(filter(None, (_slowed(trace) for _, trace in traces)), default=None),
         )
-        self.director = Director(request.run, folder, lambda records, _: soon(records, request), told=exact)
-        self.outcome = launch(self.job, folder=folder, limit_s=self.limit_s, enough=self.director)
 
     @property
-    def stepping(self) -> list[Process]:
-        """The processes whose steps count, in the order of ranks."""
-        pids = {record.pid for record in self.outcome.records}
-        found = [process for process in self.outcome.run.processes if process.pid in pids and process.num_steps]
-        return sorted(found, key=lambda process: process.rank or 0)
+    def _folder(self) -> Path:
+        assert self._runner.live is not None
+        return self._runner.live.folder
 
-    @property
-    def recorded(self) -> list[RecordedTrace]:
-        return [process.trace for process in self.stepping if process.trace is not None and process.trace.file]
-
-    @property
-    def traces(self) -> list[str]:
-        """Names of the files; the processes wrote the record, so only what lies in the folder counts."""
-        names = [Path(trace.file).name for trace in self.recorded if trace.file]
-        return [name for name in names if (self.outcome.folder / name).is_file()]
-
-    @property
-    def reasons(self) -> list[str]:
-        """Why there is no trace, of each process that says so."""
-        found = [process.trace.reason for process in self.stepping if process.trace and not process.trace.file]
-        return list(dict.fromkeys(found))
-
-    @property
-    def ended_too_early(self) -> bool:
-        """Whether the command made steps and ended by itself before there was a trace, for no other reason."""
-        run = self.outcome.run
-        in_time = run.ended_by != "command" or run.exit_code != 0 or any(map(is_over, self.outcome.records))
-        return not in_time and bool(self.stepping) and not self.is_exact
+    def _traces(self, outcome: Outcome) -> list[tuple[Process, RecordedTrace]]:
+        """The trace of each rank that the last answer is of."""
+        names = {str(event["file"]) for event in self._answer.events}
+        pids = {record.pid for record in outcome.records}
+        stepping = [process for process in outcome.run.processes if process.pid in pids and process.num_steps]
+        ranks = sorted(stepping, key=lambda process: process.rank or 0)
+        return [(process, trace) for process in ranks for trace in process.traces if trace.file in names]
 
     def no_trace(self) -> Exception:
         """Why there is none; raises where it is the run itself that failed."""
-        refuse_failed(self.outcome, self.job, self.limit_s)
-        reason = "; ".join(self.reasons) or "the command ended by itself before it was done"
-        hint = f"The run is in {self.outcome.folder}."
+        runner, reason = self._runner, self._answer.reason
+        outcome = runner.outcome()
+        assert runner.launch is not None
+        refuse_failed(outcome, runner.launch, runner.limit_s)
+        reason = reason or "the command ended by itself before it was done"
+        hint = f"The run is in {outcome.folder}."
         if "torch's profiler itself" in reason:
             hint = (
                 "Only one can record at a time. Switch the program's own off, or give the trace that it writes to "
                 "dynotune trace FILE."
             )
-        elif "the program ended" in reason or self.outcome.run.ended_by == "command":
+        elif "the program ended" in reason or outcome.run.ended_by == "command":
             hint = "Let it run longer (more epochs, more data), or ask for fewer steps with --steps."
         return CannotRunHere(f"No trace was recorded: {reason}.", hint=hint)
 
+    def _notes(self, outcome: Outcome, traces: Sequence[tuple[Process, RecordedTrace]]) -> list[str]:
+        """What to be wary of when the traces are read."""
+        found = []
+        if not self._runner.steady:
+            found.append("The steps had not become steady when they were recorded.")
+        for process, trace in traces:
+            found += _notes_on(process, trace)
+        told = {process.pid for process, _ in traces}
+        for process in outcome.run.processes:
+            if process.rank is not None and process.world_size > 1 and process.num_steps and process.pid not in told:
+                reason = self._answer.reason or "the run was over before"
+                found.append(f"Rank {process.rank}: No trace was recorded: {reason}.")
+        if len({(trace.first_step, trace.num_steps) for _, trace in traces}) > 1:
+            found.append("Ranks recorded different steps: one waits for another that is busy writing.")
+        found += _epoch_note(outcome.records[0], traces[0][1])
+        status = outcome.run
+        if status.ended_by == "timeout":
+            found.append(f"The command was ended after {self._runner.limit_s:.0f} s, before all of it was recorded.")
+        elif status.ended_by == "command" and status.exit_code:
+            found.append(f"Afterwards the command failed, with exit code {status.exit_code}.")
+        found += cautions.sandbox_warnings(outcome)
+        if outcome.outside is not None:
+            found += [f"Meanwhile {reason}." for reason in outcome.outside.foreign]
+        return found + cautions.warnings([outcome])
 
-def _notes(run: _Run) -> list[str]:
-    """What to be wary of when the traces are read."""
-    found = []
-    if not run.director.steady:
-        found.append("The steps had not become steady when they were recorded.")
-    for process in run.stepping:
-        found += _notes_on(process)
-    steps = {(trace.first_step, trace.num_steps) for trace in run.recorded}
-    if len(steps) > 1:
-        found.append("Ranks recorded different steps: one waits for another that is busy writing.")
-    found += _epoch_note(run.outcome.records[0], run.recorded[0])
-    status = run.outcome.run
-    if status.ended_by == "timeout":
-        found.append(f"The command was ended after {run.limit_s:.0f} s, before all of it was recorded.")
-    elif status.ended_by == "command" and status.exit_code:
-        found.append(f"Afterwards the command failed, with exit code {status.exit_code}.")
-    found += cautions.sandbox_warnings(run.outcome)
-    if run.outcome.outside is not None:
-        found += [f"Meanwhile {reason}." for reason in run.outcome.outside.foreign]
-    return found + cautions.warnings([run.outcome])
 
-
-def _notes_on(process: Process) -> list[str]:
-    trace = process.trace
+def _notes_on(process: Process, trace: RecordedTrace) -> list[str]:
     who = "" if process.rank is None or process.world_size == 1 else f"Rank {process.rank}: "
-    if trace is None or not trace.file:
-        return [f"{who}No trace was recorded: {trace.reason if trace else 'the run was over before'}."]
     found = [f"{who}{note}." for note in trace.notes]
     if trace.stopped_by in ("time", "memory"):
         limit = "they took a minute" if trace.stopped_by == "time" else "they filled too much memory"
         found.append(f"{who}Only {trace.num_steps} steps were recorded: {limit}.")
-    times = _slowed(process)
+    times = _slowed(trace)
     if times is not None and abs(times - 1) > NOTABLE_DIFFERENCE and trace.median_step_s and trace.median_before_s:
         found.append(
             f"{who}A recorded step took {_ms(trace.median_step_s)}, those before it {_ms(trace.median_before_s)} "
@@ -211,10 +178,9 @@ def _notes_on(process: Process) -> list[str]:
     return found
 
 
-def _slowed(process: Process) -> float | None:
+def _slowed(trace: RecordedTrace) -> float | None:
     """A recorded step over one before it."""
-    trace = process.trace
-    if trace is None or not trace.median_step_s or not trace.median_before_s:
+    if not trace.median_step_s or not trace.median_before_s:
         return None
     return trace.median_step_s / trace.median_before_s
 

@@ -10,6 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -17,19 +18,21 @@ import msgspec
 from scipy import stats
 
 from dynotune import knobs, probe
-from dynotune.launch import new_run_folder
-from dynotune.launch.caches import contents
 from dynotune.launch.process import environment
 from dynotune.launch.records.record import Record
-from dynotune.measure.live.arm_run import Job, Outcome, launch
+from dynotune.measure.live.live_run import Answer
 from dynotune.measure.live.machine import facts_of
+from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import epoch_steps
-from dynotune.measure.live.request import Watcher
-from dynotune.measure.live.start_signal import Director, earliest, recent_step_s
+from dynotune.measure.live.placement import earliest, recent_step_s
+from dynotune.measure.live.request import Silent, Watcher
+from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
-from dynotune.schema.run import Plan, PlannedSetting, RecordFrom, RunSpec, ScreenPlan
+from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Estimate
+from dynotune.schema.task import PlannedSetting, SwitchArms
 
 NUM_BLOCKS = 8
 CONFIDENCE = 0.95
@@ -43,7 +46,6 @@ MOST_CRASHES = 2
 FEWEST_BLOCKS = 3
 # A start, and a block of an arm, take more than this.
 LEAST_S = 5.0
-SAMPLES = "samples.jsonl"
 
 LASTS: Mapping[str, str] = {
     "cudnn.benchmark": "cuDNN keeps the plan that it chose for a shape, by whichever way, and looks there first: of "
@@ -139,10 +141,11 @@ def screen(
     cache_folder: Path | None = None,
     facts: Facts | None = None,
     watcher: Watcher | None = None,
+    runner: TaskRunner | None = None,
 ) -> list[Estimate]:
     """As `screened`; the estimates alone."""
     return screened(
-        request, arms, left_s, folder=folder, cache_folder=cache_folder, facts=facts, watcher=watcher
+        request, arms, left_s, folder=folder, cache_folder=cache_folder, facts=facts, watcher=watcher, runner=runner
     ).estimates
 
 
@@ -156,6 +159,7 @@ def screened(
     facts: Facts | None = None,
     watcher: Watcher | None = None,
     num_blocks: int = NUM_BLOCKS,
+    runner: TaskRunner | None = None,
 ) -> Screened:
     """Compare each arm with the request's baseline, in turns within one run of the command.
 
@@ -166,6 +170,7 @@ def screened(
         folder: that the run folders are made in; by default the request's.
         cache_folder: of the baseline's compile and kernel caches; by default what the request's environment says.
         facts: of machine and target; asked for where None.
+        runner: has a live run of the baseline that may go on with this; None, or one that has ended, for a new one.
 
     Raises:
         CannotRunHere: the machine, not an arm: no folder can be made, the command cannot be started.
@@ -177,18 +182,33 @@ def screened(
     waiting = [arm for arm in arms if arm.key not in given_up]
     if not waiting:
         return msgspec.structs.replace(found, reason="no arm can change at any step")
-    for _ in range(1 + MOST_CRASHES):
-        rest_s = left_s - (time.monotonic() - began_s)
-        if rest_s < LEAST_S:
-            found = msgspec.structs.replace(found, reason=found.reason or f"the {left_s:.0f} s given are too few")
-            break
-        if watcher is not None:
-            watcher.running(f"{len(waiting)} arms in turns, in one process")
-        run = _Run(request, waiting, folder or request.base, cache_folder, facts, rest_s, num_blocks)
-        found = _merged(found, run.found)
-        waiting = _still_waiting(waiting, found)
-        if not waiting:
-            break
+    with ExitStack() as leave:
+        for _ in range(1 + MOST_CRASHES):
+            rest_s = left_s - (time.monotonic() - began_s)
+            if rest_s < LEAST_S:
+                found = msgspec.structs.replace(found, reason=found.reason or f"the {left_s:.0f} s given are too few")
+                break
+            if watcher is not None:
+                watcher.running(f"{len(waiting)} arms in turns, in one process")
+            if runner is None or not runner.goes_on:
+                spec = msgspec.structs.replace(request, base=folder or request.base, run_to_end=False)
+                runner = leave.enter_context(
+                    TaskRunner(
+                        spec,
+                        watcher or Silent(),
+                        facts=facts,
+                        label="the run that switches arms",
+                        limit_s=min(rest_s, request.timeout_s or rest_s),
+                        cache_folder=cache_folder,
+                    )
+                )
+                runner.start()
+            switched = _Switched(runner, request, waiting, facts, num_blocks, rest_s)
+            runner.end()
+            found = _merged(found, switched.found)
+            waiting = _still_waiting(waiting, found)
+            if not waiting:
+                break
     unknown = {arm.key: found.reason for arm in waiting}
     return msgspec.structs.replace(found, given_up={**found.given_up, **unknown}, wall_s=time.monotonic() - began_s)
 
@@ -249,54 +269,49 @@ def _merged(before: Screened, after: Screened) -> Screened:
     )
 
 
-class _Run:
-    """One run of the command, and what it found. `crashed`: the arm's index that ended the program, None where none."""
+class _Switched:
+    """What came of one task, and of the program meanwhile. `crashed`: the arm's index that ended it; None if none did.
+
+    Args:
+        runner: of a live run of the command with the baseline's settings.
+    """
 
     def __init__(
         self,
-        request: RunSpec,
+        runner: TaskRunner,
+        run: RunSpec,
         arms: Sequence[Arm],
-        base: Path,
-        cache_folder: Path | None,
         facts: Facts,
-        limit_s: float,
         num_blocks: int,
+        limit_s: float,
     ) -> None:
-        folder = new_run_folder(base)
-        base_env = {**request.env, **(contents.environment(cache_folder) if cache_folder is not None else {})}
-        if request.seed is not None:
-            base_env.setdefault("PYTHONHASHSEED", str(request.seed % 2**32))
-        env, settings = environment.build(
-            request.settings, base_env, run_dir=folder, agent_dir=environment.AGENT, facts=facts
-        )
-        job = Job(
-            id=folder.name,
-            what="the run that screens",
-            purpose="screen",
-            command=request.command,
-            cwd=request.cwd,
-            env=env,
-            settings=request.settings,
-            plan=Plan(
-                settings=settings,
-                step_on=request.step_function,
-                seed=request.seed,
-                pilot=True,
-                screen=ScreenPlan(
-                    arms=[_planned(arm, folder, facts) for arm in arms], num_blocks=num_blocks, seed=request.seed or 0
-                ),
-            ),
-            sandbox=request.sandbox,
-            keep=[cache_folder] if cache_folder is not None else [],
-        )
-        # Once it has answered there is nothing more to wait for.
-        director = Director(msgspec.structs.replace(request, run_to_end=False), folder, _where, is_over=_is_over)
-        limit_s = min(limit_s, request.timeout_s or limit_s)
-        self._arms, self._limit_s = arms, limit_s
-        self._outcome: Outcome = launch(job, folder=folder, limit_s=limit_s, enough=director)
+        self._arms, self._runner = arms, runner
+        self._run, self._facts, self._num_blocks = run, facts, num_blocks
+        self._task: SwitchArms | None = None
+        try:
+            self._answer = runner.do(self._soon, self._within, what="switched", limit_s=limit_s)
+        except CannotRunHere as error:
+            self._answer = Answer(reason=error.message)
+        assert runner.live is not None
+        self._outcome: Outcome = runner.outcome()
         self._record = next(iter(self._outcome.records), None)
-        self._told = director.told
-        self._samples = probe.read_samples(folder / SAMPLES)
+        self._samples = runner.live.samples
+
+    def _soon(self, records: Sequence[Record]) -> SwitchArms:
+        return self._planned(earliest(records), _stretch_steps(records))
+
+    def _within(self, record: Record) -> SwitchArms:
+        raise CannotRunHere(f"the program ended after {len(record.steps)} steps")
+
+    def _planned(self, at_step: int, stretch_steps: int) -> SwitchArms:
+        self._task = SwitchArms(
+            at_step=at_step,
+            arms=[_planned(arm, self._run.base, self._facts) for arm in self._arms],
+            num_blocks=self._num_blocks,
+            stretch_steps=stretch_steps,
+            seed=self._run.seed or 0,
+        )
+        return self._task
 
     @property
     def crashed(self) -> int | None:
@@ -304,7 +319,7 @@ class _Run:
         run = self._outcome.run
         if self._record is None or run.ended_by != "command" or not run.exit_code:
             return None
-        arm = (self._record.last("screen_switched") or {}).get("arm")
+        arm = (self._record.last("arm_switched") or {}).get("arm")
         return arm if isinstance(arm, int) and 0 <= arm < len(self._arms) else None
 
     @property
@@ -327,7 +342,7 @@ class _Run:
             given_up=given_up,
             reason=reason,
             num_void=num_void,
-            stretch_steps=self._told.num_steps if self._told is not None else 0,
+            stretch_steps=self._task.stretch_steps if self._task is not None else 0,
             folder=str(self._outcome.folder),
         )
 
@@ -336,16 +351,8 @@ class _Run:
         return bool(probe.judge(self._samples, block.begin_s, block.end_s).foreign)
 
     def _reason(self) -> str:
-        """Why not all arms had all their blocks; empty where they had."""
-        over = self._record.last("screened") if self._record is not None else None
-        if over is not None and not over.get("at_exit"):
-            return str(over.get("reason", ""))
-        run = self._outcome.run
-        if run.ended_by == "timeout":
-            return f"the {self._limit_s:.0f} s given were over"
-        if run.exit_code:
-            return f"the program ended with exit code {run.exit_code}"
-        return f"the program ended after {self._outcome.num_steps} steps"
+        """Why not all arms had all their blocks; empty if they had."""
+        return self._answer.reason
 
 
 def _planned(arm: Arm, folder: Path, facts: Facts) -> list[PlannedSetting]:
@@ -353,18 +360,13 @@ def _planned(arm: Arm, folder: Path, facts: Facts) -> list[PlannedSetting]:
     return planned
 
 
-def _where(records: Sequence[Record], request: RunSpec) -> RecordFrom:
-    """Soon; each stretch long enough to time, and of whole epochs where they are short."""
+def _stretch_steps(records: Sequence[Record]) -> int:
+    """Steps of a stretch that is long enough to time, and of whole epochs where they are short."""
     num_steps = max(FEWEST_STEPS, math.ceil(STRETCH_S / recent_step_s(records[0])))
     epoch = epoch_steps(records)
     if epoch is not None and epoch <= MOST_STRETCHES_AN_EPOCH * num_steps:
         num_steps = math.ceil(num_steps / epoch) * epoch
-    return RecordFrom(step=earliest(records), num_steps=num_steps)
-
-
-def _is_over(record: Record) -> bool:
-    over = record.last("screened")
-    return over is not None and not over.get("at_exit")
+    return num_steps
 
 
 def _said(record: Record | None, keys: Sequence[str]) -> tuple[dict[str, str], dict[str, list[Block]]]:
@@ -372,10 +374,10 @@ def _said(record: Record | None, keys: Sequence[str]) -> tuple[dict[str, str], d
     given_up: dict[str, str] = {}
     blocks: dict[str, list[Block]] = {key: [] for key in keys}
     events = record.events if record is not None else {}
-    for event in events.get("screen_given_up", []):
+    for event in events.get("arm_given_up", []):
         if isinstance(arm := event.get("arm"), int) and 0 <= arm < len(keys):
             given_up[keys[arm]] = str(event.get("reason", ""))
-    for event in events.get("screen_block", []):
+    for event in events.get("arm_block", []):
         try:
             block = msgspec.convert(event, Block)
         except msgspec.ValidationError:

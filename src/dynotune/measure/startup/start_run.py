@@ -8,19 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from dynotune.launch.caches import contents as caches
-from dynotune.launch.process import environment
 from dynotune.launch.process.run_folder import last_lines
 from dynotune.launch.records.record import COMPILED, Record
 from dynotune.measure.comparison import objective
-from dynotune.measure.live.arm_run import NUM_LAST_LINES, Job, Outcome, launch, refuse_failed
+from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
+from dynotune.measure.live.live_run import run_once
+from dynotune.measure.live.outcome import NUM_LAST_LINES, Outcome, refuse_failed
 from dynotune.measure.live.pilot import steady_steps
 from dynotune.measure.live.ready import pattern
 from dynotune.measure.startup import phases
 from dynotune.schema.caches import CacheName, Growth
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.run import Plan, Purpose, RunSpec
+from dynotune.schema.run import Purpose, RunSpec
 from dynotune.schema.startup import Arm, Start
 
 OFF = {"CUDA_CACHE_DISABLE": "1", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "USE_PYTORCH_KERNEL_CACHE": "0"}
@@ -106,30 +109,25 @@ def run_start(
     """
     if clear:
         places.clear()
-    base_env = {**request.env, **places.environment(arm)}
-    env, _ = environment.build([], base_env, run_dir=folder, agent_dir=environment.AGENT, facts=facts)
-    found = caches.places(env, request.cwd)
-    before = caches.snapshot(found)
-    job = Job(
-        id=f"{folder.parent.name}/{folder.name}",
-        what=f"a start with caches {arm}",
+    plan = launch_plan(
+        msgspec.structs.replace(request, seed=None),
+        [],
+        folder=folder,
+        label=f"a start with caches {arm}",
         purpose=purpose,
-        command=request.command,
-        cwd=request.cwd,
-        env=env,
-        settings=[],
-        plan=Plan(
-            step_on=request.step_function,
-            pilot=purpose == "pilot",
-            sync_steps=True,
-            starting=True,
-        ),
-        sandbox=request.sandbox,
+        facts=facts,
+        more_env=places.environment(arm),
         keep=[places.caches, places.temporary],
-        ready_on=request.ready_pattern,
+        note_events=purpose == "pilot",
+        sync_steps=True,
+        startup=True,
+        samples=True,
+        run_to_end=False,
     )
-    outcome = launch(job, folder=folder, limit_s=limit_s, enough=enough)
-    _refuse_unready(outcome, job, limit_s)
+    found = caches.places(plan.env, request.cwd)
+    before = caches.snapshot(found)
+    outcome = run_once(plan, folder=folder, limit_s=limit_s, enough=enough)
+    _refuse_unready(outcome, plan, limit_s)
     after = caches.snapshot(found)
     held = {name: sum(files.values()) for name, files in after.files.items()}
     return outcome, _start(
@@ -137,13 +135,13 @@ def run_start(
     )
 
 
-def _refuse_unready(outcome: Outcome, job: Job, limit_s: float) -> None:
+def _refuse_unready(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
     run = outcome.run
-    if job.ready_on is None:
+    if launch.ready_pattern is None:
         if run.ended_by == "window" or (run.exit_code == 0 and outcome.records):
             return
         try:
-            refuse_failed(outcome, job, limit_s)
+            refuse_failed(outcome, launch, limit_s)
         except CommandFailed:
             raise
         except CannotRunHere as error:
@@ -157,19 +155,19 @@ def _refuse_unready(outcome: Outcome, job: Job, limit_s: float) -> None:
     if run.ended_by == "command":
         ending = "" if run.exit_code == 0 else f" with exit code {run.exit_code}"
         raise CommandFailed(
-            f"The command ended{ending} in {job.what} before a line matched {job.ready_on!r}.",
+            f"The command ended{ending} in {launch.label} before a line matched {launch.ready_pattern!r}.",
             hint=f"All that it printed is in {outcome.folder}.",
             command_exit_code=run.exit_code or 0,
             last_lines=lines,
         )
-    if lines and pattern(job.ready_on).search(lines[-1]):
+    if lines and pattern(launch.ready_pattern).search(lines[-1]):
         raise CannotRunHere(
-            f"What matches {job.ready_on!r} was printed, but in {limit_s:.0f} s the line was not ended: {lines[-1]}",
+            f"What matches {launch.ready_pattern!r} was printed, but its line was not ended in {limit_s:.0f} s: {lines[-1]}",
             hint="A line counts when it is whole: print its end too; or wait for the line before it.",
         )
     seen = f" It printed last: {lines[-1]}" if lines else " It printed nothing: output to a file may be held back."
     raise CannotRunHere(
-        f"No line matched {job.ready_on!r} in {limit_s:.0f} s.{seen}",
+        f"No line matched {launch.ready_pattern!r} in {limit_s:.0f} s.{seen}",
         hint="Give more with --timeout; or let it print the line at once (python -u, stdbuf -oL).",
     )
 

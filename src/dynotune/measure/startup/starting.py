@@ -21,8 +21,8 @@ from dynotune.measure.comparison import summary
 from dynotune.measure.comparison.protocol import Interrupted
 from dynotune.measure.comparison.stats import Judgement, judge
 from dynotune.measure.live import cautions, ready
-from dynotune.measure.live.arm_run import Outcome
 from dynotune.measure.live.machine import alone, facts_of, refuse_another_machine
+from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import FirstStep, Steadiness, limit_s
 from dynotune.measure.live.request import StartRequest, Watcher
 from dynotune.measure.startup import code_facts, conclusions

@@ -12,17 +12,18 @@ import msgspec
 from dynotune.launch import new_run_folder
 from dynotune.launch.caches import contents
 from dynotune.launch.caches.places import Place
-from dynotune.launch.process import environment
 from dynotune.launch.process.run_folder import fresh_folder
 from dynotune.launch.records.record import Record
-from dynotune.measure.live.arm_run import Job, Outcome, launch, refuse_failed
+from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
+from dynotune.measure.live.live_run import run_once
 from dynotune.measure.live.machine import alone
+from dynotune.measure.live.outcome import Outcome, refuse_failed
 from dynotune.measure.live.pilot import PILOT_LIMIT_S, Steadiness
 from dynotune.measure.live.ready import ReadyOn, pattern
 from dynotune.measure.live.request import Watcher
 from dynotune.schema.caches import TITLES, Cache, Growth, Warmed, WarmRun
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.run import Plan, RunSpec
+from dynotune.schema.run import RunSpec
 
 __all__ = ["MAX_RUNS", "WarmRequest", "warm"]
 
@@ -93,26 +94,22 @@ def _run(
     request: WarmRequest, found: Sequence[Place], folder: Path, wanted: re.Pattern[str] | None, number: int
 ) -> tuple[Outcome, float | None]:
     """One run, and how long it took to be ready, where a line of output says so."""
-    env, _ = environment.build([], request.run.env, run_dir=folder, agent_dir=environment.AGENT, facts={})
-    job = Job(
-        id=f"{folder.parent.name}/{folder.name}",
-        what=f"run {number}",
+    plan = launch_plan(
+        request.run,
+        [],
+        folder=folder,
+        label=f"run {number}",
         purpose="pilot",
-        command=request.run.command,
-        cwd=request.run.cwd,
-        env=env,
-        settings=[],
-        plan=Plan(step_on=request.run.step_function, pilot=True),
-        sandbox=request.run.sandbox,
+        facts={},
         keep=[place.path for place in found if isinstance(place.path, Path) and place.path.is_dir()],
-        finish=request.run.run_to_end,
+        note_events=True,
     )
     ready = None if wanted is None else ReadyOn(wanted, folder)
     limit_s = request.run.timeout_s or PILOT_LIMIT_S
-    outcome = launch(job, folder=folder, limit_s=limit_s, enough=_enough(request, ready))
+    outcome = run_once(plan, folder=folder, limit_s=limit_s, enough=_enough(request, ready))
     # The line may have been its last word.
     is_ready = ready is not None and ready(ended=True)
-    _refuse(outcome, job, limit_s, request, is_ready=is_ready)
+    _refuse(outcome, plan, limit_s, request, is_ready=is_ready)
     if ready is None or ready.ready_s is None:
         return outcome, None
     return outcome, ready.ready_s - outcome.launched_s
@@ -132,7 +129,7 @@ def _enough(request: WarmRequest, ready: ReadyOn | None) -> Callable[[list[Recor
     return Steadiness(request.run)
 
 
-def _refuse(outcome: Outcome, job: Job, limit_s: float, request: WarmRequest, *, is_ready: bool) -> None:
+def _refuse(outcome: Outcome, launch: LaunchPlan, limit_s: float, request: WarmRequest, *, is_ready: bool) -> None:
     run = outcome.run
     if run.ended_by == "window" or (run.ended_by == "command" and run.exit_code == 0):
         if request.run.ready_pattern is not None and not is_ready:
@@ -146,14 +143,14 @@ def _refuse(outcome: Outcome, job: Job, limit_s: float, request: WarmRequest, *,
         if is_ready and not request.run.run_to_end:
             waited = f"beyond what matches {request.run.ready_pattern}: it did not end the line"
         raise CannotRunHere(
-            f"{job.what.capitalize()} did not get {waited} in {limit_s:.0f} s.",
+            f"{launch.label.capitalize()} did not get {waited} in {limit_s:.0f} s.",
             hint=f"All that it printed is in {outcome.folder}. Give more time with --timeout.",
         )
     if run.ended_by == "timeout" and outcome.num_steps:
         # It never becomes steady, which is no concern here: what it compiles it has compiled by now, or never will.
         return
     try:
-        refuse_failed(outcome, job, limit_s)
+        refuse_failed(outcome, launch, limit_s)
     except CannotRunHere as error:
         raise CannotRunHere(
             error.message,

@@ -1,0 +1,60 @@
+"""Where a step goes: the plain window's timing and the recorded steps, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dynotune.diagnose.attribute import attribute
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Attribution, ProcessState
+from dynotune.schema.trace_summary import TraceSummary
+from dynotune.trace.summarise import summarise
+from dynotune.trace.timeline import Timeline
+from dynotune.trace.what_if.retimed import retimed, savings
+
+
+def attributed(
+    processes: Sequence[ProcessState], trace: TraceSummary | Unknown, timelines: Sequence[Timeline] = ()
+) -> Attribution | Unknown:
+    """Where a step goes, of the first rank.
+
+    Args:
+        timelines: what the trace was summarised from, to be brought to the plain step as a whole.
+    """
+    if not processes:
+        return Unknown("no process of the command made steps")
+    timing = processes[0].timing
+    if isinstance(timing, Unknown):
+        return timing
+    if isinstance(trace, Unknown):
+        return Unknown(f"nothing was recorded: {trace.reason}")
+    slowed, without = None, {}
+    if timelines and trace.window_s and trace.num_steps:
+        slowed = trace.window_s / trace.num_steps / timing.step_s
+        brought = [retimed(timeline, timing.step_s, timing.wait_s) for timeline in timelines]
+        trace = summarise([timeline for timeline, _ in brought])
+        without = savings(timelines[0], timing.wait_s, brought[0][1])
+    return attribute(
+        timing,
+        trace,
+        uses_device=uses_device(processes),
+        slowed=slowed,
+        garbage_s=_garbage_s(processes[0]),
+        without=without,
+    )
+
+
+def _garbage_s(process: ProcessState) -> float:
+    """Of a plain step, what collecting garbage took; 0 where nobody counted it."""
+    found, timing = process.collections, process.timing
+    if isinstance(found, Unknown) or isinstance(timing, Unknown):
+        return 0.0
+    return found.total_s / timing.num_steps
+
+
+def uses_device(processes: Sequence[ProcessState]) -> bool:
+    """Whether a model of theirs lies on a CUDA device, or its allocator was used."""
+    on_device = any(
+        name.startswith("cuda") for process in processes for model in process.models for name in model.devices
+    )
+    return on_device or any(row.peak_allocated_bytes > 0 for process in processes for row in process.allocators)

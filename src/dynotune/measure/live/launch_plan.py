@@ -1,0 +1,147 @@
+"""A run to be launched: a RunSpec and settings become an environment, a plan for the agent, and folders to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from dynotune import probe
+from dynotune.launch.caches import bytecode, contents
+from dynotune.launch.process import environment
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.run import Plan, Purpose, RunSpec
+from dynotune.schema.setting import Setting
+from dynotune.schema.task import Task, TimeWindow
+
+
+class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A run to be launched.
+
+    Args:
+        id: of the run, for its record.
+        label: the run in words, as `a run of the baseline`.
+        keep: folders that stay writable for real, such as caches.
+        memory: watch how much memory the process tree has.
+        samples: watch the machine from its launch, or from the time on that the program has imported torch.
+        ready_pattern: a line of its output that ends the run; None where steps do.
+    """
+
+    id: str
+    label: str
+    purpose: Purpose
+    command: list[str]
+    cwd: Path
+    env: dict[str, str]
+    settings: list[Setting]
+    plan: Plan
+    sandbox: bool
+    keep: list[Path] = []
+    run_to_end: bool = False
+    memory: bool = False
+    samples: Literal["launch", "torch"] | None = None
+    ready_pattern: str | None = None
+
+    @property
+    def window(self) -> TimeWindow | None:
+        """The window that is planned from the start; None without one."""
+        return next((task for task in self.plan.tasks if isinstance(task, TimeWindow)), None)
+
+
+def launch_plan(
+    run: RunSpec,
+    settings: Sequence[Setting],
+    *,
+    folder: Path,
+    label: str,
+    purpose: Purpose,
+    facts: Facts,
+    cache_folder: Path | None = None,
+    more_env: dict[str, str] | None = None,
+    keep: Sequence[Path] = (),
+    tasks: Sequence[Task] = (),
+    live: bool = False,
+    note_events: bool = False,
+    observe: bool = False,
+    sync_steps: bool = False,
+    startup: bool = False,
+    times_start: bool = False,
+    memory: bool = False,
+    samples: bool = False,
+    run_to_end: bool | None = None,
+) -> LaunchPlan:
+    """How to launch `run` under `settings` in the run folder `folder`.
+
+    Args:
+        facts: of the target; `torch.version` decides under which name the allocator's variable is set.
+        cache_folder: of compile and kernel caches that only these settings use; None leaves those of the user.
+        more_env: set over what the command inherits.
+        keep: further folders that stay writable for real.
+        tasks: tasks at steps that are known from the start; `live`: more come while the program runs.
+        note_events: note in which steps something was compiled or allocated.
+        observe: look at the state of the process, and write it with its window.
+        sync_steps: wait for the device at the end of each step, for the time of single ones.
+        startup: note what the start is made of.
+        times_start: the start itself is what is timed: its bytecode lies where the user has it.
+        memory: watch how much memory the process tree has.
+        samples: watch the machine from the time on that the program has imported torch; from its start with
+            `times_start` and `memory`.
+        run_to_end: as `RunSpec.run_to_end`, which is taken for None.
+
+    Raises:
+        UsageError, CannotRunHere: as `launch.process.environment.build`.
+    """
+    env = dict(run.env) | (more_env or {})
+    kept = list(keep)
+    if cache_folder is not None:
+        env |= contents.environment(cache_folder)
+        kept += [cache_folder, *contents.named(settings, run.cwd).values()]
+    if run.seed is not None:
+        env.setdefault("PYTHONHASHSEED", str(run.seed % 2**32))
+    if not (startup or times_start):
+        for name, value in _bytecode(run, kept).items():
+            if value is None:
+                env.pop(name, None)
+            else:
+                env[name] = value
+    env, planned = environment.build(settings, env, run_dir=folder, agent_dir=environment.AGENT, facts=facts)
+    return LaunchPlan(
+        id=folder.name if folder.parent == run.base else f"{folder.parent.name}/{folder.name}",
+        label=label,
+        purpose=purpose,
+        command=run.command,
+        cwd=run.cwd,
+        env=env,
+        settings=list(settings),
+        plan=Plan(
+            settings=planned,
+            tasks=list(tasks),
+            live=live,
+            step_function=run.step_function,
+            seed=run.seed,
+            note_events=note_events,
+            observe=observe,
+            sync_steps=sync_steps,
+            startup=startup,
+        ),
+        sandbox=run.sandbox,
+        keep=kept,
+        run_to_end=run.run_to_end if run_to_end is None else run_to_end,
+        memory=memory,
+        samples="launch" if samples and (startup or times_start or memory) else "torch" if samples else None,
+        ready_pattern=run.ready_pattern if startup else None,
+    )
+
+
+def _bytecode(run: RunSpec, kept: list[Path]) -> dict[str, str | None]:
+    """Changes to the environment that make starts cheap; the folder of bytecode joins `kept`."""
+    from platformdirs import user_state_path
+
+    python = probe.interpreter(run.command, run.env, run.cwd)
+    folder = user_state_path("dynotune") / bytecode.FOLDER
+    changes = bytecode.environment(run.env, None if isinstance(python, Unknown) else python, folder)
+    if changes:
+        kept.append(folder)
+    return changes

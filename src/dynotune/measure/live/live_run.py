@@ -1,0 +1,340 @@
+"""One live run: a started command that carries out tasks, one after another, until it is ended."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from dynotune import probe
+from dynotune.launch.process import processes
+from dynotune.launch.process.launcher import Exit, Launched, start
+from dynotune.launch.records.record import Record, Records, summarise
+from dynotune.launch.records.task_page import TaskPage
+from dynotune.measure.live import ready, sampler_readout
+from dynotune.measure.live.launch_plan import LaunchPlan
+from dynotune.measure.live.outcome import Outcome, readback_of, stepping
+from dynotune.schema import document
+from dynotune.schema.facts import Unknown
+from dynotune.schema.run import EndedBy, Run
+from dynotune.schema.task import Task
+
+POLL_S = 0.1
+"""Looking costs a millisecond; a run outlives its last task by this at most."""
+GRACE_S = 3.0
+STALL_S = 120.0
+"""A program that ends no step for so long while a task waits for one hangs. Writing a large trace takes a minute."""
+LOST_RANK_S = 5.0
+"""From the end of one rank to that of the others, when all of them end as they should."""
+REPEAT_AFTER_S = 2.0
+
+PLANNED = -1
+"""Number of the first task of the plan; those that are ordered later count from 1."""
+
+Enough = Callable[[list[Record]], bool]
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the processes said of one task.
+
+    Args:
+        events: the result's event of each rank that has one, in order of ranks.
+        reason: why a rank has none; empty if all have.
+        at_exit: the program ended before the task was done.
+    """
+
+    events: list[dict[str, Any]] = []
+    reason: str = ""
+    at_exit: bool = False
+
+
+class LiveRun:
+    """A started command. Leaving the `with` block ends what is still there of it.
+
+    Args:
+        launch: the command, its environment and its plan.
+        folder: the run folder, which exists.
+        limit_s: for the whole run.
+
+    Raises:
+        UsageError, CannotRunHere: as `launch.start` and `TaskPage`.
+    """
+
+    def __init__(self, launch: LaunchPlan, *, folder: Path, limit_s: float) -> None:
+        self.launch, self.folder, self.limit_s = launch, folder, limit_s
+        document.write(folder / "plan.json", launch.plan)
+        self._page = TaskPage(folder) if launch.plan.live else None
+        self._started_s, self.launched_s = time.time(), time.perf_counter()
+        self._deadline_s = time.monotonic() + limit_s
+        self._all_records = Records(folder)
+        self._ended_by: EndedBy | None = None
+        self._exit: Exit | None = None
+        self._wall_s: float | None = None
+        self._ready_s: float | None = None
+        self._ready_at_exit = False
+        try:
+            self._launched: Launched = start(
+                launch.command,
+                env=launch.env,
+                cwd=launch.cwd,
+                run_dir=folder,
+                capture=True,
+                sandbox="auto" if launch.sandbox else "none",
+                keep=launch.keep,
+            )
+        except BaseException:
+            self._close_page()
+            raise
+        self._sampler = probe.Sampler(
+            probe.host.usable_cpus(),
+            probe.nvml.visible_gpus(launch.env),
+            self._launched.tree_pids,
+            file=folder / "samples.jsonl",
+            memory=launch.memory,
+        )
+        self._samples = False
+        if launch.samples == "launch":
+            self.sample()
+
+    def __enter__(self) -> LiveRun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._samples:
+            self._sampler.stop()
+        self._close_page()
+        self._launched.__exit__(kind, error, trace)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the command has ended, by itself or as its time was up."""
+        return self._ended_by is not None
+
+    @property
+    def samples(self) -> list[probe.Sample]:
+        return self._sampler.samples
+
+    def records(self) -> list[Record]:
+        """The records of the processes whose steps count, as they are now."""
+        return stepping(self._all_records.update())
+
+    def sample(self) -> None:
+        """Watch the machine from here on."""
+        if not self._samples:
+            self._samples = True
+            self._sampler.start()
+
+    def until(self, enough: Enough) -> bool:
+        """Wait until `enough(records)`; False if the command ended or its time was up before."""
+        while not self.is_over:
+            self._exit = self._launched.wait(POLL_S)
+            if self._exit is not None:
+                self._over("command")
+            elif time.monotonic() > self._deadline_s:
+                self._exit = self._launched.end(GRACE_S)
+                self._over("timeout")
+            else:
+                records = self._all_records.update()
+                # The machine is of interest once the program is at its work, not while it imports.
+                if self.launch.samples == "torch" and any(record.last("torch") for record in records):
+                    self.sample()
+                if enough(stepping(records)):
+                    return True
+        return False
+
+    def until_line(self, pattern: str) -> None:
+        """Wait for a line of the command's output, and end the run then; its time is in the outcome."""
+        self.sample()
+        wanted = ready.pattern(pattern)
+        waited = ready.watch(self._launched, self._sampler, self.folder, wanted, self.limit_s)
+        self._exit, self._ready_s, self._ready_at_exit = waited.exit, waited.ready_s, waited.at_exit
+        self._over(waited.ended_by)
+
+    def do(self, task: Task, *, limit_s: float | None = None) -> Answer:
+        """Have all ranks carry out `task` within `limit_s`. What was measured before stays, whatever becomes of it."""
+        assert self._page is not None, "only a live run takes tasks"
+        self.sample()
+        number = self._page.order(task)
+        waiting = _Waiting(self, self._page, number, limit_s)
+        self.until(waiting)
+        return self.answer_to(number, waiting.reason)
+
+    def answer_to(self, number: int, reason: str = "") -> Answer:
+        """What was said of task `number`."""
+        records = sorted(self.records(), key=lambda record: record.among_ranks("rank") or 0)
+        events = [event for record in records if (event := record.results.get(number)) is not None]
+        given_up = [event for event in events if event["event"] == "given_up"]
+        missing = len(events) < max(1, num_ranks(records))
+        if missing and not reason:
+            reason = self._why_over()
+        elif given_up:
+            reason = str(given_up[0].get("reason", ""))
+        return Answer(
+            events=[event for event in events if event["event"] != "given_up"],
+            reason=reason if missing or given_up else "",
+            at_exit=any(bool(event.get("at_exit")) for event in given_up) or (missing and self._ended_by == "command"),
+        )
+
+    def not_done(self) -> Answer:
+        """The answer to a task that the command ended before."""
+        return Answer(reason=self._why_over(), at_exit=True)
+
+    def end(self) -> Outcome:
+        """End the command, if it has not ended, and write its record."""
+        if not self.is_over:
+            if self.launch.run_to_end:
+                self.until(lambda records: False)
+            else:
+                # While the tree lives: what its processes used since the last sample would pass for other processes'.
+                if self._samples:
+                    self._sampler.sample()
+                self._exit = self._launched.end(GRACE_S)
+                self._over("window")
+        if self._samples:
+            self._sampler.stop()
+        return self.save()
+
+    def save(self) -> Outcome:
+        """Write what came of the run so far; `run.json` then stands for a run that goes on."""
+        outcome = self.outcome()
+        document.write(self.folder / "run.json", outcome.run)
+        return outcome
+
+    def outcome(self) -> Outcome:
+        """What came of the run so far."""
+        records = self._all_records.update()
+        found = [summarise(record, self.launched_s) for record in records]
+        samples = self._sampler.samples
+        energy = sampler_readout.energy(samples, found)
+        launch = self.launch
+        run = Run(
+            id=launch.id,
+            purpose=launch.purpose,
+            command=launch.command,
+            cwd=str(launch.cwd),
+            settings=launch.settings,
+            started_s=self._started_s,
+            wall_s=time.perf_counter() - self.launched_s if self._wall_s is None else self._wall_s,
+            exit_code=None if self._exit is None else self._exit.status,
+            ended_by=self._ended_by,
+            sandbox=self._launched.sandbox,
+            changed_files=self._launched.changed_files,
+            processes=found,
+            readback=readback_of(launch.settings, found),
+            launched_s=self.launched_s,
+            energy_j=energy if isinstance(energy, Unknown) else energy.joules,
+            energy_from="" if isinstance(energy, Unknown) else energy.source,
+            peak_tree_bytes=sampler_readout.peak_tree_bytes(samples),
+            ready_s=None if self._ready_s is None else self._ready_s - self.launched_s,
+        )
+        return Outcome(
+            run=run,
+            folder=self.folder,
+            launched_s=self.launched_s,
+            all_records=records,
+            records=stepping(records),
+            warmup_steps=None if launch.window is None else launch.window.at_step,
+            outside=sampler_readout.outside(self._sampler, run),
+            ready_at_exit=self._ready_at_exit,
+        )
+
+    def is_alive(self, pid: int) -> bool:
+        process = processes.read(pid)
+        return process is not None and process.state not in "ZX"
+
+    def _over(self, by: EndedBy) -> None:
+        self._ended_by, self._wall_s = by, time.perf_counter() - self.launched_s
+
+    def _why_over(self) -> str:
+        if self._ended_by == "timeout":
+            return f"the {self.limit_s:.0f} s given were over"
+        status = 0 if self._exit is None else self._exit.status
+        if status:
+            return f"the program ended with exit code {status}"
+        return f"the program ended after {max((len(r.steps) for r in self.records()), default=0)} steps"
+
+    def _close_page(self) -> None:
+        if self._page is not None:
+            self._page.close()
+            self._page = None
+
+
+class _Waiting:
+    """`enough` of a task: all ranks have said what came of it, or why they will not. `reason`: why."""
+
+    def __init__(self, live: LiveRun, page: TaskPage, number: int, limit_s: float | None) -> None:
+        self._live, self._page, self._number = live, page, number
+        self._limit_s = math.inf if limit_s is None else limit_s
+        self._began_s = time.monotonic()
+        self._num_steps = 0
+        self._progress_s = time.monotonic()
+        self._lost_s: float | None = None
+        self._asked_again = False
+        self.reason = ""
+
+    def __call__(self, records: list[Record]) -> bool:
+        if has_answered(records, self._number):
+            return True
+        missing = [record for record in records if self._number not in record.results]
+        self.reason = self._lost_rank(missing) or self._stall(records, missing)
+        if time.monotonic() - self._began_s > self._limit_s:
+            self.reason = f"the {self._limit_s:.0f} s given were over"
+        return bool(self.reason)
+
+    def _lost_rank(self, missing: Sequence[Record]) -> str:
+        lost = [record for record in missing if not self._live.is_alive(record.pid)]
+        now = time.monotonic()
+        if not lost:
+            self._lost_s = None
+            return ""
+        if self._lost_s is None:
+            self._lost_s = now
+        if now - self._lost_s < LOST_RANK_S:
+            return ""
+        rank = lost[0].among_ranks("rank")
+        who = f"process {lost[0].pid}" if rank is None else f"rank {rank} (process {lost[0].pid})"
+        return f"{who} ended, and the others go on"
+
+    def _stall(self, records: Sequence[Record], missing: Sequence[Record]) -> str:
+        num_steps, now = sum(len(record.steps) for record in records), time.monotonic()
+        if num_steps != self._num_steps:
+            self._num_steps, self._progress_s = num_steps, now
+            return ""
+        waited_s = now - self._progress_s
+        if waited_s > REPEAT_AFTER_S and not self._asked_again and len(missing) < len(records):
+            # A rank may have been interrupted while it wrote its result.
+            self._asked_again = True
+            self._page.ask_again()
+        return f"the program made no step for {waited_s:.0f} s" if waited_s > STALL_S else ""
+
+
+def num_ranks(records: Sequence[Record]) -> int:
+    """How many processes the program says that it has."""
+    return max((int((record.last("cycle") or {}).get("world_size", 1)) for record in records), default=1)
+
+
+def has_answered(records: Sequence[Record], number: int) -> bool:
+    """Whether all ranks have said what came of task `number`."""
+    answered = [record for record in records if number in record.results]
+    return bool(records) and len(answered) == len(records) >= num_ranks(records)
+
+
+def run_once(launch: LaunchPlan, *, folder: Path, limit_s: float, enough: Enough) -> Outcome:
+    """Run the command until `enough(records)`, `limit_s` or its own end.
+
+    Raises:
+        UsageError, CannotRunHere: as `LiveRun`.
+    """
+    with LiveRun(launch, folder=folder, limit_s=limit_s) as live:
+        if launch.ready_pattern is not None:
+            live.until_line(launch.ready_pattern)
+        else:
+            live.until(enough)
+        return live.end()

@@ -1,0 +1,154 @@
+"""What came of a run, and why one gave nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from dynotune import probe
+from dynotune.launch.process.run_folder import has_room, last_lines
+from dynotune.launch.records.record import Record, read_back
+from dynotune.measure.live.launch_plan import LaunchPlan
+from dynotune.schema.errors import CannotRunHere, CommandFailed
+from dynotune.schema.facts import Unknown
+from dynotune.schema.run import Process, Readback, Run, TimedWindow
+from dynotune.schema.setting import Setting
+
+NUM_LAST_LINES = 12
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a run.
+
+    Args:
+        records: of the processes that made steps, each rank once; `all_records`: of the others too.
+        warmup_steps: asked for; None without a planned window.
+        outside: what the sampler says of the window; None where there was none.
+        ready_at_exit: the line that was waited for came when the command ended.
+    """
+
+    run: Run
+    folder: Path
+    launched_s: float
+    records: list[Record]
+    all_records: list[Record] = []
+    warmup_steps: int | None = None
+    outside: probe.Judgement | None = None
+    ready_at_exit: bool = False
+
+    @property
+    def windows(self) -> list[TimedWindow]:
+        return [process.window for process in self.run.processes if process.window is not None]
+
+    @property
+    def num_steps(self) -> int:
+        """Of the process that made the most."""
+        return max((len(record.steps) for record in self.all_records), default=0)
+
+    @property
+    def first_step_s(self) -> float | None:
+        """Time to the first step, of the slowest rank."""
+        found = [process.time_to_first_step_s for process in self.run.processes if process.num_steps]
+        return max((time_s for time_s in found if time_s is not None), default=None)
+
+    @property
+    def without_steps(self) -> Outcome:
+        """To be kept: the steps of a fast program would fill the memory beside what is measured."""
+        return msgspec.structs.replace(self, records=[], all_records=[])
+
+    @property
+    def rejected(self) -> list[Readback]:
+        """Settings that the live process does not have as asked."""
+        return [readback for readback in self.run.readback if readback.ok is False]
+
+
+def refuse_rejected(outcome: Outcome, where: str) -> None:
+    """Refuse a run whose process does not have what was set. `where`: in words, as `in the baseline`.
+
+    Raises:
+        CannotRunHere: a setting did not take effect.
+    """
+    if not outcome.rejected:
+        return
+    first = outcome.rejected[0]
+    found = first.found.reason if isinstance(first.found, Unknown) else first.found
+    raise CannotRunHere(
+        f"{first.knob}={first.asked} did not take effect {where}: {first.witness} says {found}."
+        + (f" {first.detail}" if first.detail and first.detail != found else ""),
+        hint=f"The run is in {outcome.folder}. dynotune knobs {first.knob} says when it applies.",
+    )
+
+
+def readback_of(settings: Sequence[Setting], processes: Sequence[Process]) -> list[Readback]:
+    """What the processes say of every setting; one that none speaks of is unverified."""
+    found = read_back(processes)
+    silent = [setting for setting in settings if setting.knob not in {readback.knob for readback in found}]
+    nothing = Unknown("no process of the command said anything of it")
+    return found + [Readback(s.knob, str(s.value), nothing, "", None) for s in silent]
+
+
+def stepping(records: Sequence[Record]) -> list[Record]:
+    """The records of the processes whose steps count: those of all ranks, or the one that made the most."""
+    with_steps = [record for record in records if record.steps]
+    ranks = [record for record in with_steps if record.among_ranks("rank") is not None]
+    if len(ranks) > 1:
+        return ranks
+    return [max(with_steps, key=lambda record: len(record.steps))] if with_steps else []
+
+
+def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
+    """Say why a run gave nothing: the disk was full, the command failed, took too long, or made no step at all.
+
+    Raises:
+        CommandFailed, CannotRunHere: it was one of these.
+    """
+    run, lines = outcome.run, last_lines(outcome.folder, NUM_LAST_LINES)
+    if not has_room(outcome.folder):
+        raise CannotRunHere(
+            f"There is no room left in {outcome.folder}: what the command printed and recorded there is cut off.",
+            hint="Free some space there, or name another folder with --run-dir.",
+        )
+    if run.ended_by == "command" and run.exit_code:
+        raise CommandFailed(
+            f"The command failed in {launch.label} {_in_words(run.exit_code)}.",
+            hint=f"All that it printed is in {outcome.folder}.",
+            command_exit_code=run.exit_code,
+            last_lines=lines,
+        )
+    if run.ended_by == "timeout" and outcome.num_steps:
+        raise CannotRunHere(
+            f"{launch.label.capitalize()} took longer than {limit_s:.0f} s; it had made {outcome.num_steps} steps.",
+            hint="Give more with --timeout, or fewer steps with --warmup and --steps.",
+        )
+    if outcome.num_steps == 0:
+        raise _no_step(run, outcome.all_records, limit_s, lines)
+
+
+def _no_step(run: Run, records: Sequence[Record], limit_s: float, lines: tuple[str, ...]) -> CannotRunHere:
+    """Why there was no step, as far as the records tell."""
+    after = f"in {limit_s:.0f} s" if run.ended_by == "timeout" else f"before it ended, after {run.wall_s:.1f} s"
+    seen = f" It printed last: {lines[-1]}" if lines else ""
+    background = "If it starts the work in the background and ends, give the command that does the work."
+    if not records:
+        return CannotRunHere(
+            f"No Python of this command began a record {after}.{seen}",
+            hint="It is not Python, clears its environment, or starts Python with -I, -E or -S, which switch our agent "
+            f"off. {background}",
+        )
+    if not any(record.last("torch") for record in records):
+        return CannotRunHere(
+            f"The command did not import torch {after}.{seen}", hint=f"Is it the right command? {background}"
+        )
+    num_events = max(int((record.last("exit") or {}).get("num_events", 0)) for record in records)
+    found = f"{num_events} events, but no cycle among them" if num_events else "no batch, call or update"
+    return CannotRunHere(
+        f"The command made no step that dynotune can see {after}; seen: {found}.{seen}",
+        hint="Name the function whose return ends a step with --step-function module:function (__main__:name for the "
+        f"script's own), or call dynotune.step() there. {background}",
+    )
+
+
+def _in_words(exit_code: int) -> str:
+    return f"with exit code {exit_code}" if exit_code >= 0 else f"by signal {-exit_code}"

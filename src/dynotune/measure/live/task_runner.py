@@ -1,0 +1,162 @@
+"""Has a command carry out tasks in one live run; it is started anew only if it ended before it could."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from dynotune.launch import new_run_folder
+from dynotune.launch.records.record import Record
+from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
+from dynotune.measure.live.live_run import PLANNED, Answer, LiveRun, has_answered
+from dynotune.measure.live.outcome import Outcome
+from dynotune.measure.live.pilot import UntilStep, steady_steps
+from dynotune.measure.live.placement import is_steady
+from dynotune.measure.live.request import Watcher
+from dynotune.schema.facts import Facts
+from dynotune.schema.run import Purpose, RunSpec
+from dynotune.schema.task import Task
+
+LIMIT_S = 900.0
+
+Place = Callable[[Sequence[Record]], Task]
+"""Makes the task of the records of a program whose steps are steady."""
+Within = Callable[[Record], Task]
+"""Makes the task for a command that makes no more steps than are in the record; raises CannotRunHere."""
+
+
+class TaskRunner:
+    """One live run after another of one command, mostly one. Leaving the `with` block ends the last.
+
+    Args:
+        run: how the command is run. Its `warmup_steps` come before the first task at least; None waits until the
+            steps are steady.
+        label: the run in words, as `the observed run`.
+        limit_s: for each live run.
+        observe: look at the state of the process.
+        cache_folder: of compile and kernel caches; None leaves those of the user.
+    """
+
+    def __init__(
+        self,
+        run: RunSpec,
+        watcher: Watcher,
+        *,
+        facts: Facts,
+        label: str,
+        purpose: Purpose = "live",
+        limit_s: float | None = None,
+        observe: bool = False,
+        cache_folder: Path | None = None,
+    ) -> None:
+        self._run, self._watcher, self._facts = run, watcher, facts
+        self._label, self._purpose, self._observe = label, purpose, observe
+        self._cache_folder = cache_folder
+        self.limit_s = limit_s or run.timeout_s or LIMIT_S
+        self.live: LiveRun | None = None
+        self.launch: LaunchPlan | None = None
+        self.steady = True
+        self._is_known_steady = False
+
+    def __enter__(self) -> TaskRunner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.live is not None:
+            self.live.__exit__(kind, error, trace)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a live run is there that may take a further task."""
+        return self.live is not None and not self.live.is_over
+
+    def start(self, tasks: Sequence[Task] = ()) -> LiveRun:
+        """Start the command anew; `tasks` are at steps that are known."""
+        if self.live is not None:
+            self.live.end()
+            self.live.__exit__(None, None, None)
+            self.live = None
+        folder = new_run_folder(self._run.base)
+        self.launch = launch_plan(
+            self._run,
+            self._run.settings,
+            folder=folder,
+            label=self._label,
+            purpose=self._purpose,
+            facts=self._facts,
+            cache_folder=self._cache_folder,
+            tasks=tasks,
+            live=True,
+            note_events=True,
+            observe=self._observe,
+        )
+        self._is_known_steady = False
+        self.live = LiveRun(self.launch, folder=folder, limit_s=self.limit_s)
+        return self.live
+
+    def do(self, place: Place, within: Within, *, what: str, limit_s: float | None = None) -> Answer:
+        """Have all ranks carry out one task.
+
+        Args:
+            place, within: the task, for steady steps, and for a command that is known to be short.
+            what: what the task does to the steps, as `timed`.
+            limit_s: most time for the task; None for that of the live run.
+
+        Raises:
+            CannotRunHere: as `within` says, or the machine.
+        """
+        live = self.live or self.start()
+        if not live.is_over:
+            self._wait_until_steady(live)
+        if not live.is_over:
+            answer = live.do(place(live.records()), limit_s=limit_s)
+            if not answer.reason or not answer.at_exit:
+                return answer
+        records, run = live.records(), live.outcome().run
+        if not records or run.ended_by != "command" or run.exit_code:
+            return live.not_done()
+        task = within(records[0])
+        self._watcher.say(
+            f"The command ended after {len(records[0].steps)} steps, before they were {what}. It is run once more, now "
+            "that their number is known."
+        )
+        self._watcher.running("the command once more")
+        # What was not steady then is not now.
+        self.steady = steady_steps(records[0]) is not None
+        live = self.start([task])
+        live.sample()
+        live.until(lambda records: has_answered(records, PLANNED))
+        return live.answer_to(PLANNED)
+
+    def outcome(self) -> Outcome:
+        """What came of the last live run so far."""
+        assert self.live is not None
+        return self.live.outcome()
+
+    def end(self) -> Outcome:
+        """End the command, and write the record of its run."""
+        assert self.live is not None
+        return self.live.end()
+
+    def _wait_until_steady(self, live: LiveRun) -> None:
+        if not self._is_known_steady:
+            self._is_known_steady = live.until(UntilStep(_Steady(self), self._watcher.say))
+
+
+class _Steady:
+    """`enough`: the steps are steady, or there is no hope that they will be."""
+
+    def __init__(self, runner: TaskRunner) -> None:
+        self._runner, self._next_look = runner, 1
+
+    def __call__(self, records: list[Record]) -> bool:
+        if not records or records[0].begin_s is None or len(records[0].steps) < self._next_look:
+            return False
+        # Looking takes as long as there are steps to look at.
+        self._next_look = len(records[0].steps) + 1 + len(records[0].steps) // 8
+        steady = is_steady(records[0], self._runner._run.warmup_steps)
+        self._runner.steady = steady is not False
+        return steady is not None

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 from dynotune import probe
 from dynotune.launch.records.record import COMPILED, EPOCH, Record, Step
-from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.outcome import Outcome
 from dynotune.schema import document
-from dynotune.schema.run import Process, Readback, Run, RunSpec, Window
+from dynotune.schema.run import Process, Readback, Run, RunSpec, TimedWindow
 
 START_S = 2.0
 
@@ -42,8 +42,8 @@ def record(step_s, *, samples=32, epoch=None, found_after=3, rank=None, begin_s=
     return Record(Path("process-1-0.rec"), 1, 0.0, steps, {"cycle": [cycle], "process": [process]})
 
 
-def window(*, wall_s=1.0, num_steps=100, num_samples=3200, first_step=5, begin_s=10.0) -> Window:
-    return Window(
+def window(*, wall_s=1.0, num_steps=100, num_samples=3200, first_step=5, begin_s=10.0) -> TimedWindow:
+    return TimedWindow(
         first_step=first_step,
         num_steps=num_steps,
         begin_s=begin_s,
@@ -55,7 +55,9 @@ def window(*, wall_s=1.0, num_steps=100, num_samples=3200, first_step=5, begin_s
 
 def process(timed=None, **fields) -> Process:
     fields = {"step": "draw Loader, step SGD", "num_steps": 200} | fields
-    return Process(pid=1, argv=["train.py"], executable="python", python="3.11.0", window=timed, **fields)
+    return Process(
+        pid=1, argv=["train.py"], executable="python", python="3.11.0", windows=[timed] if timed else [], **fields
+    )
 
 
 def run(*processes, name="c/001-baseline", **fields) -> Run:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from dynotune.diagnose.request import DiagnoseRequest
 
 from dynotune.diagnose.ceilings import Drained, Dropped, Replayed, Said, ceilings, rows
+from dynotune.measure.live.request import Silent
+from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Observation, ProcessState
+from dynotune.schema.run import RunSpec
 
 from ..doctor.observations import timing
 
@@ -97,14 +98,7 @@ while True:
         net(batch).sum().backward()
         optimizer.step()
 """
-OBSERVED = Observation(processes=[ProcessState(pid=1, timing=timing(step_s=0.05))])
-
-
-class Watcher:
-    def say(self, text):
-        pass
-
-    warn = running = say
+TIMED = timing(step_s=0.05)
 
 
 @pytest.fixture
@@ -117,10 +111,12 @@ def reached(tmp_path):
         (project / "program.py").write_text(program)
         (project / "data.bin").write_bytes(b"1" * 65536)
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        asked = {"warmup_steps": 10, "num_steps": 10, "timeout_s": 120.0, **asked}
+        asked = {"warmup_steps": 10, "window_steps": 10, "timeout_s": 120.0, **asked}
         command = [*python, "program.py", *map(str, words)]
-        request = DiagnoseRequest(command=command, cwd=project, env=env, base=tmp_path / "runs", lock=False, **asked)
-        found = ceilings(request, Watcher(), OBSERVED)
+        run = RunSpec(command=command, cwd=project, env=env, base=tmp_path / "runs", lock=False, **asked)
+        with TaskRunner(run, Silent(), facts={}, label="the run") as runner:
+            found = ceilings(runner, run, Silent(), TIMED)
+            runner.end()
         return found if isinstance(found, Unknown) else {row.part: row for row in found}
 
     return make
@@ -182,7 +178,7 @@ def test_a_command_that_fails_is_no_failure_of_the_diagnosis(reached):
 
 @pytest.mark.parametrize("name", ["hf_trainer.py", "gan.py", "accumulation.py", "draws_ahead.py"])
 def test_programs_of_others_are_drained_and_replayed(name, reached):
-    found = reached((PROGRAMS / name).read_text(), warmup_steps=8, num_steps=6)
+    found = reached((PROGRAMS / name).read_text(), warmup_steps=8, window_steps=6)
     assert found["loader"].step_s > 0
     assert found["step"].num_steps >= 6
 
@@ -204,7 +200,7 @@ def test_ranks_drain_and_replay_side_by_side(reached):
 DRAINED = Drained(
     num_batches=100, num_samples=400, seconds=2.0, num_skipped=0, num_workers=2, whole_epoch=False, num_replayed=40
 )
-SAID = Said(reason="", loaders=[DRAINED], replayed=Replayed(num_steps=20, begin_s=1.0, end_s=2.0, num_samples=160))
+SAID = Said(loaders=[DRAINED], replayed=Replayed(num_steps=20, begin_s=1.0, end_s=2.0, num_samples=160))
 GONE = Dropped(num_files=3, num_bytes=9, num_refused=0, probed_bytes=9, resident_bytes=0, complete=True)
 
 

@@ -1,25 +1,32 @@
-"""What the two runs of a diagnosis say together."""
+"""What a live run says of the caches that a program names."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import sys
 
-from dynotune.diagnose.request import DiagnoseRequest
-from msgspec.structs import replace
-
-from dynotune.diagnose.gather import _as_soon, _fresh_caches
-from dynotune.diagnose.observe import PlainRun
-from dynotune.diagnose.profiled import Profiled
+from dynotune.diagnose.gather import _fresh_caches, gather
+from dynotune.launch.records.record import Records
+from dynotune.measure.live.request import Silent
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import FRESH_CACHES, ProcessState
-from dynotune.schema.run import EnvironmentChange, Run
+from dynotune.schema.run import EnvironmentChange, RunSpec
 
 from ..doctor.observations import observed, timing
-from ..report.summaries import summary
+
+NAMES_CACHES = """
+import os, tempfile, time, torch
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(tempfile.mkdtemp(), "inductor")
+os.environ["TRITON_CACHE_DIR"] = os.path.expanduser("~/triton")
+net = torch.nn.Linear(8, 8)
+with torch.no_grad():
+    while True:
+        time.sleep(0.002)
+        net(torch.ones(1, 8))
+"""
 
 
-def change(value: str, name: str = "TORCHINDUCTOR_CACHE_DIR", file: str = "train.py") -> EnvironmentChange:
-    return EnvironmentChange(name, value, file, 3, "main")
+def change(fresh: bool, file: str = "train.py") -> EnvironmentChange:
+    return EnvironmentChange("TORCHINDUCTOR_CACHE_DIR", "/tmp/job", file, 3, "main", fresh=fresh)
 
 
 def plain(*changes: EnvironmentChange) -> list[ProcessState]:
@@ -28,32 +35,33 @@ def plain(*changes: EnvironmentChange) -> list[ProcessState]:
     return processes
 
 
-def recorded(*changes: EnvironmentChange) -> Profiled:
-    return Profiled([], summary(), list(changes))
-
-
-def test_the_recorded_run_begins_where_the_plain_one_was_steady_unless_the_user_says_where() -> None:
-    request = DiagnoseRequest(command=["train"], cwd=Path("/"), env={}, base=Path("/runs"))
-    run = Run(id="plain", purpose="observed", command=["train"], cwd="/", settings=[], started_s=0.0)
-    seen = PlainRun(folder=Path(), run=run, processes=[], begin_s=0.0, end_s=1.0, calm_steps=15)
-    assert _as_soon(request, seen).warmup_steps == 15
-    assert _as_soon(replace(request, warmup_steps=40), seen).warmup_steps == 40
-    assert _as_soon(request, replace(seen, calm_steps=None)).warmup_steps is None
-
-
 def test_a_cache_folder_that_is_another_one_in_each_run_is_told() -> None:
-    found = _fresh_caches(plain(change("/tmp/job_a")), recorded(change("/tmp/job_b")))
-    assert found == {FRESH_CACHES: "TORCHINDUCTOR_CACHE_DIR"}
+    assert _fresh_caches(plain(change(fresh=True))) == {FRESH_CACHES: "TORCHINDUCTOR_CACHE_DIR"}
 
 
-def test_a_folder_that_lasts_one_of_the_librarys_own_and_one_run_alone_say_nothing() -> None:
-    assert _fresh_caches(plain(change("/cache")), recorded(change("/cache"))) == {}
-    torchs = [change(f"/tmp/{end}", file="/site-packages/torch/_inductor/x.py") for end in "ab"]
-    assert _fresh_caches(plain(torchs[0]), recorded(torchs[1])) == {}
-    assert _fresh_caches(plain(change("/tmp/job_a")), recorded()) == {}
-    assert _fresh_caches(plain(change("/tmp/job_a")), Unknown("it was not recorded")) == {}
+def test_a_folder_that_lasts_and_one_of_the_librarys_own_say_nothing() -> None:
+    assert _fresh_caches(plain(change(fresh=False))) == {}
+    assert _fresh_caches(plain(change(fresh=True, file="/site-packages/torch/_inductor/x.py"))) == {}
 
 
-def test_ranks_that_share_a_folder_in_both_runs_keep_something() -> None:
-    first = plain(change("/cache/0"), change("/cache/1"))
-    assert _fresh_caches(first, recorded(change("/cache/1"), change("/cache/0"))) == {}
+def test_one_live_run_is_timed_recorded_and_tells_which_folders_are_new_in_each(tmp_path) -> None:
+    (tmp_path / "program.py").write_text(NAMES_CACHES)
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    run = RunSpec(
+        command=[sys.executable, "program.py"],
+        cwd=tmp_path,
+        env=env,
+        base=tmp_path / "runs",
+        lock=False,
+        warmup_steps=20,
+    )
+    observation, path = gather(run, Silent())
+    assert observation.facts[FRESH_CACHES] == "TORCHINDUCTOR_CACHE_DIR"
+    assert not isinstance(observation.trace, Unknown)
+    assert not isinstance(observation.attribution, Unknown)
+    folders = [folder for folder in (tmp_path / "runs").iterdir() if folder.is_dir()]
+    assert [folder.name for folder in folders] == [path.parent.name]
+    (record,) = [record for record in Records(path.parent).update() if record.steps]
+    assert [event["event"] for _, event in sorted(record.results.items())] == ["window", "trace", "trace"][
+        : len(record.results)
+    ]

@@ -7,15 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from dynotune.diagnose.request import DiagnoseRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.diagnose.limit import in_types, judged, limit
 from dynotune.diagnose.peaks import Peaks, peaks
+from dynotune.measure.live.request import Silent
+from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.diagnosis import Roofline
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Observation, ProcessState
+from dynotune.schema.observation import ProcessState
+from dynotune.schema.run import RunSpec
 from dynotune.trace.facts.flops import Work
 
 from ..doctor.observations import timing
@@ -33,28 +35,26 @@ PER_S = st.floats(1e6, 1e15)
 REACHED = Peaks(flops_per_s={"float32": 1e9, "bfloat16": 4e9}, bytes_per_s=1e8)
 
 
-class Watcher:
-    def say(self, text):
-        pass
-
-    warn = running = say
-
-
 def asked(tmp_path, command):
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    return DiagnoseRequest(
+    return RunSpec(
         command=command, cwd=tmp_path, env=env, base=tmp_path / "runs", lock=False, warmup_steps=10, timeout_s=120.0
     )
 
 
 def seen(step_s=0.05, **live):
-    return Observation(processes=[ProcessState(pid=1, timing=timing(step_s=step_s), live=live)])
+    return [ProcessState(pid=1, timing=timing(step_s=step_s), live=live)]
+
+
+def limit_of(run, processes):
+    with TaskRunner(run, Silent(), facts={}, label="the run") as runner:
+        return limit(runner, run, Silent(), processes)
 
 
 def test_a_real_steps_operations_are_set_against_peaks_that_were_reached(tmp_path):
     (tmp_path / "train.py").write_text(TRAINS)
     request = asked(tmp_path, [sys.executable, "train.py"])
-    found = limit(request, Watcher(), seen(**{"live.num_threads": 1}))
+    found = limit_of(request, seen(**{"live.num_threads": 1}))
     assert isinstance(found, Roofline)
     # Forward, and the gradient of the weights; none is asked of the input.
     assert found.flops == 2 * 2 * 16 * 64 * 32
@@ -67,7 +67,7 @@ def test_a_real_steps_operations_are_set_against_peaks_that_were_reached(tmp_pat
 
 def test_a_command_that_fails_has_no_limit_and_says_why(tmp_path):
     (tmp_path / "train.py").write_text("raise SystemExit('no data here')")
-    found = limit(asked(tmp_path, [sys.executable, "train.py"]), Watcher(), seen())
+    found = limit_of(asked(tmp_path, [sys.executable, "train.py"]), seen())
     assert isinstance(found, Unknown)
     assert "no data here" in found.reason
 
@@ -75,8 +75,8 @@ def test_a_command_that_fails_has_no_limit_and_says_why(tmp_path):
 def test_without_a_timed_step_nothing_is_run(tmp_path):
     nothing = Unknown("the test says nothing")
     request = asked(tmp_path, ["not-there"])
-    assert limit(request, Watcher(), Observation(processes=nothing)) == nothing
-    assert limit(request, Watcher(), Observation(processes=[ProcessState(pid=1, timing=nothing)])) == nothing
+    assert limit_of(request, []).reason == "no process of the command made steps"
+    assert limit_of(request, [ProcessState(pid=1, timing=nothing)]) == nothing
 
 
 # The probe

@@ -6,15 +6,15 @@ import os
 import sys
 
 import pytest
-from dynotune.diagnose.request import DiagnoseRequest
 
 from dynotune import knobs
-from dynotune.diagnose.observe import plain_run
-from dynotune.measure.live import start_signal
+from dynotune.diagnose.gather import LiveDiagnosis
+from dynotune.diagnose.observe import PlainWindow, exact_window
+from dynotune.measure.live import placement
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import Run
+from dynotune.schema.run import Run, RunSpec
 
 TRAINS = """
 import sys, time, torch
@@ -75,8 +75,12 @@ def watch(tmp_path):
         watcher = Watcher()
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         command = [*python, "program.py", *map(str, words)]
-        request = DiagnoseRequest(command=command, cwd=project, env=env, base=tmp_path / "runs", lock=False, **asked)
-        return plain_run(request, watcher), watcher.said
+        run = RunSpec(command=command, cwd=project, env=env, base=tmp_path / "runs", lock=False, **asked)
+        with LiveDiagnosis(run, watcher) as live:
+            live.runner.start(exact_window(run))
+            found = PlainWindow(run, live.runner).seen()
+            live.end()
+        return found, watcher.said
 
     return make
 
@@ -91,8 +95,9 @@ def test_a_command_is_timed_once_it_is_steady_and_ended(watch):
     assert timing.steady
     assert process.step == "call Linear, step SGD"
     assert process.models[0].call.place.function == "program.py(7): <module>"
-    assert (found.run.purpose, found.run.ended_by) == ("observed", "window")
-    assert document.read(found.folder / "run.json", Run) == found.run
+    run = document.read(found.folder / "run.json", Run)
+    assert (run.purpose, run.ended_by) == ("live", "window")
+    assert run.processes[0].windows == found.run.processes[0].windows
     assert found.samples
     assert found.end_s - found.begin_s == pytest.approx(timing.window_s)
     assert said == []
@@ -107,7 +112,7 @@ def test_a_command_that_ends_early_is_run_once_more_and_timed_within(watch):
 
 
 def test_the_window_that_is_asked_for_is_timed(watch):
-    found, _ = watch(CALLS, 10**9, 0.001, warmup_steps=20, num_steps=15)
+    found, _ = watch(CALLS, 10**9, 0.001, warmup_steps=20, window_steps=15)
     window = found.run.processes[0].window
     assert (window.first_step, window.num_steps) == (20, 15)
 
@@ -125,11 +130,11 @@ def test_a_command_that_fails_says_so(watch):
 
 def test_numbers_that_are_none_are_refused(watch):
     with pytest.raises(UsageError, match="--steps 0"):
-        watch(CALLS, 1, 0, num_steps=0)
+        watch(CALLS, 1, 0, window_steps=0)
 
 
 def test_what_never_becomes_steady_is_timed_and_described(watch, monkeypatch):
-    monkeypatch.setattr(start_signal, "RESTLESS_S", 3.0)
+    monkeypatch.setattr(placement, "RESTLESS_S", 3.0)
     found, _ = watch(CALLS, 10**9, "0.0005 * number")
     assert not found.processes[0].timing.steady
     assert any("had not become steady" in note for note in found.notes)

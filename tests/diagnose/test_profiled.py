@@ -5,23 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from dynotune.diagnose.request import DiagnoseRequest
 
 from dynotune.diagnose import profiled as module
 from dynotune.diagnose.profiled import Profiled, profiled
 from dynotune.measure.live.recording import Recording
-from dynotune.measure.live.request import RecordRequest, Watcher
+from dynotune.measure.live.request import Silent
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import Run
+from dynotune.schema.run import Run, RunSpec
 from dynotune.schema.trace_summary import Cause, DeviceTime, Place, TraceSummary
 from dynotune.trace.timeline import Timeline
 
-from ..fakes import Watcher as Silent
 from ..report.summaries import device, summary
 
 LOOP = Place(function="train.py(31): tally")
-REQUEST = DiagnoseRequest(command=["python", "train.py"], cwd=Path(), env={}, base=Path())
+SPEC = RunSpec(command=["python", "train.py"], cwd=Path(), base=Path())
 
 
 class Recorder:
@@ -31,12 +29,12 @@ class Recorder:
         self.asked: list[bool] = []
         self._slowed, self._devices, self._fails_without = slowed, devices, fails_without
 
-    def record(self, request: RecordRequest, watcher: Watcher) -> Recording:
-        self.asked.append(request.stacks)
-        if self._fails_without and not request.stacks:
+    def record(self, runner: None, run: RunSpec, *, stacks: bool) -> Recording:
+        self.asked.append(stacks)
+        if self._fails_without and not stacks:
             raise CannotRunHere("the disk is full", hint="")
-        name = "with" if request.stacks else "without"
-        run = Run(id=name, purpose="trace", command=["train.py"], cwd="/", settings=[], started_s=0.0)
+        name = "with" if stacks else "without"
+        run = Run(id=name, purpose="live", command=["train.py"], cwd="/", settings=[], started_s=0.0)
         return Recording(folder=Path(), traces=[Path(name)], run=run, notes=[], slowed=self._slowed)
 
     def summarise(self, traces: list[Path]) -> TraceSummary:
@@ -50,10 +48,10 @@ def told(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> Profiled:
     def read(traces: list[Path]) -> list[Timeline]:
         return traces  # type: ignore[return-value]
 
-    monkeypatch.setattr(module, "record", recorder.record)
+    monkeypatch.setattr(module, "_recorded", recorder.record)
     monkeypatch.setattr(module.reading, "read", read)
     monkeypatch.setattr(module, "summarise", recorder.summarise)
-    found = profiled(REQUEST, Silent())
+    found = profiled(None, SPEC, Silent())  # type: ignore[arg-type]
     assert not isinstance(found, Unknown)
     return found
 

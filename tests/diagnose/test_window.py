@@ -5,20 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from dynotune.diagnose.request import DiagnoseRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.diagnose.window import restlessness, soon, window_steps, within
 from dynotune.launch.records.record import COMPILED, Step
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.run import RecordFrom
+from dynotune.schema.run import RunSpec
+from dynotune.schema.task import TimeWindow
 
 from ..fakes import record
 
 
-def request(**fields) -> DiagnoseRequest:
-    return DiagnoseRequest(command=["train"], cwd=Path("/"), env={}, base=Path("/runs"), **fields)
+def request(**fields) -> RunSpec:
+    return RunSpec(command=["train"], cwd=Path("/"), base=Path("/runs"), **fields)
 
 
 @pytest.mark.parametrize(
@@ -52,25 +52,25 @@ def test_a_window_in_a_long_epoch_holds_none_of_its_begins():
     assert begin.num_steps == 30
     made = record([0.1] * 392, epoch=190)
     begin = soon([made], request())
-    assert begin.step % 190 + begin.num_steps <= 190
-    assert begin.step % 190 != 0
+    assert begin.at_step % 190 + begin.num_steps <= 190
+    assert begin.at_step % 190 != 0
 
 
 def test_all_ranks_can_hear_of_it_in_time():
     ranks = [record([0.125] * 60, rank=0), record([0.125] * 64, rank=1)]
-    assert soon(ranks, request(num_steps=7)) == RecordFrom(step=68, num_steps=7)
+    assert soon(ranks, request(window_steps=7)) == TimeWindow(at_step=68, num_steps=7)
 
 
 @given(st.integers(1, 200), st.one_of(st.none(), st.integers(1, 300)), st.one_of(st.none(), st.integers(1, 50)))
 def test_a_window_within_a_short_program_ends_before_it(num, warmup_steps, num_steps):
     made = record([0.1] * num)
     try:
-        begin = within(made, request(warmup_steps=warmup_steps, num_steps=num_steps))
+        begin = within(made, request(warmup_steps=warmup_steps, window_steps=num_steps))
     except CannotRunHere as error:
         assert "too few" in error.message
         return
-    assert begin.step >= 5
-    assert begin.step + begin.num_steps <= num - 1
+    assert begin.at_step >= 5
+    assert begin.at_step + begin.num_steps <= num - 1
     assert begin.num_steps == (num_steps or begin.num_steps) >= min(3, num_steps or 3)
 
 

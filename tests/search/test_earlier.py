@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.outcome import Outcome
 from dynotune.schema import document
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation, Observation, ProcessState

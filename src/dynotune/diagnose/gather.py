@@ -14,7 +14,7 @@ from dynotune import probe
 from dynotune.diagnose.attributed import attributed
 from dynotune.diagnose.ceilings import ceilings
 from dynotune.diagnose.limit import limit
-from dynotune.diagnose.observe import PlainRun, PlainWindow, check
+from dynotune.diagnose.observe import PlainRun, PlainWindow, check, exact_window
 from dynotune.diagnose.profiled import profiled
 from dynotune.measure.live.machine import alone
 from dynotune.measure.live.request import Watcher
@@ -73,7 +73,7 @@ class LiveDiagnosis:
         run, watcher = self.run, self._watcher
         watcher.running("the command, until its steps are steady and timed")
         python = probe.interpreter(run.command, run.env, run.cwd)
-        self.runner.start()
+        self.runner.start(exact_window(run))
         # The target imports its torch for this while the program imports its own.
         facts = _Background(lambda: probe.machine(run.env, python=python, cwd=run.cwd, deadline_s=MACHINE_S)).result()
         refuse_torch(facts)

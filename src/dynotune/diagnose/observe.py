@@ -65,8 +65,15 @@ def check(run: RunSpec, watcher: Watcher) -> Facts:
     return facts
 
 
+def exact_window(run: RunSpec) -> list[TimeWindow]:
+    """The window that the user asked for step by step, to be planned from the start; none otherwise."""
+    if run.warmup_steps is None or run.window_steps is None:
+        return []
+    return [TimeWindow(at_step=run.warmup_steps, num_steps=run.window_steps)]
+
+
 class PlainWindow:
-    """The timed window of a live run, and the state of the program in it.
+    """The timed window of a live run that `runner` started with `exact_window`, and the state of the program in it.
 
     Raises:
         CommandFailed: the command ended with an error.
@@ -75,8 +82,9 @@ class PlainWindow:
 
     def __init__(self, run: RunSpec, runner: TaskRunner) -> None:
         self._run, self._runner = run, runner
-        self._asked: TimeWindow | None = None
-        answer = runner.do(self._soon, self._within, what="timed")
+        exact = exact_window(run)
+        self._asked: TimeWindow | None = exact[0] if exact else None
+        answer = runner.planned() if exact else runner.do(self._soon, self._within, what="timed")
         self.outcome = runner.outcome()
         if answer.reason or not answer.events:
             self._refuse()

@@ -10,6 +10,8 @@ from dynotune.agent.steps import event_hooks
 
 
 class Told:
+    grad_enabled = staticmethod(torch.is_grad_enabled)
+
     """What a loader's cover tells, in order."""
 
     def __init__(self) -> None:
@@ -36,7 +38,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
     ticks = iter(range(10_000))
     monkeypatch.setattr(event_hooks, "perf_counter", lambda: float(next(ticks)))
     told = Told()
-    event_hooks.cover_loaders(torch, told, lambda key, loader: "loader", refuse)
+    event_hooks.LoaderHooks(torch, told, lambda key, loader: "loader", refuse)
     return told
 
 

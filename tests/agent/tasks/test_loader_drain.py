@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from dynotune.agent.tasks.replay import alias, values
 
 from dynotune.agent.tasks import page_cache
+from dynotune.agent.tasks.batch_replay import alias, values
 from dynotune.agent.tasks.loader_drain import drain, position
 
 Pair = namedtuple("Pair", "first second")

@@ -12,7 +12,7 @@ from dynotune.launch.records.process_state import failures, state, timing
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Step
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import Window
+from dynotune.schema.run import TimedWindow
 
 from ...fakes import record
 
@@ -22,7 +22,7 @@ def timed(step_s, *, flags=None, waits=None, num_samples=None, drawn=True):
     for index, took_s in enumerate(step_s):
         at_s += took_s
         steps.append(Step(at_s, (waits or {}).get(index, 0.0), 8, (flags or {}).get(index, 0)))
-    window = Window(
+    window = TimedWindow(
         first_step=100, num_steps=len(step_s), begin_s=10.0, end_s=at_s, num_samples=num_samples,
         wait_s=sum(step.wait_s for step in steps),
     )  # fmt: skip

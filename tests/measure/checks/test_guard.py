@@ -11,7 +11,7 @@ import pytest
 import dynotune.measure.checks.guard as guarding
 from dynotune import knobs
 from dynotune.measure.checks.guard import NUM_VALUES, Own, Reading, baseline, compared, guard, readings
-from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.outcome import Outcome
 from dynotune.schema.errors import CannotRunHere, RecordError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Readback
@@ -251,7 +251,7 @@ def test_a_layout_that_the_program_does_not_stand_is_found_by_its_outputs(tmp_pa
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "infer.py"]
     request = spec(command=command, cwd=tmp_path, env=env, base=tmp_path, seed=0, lock=False, sandbox=False)
-    once = guarding._run(request, [], tmp_path / "runs" / "once", {}, 120.0, guarding.GuardPlan(num_values=8))
+    once = guarding._run(request, [], tmp_path / "runs" / "once", {}, 120.0, guarding.CheckResults(num_values=8))
     layout = [knobs.parse("layout.channels_last=true")]
     found = guard(request, layout, folder=tmp_path / "runs", facts={}, own=Own(first=once, again=once))
     assert found.ok is not strided, found

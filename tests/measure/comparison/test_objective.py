@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dynotune.measure.comparison import objective
 from dynotune.measure.comparison.objective import unit_of, value
 from dynotune.measure.live import pilot
-from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import FirstStep, plan, plan_window
 from dynotune.measure.live.request import CompareRequest
 from dynotune.schema.errors import CannotRunHere, StatisticsError

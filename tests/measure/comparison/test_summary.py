@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dynotune.measure.comparison import summary
-from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.outcome import Outcome
 from dynotune.schema.errors import StatisticsError
 
 from ...fakes import disturbed, process, record, run, window

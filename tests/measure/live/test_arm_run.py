@@ -8,7 +8,7 @@ import pytest
 
 from dynotune.launch.records.record import Reader, Records, summarise
 from dynotune.measure.live import arm_run
-from dynotune.measure.live.arm_run import stepping
+from dynotune.measure.live.outcome import stepping
 from dynotune.schema.errors import RecordError
 
 from ...fakes import record

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dynotune.measure.live import cautions
-from dynotune.measure.live.arm_run import Outcome
+from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import LEAST_WINDOW_S, SHORT_WINDOW_S, Steadiness, UntilStep, plan, plan_window
 from dynotune.measure.live.request import CompareRequest
 from dynotune.measure.live.warmup import MIN_WINDOW_S

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from dynotune.measure.live import ready
-from dynotune.measure.live.arm_run import Job, launch
+from dynotune.measure.live.launch_plan import LaunchPlan
+from dynotune.measure.live.live_run import run_once
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import Plan
 
@@ -16,13 +17,13 @@ SERVES = "import sys, signal; print('no'); print('ready on 80', file=sys.{}, flu
 
 
 def run(tmp_path, command, wanted="ready on [0-9]+", limit_s=60.0):
-    job = Job(
-        id="s/1", what="a start", purpose="measured", command=command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"},
-        settings=[], plan=Plan(), sandbox=False, ready_on=wanted,
+    plan = LaunchPlan(
+        id="s/1", label="a start", purpose="measured", command=command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"},
+        settings=[], plan=Plan(), sandbox=False, ready_pattern=wanted,
     )  # fmt: skip
     folder = tmp_path / "run"
     folder.mkdir()
-    return launch(job, folder=folder, limit_s=limit_s, enough=lambda records: False)
+    return run_once(plan, folder=folder, limit_s=limit_s, enough=lambda records: False)
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])

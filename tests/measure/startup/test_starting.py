@@ -59,7 +59,7 @@ class Starts:
 
 
 def fakes_outcome(run, folder):
-    from dynotune.measure.live.arm_run import Outcome
+    from dynotune.measure.live.outcome import Outcome
 
     return Outcome(run=run, folder=folder, launched_s=0.0, records=[fakes.record([0.1] * 5)])
 

@@ -164,6 +164,8 @@ class LiveRun:
         number = self._page.order(task)
         waiting = _Waiting(self, self._page, number, limit_s)
         self.until(waiting)
+        if not self.is_over:
+            self._sampler.sample()  # so that samples cover the task
         return self.answer_to(number, waiting.reason)
 
     def answer_to(self, number: int, reason: str = "") -> Answer:

@@ -126,9 +126,15 @@ class TaskRunner:
         self._watcher.running("the command once more")
         # What was not steady then is not now.
         self.steady = steady_steps(records[0]) is not None
-        live = self.start([task])
+        self.start([task])
+        return self.planned()
+
+    def planned(self) -> Answer:
+        """The answer to the first task that `start` was given."""
+        assert self.live is not None
+        live = self.live
         live.sample()
-        live.until(lambda records: has_answered(records, PLANNED))
+        live.until(UntilStep(lambda records: has_answered(records, PLANNED), self._watcher.say))
         return live.answer_to(PLANNED)
 
     def outcome(self) -> Outcome:

@@ -1,4 +1,4 @@
-"""Where a recording begins."""
+"""Where a recording begins in a live run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.launch.records.record import COMPILED
+from dynotune.measure.live.placement import is_steady, soon, within
 from dynotune.measure.live.request import RecordRequest
-from dynotune.measure.live.start_signal import Director, calm_steps, is_steady, soon, within
-from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.run import RecordFrom
+from dynotune.schema.task import RecordTrace
 
-from ...fakes import record, request_of, spec
+from ...fakes import record, request_of
 
 
 def request(**fields) -> RecordRequest:
@@ -49,18 +48,6 @@ def test_the_warm_up_that_is_asked_for_is_enough():
     assert is_steady(record([0.1] * 5), 5) is True
 
 
-@pytest.mark.parametrize(("step_s", "least"), [(0.33, 10), (0.05, 10), (0.001, 480)])
-def test_another_run_is_steady_a_while_after_this_one_was(step_s, least):
-    jitter = [1 + 0.001 * (7 * number % 11) for number in range(200)]
-    found = calm_steps(record([step_s * 3] * 5 + [step_s * more for more in jitter]))
-    assert found is not None and 5 + least <= found <= 105 + 1.1 * least
-
-
-def test_of_a_run_that_compiled_or_never_became_steady_another_run_learns_nothing():
-    assert calm_steps(record([0.1] * 100, compiled=[3])) is None
-    assert calm_steps(record([1.0 - 0.005 * index for index in range(100)])) is None
-
-
 @pytest.mark.parametrize(
     ("step_s", "stacks", "num_steps"),
     [(0.001, False, 10), (1.0, False, 6), (30.0, False, 3), (0.125, True, 10), (0.25, True, 6), (2.0, True, 3)],
@@ -72,17 +59,17 @@ def test_fewer_steps_are_recorded_of_slow_ones(step_s, stacks, num_steps):
 
 def test_all_ranks_have_the_time_to_hear_of_it():
     ranks = [record([1 / 64] * 40, rank=0), record([1 / 64] * 43, rank=1)]
-    assert soon(ranks, request()).step == 43 + 32
-    assert soon([record([5.0] * 8)], request()).step == 8 + 2
+    assert soon(ranks, request()).at_step == 43 + 32
+    assert soon([record([5.0] * 8)], request()).at_step == 8 + 2
 
 
 @given(st.integers(1, 60), st.integers(60, 400), st.integers(1, 20))
 def test_no_epoch_begins_among_the_recorded_steps_where_that_can_be(epoch, num, num_steps):
     begin = soon([record([0.125] * num, epoch=epoch)], request(num_steps=num_steps))
-    recorded = range(begin.step + 1, begin.step + 1 + num_steps)
+    recorded = range(begin.at_step + 1, begin.at_step + 1 + num_steps)
     if epoch > num_steps + 1 and num >= 2 * epoch:
         assert not any(number % epoch == 0 for number in recorded)
-    assert num + 4 <= begin.step < num + 4 + epoch
+    assert num + 2 <= begin.at_step < num + 2 + epoch
 
 
 @given(st.integers(1, 60), st.none() | st.integers(1, 60), st.none() | st.integers(1, 100))
@@ -93,37 +80,10 @@ def test_within_a_short_program_it_ends_before_the_program_does(num, num_steps, 
     except CannotRunHere:
         assert num < 5 + (num_steps or 3) + 2
         return
-    assert begin.step >= 5
-    assert begin.step + 1 + begin.num_steps <= num - 1
+    assert begin.at_step >= 5
+    assert begin.at_step + 1 + begin.num_steps <= num - 1
     assert begin.num_steps == (num_steps or begin.num_steps) >= min(3, num_steps or 3)
 
 
 def test_a_program_with_room_is_recorded_after_the_warm_up_that_is_asked_for():
-    assert within(record([0.1] * 60), request(warmup_steps=20)) == RecordFrom(step=20, num_steps=10)
-
-
-def test_it_is_told_once_and_over_when_all_have_answered(tmp_path):
-    director = Director(spec(), tmp_path, lambda records, _: soon(records, request()))
-    ranks = [record([0.1] * 20, rank=0), record([0.1] * 20, rank=1)]
-    assert not director([])
-    assert not director(ranks)
-    assert director.told is None
-    ranks = [record([0.125] * 60, rank=0), record([0.125] * 62, rank=1)]
-    assert not director(ranks)
-    assert (
-        document.read(tmp_path / "record-from.json", RecordFrom) == director.told == RecordFrom(step=66, num_steps=10)
-    )
-    ranks[0].events["trace"] = [{"file": "trace-rank0.json.gz"}]
-    assert not director(ranks)
-    ranks[1].events["trace"] = [{"file": None, "at_exit": True}]
-    assert not director(ranks), "a program at its end needs no ending"
-    ranks[1].events["trace"] = [{"file": None, "reason": "the program uses torch's profiler itself"}]
-    assert director(ranks)
-    assert director.told.step == 66
-
-
-def test_a_command_that_is_to_finish_is_not_ended(tmp_path):
-    done = record([0.1] * 60)
-    done.events["trace"] = [{"file": "trace-pid1.json.gz"}]
-    assert Director(spec(), tmp_path, lambda records, _: soon(records, request()))([done])
-    assert not Director(spec(run_to_end=True), tmp_path, lambda records, _: soon(records, request()))([done])
+    assert within(record([0.1] * 60), request(warmup_steps=20)) == RecordTrace(at_step=20, num_steps=10)

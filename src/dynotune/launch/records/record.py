@@ -146,7 +146,7 @@ class Reader:
         elif kind == _EVENT:
             try:
                 event = msgspec.json.decode(payload)
-                if isinstance(number := event.get("task"), int):
+                if isinstance(number := event["event"] and event.get("task"), int):
                     if number in self.record.results:
                         return  # it was asked for again
                     self.record.results[number] = event

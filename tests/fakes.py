@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+from msgspec.structs import replace
+
 from dynotune import probe
 from dynotune.launch.records.record import COMPILED, EPOCH, Record, Step
 from dynotune.measure.live.outcome import Outcome
@@ -20,10 +22,16 @@ def spec(**fields) -> RunSpec:
     return RunSpec(**({"command": ["train"], "cwd": Path("/"), "base": Path("/runs")} | fields))
 
 
-def request_of(type_, **fields):
-    """A request of `type_`; fields that are not its own are the run's."""
+def of_run(type_, **fields):
+    """A request or a document of `type_`; fields that are not its own are the run's."""
     own = {name: fields.pop(name) for name in list(fields) if name in type_.__struct_fields__}
-    return type_(run=spec(**fields), **own)
+    return type_(**{"run": spec(**fields), **own})
+
+
+def changed(made, **fields):
+    """The same request or document, but for `fields`, which may be the run's."""
+    own = {name: fields.pop(name) for name in list(fields) if name in made.__struct_fields__}
+    return replace(made, run=replace(made.run, **fields), **own)
 
 
 def record(step_s, *, samples=32, epoch=None, found_after=3, rank=None, begin_s=START_S, compiled=()) -> Record:
@@ -130,8 +138,6 @@ class Runs:
 
 def disturbed(outcome: Outcome) -> Outcome:
     """The same run with another process on its cores."""
-    from msgspec.structs import replace
-
     return replace(outcome, outside=probe.Judgement(foreign=["another process took 80% of the cores"], unknown=[]))
 
 

@@ -191,14 +191,9 @@ def test_a_recipe_that_cannot_be_applied_is_not_measured(types, measured, text, 
     assert measured[0] == []
 
 
-def test_an_objective_that_cannot_be_measured_is_refused_or_passed_on(types, measured):
-    from dynotune.measure.live.request import Request
-
-    code, _, err = types("verify", "recipe.toml", recipe=RECIPE.replace('"throughput"', '"memory"'))
-    if "objective" in Request.__struct_fields__:
-        assert measured[0][0].objective == "memory"
-    else:
-        assert code == 3 and "objective is memory" in err
+def test_the_objective_of_the_recipe_is_the_comparisons(types, measured):
+    types("verify", "recipe.toml", recipe=RECIPE.replace('"throughput"', '"memory"'))
+    assert measured[0][0].run.objective == "memory"
 
 
 # export

@@ -18,6 +18,8 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import Attempt, BaseRecipe, Candidate, Estimate, Study
 from dynotune.search.bench import arm
 
+from ..fakes import of_run
+
 WORKERS, SPACED, PINNED = Setting("loader.num_workers", 4), Setting("env.A", "x y"), Setting("loader.pin_memory", True)
 COMMAND = ["python", "train.py", "--batch", "32", "--data", "/data/coco.yaml"]
 FACTS = {
@@ -43,20 +45,20 @@ NO_GPU = FACTS | {
 
 def compared(**changes):
     fields = {"verdict": "faster", "speedup": 1.42, "ci": (1.38, 1.47), "num_pairs": 8} | changes
-    return Comparison(id="c", command=COMMAND, settings=[], against=[], **fields)
+    return of_run(Comparison, id="c", command=COMMAND, candidate_settings=[], **fields)
 
 
 def study(**changes):
     whole = [WORKERS, SPACED, PINNED]
     fields = {
         "recipe": whole,
-        "winner": whole,
+        "selected": whole,
         "confirmed": compared(),
         "facts": FACTS,
         "sittings": [Attempt("2026-01-01T00:00:00Z", "2026-01-01T00:15:00Z", "done")],
         "candidates": [Candidate(setting=SPACED, effect="exact")],
     } | changes
-    return Study(id="s", command=COMMAND, cwd="/", budget_s=900, **fields)
+    return of_run(Study, id="s", command=COMMAND, budget_s=900, **fields)
 
 
 def ablated(whole, setting, speedup, **changes):
@@ -109,8 +111,8 @@ def first(*settings, **changes):
 
 def on_top(recipe, **changes):
     """A study that began from this recipe, and proved PINNED on top."""
-    began_from = BaseRecipe("first.toml", recipe, checking.settings(recipe, "first.toml"))
-    return study(recipe=[PINNED], selected=[PINNED], base_recipe=began_from, **changes)
+    base_recipe, base = BaseRecipe("first.toml", recipe), checking.settings(recipe, "first.toml")
+    return study(recipe=[PINNED], selected=[PINNED], base_recipe=base_recipe, settings=base, **changes)
 
 
 def test_a_recipe_that_went_on_from_another_holds_both_and_the_gain_of_both():

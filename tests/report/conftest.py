@@ -9,6 +9,8 @@ import pytest
 from dynotune.schema.comparison import ArmSummary, Comparison, Pair
 from dynotune.schema.setting import Setting
 
+from ..fakes import of_run
+
 
 @pytest.fixture
 def comparison():
@@ -20,8 +22,7 @@ def _comparison(**changes: Any) -> Comparison:
     fields: dict[str, Any] = {
         "id": "c1",
         "command": ["python", "train.py", "my photographs"],
-        "settings": [Setting("loader.num_workers", 2), Setting("host.num_threads", 1)],
-        "against": [],
+        "candidate_settings": [Setting("loader.num_workers", 2), Setting("host.num_threads", 1)],
         "verdict": "faster",
         "speedup": 1.4162,
         "ci": (1.3811, 1.4523),
@@ -33,4 +34,4 @@ def _comparison(**changes: Any) -> Comparison:
         "candidate": ArmSummary(samples_per_s=398.6, median_step_s=0.0399, time_to_first_step_s=2.04),
         "pairs": [Pair("baseline", 0.00355, 0.00251)],
     }
-    return Comparison(**(fields | changes))
+    return of_run(Comparison, **(fields | changes))

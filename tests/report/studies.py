@@ -6,6 +6,7 @@ import math
 import random
 import statistics
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -33,6 +34,8 @@ from dynotune.schema.study import (
     Trial,
 )
 from dynotune.schema.trace_summary import Place
+
+from ..fakes import of_run
 
 COMMAND = ["python", "train.py", "--data", "my photographs", "--epochs", "90", "--model", "resnet50"]
 BASELINE_S = 1.312e-3  # a sample
@@ -270,11 +273,11 @@ def _confirmed(clock: Clockwork) -> Comparison:
         baseline_s = clock.run("", "confirm", block)
         candidate_s = clock.run(key(WHOLE), "confirm", block, WHOLE_SPEEDUP)
         pairs.append(Pair("baseline" if block % 2 else "candidate", baseline_s, candidate_s))
-    return Comparison(
+    return of_run(
+        Comparison,
         id="confirm",
         command=COMMAND,
-        settings=[Setting(*raw) for raw in sorted(WHOLE)],
-        against=[],
+        candidate_settings=[Setting(*raw) for raw in sorted(WHOLE)],
         verdict="faster",
         speedup=2.309,
         ci=(2.268, 2.351),
@@ -325,12 +328,12 @@ def rich(**changes: Any) -> Study:
     fields: dict[str, Any] = {
         "id": "20261122-101500-123-abcdef",
         "command": COMMAND,
-        "cwd": "/home/me/resnet",
+        "cwd": Path("/home/me/resnet"),
         "budget_s": 5400.0,
         "allow": ["numerics"],
-        "also": ["env.CUDA_MODULE_LOADING=EAGER"],
-        "excluded": ["alloc.max_split_size_mb"],
-        "space": ["loader.num_workers=2,4,8,16"],
+        "extra": ["env.CUDA_MODULE_LOADING=EAGER"],
+        "exclude": ["alloc.max_split_size_mb"],
+        "values": ["loader.num_workers=2,4,8,16"],
         "run_s": 14.2,
         "unit": "s/sample",
         "step": "one batch drawn, one optimizer step",
@@ -338,7 +341,7 @@ def rich(**changes: Any) -> Study:
         "window_steps": 120,
         "facts": FACTS,
         "diagnosis": diagnosis(),
-        "after": after(),
+        "diagnosis_with_recipe": after(),
         "candidates": list(_candidates()),
         "not_offered": [
             NotOffered(
@@ -358,24 +361,24 @@ def rich(**changes: Any) -> Study:
             "host.num_threads": Readback("host.num_threads", "4", "4", "torch.get_num_threads()", True),
             "precision.autocast": Readback("precision.autocast", "bf16", Unknown("no call was seen"), "", None),
         },
-        "fates": _fates(),
+        "outcomes": _fates(),
         "noise": statistics.stdev(values),
-        "winner": sorted([*whole, Setting("loader.pin_memory", True)], key=str),
+        "selected": sorted([*whole, Setting("loader.pin_memory", True)], key=str),
         "recipe": whole,
         "confirmed": confirmed,
-        "pays_off": BreakEven(start_s=19.8, baseline_start_s=12.6, after_steps=154),
+        "break_even": BreakEven(start_s=19.8, baseline_start_s=12.6, after_steps=154),
         "verdict": "Three settings make it 2.31× faster (2.27× to 2.35×, 95%), proved on 8 fresh pairs.",
         "finished": True,
         "warnings": [
             "The GPU's clock was capped by its power limit in 3 of 214 runs.",
             "Two runs were void: another program used the GPU.",
         ],
-        "sittings": [
+        "attempts": [
             Attempt("2026-11-22T10:15:00Z", "2026-11-22T10:52:10Z", "user"),
             Attempt("2026-11-22T11:03:00Z", "2026-11-22T11:43:30Z", "done"),
         ],
     }
-    return Study(**(fields | changes))
+    return of_run(Study, **(fields | changes))
 
 
 def _guarded(arm: str, *, ok: bool = True, **figures: float) -> Guarded:
@@ -387,13 +390,13 @@ def on_top() -> Study:
     base = [Setting("cudnn.benchmark", True)]
     recipe = Recipe(Header(schema=SCHEMA, speedup=1.2, ci=(1.1, 1.3)), {"cudnn.benchmark": True})
     then = [Candidate(setting=Setting("compile.mode", "default"), effect="numerics", why=["launch-bound"])]
-    return rich(base_recipe=BaseRecipe("/runs/a study/recipe.toml", recipe, base), next_candidates=then)
+    return rich(base_recipe=BaseRecipe("/runs/a study/recipe.toml", recipe), settings=base, next_candidates=then)
 
 
 def empty(**changes: Any) -> Study:
     """Begun, and nothing has run yet."""
-    fields: dict[str, Any] = {"id": "s0", "command": ["python", "train.py"], "cwd": "/home/me", "budget_s": 900.0}
-    return Study(**(fields | changes))
+    fields: dict[str, Any] = {"id": "s0", "command": ["python", "train.py"], "cwd": Path("/home/me"), "budget_s": 900.0}
+    return of_run(Study, **(fields | changes))
 
 
 def unfinished() -> Study:

@@ -130,8 +130,8 @@ def test_a_recipe_written_by_hand_is_read(tmp_path, text):
     ("text", "said"),
     [
         (
-            HEAD.replace("/1", "/2") + "[new]\nthings = 1\n",
-            "is dynotune.recipe/3; this dynotune reads dynotune.recipe/2",
+            HEAD.replace("/2", "/3") + "[new]\nthings = 1\n",
+            "is dynotune.recipe/3, and this dynotune reads dynotune.recipe/2",
         ),
         (HEAD.replace("dynotune", "\\u001b]0;x\\u0007"), r"\\x1b\]0;x\\x07"),
         ("", "is not a dynotune.recipe/2"),

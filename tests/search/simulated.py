@@ -15,6 +15,8 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended, Estimate, Phase, Study, Trial
 from dynotune.search.bench import BASELINE, Arm
 
+from ..fakes import of_run
+
 FOREVER_S = 1e9
 SCREEN_BLOCKS, FEWEST_SCREEN_BLOCKS = 8, 3
 OTHERS = "another process took 80% of the cores"
@@ -266,10 +268,9 @@ class Silent:
 
 
 def study_of(candidates: Iterable[Candidate], *, budget_s: float = FOREVER_S, seed: int = 0) -> Study:
-    return Study(
+    return of_run(
+        Study,
         id="simulated",
-        command=["train"],
-        cwd="/",
         budget_s=budget_s,
         seed=seed,
         candidates=list(candidates),

@@ -92,15 +92,15 @@ EFFECTS = {"matmul.fp32_precision": "numerics", "transfer.non_blocking": "semant
 @pytest.mark.parametrize("allow", [[], ["numerics"], ["semantics"], ["numerics", "semantics"]])
 @pytest.mark.parametrize("extra", [None, *EFFECTS])
 @pytest.mark.parametrize("exclude", [None, *EFFECTS])
-def test_allow_also_and_not_decide_together(allow, also, excluded):
+def test_allow_try_and_exclude_decide_together(allow, extra, exclude):
     findings = (TF32, BLOCKING, finding("h2d-pageable", Setting("loader.pin_memory", True)))
-    words = {"allow": allow, "extra": [also] if also else [], "exclude": [excluded] if excluded else []}
-    if also is not None and also == excluded:
+    words = {"allow": allow, "extra": [extra] if extra else [], "exclude": [exclude] if exclude else []}
+    if extra is not None and extra == exclude:
         with pytest.raises(UsageError, match="to be left out"):
             offer(*findings, words=words)
         return
     found, not_offered = offer(*findings, words=words, has={"matmul.fp32_precision": "highest"})
-    wanted = {knob for knob, effect in EFFECTS.items() if effect in ("exact", *allow) or knob == also} - {excluded}
+    wanted = {knob for knob, effect in EFFECTS.items() if effect in ("exact", *allow) or knob == extra} - {exclude}
     assert {candidate.setting.knob for candidate in found} == wanted
     assert {row.setting.knob for row in not_offered} == set(EFFECTS) - wanted
 

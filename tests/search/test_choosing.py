@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from dynotune.schema.study import Study
 from dynotune.search.study import search
 
+from ..fakes import changed
 from .simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of
 
 HALF, TF32, FUSED, IDLE = "precision.autocast=bf16", "matmul.fp32_precision=high", "fused=1", "idle=1"
@@ -18,7 +18,7 @@ def tuned(table: Table, ids, *, num_runs: int, sd: float = 0.005, seed: int = 0,
     candidates = [candidate(id_, group=_group_of(id_), needs_warm_cache=False) for id_ in ids]
     budget_s = num_runs * (table.start_s + table.window_s)
     bench = SimulatedBench(table, budget_s=budget_s, noise=Noise(sd=sd, stalls=0.0), seed=seed)
-    study = replace(study_of(candidates, budget_s=budget_s, seed=seed), **asked)
+    study = changed(study_of(candidates, budget_s=budget_s, seed=seed), **asked)
     return search(study, bench, lambda study: None, Silent())
 
 
@@ -39,7 +39,7 @@ def test_a_short_tune_does_not_ask_what_tf32_adds_to_autocast(seed: int, tf32: f
     table = Table({HALF: 0.65, TF32: tf32, FUSED: 0.1}, {frozenset({HALF, TF32}): -tf32})
     study = tuned(table, [TF32, HALF, FUSED, IDLE], num_runs=26, seed=seed)
     assert recipe(study) == {HALF, FUSED}
-    assert all(TF32 not in ablation.left_out for ablation in study.ablations)
+    assert all(TF32 not in ablation.dropped for ablation in study.ablations)
     assert study.outcomes[TF32].kind == "unproved"
     assert f"{HALF} spares the same work" in study.outcomes[TF32].reason
 
@@ -67,7 +67,7 @@ def test_where_runs_with_both_show_that_tf32_may_add_a_little_it_is_not_asked(se
     table = Table({HALF: 0.6, TF32: 0.6, FUSED: 0.1}, {frozenset({HALF, TF32}): -0.59})
     study = tuned(table, [HALF, TF32, FUSED, IDLE], num_runs=100, sd=0.02, seed=seed)
     assert any({HALF, TF32} <= set(map(str, joint)) for joint in study.joint_arms or [])
-    assert all(len({HALF, TF32} & {*ablation.left_out}) == 1 for ablation in study.ablations)
+    assert all(len({HALF, TF32} & {*ablation.dropped}) == 1 for ablation in study.ablations)
 
 
 def test_a_rival_that_gave_way_to_what_turns_out_too_unsure_has_its_turn() -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
 from dynotune.doctor import policy
-from dynotune.measure.live.request import Request
 from dynotune.report.page.records import not_offered
 from dynotune.schema.diagnosis import Diagnosis, Finding
 from dynotune.schema.facts import Unknown
@@ -29,6 +26,7 @@ from dynotune.search import asked
 from dynotune.search.budget import worth_trying
 from dynotune.search.offering import beyond, nothing_to_try, offered
 
+from ..fakes import changed, spec
 from .simulated import study_of
 
 GPU = {
@@ -89,10 +87,10 @@ def finding(id_, *settings, **fields):
 
 
 def study(*, objective="throughput", facts=GPU, **fields):
-    return msgspec.structs.replace(study_of([]), facts=facts, objective=objective, **fields)
+    return changed(study_of([]), facts=facts, objective=objective, **fields)
 
 
-RUN = Request(command=["python", "train.py"], cwd=Path("/"), base=Path("/runs"), env={}, settings=[])
+RUN = spec(command=["python", "train.py"])
 
 
 def offer(observation, *findings, words=None, base=(), run=RUN, **of_study):
@@ -106,7 +104,7 @@ def ids(found):
 
 def test_compiling_is_offered_from_facts_where_no_finding_names_it():
     (found,), rest = offer(observed(), finding("host-bound"))
-    assert (found.setting, found.why, found.effect, found.warms, found.group) == (
+    assert (found.setting, found.why, found.effect, found.needs_warm_cache, found.group) == (
         MODE,
         NAMED,
         "numerics",
@@ -122,7 +120,7 @@ def test_compiling_is_offered_from_facts_where_no_finding_names_it():
 def test_it_stands_among_what_findings_name_by_its_bound():
     small, large = finding("some", Setting("cudnn.benchmark", True)), finding("other", BF16)
     large = msgspec.structs.replace(large, share=0.6)
-    found, _ = offer(observed(), small, large, words={"also": ["env.A=1"]})
+    found, _ = offer(observed(), small, large, words={"extra": ["env.A=1"]})
     assert ids(found) == ["env.A=1", str(BF16), str(MODE), "cudnn.benchmark=true"]
     assert ids(worth_trying(study_of(found))) == ids(found)
 
@@ -182,7 +180,7 @@ def test_without_leave_for_other_digits_it_waits_and_says_so():
 
 @pytest.mark.parametrize("excluded", ["compile.mode", "compile.mode=default"])
 def test_what_the_user_leaves_out_is_left_out(excluded):
-    found, (row,) = offer(observed(), words={"excluded": [excluded]})
+    found, (row,) = offer(observed(), words={"exclude": [excluded]})
     assert found == [] and (row.setting, row.reason) == (MODE, "left out by --exclude")
 
 
@@ -200,7 +198,7 @@ def test_where_a_finding_names_a_mode_facts_add_none(value):
 
 def test_where_the_mode_that_a_finding_names_is_left_out_facts_still_name_theirs():
     named = finding("launch-bound", Setting("compile.mode", "reduce-overhead"))
-    found, (row,) = offer(observed(), named, words={"excluded": ["compile.mode=reduce-overhead"]})
+    found, (row,) = offer(observed(), named, words={"exclude": ["compile.mode=reduce-overhead"]})
     assert ids(found) == [str(MODE)] and row.why == ["launch-bound"]
 
 
@@ -210,9 +208,9 @@ def test_a_finding_that_may_not_be_followed_keeps_its_own_row():
 
 
 def test_where_the_user_asks_for_a_mode_it_is_theirs():
-    (found,), _ = offer(observed(), words={"also": ["compile.mode=max-autotune-no-cudagraphs"]})
+    (found,), _ = offer(observed(), words={"extra": ["compile.mode=max-autotune-no-cudagraphs"]})
     assert found.id == "compile.mode=max-autotune-no-cudagraphs" and found.by_user
-    (found,), _ = offer(observed(), words={"also": ["compile.mode=default"]})
+    (found,), _ = offer(observed(), words={"extra": ["compile.mode=default"]})
     assert found.asked and found.why == []
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as some
 from msgspec.structs import replace
 
 from dynotune.measure.comparison.stats import Judgement
-from dynotune.measure.live.request import Request
 from dynotune.measure.live.warmup import MIN_WINDOW_S
 from dynotune.schema.comparison import Comparison, Pair
 from dynotune.schema.setting import Setting
@@ -25,13 +24,13 @@ from dynotune.search.real_bench import RealBench
 from dynotune.search.running import Search
 from dynotune.search.study_window import LEAST_OF_START
 
-from ..fakes import Watcher
+from ..fakes import Watcher, changed, of_run, spec
 
 WORKERS = arm([Setting("loader.num_workers", 8)])
 PINNED = arm([Setting("loader.pin_memory", True)])
 PLANNED = 20
-STUDY = Study(
-    id="s", command=["train"], cwd="/", budget_s=600.0, warmup_steps=5, window_steps=PLANNED, window_planned=True,
+STUDY = of_run(
+    Study, id="s", budget_s=600.0, warmup_steps=5, window_steps=PLANNED, window_planned=True,
     run_s=5.0,
 )  # fmt: skip
 
@@ -78,10 +77,10 @@ def test_thirteen_times_as_fast_is_eight_times_the_steps():
 def test_of_energy_a_window_lasts_as_long_as_its_samples_ask_for():
     # Ten times as fast, 0.3 s of the baseline's three.
     trials = [ran(BASELINE, 0.15), ran(WORKERS, 0.015)]
-    study = replace(STUDY, objective="energy", trials=trials)
+    study = changed(STUDY, objective="energy", trials=trials)
     assert longer.of_run(study, trials, WORKERS, "join", 1) == 8 * PLANNED
-    assert longer.of_run(replace(study, objective="throughput"), trials, WORKERS, "join", 1) == 4 * PLANNED
-    assert longer.of_run(replace(study, objective="latency-p99"), trials, WORKERS, "join", 1) == PLANNED
+    assert longer.of_run(changed(study, objective="throughput"), trials, WORKERS, "join", 1) == 4 * PLANNED
+    assert longer.of_run(changed(study, objective="latency-p99"), trials, WORKERS, "join", 1) == PLANNED
 
 
 # What decides
@@ -148,8 +147,8 @@ def test_where_no_race_has_measured_both_the_first_pair_decides_for_those_after_
     "fields", [{"window_planned": False}, {"objective": "latency-p99"}, {"objective": "memory"}, {"window_steps": None}]
 )
 def test_no_window_is_longer_where_it_was_asked_for_or_is_of_another_objective(fields):
-    study = replace(STUDY, **fields)
-    assert steps_of(WORKERS, study=study) == study.window_steps
+    study = changed(STUDY, **fields)
+    assert steps_of(WORKERS, study=study) == study.run.window_steps
 
 
 def test_older_trials_which_do_not_tell_their_windows_change_nothing():
@@ -189,7 +188,7 @@ def test_windows_that_stayed_too_short_are_a_caution_where_the_baselines_is_not(
     assert "The windows of 2 arms are short, the least 100 ms long" in told
     assert longer.cautions(STUDY, [*BEFORE, ran(WORKERS, 0.01, block=2, steps=8 * PLANNED)]) == []
     assert longer.cautions(STUDY, [ran(BASELINE, 0.02), ran(WORKERS, 0.02)]) == []
-    assert longer.cautions(replace(STUDY, objective="memory"), BEFORE) == []
+    assert longer.cautions(changed(STUDY, objective="memory"), BEFORE) == []
 
 
 def test_a_proof_says_how_many_steps_its_candidate_timed_where_that_is_more_than_planned():
@@ -199,8 +198,8 @@ def test_a_proof_says_how_many_steps_its_candidate_timed_where_that_is_more_than
         for name, one, steps in (("baseline", BASELINE, PLANNED), ("candidate", WORKERS, 8 * PLANNED))
     ]
     pairs = [Pair("baseline", 0.1, 0.01, f"{block}baseline", f"{block}candidate") for block in (1, 2)]
-    comparison = Comparison(
-        id="s", command=[], settings=list(WORKERS.settings), against=[], window_steps=PLANNED, pairs=pairs
+    comparison = of_run(
+        Comparison, id="s", candidate_settings=list(WORKERS.settings), window_steps=PLANNED, pairs=pairs
     )
 
     def of_arms(trials):
@@ -253,12 +252,12 @@ def bench(tmp_path, monkeypatch):
 
     def bench(num_steps):
         command = [sys.executable, "train.py", str(num_steps)]
-        request = Request(
-            command=command, settings=[], cwd=tmp_path, env=dict(os.environ), base=tmp_path, sandbox=False, lock=False
+        request = spec(
+            command=command, cwd=tmp_path, env=dict(os.environ), base=tmp_path, seed=0, sandbox=False, lock=False
         )
+        planned = replace(request.recorded, warmup_steps=WARMUP, window_steps=TIMED)
         study = Study(
-            id="study", command=command, cwd=str(tmp_path), budget_s=3600.0, warmup_steps=WARMUP, window_steps=TIMED,
-            window_planned=True, run_s=30.0, unit="s/sample",
+            id="study", run=planned, budget_s=3600.0, window_planned=True, run_s=30.0, unit="s/sample",
             facts={"host.num_cores": 2, "gpu.count": 0, "torch.version": "2.13.0", "torch.cuda": None},
             candidates=[Candidate(setting=setting, effect="exact") for setting in WORKERS.settings],
         )  # fmt: skip

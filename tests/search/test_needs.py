@@ -120,7 +120,7 @@ def test_it_is_never_anywhere_without_what_it_needs_whatever_the_budget(seed: in
     for arm in (
         study.recipe or [],
         study.selected or [],
-        *(one.whole for one in study.ablations),
+        *(one.arm for one in study.ablations),
         *(study.joint_arms or []),
     ):
         assert complete(arm, ALL) == list(arm)

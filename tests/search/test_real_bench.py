@@ -9,7 +9,6 @@ import pytest
 
 from dynotune.measure.live import pilot
 from dynotune.measure.live.pilot import Window
-from dynotune.measure.live.request import Request
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
@@ -24,7 +23,7 @@ from dynotune.search.real_bench import RealBench
 from dynotune.search.running import gave_nothing
 from dynotune.search.study_window import study_window
 
-from ..fakes import Clock, Runs, Watcher, disturbed, raises
+from ..fakes import Clock, Runs, Watcher, disturbed, of_run, raises, spec
 
 FACTS = {"host.num_cores": 2, "gpu.count": 0, "torch.version": "2.13.0", "torch.cuda": None}
 FAST = arm([Setting("env.A", "fast")])
@@ -70,14 +69,14 @@ def bench(runs, tmp_path):
 
 def study_in(tmp_path, **fields):
     candidates = [Candidate(setting=setting, effect="exact") for setting in (*FAST.settings, *SLOW.settings)]
-    usual = {"id": "s", "command": ["train"], "cwd": str(tmp_path), "budget_s": 3600.0, "facts": FACTS}
-    return Study(**(usual | {"candidates": candidates} | fields))
+    usual = {"id": "s", "cwd": tmp_path, "budget_s": 3600.0, "facts": FACTS}
+    return of_run(Study, **(usual | {"candidates": candidates} | fields))
 
 
 def bench_in(tmp_path, request=None, elapsed_s=0.0, **fields):
     folder = tmp_path / "study"
     folder.mkdir(exist_ok=True)
-    request = request or Request(command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path)
+    request = request or spec(cwd=tmp_path, base=tmp_path)
     return RealBench(request, folder, study_in(tmp_path, **fields), Watcher(), elapsed_s=elapsed_s)
 
 
@@ -101,7 +100,7 @@ def test_all_measured_runs_time_the_same_steps_whichever_arm_was_slow_to_warm_up
     assert len(windows) == 1 and None not in next(iter(windows))
     assert [trial.run for trial in trials] == [f"{number:04d}-race" for number in range(4, 10)]
     study = bench.add_to(study_in(bench._folder.parent))
-    assert windows == {(study.warmup_steps, study.window_steps)}
+    assert windows == {(study.run.warmup_steps, study.run.window_steps)}
     assert study.unit == "s/sample" and study.run_s is not None and study.step
 
 
@@ -114,9 +113,7 @@ def test_a_later_arm_does_not_move_the_window(bench, runs):
 
 
 def test_runs_that_end_with_their_first_step_are_planned_once(runs, tmp_path):
-    request = Request(
-        command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path, objective="time-to-first-step"
-    )
+    request = spec(cwd=tmp_path, base=tmp_path, objective="time-to-first-step")
     bench = bench_in(tmp_path, request, objective="time-to-first-step")
     pilots(bench, FAST)
     trials = [bench.run(one, "confirm", block) for block in (1, 2) for one in (BASELINE, FAST)]
@@ -154,7 +151,7 @@ def test_a_resumed_bench_goes_on_with_the_window_the_numbers_and_the_time(bench,
     done = [*pilots(bench, FAST), bench.run(FAST, "race", 1)]
     left_s = bench.left_s()
     kept = bench.add_to(study_in(tmp_path, trials=done))
-    fields = {name: getattr(kept, name) for name in ("trials", "warmup_steps", "window_steps", "run_s", "unit")}
+    fields = {name: getattr(kept, name) for name in FIXED}
     again = bench_in(tmp_path, elapsed_s=3600.0 - left_s, **fields)
     assert again.left_s() == pytest.approx(left_s)
     assert again.run_s(FAST) == pytest.approx(bench.run_s(FAST))
@@ -189,7 +186,7 @@ def late(runs):
 def test_what_a_first_run_compiles_counts_half_for_its_arm_and_nothing_for_others(
     runs, tmp_path, caches, warms, later_s
 ):
-    request = Request(command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path, caches=caches)
+    request = spec(cwd=tmp_path, base=tmp_path, caches=caches)
     offered = [Candidate(setting=setting, effect="exact", needs_warm_cache=warms) for setting in EXACT.settings]
     bench = bench_in(tmp_path, request, candidates=offered)
     bench.run(BASELINE, "pilot", 0)
@@ -206,7 +203,7 @@ def test_a_resumed_bench_knows_how_long_an_arm_took_to_start(bench, runs, tmp_pa
     runs.instead["0002-pilot"] = late(runs)
     done = [*pilots(bench, FAST), bench.run(BASELINE, "race", 1)]
     kept = bench.add_to(study_in(tmp_path, trials=done))
-    fields = {name: getattr(kept, name) for name in ("trials", "warmup_steps", "window_steps", "run_s", "unit")}
+    fields = {name: getattr(kept, name) for name in FIXED}
     again = bench_in(tmp_path, **fields)
     assert again.run_s(BASELINE) + 25.0 < again.run_s(FAST) < again.run_s(BASELINE) + 60.0
 
@@ -230,7 +227,7 @@ def test_a_window_is_not_cut_to_a_sliver_of_what_it_takes_to_get_there(monkeypat
         return long if budget_s is None else msgspec.structs.replace(long, num_steps=10)
 
     monkeypatch.setattr(pilot, "plan_window", plan)
-    request = Request(command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path)
+    request = spec(cwd=tmp_path, base=tmp_path)
     baseline = SimpleNamespace(records=[])
     assert study_window(request, baseline, [], 300.0).window_s == pytest.approx(0.2 * 30.0)
     assert study_window(request, baseline, [], 3600.0).window_s == pytest.approx(20.0)
@@ -271,7 +268,7 @@ def test_the_window_begins_when_the_batches_that_lay_ready_are_used_up(runs, tmp
     pilots(bench)
     bench.run(BASELINE, "race", 1)
     assert runs.launched[-1][1] >= 64
-    given = Request(command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path, warmup_steps=5)
+    given = spec(cwd=tmp_path, base=tmp_path, warmup_steps=5)
     bench = bench_in(tmp_path, given, candidates=offered)
     pilots(bench)
     bench.run(BASELINE, "race", 1)
@@ -282,7 +279,7 @@ def test_the_window_begins_when_the_batches_that_lay_ready_are_used_up(runs, tmp
 
 
 STARVED = {"": 0.1, FAST.key: 0.005, (FAST | EXACT).key: 0.005, EXACT.key: 0.1}
-FIXED = ("trials", "warmup_steps", "window_steps", "run_s", "unit")
+FIXED = ("trials", "run", "run_s", "unit")
 
 
 def asked_steps(runs):
@@ -306,7 +303,7 @@ def test_from_its_second_block_on_an_arm_that_is_far_faster_times_a_multiple_of_
 
 def test_steps_that_were_asked_for_are_those_of_every_run(runs, tmp_path):
     runs.step_s |= STARVED
-    request = Request(command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path, window_steps=200)
+    request = spec(cwd=tmp_path, base=tmp_path, window_steps=200)
     bench = bench_in(tmp_path, request, window_steps=200)
     pilots(bench)
     for block in (1, 2):
@@ -322,14 +319,12 @@ def test_a_resumed_study_goes_on_with_the_longer_windows(runs, tmp_path):
     done = [*pilots(bench), *(bench.run(one, "race", 1) for one in (BASELINE, FAST))]
     kept = bench.add_to(study_in(tmp_path, trials=done))
     # What was planned stands where what was asked for would; so it does when a study is resumed.
-    request = Request(
-        command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path, window_steps=kept.window_steps
-    )
+    request = spec(cwd=tmp_path, base=tmp_path, window_steps=kept.run.window_steps)
     again = bench_in(tmp_path, request, window_planned=True, **{name: getattr(kept, name) for name in FIXED})
     assert again.run_s(FAST) == pytest.approx(bench.run_s(FAST))
     for one in (bench, again):
         one.run(FAST, "race", 2)
-    assert asked_steps(runs)[-1] == asked_steps(runs)[-2] == (FAST.key, 16 * kept.window_steps)
+    assert asked_steps(runs)[-1] == asked_steps(runs)[-2] == (FAST.key, 16 * kept.run.window_steps)
 
 
 def test_what_a_longer_window_takes_is_in_the_plan_and_in_the_limit(runs, tmp_path):
@@ -527,8 +522,7 @@ def test_an_interruption_is_nobodys_answer(bench, runs):
 
 def test_arms_come_on_top_of_what_all_runs_have(runs, tmp_path):
     base = [*EXACT.settings, *SLOW.settings]
-    began_from = BaseRecipe("recipe.toml", Recipe(Header(schema="")), base)
-    bench = bench_in(tmp_path, base_recipe=began_from)
+    bench = bench_in(tmp_path, base_recipe=BaseRecipe("recipe.toml", Recipe(Header(schema=""))), settings=base)
     runs.step_s |= {arm([*EXACT.settings, *one.settings]).key: 0.02 for one in (SLOW, FAST)}
     trials = pilots(bench, FAST)
     assert [trial.arm for trial in trials] == ["", FAST.key]

@@ -17,6 +17,7 @@ from dynotune.search.bench import Arm, arm
 from dynotune.search.budget import ToTry, afforded
 from dynotune.search.study import search
 
+from ..fakes import changed
 from .simulated import OTHERS, Noise, Silent, SimulatedBench, Table, candidate, study_of
 
 # Without stalls: whether a proof succeeds among them is the benchmark's question.
@@ -30,7 +31,7 @@ def tuned(table: Table, candidates, *, budget_s=BUDGET_S, noise=SOME_NOISE, seed
 
 def run(study: Study, table: Table, **bench) -> tuple[Study, SimulatedBench, Silent]:
     watcher = Silent()
-    made = SimulatedBench(table, seed=study.seed, **bench)
+    made = SimulatedBench(table, seed=study.run.seed, **bench)
     return search(study, made, lambda study: None, watcher), made, watcher
 
 
@@ -150,9 +151,9 @@ def test_what_compiles_runs_on_top_of_the_others_not_in_each_of_their_arms() -> 
     study, bench = hides_something()
     first = study.ablations[0]
     assert [str(setting) for setting in first.on_top] == ["compile=1"]
-    assert "compile=1" not in map(str, first.whole)
+    assert "compile=1" not in map(str, first.arm)
     warmed = [key for key, phase, _ in bench.ran if phase == "pilot" and "compile=1" in key]
-    assert warmed == ["compile=1", arm([*first.whole, *first.on_top]).key]
+    assert warmed == ["compile=1", arm([*first.arm, *first.on_top]).key]
 
 
 def test_what_fails_on_top_of_the_others_is_said_and_they_stay() -> None:
@@ -167,7 +168,7 @@ def test_where_the_whole_fails_what_was_to_run_on_top_of_it_has_its_turn_on_top_
     table = HIDDEN._replace(ends={frozenset({"workers=8", "fused=1"}): "failed"})
     candidates = [candidate(id_, needs_warm_cache=id_ == "compile=1") for id_ in ("workers=8", "fused=1", "compile=1")]
     study = tuned(table, candidates, budget_s=260.0)
-    assert [list(map(str, one.on_top)) for one in study.ablations] == [["compile=1"], ["compile=1"]]
+    assert [list(map(str, one.added)) for one in study.ablations] == [["compile=1"], ["compile=1"]]
     assert recipe(study) == {"workers=8", "compile=1"}
 
 
@@ -191,7 +192,7 @@ def test_of_one_setting_and_what_runs_on_top_of_it_the_corrected_p_is_told() -> 
         [candidate("workers=8", needs_warm_cache=False), candidate("compile=1", needs_warm_cache=True)],
         budget_s=230.0,
     )
-    assert recipe(study) == {"workers=8", "compile=1"} and len(study.ablations[0].whole) == 1
+    assert recipe(study) == {"workers=8", "compile=1"} and len(study.ablations[0].arm) == 1
     told = [one for one in study.estimates if one.phase == "ablate" and one.arm == "workers=8" and not one.against]
     assert [one.corrected_over for one in told] == [2]
 
@@ -212,7 +213,7 @@ def test_what_was_beside_the_best_and_showed_nothing_is_not_hoped_for() -> None:
     assert recipe(study) == {"workers=8"}
     joint = [set(map(str, one)) for one in study.joint_arms or []]
     met = set().union(*(one for one in joint if "workers=8" in one))
-    assert not {id_ for one in study.ablations for id_ in one.left_out} & (met - {"workers=8"})
+    assert not {id_ for one in study.ablations for id_ in one.dropped} & (met - {"workers=8"})
 
 
 def test_of_several_values_of_a_knob_the_best_is_taken() -> None:
@@ -619,12 +620,12 @@ def test_what_is_confirmed_tells_the_unit_and_the_window_of_its_runs(ids: list[s
     class ByStep(SimulatedBench):
         def add_to(self, study: Study) -> Study:
             planned = {"unit": "s/step", "warmup_steps": 5, "window_steps": 50, "step": "call Model"}
-            return replace(study, **planned) if self.is_planned else study
+            return changed(study, **planned) if self.is_planned else study
 
     study = study_of([candidate(id_, needs_warm_cache=False) for id_ in ids], budget_s=1000.0)
     confirmed = search(study, ByStep(Table({"a=1": 0.3})), lambda study: None, Silent()).confirmed
     assert confirmed is not None and (confirmed.unit, confirmed.step) == ("step", "call Model")
-    assert (confirmed.warmup_steps, confirmed.window_steps) == (5, 50)
+    assert (confirmed.run.warmup_steps, confirmed.run.window_steps) == (5, 50)
     assert confirmed.baseline.s_per_step == pytest.approx(0.1) and confirmed.baseline.s_per_sample is None
 
 
@@ -754,12 +755,12 @@ def test_of_what_was_asked_for_that_has_its_turn_first_which_a_finding_names() -
     assert recipe(study) == {"named=1"}
 
 
-def few_of_four(runs: int, seed: int, **changed: object) -> Study:
+def few_of_four(runs: int, seed: int, **fields: object) -> Study:
     """The plan takes fewer than all of them; the last but one of them is the best by far."""
     names = ("early=1", "idle=1", "late=1", "last=1")
     candidates = [candidate(id_, group="kernels", effect="numerics", needs_warm_cache=False) for id_ in names]
     table = Table({"early=1": 1.0, "late=1": 1.6}, {frozenset({"early=1", "late=1"}): -1.0})
-    asked = replace(study_of(candidates, budget_s=10.0 * runs, seed=seed), **changed)
+    asked = changed(study_of(candidates, budget_s=10.0 * runs, seed=seed), **fields)
     bench = {"noise": Noise(sd=0.01, stalls=0.0), "check_s": 10.0, "budget_s": 10.0 * runs}
     return run(asked, table, **bench)[0]
 
@@ -863,12 +864,12 @@ def test_where_all_of_a_second_turn_fail_the_baseline_does_not_run_by_itself() -
 def test_a_second_turn_that_was_stopped_goes_on(stop_after: int) -> None:
     table, study = Table({"knob13=1": 0.6}), study_of(MANY)
     kept = [study]
-    bench = SimulatedBench(table, seed=study.seed, budget_s=280.0, noise=SOME_NOISE, stop_after=stop_after)
+    bench = SimulatedBench(table, seed=study.run.seed, budget_s=280.0, noise=SOME_NOISE, stop_after=stop_after)
     try:
         kept.append(search(study, bench, kept.append, Silent()))
     except KeyboardInterrupt:
         spent_s = bench.clock_s
-        bench = SimulatedBench(table, seed=study.seed, budget_s=280.0, noise=SOME_NOISE, spent_s=spent_s)
+        bench = SimulatedBench(table, seed=study.run.seed, budget_s=280.0, noise=SOME_NOISE, spent_s=spent_s)
         kept.append(search(kept[-1], bench, kept.append, Silent()))
     assert recipe(kept[-1]) == {"knob13=1"}
     runs = [(trial.arm, trial.phase, trial.block) for trial in kept[-1].trials]

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from dynotune.search.outcomes import verdict
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -14,6 +13,7 @@ from msgspec.structs import replace
 from dynotune.schema.study import Candidate, Ended, Estimate, Phase, Study, Trial
 from dynotune.search.bench import Arm
 from dynotune.search.budget import ToTry, afforded, to_try
+from dynotune.search.fates import verdict
 from dynotune.search.model import PROCESS_SD, Model
 from dynotune.search.study import search
 from dynotune.search.switching import switched, told

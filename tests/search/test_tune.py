@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from dynotune.measure.comparison.protocol import Interrupted
-from dynotune.measure.live.request import Request
 from dynotune.report.study.header import spent_s
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
@@ -25,7 +24,7 @@ from dynotune.search import tune as studies
 from dynotune.search.budget import affords_more
 from dynotune.search.tune import TuneRequest
 
-from ..fakes import Watcher
+from ..fakes import Watcher, changed, of_run
 
 FACTS = {"host.cpu": "a processor", "host.num_cores": 8, "gpu.count": 0, "torch.cuda": None, "torch.version": "2.13.0"}
 FOUR = Setting("loader.num_workers", 4)
@@ -59,8 +58,7 @@ def finding(*settings):
 
 
 def request_in(tmp_path, **words):
-    run = Request(command=["train"], settings=[], cwd=tmp_path, env={}, base=tmp_path / "runs", lock=False)
-    return TuneRequest(run=run, **words)
+    return of_run(TuneRequest, cwd=tmp_path, base=tmp_path / "runs", seed=0, lock=False, **words)
 
 
 def begin(tmp_path, budget_s=600.0, **words):
@@ -82,7 +80,7 @@ TRIAL = Trial(arm="", phase="pilot", block=0, ended="measured", began_s=30.0, wa
 
 def proves(study, save):
     confirmed = Comparison(
-        id=study.id, command=study.command, settings=[FOUR], against=[], verdict="faster", speedup=1.5, ci=(1.4, 1.6),
+        id=study.id, run=study.run, candidate_settings=[FOUR], verdict="faster", speedup=1.5, ci=(1.4, 1.6),
         num_pairs=4,
     )  # fmt: skip
     return replace(study, recipe=[FOUR], confirmed=confirmed, verdict="Proved.", finished=True)
@@ -103,7 +101,7 @@ def test_the_diagnosis_says_what_is_tried(world, tmp_path):
     _, study = begin(tmp_path, extra=["env.A=1"], exclude=["env.B"])
     tried = {candidate.id for candidate in study.candidates}
     assert tried == {"env.A=1", "loader.num_workers=2", "loader.num_workers=4", "loader.num_workers=8"}
-    assert (study.also, study.excluded, study.budget_s) == (["env.A=1"], ["env.B"], 600.0)
+    assert (study.extra, study.exclude, study.budget_s) == (["env.A=1"], ["env.B"], 600.0)
 
 
 def test_a_value_that_is_left_out_stays_so_where_the_study_goes_on(world, tmp_path, monkeypatch):
@@ -115,7 +113,7 @@ def test_a_value_that_is_left_out_stays_so_where_the_study_goes_on(world, tmp_pa
         with pytest.raises(Interrupted):
             begin(tmp_path, exclude=["loader.num_workers=4"])
     study = go_on(tmp_path)
-    assert study.excluded == ["loader.num_workers=4"]
+    assert study.exclude == ["loader.num_workers=4"]
     assert {candidate.id for candidate in study.candidates} == {"loader.num_workers=2", "loader.num_workers=8"}
     assert [(row.setting, row.reason) for row in study.not_offered] == [(FOUR, "left out by --exclude")]
 
@@ -237,9 +235,9 @@ def test_a_study_does_not_go_on_on_another_machine(world, tmp_path, monkeypatch)
 
 def test_what_cannot_be_tried_is_refused_before_a_folder_is_made(world, tmp_path):
     for words, error in (
-        ({"also": ["loader.pin_memory=true"]}, CannotRunHere),
-        ({"also": ["alloc.max_split_size_mb"]}, CannotRunHere),
-        ({"also": ["loader.num_workerz=1"]}, UsageError),
+        ({"extra": ["loader.pin_memory=true"]}, CannotRunHere),
+        ({"extra": ["alloc.max_split_size_mb"]}, CannotRunHere),
+        ({"extra": ["loader.num_workerz=1"]}, UsageError),
         ({"allow": ["all"]}, UsageError),
     ):
         with pytest.raises((error, UsageError)):
@@ -253,19 +251,19 @@ def test_what_is_no_study_is_refused(world, tmp_path):
     with pytest.raises(RecordError):
         go_on(tmp_path)
     (tmp_path / "runs" / "x" / studies.FILE).write_text('{"schema": "dynotune.comparison/2"}')
-    with pytest.raises(RecordError, match=r"not a dynotune\.study/1"):
+    with pytest.raises(RecordError, match=r"not a dynotune\.study/2"):
         go_on(tmp_path)
 
 
 def test_the_time_of_sittings_counts_and_the_pauses_do_not():
-    usual = {"id": "s", "command": [], "cwd": "/", "budget_s": 1.0}
+    usual = {"id": "s", "budget_s": 1.0}
     sittings = [
         Attempt("2026-01-01T10:00:00+00:00", "2026-01-01T10:01:00+00:00", "user"),
         Attempt("2026-01-02T10:00:00+00:00", "2026-01-02T10:00:30+00:00", ""),
         Attempt("2026-01-03T10:00:00+00:00"),
     ]
-    assert spent_s(Study(**usual, attempts=sittings)) == 90.0
-    assert spent_s(Study(**usual, attempts=sittings[:1], trials=[replace(TRIAL, began_s=100.0)])) == 105.0
+    assert spent_s(of_run(Study, **usual, attempts=sittings)) == 90.0
+    assert spent_s(of_run(Study, **usual, attempts=sittings[:1], trials=[replace(TRIAL, began_s=100.0)])) == 105.0
 
 
 def test_a_report_that_cannot_be_written_is_a_warning_and_the_recipe_stays(world, tmp_path):
@@ -281,7 +279,7 @@ def test_a_report_that_cannot_be_written_is_a_warning_and_the_recipe_stays(world
 
 def test_runs_that_do_not_count_are_counted_over_all_sittings():
     trials = [replace(TRIAL, void=void) for void in ("", "swap", "", "another process")]
-    study = Study(id="s", command=["train"], cwd="/", budget_s=1.0, trials=trials)
+    study = of_run(Study, id="s", budget_s=1.0, trials=trials)
     assert studies.void_caution(study) == ["2 of 4 runs did not count, the last one as another process."]
     assert studies.void_caution(replace(study, trials=trials[:1])) == []
 
@@ -347,7 +345,7 @@ def test_what_is_decided_stays_so_in_all_that_follows(world, then, tmp_path):
     then.findings = [finding(BF16, HIGH, fused, TWO)]
     world.search = lambda study, save: replace(study, recipe=[BF16], confirmed=confirmed, finished=True)
     _, second = sequel(tmp_path, folder, replace(study, run_s=10.0))
-    assert [one.setting for one in second.then] == [TWO]
+    assert [one.setting for one in second.next_candidates] == [TWO]
 
 
 def test_what_an_ablation_left_undecided_has_a_second_chance_and_no_third(world, then, tmp_path):
@@ -368,7 +366,7 @@ def test_what_an_ablation_left_undecided_has_a_second_chance_and_no_third(world,
         study, recipe=[BF16], confirmed=confirmed, ablations=ablations, outcomes=fates, finished=True
     )
     _, second = sequel(tmp_path, folder, replace(study, run_s=10.0))
-    assert second.then == []
+    assert second.next_candidates == []
 
 
 def test_what_means_nothing_without_what_is_decided_is_not_tried(world, then, tmp_path, monkeypatch):
@@ -384,7 +382,7 @@ def test_what_means_nothing_without_what_is_decided_is_not_tried(world, then, tm
 def test_a_sequel_begins_from_the_recipe_in_the_time_that_is_left(world, then, tmp_path):
     world.search = proves
     folder, study = begin(tmp_path, 2000.0, allow=["numerics"], extra=["env.A=1"])
-    study = replace(study, run_s=10.0, window_steps=99)
+    study = changed(study, run_s=10.0, window_steps=99)
     seen = []
 
     def on_top(study, save):
@@ -395,11 +393,11 @@ def test_a_sequel_begins_from_the_recipe_in_the_time_that_is_left(world, then, t
     world.search = on_top
     further, after = sequel(tmp_path, folder, study, warmup_steps=7)
     (begun,) = seen
-    assert (begun.base, begun.diagnosis) == ([FOUR], study.diagnosis_with_recipe)
+    assert (begun.run.settings, begun.diagnosis) == ([FOUR], study.diagnosis_with_recipe)
     assert [candidate.setting for candidate in begun.candidates] == [BF16]
-    assert begun.budget_s == pytest.approx(2000.0, abs=20) and begun.also == ["env.A=1"]
+    assert begun.budget_s == pytest.approx(2000.0, abs=20) and begun.extra == ["env.A=1"]
     # A window of as many steps would be shorter now.
-    assert (begun.warmup_steps, begun.window_steps) == (7, None)
+    assert (begun.run.warmup_steps, begun.run.window_steps) == (7, None)
     # The diagnosis with the recipe is made once, then that with both.
     assert world.diagnosed == [[], [FOUR], [FOUR, BF16]]
     assert read_recipe(further / results.RECIPE).settings == {"loader.num_workers": 4, "precision.autocast": "bf16"}
@@ -438,7 +436,7 @@ def test_the_diagnosis_with_the_recipe_made_the_sequels_pilot(world, then, tmp_p
     folder, study = begin(tmp_path, 2000.0, allow=["numerics"])
     asked = []
     monkeypatch.setattr(studies, "pilot_of_another", lambda *words: asked.append(words) or TRIAL)
-    begun, _ = sequel(tmp_path, folder, replace(study, run_s=10.0, objective=objective))
+    begun, _ = sequel(tmp_path, folder, changed(study, run_s=10.0, objective=objective))
     assert document.read(begun / studies.FILE, Study).trials == ([TRIAL] if stands else [])
     assert asked == ([(begun, folder, [FOUR])] if stands else [])
 
@@ -456,7 +454,7 @@ def test_an_interrupted_sequel_goes_on_from_its_recipe(world, then, tmp_path):
     seen = []
     world.search = lambda study, save: seen.append(study) or replace(study, finished=True)
     studies.resume(stopped.value.folder, request_in(tmp_path).run, None, Watcher())
-    assert [one.base for one in seen] == [[FOUR]]
+    assert [one.run.settings for one in seen] == [[FOUR]]
     assert [one.base_recipe.is_sequel for one in seen] == [True]
 
 
@@ -475,15 +473,15 @@ def test_there_is_no_sequel_where(why, world, then, tmp_path):
 
 
 def test_what_a_study_begins_from_is_refused_where_it_cannot_be_applied(world, tmp_path):
-    on_a_gpu = BaseRecipe("r.toml", Recipe(Header(schema=SCHEMA)), [Setting("alloc.expandable_segments", True)])
+    on_a_gpu = BaseRecipe("r.toml", Recipe(Header(schema=SCHEMA)))
     with pytest.raises(DynotuneError, match="without CUDA"):
-        begin(tmp_path, base_recipe=on_a_gpu)
+        begin(tmp_path, base_recipe=on_a_gpu, settings=[Setting("alloc.expandable_segments", True)])
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_recipe_of_another_machine_is_begun_from_with_a_word(world, tmp_path):
     recipe = Recipe(Header(schema=SCHEMA), facts={"num_cores": 64})
     watcher = Watcher()
-    request = request_in(tmp_path, base_recipe=BaseRecipe("/a/r.toml", recipe, [FOUR]))
+    request = request_in(tmp_path, base_recipe=BaseRecipe("/a/r.toml", recipe), settings=[FOUR])
     studies.tune(request, 600.0, watcher)
     assert any("r.toml: " in text and "64" in text for text in watcher.warned)

@@ -7,11 +7,11 @@ import re
 
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from dynotune.search import words
 from dynotune.search.fit import Gain
 
+from ..fakes import changed
 from .simulated import study_of
 
 STUDY = study_of([])
@@ -43,7 +43,7 @@ def test_what_is_twice_as_fast_or_more_is_said_as_a_ratio() -> None:
 
 
 def test_of_what_is_used_it_is_said_which_share_is_saved() -> None:
-    study = replace(STUDY, objective="energy")
+    study = changed(STUDY, objective="energy")
     assert words.size(study, 1.25) == "20.0% better" and words.size(study, 4.0) == "75.0% better"
     assert words.size(study, 0.8) == "25.0% worse" and words.size(study, 1.0) == "as good as equal"
     assert words.interval(study, (1.25, 2.0)) == "95% interval 20.0% to 50.0%"

@@ -85,7 +85,7 @@ class _Head(msgspec.Struct):
 
 
 def _noun_of(file: Path) -> str:
-    """`study` of `dynotune.study/1`; "" where it says nothing of the kind."""
+    """`study` of `dynotune.study/2`; "" where it says nothing of the kind."""
     try:
         schema = msgspec.json.decode(file.read_bytes(), type=_Head).schema
     except OSError as error:

@@ -70,14 +70,10 @@ def of(study: Study) -> Recipe:
 
 def _holds(first: Recipe, study: Study) -> bool:
     """Whether what a recipe states was proved here, on this command, and of the settings that it has now."""
-    head = first.recipe
-    told = (head.objective, head.caches, head.step_function) == (
-        study.run.objective,
-        study.run.caches,
-        study.run.step_function,
-    )
+    head, run = first.recipe, study.run
+    told = (head.objective, head.caches, head.step_function) == (run.objective, run.caches, run.step_function)
     whole = {proof.knob for proof in first.proof} == set(first.settings) and not unproved(first)
-    return told and whole and not differences(first, study.facts, study.run.command, strict=True)
+    return told and whole and not differences(first, study.facts, run.command, strict=True)
 
 
 def _times(head: Header, first: Header) -> Header:

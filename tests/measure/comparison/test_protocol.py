@@ -18,7 +18,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 
-from ...fakes import Clock, Runs, Watcher, disturbed, raises, record, request_of
+from ..fakes import Clock, Runs, Watcher, disturbed, of_run, raises, record
 
 FACTS = {"host.cpu": "a processor", "host.num_cores": 2, "gpu.name": Unknown("no driver"), "torch.version": "2.13.0"}
 
@@ -57,7 +57,7 @@ def resume(runs, watcher, tmp_path):
 
 def request_in(tmp_path, **changes):
     fields = {"candidate": [Setting("env.A", "1")], "lock": False, "max_pairs": 4, "seed": 0}
-    return request_of(CompareRequest, cwd=tmp_path, base=tmp_path / "runs", **(fields | changes))
+    return of_run(CompareRequest, cwd=tmp_path, base=tmp_path / "runs", **(fields | changes))
 
 
 def folder_in(tmp_path):
@@ -395,7 +395,7 @@ def test_a_comparison_interrupted_in_its_pilots_keeps_what_was_asked(compare, re
         compare(warmup_steps=7, window_steps=60)
     runs.instead.clear()
     comparison = resume()
-    assert (comparison.warmup_steps, comparison.window_steps) == (7, 60)
+    assert (comparison.run.warmup_steps, comparison.run.window_steps) == (7, 60)
     assert comparison.verdict == "faster"
 
 
@@ -455,14 +455,14 @@ def test_another_objective_is_compared_by_its_own_values_and_kept_when_resumed(c
     runs.instead["003-candidate"] = interrupt
     with pytest.raises(protocol.Interrupted):
         compare(objective="time-to-first-step", seed=3)
-    assert on_disk(tmp_path).objective == "time-to-first-step"
+    assert on_disk(tmp_path).run.objective == "time-to-first-step"
     del runs.instead["003-candidate"]
     comparison = resume()
-    assert comparison.objective == "time-to-first-step"
+    assert comparison.run.objective == "time-to-first-step"
     # From the launch at 0 to the end of the first step.
     assert comparison.pairs[0].baseline_s == pytest.approx(2.02)
     assert comparison.candidate.value == pytest.approx(2.01)
-    assert (comparison.window_steps, comparison.warmup_steps) == (None, None)
+    assert (comparison.run.window_steps, comparison.run.warmup_steps) == (None, None)
     assert {asked.window_steps for asked in runs.asked} == {None}
     assert comparison.verdict == "same"
 

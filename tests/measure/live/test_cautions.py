@@ -12,12 +12,12 @@ from dynotune.launch.caches import contents
 from dynotune.measure.live.cautions import cache_cautions
 from dynotune.measure.live.request import CompareRequest
 
-from ...fakes import request_of
+from ..fakes import of_run
 
 
 @pytest.fixture
 def request_(tmp_path):
-    return request_of(CompareRequest, candidate=[], cwd=tmp_path, base=tmp_path / "runs")
+    return of_run(CompareRequest, candidate=[], cwd=tmp_path, base=tmp_path / "runs")
 
 
 def test_settings_may_name_the_folders_of_caches_themselves(tmp_path):

@@ -15,11 +15,11 @@ from dynotune.measure.live.request import CompareRequest
 from dynotune.measure.live.warmup import MIN_WINDOW_S
 from dynotune.schema.errors import CannotRunHere, UsageError
 
-from ...fakes import START_S, record, request_of, run, spec
+from ..fakes import START_S, of_run, record, run, spec
 
 
 def request(**changes) -> CompareRequest:
-    return request_of(CompareRequest, candidate=[], **changes)
+    return of_run(CompareRequest, candidate=[], **changes)
 
 
 def pilot(step_s, *, ended_by="window", **more) -> Outcome:
@@ -157,7 +157,7 @@ def test_a_program_of_a_few_steps_is_refused():
 def test_a_program_with_fewer_steps_than_the_window_asked_for_is_refused_after_its_pilots():
     asked = request(warmup_steps=10, window_steps=1000)
     with pytest.raises(CannotRunHere, match="makes 100 steps and ends: too few to time 1000 after 10"):
-        plan_window(asked, pilots([0.05] * 100, ended_by="command"))
+        plan_window(asked.run, pilots([0.05] * 100, ended_by="command"))
 
 
 def test_a_window_too_short_to_tell_anything_is_refused():
@@ -170,7 +170,7 @@ def test_a_window_too_short_to_tell_anything_is_warned_of_where_the_user_asked_f
     asked = request(warmup_steps=5, window_steps=20)
     window, _ = plan(asked, pilots([0.0005] * 40, ended_by="command"), None)
     assert window.num_steps == 20
-    assert any("10 ms long" in text for text in cautions.window_cautions(asked, window))
+    assert any("10 ms long" in text for text in cautions.window_cautions(asked.run, window))
 
 
 def test_a_short_window_that_still_tells_something_is_measured_with_a_caution():

@@ -17,8 +17,8 @@ from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
 from dynotune.schema.run import Process, RecordedTrace, Run
 
-from ...fakes import record as steps_of
-from ...fakes import request_of
+from ..fakes import of_run
+from ..fakes import record as steps_of
 
 TRAINS = """
 import sys, torch
@@ -66,7 +66,7 @@ def trace(tmp_path):
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         command = [*python, "program.py", *map(str, words)]
         fields = {"command": command, "cwd": project, "env": env, "base": tmp_path / "runs", "lock": False}
-        request = request_of(RecordRequest, **fields, **asked)
+        request = of_run(RecordRequest, **fields, **asked)
         return recording.record(request, watcher), watcher.said
 
     return make

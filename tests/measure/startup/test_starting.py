@@ -20,8 +20,8 @@ from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.startup import ARMS, PHASES, Block, Start, Startup
 
-from ... import fakes
-from ...fakes import spec
+from .. import fakes
+from ..fakes import spec
 
 FACTS = {"host.cpu": "one", "host.num_cores": 2, "gpu.name": None, "gpu.count": 0, "torch.version": "2.13.0"}
 WHOLE = {"cold": 20.0, "warm": 5.0, "off": 24.0}
@@ -263,13 +263,13 @@ FACTS_OF_GPU = {"gpu.count": 1, "torch.runs_natively": True, "torch.cuda": "13.0
 def concluded(own=CUDA, env=None, facts=FACTS_OF_GPU, **added):
     added = added or {"cold": ADDED, "warm": {"held": {"cuda": 3 << 20}}}
     blocks = [block(2.1 + 0.01 * number, 0.35, 2.8, added) for number in range(4)]
-    startup = Startup(id="s", command=["x"], blocks=blocks, own=[own], max_blocks=4)
+    startup = Startup(id="s", run=spec(), blocks=blocks, own=[own], max_blocks=4)
     variables = {f"env.{name}": value for name, value in (env or {}).items()}
     startup = replace(
         startup,
         facts=facts | dict.fromkeys(("env.CUDA_CACHE_MAXSIZE", "env.CUDA_CACHE_DISABLE")) | variables,
         ratios=[
-            starting.ratio(blocks, arm, judge(starting.pairs_of(fair(blocks), arm), margin=0.05, max_blocks=4))
+            starting.ratio(blocks, arm, judge(starting.pairs_of(fair(blocks), arm), margin=0.05, max_pairs=4))
             for arm in ("cold", "off")
         ],
     )

@@ -11,7 +11,7 @@ from dynotune.measure.startup.warm import WarmRequest, warm
 from dynotune.schema.caches import Warmed
 from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
 
-from ...fakes import request_of
+from ..fakes import of_run
 
 
 class Silent:
@@ -26,7 +26,7 @@ def warmed(tmp_path: Path, script: str, **more) -> Warmed:
     cwd = tmp_path / "project"
     cwd.mkdir(exist_ok=True)
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **contents.environment(tmp_path / "caches")}
-    request = request_of(
+    request = of_run(
         WarmRequest,
         command=["sh", "-c", script],
         cwd=cwd,
@@ -71,7 +71,7 @@ def test_a_cache_that_is_switched_off_is_named(tmp_path):
     found = warmed(tmp_path, "export CUDA_CACHE_DISABLE=1; true")
     assert not any("CUDA_CACHE_DISABLE" in note for note in found.notes)
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_CACHE_DISABLE": "1"}
-    request = request_of(
+    request = of_run(
         WarmRequest,
         command=["true"],
         cwd=tmp_path / "project",

@@ -12,6 +12,7 @@ import pytest
 
 from dynotune.report.page import html
 from dynotune.report.page.html import page, write
+from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.study import Study
 
@@ -89,10 +90,11 @@ def hostile(study: Study) -> Study:
         in_keys = re.sub(r"(?<![\w.])([a-z]+\.[A-Za-z])", rf"{escaped}\1", value)
         return in_keys if "=" in value else HOSTILE + value
 
-    made = msgspec.to_builtins(study)
-    fates = {changed(name): changed(fate) for name, fate in made["fates"].items()}
+    made = msgspec.json.decode(document.encode(study))
+    fates = {changed(name): changed(fate) for name, fate in made["outcomes"].items()}
     facts = {HOSTILE + name: changed(value) for name, value in made["facts"].items()}
-    return msgspec.convert(changed(made) | {"fates": fates, "facts": facts}, Study)
+    raw = document.encode(changed(made) | {"outcomes": fates, "facts": facts})
+    return document.decode(raw, Study, name="a hostile study")
 
 
 @pytest.fixture(scope="module")

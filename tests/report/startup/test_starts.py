@@ -13,6 +13,8 @@ from dynotune.schema.caches import Cache, Growth
 from dynotune.schema.facts import Unknown
 from dynotune.schema.startup import PHASES, Block, Ratio, Start, Startup, VoidBlock
 
+from ..fakes import changed, of_run
+
 
 def start(arm, value_s, **phases):
     known = dict.fromkeys(PHASES, 0.0) | {"other": value_s} | phases
@@ -22,7 +24,8 @@ def start(arm, value_s, **phases):
 
 BLOCK = Block([start("warm", 5.0, torch_import=1.5), start("cold", 20.0, compile=14.0), start("off", 21.0)])
 OWN = Cache(name="inductor", path="/tmp/torchinductor_me", size_bytes=7 << 20, lasts=False, storage="in memory")
-FOUND = Startup(
+FOUND = of_run(
+    Startup,
     id="s",
     command=["python", "train.py"],
     step="draw Loader, step SGD",
@@ -105,7 +108,7 @@ def test_void_blocks_are_told_and_shown_where_there_are_no_others():
 
 
 def test_a_report_of_hostile_names_harms_no_terminal():
-    text = shown(replace(FOUND, command=["a\x1b[31mb"], warnings=["\x1b]0;x\x07"]))
+    text = shown(changed(FOUND, command=["a\x1b[31mb"], warnings=["\x1b]0;x\x07"]))
     assert "\x1b]" not in text
     assert "\x07" not in text
 

@@ -172,7 +172,7 @@ def test_it_says_when_a_later_start_is_paid_for(start_s, after_steps, text):
 
 def test_the_command_of_the_study_is_the_one_that_was_asked():
     study = studies.rich(
-        objective="memory", seed=3, margin=0.02, timeout_s=90.5, caches="cold", sandbox="none", step_on="a:b"
+        objective="memory", seed=3, margin=0.02, timeout_s=90.5, caches="cold", sandbox=False, step_function="a:b"
     )
     line = next(one.line for one in repeats(study) if one.what == "Tune again")
     assert shlex.split(line) == [

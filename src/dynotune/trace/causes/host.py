@@ -11,7 +11,7 @@ from dynotune.schema.trace_summary import Place
 from dynotune.trace.causes.idle import begins_inside, draws
 from dynotune.trace.facts.idle import in_loader, working_thread
 from dynotune.trace.facts.nesting import outermost
-from dynotune.trace.facts.rank_facts import Loss, RankFacts, duration, heaviest
+from dynotune.trace.facts.rank_facts import LostTime, RankFacts, duration, heaviest
 from dynotune.trace.facts.steps import updates
 from dynotune.trace.timeline import HostKind
 
@@ -24,7 +24,7 @@ SHORT_OPERATOR_NS = 50_000
 _AT_ONCE = re.compile(r"aten::_(fused|foreach)_")
 
 
-def losses(facts: RankFacts) -> list[Loss]:
+def losses(facts: RankFacts) -> list[LostTime]:
     """Causes where no device was recorded: what the thread that works most waited for itself."""
     thread = np.array([working_thread(facts.timeline)], dtype=np.int64)
     start, end = (np.array([time], dtype=np.int64) for time in facts.window)
@@ -32,11 +32,11 @@ def losses(facts: RankFacts) -> list[Loss]:
     lost = int(in_loader(facts.timeline, start, end, thread)[0])
     if lost:
         where, evidence = draws(facts)
-        found.append(Loss("loader-bound", lost, "The program waited for its data loader.", where, evidence))
+        found.append(LostTime("loader-bound", lost, "The program waited for its data loader.", where, evidence))
     return found
 
 
-def _optimizer_on_host(facts: RankFacts) -> Iterator[Loss]:
+def _optimizer_on_host(facts: RankFacts) -> Iterator[LostTime]:
     """Of a program without a device: what its optimizers took, less operators that update many parameters at once."""
     host = facts.timeline.host
     spans, begin_ns = updates(facts.timeline)
@@ -57,4 +57,6 @@ def _optimizer_on_host(facts: RankFacts) -> Iterator[Loss]:
     where = heaviest(facts, found, host.end_ns[spans] - host.start_ns[spans])
     claim = "The optimizer updates each parameter by operators of its own."
     work = int(took[~at_once].sum())
-    yield Loss("optimizer-forloop", max(lost, work), claim, Place(where.function, where.operator), (evidence,), work)
+    yield LostTime(
+        "optimizer-forloop", max(lost, work), claim, Place(where.function, where.operator), (evidence,), work
+    )

@@ -15,7 +15,7 @@ from dynotune.trace.facts.idle import Gaps, loader_spans
 from dynotune.trace.facts.kernels import GRAPH_LAUNCHES
 from dynotune.trace.facts.nesting import outermost
 from dynotune.trace.facts.rank_facts import (
-    Loss,
+    LostTime,
     OnDevice,
     RankFacts,
     by_place,
@@ -57,7 +57,7 @@ _PINS = re.compile(r"aten::(_pin_memory|pin_memory)$")
 _EMPTIES_CACHE = re.compile(r"torch/cuda/memory\.py\(\d+\): empty_cache$|<built-in .*_cuda_emptyCache")
 
 
-def losses(facts: RankFacts) -> list[Loss]:
+def losses(facts: RankFacts) -> list[LostTime]:
     """Causes of the idle time of the rank's busiest device."""
     if facts.busiest is None:
         return []
@@ -70,12 +70,12 @@ def losses(facts: RankFacts) -> list[Loss]:
     return [*found, *_host(facts, facts.busiest, host_left), *_queued(facts, gaps)]
 
 
-def _loader(facts: RankFacts, gaps: Gaps) -> Iterator[Loss]:
+def _loader(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
     lost = int(gaps.split_ns["loader"].sum())
     if lost:
         claim = "The device had nothing to do while the program waited for its data loader."
         where, evidence = draws(facts)
-        yield Loss("loader-bound", lost, claim, where, evidence)
+        yield LostTime("loader-bound", lost, claim, where, evidence)
 
 
 def draws(facts: RankFacts) -> tuple[Place, tuple[str, ...]]:
@@ -99,7 +99,7 @@ def _touching(facts: RankFacts, rows: Ints) -> Ints:
     return rows[(host.end_ns[rows] > facts.window[0]) & (host.start_ns[rows] < facts.window[1])]
 
 
-def _syncs(facts: RankFacts, gaps: Gaps) -> Iterator[Loss]:
+def _syncs(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
     rows = np.flatnonzero(gaps.split_ns["sync"])
     if not len(rows):
         return
@@ -119,10 +119,10 @@ def _syncs(facts: RankFacts, gaps: Gaps) -> Iterator[Loss]:
             evidence = f"waits that emptied the queue: {times}"
             part = lost[chosen][group]
             places = largest_places(facts, found.of(group), part, where)
-            yield Loss(cause, int(part.sum()), claims[cause], where, (evidence, *places))
+            yield LostTime(cause, int(part.sum()), claims[cause], where, (evidence, *places))
 
 
-def _pinning(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
+def _pinning(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
     """Page-locking and the copy into that memory: most of the time goes to the latter once the memory is cached."""
     host = facts.timeline.host
     rows = outermost(host, _touching(facts, named(facts.timeline, _PINS, HostKind.OPERATOR)))
@@ -132,10 +132,10 @@ def _pinning(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
         where = heaviest(facts, facts.places.at(host.thread[rows].astype(np.int64), host.start_ns[rows]), took)
         evidence = f"pin_memory: {per_step(facts, len(rows))}, {of_step(facts, int(took.sum()))}"
         claim = "The host copied data to page-locked memory while the device had nothing to do."
-        yield Loss("pin-in-hot-loop", lost, claim, where, (evidence,))
+        yield LostTime("pin-in-hot-loop", lost, claim, where, (evidence,))
 
 
-def _made_on_host(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
+def _made_on_host(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
     host = facts.timeline.host
     threads = np.unique(host.thread[gaps.call[gaps.call != UNKNOWN]])
     rows = _touching(facts, call_order.made_then_copied(facts.timeline, threads)[0])
@@ -148,19 +148,19 @@ def _made_on_host(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Los
             f"operators on the host before a copy: {per_step(facts, len(rows))}, {of_step(facts, int(took.sum()))}"
         )
         claim = "The host made tensors that it then copied to the device, which had nothing to do."
-        yield Loss("create-on-cpu-then-move", lost, claim, where, (evidence,))
+        yield LostTime("create-on-cpu-then-move", lost, claim, where, (evidence,))
 
 
-def _host_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
+def _host_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
     rows = _touching(facts, named(facts.timeline, _HOST_MEMORY, HostKind.CALL))
     rows = rows[~begins_inside(facts, rows, named(facts.timeline, _PINS, HostKind.OPERATOR))]
     lost, rows = _inside_spans(facts, gaps, host_left, rows)
     if lost:
         claim = "The host allocated page-locked memory while the device had nothing to do."
-        yield Loss("pinned-alloc-slow", lost, claim, _of_calls(facts, rows), (_calls_in_words(facts, rows),))
+        yield LostTime("pinned-alloc-slow", lost, claim, _of_calls(facts, rows), (_calls_in_words(facts, rows),))
 
 
-def _device_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
+def _device_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
     # Every program allocates at its beginning: only in steps is it a fault.
     if facts.num_steps is None:
         return
@@ -173,7 +173,7 @@ def _device_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Lo
         emptied = each_step or any(_EMPTIES_CACHE.match(name) for name in names)
         cause = "empty-cache-in-loop" if emptied else "alloc-retries"
         claim = "The host allocated or freed device memory while the device had nothing to do."
-        yield Loss(cause, lost, claim, _of_calls(facts, rows), (_calls_in_words(facts, rows),))
+        yield LostTime(cause, lost, claim, _of_calls(facts, rows), (_calls_in_words(facts, rows),))
 
 
 def _inside_spans(facts: RankFacts, gaps: Gaps, host_left: Ints, rows: Ints) -> tuple[int, Ints]:
@@ -242,7 +242,7 @@ def _calls_in_words(facts: RankFacts, rows: Ints) -> str:
     return "; ".join(f"{words}, {of_step(facts, total)}" for total, words in sorted(parts, reverse=True))
 
 
-def _small_copies(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
+def _small_copies(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
     device = facts.timeline.device
     small = (device.num_bytes != UNKNOWN) & (device.num_bytes < SMALL_COPY_BYTES) & copies_to_device(facts)
     rows = np.flatnonzero(small & (device.start_ns >= facts.window[0]) & (device.start_ns < facts.window[1]))
@@ -254,7 +254,7 @@ def _small_copies(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Los
     evidence = f"copies of less than 64 KiB to the device: {per_step(facts, len(rows))}, {size}"
     claim = "Data went to the device in many small copies, each of which costs its latency."
     where = launched_at(facts, rows, np.ones(len(rows), dtype=np.int64))
-    yield Loss("many-small-copies", lost, claim, where, (evidence,), work)
+    yield LostTime("many-small-copies", lost, claim, where, (evidence,), work)
 
 
 def _ended_by(gaps: Gaps, calls: Ints) -> Ints:
@@ -262,7 +262,7 @@ def _ended_by(gaps: Gaps, calls: Ints) -> Ints:
     return np.isin(gaps.call, calls[calls != UNKNOWN]).astype(np.int64)
 
 
-def _optimizer(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
+def _optimizer(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
     host, device = facts.timeline.host, facts.timeline.device
     spans, begin_ns = updates(facts.timeline)
     whole = (host.start_ns[spans] >= facts.window[0]) & (host.end_ns[spans] <= facts.window[1])
@@ -279,7 +279,7 @@ def _optimizer(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Loss]:
     claim = "The optimizer updates each parameter by kernels of its own."
     found = facts.places.at(host.thread[spans].astype(np.int64), host.start_ns[spans])
     where = heaviest(facts, found, host.end_ns[spans] - host.start_ns[spans])
-    yield Loss("optimizer-forloop", lost, claim, Place(where.function, where.operator), (evidence,), work)
+    yield LostTime("optimizer-forloop", lost, claim, Place(where.function, where.operator), (evidence,), work)
 
 
 def _kernels_launched_inside(facts: RankFacts, spans: Ints, begin_ns: Ints) -> Ints:
@@ -290,7 +290,7 @@ def _kernels_launched_inside(facts: RankFacts, spans: Ints, begin_ns: Ints) -> I
     return rows[begins_inside(facts, device.launch[rows], spans, begin_ns)]
 
 
-def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[Loss]:
+def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[LostTime]:
     gaps, places = on_device.gaps, _places_of_work(facts, on_device)
     length = gaps.end_ns - gaps.start_ns
     beside_loader = length - gaps.split_ns["loader"]
@@ -313,7 +313,7 @@ def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[Lo
             *largest_places(facts, places, between, where),
         )
         claim = "Kernels are shorter than the host takes to launch the next one."
-        yield Loss("launch-bound", int(between.sum()), claim, where, evidence)
+        yield LostTime("launch-bound", int(between.sum()), claim, where, evidence)
     claim = "Nothing was queued: the device waited for the host's own work."
     for where, rows in by_place(facts, places, host_left):
         longest = int(rows[np.argmax(host_left[rows])])
@@ -322,7 +322,7 @@ def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[Lo
             *largest_places(facts, places.of(rows), host_left[rows], where),
             *_inside(facts, gaps, longest, where),
         )
-        yield Loss("host-bound", int(host_left[rows].sum()), claim, where, evidence)
+        yield LostTime("host-bound", int(host_left[rows].sum()), claim, where, evidence)
 
 
 def _between_short_work(facts: RankFacts, gaps: Gaps) -> NDArray[np.bool_]:
@@ -355,7 +355,7 @@ def _inside(facts: RankFacts, gaps: Gaps, row: int, where: Place) -> tuple[str, 
     return (f"most of the longest gap inside {function}",) if function not in ("", where.function) else ()
 
 
-def _queued(facts: RankFacts, gaps: Gaps) -> Iterator[Loss]:
+def _queued(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
     queued, length = gaps.split_ns["kernel"], gaps.end_ns - gaps.start_ns
     stalled = "Work was queued and did not start: it waited for a stream, device or rank, or what ran was not recorded."
     latency = "Work was queued, and the device paused before each piece of it."
@@ -376,7 +376,7 @@ def _queued(facts: RankFacts, gaps: Gaps) -> Iterator[Loss]:
                     f"{time_per_step(facts, in_graphs)} before or between pieces of CUDA graphs, "
                     "of which a recording may lack some"
                 )
-            yield Loss(cause, int(queued[rows].sum()), claim, where, tuple(evidence))
+            yield LostTime(cause, int(queued[rows].sum()), claim, where, tuple(evidence))
 
 
 def _of_graphs(facts: RankFacts, calls: Ints) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from dynotune.trace.causes import host as host_causes
 from dynotune.trace.causes import idle, work
 from dynotune.trace.causes.idle import LOW_BUSY_SHARE
 from dynotune.trace.facts import intervals
-from dynotune.trace.facts.rank_facts import Loss, RankFacts, duration, in_window, percent, time_per_step
+from dynotune.trace.facts.rank_facts import LostTime, RankFacts, duration, in_window, percent, time_per_step
 from dynotune.trace.facts.steps import STEP
 from dynotune.trace.timeline import HostKind
 
@@ -73,7 +73,7 @@ def causes(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:
 
 def _of_rank(facts: RankFacts, *, named_rank: bool) -> dict[str, list[Cause]]:
     """Causes by their id."""
-    merged: dict[tuple[str, Place], list[Loss]] = {}
+    merged: dict[tuple[str, Place], list[LostTime]] = {}
     for loss in (*_losses(facts), *work.losses(facts)):
         merged.setdefault((loss.id, loss.where), []).append(loss)
     suffix = [f"rank {facts.timeline.rank}"] if named_rank and facts.timeline.rank is not None else []
@@ -94,7 +94,7 @@ def _of_rank(facts: RankFacts, *, named_rank: bool) -> dict[str, list[Cause]]:
     return rows
 
 
-def _losses(facts: RankFacts) -> list[Loss]:
+def _losses(facts: RankFacts) -> list[LostTime]:
     """Of idle time; without a device, of the host's waits for its loader."""
     return idle.losses(facts) if facts.busiest is not None else host_causes.losses(facts)
 

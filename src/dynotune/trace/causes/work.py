@@ -17,7 +17,7 @@ from dynotune.trace.facts.fusion import POINTWISE, spared_ns
 from dynotune.trace.facts.kernel_names import tensor_cores_of
 from dynotune.trace.facts.kernels import CLASSES, MATH_ATTENTION, classes_of
 from dynotune.trace.facts.rank_facts import (
-    Loss,
+    LostTime,
     RankFacts,
     duration,
     heaviest,
@@ -48,7 +48,7 @@ _MISALIGNED = re.compile(r"align[12](?!\d)")
 _NO_MATRICES = re.compile(r"gemv|dot_kernel|gemmk1|depthwise|fft|dgemm|im2col|col2im", re.IGNORECASE)
 
 
-def losses(facts: RankFacts) -> list[Loss]:
+def losses(facts: RankFacts) -> list[LostTime]:
     """Causes in the work of the rank's devices. Unlike those of idle time they may overlap one another."""
     if facts.kernels is None:
         return []
@@ -56,7 +56,7 @@ def losses(facts: RankFacts) -> list[Loss]:
     return [loss for rule in rules for loss in rule(facts)]
 
 
-def _copies(facts: RankFacts) -> Iterator[Loss]:
+def _copies(facts: RankFacts) -> Iterator[LostTime]:
     for row in facts.copies:
         cause, claim = _COPIES.get((row.kind, row.pinned is False), ("", ""))
         if not cause or not row.exposed_s:
@@ -70,7 +70,7 @@ def _copies(facts: RankFacts) -> Iterator[Loss]:
         )
         memory = {True: " of page-locked memory", False: " of pageable memory", None: ""}[row.pinned]
         evidence = f"{row.kind} copies{memory}: {per_step(facts, row.num)}{size}"
-        yield Loss(cause, round(row.exposed_s * 1e9), claim, launched_at(facts, rows, took), (evidence,))
+        yield LostTime(cause, round(row.exposed_s * 1e9), claim, launched_at(facts, rows, took), (evidence,))
 
 
 _COPIES = {
@@ -88,7 +88,7 @@ def _copied(facts: RankFacts, row: Copies) -> Ints:
     return rows[_named(facts, rows, lambda name: kind_of(name) == (row.kind, row.pinned))]
 
 
-def _communication(facts: RankFacts) -> Iterator[Loss]:
+def _communication(facts: RankFacts) -> Iterator[LostTime]:
     if facts.communication is None or not facts.communication.exposed_s:
         return
     timeline, exposed_ns = facts.timeline, round(facts.communication.exposed_s * 1e9)
@@ -108,7 +108,7 @@ def _communication(facts: RankFacts) -> Iterator[Loss]:
         "what of this was waiting for another rank, one rank's trace cannot tell",
     )
     claim = "Collectives ran while the device did nothing else."
-    yield Loss(cause, exposed_ns, claim, launched_at(facts, rows, took), evidence)
+    yield LostTime(cause, exposed_ns, claim, launched_at(facts, rows, took), evidence)
 
 
 def _exposed_collectives(facts: RankFacts) -> tuple[Ints, Ints]:
@@ -124,14 +124,14 @@ def _exposed_collectives(facts: RankFacts) -> tuple[Ints, Ints]:
 _COMMUNICATION = CLASSES.index("communication")
 
 
-def _kernel_classes(facts: RankFacts) -> Iterator[Loss]:
+def _kernel_classes(facts: RankFacts) -> Iterator[LostTime]:
     for row in _classes(facts):
         cause, claim = _CLASSES.get(row.name, ("", ""))
         if cause:
             where = _where_math_attention(facts) if row.name == "attention-math" else _where(facts, row.name)
             share = f"{percent(row.share)} of the time of all kernels"
             evidence = f"kernels: {per_step(facts, row.num)}, {share}; most in {short_kernel_name(row.largest)}"
-            yield Loss(cause, round(row.total_s * 1e9), claim, where, (evidence,))
+            yield LostTime(cause, round(row.total_s * 1e9), claim, where, (evidence,))
 
 
 _CLASSES = {
@@ -163,7 +163,7 @@ def _classes(facts: RankFacts) -> list[KernelClass]:
     return [] if facts.kernels is None else facts.kernels.classes
 
 
-def _no_tensor_cores(facts: RankFacts) -> Iterator[Loss]:
+def _no_tensor_cores(facts: RankFacts) -> Iterator[LostTime]:
     device, names = facts.timeline.device, facts.timeline.names
     properties = facts.timeline.properties.get(UNKNOWN if facts.device is None else facts.device)
     capability = None if properties is None else properties.compute_capability
@@ -183,7 +183,7 @@ def _no_tensor_cores(facts: RankFacts) -> Iterator[Loss]:
             times = f"{per_step(facts, int((took > 0).sum()))}, {duration(took.mean())} each"
             evidence = f"kernels: {times}; the longest is {short_kernel_name(longest)}"
             where = launched_at(facts, rows[chosen], took)
-            yield Loss(cause, int(took.sum()), _NO_TENSOR_CORES[cause], where, (evidence,))
+            yield LostTime(cause, int(took.sum()), _NO_TENSOR_CORES[cause], where, (evidence,))
 
 
 def _is_slow_product(name: str) -> bool:
@@ -213,7 +213,7 @@ def _named(facts: RankFacts, rows: Ints, tell: Callable[[str], object]) -> NDArr
     return told_by_name(facts.timeline.names, facts.timeline.device.name[rows], lambda name: bool(tell(name)))
 
 
-def _softmax(facts: RankFacts) -> Iterator[Loss]:
+def _softmax(facts: RankFacts) -> Iterator[LostTime]:
     device = facts.timeline.device
     rows = np.flatnonzero(classes_of(facts.timeline) == CLASSES.index("softmax"))
     rows = rows[~_named(facts, rows, _OF_LOSSES.search)]
@@ -225,10 +225,10 @@ def _softmax(facts: RankFacts) -> Iterator[Loss]:
     share = percent(took.sum() / 1e9 / total_s)
     evidence = f"softmax kernels: {per_step(facts, len(rows))}, {share} of the time of all kernels"
     claim = "Softmax over large tensors ran as kernels of its own, as in attention written out by hand."
-    yield Loss("manual-attention", int(took.sum()), claim, launched_at(facts, rows, took), (evidence,))
+    yield LostTime("manual-attention", int(took.sum()), claim, launched_at(facts, rows, took), (evidence,))
 
 
-def _pointwise(facts: RankFacts) -> Iterator[Loss]:
+def _pointwise(facts: RankFacts) -> Iterator[LostTime]:
     rows = [row for row in _classes(facts) if row.name in POINTWISE]
     if sum(row.share for row in rows) < POINTWISE_SHARE:
         return
@@ -236,4 +236,4 @@ def _pointwise(facts: RankFacts) -> Iterator[Loss]:
     if lost_ns:
         evidence = tuple(f"{row.name}: {percent(row.share)} of the time, {per_step(facts, row.num)}" for row in rows)
         claim = "Kernels that read and write memory once for each small operation took the time."
-        yield Loss("compile-default", lost_ns, claim, Place(), evidence)
+        yield LostTime("compile-default", lost_ns, claim, Place(), evidence)

@@ -65,7 +65,7 @@ class RankFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LostTime:
     """Time lost to one cause at one place.
 
     Args:

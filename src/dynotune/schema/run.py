@@ -224,6 +224,28 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         return self.traces[-1] if self.traces else None
 
 
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the seconds of a run went, of the process whose steps count; 0 for what it never came to.
+
+    Args:
+        interpreter_s: from the launch to the agent's first line.
+        imports_s: from there until torch was imported.
+        setup_s: from there to the begin of the first step: device, model, data.
+        warmup_s: from there to the begin of the first window, or to the last step.
+        window_s: of all windows together.
+        tasks_s: other tasks, and what lay between tasks.
+        end_s: from the end of the last task, or the last step, to the end of the process tree.
+    """
+
+    interpreter_s: float = 0.0
+    imports_s: float = 0.0
+    setup_s: float = 0.0
+    warmup_s: float = 0.0
+    window_s: float = 0.0
+    tasks_s: float = 0.0
+    end_s: float = 0.0
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """`run.json` in the run folder.
 
@@ -239,9 +261,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
             sampled and summed up.
         peak_tree_bytes: memory of all its processes together, pages that they share counted once; sampled.
         ready_s: from the launch to the line of output that was waited for; None where none was.
+        spent: where its seconds went.
     """
 
-    schema: str = "dynotune.run/1"
+    schema: str = "dynotune.run/2"
     id: str
     purpose: Purpose
     command: list[str]
@@ -260,3 +283,4 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     energy_from: Literal["", "counter", "power"] = ""
     peak_tree_bytes: int | Unknown = Unknown("it was not asked for")
     ready_s: float | None = None
+    spent: Spent = Spent()

@@ -32,6 +32,27 @@ def _load_agent(here: str) -> None:
     agent.start()
 
 
+def _keep_bytecode(folder: str) -> None:
+    """Keep bytecode in `folder` where a module has none, so that it is compiled once and no other folder changes.
+
+    Bytecode that is there already is read as ever. That holds with PYTHONDONTWRITEBYTECODE set, too.
+    """
+    external: Any = importlib.machinery.SourceFileLoader.get_code.__globals__
+    usual, loader, dont_write = external["cache_from_source"], external["SourceFileLoader"], sys.dont_write_bytecode
+    write = loader._cache_bytecode
+
+    def cache_from_source(path: str, *args: Any, **kwargs: Any) -> str:
+        found: str = usual(path, *args, **kwargs)
+        return found if os.path.exists(found) else folder + os.path.abspath(found)
+
+    def cache_bytecode(self: Any, source_path: str, bytecode_path: str, data: Any) -> None:
+        if bytecode_path.startswith(folder) or not dont_write:
+            write(self, source_path, bytecode_path, data)
+
+    external["cache_from_source"], loader._cache_bytecode = cache_from_source, cache_bytecode
+    sys.dont_write_bytecode = False
+
+
 def _run_hidden() -> None:
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
@@ -46,6 +67,11 @@ def _run_hidden() -> None:
 
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _here]
+if os.environ.get("DYNOTUNE_BYTECODE"):
+    try:
+        _keep_bytecode(os.environ["DYNOTUNE_BYTECODE"])
+    except Exception:
+        pass  # another implementation of Python: it compiles as it does
 if os.environ.get("DYNOTUNE_RUN"):
     try:
         _load_agent(_here)

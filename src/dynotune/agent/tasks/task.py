@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from ..core.device import is_capturing
 from ..core.errors import by_a_signal
 
@@ -77,7 +79,7 @@ class Task:
 
     def complete(self, fields: dict[str, Any]) -> None:
         """Write the result."""
-        self._write({"event": self.event, "task": self.id, **fields})
+        self._write({"event": self.event, "task": self.id, "done_s": perf_counter(), **fields})
 
     def give_up(self, reason: str, *, at_exit: bool = False, **fields: Any) -> None:
         """Write why there is no result.

@@ -8,10 +8,10 @@ from typing import Literal
 
 import msgspec
 
-from dynotune import probe
-from dynotune.launch.caches import bytecode, contents
+from dynotune.launch.caches import contents
 from dynotune.launch.process import environment
-from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.facts import Facts
 from dynotune.schema.run import Plan, Purpose, RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.task import Task, TimeWindow
@@ -101,11 +101,8 @@ def launch_plan(
     if run.seed is not None:
         env.setdefault("PYTHONHASHSEED", str(run.seed % 2**32))
     if not (startup or times_start):
-        for name, value in _bytecode(run, kept).items():
-            if value is None:
-                env.pop(name, None)
-            else:
-                env[name] = value
+        env["DYNOTUNE_BYTECODE"] = str(_bytecode_folder())
+        kept.append(_bytecode_folder())
     env, planned = environment.build(settings, env, run_dir=folder, agent_dir=environment.AGENT, facts=facts)
     return LaunchPlan(
         id=folder.name if folder.parent == run.base else f"{folder.parent.name}/{folder.name}",
@@ -135,13 +132,18 @@ def launch_plan(
     )
 
 
-def _bytecode(run: RunSpec, kept: list[Path]) -> dict[str, str | None]:
-    """Changes to the environment that make starts cheap; the folder of bytecode joins `kept`."""
+def _bytecode_folder() -> Path:
+    """Where measured runs keep bytecode of modules that have none: compiled once, for all runs.
+
+    A start of a GPT trainer without any took 14.8 s on an H100, with it 6.3 s.
+    """
     from platformdirs import user_state_path
 
-    python = probe.interpreter(run.command, run.env, run.cwd)
-    folder = user_state_path("dynotune") / bytecode.FOLDER
-    changes = bytecode.environment(run.env, None if isinstance(python, Unknown) else python, folder)
-    if changes:
-        kept.append(folder)
-    return changes
+    folder = user_state_path("dynotune") / "bytecode"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotRunHere(
+            f"Cannot make {folder}: {error.strerror}.", hint="Set XDG_STATE_HOME to a folder that can be written to."
+        ) from error
+    return folder

@@ -14,7 +14,7 @@ import msgspec
 from dynotune import probe
 from dynotune.launch.process import processes
 from dynotune.launch.process.launcher import Exit, Launched, start
-from dynotune.launch.records.record import Record, Records, summarise
+from dynotune.launch.records.record import Record, Records, spent, summarise
 from dynotune.launch.records.task_page import TaskPage
 from dynotune.measure.live import ready, sampler_readout
 from dynotune.measure.live.launch_plan import LaunchPlan
@@ -212,6 +212,7 @@ class LiveRun:
     def outcome(self) -> Outcome:
         """What came of the run so far."""
         records = self._all_records.update()
+        wall_s = time.perf_counter() - self.launched_s if self._wall_s is None else self._wall_s
         found = [summarise(record, self.launched_s) for record in records]
         samples = self._sampler.samples
         energy = sampler_readout.energy(samples, found)
@@ -223,7 +224,7 @@ class LiveRun:
             cwd=str(launch.cwd),
             settings=launch.settings,
             started_s=self._started_s,
-            wall_s=time.perf_counter() - self.launched_s if self._wall_s is None else self._wall_s,
+            wall_s=wall_s,
             exit_code=None if self._exit is None else self._exit.status,
             ended_by=self._ended_by,
             sandbox=self._launched.sandbox,
@@ -234,6 +235,7 @@ class LiveRun:
             energy_j=energy if isinstance(energy, Unknown) else energy.joules,
             energy_from="" if isinstance(energy, Unknown) else energy.source,
             peak_tree_bytes=sampler_readout.peak_tree_bytes(samples),
+            spent=spent(records, self.launched_s, self.launched_s + wall_s),
             ready_s=None if self._ready_s is None else self._ready_s - self.launched_s,
         )
         return Outcome(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dynotune.doctor import Seen, examine
+from dynotune.doctor import ObservationView, examine
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Facts
 from dynotune.schema.observation import LostTime, Model, ModelCall, Observation, Optimizer
@@ -136,12 +136,12 @@ def on_cpu(
 
 def found(observation: Observation) -> dict[str, Finding]:
     """Findings about the program by id."""
-    return {finding.id: finding for finding in examine(Seen(observation), "program")[0]}
+    return {finding.id: finding for finding in examine(ObservationView(observation), "program")[0]}
 
 
 def lacks(observation: Observation, id_: str) -> list[str]:
     """What this rule lacks to judge; empty where it judges."""
-    return [row.missing for row in examine(Seen(observation), "program")[1] if row.id == id_]
+    return [row.missing for row in examine(ObservationView(observation), "program")[1] if row.id == id_]
 
 
 def settings(finding: Finding) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dynotune.doctor import Missing, Seen, all_rules
+from dynotune.doctor import Missing, ObservationView, all_rules
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import Observation
@@ -57,7 +57,7 @@ def found(id_: str, changes: Mapping[str, Any] | None = None, **program: Any) ->
     """
     facts = h200(changes)
     observation = observed(facts=facts, **program) if program else alone(facts)
-    return list(all_rules()[id_].judge(Seen(observation)))
+    return list(all_rules()[id_](ObservationView(observation)))
 
 
 def missing(id_: str, changes: Mapping[str, Any] | None = None, **program: Any) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dynotune.doctor import Seen, examine
+from dynotune.doctor import ObservationView, examine
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import EnvironmentChange
 from dynotune.schema.trace_summary import Place
@@ -146,7 +146,7 @@ def change(value: str | None = ":4096:8", file: str = FILE) -> EnvironmentChange
 def test_a_variable_that_ultralytics_sets():
     facts: Any = {"env.CUBLAS_WORKSPACE_CONFIG": None, "torch.version": "2.11.0"}
     fields: Any = {"shares": {"host": 0.3}, "traced": {"operators": [operator("aten::addmm", 1000, 0.2)]}}
-    findings, _ = examine(Seen(on_gpu(environment_changes=[change()], facts=facts, **fields)))
+    findings, _ = examine(ObservationView(on_gpu(environment_changes=[change()], facts=facts, **fields)))
     finding = next(each for each in findings if each.id == "ul-cublas-env-on-construct")
     assert finding.also == ["cublas-env-regex"]
     assert finding.share == pytest.approx(0.2)

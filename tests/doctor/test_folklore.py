@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dynotune.doctor import Seen, folklore
+from dynotune.doctor import ObservationView, folklore
 
 from .machines import alone, h200
 
@@ -59,7 +59,7 @@ def test_every_remedy_is_told_whole_and_under_names_of_its_own():
 
 
 def traces(changes) -> dict[str, str]:
-    return {each.id: each.seen for each in folklore.seen_here(Seen(alone(h200(changes))))}
+    return {each.id: each.seen for each in folklore.seen_here(ObservationView(alone(h200(changes))))}
 
 
 def test_a_machine_at_its_defaults_shows_none():
@@ -91,6 +91,6 @@ def test_defaults_of_newer_kernels_are_defaults_too():
 
 
 def test_what_a_finding_says_already_is_not_said_again_save_of_real_time_kernels():
-    seen = Seen(alone(h200({"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "host.preempt_rt": True})))
+    seen = ObservationView(alone(h200({"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "host.preempt_rt": True})))
     found = ["cublas-env-regex", "preempt-rt-kernel"]
     assert [each.id for each in folklore.seen_here(seen, found)] == ["preempt-rt"]

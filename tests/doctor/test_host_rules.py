@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dynotune.doctor import Seen, examine
+from dynotune.doctor import ObservationView, examine
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Observation
@@ -211,7 +211,7 @@ def test_of_a_loop_all_that_it_calls_counts_and_nothing_that_is_rare_or_long():
 
 def of_one_thread(observation: Observation) -> Finding | None:
     """Of rules on the machine, what is said of a single thread."""
-    return next((one for one in examine(Seen(observation), "machine")[0] if one.id == "omp-threads-1"), None)
+    return next((one for one in examine(ObservationView(observation), "machine")[0] if one.id == "omp-threads-1"), None)
 
 
 def test_a_model_on_the_cpu_that_was_told_to_use_one_thread():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dynotune.doctor import Missing, Seen, all_rules
+from dynotune.doctor import Missing, ObservationView, all_rules
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Collections, Loader, SlowStep
@@ -24,7 +24,7 @@ def slow(*had: str, step_s: float = 0.3, index: int = 7) -> SlowStep:
 
 
 def ask(id_: str, timed, **process) -> list[Finding]:
-    return list(all_rules()[id_].judge(Seen(observed(timed=timed, **process))))
+    return list(all_rules()[id_](ObservationView(observed(timed=timed, **process))))
 
 
 @pytest.mark.parametrize("id_", WHY)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dynotune.doctor import Seen, all_rules, examine
+from dynotune.doctor import ObservationView, all_rules, examine
 from dynotune.knobs import get, parse
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation, Loader, Loading, Model, Observation, SlowStep
@@ -57,12 +57,14 @@ def waits(share: float, *loaders: Loader, facts: Any = None, **fields: Any) -> O
 def found(observation: Observation) -> dict[str, Any]:
     """Findings of these families' rules by id; what they explain is gone."""
     ours = {id_ for id_, rule in all_rules().items() if rule.family in FAMILIES}
-    return {finding.id: finding for finding in examine(Seen(observation), "program")[0] if finding.id in ours}
+    return {
+        finding.id: finding for finding in examine(ObservationView(observation), "program")[0] if finding.id in ours
+    }
 
 
 def lacks(observation: Observation, id_: str) -> list[str]:
     """What a rule says that it lacks."""
-    return [one.missing for one in examine(Seen(observation), "program")[1] if one.id == id_]
+    return [one.missing for one in examine(ObservationView(observation), "program")[1] if one.id == id_]
 
 
 def settings(finding: Any) -> list[str]:

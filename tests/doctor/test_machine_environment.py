@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dynotune import probe
-from dynotune.doctor import Seen, all_rules, examine
+from dynotune.doctor import ObservationView, all_rules, examine
 from dynotune.knobs import parse
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import FRESH_CACHES
@@ -234,14 +234,14 @@ def test_every_rule_on_machines_has_a_case_in_which_it_fires_is_silent_and_canno
 
 
 def test_a_healthy_machine_deserves_nothing_of_medium_severity():
-    found_, unknown = examine(Seen(alone(h200())), "machine")
+    found_, unknown = examine(ObservationView(alone(h200())), "machine")
     assert found_ == []
     assert all(why.reason for why in unknown)
 
 
 def test_a_healthy_machine_at_work_deserves_nothing_of_medium_severity():
     facts = h200(WINDOW | {"window.pcie_width": 16, "window.pcie_generation": 5})
-    found_, _ = examine(Seen(observed(facts=facts, attributed=attribution(host=0.1, input=0.05))), "machine")
+    found_, _ = examine(ObservationView(observed(facts=facts, attributed=attribution(host=0.1, input=0.05))), "machine")
     assert found_ == []
 
 

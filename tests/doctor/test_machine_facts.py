@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.doctor import Seen, all_rules, examine
+from dynotune.doctor import ObservationView, all_rules, examine
 from dynotune.doctor.folklore import seen_here
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation
@@ -34,7 +34,7 @@ VALUES = st.one_of(
 def test_no_rule_fails_whatever_the_facts_are(state, changes):
     facts = h200(state | changes)
     for observation in (alone(facts), observed(facts=facts, attributed=attribution(host=0.3))):
-        seen = Seen(observation)
+        seen = ObservationView(observation)
         findings, unknown = examine(seen, "machine")
         assert all(finding.id in all_rules() for finding in findings)
         assert all(0 <= finding.share <= 1 for finding in findings if not isinstance(finding.share, Unknown))
@@ -44,7 +44,7 @@ def test_no_rule_fails_whatever_the_facts_are(state, changes):
 
 def test_a_machine_that_tells_nothing_has_no_findings_and_every_rule_says_why():
     facts = {name: value if name.startswith("env.") else NOBODY for name, value in h200().items()}
-    findings, unknown = examine(Seen(alone(facts)), "machine")
+    findings, unknown = examine(ObservationView(alone(facts)), "machine")
     assert findings == []
     judged_without = {id_ for id_ in all_rules() if all_rules()[id_].scope == "machine"} - {each.id for each in unknown}
     # These look at variables alone, and none is set; nothing is swapped on, or limited, that is not known to be.
@@ -52,4 +52,4 @@ def test_a_machine_that_tells_nothing_has_no_findings_and_every_rule_says_why():
 
 
 def test_nothing_asked_is_nothing_found():
-    assert examine(Seen(Observation()), "machine")[0] == []
+    assert examine(ObservationView(Observation()), "machine")[0] == []

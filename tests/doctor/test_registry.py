@@ -1,29 +1,36 @@
 """Asking all rules: order, what is missing, and which finding stands for which."""
 
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+from types import ModuleType
+
 import pytest
 
-from dynotune.doctor import Missing, Seen, all_rules, examine, registry, rule
+from dynotune.doctor import Missing, ObservationView, Rule, all_rules, examine, registry, rule, rules
 from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.facts import Unknown
 
 from .observations import observed
 
+TEXTS = {"title": "A title.", "sees": "a", "costs": "b", "wrong_when": "c"}
+
 
 @pytest.fixture
 def made(monkeypatch):
     """`made(name, share, …)`: a rule that always finds this, among those made so alone."""
-    monkeypatch.setattr(registry, "_rules", {})
-    monkeypatch.setattr(registry, "all_rules", lambda: registry._rules)
+    rules = {}
+    monkeypatch.setattr(registry, "all_rules", lambda: rules)
 
     def make(name, share=None, *, severity="low", explains=(), missing="", scope="program"):
-        def judge(seen):
+        def judge(view):
             if missing:
                 raise Missing(missing, "nobody knows")
             yield Finding(id=name, severity=severity, claim="", share=Unknown("none") if share is None else share)
 
-        judge.__name__ = name.replace("-", "_")
-        judge.__doc__ = "A title.\n\nSees: a.\n\nCosts: b.\n\nWrong when: c."
-        rule(scope, explains=explains)(judge)
+        rules[name] = rule(name, scope, explains=explains, **TEXTS)(judge)
 
     return make
 
@@ -37,40 +44,40 @@ def test_findings_stand_by_severity_then_by_share(made):
     made("b", severity="high")
     made("c", 0.08, severity="medium")
     made("d", 0.3, severity="high")
-    assert ids(examine(Seen(observed()))[0]) == ["d", "b", "c", "a"]
+    assert ids(examine(ObservationView(observed()))[0]) == ["d", "b", "c", "a"]
 
 
 def test_a_specific_finding_stands_for_the_general_one_and_names_it(made):
     made("general", 0.5, severity="high")
     made("specific", 0.5, severity="high", explains=["general"])
-    (finding,), _ = examine(Seen(observed()))
+    (finding,), _ = examine(ObservationView(observed()))
     assert (finding.id, finding.also) == ("specific", ["general"])
 
 
 def test_a_specific_finding_that_bounds_a_small_part_of_the_loss_does_not_hide_the_rest(made):
     made("general", 0.7, severity="high")
     made("specific", 0.19, severity="high", explains=["general"])
-    findings, _ = examine(Seen(observed()))
+    findings, _ = examine(ObservationView(observed()))
     assert [(finding.id, finding.also) for finding in findings] == [("general", []), ("specific", [])]
 
 
 def test_a_finding_that_nothing_bounds_does_not_hide_a_loss_that_is_known(made):
     made("general", 0.7, severity="high")
     made("specific", None, severity="high", explains=["general"])
-    assert len(examine(Seen(observed()))[0]) == 2
+    assert len(examine(ObservationView(observed()))[0]) == 2
 
 
 def test_a_general_finding_stands_alone_where_nothing_explains_it(made):
     made("general", 0.5)
     made("other", 0.2)
-    findings, _ = examine(Seen(observed()))
+    findings, _ = examine(ObservationView(observed()))
     assert [(finding.id, finding.also) for finding in findings] == [("general", []), ("other", [])]
 
 
 def test_a_rule_that_lacks_a_fact_is_unknown_and_the_others_are_asked_all_the_same(made):
     made("a", missing="gpu.name")
     made("b", 0.2)
-    findings, unknown = examine(Seen(observed()))
+    findings, unknown = examine(ObservationView(observed()))
     assert ids(findings) == ["b"]
     assert unknown == [NotKnown("a", "gpu.name", "nobody knows")]
 
@@ -78,22 +85,40 @@ def test_a_rule_that_lacks_a_fact_is_unknown_and_the_others_are_asked_all_the_sa
 def test_rules_of_the_other_scope_are_not_asked(made):
     made("a", 0.2, scope="machine")
     made("b", 0.2)
-    assert ids(examine(Seen(observed()), "machine")[0]) == ["a"]
+    assert ids(examine(ObservationView(observed()), "machine")[0]) == ["a"]
 
 
-def test_a_rule_without_all_parts_of_its_docstring_is_refused():
-    def lacking(seen):
-        """A title.
+def test_every_rule_of_a_family_is_listed_once():
+    for family in vars(rules).values():
+        if isinstance(family, ModuleType):
+            defined = [each for each in vars(family).values() if isinstance(each, Rule)]
+            assert [each.id for each in family.RULES] == [each.id for each in defined]
+            assert all(each.family == family.__name__.rpartition(".")[2] for each in family.RULES)
+            assert all(all_rules()[each.id] is each for each in family.RULES)
+    assert len(rules.RULES) == len(all_rules())
 
-        Sees: something.
-        """
-        yield from ()
 
-    with pytest.raises(ValueError, match="Wrong when"):
-        rule("program")(lacking)
+def test_every_family_is_listed():
+    modules = {path.stem for path in Path(rules.__file__).parent.glob("*.py")} - {"__init__"}
+    assert {each.family for each in all_rules().values()} == modules
 
 
 def test_every_rule_tells_what_it_sees_costs_and_when_it_is_wrong():
     for each in all_rules().values():
-        assert each.title and each.sees and each.costs and each.wrong, each.id
+        assert each.title.endswith(".") and each.sees and each.costs and each.wrong_when, each.id
         assert all(general in all_rules() for general in each.explains), each.id
+
+
+def test_every_setting_that_stands_in_a_rule_is_declared_by_it():
+    for each in all_rules().values():
+        for call in ast.walk(ast.parse(inspect.getsource(each.judge))):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("Setting", "unset"):
+                first = call.args[0]
+                if isinstance(first, ast.Constant):
+                    name = first.value if call.func.id == "Setting" else f"env.{first.value}"
+                    assert any(text.partition("=")[0] == name for text in each.candidates), (each.id, name)
+
+
+def test_every_rule_stands_on_the_page_of_findings():
+    page = (Path(__file__).parents[2] / "docs/reference/findings.md").read_text(encoding="utf-8")
+    assert [each for each in all_rules() if f"### `{each}`\n" not in page] == []

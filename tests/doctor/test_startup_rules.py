@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dynotune.doctor import Seen, examine
+from dynotune.doctor import ObservationView, examine
 from dynotune.schema.observation import Observation
 
 from .machines import NO_GPU, NOBODY, alone, found, h200, missing
@@ -176,10 +176,10 @@ def test_starts_that_lost_nothing_speak_against_it(id_, changes):
 
 def test_whether_an_unwatched_program_loses_its_compile_cache_is_unknown():
     assert missing("compile-cold-cache", COMPILED | {"cache.inductor.lasts": NOBODY}) == "cache.inductor.lasts"
-    _, unknown = examine(Seen(Observation(facts=h200())), "program")
+    _, unknown = examine(ObservationView(Observation(facts=h200())), "program")
     assert "compile-cold-cache" in {each.id for each in unknown}
 
 
 def test_a_quiet_start_has_no_findings():
-    found_, _ = examine(Seen(alone(h200(TIMED))), "machine")
+    found_, _ = examine(ObservationView(alone(h200(TIMED))), "machine")
     assert found_ == []

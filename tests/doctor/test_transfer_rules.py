@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dynotune.doctor import Seen, examine
+from dynotune.doctor import ObservationView, examine
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import LostTime, ModelCall, Observation, Tensor
 from dynotune.schema.trace_summary import Copies, DeviceTime, Place, TraceSummary
@@ -238,7 +238,7 @@ def test_a_full_link_is_named_by_what_fills_it():
     full = {"gpu.count": 1, **PCIE_5, "window.pcie_rx_bytes_per_s": 50e9, "window.pcie_tx_bytes_per_s": 0}
     for losses in ([lost("h2d-not-overlapped", 0.4)], [lost("h2d-not-overlapped", 0.4), lost("pin-in-hot-loop", 0.3)]):
         given = moves(*losses, rows=(PINNED,), facts=full, without={"pin-in-hot-loop": 0.5}, shares={"transfer": 0.4})
-        finding, *_ = examine(Seen(given))[0]
+        finding, *_ = examine(ObservationView(given))[0]
         assert finding.id in ("h2d-not-overlapped", "pin-in-hot-loop")
         assert "pcie-saturated" in finding.also
 

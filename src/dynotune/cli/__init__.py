@@ -1,7 +1,7 @@
 """The command line, one module a subcommand. The only place that prints and the only one that exits.
 
-A subcommand `name` is the function `name` of the module `dynotune.cli.name`; its docstring is its long help. One that
-has subcommands of its own is a Typer.
+A subcommand `name` is the function `name` of the module `dynotune.cli.name`; `HELP` there is its long help. No help is
+a docstring, because `python -OO` strips those. A subcommand with subcommands of its own is a Typer.
 Only the module of the subcommand that was asked for is imported. What stands after the first `--` is the
 user's command and reaches the subcommand untouched, through `command_of`.
 
@@ -21,6 +21,7 @@ from dynotune.schema.errors import CommandFailed, DynotuneError, UsageError
 
 __all__ = ["command_of", "main", "with_command"]
 
+HELP = "Proves on your own PyTorch command which settings help."
 COMMANDS = {
     "diagnose": "Say why your command is slow.",
     "compare": "Prove on your command whether settings help.",
@@ -87,15 +88,18 @@ def _parser(ours: Sequence[str]) -> Any:
     app = typer.Typer(
         add_completion=False, no_args_is_help=True, rich_markup_mode="rich", epilog=EPILOG, name="dynotune"
     )
-    app.callback()(_options)
+    app.callback(help=HELP)(_options)
     for name, summary in COMMANDS.items():
         function: Callable[..., Any] = _named_only
+        long_help = None
         if name == asked:
-            function = getattr(import_module(f"dynotune.cli.{name}"), name)
+            module = import_module(f"dynotune.cli.{name}")
+            function, long_help = getattr(module, name), getattr(module, "HELP", None)
             if isinstance(function, typer.Typer):
                 app.add_typer(function, name=name, short_help=summary)
                 continue
-        app.command(name, short_help=summary, cls=with_command() if name in WITH_COMMAND else None)(function)
+        of_command = with_command() if name in WITH_COMMAND else None
+        app.command(name, help=long_help, short_help=summary, cls=of_command)(function)
     return _without_types(typer.main.get_command(app))
 
 
@@ -138,7 +142,7 @@ def _options(
         False, "--version", is_eager=True, callback=_version, help="Show the version and exit."
     ),
 ) -> None:
-    """Proves on your own PyTorch command which settings help."""
+    """Take the options that stand before a subcommand."""
 
 
 def _explain(error: Exception) -> int:

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from dynotune.measure.live.request import CompareRequest, Watcher
     from dynotune.schema.comparison import Comparison
 
+HELP = """Prove on your command whether settings help.
+
+The command runs once for each arm without being measured, then in pairs, in fresh processes and in random
+order, until the answer is clear. For example:
+
+dynotune compare loader.num_workers=4 -- python train.py
+"""
+
 
 @runs_a_command("objective", "warmup_steps", "window_steps", "seed", "caches", "run_to_end", seed=0)
 def compare(
@@ -36,13 +44,6 @@ def compare(
     *,
     run: RunSpec,
 ) -> None:
-    """Prove on your command whether settings help.
-
-    The command runs once for each arm without being measured, then in pairs, in fresh processes and in random
-    order, until the answer is clear. For example:
-
-    dynotune compare loader.num_workers=4 -- python train.py
-    """
     from dynotune.measure.comparison import protocol
     from dynotune.measure.live.request import CompareRequest
 

@@ -26,6 +26,13 @@ BUDGET_S = 240.0
 # in batches of 16, so that each window starts its loading processes once.
 WARMUP_STEPS, WINDOW_STEPS = 12, 38
 
+HELP = """Train a small network on 600 photographs and tune it, in less than 5 minutes.
+
+The photographs are made once and kept in the user's cache folder. The training script is an ordinary one
+that knows nothing of dynotune. What is printed was measured here and now: on a busy machine `unproved` is
+the true answer.
+"""
+
 
 def demo(
     python: Annotated[
@@ -33,12 +40,6 @@ def demo(
     ] = sys.executable,
     run_dir: RunDir = None,
 ) -> None:
-    """Train a small network on 600 photographs and tune it, in less than 5 minutes.
-
-    The photographs are made once and kept in the user's cache folder. The training script is an ordinary one
-    that knows nothing of dynotune. What is printed was measured here and now: on a busy machine `unproved` is
-    the true answer.
-    """
     from rich.console import Console
 
     from dynotune.cli.tune import show, studied

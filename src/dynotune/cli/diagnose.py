@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 
 SEVERITIES = ("high", "medium", "low")
 
+HELP = """Say why your command is slow.
+
+It runs until its steps are steady and is timed; then torch's profiler
+records a few more steps, to see where the time goes. Each finding says
+what it costs at most, where, and which settings are worth proving:
+
+dynotune diagnose -- python train.py
+"""
+
 
 @runs_a_command("settings", "warmup_steps", "window_steps", "seed", "page_cache", "run_to_end")
 def diagnose(
@@ -46,14 +55,6 @@ def diagnose(
     *,
     run: RunSpec,
 ) -> None:
-    """Say why your command is slow.
-
-    It runs twice until its steps are steady: once plain, to time them, and
-    once under torch's profiler, to see where the time goes. Each finding
-    says what it costs at most, where, and which settings are worth proving:
-
-    dynotune diagnose -- python train.py
-    """
     if run.page_cache == "cold" and not isolate_loader and replay is None:
         raise UsageError("--page-cache is about the loader alone.", hint="Add --isolate-loader.")
     options.check_json(json)

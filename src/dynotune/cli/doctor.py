@@ -27,6 +27,21 @@ DEADLINE_S = 1.9
 LARGEST_EXAMINATION_BYTES = 16 << 20
 """A thousand times what one takes."""
 
+HELP = """What this machine, this interpreter and this environment cost.
+
+Nothing is run and no GPU is needed; the command after -- only says which
+interpreter is meant. What only a running program shows is named as not
+judged. For example:
+
+dynotune doctor
+
+dynotune doctor --json here.json -- python train.py
+
+dynotune doctor --against there.json
+
+dynotune doctor --about vm.dirty_ratio
+"""
+
 
 def doctor(
     context: typer.Context,
@@ -49,20 +64,6 @@ def doctor(
     ] = None,
     json: Json = None,
 ) -> None:
-    """What this machine, this interpreter and this environment cost.
-
-    Nothing is run and no GPU is needed; the command after -- only says which
-    interpreter is meant. What only a running program shows is named as not
-    judged. For example:
-
-    dynotune doctor
-
-    dynotune doctor --json here.json -- python train.py
-
-    dynotune doctor --baseline there.json
-
-    dynotune doctor --about vm.dirty_ratio
-    """
     check_json(json)
     if about is not None:
         show(about, json)
@@ -139,11 +140,11 @@ def interpreter_asked(python: str | None, command: list[str] | None, env: Mappin
 
 
 def _examine(facts: Facts, other: Facts | None) -> Examination:
-    from dynotune.doctor import Seen, differences, examine
+    from dynotune.doctor import ObservationView, differences, examine
     from dynotune.doctor.folklore import seen_here
     from dynotune.schema.observation import Observation
 
-    seen = Seen(Observation(facts=facts))
+    seen = ObservationView(Observation(facts=facts))
     findings, unknown = examine(seen, "machine")
     differing: list[Difference] | None = None if other is None else differences(facts, other)
     folklore = list(seen_here(seen, [finding.id for finding in findings]))

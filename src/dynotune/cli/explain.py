@@ -8,19 +8,20 @@ import typer
 
 from dynotune.cli.options import Json, check_json, write_json
 
+HELP = """What a finding sees, why it costs, when it is wrong, and what people believe of it.
+
+For example:
+
+dynotune explain cublas-env-regex
+
+dynotune explain vm.dirty_ratio
+"""
+
 
 def explain(
     id: Annotated[str, typer.Argument(metavar="ID", help="A finding, or a word for a popular remedy.")],
     json: Json = None,
 ) -> None:
-    """What a finding sees, why it costs, when it is wrong, and what people believe of it.
-
-    For example:
-
-    dynotune explain cublas-env-regex
-
-    dynotune explain vm.dirty_ratio
-    """
     check_json(json)
     show(id, json)
 

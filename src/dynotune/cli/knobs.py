@@ -21,11 +21,13 @@ class Catalogue(msgspec.Struct, frozen=True):
     knobs: list[dict[str, Any]] = []
 
 
+HELP = "What can be set: the values, the default, what it may change besides speed, and the source."
+
+
 def knobs(
     id: Annotated[str | None, typer.Argument(metavar="ID", help="Explain this knob; all are listed without.")] = None,
     json: Json = None,
 ) -> None:
-    """What can be set: the values, the default, what it may change besides speed, and the source."""
     chosen = tuple(catalogue.all_knobs()) if id is None else (catalogue.get(id),)
     if json is not None:
         write_json(Catalogue(knobs=[_fields(knob) for knob in chosen]), json)

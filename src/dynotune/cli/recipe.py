@@ -39,12 +39,13 @@ recipe = typer.Typer(no_args_is_help=True, help="Show, re-verify or export a rec
 File = Annotated[Path, typer.Argument(metavar="FILE", help="recipe.toml, as `dynotune tune` writes it.")]
 
 
-@recipe.command()
-def show(file: File, json: Json = None) -> None:
-    """What a recipe sets, and what proved each setting.
+@recipe.command(
+    help="""What a recipe sets, and what proved each setting.
 
     Nothing is run. For example: dynotune recipe show recipe.toml
     """
+)
+def show(file: File, json: Json = None) -> None:
     from dynotune.recipes.checking import setting_of
     from dynotune.report.recipe import recipe_report
     from dynotune.schema import recipe as recipes
@@ -72,14 +73,6 @@ def verify(
     *,
     run: RunSpec,
 ) -> None:
-    """Prove a recipe again: all of its settings against the command as it is.
-
-    Runs the command after --, or the recipe's own, in this folder. The recipe's own
-    is whatever its author wrote: of a recipe from others, give yours. Exit code 1
-    where the stated speed-up is not met. For example:
-
-    dynotune recipe verify recipe.toml -- python train.py
-    """
     from dynotune.measure.live.request import CompareRequest
     from dynotune.schema import recipe as recipes
 
@@ -154,7 +147,16 @@ def _is_met(found: Recipe, request: CompareRequest, file: Path, json: str | None
     return outcome == "met"
 
 
-@recipe.command()
+@recipe.command(
+    help="""Write a recipe for those who start the program without dynotune.
+
+    What cannot be an environment variable is named with the line of Python that does
+    it. sysctl writes what `dynotune doctor` finds on this machine, for an administrator.
+    Nothing is applied. For example:
+
+    dynotune recipe export recipe.toml --format kubernetes
+    """
+)
 def export(
     file: File,
     format: Annotated[
@@ -165,14 +167,6 @@ def export(
         str | None, typer.Option(metavar="SIZE", help="Shared memory for loader workers: 512Mi, 8Gi.")
     ] = None,
 ) -> None:
-    """Write a recipe for those who start the program without dynotune.
-
-    What cannot be an environment variable is named with the line of Python that does
-    it. sysctl writes what `dynotune doctor` finds on this machine, for an administrator.
-    Nothing is applied. For example:
-
-    dynotune recipe export recipe.toml --format kubernetes
-    """
     from dynotune.schema import recipe as recipes
 
     if shm_size is not None and re.fullmatch(r"[1-9][0-9]*[KMGT]i", shm_size) is None:
@@ -206,11 +200,11 @@ def _exported(found: Recipe, settings: list[Setting], file: Path, format: str, s
 
     if format == "sysctl":
         from dynotune import probe
-        from dynotune.doctor import Seen, examine
+        from dynotune.doctor import ObservationView, examine
         from dynotune.schema.observation import Observation
 
         facts = probe.machine(environment(), python=sys.executable, cwd=Path.cwd(), deadline_s=DEADLINE_S)
-        return formats.sysctl(file.name, *examine(Seen(Observation(facts=facts)), "machine"))
+        return formats.sysctl(file.name, *examine(ObservationView(Observation(facts=facts)), "machine"))
     from dynotune.recipes.export import parts
 
     made = parts(found, settings, str(file), shm_size)

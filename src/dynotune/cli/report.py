@@ -28,6 +28,15 @@ IN_A_FOLDER = ("study.json", "comparison.json", "observation.json", "startup.jso
 RECIPE, PAGE = "recipe.toml", "report.html"
 LONGEST_RECIPE_BYTES = 1 << 20
 
+HELP = """Show again what was found before.
+
+Of a study of tune, the terminal's report and report.html are made anew;
+of a comparison, an observation, a diagnosis, a trace's summary, a
+snapshot's or an examination, what was on the terminal. For example:
+
+dynotune report ~/.local/state/dynotune/runs/ID
+"""
+
 
 def report(
     path: Annotated[
@@ -38,14 +47,6 @@ def report(
     ] = None,
     json: Json = None,
 ) -> None:
-    """Show again what was found before.
-
-    Of a study of tune, the terminal's report and report.html are made anew;
-    of a comparison, an observation, a diagnosis, a trace's summary, a
-    snapshot's or an examination, what was on the terminal. For example:
-
-    dynotune report ~/.local/state/dynotune/runs/ID
-    """
     check_json(json)
     file = _file_of(path)
     noun = _noun_of(file)

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from dynotune.schema.run import Run
     from dynotune.schema.setting import Setting
 
+HELP = """Run your command with settings; its output, signals and exit code are its own.
+
+For example: dynotune run --set loader.num_workers=4 -- python train.py
+"""
+
 
 def run(
     context: typer.Context,
@@ -33,10 +38,6 @@ def run(
     json: Json = None,
     run_dir: RunDir = None,
 ) -> None:
-    """Run your command with settings; its output, signals and exit code are its own.
-
-    For example: dynotune run --set loader.num_workers=4 -- python train.py
-    """
     command = command_of(context)
     check_json(json)
     if strict and recipe is None:

@@ -29,6 +29,16 @@ Caches = Annotated[
     typer.Option(metavar="DIR", help="All caches below this folder, in place of those the environment names."),
 ]
 
+WARM_HELP = """Run a command until it compiles nothing more.
+
+It writes into the caches that the command's own environment names, or below --caches DIR.
+Exit code 1 where every run added something; the reason is said. For example:
+
+dynotune startup warm -- python train.py
+
+dynotune startup warm --caches /data/caches --ready-on 'listening on' -- ./serve
+"""
+
 
 @runs_a_command("ready_pattern", "run_to_end")
 def warm(
@@ -39,15 +49,6 @@ def warm(
     *,
     run: RunSpec,
 ) -> None:
-    """Run a command until it compiles nothing more.
-
-    It writes into the caches that the command's own environment names, or below --caches DIR.
-    Exit code 1 where every run added something; the reason is said. For example:
-
-    dynotune startup warm -- python train.py
-
-    dynotune startup warm --caches /data/caches --ready-pattern 'listening on' -- ./serve
-    """
     from rich.console import Console
 
     from dynotune.launch.caches import contents as places
@@ -70,6 +71,16 @@ def warm(
         raise typer.Exit(1)
 
 
+PACK_HELP = """Write the compile caches into one file, with what they depend on.
+
+The command after -- says whose caches: it is not run. For example:
+
+dynotune startup pack caches.pack -- python train.py
+
+dynotune startup pack caches.pack --caches /data/caches --python venv/bin/python
+"""
+
+
 def pack(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The pack to write.")],
@@ -81,14 +92,6 @@ def pack(
     python: Python = None,
     json: Json = None,
 ) -> None:
-    """Write the compile caches into one file, with what they depend on.
-
-    The command after -- says whose caches: it is not run. For example:
-
-    dynotune startup pack caches.pack -- python train.py
-
-    dynotune startup pack caches.pack --caches /data/caches --python venv/bin/python
-    """
     from dynotune.launch.caches import conditions as cache_conditions
     from dynotune.launch.caches import contents as places
     from dynotune.launch.caches import pack as cache_pack
@@ -112,6 +115,16 @@ def pack(
     options.show(lambda: packed_report(packed, variables), packed, json, soft_wrap=True)
 
 
+UNPACK_HELP = """Put packed compile caches in place, where they fit this machine.
+
+They are code that your command will run: nothing is taken without --trust or the
+digest that pack printed. Another GPU, driver, torch, Triton, Python or processor is
+refused with the reason. Files that are there already stay. For example:
+
+dynotune startup unpack caches.pack --sha256 59b2… -- python train.py
+"""
+
+
 def unpack(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A pack that `dynotune startup pack` wrote.")],
@@ -131,14 +144,6 @@ def unpack(
     python: Python = None,
     json: Json = None,
 ) -> None:
-    """Put packed compile caches in place, where they fit this machine.
-
-    They are code that your command will run: nothing is taken without --trust or the
-    digest that pack printed. Another GPU, driver, torch, Triton, Python or processor is
-    refused with the reason. Files that are there already stay. For example:
-
-    dynotune startup unpack caches.pack --sha256 59b2… -- python train.py
-    """
     from dynotune.launch.caches import conditions as cache_conditions
     from dynotune.launch.caches import contents as places
     from dynotune.launch.caches import unpack as cache_unpack

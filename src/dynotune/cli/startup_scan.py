@@ -20,6 +20,19 @@ if TYPE_CHECKING:
 GATES = ("partial", "jit", "cannot")
 """From the mildest on: each holds for what is worse, too."""
 
+HELP = """Which GPU code libraries hold, and whether a GPU runs it, compiles it first, or cannot run it.
+
+Without PATHS: of the interpreter that the command after -- would start, or of
+`python`; of another program, its own code and that of its libraries. Nothing of
+yours is run and no GPU is needed. For example:
+
+dynotune startup scan --compute-capability 12.0
+
+dynotune startup scan build/my_extension.so
+
+dynotune startup scan -- python train.py
+"""
+
 
 def scan(
     context: typer.Context,
@@ -44,18 +57,6 @@ def scan(
     every: Annotated[bool, typer.Option("--all", help="Show every library and every problem.")] = False,
     json: Json = None,
 ) -> None:
-    """Which GPU code libraries hold, and whether a GPU runs it, compiles it first, or cannot run it.
-
-    Without PATHS: of the interpreter that the command after -- would start, or of
-    `python`; of another program, its own code and that of its libraries. Nothing of
-    yours is run and no GPU is needed. For example:
-
-    dynotune startup scan --compute-capability 12.0
-
-    dynotune startup scan build/my_extension.so
-
-    dynotune startup scan -- python train.py
-    """
     from dynotune.report.startup.device_code import device_code_report
 
     check_json(json)

@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from dynotune.measure.live.request import StartRequest
     from dynotune.schema.startup import Startup
 
+HELP = """Time the start of your command with caches cold, warm and off.
+
+The command is started anew for each, in blocks of random order, and ended after its
+first step. Its caches lie in folders of their own; yours are neither used nor
+changed. Says what a warm cache saves, what the start is made of, whether your own
+caches are large enough and last, and what to set. For example:
+
+dynotune startup time -- python train.py
+"""
+
 
 @runs_a_command("ready_pattern", "seed", seed=0)
 def time(
@@ -30,15 +40,6 @@ def time(
     *,
     run: RunSpec,
 ) -> None:
-    """Time the start of your command with caches cold, warm and off.
-
-    The command is started anew for each, in blocks of random order, and ended after its
-    first step. Its caches lie in folders of their own; yours are neither used nor
-    changed. Says what a warm cache saves, what the start is made of, whether your own
-    caches are large enough and last, and what to set. For example:
-
-    dynotune startup time -- python train.py
-    """
     from dynotune.measure.live.request import StartRequest
     from dynotune.measure.startup import starting
     from dynotune.report.startup.starts import startup_report

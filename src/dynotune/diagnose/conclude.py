@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from dynotune.diagnose.attribute import IMBALANCE, PART_OF
-from dynotune.doctor import Seen, all_rules, examine
+from dynotune.doctor import ObservationView, all_rules, examine
 from dynotune.schema.diagnosis import Bottleneck, Diagnosis, Finding, Roofline, UpperBound
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Attribution, Observation, Timing
@@ -52,7 +52,7 @@ def conclude(
     roofline: Roofline | Unknown = NOT_ASKED,
 ) -> Diagnosis:
     """Ask all rules, and say what holds the command up."""
-    findings, unknown = examine(Seen(observation))
+    findings, unknown = examine(ObservationView(observation))
     timing, attribution = timing_of(observation), observation.attribution
     found: Bottleneck = "none" if isinstance(attribution, Unknown) else bottleneck(attribution)
     return Diagnosis(

@@ -1,15 +1,27 @@
 """From facts to findings: the rules, and what decides how much a finding weighs.
 
-`examine(seen, scope)` asks every rule. A rule is a pure function of `Seen`: it launches nothing, reads no file
-and asks no clock. `explain` and the docs are made from the rules' docstrings. `folklore` knows popular remedies
-that are none, `differences` in what two machines differ. Thresholds stand in `policy`.
+`examine(view, scope)` asks every rule. A rule is a pure function of an `ObservationView`: it launches nothing, reads no
+file and asks no clock. `@rule` declares its texts and its candidate settings; `explain` and the docs are made from
+these. `folklore` knows popular remedies that do not help, `differences` compares two machines, and `policy` holds the
+thresholds.
 
 How facts come about is not here: `probe` asks the machine, `diagnose` watches a command.
 """
 
+from dynotune.doctor.declaration import Rule, rule
 from dynotune.doctor.differences import differences
 from dynotune.doctor.explain import explain, explained
-from dynotune.doctor.observation_view import Missing, Seen
-from dynotune.doctor.registry import Rule, all_rules, examine, rule
+from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.registry import all_rules, examine
 
-__all__ = ["Missing", "Rule", "Seen", "all_rules", "differences", "examine", "explain", "explained", "rule"]
+__all__ = [
+    "Missing",
+    "ObservationView",
+    "Rule",
+    "all_rules",
+    "differences",
+    "examine",
+    "explain",
+    "explained",
+    "rule",
+]

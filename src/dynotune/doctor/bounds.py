@@ -1,12 +1,12 @@
-"""What a change can save of a plain step at most: arithmetic that rules on kernels, precision and code share."""
+"""Bounds of what a change saves of a plain step: arithmetic that rules on kernels, precision and code share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
 from dynotune.doctor import policy
-from dynotune.doctor.machine import known
-from dynotune.doctor.observation_view import Missing, Seen
+from dynotune.doctor.machine import fact_or_none
+from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import LostTime, Model
@@ -21,18 +21,18 @@ _SEVERITIES: tuple[Severity, ...] = ("low", "medium", "high")
 # The device
 
 
-def of_faster_device(seen: Seen) -> float:
-    """Of a plain step, what a device without work to do would save.
+def faster_device_saving(view: ObservationView) -> float:
+    """Return what an infinitely fast device would save of a plain step.
 
-    Where the device hardly waits for host or loader, all of its work is. Where it waits, host or loader set the pace,
-    and a faster device shortens the step by no more than the host waits for the device in turn: without such waits by
-    nothing. Of a program without a device: the time of its operators, which the host itself runs.
+    If the device hardly waits for host or loader, this is all of its work. Otherwise host or loader set the pace, and a
+    faster device shortens the step at most by the time for which the host waits for the device. For a program without
+    a device, return the time of its operators, which the host itself runs.
     """
-    attribution = seen.attribution
+    attribution = view.attribution
     shares = attribution.shares
     if attribution.busy_share is None or shares.host + shares.input <= policy.DEVICE_SETS_PACE:
         return shares.device
-    trace, step_s = seen.trace, seen.timing.step_s
+    trace, step_s = view.trace, view.timing.step_s
     if not trace.num_steps or not step_s:
         return shares.device
     rank = trace.devices[0].rank if trace.devices else None
@@ -40,171 +40,172 @@ def of_faster_device(seen: Seen) -> float:
     return min(shares.device, waited_s / step_s)
 
 
-def saved(seen: Seen, share: float) -> float:
-    """The part of `share`, which kernels take, that a step gets shorter by without them."""
-    return max(0.0, min(share, of_faster_device(seen)))
+def saving(view: ObservationView, share: float) -> float:
+    """Return the part of `share`, the time of some kernels, by which a step gets shorter without them."""
+    return max(0.0, min(share, faster_device_saving(view)))
 
 
-def of_compiling(seen: Seen) -> float:
-    """Of a plain step, what compiling the model can save at most.
+def of_compiling(view: ObservationView) -> float:
+    """Return the most that compiling the model saves of a plain step.
 
-    All that the device waits for the host, what it pauses between queued kernels, and what fusing spares of its work.
-    It shortens the host's work and the device's alike, so the latter counts though the host sets the pace now; not
-    where the loader does.
+    It saves the device's waits for the host, its pauses between queued kernels, and the work that fusing spares.
+    Compiling shortens the host's work, too, so the device's work counts even if the host sets the pace now. It does not
+    count if the loader sets the pace.
 
     Raises:
-        Missing: what fusing could spare is not known, or how many steps were recorded.
+        Missing: the saving of fusing, or the number of recorded steps, is not known.
     """
-    attribution, trace, step_s = seen.attribution, seen.trace, seen.timing.step_s
-    fusable_s, shares = seen.kernels.fusable_s, attribution.shares
+    attribution, trace, step_s = view.attribution, view.trace, view.timing.step_s
+    fusable_s, shares = view.kernels.fusable_s, attribution.shares
     if fusable_s is None:
         raise Missing("what fusing could spare", "the trace does not tell kernels apart")
     if not trace.num_steps or not step_s:
         raise Missing("steps in the trace", "they are neither marked nor found")
     fused = min(fusable_s / trace.num_steps / step_s, shares.device)
     if shares.input > policy.DEVICE_SETS_PACE:
-        fused = saved(seen, fused)
-    # Of pauses, those of kernels that were queued late are in the host's share; the others are in no other part.
-    pauses = min(seen.lost("launch-latency"), shares.other)
+        fused = saving(view, fused)
+    # Pauses before kernels that were queued late are in the host's share; the other pauses are in no other share.
+    pauses = min(view.lost("launch-latency"), shares.other)
     return min(1.0, shares.host + pauses + fused)
 
 
 def lost_elsewhere(losses: Iterable[LostTime], *operators: str) -> float:
-    """Sum of the losses whose operator has none of these words in its name."""
+    """Return the sum of the losses whose operator has none of these words in its name."""
     return sum(loss.share for loss in losses if not is_at(loss.where, *operators))
 
 
 def is_at(where: Place, *words: str) -> bool:
-    """Whether the place's operator has one of these words in its name."""
+    """Tell whether the place's operator has one of these words in its name."""
     return any(word in where.operator.lower() for word in words)
 
 
 # Operators on the host
 
 
-def operators(seen: Seen, matches: Callable[[str], object]) -> list[Operator]:
-    """Those that were recorded and whose name `matches`; the two hundred that took most time are known."""
-    return [row for row in seen.trace.operators if matches(row.name)]
+def operators(view: ObservationView, matches: Callable[[str], object]) -> list[Operator]:
+    """Return the recorded operators whose name `matches`, of the two hundred that took most time."""
+    return [row for row in view.trace.operators if matches(row.name)]
 
 
-def operators_per_step(seen: Seen, matches: Callable[[str], object]) -> float:
-    """How many of these operators a step calls.
+def operators_per_step(view: ObservationView, matches: Callable[[str], object]) -> float:
+    """Return how many of these operators a step calls.
 
     Raises:
         Missing: the recorded steps were not counted.
     """
-    num_steps = seen.trace.num_steps
+    num_steps = view.trace.num_steps
     if not num_steps:
         raise Missing("steps in the trace", "they are neither marked nor found")
-    return sum(row.num for row in operators(seen, matches)) / num_steps
+    return sum(row.num for row in operators(view, matches)) / num_steps
 
 
-def operator_share(seen: Seen, matches: Callable[[str], object]) -> float:
-    """Of a plain step of a program without a device, the time inside these operators themselves."""
-    all_s = sum(row.self_s for row in seen.trace.operators)
-    own_s = sum(row.self_s for row in operators(seen, matches))
-    return own_s / all_s * seen.attribution.shares.device if all_s else 0.0
+def operator_share(view: ObservationView, matches: Callable[[str], object]) -> float:
+    """Return the share of a plain step without a device that lies inside these operators themselves."""
+    all_s = sum(row.self_s for row in view.trace.operators)
+    own_s = sum(row.self_s for row in operators(view, matches))
+    return own_s / all_s * view.attribution.shares.device if all_s else 0.0
 
 
-def host_share(seen: Seen, matches: Callable[[str], bool]) -> float:
-    """Of a plain step, the host's own time in these operators, at most what the device waits for the host.
+def host_share(view: ObservationView, matches: Callable[[str], bool]) -> float:
+    """Return the host's own time in these operators, at most the device's wait for the host, of a plain step.
 
-    Recording slows the host: its time there is no less than in a plain step.
+    Recording slows the host: its recorded time is no less than in a plain step.
     """
-    num_steps, step_s = seen.trace.num_steps, seen.timing.step_s
+    num_steps, step_s = view.trace.num_steps, view.timing.step_s
     if not num_steps or not step_s:
-        return seen.attribution.shares.host
-    own_s = sum(row.self_s for row in operators(seen, matches)) / num_steps
-    return min(own_s / step_s, seen.attribution.shares.host)
+        return view.attribution.shares.host
+    own_s = sum(row.self_s for row in operators(view, matches)) / num_steps
+    return min(own_s / step_s, view.attribution.shares.host)
 
 
-def waits_for_host(seen: Seen) -> float:
-    """Of a plain step, what the device waits for the host; without a device, Python between operators.
+def waits_for_host(view: ObservationView) -> float:
+    """Return the device's wait for the host, of a plain step; without a device, Python between operators.
 
-    Of the latter no more than was recorded: recording slows Python, and a plain step that is longer by more was held
-    up by others on the machine.
+    Python counts at most as long as recorded: recording slows Python, so a plain step with more of it was delayed by
+    other programs on the machine.
     """
-    attribution = seen.attribution
+    attribution = view.attribution
     share = attribution.shares.host
     if attribution.busy_share is not None:
         return share
-    num_steps, step_s = seen.trace.num_steps, seen.timing.step_s
-    row = max(seen.trace.hosts, key=lambda row: row.window_s, default=None)
+    num_steps, step_s = view.trace.num_steps, view.timing.step_s
+    row = max(view.trace.hosts, key=lambda row: row.window_s, default=None)
     if row is None or not num_steps or not step_s:
         return share
     recorded_s = max(0.0, row.window_s - row.loader_s - row.operator_s - row.communication_s) / num_steps
     return min(share, recorded_s / step_s)
 
 
-def after_waits(seen: Seen) -> float:
-    """Of a plain step, work of the host that the device waits for only because the host had waited: for the device, or
-    for a batch. Without the wait it would be done while the device is busy.
+def after_waits(view: ObservationView) -> float:
+    """Return the host's work that the device waits for only because the host had waited first, of a plain step.
+
+    The host waited for the device or for a batch. Otherwise it would do this work while the device is busy.
     """
-    of_copies = behind_pageable_copies(seen) or beyond(seen, "h2d-blocking")
-    return of_copies + sum(beyond(seen, cause) for cause in ("sync-per-step", "loader-bound"))
+    of_copies = behind_pageable_copies(view) or beyond(view, "h2d-blocking")
+    return of_copies + sum(beyond(view, cause) for cause in ("sync-per-step", "loader-bound"))
 
 
-def behind_pageable_copies(seen: Seen) -> float:
-    """Of a plain step, what it would save if the host did not wait for copies to the device, all of which read pageable
-    memory, beyond the idle time right after such waits: work is queued late for small copies, too.
+def behind_pageable_copies(view: ObservationView) -> float:
+    """Return what waits for pageable copies cost beyond the idle time right after them, of a plain step.
 
-    No more than the device waits for the host, and nothing that is due to tensors which are made on the host.
+    0 unless all copies to the device read pageable memory. Work is queued late after small copies, too. The cost is at
+    most the device's wait for the host, without the part due to tensors that are made on the host.
     """
-    copies = [row for row in seen.trace.copies if row.kind == "HtoD"]
+    copies = [row for row in view.trace.copies if row.kind == "HtoD"]
     if not copies or any(row.pinned is not False for row in copies):
         return 0.0
-    without, made = seen.attribution.counterfactual_savings, "create-on-cpu-then-move"
-    save = without.get("h2d-blocking", 0.0) - max(without.get(made, 0.0), seen.lost(made))
-    return max(0.0, min(save - seen.lost("h2d-blocking"), seen.attribution.shares.host))
+    without, made = view.attribution.counterfactual_savings, "create-on-cpu-then-move"
+    save = without.get("h2d-blocking", 0.0) - max(without.get(made, 0.0), view.lost(made))
+    return max(0.0, min(save - view.lost("h2d-blocking"), view.attribution.shares.host))
 
 
-def beyond(seen: Seen, cause: str) -> float:
-    """Of a plain step, what it would save without this cause, beyond the idle time in which that was seen.
+def beyond(view: ObservationView, cause: str) -> float:
+    """Return what a plain step saves without this cause, beyond the idle time in which the cause was seen.
 
-    0 where it was not seen to hold the device up: then no finding bears that cost, and it stays where it is.
+    0 if the cause did not delay the device: no finding bears such a cost, and it stays where it is.
     """
-    lost = seen.lost(cause)
-    return max(0.0, seen.attribution.counterfactual_savings.get(cause, 0.0) - lost) if lost else 0.0
+    lost = view.lost(cause)
+    return max(0.0, view.attribution.counterfactual_savings.get(cause, 0.0) - lost) if lost else 0.0
 
 
-def unless_waited(seen: Seen, share: float) -> float:
-    """At most what the device waits for host or loader, of a share that was measured on the host alone.
+def unless_waited(view: ObservationView, share: float) -> float:
+    """Limit a share that was measured on the host to the time for which the device waits for host or loader.
 
-    Without a device, and where it is not known what a step waits for, all of it.
+    Return all of it without a device, or if the waits of a step are not known.
     """
-    attribution = seen.observation.attribution
+    attribution = view.observation.attribution
     if isinstance(attribution, Unknown) or attribution.busy_share is None:
         return share
     shares = attribution.shares
     return min(share, shares.host + shares.input + shares.other)
 
 
-def goes_backward(seen: Seen) -> bool:
-    """Whether gradients are computed: an optimizer stepped, or the trace holds a backward pass."""
-    return seen.is_training or any(row.name.startswith("autograd::engine") for row in seen.trace.operators)
+def goes_backward(view: ObservationView) -> bool:
+    """Tell whether gradients are computed: an optimizer stepped, or the trace holds a backward pass."""
+    return view.is_training or any(row.name.startswith("autograd::engine") for row in view.trace.operators)
 
 
-# What is known
+# Facts of the program
 
 
-def capability(seen: Seen) -> tuple[int, int]:
-    """Compute capability of the device in use, (9, 0)."""
-    value = known(seen, "live.compute_capability") or seen.text("gpu.compute_capability")
+def capability(view: ObservationView) -> tuple[int, int]:
+    """Return the compute capability of the device in use, (9, 0)."""
+    value = fact_or_none(view, "live.compute_capability") or view.text("gpu.compute_capability")
     return version(str(value))
 
 
-def bytes_per_s(seen: Seen) -> float:
-    """What the memory that the program works in moves at least: of the device, else of the host."""
-    if not seen.uses_cuda:
+def bytes_per_s(view: ObservationView) -> float:
+    """Return the least bandwidth of the memory that the program works in: the device's, else the host's."""
+    if not view.uses_cuda:
         return policy.HOST_BYTES_PER_S
     try:
-        return policy.DEVICE_BYTES_PER_S.get(capability(seen), policy.SLOWEST_DEVICE_BYTES_PER_S)
+        return policy.DEVICE_BYTES_PER_S.get(capability(view), policy.SLOWEST_DEVICE_BYTES_PER_S)
     except Missing:
         return policy.SLOWEST_DEVICE_BYTES_PER_S
 
 
 def version(text: str) -> tuple[int, int]:
-    """Major and minor: `2.11.0+cu130` is (2, 11).
+    """Return major and minor version: `2.11.0+cu130` is (2, 11).
 
     Raises:
         Missing: it is no version.
@@ -216,18 +217,18 @@ def version(text: str) -> tuple[int, int]:
         raise Missing("a version", f"{text!r} is none") from None
 
 
-def main_model(seen: Seen) -> Model | None:
-    """The first of the outermost modules, which has most parameters."""
-    return seen.models[0] if seen.models else None
+def main_model(view: ObservationView) -> Model | None:
+    """Return the first of the outermost modules, which has most parameters."""
+    return view.models[0] if view.models else None
 
 
-def num_input_shapes(seen: Seen) -> int:
-    """Most distinct input shapes of an outermost module; 0 where they were not followed."""
-    return max((model.call.num_input_shapes or 0 for model in seen.models if model.call is not None), default=0)
+def num_input_shapes(view: ObservationView) -> int:
+    """Return the most distinct input shapes of an outermost module; 0 if they were not followed."""
+    return max((model.call.num_input_shapes or 0 for model in view.models if model.call is not None), default=0)
 
 
 def place_of(losses: Iterable[LostTime], model: Model | None = None) -> Place:
-    """Where most is lost; else where the model is called."""
+    """Return the place of the largest loss, else the place where the model is called."""
     largest = max(losses, key=lambda loss: loss.share, default=None)
     if largest is not None and largest.where != Place():
         return largest.where
@@ -235,15 +236,15 @@ def place_of(losses: Iterable[LostTime], model: Model | None = None) -> Place:
 
 
 def at_most(severity: Severity, most: Severity) -> Severity:
-    """The lesser of both."""
+    """Return the lesser severity."""
     return min(severity, most, key=_SEVERITIES.index)
 
 
 def at_least(severity: Severity, least: Severity) -> Severity:
-    """The greater of both."""
+    """Return the greater severity."""
     return max(severity, least, key=_SEVERITIES.index)
 
 
 def severity_of(share: float | Unknown, otherwise: Severity) -> Severity:
-    """By the share; `otherwise` where nothing bounds it."""
+    """Return the severity of the share; `otherwise` if nothing bounds it."""
     return otherwise if isinstance(share, Unknown) else policy.severity(share)

@@ -1,4 +1,4 @@
-"""In what two machines differ, and why it can matter: the same code on the same card at another speed."""
+"""Differences of two machines that can explain another speed of the same code on the same card."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ MATTERS: dict[str, str] = {
 }
 """Prefix of a fact to why it can matter, in the order in which differences are shown; the longest prefix holds."""
 
-# Who a machine is, or how it is at this moment.
+# The identity of a machine, or its state at this moment.
 LEFT_OUT = re.compile(
     r"gpu\d*\.(uuid|index|nvml_indices|processes|temperature_c|power_w|utilisation_percent|memory_used_bytes|clock_reasons"
     r"|sm_clock_mhz|memory_clock_mhz|pcie_generation|pcie_width|pcie_replays|pids_comparable|cpu_affinity)"
@@ -80,16 +80,16 @@ LEFT_OUT = re.compile(
     r"|env\.(PYTHONPATH|.*_CACHE_DIR|.*_PATH|.*_DIR|MASTER_ADDR|MASTER_PORT|.*RUN_ID|.*JOB_ID)"
 )
 NEARLY = 0.02
-"""Sizes and rates that differ by less are those of another firmware, not of another machine."""
+"""Relative. Smaller differences of sizes and rates come from another firmware."""
 SIZES = ("_bytes", "_mhz", "_w")
 
 
 def differences(here: Facts, there: Facts) -> list[Difference]:
-    """Facts in which two machines differ, those that can matter first; what is known of neither is left out.
+    """Return the facts in which two machines differ, those that can matter first.
 
-    A variable that is a fact of one machine alone is not set on the other.
+    A fact that is known of neither is left out. A variable that is a fact of only one machine is not set on the other.
     """
-    found = []
+    rows = []
     for name in {**here, **there}:
         if LEFT_OUT.fullmatch(name):
             continue
@@ -97,14 +97,14 @@ def differences(here: Facts, there: Facts) -> list[Difference]:
         if ours is None and theirs is None:
             continue
         if not _same(name, ours, theirs):
-            found.append(Difference(fact=name, here=ours, there=theirs, matters=why(name)))
+            rows.append(Difference(fact=name, here=ours, there=theirs, matters=why(name)))
     return sorted(
-        found, key=lambda each: (isinstance(each.here, Unknown) + isinstance(each.there, Unknown), _rank(each))
+        rows, key=lambda each: (isinstance(each.here, Unknown) + isinstance(each.there, Unknown), _rank(each))
     )
 
 
 def why(name: str) -> str:
-    """Why a fact can matter; "" where nothing is known of it."""
+    """Return why a fact can matter; "" if nothing is known of it."""
     return MATTERS.get(_prefix(name), "")
 
 

@@ -1,40 +1,36 @@
-"""What a finding means, from its rule, and what people believe of it."""
+"""Explanations of findings, from their rules, and of popular remedies."""
 
 from __future__ import annotations
 
-import ast
 import difflib
-import inspect
-import textwrap
 
 from dynotune.doctor import folklore
-from dynotune.doctor.registry import Rule, all_rules
+from dynotune.doctor.declaration import Rule
+from dynotune.doctor.registry import all_rules
 from dynotune.schema.errors import UsageError
 from dynotune.schema.explanation import Explained, Explanation
-from dynotune.schema.setting import UNSET, Setting
 
 MOST_NEAR = 3
 
 
 def explain(word: str) -> Explanation:
-    """A finding by its id, with what people believe of it; or a popular remedy by its name.
+    """Explain a finding by its id, with the remedies that bear on it; or a popular remedy by its name.
 
     Raises:
-        UsageError: neither is known; the nearest names are offered.
+        UsageError: no finding and no remedy has this name; the hint holds the nearest names.
     """
     rules = all_rules()
     id_ = word.strip().lower().replace("_", "-")
     if id_ in rules:
         return Explanation(asked=word, finding=explained(rules[id_]), folklore=folklore.about_finding(id_))
-    found = folklore.by_name(word)
-    if found:
-        return Explanation(asked=word, folklore=found)
+    if remedies := folklore.by_name(word):
+        return Explanation(asked=word, folklore=remedies)
     names = [*rules, *(name for entry in folklore.entries() for name in [entry.folklore.id, *entry.folklore.about])]
     raise UsageError(f"Nothing is known of {word!r} here.", hint=_nearest(word, names))
 
 
 def explained(rule: Rule) -> Explained:
-    """A rule's docstring, and the settings that it may name."""
+    """Return what a rule declares, as a document holds it."""
     return Explained(
         id=rule.id,
         title=rule.title,
@@ -42,32 +38,10 @@ def explained(rule: Rule) -> Explained:
         family=rule.family,
         sees=rule.sees,
         costs=rule.costs,
-        wrong=rule.wrong,
+        wrong=rule.wrong_when,
         explains=list(rule.explains),
-        settings=_settings(rule),
+        settings=list(rule.candidates),
     )
-
-
-def _settings(rule: Rule) -> list[str]:
-    """Knobs that stand in its source: by `Setting("knob", value)`, or `unset("NAME")`, which takes a variable away.
-
-    Where a name is computed it is not found: this is for readers, not for deciding.
-    """
-    tree = ast.parse(textwrap.dedent(inspect.getsource(rule.judge)))
-    found: list[str] = []
-    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        called = getattr(call.func, "id", getattr(call.func, "attr", ""))
-        literal = [node.value for node in call.args if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-        if called == "Setting" and literal and isinstance(call.args[0], ast.Constant):
-            found.append(_setting(literal[0], call.args[1:]))
-        elif called == "unset":
-            found += [f"env.{name}={UNSET}" for name in literal]
-    return list(dict.fromkeys(found))
-
-
-def _setting(knob: str, rest: list[ast.expr]) -> str:
-    value = rest[0].value if rest and isinstance(rest[0], ast.Constant) else None
-    return str(Setting(knob, value)) if isinstance(value, bool | int | float | str) else knob
 
 
 def _nearest(word: str, names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Popular remedies that are none: finding one by its name, and by the traces it leaves on a machine."""
+"""Popular remedies that do not help: lookup by name, and by their traces on a machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from dynotune.doctor.folklore_entries import ENTRIES
 from dynotune.doctor.folklore_traces import Entry
-from dynotune.doctor.observation_view import Seen
+from dynotune.doctor.observation_view import ObservationView
 from dynotune.schema.explanation import Folklore
 
 SHORTEST_PART = 4
@@ -17,31 +17,31 @@ SHORTEST_PART = 4
 
 
 def by_name(word: str) -> list[Folklore]:
-    """Entries that `word` names, wholly or, where none, in part; best first."""
-    asked = _plain(word)
-    if not asked:
+    """Return the entries that `word` names wholly; if there are none, those that it names in part."""
+    plain = _plain(word)
+    if not plain:
         return []
     every = [entry.folklore for entry in entries()]
-    exact = [each for each in every if asked in {_plain(name) for name in [each.id, *each.about]}]
-    if exact or len(asked) < SHORTEST_PART:
+    exact = [each for each in every if plain in {_plain(name) for name in [each.id, *each.about]}]
+    if exact or len(plain) < SHORTEST_PART:
         return exact
-    return [each for each in every if any(asked in _plain(name) for name in [each.id, *each.about])]
+    return [each for each in every if any(plain in _plain(name) for name in [each.id, *each.about])]
 
 
 def about_finding(id_: str) -> list[Folklore]:
-    """Entries that bear on a finding."""
+    """Return the entries that bear on a finding."""
     return [entry.folklore for entry in entries() if id_ in entry.folklore.bears_on]
 
 
-def seen_here(seen: Seen, found: Collection[str] = ()) -> Iterator[Folklore]:
-    """Entries whose traces stand on this machine, with what was seen.
+def seen_here(view: ObservationView, finding_ids: Collection[str] = ()) -> Iterator[Folklore]:
+    """Yield the entries whose traces are on this machine, with the trace.
 
     Args:
-        found: ids of findings that were made: entries that bear on them have been said already.
+        finding_ids: of findings that were made. Entries that bear on one of these are left out.
     """
     for entry in entries():
-        said = not entry.always and any(id_ in found for id_ in entry.folklore.bears_on)
-        text = entry.trace(seen) if entry.trace and not said else ""
+        is_covered = not entry.always and any(id_ in finding_ids for id_ in entry.folklore.bears_on)
+        text = entry.trace(view) if entry.trace and not is_covered else ""
         if text:
             yield msgspec.structs.replace(entry.folklore, seen=text)
 
@@ -52,5 +52,5 @@ def entries() -> tuple[Entry, ...]:
 
 
 def _plain(text: str) -> str:
-    """Without case, dashes, dots and spaces: people write `rmem-max` and `RMEM_MAX`."""
+    """Drop case, dashes, dots and spaces: people write `rmem-max` and `RMEM_MAX`."""
     return re.sub(r"[\W_]+", "", text).lower()

@@ -75,7 +75,7 @@ ENTRIES = (
             about=["vm.swappiness", "swappiness"],
             claim="A lower vm.swappiness makes training faster.",
             does="It shifts what the kernel gives up when memory is short: cached files rather than programs' memory.",
-            does_not="Where nothing is swapped it changes nothing, and it makes no memory.",
+            does_not="It adds no memory, and changes nothing on a machine that does not swap.",
             instead="See whether anything is swapped while the command runs (swap-active); then free memory.",
             source=f"{KERNEL_DOCS}/vm.html",
             bears_on=["swap-active"],
@@ -265,7 +265,7 @@ ENTRIES = (
             claim="More memory in nvidia-smi than torch.cuda.memory_allocated() says is fragmentation.",
             does="nvidia-smi counts the CUDA context, the libraries, and the blocks that the allocator keeps for "
             "later.",
-            does_not="That difference says nothing of fragmentation.",
+            does_not="The difference says nothing about fragmentation.",
             instead="Look at inactive split blocks and retries in torch.cuda.memory_stats(): the finding "
             "fragmentation does.",
             source=CUDA_NOTES,
@@ -300,7 +300,7 @@ ENTRIES = (
             claim="PYTHONDONTWRITEBYTECODE=1 belongs into every Dockerfile: images get smaller and cleaner.",
             does="Python then writes no compiled form of the modules that it imports. pip still compiles what it "
             "installs; uv does not unless it is asked to.",
-            does_not="It makes no start faster. Where a module has no compiled form, each start compiles its source "
+            does_not="It makes no start faster. If a module has no compiled form, each start compiles its source "
             "anew, in each process and in each rank.",
             instead="Compile as the image is built: python -m compileall, or UV_COMPILE_BYTECODE=1. See "
             "bytecode-not-kept.",

@@ -1,12 +1,12 @@
-"""What a remedy that is none leaves on a machine, and how it is found there."""
+"""Traces that a popular remedy leaves on a machine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dynotune.doctor.machine import known, known_number
-from dynotune.doctor.observation_view import Seen
+from dynotune.doctor.machine import fact_or_none, number_or_none
+from dynotune.doctor.observation_view import ObservationView
 from dynotune.schema.explanation import Folklore
 
 
@@ -15,20 +15,20 @@ class Entry:
     """One remedy.
 
     Args:
-        trace: what of it stands on this machine, in words; "" where nothing does.
-        always: mentioned beside a finding that it bears on too, which says as much.
+        trace: returns the remedy's trace on this machine, in words; "" if there is none.
+        always: shown even beside a finding that it bears on.
     """
 
     folklore: Folklore
-    trace: Callable[[Seen], str] | None = None
+    trace: Callable[[ObservationView], str] | None = None
     always: bool = False
 
 
-def differs(fact: str, name: str, *defaults: float) -> Callable[[Seen], str]:
-    """A kernel setting that is at none of its defaults."""
+def differs(fact: str, name: str, *defaults: float) -> Callable[[ObservationView], str]:
+    """Make a trace of a kernel setting that is at none of its defaults."""
 
-    def trace(seen: Seen) -> str:
-        value = known_number(seen, fact)
+    def trace(view: ObservationView) -> str:
+        value = number_or_none(view, fact)
         if value is None or value in defaults:
             return ""
         return f"{name} is {value:.15g} (default {' or '.join(f'{each:.15g}' for each in defaults)})"
@@ -36,11 +36,11 @@ def differs(fact: str, name: str, *defaults: float) -> Callable[[Seen], str]:
     return trace
 
 
-def variable(name: str, *values: str) -> Callable[[Seen], str]:
-    """A variable that is set, to one of `values` where any are given."""
+def variable(name: str, *values: str) -> Callable[[ObservationView], str]:
+    """Make a trace of a variable that is set, to one of `values` if any are given."""
 
-    def trace(seen: Seen) -> str:
-        value = known(seen, f"env.{name}")
+    def trace(view: ObservationView) -> str:
+        value = fact_or_none(view, f"env.{name}")
         if not isinstance(value, str) or (values and value.lower() not in values):
             return ""
         return f"{name}={value}"
@@ -48,21 +48,21 @@ def variable(name: str, *values: str) -> Callable[[Seen], str]:
     return trace
 
 
-def either(*traces: Callable[[Seen], str]) -> Callable[[Seen], str]:
-    """All that any of them saw."""
-    return lambda seen: "; ".join(filter(None, (trace(seen) for trace in traces)))
+def either(*traces: Callable[[ObservationView], str]) -> Callable[[ObservationView], str]:
+    """Make a trace that joins those of all."""
+    return lambda view: "; ".join(filter(None, (trace(view) for trace in traces)))
 
 
-def real_time(seen: Seen) -> str:
-    """A real-time kernel."""
-    return "the kernel is built with PREEMPT_RT" if known(seen, "host.preempt_rt") is True else ""
+def real_time(view: ObservationView) -> str:
+    """Return the trace of a real-time kernel."""
+    return "the kernel is built with PREEMPT_RT" if fact_or_none(view, "host.preempt_rt") is True else ""
 
 
-def raised(fact: str, name: str, at: int, largest: int) -> Callable[[Seen], str]:
-    """One number of a row of three, `tcp_rmem`, that is above its largest default: below it, memory decides."""
+def raised(fact: str, name: str, at: int, largest: int) -> Callable[[ObservationView], str]:
+    """Make a trace of a number in a row, `tcp_rmem`, above its largest default. Below, it depends on memory."""
 
-    def trace(seen: Seen) -> str:
-        row = known(seen, fact)
+    def trace(view: ObservationView) -> str:
+        row = fact_or_none(view, fact)
         value = row[at] if isinstance(row, list) and len(row) > at else None
         if not isinstance(value, int) or value <= largest:
             return ""

@@ -1,4 +1,4 @@
-"""An observation as rules read it: what is not known is missing, and never passes for a value."""
+"""An observation as rules read it. An unknown fact raises `Missing`, and never passes for a value."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from dynotune.schema.trace_summary import Kernels, TraceSummary
 
 
 class Missing(Exception):
-    """Raised by `Seen` for a fact that a rule needs and that is not known."""
+    """Raised by `ObservationView` for a fact that a rule needs and that is not known."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name}: {reason}")
         self.name, self.reason = name, reason
 
 
-class Seen:
-    """Read access for rules. Everything raises `Missing` where it is not known."""
+class ObservationView:
+    """Read access for rules. Every method raises `Missing` if the answer is not known."""
 
     def __init__(self, observation: Observation) -> None:
         self.observation = observation
@@ -37,7 +37,7 @@ class Seen:
     # Facts
 
     def fact(self, name: str) -> Value:
-        """A fact of the machine, `gpu.name`, or of the live process, `live.num_threads`."""
+        """Return a fact of the machine, `gpu.name`, or of the live process, `live.num_threads`."""
         facts = self.process.live if name.startswith("live.") else self.observation.facts
         if name not in facts:
             raise Missing(name, "it was not asked for")
@@ -47,35 +47,35 @@ class Seen:
         return value
 
     def number(self, name: str) -> float:
-        """A fact that is a number."""
+        """Return a fact that is a number."""
         value = self.fact(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise Missing(name, f"{value!r} is no number")
         return value
 
     def text(self, name: str) -> str:
-        """A fact that is text."""
+        """Return a fact that is text."""
         value = self.fact(name)
         if not isinstance(value, str):
             raise Missing(name, f"{value!r} is no text")
         return value
 
     def truth(self, name: str) -> bool:
-        """A fact that is true or false."""
+        """Return a fact that is true or false."""
         value = self.fact(name)
         if not isinstance(value, bool):
             raise Missing(name, f"{value!r} is neither true nor false")
         return value
 
     def words(self, name: str) -> list[str]:
-        """A fact that is a list, as text."""
+        """Return a fact that is a list, as text."""
         value = self.fact(name)
         if not isinstance(value, list):
             raise Missing(name, f"{value!r} is no list")
         return [str(word) for word in value]
 
     def mentions(self, name: str) -> str:
-        """For evidence: the fact in words, or that it is not known. Never decides anything."""
+        """Return a line of evidence: the fact in words, or that it is unknown. No rule decides by it."""
         facts = self.observation.facts
         processes = self.observation.processes
         if name.startswith("live.") and not isinstance(processes, Unknown) and processes:
@@ -84,18 +84,18 @@ class Seen:
         return f"{name} unknown: {value.reason}" if isinstance(value, Unknown) else f"{name}: {value}"
 
     def variable(self, name: str) -> str | None:
-        """An environment variable as its process changed it last, else as the command gets it; None: not set."""
+        """Return an environment variable as its process changed it last, else as the command gets it; None if unset."""
         changes = [change for process in self._known_processes() for change in process.environment_changes]
         changed = [change for change in changes if change.name == name and not change.kept]
         if changed:
             return changed[-1].value
         if f"env.{name}" not in self.observation.facts:
-            return None  # of those not always reported, only the ones that are set are facts
+            return None  # some variables are facts only if they are set
         value = self.fact(f"env.{name}")
         return None if value is None else str(value)
 
     def who_set(self, name: str) -> str:
-        """Who set an environment variable, in words; "" where that is not known."""
+        """Return who set an environment variable, in words; "" if that is not known."""
         for process in self._known_processes():
             for change in reversed(process.environment_changes):
                 if change.name == name and not change.kept:
@@ -111,12 +111,12 @@ class Seen:
 
     @property
     def is_watched(self) -> bool:
-        """A command was run, and processes of it made steps."""
+        """Tell whether a command ran and its processes made steps."""
         return bool(self._known_processes())
 
     @property
     def processes(self) -> list[ProcessState]:
-        """Those that make steps, in the order of ranks; never empty."""
+        """Return the processes that make steps, in the order of ranks; never empty."""
         processes = self.observation.processes
         if isinstance(processes, Unknown):
             raise Missing("the running program", processes.reason)
@@ -126,7 +126,7 @@ class Seen:
 
     @property
     def process(self) -> ProcessState:
-        """The first rank."""
+        """Return the first rank."""
         return self.processes[0]
 
     @property
@@ -161,17 +161,17 @@ class Seen:
 
     @property
     def is_training(self) -> bool:
-        """An optimizer stepped."""
+        """Tell whether an optimizer stepped."""
         return bool(self.optimizers)
 
     @property
     def uses_cuda(self) -> bool:
-        """The model, or anything that was traced, is on a CUDA device."""
+        """Tell whether the model, or anything that was traced, is on a CUDA device."""
         trace = self.observation.trace
         traced = not isinstance(trace, Unknown) and bool(trace.devices)
         return traced or any(device.startswith("cuda") for model in self.models for device in model.devices)
 
-    # Where the time goes
+    # Time
 
     @property
     def trace(self) -> TraceSummary:
@@ -182,13 +182,13 @@ class Seen:
 
     @property
     def kernels(self) -> Kernels:
-        """Of the first rank; Missing where no device work was recorded."""
+        """Return the kernels of the first rank; Missing if no device work was recorded."""
         if not self.trace.kernels:
             raise Missing("kernels in the trace", "no device work was recorded")
         return self.trace.kernels[0]
 
     def kernel_share(self, *classes: str) -> float:
-        """Of the plain step, the time that kernels of these classes take, at most the device's busy time."""
+        """Return the time of kernels of these classes, at most the device's busy time, of a plain step."""
         attribution = self.attribution
         shares = sum(row.share for row in self.kernels.classes if row.name in classes)
         return min(shares, 1.0) * attribution.shares.device
@@ -201,16 +201,16 @@ class Seen:
         return attribution
 
     def losses(self, *ids: str) -> list[LostTime]:
-        """Causes of these ids in shares of a plain step, largest first."""
+        """Return the causes of these ids in shares of a plain step, largest first."""
         return sorted((loss for loss in self.attribution.lost_time if loss.id in ids), key=lambda loss: -loss.share)
 
     def lost(self, *ids: str) -> float:
-        """Their sum. Causes of idle time do not overlap one another."""
+        """Return the sum of these causes. Causes of idle time do not overlap one another."""
         return sum(loss.share for loss in self.losses(*ids))
 
 
 def needs(condition: bool, name: str, reason: str) -> None:
-    """Say that a rule cannot judge.
+    """Check what a rule needs.
 
     Raises:
         Missing: `condition` does not hold.
@@ -220,5 +220,5 @@ def needs(condition: bool, name: str, reason: str) -> None:
 
 
 def evidence_of(losses: Iterable[LostTime], most: int = 3) -> list[str]:
-    """Lines of evidence of the largest losses."""
+    """Return the lines of evidence of the largest losses."""
     return [line for loss in list(losses)[:most] for line in loss.evidence]

@@ -1,4 +1,4 @@
-"""The slowest hundredth of the steps, by what they had that others had not."""
+"""The slowest hundredth of the steps, by cause."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
-from dynotune.doctor.observation_view import Seen, needs
+from dynotune.doctor.observation_view import ObservationView, needs
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.observation import SlowStep, Why
 
 ORDER: tuple[Why, ...] = ("compilation", "allocation", "garbage", "epoch", "loader")
-"""Of several things that a step had, the first of these counts: it is the rarer one, and holds up the others."""
+"""If a step has several causes, the first of these counts: it is rarer, and delays the others."""
 SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class SlowSteps:
-    """Slow steps of one reason, longest first, beside what a step usually takes."""
+    """Slow steps of one cause, longest first, and the time of a usual step."""
 
     steps: list[SlowStep]
     usual_s: float
@@ -37,21 +37,22 @@ class SlowSteps:
         return f"{steps} {what}: up to {self.steps[0].step_s / self.usual_s:.1f} times as long as usual."
 
 
-def slow_steps(seen: Seen, why: Why) -> SlowSteps | None:
-    """The slow steps that had this; None where there are none."""
-    timing = seen.timing
+def slow_steps(view: ObservationView, why: Why) -> SlowSteps | None:
+    """Return the slow steps of this cause; None if there are none."""
+    timing = view.timing
     usual_s = timing.typical_step_s or timing.median_step_s
     needs(usual_s > 0, "what a usual step takes", "the steps have no length")
     steps = [
         step
         for step in timing.slow
-        if step.step_s >= policy.SLOW_STEP * usual_s and next((had for had in ORDER if had in step.causes), None) == why
+        if step.step_s >= policy.SLOW_STEP * usual_s
+        and next((cause for cause in ORDER if cause in step.causes), None) == why
     ]
     if not steps:
         return None
     lost_s = sum(step.step_s - usual_s for step in steps)
     longest = sorted(steps, key=lambda step: -step.step_s)
-    return SlowSteps(longest, usual_s, unless_waited(seen, min(1.0, lost_s / timing.window_s)))
+    return SlowSteps(longest, usual_s, unless_waited(view, min(1.0, lost_s / timing.window_s)))
 
 
 def ms(duration_s: float) -> str:

@@ -12,6 +12,12 @@ IdleCause = Literal["host", "loader", "sync", "kernel", "other"]
 StepSource = Literal["profiler", "repetition"]
 Caller = Literal["program", "library", "compiled", "optimizer", "backward", "loader", "unknown"]
 
+SHORT_KERNEL_S = 10e-6
+"""A shorter kernel takes the host longer to queue than the device to run."""
+SMALL_COPY_BYTES = 64 * 1024
+MANY_SMALL_COPIES = 100
+"""A step. A copy below that size is all latency."""
+
 
 class Place(msgspec.Struct, frozen=True):
     """Where in the program; "" for what the trace does not tell.
@@ -168,7 +174,7 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True):
         tensor_core_share: of the time of matrix products, convolutions and attention, the part in kernels
             that use tensor cores by name; None where there is no such time.
         mean_queue_depth: device work queued and not finished, averaged over the window; None without launches.
-        num_short, short_s: of the kernels, those of less than 10 µs; None in older records.
+        num_short, short_s: of the kernels, those of less than `SHORT_KERNEL_S`; None in older records.
         fusable_s: of `total_s`, what fusing could spare at most; None where kernels of CUDA graphs are not known one by
             one, and in older records.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dynotune.doctor import Missing, Seen, policy
+from dynotune.doctor import Missing, ObservationView, policy
 from dynotune.doctor.bounds import of_compiling
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation, Observation
@@ -29,7 +29,7 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
 
 def named_by_facts(observation: Observation, present: Present) -> list[Named]:
     """Compiling, where a model runs on a CUDA device, nothing is compiled, and much could be saved."""
-    seen = Seen(observation)
+    seen = ObservationView(observation)
     if present.get(COMPILED.knob) != "off" or not seen.uses_cuda or _compiles(observation):
         return []
     try:

@@ -1,4 +1,4 @@
-"""Algorithms: what cuDNN and torch may choose from, and whether results must repeat bit by bit."""
+"""Algorithms: which ones cuDNN and torch may use, and whether results must repeat bit by bit."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dynotune.doctor.bounds import (
     operator_share,
     operators,
     place_of,
-    saved,
+    saving,
 )
-from dynotune.doctor.machine import known
-from dynotune.doctor.observation_view import Seen, evidence_of
-from dynotune.doctor.registry import rule
+from dynotune.doctor.declaration import rule
+from dynotune.doctor.machine import fact_or_none
+from dynotune.doctor.observation_view import ObservationView, evidence_of
 from dynotune.doctor.slow_steps import slow_steps
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
@@ -25,104 +25,110 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 REPEATABLE = ("index", "sort", "random", "pooling")
-"""Classes of kernels in which torch has another algorithm for results that repeat."""
+"""Classes of kernels for which torch has a second algorithm, whose results repeat."""
 _REPEATABLE_ON_CPU = ("aten::index_put", "aten::_index_put", "aten::index_add", "aten::scatter", "aten::cumsum")
 _CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution_backward")
 
 
-@rule("program")
-def cudnn_benchmark_off(seen: Seen) -> Iterator[Finding]:
-    """cuDNN takes the algorithm that it guesses to be fastest.
-
-    Sees: convolutions take a fifth of a step or more, their shapes hardly vary, and `torch.backends.cudnn.benchmark`
-    is off.
-
-    Costs: at most half of the time of convolutions. It weighs little unless slow kernels show that cuDNN guessed
-    wrong: half types or TF32 without tensor cores.
-
-    Wrong when: the guess is right, as for common shapes it mostly is. The choice may differ from run to run, and the
-    results with it in their last digits.
-    """
-    if not seen.uses_cuda or not _may_convolve(seen):
+@rule(
+    "cudnn-benchmark-off",
+    "program",
+    title="cuDNN picks convolution algorithms by a heuristic, without timing them.",
+    sees="convolutions take a fifth of a step or more, their shapes hardly vary, and `torch.backends.cudnn.benchmark` "
+    "is off.",
+    costs="at most half of the time of convolutions. The severity is at most medium unless slow kernels (half types or "
+    "TF32 without tensor cores) show that the heuristic failed.",
+    wrong_when="the heuristic already picks the fastest algorithm, as it mostly does for common shapes. With "
+    "benchmarking on, the choice may differ between runs, and results then differ in their last digits.",
+    candidates=[Setting("cudnn.benchmark", True)],
+)
+def cudnn_benchmark_off(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda or not _may_convolve(view):
         return
-    share_of = seen.kernel_share("convolution")
-    if share_of < policy.CONVOLUTION_SHARE or num_input_shapes(seen) > policy.FEW_SHAPES:
+    share_of = view.kernel_share("convolution")
+    if share_of < policy.CONVOLUTION_SHARE or num_input_shapes(view) > policy.FEW_SHAPES:
         return
-    if seen.truth("live.cudnn_benchmark"):
+    if view.truth("live.cudnn_benchmark"):
         return
-    share = saved(seen, policy.AUTOTUNED * share_of)
+    share = saving(view, policy.AUTOTUNED * share_of)
     if share < policy.LEAST_SHARE:
         return
-    slow = [loss for loss in seen.losses("gemm-misaligned", "amp-absent") if is_at(loss.where, "conv")]
+    slow = [loss for loss in view.losses("gemm-misaligned", "amp-absent") if is_at(loss.where, "conv")]
     yield Finding(
         id="cudnn-benchmark-off",
         severity=policy.severity(share) if slow else at_most(policy.severity(share), "medium"),
-        claim=f"Convolutions take {share_of:.0%} of a step by algorithms that cuDNN chose without timing them.",
+        claim=f"Convolutions take {share_of:.0%} of a step, with algorithms that cuDNN chose without timing them.",
         share=share,
-        evidence=[seen.mentions("live.cudnn_benchmark"), *evidence_of(slow)],
-        where=place_of(slow, main_model(seen)),
+        evidence=[view.mentions("live.cudnn_benchmark"), *evidence_of(slow)],
+        where=place_of(slow, main_model(view)),
         candidates=[Setting("cudnn.benchmark", True)],
-        remedy="Set torch.backends.cudnn.benchmark = True. Results may differ in their last digits.",
+        remedy="Set torch.backends.cudnn.benchmark = True, so that cuDNN times its algorithms. Results may differ in "
+        "their last digits.",
     )
 
 
-@rule("program", explains=["cudnn-benchmark-off"])
-def cudnn_deterministic_on(seen: Seen) -> Iterator[Finding]:
-    """cuDNN is kept to algorithms whose results repeat.
-
-    Sees: `torch.backends.cudnn.deterministic` is on in a training whose convolutions take a fifth of a step or more.
-
-    Costs: at most half of the time of convolutions. Only their backward pass has algorithms that do not repeat.
-
-    Wrong when: results must repeat bit by bit.
-    """
-    if not seen.uses_cuda or not seen.is_training or not _may_convolve(seen):
+@rule(
+    "cudnn-deterministic-on",
+    "program",
+    title="cuDNN may use only algorithms whose results repeat.",
+    sees="`torch.backends.cudnn.deterministic` is on in a training whose convolutions take a fifth of a step or more.",
+    costs="at most half of the time of convolutions. Only their backward pass has algorithms whose results do not "
+    "repeat.",
+    wrong_when="results must repeat bit by bit.",
+    candidates=[Setting("cudnn.deterministic", False), Setting("cudnn.benchmark", True)],
+    explains=["cudnn-benchmark-off"],
+)
+def cudnn_deterministic_on(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda or not view.is_training or not _may_convolve(view):
         return
-    share_of = seen.kernel_share("convolution")
-    if share_of < policy.CONVOLUTION_SHARE or not seen.truth("live.cudnn_deterministic"):
+    share_of = view.kernel_share("convolution")
+    if share_of < policy.CONVOLUTION_SHARE or not view.truth("live.cudnn_deterministic"):
         return
-    share = saved(seen, policy.AUTOTUNED * share_of)
+    share = saving(view, policy.AUTOTUNED * share_of)
     if share < policy.LEAST_SHARE:
         return
-    benchmarks = known(seen, "live.cudnn_benchmark") is True
+    benchmarks = fact_or_none(view, "live.cudnn_benchmark") is True
     yield Finding(
         id="cudnn-deterministic-on",
         severity=policy.severity(share),
-        claim=f"Convolutions take {share_of:.0%} of a step and may only use algorithms whose results repeat.",
+        claim=f"Convolutions take {share_of:.0%} of a step, and cuDNN may use only algorithms whose results repeat.",
         share=share,
-        evidence=[seen.mentions("live.cudnn_deterministic"), seen.mentions("live.cudnn_benchmark")],
-        where=place_of([], main_model(seen)),
+        evidence=[view.mentions("live.cudnn_deterministic"), view.mentions("live.cudnn_benchmark")],
+        where=place_of([], main_model(view)),
         candidates=[Setting("cudnn.deterministic", False), *([] if benchmarks else [Setting("cudnn.benchmark", True)])],
-        remedy="Set torch.backends.cudnn.deterministic = False where results need not repeat bit by bit.",
+        remedy="Set torch.backends.cudnn.deterministic = False if results need not repeat bit by bit.",
     )
 
 
-@rule("program", explains=["alloc-retries", "alloc-jitter", "host-bound", "sync-per-step"])
-def cudnn_benchmark_dynamic(seen: Seen) -> Iterator[Finding]:
-    """cuDNN times its algorithms again and again.
-
-    Sees: `torch.backends.cudnn.benchmark` is on, inputs of more than twenty shapes, and more kernels of convolutions
-    in the recorded steps than their operators can have used, or steps that differ much in length. Or inputs of more
-    than two shapes, and steps among the slowest hundredth in which memory was allocated, as each trial needs some.
-
-    Costs: the kernels that were only timed, and what the host waits for them; else what steps take beyond the median.
-    Of few shapes what those slowest steps lost, which is the least that it costs.
-
-    Wrong when: all shapes have been seen once the program has run for a while.
-    """
-    if not seen.uses_cuda or not _may_convolve(seen) or not seen.truth("live.cudnn_benchmark"):
+@rule(
+    "cudnn-benchmark-dynamic",
+    "program",
+    title="cuDNN times its algorithms again for each new input shape.",
+    sees="`torch.backends.cudnn.benchmark` is on and inputs had more than twenty shapes. Either the recorded steps "
+    "have more convolution kernels than their operators can have used, or step times differ much. With more than two "
+    "shapes, the rule also fires if memory was allocated in steps among the slowest hundredth, because each trial "
+    "needs memory.",
+    costs="the kernels that were only timed, and the time for which the host waits for them; otherwise the time that "
+    "steps take beyond the median. With twenty shapes or fewer, the share is what the slowest steps lost, which is a "
+    "lower bound.",
+    wrong_when="the program has seen all shapes after it has run for a while.",
+    candidates=[Setting("cudnn.benchmark", False)],
+    explains=["alloc-retries", "alloc-jitter", "host-bound", "sync-per-step"],
+)
+def cudnn_benchmark_dynamic(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda or not _may_convolve(view) or not view.truth("live.cudnn_benchmark"):
         return
-    num_shapes = num_input_shapes(seen)
-    slow = slow_steps(seen, "allocation") if num_shapes > policy.FULL_AND_LAST else None
+    num_shapes = num_input_shapes(view)
+    slow = slow_steps(view, "allocation") if num_shapes > policy.FULL_AND_LAST else None
     if num_shapes <= policy.FEW_SHAPES and slow is None:
         return
-    kernels = sum(row.num for row in seen.kernels.classes if row.name in ("convolution", "layout"))
-    calls = sum(row.num for row in operators(seen, lambda name: name in _CONVOLUTIONS))
+    kernels = sum(row.num for row in view.kernels.classes if row.name in ("convolution", "layout"))
+    calls = sum(row.num for row in operators(view, lambda name: name in _CONVOLUTIONS))
     tried = 1.0 - policy.KERNELS_OF_CONVOLUTION * calls / kernels if calls and kernels else 0.0
-    # With such trials the host waits for each of them.
-    timed = tried * seen.kernel_share("convolution", "layout") + seen.attribution.shares.host if tried > 0 else 0.0
-    uneven = 1.0 - seen.timing.median_step_s / seen.timing.step_s if seen.timing.step_s else 0.0
-    # Of few shapes most steps time nothing, and some are longer by their size.
+    # The host waits for each trial.
+    timed = tried * view.kernel_share("convolution", "layout") + view.attribution.shares.host if tried > 0 else 0.0
+    uneven = 1.0 - view.timing.median_step_s / view.timing.step_s if view.timing.step_s else 0.0
+    # With few shapes most steps time nothing, and some steps are longer only by their size.
     share = min(1.0, max(timed, uneven if num_shapes > policy.FEW_SHAPES else slow.share if slow else 0.0))
     if share < policy.LEAST_SHARE:
         return
@@ -136,114 +142,126 @@ def cudnn_benchmark_dynamic(seen: Seen) -> Iterator[Finding]:
             f"the median step takes {1 - uneven:.0%} of the mean one",
             *(slow.evidence() if slow else []),
         ],
-        where=place_of([], main_model(seen)),
+        where=place_of([], main_model(view)),
         candidates=[Setting("cudnn.benchmark", False)],
         remedy="Set torch.backends.cudnn.benchmark = False, or pad inputs to a few sizes.",
     )
 
 
-@rule("program")
-def cudnn_benchmark_limit(seen: Seen) -> Iterator[Finding]:
-    """cuDNN times ten algorithms of those it has.
-
-    Sees: benchmarking is on, convolutions take half of a step or more, and the limit is the default.
-
-    Costs: nothing that is known: the fastest is mostly among the first.
-
-    Wrong when: it mostly is.
-    """
-    if not seen.uses_cuda or not _may_convolve(seen) or num_input_shapes(seen) > policy.FEW_SHAPES:
+@rule(
+    "cudnn-benchmark-limit",
+    "program",
+    title="cuDNN times only the first ten of its algorithms.",
+    sees="benchmarking is on, convolutions take half of a step or more, and the limit is the default.",
+    costs="unknown. The fastest algorithm is mostly among the first ten.",
+    wrong_when="the fastest algorithm is among the first ten.",
+)
+def cudnn_benchmark_limit(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda or not _may_convolve(view) or num_input_shapes(view) > policy.FEW_SHAPES:
         return
-    if seen.kernel_share("convolution") < 0.5 or not seen.truth("live.cudnn_benchmark"):
+    if view.kernel_share("convolution") < 0.5 or not view.truth("live.cudnn_benchmark"):
         return
-    if seen.number("live.cudnn_benchmark_limit") == 0:
+    if view.number("live.cudnn_benchmark_limit") == 0:
         return
     yield Finding(
         id="cudnn-benchmark-limit",
         severity="low",
-        claim="cuDNN times ten algorithms for each convolution, and may have more.",
-        share=Unknown("what the others take was not tried"),
-        evidence=[seen.mentions("live.cudnn_benchmark_limit")],
-        remedy="Try torch.backends.cudnn.benchmark_limit = 0 in a long training: all are timed, once a shape.",
+        claim="cuDNN times ten algorithms for each convolution, and may have more of them.",
+        share=Unknown("the other algorithms were not tried"),
+        evidence=[view.mentions("live.cudnn_benchmark_limit")],
+        remedy="Try torch.backends.cudnn.benchmark_limit = 0 in a long training: cuDNN then times all algorithms, "
+        "once a shape.",
     )
 
 
-@rule("program", explains=["fill-uninitialized"])
-def deterministic_algos_on(seen: Seen) -> Iterator[Finding]:
-    """torch is kept to algorithms whose results repeat.
-
-    Sees: `torch.use_deterministic_algorithms(True)`, and time in operations that have a faster algorithm whose results
-    do not repeat: indexing, scattering, sorting, interpolation, and convolutions in training.
-
-    Costs: at most the time of the former, half of that of convolutions, and the fills of `fill-uninitialized`.
-
-    Wrong when: results must repeat bit by bit.
-    """
-    if not seen.truth("live.deterministic_algorithms"):
+@rule(
+    "deterministic-algos-on",
+    "program",
+    title="torch may use only algorithms whose results repeat.",
+    sees="`torch.use_deterministic_algorithms(True)`, and time in operations that have a faster algorithm whose "
+    "results do not repeat: indexing, scattering, sorting, interpolation, and convolutions in training.",
+    costs="at most the time of indexing, scattering, sorting and interpolation, half of the time of convolutions, and "
+    "the fills of `fill-uninitialized`.",
+    wrong_when="results must repeat bit by bit.",
+    candidates=[Setting("determinism.algorithms", False)],
+    explains=["fill-uninitialized"],
+)
+def deterministic_algos_on(view: ObservationView) -> Iterator[Finding]:
+    if not view.truth("live.deterministic_algorithms"):
         return
-    if seen.uses_cuda:
-        convolving = policy.AUTOTUNED * seen.kernel_share("convolution") if seen.is_training else 0.0
-        share = saved(seen, seen.kernel_share(*REPEATABLE) + convolving)
+    if view.uses_cuda:
+        convolving = policy.AUTOTUNED * view.kernel_share("convolution") if view.is_training else 0.0
+        share = saving(view, view.kernel_share(*REPEATABLE) + convolving)
     else:
-        share = operator_share(seen, lambda name: name.startswith(_REPEATABLE_ON_CPU))
-    share = min(1.0, share + (_filling(seen)[1] if seen.truth("live.fill_uninitialized_memory") else 0.0))
+        share = operator_share(view, lambda name: name.startswith(_REPEATABLE_ON_CPU))
+    share = min(1.0, share + (_filling(view)[1] if view.truth("live.fill_uninitialized_memory") else 0.0))
     yield Finding(
         id="deterministic-algos-on",
         severity=policy.severity(share),
-        claim="torch may only use algorithms whose results repeat.",
+        claim="torch may use only algorithms whose results repeat.",
         share=share,
-        evidence=[seen.mentions("live.deterministic_algorithms"), seen.mentions("live.deterministic_warn_only")],
-        where=place_of([], main_model(seen)),
+        evidence=[view.mentions("live.deterministic_algorithms"), view.mentions("live.deterministic_warn_only")],
+        where=place_of([], main_model(view)),
         candidates=[Setting("determinism.algorithms", False)],
-        remedy="Call torch.use_deterministic_algorithms(False) where results need not repeat bit by bit.",
+        remedy="Call torch.use_deterministic_algorithms(False) if results need not repeat bit by bit.",
     )
 
 
-@rule("program")
-def fill_uninitialized(seen: Seen) -> Iterator[Finding]:
-    """Memory that nobody reads before writing is filled.
-
-    Sees: deterministic algorithms are on, `torch.utils.deterministic.fill_uninitialized_memory` is too, and fills
-    among the recorded operators.
-
-    Costs: at most the fills' part of the pointwise kernels, and of the host's time that the device waits for; without
-    a device the time of the fills.
-
-    Wrong when: the program does read memory that it never wrote, and must do so alike in each run.
-    """
-    if not seen.truth("live.deterministic_algorithms") or not seen.truth("live.fill_uninitialized_memory"):
+@rule(
+    "fill-uninitialized",
+    "program",
+    title="torch fills memory that the program overwrites anyway.",
+    sees="deterministic algorithms are on, `torch.utils.deterministic.fill_uninitialized_memory` is on, and fills are "
+    "among the recorded operators.",
+    costs="at most the fills' part of the pointwise kernels and of the time for which the device waits for the host. "
+    "Without a device: the time of the fills.",
+    wrong_when="the program reads memory that it never wrote, and results must still repeat.",
+    candidates=[Setting("determinism.algorithms", False)],
+)
+def fill_uninitialized(view: ObservationView) -> Iterator[Finding]:
+    if not view.truth("live.deterministic_algorithms") or not view.truth("live.fill_uninitialized_memory"):
         return
-    fills, share = _filling(seen)
+    fills, share = _filling(view)
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
         id="fill-uninitialized",
         severity=policy.severity(share),
-        claim="With deterministic algorithms torch fills each new tensor, though the program writes it anyway.",
+        claim="With deterministic algorithms torch fills each new tensor, although the program overwrites it.",
         share=share,
-        evidence=[f"{fills / (seen.trace.num_steps or 1):,.0f} fills a step"],
+        evidence=[f"{fills / (view.trace.num_steps or 1):,.0f} fills a step"],
         where=Place(),
         candidates=[Setting("determinism.algorithms", False)],
         remedy="Set torch.utils.deterministic.fill_uninitialized_memory = False.",
     )
 
 
-def _filling(seen: Seen) -> tuple[int, float]:
-    """Fills among the recorded operators, and the share of a step that they cost at most."""
-    fills = sum(row.num for row in operators(seen, _fills))
-    if seen.uses_cuda:
-        pointwise = sum(row.num for row in seen.kernels.classes if row.name == "elementwise")
+def _filling(view: ObservationView) -> tuple[int, float]:
+    """Return the number of recorded fills, and the most that they cost of a step."""
+    fills = sum(row.num for row in operators(view, _fills))
+    if view.uses_cuda:
+        pointwise = sum(row.num for row in view.kernels.classes if row.name == "elementwise")
         part = min(1.0, fills / pointwise) if pointwise else 0.0
-        calls = sum(row.num for row in seen.trace.operators)
-        waits = seen.attribution.shares.host * min(1.0, 2 * fills / calls) if calls else 0.0
-        return fills, min(1.0, saved(seen, part * seen.kernel_share("elementwise")) + waits)
-    return fills, operator_share(seen, _fills)
+        calls = sum(row.num for row in view.trace.operators)
+        waits = view.attribution.shares.host * min(1.0, 2 * fills / calls) if calls else 0.0
+        return fills, min(1.0, saving(view, part * view.kernel_share("elementwise")) + waits)
+    return fills, operator_share(view, _fills)
 
 
 def _fills(name: str) -> bool:
     return name == "aten::fill_"
 
 
-def _may_convolve(seen: Seen) -> bool:
-    """False where the modules are known and none of them is a convolution."""
-    return not seen.models or any(model.num_modules.get("convolution") for model in seen.models)
+def _may_convolve(view: ObservationView) -> bool:
+    """Return False if the modules are known and none of them is a convolution."""
+    return not view.models or any(model.num_modules.get("convolution") for model in view.models)
+
+
+RULES = (
+    cudnn_benchmark_off,
+    cudnn_deterministic_on,
+    cudnn_benchmark_dynamic,
+    cudnn_benchmark_limit,
+    deterministic_algos_on,
+    fill_uninitialized,
+)

@@ -1,4 +1,4 @@
-"""Compilation: torch.compile where it falls short, and CUDA graphs that were asked for and are not there."""
+"""Compilation: graph breaks, recompilations, and CUDA graphs that torch.compile left out."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dynotune.doctor.bounds import (
     operator_share,
     operators,
     place_of,
-    saved,
+    saving,
     severity_of,
     waits_for_host,
 )
-from dynotune.doctor.observation_view import Missing, Seen, evidence_of
-from dynotune.doctor.registry import rule
+from dynotune.doctor.declaration import rule
+from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.doctor.rules.sync import breaks_a_graph
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
@@ -35,60 +35,61 @@ _BREAK = re.compile(r"(?:\d+x )?(?P<file>.+?\.py):(?P<line>\d+): ")
 _CHANGED = re.compile(r"size|shape|stride|rank|dimension", re.IGNORECASE)
 
 
-@rule("program")
-def compile_default(seen: Seen) -> Iterator[Finding]:
-    """Pointwise kernels run one by one.
-
-    Sees: pointwise, normalising and reducing kernels take a fifth of the kernels' time or more in a model that is not
-    compiled.
-
-    Costs: at most their time but for one, the longest, of each row of them that nothing interrupts, as far as the
-    device sets the pace: compiled, such a row runs as one. A sum over the batch ends a row.
-
-    Wrong when: shapes vary much, or the program ends before compiling has paid for itself. Results change in their
-    last digits.
-    """
-    if not seen.uses_cuda:
+@rule(
+    "compile-default",
+    "program",
+    title="Pointwise kernels run one by one.",
+    sees="in a model that is not compiled, pointwise, normalising and reducing kernels take a fifth of the kernels' "
+    "time or more.",
+    costs="at most their time without the longest kernel of each uninterrupted row, as far as the device sets the "
+    "pace. Compiled, such a row runs as one kernel. A sum over the batch ends a row.",
+    wrong_when="shapes vary much, or the program ends before compilation has paid for itself. Results change in their "
+    "last digits.",
+    candidates=[Setting("compile.mode", "default")],
+)
+def compile_default(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda:
         return
-    losses = seen.losses("compile-default")
-    share = saved(seen, sum(loss.share for loss in losses))
-    if share < policy.LEAST_SHARE or any(model.compiled for model in seen.models):
+    losses = view.losses("compile-default")
+    share = saving(view, sum(loss.share for loss in losses))
+    if share < policy.LEAST_SHARE or any(model.compiled for model in view.models):
         return
     yield Finding(
         id="compile-default",
         severity="medium" if share >= policy.MUCH_FUSABLE else "low",
-        claim="Kernels that read and write memory once for each small operation take the time.",
+        claim="Many kernels read and write memory for a single small operation each.",
         share=share,
         evidence=evidence_of(losses),
-        where=place_of(losses, main_model(seen)),
+        where=place_of(losses, main_model(view)),
         candidates=[Setting("compile.mode", "default")],
-        remedy="Compile the model: torch.compile(model).",
+        remedy="Compile the model, torch.compile(model): it fuses these kernels.",
     )
 
 
-@rule("program", explains=["launch-bound", "host-bound", "compile-default"])
-def graph_breaks(seen: Seen) -> Iterator[Finding]:
-    """torch.compile cuts the model into pieces.
-
-    Sees: graph breaks that torch counted while it compiled; or a compiled model of which torch made no graph at all, as
-    after a break inside a loop, which it does without a word.
-
-    Costs: at most what compiling whole could spare: the device's waits for the host, what `compile-default` counts of
-    pointwise kernels, and three quarters of those that were generated, as many as there are cuts; without a device the
-    time of Python, and three quarters of that of operators that were not compiled and are no products, and of what the
-    pieces' generated code takes if it were one piece. Or what waiting costs for values on which the code branches.
-
-    Wrong when: what breaks the graph is needed, and runs once in many calls.
-    """
-    compilation = _compiled(seen)
+@rule(
+    "graph-breaks",
+    "program",
+    title="torch.compile cuts the model into pieces.",
+    sees="torch counted graph breaks while it compiled; or torch made no graph of a compiled model at all, which it "
+    "does silently after a break inside a loop.",
+    costs="at most what compiling the whole model could spare. With a device: its waits for the host, what "
+    "`compile-default` counts of pointwise kernels, and three quarters of as many generated kernels as there are cuts. "
+    "Without a device: the time of Python, three quarters of the time of uncompiled operators other than products, and "
+    "three quarters of the time of generated code that one piece would spare. If it is more, the cost is the time "
+    "spent waiting for values on which the code branches.",
+    wrong_when="the code that breaks the graph is needed, and runs once in many calls.",
+    explains=["launch-bound", "host-bound", "compile-default"],
+)
+def graph_breaks(view: ObservationView) -> Iterator[Finding]:
+    compilation = _compiled(view)
     if compilation is None:
         return
-    gave_up = not compilation.num_graphs and bool(compilation.modes) and any(model.compiled for model in seen.models)
+    gave_up = not compilation.num_graphs and bool(compilation.modes) and any(model.compiled for model in view.models)
     if not (compilation.num_graph_breaks or compilation.skipped or gave_up):
         return
-    share = _spared(seen)
+    share = _spared(view)
     if not isinstance(share, Unknown):
-        share = max(share, _waits_at_breaks(seen))
+        share = max(share, _waits_at_breaks(view))
     severity = severity_of(share, "medium")
     num = compilation.num_graph_breaks
     reasons = [*compilation.breaks, *compilation.skipped]
@@ -102,48 +103,48 @@ def graph_breaks(seen: Seen) -> Iterator[Finding]:
         else "torch.compile left some functions uncompiled.",
         share=share,
         evidence=reasons[:SHOWN] or [f"modes: {', '.join(compilation.modes)}; graphs: {compilation.num_graphs}"],
-        where=_place(reasons) or place_of([], main_model(seen)),
-        remedy="Take what breaks it (print, .item(), data-dependent branches, unknown calls) out of forward, and prove "
-        "it with torch.compile(fullgraph=True).",
+        where=_place(reasons) or place_of([], main_model(view)),
+        remedy="Remove from forward what breaks the graph (print, .item(), data-dependent branches, unknown calls), "
+        "and check with torch.compile(fullgraph=True).",
     )
 
 
-@rule("program", explains=["launch-bound", "host-bound", "compile-default", "recompile-jitter"])
-def recompiles(seen: Seen) -> Iterator[Finding]:
-    """torch.compile compiles the same code again, or has given up.
-
-    Sees: recompilations that torch counted. Functions that reached the limit, 8 by default, run uncompiled from then
-    on, and torch says so once.
-
-    Costs: given up, at most what compiling spares, as for `graph-breaks`. Else what steps of the window take beyond
-    the median, if something was compiled in it; the first steps alone if not.
-
-    Wrong when: all shapes have been seen after a while.
-    """
-    compilation = _compiled(seen)
+@rule(
+    "recompiles",
+    "program",
+    title="torch.compile compiles the same code again, or has given up.",
+    sees="torch counted recompilations. A function that reached the limit, 8 by default, runs uncompiled from then on, "
+    "and torch says so once.",
+    costs="after the limit, at most what compiling spares, as for `graph-breaks`. Otherwise the time that steps take "
+    "beyond the median if something was compiled within the window; if not, only the first steps.",
+    wrong_when="the program has seen all shapes after a while.",
+    explains=["launch-bound", "host-bound", "compile-default", "recompile-jitter"],
+)
+def recompiles(view: ObservationView) -> Iterator[Finding]:
+    compilation = _compiled(view)
     if compilation is None or not (compilation.limit_reached or compilation.num_recompilations):
         return
     again = f"{compilation.num_recompilations} recompilations, {compilation.num_compilations_in_window} compilations "
     evidence = [f"{again}in the window", *compilation.recompilations[:SHOWN]]
     remedy = (
-        "Pad or bucket inputs, or mark what varies (torch._dynamo.mark_dynamic, torch.compile(dynamic=True))."
+        "Pad or bucket inputs, or mark sizes that vary (torch._dynamo.mark_dynamic, torch.compile(dynamic=True))."
         if not compilation.recompilations or _CHANGED.search(" ".join(compilation.recompilations))
-        else "Pass what changes as a tensor, or leave it out of the compiled function."
+        else "Pass the value that changes as a tensor, or keep it out of the compiled function."
     )
-    where = place_of([], main_model(seen))
+    where = place_of([], main_model(view))
     if compilation.limit_reached:
         yield Finding(
             id="recompiles",
             severity="high",
             claim=f"torch.compile reached its limit of recompilations in {', '.join(compilation.limit_reached[:SHOWN])}"
-            ", which runs uncompiled since.",
-            share=_spared(seen),
+            ", which has run uncompiled since.",
+            share=_spared(view),
             evidence=evidence,
             where=where,
             remedy=remedy,
         )
         return
-    timing = seen.timing
+    timing = view.timing
     in_window = compilation.num_compilations_in_window > 0
     share = max(0.0, 1.0 - timing.median_step_s / timing.step_s) if in_window and timing.step_s else 0.0
     yield Finding(
@@ -158,138 +159,142 @@ def recompiles(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program", explains=["launch-bound", "host-bound"])
-def cudagraph_skipped(seen: Seen) -> Iterator[Finding]:
-    """CUDA graphs were asked for and are not used.
-
-    Sees: a mode of torch.compile that uses CUDA graphs, and reasons why TorchInductor left them out.
-
-    Costs: at most the device's waits for the host: a graph is launched as one.
-
-    Wrong when: the device is busy all the time anyway.
-    """
-    compilation = _compiled(seen)
-    if compilation is None or not seen.uses_cuda or not compilation.cudagraph_skips:
+@rule(
+    "cudagraph-skipped",
+    "program",
+    title="torch.compile was asked for CUDA graphs and does not use them.",
+    sees="a mode of torch.compile that uses CUDA graphs, and TorchInductor's reasons for leaving them out.",
+    costs="at most the time for which the device waits for the host: a graph needs a single launch.",
+    wrong_when="the device is busy all the time anyway.",
+    explains=["launch-bound", "host-bound"],
+)
+def cudagraph_skipped(view: ObservationView) -> Iterator[Finding]:
+    compilation = _compiled(view)
+    if compilation is None or not view.uses_cuda or not compilation.cudagraph_skips:
         return
     if not any(mode in GRAPH_MODES for mode in compilation.modes):
         return
-    shares = _shares_of_host(seen)
+    shares = _shares_of_host(view)
     yield Finding(
         id="cudagraph-skipped",
         severity=severity_of(shares, "medium"),
         claim="torch.compile was asked for CUDA graphs and left them out.",
         share=shares,
         evidence=[f"modes: {', '.join(compilation.modes)}", *compilation.cudagraph_skips[:SHOWN]],
-        where=_place(compilation.cudagraph_skips) or place_of([], main_model(seen)),
-        remedy="Take away the reason that torch gives: inputs changed in place, operations on the CPU, or shapes that "
+        where=_place(compilation.cudagraph_skips) or place_of([], main_model(view)),
+        remedy="Remove the reason that torch gives: inputs changed in place, operations on the CPU, or shapes that "
         "vary.",
     )
 
 
-@rule("program", explains=["launch-bound", "host-bound"])
-def cudagraph_rerecord(seen: Seen) -> Iterator[Finding]:
-    """CUDA graphs are recorded again for each input shape.
-
-    Sees: a mode of torch.compile that uses CUDA graphs, and graphs that were recorded within the window.
-
-    Costs: at most what the device waits for the host meanwhile. Each graph also keeps memory of its own.
-
-    Wrong when: all shapes have been seen after a while.
-    """
-    compilation = _compiled(seen)
-    if compilation is None or not seen.uses_cuda or not any(mode in GRAPH_MODES for mode in compilation.modes):
+@rule(
+    "cudagraph-rerecord",
+    "program",
+    title="CUDA graphs are recorded again for each input shape.",
+    sees="a mode of torch.compile that uses CUDA graphs, and graphs that were recorded within the window.",
+    costs="at most the time for which the device waits for the host meanwhile. Each graph also holds memory of its "
+    "own.",
+    wrong_when="the program has seen all shapes after a while.",
+    explains=["launch-bound", "host-bound"],
+)
+def cudagraph_rerecord(view: ObservationView) -> Iterator[Finding]:
+    compilation = _compiled(view)
+    if compilation is None or not view.uses_cuda or not any(mode in GRAPH_MODES for mode in compilation.modes):
         return
     recorded = compilation.num_cudagraphs_in_window
     if recorded is None:
         raise Missing("how often CUDA graphs were recorded", "torch does not say")
     if not recorded:
         return
-    share = _shares_of_host(seen)
+    share = _shares_of_host(view)
     yield Finding(
         id="cudagraph-rerecord",
         severity=severity_of(share, "medium"),
         claim=f"CUDA graphs were recorded {recorded} times within the window.",
         share=share,
         evidence=[f"modes: {', '.join(compilation.modes)}"],
-        where=place_of([], main_model(seen)),
+        where=place_of([], main_model(view)),
         remedy="Pad inputs to a few shapes, or set torch._inductor.config.triton.cudagraph_skip_dynamic_graphs.",
     )
 
 
-def _compiled(seen: Seen) -> Compilation | None:
-    """None where nothing was compiled, and where that can be told by the modules.
+def _compiled(view: ObservationView) -> Compilation | None:
+    """Return what torch compiled; None if nothing was compiled.
 
     Raises:
-        Missing: something is compiled, and what torch did is not known.
+        Missing: something is compiled, and torch's counters are not known.
     """
-    compilation = seen.process.compilation
+    compilation = view.process.compilation
     if not isinstance(compilation, Unknown):
         return compilation
-    if any(model.compiled for model in seen.models) or "not used" not in compilation.reason:
+    if any(model.compiled for model in view.models) or "not used" not in compilation.reason:
         raise Missing("what torch.compile did", compilation.reason)
     return None
 
 
-def _spared(seen: Seen) -> float | Unknown:
-    """Of a plain step, what compiling the model whole can spare at most."""
+def _spared(view: ObservationView) -> float | Unknown:
+    """Return the most that compiling the whole model spares of a plain step."""
     try:
-        host = waits_for_host(seen)
-        if seen.uses_cuda:
-            fused = seen.lost("compile-default") + policy.FUSABLE * _at_cuts(seen)
-            return min(1.0, host + saved(seen, fused))
-        return min(1.0, host + policy.FUSABLE * (_uncompiled(seen) + _in_pieces(seen)))
+        host = waits_for_host(view)
+        if view.uses_cuda:
+            fused = view.lost("compile-default") + policy.FUSABLE * _at_cuts(view)
+            return min(1.0, host + saving(view, fused))
+        return min(1.0, host + policy.FUSABLE * (_uncompiled(view) + _in_pieces(view)))
     except Missing as missing:
         return Unknown(f"{missing.name}: {missing.reason}")
 
 
-def _waits_at_breaks(seen: Seen) -> float:
-    """Of a plain step, what is lost by waiting for the values at which graphs are cut."""
-    losses = seen.losses("sync-per-step") if seen.uses_cuda else []
-    if not losses or not all(breaks_a_graph(seen, loss) for loss in losses):
+def _waits_at_breaks(view: ObservationView) -> float:
+    """Return the share of a plain step lost to waits for the values at which graphs are cut."""
+    losses = view.losses("sync-per-step") if view.uses_cuda else []
+    if not losses or not all(breaks_a_graph(view, loss) for loss in losses):
         return 0.0
-    return max(sum(loss.share for loss in losses), seen.attribution.counterfactual_savings.get("sync-per-step", 0.0))
+    return max(sum(loss.share for loss in losses), view.attribution.counterfactual_savings.get("sync-per-step", 0.0))
 
 
-def _uncompiled(seen: Seen) -> float:
-    """Of a plain step of a program without a device, operators that compiling could fuse.
+def _uncompiled(view: ObservationView) -> float:
+    """Return the share of a plain step without a device in operators that compiling could fuse.
 
-    Those in generated code are compiled already; products and convolutions stay calls of a library; optimizers and
-    loaders are no part of the model.
+    Generated code is compiled already. Products and convolutions stay calls of a library. Optimizers and loaders are no
+    part of the model.
     """
-    rows = [row for row in seen.trace.operators if row.name.startswith("aten::") and row.name not in PRODUCTS]
-    all_s = sum(row.self_s for row in seen.trace.operators)
+    rows = [row for row in view.trace.operators if row.name.startswith("aten::") and row.name not in PRODUCTS]
+    all_s = sum(row.self_s for row in view.trace.operators)
     fusable_s = sum(called.self_s for row in rows for caller, called in row.callers.items() if caller in OF_MODEL)
     fusable_s += sum(row.self_s for row in rows if not row.callers)
-    return fusable_s / all_s * seen.attribution.shares.device if all_s else 0.0
+    return fusable_s / all_s * view.attribution.shares.device if all_s else 0.0
 
 
-def _at_cuts(seen: Seen) -> float:
-    """Of a plain step, generated kernels that the pieces' ends keep apart: each cut at most one from the next."""
-    if not seen.compilation.num_graph_breaks:
+def _at_cuts(view: ObservationView) -> float:
+    """Return the share of a plain step in generated kernels that cuts keep apart, at most one kernel for each cut."""
+    if not view.compilation.num_graph_breaks:
         return 0.0  # models that are compiled part by part are in pieces too
-    num = sum(row.num for row in seen.kernels.classes if row.name == "inductor")
-    pieces = sum(row.num for row in operators(seen, _PIECE.match))
-    cuts = pieces - (seen.trace.num_steps or 1)
-    return seen.kernel_share("inductor") * min(1.0, cuts / num) if num and cuts > 0 else 0.0
+    num = sum(row.num for row in view.kernels.classes if row.name == "inductor")
+    pieces = sum(row.num for row in operators(view, _PIECE.match))
+    cuts = pieces - (view.trace.num_steps or 1)
+    return view.kernel_share("inductor") * min(1.0, cuts / num) if num and cuts > 0 else 0.0
 
 
-def _in_pieces(seen: Seen) -> float:
-    """Of a plain step of a program without a device, generated code and entering it, but for one piece of them."""
-    pieces = operators(seen, _PIECE.match)
-    num = sum(row.num for row in pieces) / (seen.trace.num_steps or 1)
-    return operator_share(seen, _GENERATED.match) * (1.0 - 1.0 / num) if num > 1 else 0.0
+def _in_pieces(view: ObservationView) -> float:
+    """Return the share of a plain step without a device in generated code and its entries, but for one piece."""
+    pieces = operators(view, _PIECE.match)
+    num = sum(row.num for row in pieces) / (view.trace.num_steps or 1)
+    return operator_share(view, _GENERATED.match) * (1.0 - 1.0 / num) if num > 1 else 0.0
 
 
-def _shares_of_host(seen: Seen) -> float | Unknown:
+def _shares_of_host(view: ObservationView) -> float | Unknown:
     try:
-        return seen.attribution.shares.host
+        return view.attribution.shares.host
     except Missing as missing:
         return Unknown(f"{missing.name}: {missing.reason}")
 
 
 def _place(reasons: list[str]) -> Place | None:
-    """Of the first reason that names a line: `3x /home/me/model.py:31: …`."""
+    """Return the place in the first reason that names a line: `3x /home/me/model.py:31: …`."""
     for reason in reasons:
         if match := _BREAK.match(reason):
             return Place(f"{match['file']}({match['line']}): forward")
     return None
+
+
+RULES = (compile_default, graph_breaks, recompiles, cudagraph_skipped, cudagraph_rerecord)

@@ -1,4 +1,4 @@
-"""What was switched on to find a mistake, and caches that were switched off."""
+"""Debugging aids that were left on, and caches that are off."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from dynotune.doctor import policy
+from dynotune.doctor.declaration import rule
 from dynotune.doctor.machine import (
     NOT_MEASURED,
+    fact_or_none,
     in_words,
     is_on,
     is_watched,
-    known,
-    known_number,
+    number_or_none,
     place_of,
+    severity_on_gpu,
     shares,
-    told,
     unset,
-    weighed,
+    variable_evidence,
 )
-from dynotune.doctor.observation_view import Missing, Seen
-from dynotune.doctor.registry import rule
+from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.startup_shared import what_it_saves
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.facts import Unknown
@@ -32,16 +32,16 @@ def _is(*values: str) -> Callable[[str], bool]:
 
 
 def _asks_for_debug(value: str) -> bool:
-    """TORCH_LOGS: a component at debug level, `+dynamo` or `all`, or code that is written out."""
+    """Tell whether TORCH_LOGS names a component at debug level (`+dynamo`, `all`), or writes out code."""
     parts = {part.strip() for part in value.split(",")}
     return any(part.startswith("+") for part in parts) or bool(parts & {"all", "output_code", "graph_code", "bytecode"})
 
 
 class Flag(NamedTuple):
-    """A variable that helps to find mistakes: when it counts, how much it weighs, what it does.
+    """A debugging variable: which values count, how severe they are, and what they do.
 
     Args:
-        on_gpu: it acts where there is a GPU alone.
+        on_gpu: it acts only if there is a GPU.
     """
 
     name: str
@@ -84,210 +84,213 @@ COMPILE_CACHES: dict[str, Callable[[str], bool]] = {
 }
 
 
-def _set(seen: Seen, name: str, counts: Callable[[str], bool]) -> bool:
-    value = seen.variable(name)
+def _set(view: ObservationView, name: str, counts: Callable[[str], bool]) -> bool:
+    value = view.variable(name)
     return value is not None and counts(value)
 
 
-@rule("machine", explains=["host-bound", "launch-bound", "sync-per-step", "communication-exposed"])
-def debug_flags_left_on(seen: Seen) -> Iterator[Finding]:
-    """Something that helps to find mistakes was left on.
-
-    Sees: variables that make torch, NCCL, cuDNN or cuBLAS check or log what they do; of a watched program, also
-    anomaly detection of autograd.
-
-    Costs: host time for each call that is checked or logged; where each collective is checked, at most the exposed
-    communication of a step. Anomaly detection keeps a stack trace for each operator and searches every gradient for
-    NaN, for which the host waits.
-
-    Wrong when: the mistake is still being looked for.
-    """
-    flags = [flag for flag in FLAGS if _set(seen, flag.name, flag.counts)]
-    anomaly = known(seen, "live.anomaly_mode") is True
+@rule(
+    "debug-flags-left-on",
+    "machine",
+    title="A debugging aid was left on.",
+    sees="variables that make torch, NCCL, cuDNN or cuBLAS check or log their work. In a watched program, also "
+    "autograd's anomaly detection.",
+    costs="host time for each call that is checked or logged. If each collective is checked, the bound is the exposed "
+    "communication of a step. Anomaly detection keeps a stack trace for each operator and searches every gradient for "
+    "NaN, for which the host waits.",
+    wrong_when="the fault is still being looked for.",
+    candidates=unset(*dict.fromkeys(flag.name for flag in FLAGS)),
+    explains=["host-bound", "launch-bound", "sync-per-step", "communication-exposed"],
+)
+def debug_flags_left_on(view: ObservationView) -> Iterator[Finding]:
+    flags = [flag for flag in FLAGS if _set(view, flag.name, flag.counts)]
+    anomaly = fact_or_none(view, "live.anomaly_mode") is True
     if not flags and not anomaly:
         return
     names = list(dict.fromkeys(flag.name for flag in flags))
-    weights = [weighed(seen, flag.severity) if flag.on_gpu else flag.severity for flag in flags]
+    weights = [severity_on_gpu(view, flag.severity) if flag.on_gpu else flag.severity for flag in flags]
     severity: Severity = "high" if anomaly else "medium" if "medium" in weights else "low"
-    share = _bound_of_anomaly_mode(seen) if anomaly else _bound_of_flags(seen, flags)
+    share = _bound_of_anomaly_mode(view) if anomaly else _bound_of_flags(view, flags)
     if isinstance(share, float):
         severity = policy.severity(share)
     evidence = ["torch.autograd.set_detect_anomaly(True) is in force"] if anomaly else []
-    evidence += [f"{told(seen, flag.name)[0]}: {flag.does}" for flag in flags]
+    evidence += [f"{variable_evidence(view, flag.name)[0]}: {flag.does}" for flag in flags]
     yield Finding(
         id="debug-flags-left-on",
         severity=severity,
         claim="Anomaly detection of autograd is on."
         if anomaly
-        else f"{in_words(names)} {'are' if len(names) > 1 else 'is'} set, as one does to find a mistake.",
+        else f"{in_words(names)} {'are' if len(names) > 1 else 'is'} set, for debugging.",
         share=share,
         evidence=evidence,
-        where=place_of(seen, *names),
+        where=place_of(view, *names),
         candidates=unset(*names),
         remedy=" ".join(
             [
-                *(["Call torch.autograd.set_detect_anomaly(False) once the mistake is found."] if anomaly else []),
-                *(["Take the variables away."] if names else []),
+                *(["Call torch.autograd.set_detect_anomaly(False) once the fault is found."] if anomaly else []),
+                *(["Unset the variables."] if names else []),
             ]
         ),
     )
 
 
-def _bound_of_anomaly_mode(seen: Seen) -> float | Unknown:
-    """What stack traces and searches for NaN take at most: the host's share, and pointwise and reducing kernels.
+def _bound_of_anomaly_mode(view: ObservationView) -> float | Unknown:
+    """Return the bound of stack traces and searches for NaN: the host's share, and pointwise and reducing kernels.
 
-    On the CPU the stack of each operator is kept inside of the operator, whatever its name: nothing bounds that.
+    On the CPU, each operator keeps its stack inside its own time, and nothing bounds that.
     """
-    parts = shares(seen)
+    parts = shares(view)
     if parts is None:
         return NOT_MEASURED
-    if not seen.uses_cuda:
+    if not view.uses_cuda:
         return Unknown("on the CPU it is part of every operator's own time")
     try:
-        return min(parts.host + seen.kernel_share("elementwise", "reduction"), 1.0)
+        return min(parts.host + view.kernel_share("elementwise", "reduction"), 1.0)
     except Missing:
         return NOT_MEASURED
 
 
-def _bound_of_flags(seen: Seen, flags: Sequence[Flag]) -> float | Unknown:
-    """What checking each collective takes at most; nothing bounds the others."""
-    parts = shares(seen)
+def _bound_of_flags(view: ObservationView, flags: Sequence[Flag]) -> float | Unknown:
+    """Return the bound of checking each collective. Nothing bounds the other flags."""
+    parts = shares(view)
     if parts is None or flags[0].does != CHECKS_COLLECTIVES or len(flags) > 1 or not parts.communication:
         return NOT_MEASURED
     return parts.communication
 
 
-@rule("machine")
-def torch_nccl_debug(seen: Seen) -> Iterator[Finding]:
-    """torch watches its collectives more closely than it needs to.
-
-    Sees: TORCH_NCCL_BLOCKING_WAIT, TORCH_NCCL_NAN_CHECK, TORCH_NCCL_ENABLE_TIMING or TORCH_NCCL_DESYNC_DEBUG is on.
-
-    Costs: a host that waits for each collective cannot queue what follows; a search for NaN reads each buffer once
-    more.
-
-    Wrong when: a hang is being looked for.
-    """
-    names = [name for name in NCCL if is_on(seen.variable(name))]
+@rule(
+    "torch-nccl-debug",
+    "machine",
+    title="torch watches its collectives for debugging.",
+    sees="TORCH_NCCL_BLOCKING_WAIT, TORCH_NCCL_NAN_CHECK, TORCH_NCCL_ENABLE_TIMING or TORCH_NCCL_DESYNC_DEBUG is on.",
+    costs="a host that waits for each collective cannot queue the next work. A search for NaN reads each buffer once "
+    "more.",
+    wrong_when="a hang is being looked for.",
+    candidates=unset(*NCCL),
+)
+def torch_nccl_debug(view: ObservationView) -> Iterator[Finding]:
+    names = [name for name in NCCL if is_on(view.variable(name))]
     if not names:
         return
-    several = (known_number(seen, "gpu.count") or 2) > 1
+    several = (number_or_none(view, "gpu.count") or 2) > 1
     waits = any(name.endswith(("BLOCKING_WAIT", "NAN_CHECK")) for name in names)
     yield Finding(
         id="torch-nccl-debug",
-        severity=weighed(seen, "medium" if several and waits else "low"),
+        severity=severity_on_gpu(view, "medium" if several and waits else "low"),
         claim=f"{in_words(names)} {'slow' if len(names) > 1 else 'slows'} collectives down.",
         share=NOT_MEASURED,
-        evidence=[f"{line}: {NCCL[name]}" for name, line in zip(names, told(seen, *names), strict=True)],
-        where=place_of(seen, *names),
+        evidence=[f"{line}: {NCCL[name]}" for name, line in zip(names, variable_evidence(view, *names), strict=True)],
+        where=place_of(view, *names),
         candidates=unset(*names),
-        remedy="Take them away once the hang is found.",
+        remedy="Unset them once the hang is found.",
     )
 
 
-@rule("machine")
-def caches_disabled(seen: Seen) -> Iterator[Finding]:
-    """torch.compile keeps nothing of what it compiled.
-
-    Sees: TORCHINDUCTOR_FORCE_DISABLE_CACHES, TORCHINDUCTOR_FX_GRAPH_CACHE=0, TORCHINDUCTOR_AUTOGRAD_CACHE=0 or
-    TRITON_ALWAYS_COMPILE; of a watched program, also what its configuration says, and a cache folder that it set itself
-    and that was another one in each of two runs.
-
-    Costs: each start compiles everything again, seconds to minutes. No step once it runs.
-
-    Wrong when: compiling itself is being worked on, or nothing is compiled.
-    """
-    names = [name for name, counts in COMPILE_CACHES.items() if _set(seen, name, counts)]
+@rule(
+    "caches-disabled",
+    "machine",
+    title="torch.compile keeps none of its results.",
+    sees="TORCHINDUCTOR_FORCE_DISABLE_CACHES, TORCHINDUCTOR_FX_GRAPH_CACHE=0, TORCHINDUCTOR_AUTOGRAD_CACHE=0 or "
+    "TRITON_ALWAYS_COMPILE. In a watched program, also torch's configuration, and a cache folder that the program sets "
+    "to a new path in each run.",
+    costs="each start compiles everything again, for seconds to minutes. Steps are not slower.",
+    wrong_when="the compiler itself is being worked on, or the program compiles nothing.",
+    candidates=unset(*COMPILE_CACHES),
+)
+def caches_disabled(view: ObservationView) -> Iterator[Finding]:
+    names = [name for name, counts in COMPILE_CACHES.items() if _set(view, name, counts)]
     live = [
         text
         for name, off, text in (
             ("live.inductor_caches_disabled", True, "torch.compiler.config.force_disable_caches is true"),
             ("live.inductor_fx_graph_cache", False, "torch._inductor.config.fx_graph_cache is false"),
         )
-        if known(seen, name) is off
+        if fact_or_none(view, name) is off
     ]
-    fresh = str(known(seen, FRESH_CACHES) or "").split()
+    fresh = str(fact_or_none(view, FRESH_CACHES) or "").split()
     if not names and not live and not fresh:
         return
     off = "The caches of torch.compile are off" if names or live else "Each start has a compile cache of its own"
-    unused = not isinstance(seen.observation.processes, Unknown) and not _compiles(seen)
-    unused = unused or known_number(seen, "start.num_graphs") == 0
+    unused = not isinstance(view.observation.processes, Unknown) and not _compiles(view)
+    unused = unused or number_or_none(view, "start.num_graphs") == 0
     yield Finding(
         id="caches-disabled",
         severity="low" if unused else "medium",
         kind="start",
         claim=f"{off}: each start compiles everything again.",
         share=0.0,
-        evidence=[*told(seen, *names, *fresh), *live, *what_it_saves(seen)],
-        where=place_of(seen, *names, *fresh),
+        evidence=[*variable_evidence(view, *names, *fresh), *live, *what_it_saves(view)],
+        where=place_of(view, *names, *fresh),
         candidates=unset(*names),
-        remedy="Leave the caches on; TORCHINDUCTOR_CACHE_DIR puts them where they last."
+        remedy="Leave the caches on. TORCHINDUCTOR_CACHE_DIR can name a folder that lasts."
         if names or live
-        else f"Do not set {fresh[0]} to a new folder at each start: give it one that lasts.",
+        else f"Set {fresh[0]} to a folder that lasts, not to a new one at each start.",
     )
 
 
-def _compiles(seen: Seen) -> bool:
-    """Something was compiled by torch.compile, or that is not known."""
-    compilation = seen.process.compilation if seen.observation.processes else None
+def _compiles(view: ObservationView) -> bool:
+    """Tell whether torch.compile made a graph."""
+    compilation = view.process.compilation if view.observation.processes else None
     return isinstance(compilation, Compilation) and compilation.num_graphs > 0
 
 
-@rule("machine")
-def bytecode_not_kept(seen: Seen) -> Iterator[Finding]:
-    """Python compiles the modules that it imports anew at each start.
-
-    Sees: torch's modules are not there in compiled form, and PYTHONDONTWRITEBYTECODE is set, or where they would lie
-    cannot be written to.
-
-    Costs: seconds at each start: a small training took 8.2 s to its first step, and 3.0 s with its modules compiled.
-    Each worker that is spawned, and each rank, pays too. No step once it runs: of a command that was watched its
-    severity is low.
-
-    Wrong when: the program starts once and runs for days.
-    """
-    if seen.truth("torch.bytecode"):
+@rule(
+    "bytecode-not-kept",
+    "machine",
+    title="Python compiles the modules that it imports anew at each start.",
+    sees="torch's modules have no bytecode files, and either PYTHONDONTWRITEBYTECODE is set or the folder for these "
+    "files is not writable.",
+    costs="seconds at each start: a small training took 8.2 s to its first step, and 3.0 s with its modules compiled. "
+    "Each spawned worker and each rank pays, too. Steps are not slower, so the severity is low for a watched command.",
+    wrong_when="the program starts once and runs for days.",
+)
+def bytecode_not_kept(view: ObservationView) -> Iterator[Finding]:
+    if view.truth("torch.bytecode"):
         return
     name = "PYTHONDONTWRITEBYTECODE"
-    refused = bool(seen.variable(name))
-    if not refused and seen.truth("torch.bytecode_writable"):
+    refused = bool(view.variable(name))
+    if not refused and view.truth("torch.bytecode_writable"):
         return
-    folder, python = known(seen, "torch.folder"), known(seen, "python.executable")
+    folder, python = fact_or_none(view, "torch.folder"), fact_or_none(view, "python.executable")
     packages = str(folder).rpartition("/")[0] if folder else ""
-    way = f"Take {name} away" if refused else "Let PYTHONPYCACHEPREFIX name a folder that lasts"
+    way = f"Unset {name}" if refused else "Let PYTHONPYCACHEPREFIX name a folder that lasts"
     compiles = [f"{python} -m compileall -q {packages}"] if packages and python else []
     yield Finding(
         id="bytecode-not-kept",
-        severity="low" if is_watched(seen) else "medium",
+        severity="low" if is_watched(view) else "medium",
         kind="start",
-        claim="Python compiles all modules that it imports anew at each start, torch's among them.",
+        claim="Python compiles all modules that it imports anew at each start, torch's included.",
         share=0.0,
-        evidence=told(seen, name) if refused else ["they are not there, and cannot be written where they would be"],
-        where=place_of(seen, name),
-        remedy=f"{way}, or compile once: in an image, as it is built.",
+        evidence=variable_evidence(view, name) if refused else ["there are none, and their folder is not writable"],
+        where=place_of(view, name),
+        remedy=f"{way}, or compile the modules once, for instance while an image is built.",
         commands=compiles,
     )
 
 
-@rule("machine")
-def jiterator_cache(seen: Seen) -> Iterator[Finding]:
-    """torch compiles some of its own kernels anew at each start.
-
-    Sees: USE_PYTORCH_KERNEL_CACHE=0.
-
-    Costs: seconds at the first call of each special function that torch compiles at run time. No step after it.
-
-    Wrong when: the program calls none of them.
-    """
-    if _set(seen, "USE_PYTORCH_KERNEL_CACHE", lambda value: not is_on(value)):
+@rule(
+    "jiterator-cache",
+    "machine",
+    title="torch compiles some of its own kernels anew at each start.",
+    sees="USE_PYTORCH_KERNEL_CACHE=0.",
+    costs="seconds at the first call of each special function that torch compiles at run time. Later steps are not "
+    "slower.",
+    wrong_when="the program calls none of these functions.",
+    candidates=unset("USE_PYTORCH_KERNEL_CACHE"),
+)
+def jiterator_cache(view: ObservationView) -> Iterator[Finding]:
+    if _set(view, "USE_PYTORCH_KERNEL_CACHE", lambda value: not is_on(value)):
         yield Finding(
             id="jiterator-cache",
             severity="low",
             kind="start",
             claim="USE_PYTORCH_KERNEL_CACHE=0: kernels that torch compiles at run time are not kept.",
             share=0.0,
-            evidence=told(seen, "USE_PYTORCH_KERNEL_CACHE"),
-            where=place_of(seen, "USE_PYTORCH_KERNEL_CACHE"),
+            evidence=variable_evidence(view, "USE_PYTORCH_KERNEL_CACHE"),
+            where=place_of(view, "USE_PYTORCH_KERNEL_CACHE"),
             candidates=unset("USE_PYTORCH_KERNEL_CACHE"),
-            remedy="Take it away; PYTORCH_KERNEL_CACHE_PATH puts the cache where it lasts.",
+            remedy="Unset it. PYTORCH_KERNEL_CACHE_PATH can name a folder that lasts.",
         )
+
+
+RULES = (debug_flags_left_on, torch_nccl_debug, caches_disabled, bytecode_not_kept, jiterator_cache)

@@ -1,14 +1,14 @@
-"""Kernels: attention, layouts and sizes that make a busy device do more than it must."""
+"""Kernels: attention, layouts and sizes that cost a busy device needless work."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import is_at, main_model, operator_share, operators, place_of, saved
-from dynotune.doctor.machine import known
-from dynotune.doctor.observation_view import Seen, evidence_of
-from dynotune.doctor.registry import rule
+from dynotune.doctor.bounds import is_at, main_model, operator_share, operators, place_of, saving
+from dynotune.doctor.declaration import rule
+from dynotune.doctor.machine import fact_or_none
+from dynotune.doctor.observation_view import ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.setting import Setting
 
@@ -16,31 +16,32 @@ HALF = ("float16", "bfloat16")
 _POINTWISE = ("elementwise", "cast", "random", "copy")
 
 
-@rule("program")
-def channels_last(seen: Seen) -> Iterator[Finding]:
-    """Images change their layout around convolutions.
-
-    Sees: kernels that convert between memory layouts, because cuDNN's fast convolutions want the channels last and the
-    tensors have them first.
-
-    Costs: the time of these kernels, as far as the device sets the pace.
-
-    Wrong when: operations without a channels-last kernel convert there and back. In float32 there is little to gain.
-    """
-    if not seen.uses_cuda:
+@rule(
+    "channels-last",
+    "program",
+    title="Images change their memory layout around convolutions.",
+    sees="kernels that convert between memory layouts: cuDNN's fast convolutions want the channels last, and the "
+    "tensors have them first.",
+    costs="the time of these kernels, as far as the device sets the pace.",
+    wrong_when="operations without a channels-last kernel convert there and back. In float32 there is little to gain.",
+    candidates=[Setting("layout.channels_last", True)],
+)
+def channels_last(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda:
         return
-    losses = seen.losses("channels-last")
-    share = saved(seen, sum(loss.share for loss in losses))
+    losses = view.losses("channels-last")
+    share = saving(view, sum(loss.share for loss in losses))
     if share < policy.LEAST_SHARE:
         return
-    model = main_model(seen)
+    model = main_model(view)
     already = model is not None and (model.channels_last_share or 0.0) > 0.5
     yield Finding(
         id="channels-last",
         severity=policy.severity(share),
-        claim="Images are converted between layouts around convolutions, though the weights have their channels last."
+        claim="Images are converted between layouts around convolutions, although the weights are channels-last."
         if already
-        else "Images are converted between layouts around convolutions. Other kernels round differently.",
+        else "Images are converted between layouts around convolutions. A change of layout uses other kernels, which "
+        "round differently.",
         share=share,
         evidence=[
             *evidence_of(losses),
@@ -48,118 +49,119 @@ def channels_last(seen: Seen) -> Iterator[Finding]:
         ],
         where=place_of(losses, model),
         candidates=[] if already else [Setting("layout.channels_last", True)],
-        remedy="Give the model channels-last inputs, and leave out what makes them contiguous again."
+        remedy="Give the model channels-last inputs, and remove calls that make them contiguous again."
         if already
-        else "Convert model and inputs by .to(memory_format=torch.channels_last).",
+        else "Convert model and inputs with .to(memory_format=torch.channels_last).",
     )
 
 
-@rule("program")
-def sdpa_math(seen: Seen) -> Iterator[Finding]:
-    """Attention runs by its plain formula.
-
-    Sees: kernels inside `_scaled_dot_product_attention_math`: torch found no fused kernel for these inputs, or was
-    told not to use one.
-
-    Costs: at most the time of these kernels, and in training twice as much for their backward pass, which a trace
-    does not tell apart from other work.
-
-    Wrong when: sequences are so short that a fused kernel has nothing to gain.
-    """
-    if not seen.uses_cuda:
+@rule(
+    "sdpa-math",
+    "program",
+    title="Attention runs by its plain formula.",
+    sees="kernels inside `_scaled_dot_product_attention_math`: torch has no fused kernel for these inputs, or its "
+    "fused kernels are switched off.",
+    costs="at most the time of these kernels. In training, twice that time again for their backward pass, which a "
+    "trace does not tell apart from other work.",
+    wrong_when="sequences are so short that a fused kernel gains nothing.",
+)
+def sdpa_math(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda:
         return
-    losses = seen.losses("sdpa-math")
+    losses = view.losses("sdpa-math")
     forward = sum(loss.share for loss in losses)
-    share = saved(seen, forward * (1 + policy.BACKWARD_OF_ATTENTION) if seen.is_training else forward)
+    share = saving(view, forward * (1 + policy.BACKWARD_OF_ATTENTION) if view.is_training else forward)
     if share < policy.LEAST_SHARE:
         return
-    switched_off = [name for name in ("flash", "mem_efficient", "cudnn") if known(seen, f"live.sdp_{name}") is False]
+    switched_off = [
+        name for name in ("flash", "mem_efficient", "cudnn") if fact_or_none(view, f"live.sdp_{name}") is False
+    ]
     yield Finding(
         id="sdpa-math",
         severity=policy.severity(share),
-        claim="Attention runs by its plain formula, which writes all scores to memory, not by a fused kernel.",
+        claim="Attention runs by its plain formula, not by a fused kernel, and writes all scores to memory.",
         share=share,
         evidence=[*evidence_of(losses), *(f"{name} attention is switched off" for name in switched_off)],
         where=place_of(losses),
         remedy="Switch the fused kernels on again (torch.backends.cuda.enable_flash_sdp, enable_mem_efficient_sdp)."
         if switched_off
-        else "Ask torch.backends.cuda.can_use_flash_attention(params, debug=True) why not: mostly the type, the mask "
-        "or the size of a head.",
+        else "Call torch.backends.cuda.can_use_flash_attention(params, debug=True) for the reason: mostly the type, "
+        "the "
+        "mask or the size of a head.",
     )
 
 
-@rule("program")
-def manual_attention(seen: Seen) -> Iterator[Finding]:
-    """Attention is written out by hand.
-
-    Sees: softmax kernels that take a twentieth of the kernels' time or more beside batched products, or two of these
-    for each softmax, where torch's own unfused attention did not run.
-
-    Costs: at most four times the softmax: a fused kernel also spares scaling, masking, and writing and reading the
-    scores. No more than the time of such kernels and of matrix products.
-
-    Wrong when: the scores themselves are needed, or a softmax over a large vocabulary stands beside batched products.
-    """
-    softmax, most = _softmax_of_attention(seen)
-    share = saved(seen, min(policy.UNFUSED_ATTENTION * softmax, most)) if softmax else 0.0
+@rule(
+    "manual-attention",
+    "program",
+    title="Attention is written out by hand.",
+    sees="softmax kernels take a twentieth of the kernels' time or more beside batched products, or each softmax has "
+    "two batched products; and torch's own unfused attention did not run.",
+    costs="at most four times the softmax: a fused kernel also spares the scaling, the masking, and the writing and "
+    "reading of the scores. At most the time of such kernels and of matrix products.",
+    wrong_when="the program needs the scores themselves, or a softmax over a large vocabulary stands beside batched "
+    "products.",
+)
+def manual_attention(view: ObservationView) -> Iterator[Finding]:
+    softmax, most = _softmax_of_attention(view)
+    share = saving(view, min(policy.UNFUSED_ATTENTION * softmax, most)) if softmax else 0.0
     if share < policy.LEAST_SHARE:
         return
-    losses = seen.losses("manual-attention")
+    losses = view.losses("manual-attention")
     yield Finding(
         id="manual-attention",
         severity=policy.severity(share),
         claim="Attention is written out as products and a softmax, which writes all scores to memory.",
         share=share,
         evidence=evidence_of(losses) or [f"softmax between batched products: {softmax:.0%} of a step"],
-        where=place_of(losses, main_model(seen)),
-        remedy="Call torch.nn.functional.scaled_dot_product_attention.",
+        where=place_of(losses, main_model(view)),
+        remedy="Call torch.nn.functional.scaled_dot_product_attention, which uses a fused kernel.",
     )
 
 
-def _softmax_of_attention(seen: Seen) -> tuple[float, float]:
-    """Shares of a step: the softmax between batched products, and the work that attention can be part of; or zeros."""
-    batched = operators(seen, lambda name: name in ("aten::bmm", "aten::baddbmm"))
-    softmax = operators(seen, lambda name: name in ("aten::_softmax", "aten::_softmax_backward_data"))
+def _softmax_of_attention(view: ObservationView) -> tuple[float, float]:
+    """Return shares of a step: the softmax between batched products, and all work that may be attention. Or zeros."""
+    batched = operators(view, lambda name: name in ("aten::bmm", "aten::baddbmm"))
+    softmax = operators(view, lambda name: name in ("aten::_softmax", "aten::_softmax_backward_data"))
     if not batched or not softmax or sum(row.num for row in batched) < sum(row.num for row in softmax):
         return 0.0, 0.0
-    of_torch = sum(row.num for row in operators(seen, "aten::_scaled_dot_product_attention_math".__eq__))
+    of_torch = sum(row.num for row in operators(view, "aten::_scaled_dot_product_attention_math".__eq__))
     if of_torch and of_torch >= sum(row.num for row in softmax if row.name == "aten::_softmax"):
         return 0.0, 0.0
     batched_forward, softmax_forward = (
         sum(called.num for row in rows for name, called in row.callers.items() if name != "backward")
         for rows in (batched, softmax)
     )
-    if seen.uses_cuda:
-        most = seen.kernel_share("matmul", "softmax", *_POINTWISE)
-        # Two batched products for each softmax: attention, however little of the step it is.
+    if view.uses_cuda:
+        most = view.kernel_share("matmul", "softmax", *_POINTWISE)
+        # Two batched products for each softmax are attention, even if it is a small part of the step.
         is_attention = batched_forward >= 2 * softmax_forward > 0
-        return seen.lost("manual-attention") or (seen.kernel_share("softmax") if is_attention else 0.0), most
-    share = operator_share(seen, lambda name: "softmax" in name and "log_softmax" not in name)
+        return view.lost("manual-attention") or (view.kernel_share("softmax") if is_attention else 0.0), most
+    share = operator_share(view, lambda name: "softmax" in name and "log_softmax" not in name)
     at_least = policy.UNFUSED_ATTENTION * share >= policy.MEDIUM_SHARE
-    return (share, seen.attribution.shares.device) if at_least else (0.0, 0.0)
+    return (share, view.attribution.shares.device) if at_least else (0.0, 0.0)
 
 
-@rule("program")
-def gemm_misaligned(seen: Seen) -> Iterator[Finding]:
-    """Matrix products have sizes that tensor cores cannot take whole.
-
-    Sees: products of half types without tensor cores, or by kernels that load one or two elements at a time, as for
-    sizes that are no multiples of 8 (of 4 in TF32). Convolutions are left to `cudnn-benchmark-off`.
-
-    Costs: at most three quarters of the time of these products: aligned ones are up to four times as fast.
-
-    Wrong when: the sizes are given by the data, and padding them costs more than it saves.
-    """
-    if not seen.uses_cuda:
+@rule(
+    "gemm-misaligned",
+    "program",
+    title="Matrix products have sizes that do not fit tensor cores.",
+    sees="products of half types without tensor cores, or by kernels that load one or two elements at a time, as for "
+    "sizes that are not multiples of 8 (4 for TF32). Convolutions count for `cudnn-benchmark-off`.",
+    costs="at most three quarters of the time of these products: aligned products are up to four times as fast.",
+    wrong_when="the data determine the sizes, and padding costs more than it saves.",
+)
+def gemm_misaligned(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda:
         return
-    losses = [loss for loss in seen.losses("gemm-misaligned") if not is_at(loss.where, "conv")]
-    share = saved(seen, policy.MISALIGNED * sum(loss.share for loss in losses))
+    losses = [loss for loss in view.losses("gemm-misaligned") if not is_at(loss.where, "conv")]
+    share = saving(view, policy.MISALIGNED * sum(loss.share for loss in losses))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
         id="gemm-misaligned",
         severity=policy.severity(share),
-        claim="Matrix products run by slow kernels because their sizes or addresses are not aligned.",
+        claim="Matrix products use slow kernels because their sizes or addresses are not aligned.",
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses),
@@ -167,35 +169,34 @@ def gemm_misaligned(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program")
-def conv_bn_unfused(seen: Seen) -> Iterator[Finding]:
-    """Batch norm runs by itself at inference.
-
-    Sees: a model with convolutions and batch norm that is evaluated, not compiled, without gradients, and the time
-    of normalisation in it.
-
-    Costs: that time: in evaluation batch norm is a scale and a shift that can go into the convolution's weights.
-
-    Wrong when: the weights are still to be trained or saved, or the norm follows something else than a convolution.
-    """
-    model = main_model(seen)
-    if model is None or seen.is_training or model.compiled or model.call is None or model.call.grad_enabled:
+@rule(
+    "conv-bn-unfused",
+    "program",
+    title="Batch norm runs separately at inference.",
+    sees="a model with convolutions and batch norm in evaluation mode, not compiled, without gradients; and the time "
+    "of its normalisation.",
+    costs="this time: in evaluation, batch norm is a scale and a shift that the convolution's weights can include.",
+    wrong_when="the weights will still be trained or saved, or the norm does not follow a convolution.",
+)
+def conv_bn_unfused(view: ObservationView) -> Iterator[Finding]:
+    model = main_model(view)
+    if model is None or view.is_training or model.compiled or model.call is None or model.call.grad_enabled:
         return
     norms = model.num_modules.get("norm-batch", 0)
     if not norms or not model.num_modules.get("convolution") or model.training or model.num_training:
         return
-    share = saved(
-        seen,
-        seen.kernel_share("normalisation")
-        if seen.uses_cuda
-        else operator_share(seen, lambda name: "batch_norm" in name),
+    share = saving(
+        view,
+        view.kernel_share("normalisation")
+        if view.uses_cuda
+        else operator_share(view, lambda name: "batch_norm" in name),
     )
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
         id="conv-bn-unfused",
-        severity="low",  # nothing is wrong: it is left to be gained
-        claim=f"{norms} batch norms run by themselves, though their convolutions could hold them.",
+        severity="low",  # nothing is wrong: it is an opportunity
+        claim=f"{norms} batch norms run separately, although their convolutions could include them.",
         share=share,
         evidence=[f"normalisation takes {share:.0%} of a step"],
         where=model.call.place,
@@ -203,20 +204,19 @@ def conv_bn_unfused(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program")
-def device_copies(seen: Seen) -> Iterator[Finding]:
-    """The device copies within its own memory.
-
-    Sees: copies from the device to itself beside which nothing ran.
-
-    Costs: their time, as far as the device sets the pace.
-
-    Wrong when: the copy is what the program is about.
-    """
-    if not seen.uses_cuda:
+@rule(
+    "device-copies",
+    "program",
+    title="The device copies within its own memory.",
+    sees="copies from the device to itself beside which nothing ran.",
+    costs="their time, as far as the device sets the pace.",
+    wrong_when="the copy is the purpose of the program.",
+)
+def device_copies(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda:
         return
-    losses = seen.losses("device-copies")
-    share = saved(seen, sum(loss.share for loss in losses))
+    losses = view.losses("device-copies")
+    share = saving(view, sum(loss.share for loss in losses))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -226,23 +226,22 @@ def device_copies(seen: Seen) -> Iterator[Finding]:
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses),
-        remedy="Leave out clones, or write results where they are needed (out=, views, in-place operations).",
+        remedy="Remove clones, or write results where they are needed (out=, views, in-place operations).",
     )
 
 
-@rule("program")
-def d2h_not_overlapped(seen: Seen) -> Iterator[Finding]:
-    """Copies to the host run while the device does nothing else.
-
-    Sees: copies from the device to the host beside which nothing ran.
-
-    Costs: their time, at most as much as the rest of the step has to hide them under.
-
-    Wrong when: the results are needed before anything else can be done.
-    """
-    if not seen.uses_cuda:
+@rule(
+    "d2h-not-overlapped",
+    "program",
+    title="Copies to the host run while the device does nothing else.",
+    sees="copies from the device to the host beside which nothing ran.",
+    costs="their time, and at most the rest of the step, which would have to hide them.",
+    wrong_when="nothing else can be done before the results arrive.",
+)
+def d2h_not_overlapped(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda:
         return
-    losses = seen.losses("d2h-not-overlapped")
+    losses = view.losses("d2h-not-overlapped")
     lost = sum(loss.share for loss in losses)
     share = min(lost, 1.0 - lost)
     if share < policy.LEAST_SHARE:
@@ -250,7 +249,7 @@ def d2h_not_overlapped(seen: Seen) -> Iterator[Finding]:
     yield Finding(
         id="d2h-not-overlapped",
         severity=policy.severity(share),
-        claim=f"For {lost:.0%} of a step the device only sends results to the host.",
+        claim=f"The device only sends results to the host for {lost:.0%} of a step.",
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses),
@@ -259,30 +258,42 @@ def d2h_not_overlapped(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program")
-def queue_stalled(seen: Seen) -> Iterator[Finding]:
-    """Queued work does not start.
-
-    Sees: gaps of more than 100 µs in which the device had work queued and ran none.
-
-    Costs: these gaps: work that waits for another stream, device or rank.
-
-    Wrong when: work ran that was not recorded, as kernels of CUDA graphs.
-    """
-    if not seen.uses_cuda:
+@rule(
+    "queue-stalled",
+    "program",
+    title="Queued work does not start.",
+    sees="gaps of more than 100 µs in which the device had queued work and ran none.",
+    costs="these gaps: the work waits for another stream, device or rank.",
+    wrong_when="work ran that was not recorded, as kernels of CUDA graphs.",
+)
+def queue_stalled(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda:
         return
-    losses = seen.losses("queue-stalled")
+    losses = view.losses("queue-stalled")
     share = sum(loss.share for loss in losses)
     if share < policy.LEAST_SHARE:
         return
-    in_graphs = bool(seen.kernels.in_graphs)
+    in_graphs = bool(view.kernels.in_graphs)
     much = share >= policy.MUCH_WAITING_IN_QUEUE and not in_graphs
     yield Finding(
         id="queue-stalled",
         severity="medium" if much else "low",
-        claim="Work is queued and does not start: it waits for another stream, device or rank.",
+        claim="Queued work does not start: it waits for another stream, device or rank.",
         share=share,
         evidence=[*evidence_of(losses), *(["part of the work is in CUDA graphs"] if in_graphs else [])],
         where=place_of(losses),
-        remedy="Look in the trace for what the other streams wait for (events, wait_stream, host functions).",
+        remedy="Look in the trace for the events, wait_stream calls and host functions that the other streams wait "
+        "for.",
     )
+
+
+RULES = (
+    channels_last,
+    sdpa_math,
+    manual_attention,
+    gemm_misaligned,
+    conv_bn_unfused,
+    device_copies,
+    d2h_not_overlapped,
+    queue_stalled,
+)

@@ -1,13 +1,20 @@
-"""Limits of the host's memory and files: shared memory, huge pages, locked memory, the container's limit."""
+"""Limits of the host's memory and files: shared memory, huge pages, locked memory, containers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.machine import NOT_MEASURED, known, known_number, no_gpu, told, weighed
-from dynotune.doctor.observation_view import Missing, Seen
-from dynotune.doctor.registry import rule
+from dynotune.doctor.declaration import rule
+from dynotune.doctor.machine import (
+    NOT_MEASURED,
+    fact_or_none,
+    no_gpu,
+    number_or_none,
+    severity_on_gpu,
+    variable_evidence,
+)
+from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.observation import Loader
 
@@ -15,18 +22,17 @@ MIB = 1 << 20
 INFINIBAND = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_PCI_RELAXED_ORDERING")
 
 
-@rule("machine")
-def thp_mode(seen: Seen) -> Iterator[Finding]:
-    """Transparent huge pages are off, or stall whoever asks for memory.
-
-    Sees: `never` in transparent_hugepage/enabled, or `always` in transparent_hugepage/defrag.
-
-    Costs: without them large arrays need 512 times the entries in the processor's tables; with `defrag` at `always`
-    an allocation waits until the kernel has put a huge page together.
-
-    Wrong when: many forked loader workers write to shared arrays: huge pages then copy more.
-    """
-    enabled, defrag = seen.text("host.thp_enabled"), seen.text("host.thp_defrag")
+@rule(
+    "thp-mode",
+    "machine",
+    title="Transparent huge pages are off, or stall allocations.",
+    sees="`never` in transparent_hugepage/enabled, or `always` in transparent_hugepage/defrag.",
+    costs="without huge pages, large arrays need 512 times the entries in the processor's tables. With `defrag` at "
+    "`always`, an allocation waits until the kernel has assembled a huge page.",
+    wrong_when="many forked loader workers write to shared arrays: huge pages then copy more.",
+)
+def thp_mode(view: ObservationView) -> Iterator[Finding]:
+    enabled, defrag = view.text("host.thp_enabled"), view.text("host.thp_defrag")
     if enabled != "never" and defrag != "always":
         return
     off = enabled == "never"
@@ -34,12 +40,10 @@ def thp_mode(seen: Seen) -> Iterator[Finding]:
         id="thp-mode",
         severity="low",
         kind="speed" if off else "jitter",
-        claim="Transparent huge pages are switched off."
-        if off
-        else "Allocations wait while the kernel puts huge pages together.",
+        claim="Transparent huge pages are off." if off else "Allocations wait while the kernel assembles huge pages.",
         share=NOT_MEASURED,
-        evidence=[seen.mentions("host.thp_enabled"), seen.mentions("host.thp_defrag")],
-        remedy="Set enabled to madvise and defrag to defer+madvise; processes that start afterwards have it.",
+        evidence=[view.mentions("host.thp_enabled"), view.mentions("host.thp_defrag")],
+        remedy="Set enabled to madvise and defrag to defer+madvise. It holds for processes that start afterwards.",
         commands=[
             "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
             "echo defer+madvise | sudo tee /sys/kernel/mm/transparent_hugepage/defrag",
@@ -47,19 +51,19 @@ def thp_mode(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("machine")
-def shm_too_small(seen: Seen) -> Iterator[Finding]:
-    """/dev/shm is too small for the batches of loader workers.
-
-    Sees: the size of /dev/shm and what is left of it, against what the workers of a watched command hold there: each
-    its prefetched batches, and those on their way; without a command, against the 64 MiB that docker gives.
-
-    Costs: nothing until it is full; then a worker dies with a bus error, or the loader runs with too few of them.
-
-    Wrong when: no loader has workers, or its batches are small.
-    """
-    size, left = seen.number("host.shm_bytes"), known_number(seen, "host.shm_free_bytes")
-    loaders = _loaders(seen)
+@rule(
+    "shm-too-small",
+    "machine",
+    title="/dev/shm is too small for the batches of loader workers.",
+    sees="the size of /dev/shm and its free space against what the workers of a watched command hold there: the "
+    "prefetched batches of each worker, and those on their way. Without a command, the rule compares the size with "
+    "docker's 64 MiB.",
+    costs="nothing until it is full. Then a worker dies with a bus error, or the loader must run with too few workers.",
+    wrong_when="no loader has workers, or batches are small.",
+)
+def shm_too_small(view: ObservationView) -> Iterator[Finding]:
+    size, left = view.number("host.shm_bytes"), number_or_none(view, "host.shm_free_bytes")
+    loaders = _loaders(view)
     if loaders is not None and not any(loader.num_workers for loader in loaders):
         return
     needed = sum(filter(None, (_shared_bytes(loader) for loader in loaders or [])))
@@ -70,7 +74,7 @@ def shm_too_small(seen: Seen) -> Iterator[Finding]:
     else:
         small = size <= policy.CONTAINER_SHM_BYTES or free < policy.CONTAINER_SHM_BYTES
         severity = "medium" if small else "low" if size < policy.SMALL_SHM_BYTES else None
-        why = "what workers need depends on their batches"
+        why = "the need of workers depends on their batches"
     if severity is not None:
         yield Finding(
             id="shm-too-small",
@@ -80,7 +84,7 @@ def shm_too_small(seen: Seen) -> Iterator[Finding]:
             "little for the batches of loader workers.",
             share=0.0,
             evidence=[f"/dev/shm: {size / MIB:,.0f} MiB, {free / MIB:,.0f} MiB free", why],
-            remedy="Start the container with more; --ipc=host works too, and weakens its isolation.",
+            remedy="Start the container with more. --ipc=host works, too, but weakens its isolation.",
             commands=[
                 "docker run --shm-size=16g …",
                 "# Kubernetes: an emptyDir volume with medium: Memory at /dev/shm",
@@ -89,39 +93,38 @@ def shm_too_small(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _loaders(seen: Seen) -> list[Loader] | None:
-    """None where no command was watched."""
+def _loaders(view: ObservationView) -> list[Loader] | None:
+    """Return all loaders of the command; None if no command was watched."""
     try:
-        return [loader for process in seen.processes for loader in process.loaders]
+        return [loader for process in view.processes for loader in process.loaders]
     except Missing:
         return None
 
 
 def _shared_bytes(loader: Loader) -> int | None:
-    """What the workers of a loader hold in shared memory: as many batches again are being made or consumed."""
+    """Return what workers hold in shared memory: prefetched batches, and as many being made or consumed."""
     if not loader.num_workers or not loader.batch:
         return None
     return 2 * loader.num_workers * (loader.prefetch_factor or 2) * sum(tensor.num_bytes for tensor in loader.batch)
 
 
-@rule("machine")
-def fd_limit_loader(seen: Seen) -> Iterator[Finding]:
-    """The limit of open files is low for a loader with workers.
-
-    Sees: the soft limit of open files; of a watched command, against one file for each tensor of each batch that its
-    workers hold, which is how torch shares tensors unless told otherwise.
-
-    Costs: nothing until it is reached; then the loader fails with "received 0 items of ancdata" or "too many open
-    files".
-
-    Wrong when: the program raises its own limit, or shares tensors by the file system.
-    """
-    limit = seen.number("host.nofile_soft")
-    loaders = _loaders(seen)
+@rule(
+    "fd-limit-loader",
+    "machine",
+    title="The limit of open files is low for a loader with workers.",
+    sees="the soft limit of open files. For a watched command, the rule compares it with one file for each tensor of "
+    "each batch that the workers hold, because torch shares tensors by file descriptors by default.",
+    costs='nothing until the limit is reached. Then the loader fails with "received 0 items of ancdata" or "too many '
+    'open files".',
+    wrong_when="the program raises its own limit, or shares tensors by the file system.",
+)
+def fd_limit_loader(view: ObservationView) -> Iterator[Finding]:
+    limit = view.number("host.nofile_soft")
+    loaders = _loaders(view)
     if loaders is None:
         severity: Severity | None = "medium" if limit < policy.SMALL_NOFILE else None
         evidence = []
-    elif known(seen, "live.multiprocessing_sharing") == "file_system":
+    elif fact_or_none(view, "live.multiprocessing_sharing") == "file_system":
         return
     else:
         tensors = sum(
@@ -136,40 +139,42 @@ def fd_limit_loader(seen: Seen) -> Iterator[Finding]:
             kind="correctness",
             claim=f"A process may open {limit:g} files, and loader workers open one for each tensor.",
             share=0.0,
-            evidence=[*evidence, seen.mentions("host.nofile_soft"), seen.mentions("host.nofile_hard")],
+            evidence=[*evidence, view.mentions("host.nofile_soft"), view.mentions("host.nofile_hard")],
             remedy="Raise the limit, or call torch.multiprocessing.set_sharing_strategy('file_system'), which leaves "
-            "shared memory behind when a process dies.",
+            "shared memory behind if a process dies.",
             commands=["ulimit -n 65536", "docker run --ulimit nofile=65536:65536 …"],
         )
 
 
-@rule("machine")
-def memlock_rdma(seen: Seen) -> Iterator[Finding]:
-    """Little memory may be locked, and NCCL uses InfiniBand.
-
-    Sees: the limit of locked memory, and that NCCL is set up for InfiniBand. Pinned memory of CUDA does not count
-    against this limit; registering memory for the network does.
-
-    Costs: registration fails: NCCL warns of it and ends, or falls back to sockets.
-
-    Wrong when: the network's driver does not lock memory.
-    """
-    if no_gpu(seen) or seen.fact("host.memlock_soft_bytes") is None:
+@rule(
+    "memlock-rdma",
+    "machine",
+    title="Little memory may be locked, and NCCL uses InfiniBand.",
+    sees="the limit of locked memory, and that NCCL is set up for InfiniBand. Pinned memory of CUDA does not count "
+    "against this limit; memory that is registered for the network does.",
+    costs="registration fails: NCCL warns and ends, or falls back to sockets.",
+    wrong_when="the network's driver does not lock memory.",
+)
+def memlock_rdma(view: ObservationView) -> Iterator[Finding]:
+    if no_gpu(view) or view.fact("host.memlock_soft_bytes") is None:
         return
-    limit = seen.number("host.memlock_soft_bytes")
+    limit = view.number("host.memlock_soft_bytes")
     if limit >= policy.SMALL_MEMLOCK_BYTES:
         return
-    named = [name for name in INFINIBAND if seen.variable(name)]
-    by_name = (seen.variable("NCCL_NET") or "").upper() == "IB"
+    named = [name for name in INFINIBAND if view.variable(name)]
+    by_name = (view.variable("NCCL_NET") or "").upper() == "IB"
     if not named and not by_name:
         return
     yield Finding(
         id="memlock-rdma",
-        severity=weighed(seen, "medium"),
+        severity=severity_on_gpu(view, "medium"),
         kind="correctness",
         claim=f"A process may lock {limit / MIB:,.3g} MiB, and NCCL is set up for InfiniBand, which locks its buffers.",
         share=NOT_MEASURED,
-        evidence=[f"locked memory: {limit / MIB:,.3g} MiB", *told(seen, *named, *(["NCCL_NET"] if by_name else []))],
+        evidence=[
+            f"locked memory: {limit / MIB:,.3g} MiB",
+            *variable_evidence(view, *named, *(["NCCL_NET"] if by_name else [])),
+        ],
         remedy="Lift the limit in limits.conf, the service's unit or the container.",
         commands=[
             "docker run --ulimit memlock=-1 …",
@@ -178,22 +183,22 @@ def memlock_rdma(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("machine")
-def cgroup_mem_high(seen: Seen) -> Iterator[Finding]:
-    """The container has met its memory limit.
-
-    Sees: the control group's counts of processes killed for memory, and of times it was slowed to reclaim memory.
-
-    Costs: a worker that is killed ends the program; reclaiming stops whoever allocates, and drops cached data.
-
-    Wrong when: it was another program in the same container, some time ago.
-    """
-    limit = seen.fact("host.memory_limit_bytes")
+@rule(
+    "cgroup-mem-high",
+    "machine",
+    title="The container has met its memory limit.",
+    sees="the control group's counts of processes that were killed for memory, and of times it was slowed to reclaim "
+    "memory.",
+    costs="a killed worker ends the program. Reclaim stops the process that allocates, and drops cached data.",
+    wrong_when="another program in the same container met the limit some time ago.",
+)
+def cgroup_mem_high(view: ObservationView) -> Iterator[Finding]:
+    limit = view.fact("host.memory_limit_bytes")
     if limit is None:
         return
-    killed, high = seen.number("host.cgroup_oom_kills"), known_number(seen, "host.cgroup_memory_high") or 0
-    killed += known_number(seen, "window.cgroup_oom_kills") or 0
-    high += known_number(seen, "window.cgroup_memory_high") or 0
+    killed, high = view.number("host.cgroup_oom_kills"), number_or_none(view, "host.cgroup_memory_high") or 0
+    killed += number_or_none(view, "window.cgroup_oom_kills") or 0
+    high += number_or_none(view, "window.cgroup_memory_high") or 0
     if killed or high:
         yield Finding(
             id="cgroup-mem-high",
@@ -201,13 +206,16 @@ def cgroup_mem_high(seen: Seen) -> Iterator[Finding]:
             kind="memory",
             claim=f"{killed:g} processes of this container were killed for memory."
             if killed
-            else "This container was slowed down because it is near its memory limit.",
+            else "The kernel slowed this container because it is near its memory limit.",
             share=NOT_MEASURED,
             evidence=[
-                f"the limit is {seen.number('host.memory_limit_bytes') / 2**30:.1f} GiB; cached files count too",
-                seen.mentions("host.cgroup_oom_kills"),
-                seen.mentions("host.cgroup_memory_high"),
+                f"the limit is {view.number('host.memory_limit_bytes') / 2**30:.1f} GiB; cached files count too",
+                view.mentions("host.cgroup_oom_kills"),
+                view.mentions("host.cgroup_memory_high"),
             ],
-            remedy="Have the limit raised, or use fewer workers and a smaller prefetch.",
+            remedy="Ask for a higher limit, or use fewer workers and a smaller prefetch.",
             commands=["docker run --memory=… …", "# Kubernetes: resources.limits.memory"],
         )
+
+
+RULES = (thp_mode, shm_too_small, fd_limit_loader, memlock_rdma, cgroup_mem_high)

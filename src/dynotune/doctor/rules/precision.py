@@ -1,13 +1,13 @@
-"""Precision: types that cost more than they must, and such that make results wrong."""
+"""Precision: types that cost needless time, and types that make results wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import capability, is_at, main_model, place_of, saved
-from dynotune.doctor.observation_view import Missing, Seen, evidence_of
-from dynotune.doctor.registry import rule
+from dynotune.doctor.bounds import capability, is_at, main_model, place_of, saving
+from dynotune.doctor.declaration import rule
+from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import LostTime, Model
@@ -24,7 +24,7 @@ RATES = {
     (10, 3): (1.0, 15.0, 30.0),
     (12, 0): (1.0, 2.0, 4.0),
 }
-"""By capability: float32, TF32 and half types, dense, in float32's rate, as NVIDIA's data sheets have them for the
+"""Dense rates of float32, TF32 and half types over that of float32, by capability. From NVIDIA's data sheets, for the
 fastest device of each (A100, A40, Orin, L40S, H100, B200, B300, RTX PRO 6000)."""
 _PRODUCTS = (
     "matmul",
@@ -39,29 +39,30 @@ _PRODUCTS = (
 _POINTWISE = ("elementwise", "normalisation", "pooling", "softmax", "copy", "random", "inductor")
 
 
-@rule("program", explains=["amp-absent"])
-def fp32_matmul_no_tf32(seen: Seen) -> Iterator[Finding]:
-    """Matrix products run in float32 without tensor cores.
-
-    Sees: kernels of float32 products that use no tensor cores, on a device of capability 8.0 or later, while torch is
-    not allowed to use TF32 for them, which is its default.
-
-    Costs: their time, times one less the rate of float32 over that of TF32, as far as the device sets the pace. Where
-    bfloat16 would spare more than that beyond it, that counts, and autocast is named too.
-
-    Wrong when: ten bits of mantissa are too few. It changes results: errors of a product grow about a hundredfold.
-    """
-    if not seen.uses_cuda:
+@rule(
+    "fp32-matmul-no-tf32",
+    "program",
+    title="Matrix products run in float32 without tensor cores.",
+    sees="kernels of float32 products that use no tensor cores, on a device of capability 8.0 or later, while torch "
+    "may not use TF32 for them, which is its default.",
+    costs="the products' time, times one less the rate of float32 over that of TF32, as far as the device sets the "
+    "pace. If bfloat16 would spare more beyond TF32 than that, its saving counts, and the rule offers autocast, too.",
+    wrong_when="ten bits of mantissa are too few. TF32 changes results: errors of a product grow about a hundredfold.",
+    candidates=[Setting("matmul.fp32_precision", "high"), Setting("precision.autocast", "bf16")],
+    explains=["amp-absent"],
+)
+def fp32_matmul_no_tf32(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda:
         return
-    losses = _no_tf32(seen)
+    losses = _no_tf32(view)
     lost = sum(loss.share for loss in losses)
-    if lost < policy.LEAST_SHARE or seen.variable("NVIDIA_TF32_OVERRIDE") == "0":
+    if lost < policy.LEAST_SHARE or view.variable("NVIDIA_TF32_OVERRIDE") == "0":
         return
-    if seen.text("live.matmul_fp32_precision") != "ieee":
+    if view.text("live.matmul_fp32_precision") != "ieee":
         return
-    float32, tf32, _ = rates(seen)
-    beyond = _gain_of_half(seen)[0] if seen.models else 0.0
-    share = max(saved(seen, lost * (1 - float32 / tf32)), beyond)
+    float32, tf32, _ = rates(view)
+    beyond = _gain_of_half(view)[0] if view.models else 0.0
+    share = max(saving(view, lost * (1 - float32 / tf32)), beyond)
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -69,31 +70,31 @@ def fp32_matmul_no_tf32(seen: Seen) -> Iterator[Finding]:
         severity=policy.severity(share),
         claim="Matrix products run in full float32, without tensor cores. TF32 changes results: it rounds to ten bits.",
         share=share,
-        evidence=[*evidence_of(losses), seen.mentions("live.matmul_fp32_precision")],
-        where=place_of(losses, main_model(seen)),
+        evidence=[*evidence_of(losses), view.mentions("live.matmul_fp32_precision")],
+        where=place_of(losses, main_model(view)),
         candidates=[
             Setting("matmul.fp32_precision", "high"),
             *([Setting("precision.autocast", "bf16")] if beyond >= policy.LEAST_SHARE else []),
         ],
-        remedy='Call torch.set_float32_matmul_precision("high"), and check the loss.',
+        remedy='Call torch.set_float32_matmul_precision("high") to allow TF32, and check the loss.',
     )
 
 
-@rule("program")
-def amp_absent(seen: Seen) -> Iterator[Finding]:
-    """Products and convolutions run in float32.
-
-    Sees: a model in float32 that is called outside of autocast, on a device of capability 8.0 or later, and time in
-    matrix products, convolutions and attention.
-
-    Costs: their time, times one less the rate of their type over that of bfloat16. Of float32 products that could use
-    TF32 only what bfloat16 gives beyond it. Where that is not so, half of the pointwise kernels' time too, which read
-    and write half as much. All as far as the device sets the pace.
-
-    Wrong when: bfloat16 is not exact enough. It changes results; compare the loss. Models that wait for launches get
-    slower, since casts are launches too.
-    """
-    share, evidence = _gain_of_half(seen)
+@rule(
+    "amp-absent",
+    "program",
+    title="Products and convolutions run in float32.",
+    sees="a model in float32 that is called outside of autocast, on a device of capability 8.0 or later, and time in "
+    "matrix products, convolutions and attention.",
+    costs="the products' time, times one less the rate of their type over that of bfloat16. For float32 products that "
+    "could use TF32, only what bfloat16 gives beyond TF32; otherwise also half of the time of pointwise kernels, which "
+    "would read and write half as much. All of it as far as the device sets the pace.",
+    wrong_when="bfloat16 is not exact enough. It changes results; compare the loss. Models that wait for launches get "
+    "slower, because casts are launches, too.",
+    candidates=[Setting("precision.autocast", "bf16")],
+)
+def amp_absent(view: ObservationView) -> Iterator[Finding]:
+    share, evidence = _gain_of_half(view)
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -102,34 +103,35 @@ def amp_absent(seen: Seen) -> Iterator[Finding]:
         claim="Products and convolutions run in float32. Autocast to bfloat16 changes results: it rounds to 8 bits.",
         share=share,
         evidence=evidence,
-        where=place_of(seen.losses("amp-absent"), main_model(seen)),
+        where=place_of(view.losses("amp-absent"), main_model(view)),
         candidates=[Setting("precision.autocast", "bf16")],
         remedy='Call the model and the loss inside torch.autocast("cuda", dtype=torch.bfloat16), and check the loss.',
     )
 
 
-@rule("program", explains=["amp-absent"])
-def inference_fp32_weights(seen: Seen) -> Iterator[Finding]:
-    """A model serves with weights in float32.
-
-    Sees: a program without gradients whose model holds float32: it computes in float32, or autocast converts the
-    weights at each call.
-
-    Costs: what bfloat16 would save of products and pointwise kernels, see `amp-absent`; under autocast, the
-    conversions.
-
-    Wrong when: bfloat16 is not exact enough. It changes results; compare the outputs.
-    """
-    model = main_model(seen)
-    if not seen.uses_cuda or seen.is_training or model is None or model.call is None or model.call.grad_enabled:
+@rule(
+    "inference-fp32-weights",
+    "program",
+    title="A model serves with weights in float32.",
+    sees="a program without gradients whose model holds float32 weights: it computes in float32, or autocast converts "
+    "the weights at each call.",
+    costs="what bfloat16 would save of products and pointwise kernels, see `amp-absent`. Under autocast: the "
+    "conversions.",
+    wrong_when="bfloat16 is not exact enough. It changes results; compare the outputs.",
+    candidates=[Setting("precision.autocast", "bf16")],
+    explains=["amp-absent"],
+)
+def inference_fp32_weights(view: ObservationView) -> Iterator[Finding]:
+    model = main_model(view)
+    if not view.uses_cuda or view.is_training or model is None or model.call is None or model.call.grad_enabled:
         return
     if not _is_float32(model):
         return
     autocast = model.call.autocast is not None
     if autocast:
-        share, evidence = saved(seen, seen.lost("casts")), evidence_of(seen.losses("casts"))
+        share, evidence = saving(view, view.lost("casts")), evidence_of(view.losses("casts"))
     else:
-        share, evidence = _gain_of_half(seen)
+        share, evidence = _gain_of_half(view)
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -146,19 +148,18 @@ def inference_fp32_weights(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program")
-def amp_fp16_no_scaler(seen: Seen) -> Iterator[Finding]:
-    """Training in float16 without scaling the loss.
-
-    Sees: autocast to float16 in a program whose optimizer is not stepped by a GradScaler.
-
-    Costs: right results: gradients smaller than 6e-8 become zero, and weights stop learning.
-
-    Wrong when: the program scales its loss by means of its own.
-    """
-    if not seen.is_training:
+@rule(
+    "amp-fp16-no-scaler",
+    "program",
+    title="Training runs in float16 without loss scaling.",
+    sees="autocast to float16 in a program whose optimizer is not stepped by a GradScaler.",
+    costs="right results, not time: gradients smaller than 6e-8 become zero, and weights stop learning.",
+    wrong_when="the program scales its loss by other means.",
+)
+def amp_fp16_no_scaler(view: ObservationView) -> Iterator[Finding]:
+    if not view.is_training:
         return
-    if "float16" not in _autocast_types(seen) or seen.truth("live.grad_scaler"):
+    if "float16" not in _autocast_types(view) or view.truth("live.grad_scaler"):
         return
     yield Finding(
         id="amp-fp16-no-scaler",
@@ -166,73 +167,71 @@ def amp_fp16_no_scaler(seen: Seen) -> Iterator[Finding]:
         kind="correctness",
         claim="The model trains under float16 autocast without a GradScaler: small gradients become zero.",
         share=Unknown("it costs right results, not time"),
-        evidence=["autocast: float16", seen.mentions("live.grad_scaler")],
-        where=place_of([], main_model(seen)),
+        evidence=["autocast: float16", view.mentions("live.grad_scaler")],
+        where=place_of([], main_model(view)),
         remedy='Step the optimizer through torch.amp.GradScaler("cuda"), or use bfloat16, which needs none.',
     )
 
 
-@rule("program")
-def scaler_with_bf16(seen: Seen) -> Iterator[Finding]:
-    """A GradScaler scales gradients of bfloat16, which need it not.
-
-    Sees: autocast to bfloat16 alone, and an optimizer that a GradScaler steps.
-
-    Costs: its kernels over all gradients, which run with the optimizer's, and its wait for the device before each
-    step: at most half of the former and the synchronisations' idle time.
-
-    Wrong when: other parts of the model run in float16.
-    """
-    if not seen.is_training or not seen.truth("live.grad_scaler") or _autocast_types(seen) != {"bfloat16"}:
+@rule(
+    "scaler-with-bf16",
+    "program",
+    title="A GradScaler scales bfloat16 gradients, which do not need it.",
+    sees="autocast to bfloat16 alone, and an optimizer that a GradScaler steps.",
+    costs="the scaler's kernels over all gradients, which run with the optimizer's, and its wait for the device before "
+    "each step: at most half of the optimizer's kernel time and the synchronisations' idle time.",
+    wrong_when="other parts of the model run in float16.",
+)
+def scaler_with_bf16(view: ObservationView) -> Iterator[Finding]:
+    if not view.is_training or not view.truth("live.grad_scaler") or _autocast_types(view) != {"bfloat16"}:
         return
     share: float | Unknown = Unknown("the device's work was not recorded")
     severity: Severity = "low"
-    if seen.uses_cuda:
-        waits = sum(loss.share for loss in seen.losses("sync-per-step") if is_at(loss.where, "item", "optimizer"))
-        share = min(1.0, saved(seen, 0.5 * seen.kernel_share("optimizer")) + waits)
+    if view.uses_cuda:
+        waits = sum(loss.share for loss in view.losses("sync-per-step") if is_at(loss.where, "item", "optimizer"))
+        share = min(1.0, saving(view, 0.5 * view.kernel_share("optimizer")) + waits)
         severity = policy.severity(share)
     yield Finding(
         id="scaler-with-bf16",
         severity=severity,
-        claim="A GradScaler scales the loss of a model that computes in bfloat16, which has float32's range.",
+        claim="A GradScaler scales the loss of a bfloat16 model, and bfloat16 has float32's range.",
         share=share,
-        evidence=["autocast: bfloat16", seen.mentions("live.grad_scaler")],
-        where=seen.optimizers[0].place,
-        remedy="Leave the GradScaler out.",
+        evidence=["autocast: bfloat16", view.mentions("live.grad_scaler")],
+        where=view.optimizers[0].place,
+        remedy="Remove the GradScaler.",
     )
 
 
-@rule("program")
-def model_half_under_autocast(seen: Seen) -> Iterator[Finding]:
-    """A model that is in a half type already runs under autocast.
-
-    Sees: most parameters are float16 or bfloat16, and the model is called in an autocast region.
-
-    Costs: in training right results: updates smaller than a half type's last digit are lost, which autocast avoids by
-    keeping float32 weights. At inference the conversions between types.
-
-    Wrong when: the optimizer keeps float32 copies of its own.
-    """
-    model = main_model(seen)
+@rule(
+    "model-half-under-autocast",
+    "program",
+    title="A model that is already in a half type runs under autocast.",
+    sees="most parameters are float16 or bfloat16, and the model is called in an autocast region.",
+    costs="in training, right results: updates smaller than a half type's last digit are lost, which autocast avoids "
+    "by keeping float32 weights. At inference, the conversions between types.",
+    wrong_when="the optimizer keeps float32 copies of its own.",
+)
+def model_half_under_autocast(view: ObservationView) -> Iterator[Finding]:
+    model = main_model(view)
     if model is None or model.call is None or model.call.autocast is None:
         return
     in_half = sum(num for dtype, num in model.dtypes.items() if _plain(dtype) in HALF)
     if 2 * in_half <= model.num_parameters:
         return
     evidence = [f"parameters: {', '.join(model.dtypes)}", f"autocast: {model.call.autocast}"]
-    if seen.is_training:
+    if view.is_training:
         yield Finding(
             id="model-half-under-autocast",
             severity="medium",
             kind="correctness",
-            claim="The weights themselves are in a half type, so autocast has no float32 weights to keep updates in.",
+            claim="The weights are in a half type, so autocast has no float32 weights to update.",
             share=Unknown("it costs right results, not time"),
             evidence=evidence,
             where=model.call.place,
-            remedy="Leave out .half() or .to(bfloat16): autocast converts what it needs.",
+            remedy="Remove .half() or .to(bfloat16): autocast converts tensors where it needs to.",
         )
         return
-    share = saved(seen, seen.lost("casts")) if seen.uses_cuda else 0.0
+    share = saving(view, view.lost("casts")) if view.uses_cuda else 0.0
     yield Finding(
         id="model-half-under-autocast",
         severity="low",
@@ -240,76 +239,76 @@ def model_half_under_autocast(seen: Seen) -> Iterator[Finding]:
         share=share,
         evidence=evidence,
         where=model.call.place,
-        remedy="Leave out autocast.",
+        remedy="Remove autocast.",
     )
 
 
-@rule("program")
-def casts(seen: Seen) -> Iterator[Finding]:
-    """Tensors are converted between types.
-
-    Sees: kernels that do nothing but convert.
-
-    Costs: their time, as far as the device sets the pace. Autocast itself converts the weights in each step, which is
-    its price, and more than a tenth of a step where batches are small: under autocast that alone is no fault.
-
-    Wrong when: the conversions are needed, as at the edge of an operator that wants another type.
-    """
-    if not seen.uses_cuda:
+@rule(
+    "casts",
+    "program",
+    title="Tensors are converted between types.",
+    sees="kernels that only convert.",
+    costs="their time, as far as the device sets the pace. Autocast itself converts the weights in each step, which "
+    "takes more than a tenth of a step if batches are small. Under autocast the severity is therefore low.",
+    wrong_when="the conversions are needed, as before an operator that takes another type.",
+)
+def casts(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda:
         return
-    losses = seen.losses("casts")
-    share = saved(seen, sum(loss.share for loss in losses))
+    losses = view.losses("casts")
+    share = saving(view, sum(loss.share for loss in losses))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
         id="casts",
-        severity="medium" if share >= policy.MUCH_CASTING and not seen.words("live.autocast_dtypes") else "low",
+        severity="medium" if share >= policy.MUCH_CASTING and not view.words("live.autocast_dtypes") else "low",
         claim=f"Conversions between types take {share:.0%} of a step.",
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses),
-        remedy="Keep tensors in one type from where they are made; torch.compile fuses conversions with what follows.",
+        remedy="Make tensors in the type that is used; or compile: torch.compile fuses conversions with the next "
+        "operator.",
     )
 
 
-# What the rules share
+# Shared by the rules
 
 
-def rates(seen: Seen) -> tuple[float, float, float]:
-    """Of float32, TF32 and half types on this device. One that is not known is taken for the one with most to gain."""
-    return RATES.get(capability(seen), max(RATES.values()))
+def rates(view: ObservationView) -> tuple[float, float, float]:
+    """Return the rates of float32, TF32 and half types. An unknown device counts as the one with most to gain."""
+    return RATES.get(capability(view), max(RATES.values()))
 
 
-def _no_tf32(seen: Seen) -> list[LostTime]:
-    """Float32 products without tensor cores, those of attention by its plain formula left to that finding."""
-    return [loss for loss in seen.losses("fp32-matmul-no-tf32") if not is_at(loss.where, "scaled_dot_product")]
+def _no_tf32(view: ObservationView) -> list[LostTime]:
+    """Return float32 products without tensor cores, except those of `sdpa-math`."""
+    return [loss for loss in view.losses("fp32-matmul-no-tf32") if not is_at(loss.where, "scaled_dot_product")]
 
 
-def _gain_of_half(seen: Seen) -> tuple[float, list[str]]:
-    """Of a plain step, what bfloat16 in place of float32 saves at most, with evidence; 0 where it is not in float32."""
-    model = main_model(seen)
-    if not seen.uses_cuda:
+def _gain_of_half(view: ObservationView) -> tuple[float, list[str]]:
+    """Return the most that bfloat16 saves of a plain step in float32, with evidence; 0 in other types."""
+    model = main_model(view)
+    if not view.uses_cuda:
         return 0.0, []
     if model is None:
         raise Missing("the model's types", "no module was called")
-    if not _is_float32(model) or _autocast_types(seen) or capability(seen) < (8, 0):
+    if not _is_float32(model) or _autocast_types(view) or capability(view) < (8, 0):
         return 0.0, []
-    float32, tf32, half = rates(seen)
-    slow = sum(loss.share for loss in _no_tf32(seen))
-    without = seen.lost("amp-absent")
-    products = seen.kernel_share(*_PRODUCTS)
+    float32, tf32, half = rates(view)
+    slow = sum(loss.share for loss in _no_tf32(view))
+    without = view.lost("amp-absent")
+    products = view.kernel_share(*_PRODUCTS)
     gain = without * (1 - float32 / half) + max(0.0, products - slow - without) * (1 - tf32 / half)
-    tf32_first = slow >= policy.LEAST_SHARE and seen.process.live.get("live.matmul_fp32_precision") == "ieee"
+    tf32_first = slow >= policy.LEAST_SHARE and view.process.live.get("live.matmul_fp32_precision") == "ieee"
     gain += slow * ((float32 / tf32 if tf32_first else 1.0) - float32 / half)
     if not tf32_first and products >= policy.LEAST_SHARE:
-        gain += 0.5 * seen.kernel_share(*_POINTWISE)
+        gain += 0.5 * view.kernel_share(*_POINTWISE)
     evidence = [
         f"products, convolutions and attention take {products:.0%} of a step",
         *(["without counting what TF32 alone gives"] if tf32_first else []),
         f"parameters: {', '.join(model.dtypes)}, no autocast",
-        *evidence_of(seen.losses("amp-absent")),
+        *evidence_of(view.losses("amp-absent")),
     ]
-    return saved(seen, gain), evidence
+    return saving(view, gain), evidence
 
 
 def _is_float32(model: Model) -> bool:
@@ -317,16 +316,27 @@ def _is_float32(model: Model) -> bool:
     return 2 * num > model.num_parameters
 
 
-def _autocast_types(seen: Seen) -> set[str]:
-    """Types of autocast regions around outermost modules, `float16`."""
-    told = {model.call.autocast for model in seen.models if model.call is not None and model.call.autocast}
-    value = seen.process.live.get("live.autocast_dtypes")
+def _autocast_types(view: ObservationView) -> set[str]:
+    """Return the types of autocast regions around outermost modules, `float16`."""
+    dtypes = {model.call.autocast for model in view.models if model.call is not None and model.call.autocast}
+    value = view.process.live.get("live.autocast_dtypes")
     if isinstance(value, list):
-        told |= {str(dtype) for dtype in value}
-    elif not seen.models:
+        dtypes |= {str(dtype) for dtype in value}
+    elif not view.models:
         raise Missing("live.autocast_dtypes", getattr(value, "reason", "it was not asked for"))
-    return {_plain(dtype) for dtype in told}
+    return {_plain(dtype) for dtype in dtypes}
 
 
 def _plain(dtype: str) -> str:
     return dtype.removeprefix("torch.")
+
+
+RULES = (
+    fp32_matmul_no_tf32,
+    amp_absent,
+    inference_fp32_weights,
+    amp_fp16_no_scaler,
+    scaler_with_bf16,
+    model_half_under_autocast,
+    casts,
+)

@@ -1,4 +1,4 @@
-"""The start of a CUDA program: kernels that the driver compiles, its cache of them, and when kernels are loaded."""
+"""The start of a CUDA program: kernels that the driver compiles, its cache, and the loading of kernels."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterator
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import at_least
+from dynotune.doctor.declaration import rule
 from dynotune.doctor.machine import (
     NOT_MEASURED,
+    fact_or_none,
     is_on,
-    known,
-    known_number,
     no_gpu,
+    number_or_none,
     place_of,
-    told,
+    severity_on_gpu,
     unset,
+    variable_evidence,
     version,
-    weighed,
     whole_number,
 )
-from dynotune.doctor.observation_view import Missing, Seen
-from dynotune.doctor.registry import rule
+from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.startup_shared import (
     compiles_unseen,
     left_by_driver,
@@ -36,45 +36,45 @@ from dynotune.text import words
 FORCED_JIT = ("CUDA_FORCE_PTX_JIT", "CUDA_FORCE_JIT")
 
 
-@rule("machine")
-def ptx_jit_active(seen: Seen) -> Iterator[Finding]:
-    """torch has no machine code for this GPU.
-
-    Sees: the architectures that torch was built for against the GPU's compute capability; or a variable that makes the
-    driver compile all kernels; of starts that were timed, what a cold one leaves in the driver's cache, whichever
-    library or extension it is of.
-
-    Costs: the driver compiles each kernel at its first use, seconds to many minutes, kept in a cache. Kernels for an
-    older architecture may also be slower.
-
-    Wrong when: nothing but kernels compiled at run time, as by Triton, is used.
-    """
-    if no_gpu(seen) or ("torch.cuda" in seen.observation.facts and seen.observation.facts["torch.cuda"] is None):
+@rule(
+    "ptx-jit-active",
+    "machine",
+    title="torch has no machine code for this GPU.",
+    sees="the architectures that torch was built for against the GPU's compute capability; a variable that makes the "
+    "driver compile all kernels; in timed starts, what a cold start leaves in the driver's cache, for any library or "
+    "extension.",
+    costs="the driver compiles each kernel at its first use and caches it, which takes seconds to many minutes. "
+    "Kernels for an older architecture may also be slower.",
+    wrong_when="the program uses only kernels that are compiled at run time, for instance by Triton.",
+    candidates=unset(*FORCED_JIT),
+)
+def ptx_jit_active(view: ObservationView) -> Iterator[Finding]:
+    if no_gpu(view) or ("torch.cuda" in view.observation.facts and view.observation.facts["torch.cuda"] is None):
         return
-    forced = [name for name in FORCED_JIT if is_on(seen.variable(name))]
+    forced = [name for name in FORCED_JIT if is_on(view.variable(name))]
     if forced:
         yield Finding(
             id="ptx-jit-active",
             severity="medium",
             kind="start",
-            claim=f"{forced[0]} makes the driver compile every kernel, though torch has machine code.",
+            claim=f"{forced[0]} makes the driver compile every kernel, although torch has machine code.",
             share=0.0,
-            evidence=told(seen, *forced),
-            where=place_of(seen, forced[0]),
+            evidence=variable_evidence(view, *forced),
+            where=place_of(view, forced[0]),
             candidates=unset(*forced),
-            remedy="Take it away.",
+            remedy="Unset it.",
         )
         return
-    natively = known(seen, "torch.runs_natively")
-    if natively is not False and (left_by_driver(seen) or (natively is None and compiles_unseen(seen))):
-        yield _compiled_at_start(seen)
+    natively = fact_or_none(view, "torch.runs_natively")
+    if natively is not False and (left_by_driver(view) or (natively is None and compiles_unseen(view))):
+        yield _compiled_at_start(view)
         return
-    if natively is None and known_number(seen, "start.cuda_added_bytes") is not None:
+    if natively is None and number_or_none(view, "start.cuda_added_bytes") is not None:
         return  # no torch, and a start that compiled nothing
-    if seen.truth("torch.runs_natively"):
+    if view.truth("torch.runs_natively"):
         return
-    capability = version(seen.text("gpu.compute_capability"))
-    compilable = any(_capability(name) <= capability for name in seen.words("torch.arch_list") if "compute_" in name)
+    capability = version(view.text("gpu.compute_capability"))
+    compilable = any(_capability(name) <= capability for name in view.words("torch.arch_list") if "compute_" in name)
     yield Finding(
         id="ptx-jit-active",
         severity="high",
@@ -83,25 +83,27 @@ def ptx_jit_active(seen: Seen) -> Iterator[Finding]:
         if compilable
         else "torch has no kernels that run on this GPU.",
         share=0.0 if compilable else NOT_MEASURED,
-        evidence=[seen.mentions(name) for name in ("gpu.compute_capability", "torch.arch_list", "torch.version")],
-        remedy="Install a torch whose list of architectures holds this GPU's, and build extensions for it "
+        evidence=[view.mentions(name) for name in ("gpu.compute_capability", "torch.arch_list", "torch.version")],
+        remedy="Install a torch that is built for this GPU's architecture, and build extensions for it "
         "(TORCH_CUDA_ARCH_LIST).",
     )
 
 
-def _compiled_at_start(seen: Seen) -> Finding:
-    """Not of torch's own: of another library or extension, or of a program that is not torch at all."""
-    left = left_by_driver(seen)
-    kept = f"a cold start leaves {words.num_bytes(left)} in the driver's cache" if left else "nothing of it is kept"
+def _compiled_at_start(view: ObservationView) -> Finding:
+    """Return the finding for kernels of another library or extension, or of a program without torch."""
+    left = left_by_driver(view)
+    kept = (
+        f"a cold start leaves {words.num_bytes(left)} in the driver's cache" if left else "the cache keeps none of it"
+    )
     return Finding(
         id="ptx-jit-active",
-        severity=severity_of_driver(seen),
+        severity=severity_of_driver(view),
         kind="start",
         claim="The driver compiles kernels that have no machine code for this GPU.",
         share=0.0,
-        evidence=[kept, *without_machine_code(seen), *what_it_saves(seen)],
-        remedy="Build what carries them for this GPU (TORCH_CUDA_ARCH_LIST, nvcc -gencode); `dynotune startup scan` "
-        "names the libraries. Until then keep the driver's cache.",
+        evidence=[kept, *without_machine_code(view), *what_it_saves(view)],
+        remedy="Build these libraries for this GPU (TORCH_CUDA_ARCH_LIST, nvcc -gencode); `dynotune startup scan` "
+        "names them. Until then, keep the driver's cache.",
     )
 
 
@@ -111,188 +113,200 @@ def _capability(arch: str) -> tuple[int, ...]:
     return (int(digits[1]), int(digits[2])) if digits else (99,)
 
 
-def _compiles_ptx(seen: Seen) -> bool | None:
-    """The driver compiles kernels here; None where that is not known."""
-    natively = known(seen, "torch.runs_natively")
-    if left_by_driver(seen) or (natively is None and compiles_unseen(seen)):
+def _compiles_ptx(view: ObservationView) -> bool | None:
+    """Tell whether the driver compiles kernels here; None if that is not known."""
+    natively = fact_or_none(view, "torch.runs_natively")
+    if left_by_driver(view) or (natively is None and compiles_unseen(view)):
         return True
     return None if natively is None else not natively
 
 
-@rule("machine")
-def jit_cache_too_small(seen: Seen) -> Iterator[Finding]:
-    """The cache of kernels that the driver compiled is smaller than usual, or asked to be larger than it can be.
-
-    Sees: CUDA_CACHE_MAXSIZE below 1 GiB, the default, or above 4 GiB, the most there is; of starts that were timed, a
-    warm one that compiles again what a cold one left.
-
-    Costs: kernels that do not fit are compiled again at the next start; a binary larger than the limit is never kept.
-    Only where kernels are compiled by the driver.
-
-    Wrong when: torch has machine code for this GPU, and so do all extensions.
-    """
-    again, kept = known_number(seen, "start.cuda_again_bytes"), known_number(seen, "start.cuda_kept_bytes")
-    value = seen.variable("CUDA_CACHE_MAXSIZE")
+@rule(
+    "jit-cache-too-small",
+    "machine",
+    title="The driver's cache of compiled kernels is smaller than usual, or its limit is above the maximum.",
+    sees="CUDA_CACHE_MAXSIZE below 1 GiB, the default, or above 4 GiB, the maximum; in timed starts, a warm start that "
+    "compiles again what a cold start left.",
+    costs="kernels that do not fit are compiled again at the next start, and a binary larger than the limit is never "
+    "kept. It matters only if the driver compiles kernels.",
+    wrong_when="torch and all extensions have machine code for this GPU.",
+    candidates=["env.CUDA_CACHE_MAXSIZE"],
+)
+def jit_cache_too_small(view: ObservationView) -> Iterator[Finding]:
+    again, kept = number_or_none(view, "start.cuda_again_bytes"), number_or_none(view, "start.cuda_kept_bytes")
+    value = view.variable("CUDA_CACHE_MAXSIZE")
     size = whole_number(value)
-    if again and left_by_driver(seen):
+    if again and left_by_driver(view):
         yield Finding(
             id="jit-cache-too-small",
-            severity=at_least(severity_of_driver(seen), "medium"),
+            severity=at_least(severity_of_driver(view), "medium"),
             kind="start",
-            claim="The driver compiles again what it had compiled before: its cache does not hold all of it.",
+            claim="The driver compiles kernels again: its cache does not hold all of them.",
             share=0.0,
             evidence=[
-                f"a cold start leaves {words.num_bytes(left_by_driver(seen))} in it",
+                f"a cold start leaves {words.num_bytes(left_by_driver(view))} in it",
                 f"a warm start leaves {words.num_bytes(again)} again; it holds {words.num_bytes(kept)}",
-                *told(seen, "CUDA_CACHE_MAXSIZE"),
+                *variable_evidence(view, "CUDA_CACHE_MAXSIZE"),
             ],
-            where=place_of(seen, "CUDA_CACHE_MAXSIZE"),
+            where=place_of(view, "CUDA_CACHE_MAXSIZE"),
             candidates=[Setting("env.CUDA_CACHE_MAXSIZE", str(policy.LARGEST_JIT_CACHE_BYTES))],
-            remedy="Set CUDA_CACHE_MAXSIZE=4294967296, the most there is.",
+            remedy="Set CUDA_CACHE_MAXSIZE=4294967296, the maximum.",
         )
         return
     if size is None or policy.DEFAULT_JIT_CACHE_BYTES <= size <= policy.LARGEST_JIT_CACHE_BYTES:
         return
     small = size < policy.DEFAULT_JIT_CACHE_BYTES
-    severity: Severity = "medium" if small and _compiles_ptx(seen) else "low"
+    severity: Severity = "medium" if small and _compiles_ptx(view) else "low"
     yield Finding(
         id="jit-cache-too-small",
-        severity=weighed(seen, severity),
+        severity=severity_on_gpu(view, severity),
         kind="start",
-        claim=f"CUDA_CACHE_MAXSIZE is {words.num_bytes(size)}; the default is 1 GiB, the most is 4 GiB.",
+        claim=f"CUDA_CACHE_MAXSIZE is {words.num_bytes(size)}; the default is 1 GiB, the maximum 4 GiB.",
         share=0.0,
-        evidence=[*told(seen, "CUDA_CACHE_MAXSIZE"), *_what_was_kept(seen)],
-        where=place_of(seen, "CUDA_CACHE_MAXSIZE"),
+        evidence=[*variable_evidence(view, "CUDA_CACHE_MAXSIZE"), *_what_was_kept(view)],
+        where=place_of(view, "CUDA_CACHE_MAXSIZE"),
         candidates=unset("CUDA_CACHE_MAXSIZE"),
-        remedy="Take it away, or set CUDA_CACHE_MAXSIZE=4294967296.",
+        remedy="Unset it, or set CUDA_CACHE_MAXSIZE=4294967296.",
     )
 
 
-def _what_was_kept(seen: Seen) -> list[str]:
-    kept = known_number(seen, "start.cuda_kept_bytes")
-    if kept is None or not _compiles_ptx(seen):
+def _what_was_kept(view: ObservationView) -> list[str]:
+    kept = number_or_none(view, "start.cuda_kept_bytes")
+    if kept is None or not _compiles_ptx(view):
         return []
     what = f"the cache holds {words.num_bytes(kept)}" if kept else "nothing is kept: a binary larger than that never is"
-    return [f"after starts with it, {what}", *without_machine_code(seen)]
+    return [f"after starts with it, {what}", *without_machine_code(view)]
 
 
-@rule("machine")
-def jit_cache_not_persistent(seen: Seen) -> Iterator[Finding]:
-    """The kernels that the driver compiled are gone with the container.
-
-    Sees: kernels that the driver compiles, and its cache in a folder that cannot be written, or that goes with the
-    container or the machine's memory: CUDA_CACHE_PATH, or ~/.nv/ComputeCache.
-
-    Costs: each fresh container compiles them again, seconds to many minutes.
-
-    Wrong when: the image brings the cache with it, compiled for this GPU and this driver.
-    """
-    if no_gpu(seen) or is_on(seen.variable("CUDA_CACHE_DISABLE")) or _compiles_ptx(seen) is False:
+@rule(
+    "jit-cache-not-persistent",
+    "machine",
+    title="Kernels that the driver compiled are lost with the container.",
+    sees="the driver compiles kernels, and its cache (CUDA_CACHE_PATH, or ~/.nv/ComputeCache) lies in a folder that is "
+    "not writable, or that is lost with the container or at a restart.",
+    costs="each new container compiles the kernels again, for seconds to many minutes.",
+    wrong_when="the image contains the cache, compiled for this GPU and this driver.",
+)
+def jit_cache_not_persistent(view: ObservationView) -> Iterator[Finding]:
+    if no_gpu(view) or is_on(view.variable("CUDA_CACHE_DISABLE")) or _compiles_ptx(view) is False:
         return
-    if _compiles_ptx(seen) is None:
+    if _compiles_ptx(view) is None:
         raise Missing("torch.runs_natively", "whether the driver compiles anything is not known")
-    writable = seen.truth("cache.cuda.writable")
-    if writable and seen.truth("cache.cuda.lasts"):
+    writable = view.truth("cache.cuda.writable")
+    if writable and view.truth("cache.cuda.lasts"):
         return
     yield Finding(
         id="jit-cache-not-persistent",
-        severity=at_least(severity_of_driver(seen), "medium") if left_by_driver(seen) else "medium",
+        severity=at_least(severity_of_driver(view), "medium") if left_by_driver(view) else "medium",
         kind="start",
-        claim="Kernels that the driver compiles are kept in a folder that does not last."
+        claim="The driver keeps its compiled kernels in a folder that does not last."
         if writable
-        else "Kernels that the driver compiles cannot be kept: the folder of its cache cannot be written.",
+        else "The driver cannot keep its compiled kernels: its cache folder is not writable.",
         share=0.0,
-        evidence=[seen.mentions("cache.cuda.path"), seen.mentions("cache.cuda.storage"), *what_it_saves(seen)],
-        remedy="Set CUDA_CACHE_PATH to a folder on a volume that stays, or bring the cache along: "
-        "dynotune startup pack.",
+        evidence=[view.mentions("cache.cuda.path"), view.mentions("cache.cuda.storage"), *what_it_saves(view)],
+        remedy="Set CUDA_CACHE_PATH to a folder on a volume that lasts, or pack the cache: dynotune startup pack.",
     )
 
 
-@rule("machine")
-def jit_cache_disabled(seen: Seen) -> Iterator[Finding]:
-    """The driver forgets the kernels that it compiled.
-
-    Sees: CUDA_CACHE_DISABLE is on.
-
-    Costs: each start compiles them again, seconds to many minutes, where torch or an extension has no machine code for
-    this GPU; nothing elsewhere.
-
-    Wrong when: the start is being measured without a cache.
-    """
-    if not is_on(seen.variable("CUDA_CACHE_DISABLE")):
+@rule(
+    "jit-cache-disabled",
+    "machine",
+    title="The driver does not keep the kernels that it compiled.",
+    sees="CUDA_CACHE_DISABLE is on.",
+    costs="each start compiles the kernels again, for seconds to many minutes, if torch or an extension has no machine "
+    "code for this GPU. Otherwise nothing.",
+    wrong_when="a start without a cache is being measured.",
+    candidates=unset("CUDA_CACHE_DISABLE"),
+)
+def jit_cache_disabled(view: ObservationView) -> Iterator[Finding]:
+    if not is_on(view.variable("CUDA_CACHE_DISABLE")):
         return
-    compiles = _compiles_ptx(seen)
+    compiles = _compiles_ptx(view)
     severity: Severity = "low" if compiles is False else "high" if compiles else "medium"
     yield Finding(
         id="jit-cache-disabled",
-        severity=weighed(seen, severity),
+        severity=severity_on_gpu(view, severity),
         kind="start",
         claim="CUDA_CACHE_DISABLE makes the driver compile kernels again at each start.",
         share=0.0,
         evidence=[
-            *told(seen, "CUDA_CACHE_DISABLE"),
-            seen.mentions("torch.runs_natively"),
-            *without_machine_code(seen),
+            *variable_evidence(view, "CUDA_CACHE_DISABLE"),
+            view.mentions("torch.runs_natively"),
+            *without_machine_code(view),
         ],
-        where=place_of(seen, "CUDA_CACHE_DISABLE"),
+        where=place_of(view, "CUDA_CACHE_DISABLE"),
         candidates=unset("CUDA_CACHE_DISABLE"),
-        remedy="Take it away; CUDA_CACHE_PATH puts the cache where it lasts.",
+        remedy="Unset it. CUDA_CACHE_PATH can name a folder that lasts.",
     )
 
 
-@rule("machine")
-def lazy_first_call_jitter(seen: Seen) -> Iterator[Finding]:
-    """Kernels are loaded when they are first called, one request after another.
-
-    Sees: of a start that was watched until its steps were steady, what the steps after the first took beyond a steady
-    one without anything being compiled, on a GPU whose kernels are loaded lazily.
-
-    Costs: the first calls of a service; no step after them.
-
-    Wrong when: the first steps do more for another reason, as algorithms are tried or memory is taken.
-    """
-    if no_gpu(seen) or (seen.variable("CUDA_MODULE_LOADING") or "").upper() == "EAGER":
+@rule(
+    "lazy-first-call-jitter",
+    "machine",
+    title="Kernels are loaded at their first call, one request after another.",
+    sees="in a start that was watched until its steps were steady, the time that the steps after the first took beyond "
+    "a steady step although nothing was compiled, on a GPU whose kernels are loaded lazily.",
+    costs="the first calls of a service. Later steps are not slower.",
+    wrong_when="the first steps do more for another reason: they try algorithms or allocate memory.",
+    candidates=[Setting("env.CUDA_MODULE_LOADING", "EAGER")],
+)
+def lazy_first_call_jitter(view: ObservationView) -> Iterator[Finding]:
+    if no_gpu(view) or (view.variable("CUDA_MODULE_LOADING") or "").upper() == "EAGER":
         return
-    if known(seen, "start.cuda_start_s") is None:
+    if fact_or_none(view, "start.cuda_start_s") is None:
         raise Missing("a start that was timed", "dynotune startup time -- COMMAND times it and says what it is made of")
-    if seen.number("start.cuda_start_s") <= 0:
+    if view.number("start.cuda_start_s") <= 0:
         return
-    late_s = seen.number("start.late_s")
+    late_s = view.number("start.late_s")
     if late_s < policy.LATE_STEPS_S:
         return
     yield Finding(
         id="lazy-first-call-jitter",
         severity="low",
         kind="jitter",
-        claim="The steps after the first take longer than later ones, as kernels are loaded when first called.",
+        claim="The steps after the first take longer than later ones: kernels are loaded at their first call.",
         share=0.0,
-        evidence=[f"{words.duration(late_s)} in all, with warm caches", *told(seen, "CUDA_MODULE_LOADING")],
+        evidence=[
+            f"{words.duration(late_s)} in all, with warm caches",
+            *variable_evidence(view, "CUDA_MODULE_LOADING"),
+        ],
         candidates=[Setting("env.CUDA_MODULE_LOADING", "EAGER")],
-        remedy="In a service call every shape once before the first request. CUDA_MODULE_LOADING=EAGER loads all "
-        "kernels at the start, which takes longer and more memory.",
+        remedy="In a service, run every shape once before the first request. CUDA_MODULE_LOADING=EAGER loads all "
+        "kernels at the start, which takes more time and memory.",
     )
 
 
-@rule("machine")
-def module_loading_eager(seen: Seen) -> Iterator[Finding]:
-    """All kernels are loaded at the start.
-
-    Sees: CUDA_MODULE_LOADING=EAGER.
-
-    Costs: seconds at the start and hundreds of MiB of GPU memory, for kernels that are never called. No step.
-
-    Wrong when: a service must not pay at the first call of a kernel.
-    """
-    if (seen.variable("CUDA_MODULE_LOADING") or "").upper() != "EAGER":
+@rule(
+    "module-loading-eager",
+    "machine",
+    title="All kernels are loaded at the start.",
+    sees="CUDA_MODULE_LOADING=EAGER.",
+    costs="seconds at the start and hundreds of MiB of GPU memory, for kernels that are never called. Steps are not "
+    "slower.",
+    wrong_when="a service must not pay at the first call of a kernel.",
+    candidates=unset("CUDA_MODULE_LOADING"),
+)
+def module_loading_eager(view: ObservationView) -> Iterator[Finding]:
+    if (view.variable("CUDA_MODULE_LOADING") or "").upper() != "EAGER":
         return
     yield Finding(
         id="module-loading-eager",
-        severity=weighed(seen, "medium"),
+        severity=severity_on_gpu(view, "medium"),
         kind="start",
         claim="CUDA_MODULE_LOADING=EAGER loads every kernel at the start, used or not.",
         share=0.0,
-        evidence=told(seen, "CUDA_MODULE_LOADING"),
-        where=place_of(seen, "CUDA_MODULE_LOADING"),
+        evidence=variable_evidence(view, "CUDA_MODULE_LOADING"),
+        where=place_of(view, "CUDA_MODULE_LOADING"),
         candidates=unset("CUDA_MODULE_LOADING"),
-        remedy="Take it away: kernels are then loaded when they are first called.",
+        remedy="Unset it: kernels are then loaded at their first call.",
     )
+
+
+RULES = (
+    ptx_jit_active,
+    jit_cache_too_small,
+    jit_cache_not_persistent,
+    jit_cache_disabled,
+    lazy_first_call_jitter,
+    module_loading_eager,
+)

@@ -1,4 +1,4 @@
-"""Synchronisation: where the host waits for the device, and where it should have."""
+"""Synchronisation: waits of the host for the device, and waits that are missing."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from dynotune.doctor import policy
-from dynotune.doctor.observation_view import Missing, Seen, evidence_of
-from dynotune.doctor.registry import rule
+from dynotune.doctor.declaration import rule
+from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import LostTime
-from dynotune.schema.trace_summary import Place
+from dynotune.schema.trace_summary import SMALL_COPY_BYTES, Place
 
 _FUNCTION = re.compile(r"(?P<file>[^(]+)\((?P<line>\d+)\): ")
 _PLACE = re.compile(r"(\S+\.py):(\d+)")
@@ -20,27 +20,27 @@ _READS = re.compile(r"aten::(item|is_nonzero|_local_scalar_dense)$")
 _NEEDS_A_VALUE = re.compile(r"[Dd]ata-dependent|Tensor\.item|generic_jump")
 
 
-@rule("program", explains=["d2h-not-overlapped", "python-elementwise-loops", "launch-bound"])
-def sync_per_step(seen: Seen) -> Iterator[Finding]:
-    """The host waits for the device in the middle of its work.
-
-    Sees: calls that wait for the device (`.item()`, printing a tensor, `nonzero`, masks, `torch.cuda.synchronize()`),
-    after which the device had nothing to do until the host had queued more.
-
-    Costs: what a step would save if the host did not wait, and small copies to the host beside which nothing ran.
-    That is more than the idle time after each wait where the host has more to do before the next: it would do it
-    while the device is busy. What waits where it also breaks a graph of torch.compile counts for `graph-breaks`.
-    Waiting for kernels that had to run anyway costs nothing.
-
-    Wrong when: what follows depends on the value, as in a search that stops early.
-    """
-    if not seen.uses_cuda:
+@rule(
+    "sync-per-step",
+    "program",
+    title="The host waits for the device in the middle of a step.",
+    sees="calls that wait for the device (`.item()`, printing a tensor, `nonzero`, masks, `torch.cuda.synchronize()`), "
+    "after which the device was idle until the host had queued more work.",
+    costs="what a step would save if the host did not wait, and small copies to the host beside which nothing ran. "
+    "This is more than the idle time after each wait if the host has more work before the next wait: it would do this "
+    "work while the device is busy. A wait that also breaks a graph of torch.compile counts for `graph-breaks`. "
+    "Waiting for kernels that had to run anyway costs nothing.",
+    wrong_when="the next work depends on the value, as in a search that stops early.",
+    explains=["d2h-not-overlapped", "python-elementwise-loops", "launch-bound"],
+)
+def sync_per_step(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda:
         return
-    all_losses = seen.losses("sync-per-step")
-    losses = [loss for loss in all_losses if not breaks_a_graph(seen, loss)]
+    all_losses = view.losses("sync-per-step")
+    losses = [loss for loss in all_losses if not breaks_a_graph(view, loss)]
     part = sum(loss.share for loss in losses) / max(1e-9, sum(loss.share for loss in all_losses))
-    without = part * seen.attribution.counterfactual_savings.get("sync-per-step", 0.0)
-    share = min(1.0, max(sum(loss.share for loss in losses), without) + _read_back(seen))
+    without = part * view.attribution.counterfactual_savings.get("sync-per-step", 0.0)
+    share = min(1.0, max(sum(loss.share for loss in losses), without) + _read_back(view))
     if not losses or share < policy.LEAST_SHARE:
         return
     where = losses[0].where
@@ -55,26 +55,26 @@ def sync_per_step(seen: Seen) -> Iterator[Finding]:
     )
 
 
-@rule("program")
-def d2h_nonblocking_unsynced(seen: Seen) -> Iterator[Finding]:
-    """A copy to the host is read before it has arrived.
-
-    Sees: a copy from the device to the host that does not wait (`non_blocking=True`), and nothing that waits for the
-    device before the host reads the copy or makes it anew.
-
-    Costs: right results: what is read may be what was in that memory before.
-
-    Wrong when: the program waits by means that are not recorded, as a library of its own that polls an event.
-    """
-    if not seen.uses_cuda:
+@rule(
+    "d2h-nonblocking-unsynced",
+    "program",
+    title="The host reads a copy before it has arrived.",
+    sees="a copy from the device to the host that does not wait (`non_blocking=True`), and no wait for the device "
+    "before the host reads the copy or makes it anew.",
+    costs="right results, not time: the host may read the old content of this memory.",
+    wrong_when="the program waits in a way that is not recorded, for instance by a library of its own that polls an "
+    "event.",
+)
+def d2h_nonblocking_unsynced(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda:
         return
     try:
-        places = seen.words("live.unsynced_reads")
+        places = view.words("live.unsynced_reads")
     except Missing:
         places = []
-        if seen.trace.devices and not any(row.kind == "DtoH" for row in seen.trace.copies):
+        if view.trace.devices and not any(row.kind == "DtoH" for row in view.trace.copies):
             return
-    rows = seen.trace.unsynced if not isinstance(seen.observation.trace, Unknown) else []
+    rows = view.trace.unsynced if not isinstance(view.observation.trace, Unknown) else []
     if not places and not rows:
         return
     where = rows[0].where if rows else Place(places[0])
@@ -84,32 +84,32 @@ def d2h_nonblocking_unsynced(seen: Seen) -> Iterator[Finding]:
         id="d2h-nonblocking-unsynced",
         severity="high",
         kind="correctness",
-        claim="A copy to the host is read without waiting for it: its values may be old.",
+        claim="The host reads a copy without waiting for it: its values may be old.",
         share=Unknown("it costs right results, not time"),
         evidence=[*seen_in, *(f"made in {place}" for place in places[:3])],
         where=where,
-        remedy="Leave non_blocking out, or wait for an event recorded behind the copy before reading it.",
+        remedy="Remove non_blocking, or record an event after the copy and wait for it before reading.",
     )
 
 
-def breaks_a_graph(seen: Seen, loss: LostTime) -> bool:
-    """Whether a value is read there on which a compiled function branches, so that it had to be cut."""
-    compilation, here = seen.process.compilation, _FUNCTION.match(loss.where.function)
+def breaks_a_graph(view: ObservationView, loss: LostTime) -> bool:
+    """Tell whether the program reads a value there on which a compiled function branches, so that it was cut."""
+    compilation, here = view.process.compilation, _FUNCTION.match(loss.where.function)
     if isinstance(compilation, Unknown) or here is None or not _READS.search(loss.where.operator):
         return False
     places = [place for text in compilation.breaks if _NEEDS_A_VALUE.search(text) for place in _PLACE.findall(text)]
-    # Functions are known by their first lines: a break lies in the last one that begins before it.
-    known = [_FUNCTION.match(each.where.function) for each in seen.attribution.lost_time]
-    begins = [int(each["line"]) for each in known if each is not None and each["file"] == here["file"]]
+    # Only first lines of functions are known: a break lies in the last function that begins before it.
+    functions = [_FUNCTION.match(each.where.function) for each in view.attribution.lost_time]
+    begins = [int(each["line"]) for each in functions if each is not None and each["file"] == here["file"]]
     lines = [int(line) for path, line in places if PurePath(path).name == PurePath(here["file"]).name]
     return any(max((begin for begin in begins if begin <= line), default=None) == int(here["line"]) for line in lines)
 
 
-def _read_back(seen: Seen) -> float:
-    """Of a step, exposed copies of single values to the host: who reads a value copies it, and waits for that."""
-    rows = [row for row in seen.trace.copies if row.kind == "DtoH"]
-    small = all((row.median_bytes or policy.SMALL_COPY_BYTES) < policy.SMALL_COPY_BYTES for row in rows)
-    return seen.lost("d2h-not-overlapped") if rows and small else 0.0
+def _read_back(view: ObservationView) -> float:
+    """Return the share of a step in exposed copies of single values to the host: reading a value copies it."""
+    rows = [row for row in view.trace.copies if row.kind == "DtoH"]
+    small = all((row.median_bytes or SMALL_COPY_BYTES) < SMALL_COPY_BYTES for row in rows)
+    return view.lost("d2h-not-overlapped") if rows and small else 0.0
 
 
 def _other_places(places: list[Place]) -> list[str]:
@@ -117,14 +117,17 @@ def _other_places(places: list[Place]) -> list[str]:
 
 
 def _instead(where: Place) -> str:
-    """What to do, by what waits."""
+    """Return the remedy for the operator or call that waits."""
     operator = where.operator
     if "item" in operator or "_local_scalar_dense" in operator or "is_nonzero" in operator:
-        return "Keep the value on the device, and read it every so many steps only."
+        return "Keep the value on the device, and read it only every so many steps."
     if any(word in operator for word in ("nonzero", "index", "masked_select", "unique", "repeat_interleave")):
         return "Use an operation whose result has a known size (torch.where, a multiplication by the mask)."
     if "to" in operator.split("::") or "copy" in operator:
-        return "Copy with non_blocking=True, and wait for an event only where the values are read."
+        return "Copy with non_blocking=True, and wait for an event only before the values are read."
     if "DeviceSynchronize" in where.call:
-        return "Leave torch.cuda.synchronize() out of the loop; measure with CUDA events."
-    return "Take what waits out of the loop, or do it every so many steps only."
+        return "Remove torch.cuda.synchronize() from the loop. Measure with CUDA events."
+    return "Move this wait out of the loop, or do it only every so many steps."
+
+
+RULES = (sync_per_step, d2h_nonblocking_unsynced)

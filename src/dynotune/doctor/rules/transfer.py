@@ -1,4 +1,4 @@
-"""Transfer: copies between host and device, and what they wait for."""
+"""Transfer: copies between host and device, and their waits."""
 
 from __future__ import annotations
 
@@ -6,37 +6,38 @@ from collections.abc import Iterator
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import beyond
+from dynotune.doctor.declaration import rule
 from dynotune.doctor.loaders import main_loader
-from dynotune.doctor.observation_view import Missing, Seen, evidence_of
-from dynotune.doctor.registry import rule
+from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import LostTime, Tensor
 from dynotune.schema.setting import Setting
-from dynotune.schema.trace_summary import Copies, Place
+from dynotune.schema.trace_summary import MANY_SMALL_COPIES, SMALL_COPY_BYTES, Copies, Place
 
 NO_WAIT = Setting("transfer.non_blocking", True)
 MADE = "create-on-cpu-then-move"
 
 
-@rule("program")
-def h2d_blocking(seen: Seen) -> Iterator[Finding]:
-    """The host waits for each copy to the device.
-
-    Sees: synchronisations that ended with a copy of page-locked memory, after which the device had nothing to do until
-    the host had queued more.
-
-    Costs: what a step would save if the host did not wait: with `non_blocking=True` it would have queued the next work
-    meanwhile. Copies of tensors that were made for it count for `create-on-cpu-then-move`.
-
-    Wrong when: the program refills the buffer right after the copy, which must then be waited for.
-    """
-    if not seen.uses_cuda:
+@rule(
+    "h2d-blocking",
+    "program",
+    title="The host waits for each copy to the device.",
+    sees="synchronisations that ended with a copy of page-locked memory, after which the device was idle until the "
+    "host had queued more work.",
+    costs="what a step would save if the host did not wait: with `non_blocking=True` it would queue the next work "
+    "meanwhile. Copies of tensors that the program made on the host for this purpose count for "
+    "`create-on-cpu-then-move`.",
+    wrong_when="the program refills the buffer right after the copy, so it must wait for the copy.",
+    candidates=[NO_WAIT],
+)
+def h2d_blocking(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda:
         return
-    losses = seen.losses("h2d-blocking")
-    without = seen.attribution.counterfactual_savings.get("h2d-blocking", 0.0)
-    share = max(sum(loss.share for loss in losses), without) - beyond(seen, MADE)
-    if not losses or share < policy.LEAST_SHARE or not is_pinned(seen):
+    losses = view.losses("h2d-blocking")
+    without = view.attribution.counterfactual_savings.get("h2d-blocking", 0.0)
+    share = max(sum(loss.share for loss in losses), without) - beyond(view, MADE)
+    if not losses or share < policy.LEAST_SHARE or not is_pinned(view):
         return
     yield Finding(
         id="h2d-blocking",
@@ -46,23 +47,23 @@ def h2d_blocking(seen: Seen) -> Iterator[Finding]:
         evidence=evidence_of(losses),
         where=place_of(losses),
         candidates=[NO_WAIT],
-        remedy="Copy with non_blocking=True.",
+        remedy="Copy with non_blocking=True, so that the host queues the next work meanwhile.",
     )
 
 
-@rule("program", explains=["pcie-saturated"])
-def h2d_not_overlapped(seen: Seen) -> Iterator[Finding]:
-    """Copies to the device run while nothing else does.
-
-    Sees: copies of page-locked memory to the device beside which nothing ran.
-
-    Costs: their time, at most as much as the rest of the step has to hide them under.
-
-    Wrong when: the device's memory has no room for a second batch.
-    """
-    if not seen.uses_cuda:
+@rule(
+    "h2d-not-overlapped",
+    "program",
+    title="Copies to the device run while nothing else does.",
+    sees="copies of page-locked memory to the device beside which nothing ran.",
+    costs="their time, and at most the rest of the step, which would have to hide them.",
+    wrong_when="the device's memory has no room for a second batch.",
+    explains=["pcie-saturated"],
+)
+def h2d_not_overlapped(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda:
         return
-    losses = seen.losses("h2d-not-overlapped")
+    losses = view.losses("h2d-not-overlapped")
     lost = sum(loss.share for loss in losses)
     share = min(lost, 1.0 - lost)
     if share < policy.LEAST_SHARE:
@@ -70,37 +71,38 @@ def h2d_not_overlapped(seen: Seen) -> Iterator[Finding]:
     yield Finding(
         id="h2d-not-overlapped",
         severity=policy.severity(share),
-        claim=f"For {lost:.0%} of a step the device only receives data.",
+        claim=f"The device only receives data for {lost:.0%} of a step.",
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses),
-        remedy="Copy the next batch on a stream of its own beside the current one (wait_stream, record_stream).",
+        remedy="Copy the next batch on a separate stream beside the current step (wait_stream, record_stream).",
     )
 
 
-@rule("program", explains=["h2d-not-overlapped", "pcie-saturated"])
-def transfer_float(seen: Seen) -> Iterator[Finding]:
-    """Images go to the device as floats.
-
-    Sees: the largest tensor of a batch holds images in float32 or float64 whose values can have been bytes, and
-    copies to the device cost time. Where no loader tells the batch, a model whose input is such images, of as many
-    bytes as a copy has.
-
-    Costs: of that time the part that the same images as bytes would not need: three quarters, or seven eighths.
-
-    Wrong when: the values were computed on the host, and are no longer those of pixels.
-    """
-    if not seen.uses_cuda:
+@rule(
+    "transfer-float",
+    "program",
+    title="Images go to the device as floats.",
+    sees="the largest tensor of a batch holds images in float32 or float64 whose values can have been bytes, and "
+    "copies to the device cost time. If no loader shows the batch, the rule looks for a model whose input is such "
+    "images, with as many bytes as a copy has.",
+    costs="the part of this time that the same images as bytes would spare: three quarters for float32, seven eighths "
+    "for float64.",
+    wrong_when="the host computed the values, and they are no longer pixel values.",
+    explains=["h2d-not-overlapped", "pcie-saturated"],
+)
+def transfer_float(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda:
         return
-    losses = seen.losses("pin-memory-off", "h2d-not-overlapped")
+    losses = view.losses("pin-memory-off", "h2d-not-overlapped")
     lost = sum(loss.share for loss in losses)
     if lost < policy.LEAST_SHARE:
         return
-    images, distinct = _float_images(seen)
+    images, distinct = _float_images(view)
     if images is None or (distinct is not None and distinct > policy.IMAGE_VALUES):
         return
     item_bytes = 8 if images.dtype.endswith("float64") else 4
-    share = lost * (1 - 1 / item_bytes) * min(1.0, images.num_bytes / max(1.0, _bytes_per_step(seen)))
+    share = lost * (1 - 1 / item_bytes) * min(1.0, images.num_bytes / max(1.0, _bytes_per_step(view)))
     if share < policy.LEAST_SHARE:
         return
     yield Finding(
@@ -114,16 +116,16 @@ def transfer_float(seen: Seen) -> Iterator[Finding]:
             *evidence_of(losses, 1),
         ],
         where=place_of(losses),
-        remedy="Send them as uint8, and convert and normalise on the device.",
+        remedy="Send images as uint8, and convert and normalise them on the device.",
     )
 
 
-def _float_images(seen: Seen) -> tuple[Tensor | None, int | None]:
-    """The largest images in float that are copied to the device, and how many distinct values some of them have."""
-    loader = main_loader(seen)
+def _float_images(view: ObservationView) -> tuple[Tensor | None, int | None]:
+    """Return the largest float images that are copied to the device, and their number of distinct values."""
+    loader = main_loader(view)
     if loader is None:
-        inputs = [each for model in seen.models if model.call is not None for each in model.call.inputs]
-        copied = [row.median_bytes for row in to_device(seen) if row.median_bytes]
+        inputs = [each for model in view.models if model.call is not None for each in model.call.inputs]
+        copied = [row.median_bytes for row in to_device(view) if row.median_bytes]
         batch = [each for each in inputs if any(abs(each.num_bytes / size - 1) < policy.SAME_SIZE for size in copied)]
         distinct = None
     elif loader.batch is None:
@@ -143,95 +145,97 @@ def _is_float_image(tensor: Tensor) -> bool:
     return channels_first or channels_last
 
 
-@rule("program", explains=["h2d-blocking", "pin-memory-off", "h2d-not-overlapped"])
-def many_small_copies(seen: Seen) -> Iterator[Finding]:
-    """Data goes to the device in many small pieces.
-
-    Sees: more than a hundred copies a step to the device, most of less than 64 KiB.
-
-    Costs: their own time, and that in which the device waits for the host to queue the next one.
-
-    Wrong when: the pieces come one by one, at their own time.
-    """
-    if not seen.uses_cuda:
+@rule(
+    "many-small-copies",
+    "program",
+    title="Data goes to the device in many small pieces.",
+    sees="more than a hundred copies a step to the device, most of less than 64 KiB.",
+    costs="the copies' own time, and the time for which the device waits until the host has queued the next one.",
+    wrong_when="the pieces arrive one by one, each at its own time.",
+    explains=["h2d-blocking", "pin-memory-off", "h2d-not-overlapped"],
+)
+def many_small_copies(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda:
         return
-    num_steps = seen.trace.num_steps or 0
-    small = [row for row in to_device(seen) if (row.median_bytes or policy.SMALL_COPY_BYTES) < policy.SMALL_COPY_BYTES]
-    if not num_steps or sum(row.num for row in small) <= policy.MANY_SMALL_COPIES * num_steps:
+    num_steps = view.trace.num_steps or 0
+    small = [row for row in to_device(view) if (row.median_bytes or SMALL_COPY_BYTES) < SMALL_COPY_BYTES]
+    if not num_steps or sum(row.num for row in small) <= MANY_SMALL_COPIES * num_steps:
         return
-    losses = seen.losses("many-small-copies", "h2d-blocking")
-    # A small copy that runs alone also counts for its kind of memory: the larger of both is what it costs.
-    own = seen.lost("many-small-copies")
-    share = min(1.0, max(own, seen.lost("pin-memory-off", "h2d-not-overlapped")) + seen.lost("h2d-blocking"))
+    losses = view.losses("many-small-copies", "h2d-blocking")
+    # A small copy that runs alone also counts for its kind of memory: its cost is the larger of both.
+    own = view.lost("many-small-copies")
+    share = min(1.0, max(own, view.lost("pin-memory-off", "h2d-not-overlapped")) + view.lost("h2d-blocking"))
     if share < policy.LEAST_SHARE:
         return
     num = sum(row.num for row in small) / num_steps
     yield Finding(
         id="many-small-copies",
         severity=policy.severity(share),
-        claim=f"{num:,.0f} small copies a step go to the device, each with the cost of a call.",
+        claim=f"{num:,.0f} small copies a step go to the device, and each costs a call.",
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses),
-        remedy="Pack them into one tensor on the host, copy that once, and take views of it on the device.",
+        remedy="Pack the pieces into one tensor on the host, copy it once, and take views of it on the device.",
     )
 
 
-@rule("program")
-def create_on_cpu_then_move(seen: Seen) -> Iterator[Finding]:
-    """Tensors are made on the host, then copied to the device.
-
-    Sees: operators that fill a new tensor on the host (`torch.randn`, `torch.zeros`, `torch.tensor` of a list),
-    directly followed by its copy to the device, while the device had nothing to do.
-
-    Costs: what a step would save without making, copying and waiting for these copies.
-
-    Wrong when: the random numbers must be those of the host's generator.
-    """
-    if not seen.uses_cuda:
+@rule(
+    "create-on-cpu-then-move",
+    "program",
+    title="Tensors are made on the host, then copied to the device.",
+    sees="operators that fill a new tensor on the host (`torch.randn`, `torch.zeros`, `torch.tensor` of a list), "
+    "directly followed by its copy to the device, while the device was idle.",
+    costs="what a step would save without making, copying and waiting for these tensors.",
+    wrong_when="the random numbers must come from the host's generator.",
+)
+def create_on_cpu_then_move(view: ObservationView) -> Iterator[Finding]:
+    if not view.uses_cuda:
         return
-    losses = seen.losses(MADE)
-    share = max(sum(loss.share for loss in losses), seen.attribution.counterfactual_savings.get(MADE, 0.0))
+    losses = view.losses(MADE)
+    share = max(sum(loss.share for loss in losses), view.attribution.counterfactual_savings.get(MADE, 0.0))
     if not losses or share < policy.LEAST_SHARE:
         return
     yield Finding(
         id="create-on-cpu-then-move",
         severity=policy.severity(share),
-        claim="Tensors are made on the host and then copied, while the device waits.",
+        claim="The host makes tensors and then copies them, while the device waits.",
         share=share,
         evidence=evidence_of(losses),
         where=place_of(losses),
-        remedy="Make them where they are used: pass device= to the function that makes them.",
+        remedy="Make the tensors on the device: pass device= to the function that makes them.",
     )
 
 
-# What the rules share
+# Shared by the rules
 
 
-def calls_per_step(seen: Seen, name: str) -> float:
-    """A count within the window, a step; 0 where it is not known."""
+def calls_per_step(view: ObservationView, name: str) -> float:
+    """Return a count of the window for each step; 0 if it is not known."""
     try:
-        return seen.number(name) / max(1, seen.timing.num_steps)
+        return view.number(name) / max(1, view.timing.num_steps)
     except Missing:
         return 0.0
 
 
-def to_device(seen: Seen) -> list[Copies]:
-    """Copies of the first rank that was recorded."""
-    copies = [row for row in seen.trace.copies if row.kind == "HtoD"]
+def to_device(view: ObservationView) -> list[Copies]:
+    """Return the copies to the device of the first recorded rank."""
+    copies = [row for row in view.trace.copies if row.kind == "HtoD"]
     return [row for row in copies if row.rank == copies[0].rank]
 
 
-def is_pinned(seen: Seen) -> bool:
-    """Whether a good part of the copies to the device is of page-locked memory."""
-    rows = to_device(seen)
+def is_pinned(view: ObservationView) -> bool:
+    """Tell whether at least a quarter of the copies to the device is of page-locked memory."""
+    rows = to_device(view)
     num = sum(row.num for row in rows if row.pinned)
     return num > 0 and 4 * num >= sum(row.num for row in rows)
 
 
-def _bytes_per_step(seen: Seen) -> float:
-    return sum(row.num_bytes or 0 for row in to_device(seen)) / (seen.trace.num_steps or 1)
+def _bytes_per_step(view: ObservationView) -> float:
+    return sum(row.num_bytes or 0 for row in to_device(view)) / (view.trace.num_steps or 1)
 
 
 def place_of(losses: list[LostTime]) -> Place:
     return max(losses, key=lambda loss: loss.share).where if losses else Place()
+
+
+RULES = (h2d_blocking, h2d_not_overlapped, transfer_float, many_small_copies, create_on_cpu_then_move)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dynotune.doctor import Seen, examine
+from dynotune.doctor import ObservationView, examine
 from dynotune.doctor.policy import LARGEST_JIT_CACHE_BYTES, LEAST_JIT_BYTES_PER_S, SURELY_KEPT_BYTES
 from dynotune.measure.startup.facts import COMPILED, added, facts, of_arm, phase_s, starts
 from dynotune.schema.caches import TITLES, Cache, CacheName
@@ -61,7 +61,9 @@ def conclusions(startup: Startup) -> dict[str, Any]:
 
 def findings(startup: Startup) -> tuple[list[Finding], list[NotKnown]]:
     """Of the rules about starts."""
-    found, unknown = examine(Seen(Observation(command=startup.run.command, facts=startup.facts | facts(startup))))
+    found, unknown = examine(
+        ObservationView(Observation(command=startup.run.command, facts=startup.facts | facts(startup)))
+    )
     return [f for f in found if f.id in ABOUT_STARTS], [u for u in unknown if u.id in ABOUT_STARTS]
 
 

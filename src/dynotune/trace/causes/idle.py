@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from dynotune.schema.trace_summary import Place
+from dynotune.schema.trace_summary import MANY_SMALL_COPIES, SHORT_KERNEL_S, SMALL_COPY_BYTES, Place
 from dynotune.trace.facts import call_order, intervals
 from dynotune.trace.facts.cuda_calls import plain_name
 from dynotune.trace.facts.idle import Gaps, loader_spans
@@ -34,9 +34,8 @@ from dynotune.trace.facts.source_locations import Found
 from dynotune.trace.facts.steps import named, updates
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints
 
-SHORT_KERNEL_S = 10e-6
 LOW_BUSY_SHARE = 0.7
-"""Launch-bound: kernels this short, on a device this little busy."""
+"""Launch-bound: short kernels, on a device this little busy."""
 LAUNCH_GAP_NS = 200_000
 """Eager torch launches a kernel every 5 to 50 µs, more slowly under a profiler. In a longer pause between two
 launches the host did something else."""
@@ -44,9 +43,6 @@ MANY_LAUNCH_GAPS = 50
 """Between short kernels, a step: then launches hold up this part of it, whatever kernels the rest is made of."""
 LATENCY_GAP_NS = 100_000
 """A queued kernel starts within some microseconds. Queued for longer, it waited for something."""
-SMALL_COPY_BYTES = 64 * 1024
-MANY_SMALL_COPIES = 100
-"""A step. Below that size a copy is all latency."""
 MANY_OPTIMIZER_KERNELS = 300
 """A call of an optimizer: the implementations that take many parameters at once stay far below it."""
 

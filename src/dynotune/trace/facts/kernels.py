@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from dynotune.schema.trace_summary import KernelClass, Kernels
+from dynotune.schema.trace_summary import SHORT_KERNEL_S, KernelClass, Kernels
 from dynotune.trace.facts import intervals
 from dynotune.trace.facts.cuda_calls import plain_name
 from dynotune.trace.facts.kernel_names import CLASSES, classify, uses_tensor_cores
@@ -18,8 +18,7 @@ __all__ = ["CLASSES", "GRAPH_LAUNCHES", "MATH_ATTENTION", "classes_of", "classif
 MATH_ATTENTION = "aten::_scaled_dot_product_attention_math"
 """The operator whose kernels are of class attention-math: their own names do not tell them from others."""
 
-SHORT_NS = 10_000
-"""What queueing a kernel takes the host."""
+SHORT_NS = round(SHORT_KERNEL_S * 1e9)
 
 GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 

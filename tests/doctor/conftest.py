@@ -1,0 +1,25 @@
+"""Every rule that a test here asks keeps to what it declares."""
+
+from __future__ import annotations
+
+import pytest
+
+from dynotune.doctor import ObservationView, Rule
+from dynotune.knobs import parse
+from dynotune.schema.diagnosis import Finding
+
+
+@pytest.fixture(autouse=True)
+def declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail where a rule gives a finding another id, or offers a setting that it does not declare."""
+
+    def judged(rule: Rule, view: ObservationView) -> list[Finding]:
+        findings = list(rule.judge(view))
+        for finding in findings:
+            assert finding.id == rule.id
+            for setting in finding.candidates:
+                assert rule.declares(setting), f"{rule.id} offers {setting} and does not declare it"
+                parse(str(setting))
+        return findings
+
+    monkeypatch.setattr(Rule, "__call__", judged)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -18,10 +19,31 @@ signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+# Names the interpreter that programs under test are run by; the interpreter of the tests if it is unset.
+TARGET = "DYNOTUNE_TEST_PYTHON"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests that start programs by the target, if one is named: the other tests do not use it."""
+    if TARGET in os.environ:
+        kept = [item for item in items if "target_python" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+
 @pytest.fixture(scope="session")
-def interpreters() -> Iterator[dict[str, Forked]]:
+def target_python() -> str:
+    """Return the interpreter that programs under test are run by. It may be older or newer than this one."""
+    return os.environ.get(TARGET) or sys.executable
+
+
+@pytest.fixture(scope="session")
+def interpreters(target_python: str) -> Iterator[dict[str, Forked]]:
     """One that has imported torch, and one that has imported its compiler too, as the first optimizer makes it do."""
-    started = {"torch": Forked("torch"), "compiler": Forked("torch", "torch._dynamo")}
+    started = {
+        "torch": Forked("torch", python=target_python),
+        "compiler": Forked("torch", "torch._dynamo", python=target_python),
+    }
     yield started
     for forked in started.values():
         forked.end()

@@ -18,10 +18,11 @@ class Forked:
     Args:
         modules: imported before the first fork.
         env: what all of them find; by default what this process has.
+        python: the interpreter.
     """
 
-    def __init__(self, *modules: str, env: Mapping[str, str] | None = None) -> None:
-        self._modules, self._env = modules, env
+    def __init__(self, *modules: str, env: Mapping[str, str] | None = None, python: str = sys.executable) -> None:
+        self._modules, self._env, self._python = modules, env, python
         self._server: subprocess.Popen[str] | None = None
 
     def run(
@@ -36,7 +37,7 @@ class Forked:
         """
         if self._server is None:
             self._server = subprocess.Popen(
-                [sys.executable, str(SERVER), *self._modules],
+                [self._python, str(SERVER), *self._modules],
                 env=self._env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
             )  # fmt: skip
         assert self._server.stdin is not None and self._server.stdout is not None

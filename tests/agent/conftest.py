@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,10 +57,10 @@ def _ran(folder: Path, start, env, plan) -> Ran:
 
 
 @pytest.fixture
-def run_under_agent(tmp_path: Path):
+def run_under_agent(tmp_path: Path, target_python: str):
     """`run_under_agent(argv, env={}, **plan)`; `argv` begins after the interpreter unless `python` is None."""
 
-    def run(argv, *, env=None, python=sys.executable, **plan) -> Ran:
+    def run(argv, *, env=None, python=target_python, **plan) -> Ran:
         words = [*([python] if python else []), *map(str, argv)]
         how = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 240}
         return _ran(tmp_path, lambda child_env: subprocess.run(words, env=child_env, **how), env, plan)

@@ -1,7 +1,7 @@
 """How the agent gets into a process, and how little of it the program sees."""
 
 import ast
-import sys
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ def test_is_written_in_the_python_of_3_9(file):
     ast.parse(file.read_text(), feature_version=(3, 9))
 
 
-def test_imports_the_standard_library_alone(script, run_under_agent):
+def test_imports_the_standard_library_alone(script, run_under_agent, target_python):
     program = script(
         "import sys\nprint(*sorted({name.partition('.')[0] for name in sys.modules if not name.startswith('__')}))\n"
     )
@@ -28,9 +28,20 @@ def test_imports_the_standard_library_alone(script, run_under_agent):
     site_packages = {"_distutils_hack", "distutils-precedence", "_virtualenv"} | {
         name for name in loaded if name.startswith(("__editable__", "_editable"))
     }
-    assert loaded - ours - site_packages - set(sys.stdlib_module_names) == set()
+    assert loaded - ours - site_packages - _standard_library(target_python) == set()
     assert "torch" not in loaded
     assert "_dynotune_agent" in loaded
+
+
+def _standard_library(python: str) -> set[str]:
+    """Return the names of its modules. Versions of Python differ in them; 3.9 has no list of them."""
+    code = """
+import os, sys, sysconfig
+folder = sysconfig.get_path("stdlib")
+files = os.listdir(folder) + os.listdir(os.path.join(folder, "lib-dynload"))
+print(*sys.builtin_module_names, *(name.partition(".")[0] for name in files))
+"""
+    return set(subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split())
 
 
 def test_no_module_of_ours_shadows_one_of_the_users(script, run_under_agent):
@@ -77,16 +88,17 @@ print(before, type(torch.__loader__).__name__, torch.__spec__.loader is torch.__
     assert "False True" in with_agent.stdout
 
 
-def test_dynotune_step_exists_where_dynotune_is_not_installed(script, run_under_agent):
+def test_dynotune_step_exists_where_dynotune_is_not_installed(script, run_under_agent, target_python):
     program = script("import sys, dynotune\ndynotune.step()\nprint(getattr(dynotune, '__file__', None))\n")
-    ran = run_under_agent(["-s", program], python=_bare_python())
+    ran = run_under_agent(["-s", program], python=_bare_python(target_python))
     assert (ran.returncode, ran.stdout.strip()) == (0, "None"), ran.stderr
     assert ran.stepping.num_steps == 1
 
 
-def _bare_python() -> str:
-    """The interpreter behind this environment, which has no dynotune."""
-    return str(Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}")
+def _bare_python(python: str) -> str:
+    """Return the interpreter behind an environment, which has no dynotune."""
+    code = "import sys; print(sys.base_prefix, 'bin', 'python%d.%d' % sys.version_info[:2], sep='/')"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_a_program_that_exits_without_cleaning_up_leaves_its_record(script, fork_under_agent):

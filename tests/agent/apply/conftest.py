@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -37,7 +36,7 @@ class Outcome:
 
 
 @pytest.fixture
-def child(tmp_path, interpreters):
+def child(tmp_path, interpreters, target_python):
     """`child(program, *settings)`: an `Outcome`. Started anew where it is to find another environment.
 
     `compiler=False`: torch's compiler is not imported yet.
@@ -48,18 +47,25 @@ def child(tmp_path, interpreters):
             forked = interpreters["compiler" if compiler else "torch"]
             return forked.run([str(DRIVER), str(job)], cwd=job.parent, folder=job.parent, env=_environment())
 
-        return _run(tmp_path, fork, program, settings, **how)
+        return _run(tmp_path, fork, target_python, program, settings, **how)
 
     return run
 
 
 @pytest.fixture
-def fresh_child(tmp_path):
+def fresh_child(tmp_path, target_python):
     """`child` that is always started anew."""
-    return lambda program, *settings, **how: _run(tmp_path, _start, program, settings, **how)
+
+    def run(program, *settings, **how):
+        def start(job):
+            return _start(target_python, job, _environment())
+
+        return _run(tmp_path, start, target_python, program, settings, **how)
+
+    return run
 
 
-def _run(folder, fork, program, settings, env=None, facts=None, torch=True, planned=None):
+def _run(folder, fork, python, program, settings, env=None, facts=None, torch=True, planned=None):
     inherited = _environment()
     child_env, plan = environment.build(
         [knobs.parse(text) for text in settings],
@@ -83,7 +89,7 @@ def _run(folder, fork, program, settings, env=None, facts=None, torch=True, plan
     if torch and planned is None and child_env == inherited:
         done = fork(folder / "job.json")
     else:
-        done = _start(folder / "job.json", child_env)
+        done = _start(python, folder / "job.json", child_env)
     assert done.returncode == 0, done.stdout + done.stderr
     outcome = json.loads((folder / "outcome.json").read_text())
     return Outcome(
@@ -98,9 +104,9 @@ def _environment():
     return {**os.environ, "CUDA_MODULE_LOADING": "LAZY", "PYTHONPATH": ""}
 
 
-def _start(job, env=None):
-    words = [sys.executable, str(DRIVER), str(job)]
-    return subprocess.run(words, env=env or _environment(), cwd=job.parent, capture_output=True, text=True)
+def _start(python, job, env):
+    words = [python, str(DRIVER), str(job)]
+    return subprocess.run(words, env=env, cwd=job.parent, capture_output=True, text=True)
 
 
 def _plain(setting):

@@ -23,6 +23,7 @@ def main(job):
         settings.after_torch(torch)
         watch_roots(torch, settings)
         watch_loaders(torch, settings)
+        skip_own_frames()
     out = {}
     runpy.run_path(job["program"], {"out": out, "settings": settings}, run_name="__main__")
     outcome = {"out": out, "events": events, "readback": settings.readback()}
@@ -37,6 +38,14 @@ def watch_roots(torch, settings):
 
     around = settings.around_root if settings.wants_around else None
     OutermostModules(torch, settings.on_root, settings.root_ran, lambda *_: None, around, raised).watch_all()
+
+
+def skip_own_frames():
+    """As the agent does once the compiler is imported: it does not begin with a frame of the agent."""
+    from _dynotune_agent import own_frames
+
+    if "torch._dynamo.eval_frame" in sys.modules:
+        own_frames.skip(sys.modules["torch._dynamo.eval_frame"])
 
 
 def watch_loaders(torch, settings):

@@ -60,8 +60,9 @@ def test_matmul_precision_is_read_and_put_back_where_the_program_uses_the_newer_
     done = child(
         """
         import torch
-        torch.backends.cuda.matmul.fp32_precision = "ieee"
-        torch.backends.fp32_precision = "ieee"
+        if hasattr(torch.backends.cuda.matmul, "fp32_precision"):  # from torch 2.9 on
+            torch.backends.cuda.matmul.fp32_precision = "ieee"
+            torch.backends.fp32_precision = "ieee"
         settings.hold()
         """,
         "matmul.fp32_precision=high",

@@ -13,7 +13,8 @@ def test_every_loader_gets_the_workers_by_position_by_keyword_and_by_default(chi
     done = child(
         LOADER
         + """
-loaders = [DataLoader(data, 4), DataLoader(data, 4, False, None, None, 3), DataLoader(data, num_workers=2)]
+by_position = DataLoader(data, 4, False, None, None, 3, multiprocessing_context="fork")
+loaders = [DataLoader(data, 4), by_position, DataLoader(data, num_workers=2)]
 out["workers"] = [loader.num_workers for loader in loaders]
 out["values"] = [sorted(x for (batch,) in loader for x in batch.tolist()) for loader in loaders[:2]]
 """,
@@ -25,6 +26,33 @@ out["values"] = [sorted(x for (batch,) in loader for x in batch.tolist()) for lo
     assert done.readback["loader.num_workers"]["found"] == "1"
 
 
+def test_a_program_without_workers_gets_them_however_python_starts_processes(script, run_under_agent):
+    """Python 3.14 would run the program once more in each worker, which a program without workers need not allow."""
+    program = LOADER + "print('begun')\nprint(sum(len(batch) for (batch,) in DataLoader(data, 4)))\n"
+    site = {"type": "constructor", "targets": ["torch.utils.data.DataLoader"], "argument": "num_workers"}
+    workers = {"knob": "loader.num_workers", "value": 2, "site": site, "keep": False}
+    ran = run_under_agent([script(program)], settings=[workers])
+    assert (ran.returncode, ran.stdout) == (0, "begun\n16\n"), ran.stderr
+    assert [answer.ok for process in ran.processes for answer in process.readback] == [True]
+
+
+def test_workers_that_a_program_asked_for_start_as_it_chose(child):
+    done = child(
+        LOADER
+        + """
+import multiprocessing
+own = DataLoader(data, 4, num_workers=1, multiprocessing_context="spawn")
+default = DataLoader(data, 4, num_workers=1)
+multiprocessing.set_start_method("spawn")
+chosen = DataLoader(data, 4)
+context = lambda loader: getattr(loader.multiprocessing_context, "_name", None)
+out["contexts"] = [context(own), context(default), context(chosen)]
+""",
+        "loader.num_workers=2",
+    )
+    assert done.out == {"contexts": ["spawn", None, None]}
+
+
 def test_workers_and_what_needs_them_are_set_together(child):
     done = child(
         LOADER
@@ -32,6 +60,7 @@ def test_workers_and_what_needs_them_are_set_together(child):
 loader = DataLoader(data, 4, shuffle=True)
 for _ in range(2):
     list(loader)
+out["takes_in_order"] = hasattr(loader, "in_order")
 """,
         "loader.num_workers=1",
         "loader.persistent_workers=true",
@@ -40,6 +69,8 @@ for _ in range(2):
         "loader.multiprocessing_context=fork",
     )
     assert len(done.readback) == 5
+    if not done.out["takes_in_order"]:  # before torch 2.6
+        assert "no such argument" in done.readback.pop("loader.in_order")["detail"]
     assert all(answer["ok"] is True for answer in done.readback.values()), done.readback
     assert done.readback["loader.multiprocessing_context"]["found"] == "fork"
 

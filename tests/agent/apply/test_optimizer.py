@@ -15,12 +15,18 @@ def test_the_four_optimizers_and_their_subclasses_get_it_from_generators_groups_
         + """
 class Own(torch.optim.AdamW):
     pass
+def named():
+    try:
+        torch.optim.Adagrad(model.named_parameters())
+    except TypeError:  # before torch 2.6
+        return model.parameters()
+    return model.named_parameters()
 weights = lambda: [{"params": (p for p in model.parameters())}]
 made = [
     torch.optim.Adam(model.parameters(), 1e-3),
     torch.optim.AdamW(model.parameters(), foreach=True),
     torch.optim.SGD(weights(), lr=0.1),
-    torch.optim.Adagrad(model.named_parameters()),
+    torch.optim.Adagrad(named()),
     Own(model.parameters()),
 ]
 for optimizer in made:

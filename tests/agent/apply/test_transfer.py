@@ -40,8 +40,8 @@ def test_compiled_code_traces_through_it_as_one_graph_and_does_not_recompile(chi
             y.copy_(x)
             return x.to(torch.float64).to("cpu", torch.float32) + torch.Tensor.to(y, torch.float32)
         out["values"] = f(torch.ones(3), torch.zeros(3)).tolist()
-        with torch.compiler.set_stance("fail_on_recompile"):
-            f(torch.ones(3), torch.zeros(3))
+        torch._dynamo.config.error_on_recompile = True
+        f(torch.ones(3), torch.zeros(3))
         out["graphs"] = len(graphs)
         """,
         "transfer.non_blocking=true",

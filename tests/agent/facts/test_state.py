@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import re
 
 import pytest
 
@@ -80,7 +81,7 @@ def function(x):
 net = torch.compile(torch.nn.Linear(8, 8), backend="eager")
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for number in range(40):
-    if number == 20:
+    if number == 20 and hasattr(torch.compiler, "set_stance"):  # from torch 2.6 on
         torch.compiler.set_stance("fail_on_recompile")
     optimizer.zero_grad()
     (net(torch.randn(4, 8)).sum() + function(torch.randn(1 + min(number, 12)))).backward()
@@ -184,7 +185,7 @@ def test_compilations_are_counted_with_reasons_and_none_is_added(observed, fork_
     compiled = found.compilation
     assert compiled.num_graphs == int(ran.stdout)
     assert (compiled.num_graph_breaks, compiled.num_recompilations) == (8, 14)
-    assert "program.py:6: Call to `torch._dynamo.graph_break()`" in compiled.breaks[0]
+    assert re.search(r"program\.py:6: .*\bgraph_break\b", compiled.breaks[0])
     assert "size mismatch" in compiled.recompilations[0]
     assert len(compiled.limit_reached) == 1
     assert "'function'" in compiled.limit_reached[0]

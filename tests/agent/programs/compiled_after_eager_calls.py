@@ -24,7 +24,7 @@ with torch.no_grad():
         if index == 60:
             net.compile(fullgraph=True, backend="aot_eager")
         if index == 80:
-            torch.compiler.set_stance("fail_on_recompile")
+            torch._dynamo.config.error_on_recompile = True
         net(torch.randn(5, 8))
         num_steps += 1
         num_samples += 5

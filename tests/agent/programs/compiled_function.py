@@ -29,7 +29,7 @@ optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
 num_steps = num_samples = 0
 for x, y in loader:
     if num_steps == 2:
-        torch.compiler.set_stance("fail_on_recompile")
+        torch._dynamo.config.error_on_recompile = True
     nn.functional.cross_entropy(head(features(x)), y).backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -9,7 +9,7 @@ num_steps = num_samples = 0
 with torch.no_grad():
     for index in range(40):
         if index == 3:
-            torch.compiler.set_stance("fail_on_recompile")
+            torch._dynamo.config.error_on_recompile = True
         blocks(whole(torch.randn(5, 8)))
         num_steps += 1
         num_samples += 5

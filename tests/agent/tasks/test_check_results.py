@@ -78,7 +78,7 @@ def test_the_losses_that_backward_is_called_on_are_noted_and_training_is_what_it
     assert noted.values == trained[0][0][:NUM]
     assert noted.what == "losses"
     assert trained[0][0] == trained[1][0]
-    for before, after in zip(trained[0][1], trained[1][1], strict=True):
+    for before, after in zip(trained[0][1], trained[1][1]):  # noqa: B905, runs on Python 3.9
         assert torch.equal(before, after)
     # No random number was drawn for it.
     assert torch.equal(trained[0][2], trained[1][2])
@@ -221,7 +221,7 @@ def test_a_nudge_moves_each_weight_by_its_share_once():
     for _ in range(2):
         with torch.inference_mode():
             noted.call(net, torch.ones(1, 300))
-    moved = torch.cat([(now / then - 1).detach().flatten() for now, then in zip(net.parameters(), before, strict=True)])
+    moved = torch.cat([(now / then - 1).detach().flatten() for now, then in zip(net.parameters(), before)])  # noqa: B905, runs on Python 3.9
     assert torch.allclose(moved.abs(), torch.tensor(0.01), atol=1e-5)
     assert 200 < (moved > 0).sum() < 400
     net(torch.ones(1, 300)).sum().backward()

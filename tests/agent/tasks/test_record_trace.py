@@ -22,7 +22,10 @@ def main(num_workers=0, optimizer=torch.optim.SGD):
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     optimizer = optimizer(net.parameters(), lr=0.1)
-    loader = DataLoader(TensorDataset(torch.randn(480, 8), torch.randint(0, 2, (480,))), 8, num_workers=num_workers)
+    data = TensorDataset(torch.randn(480, 8), torch.randint(0, 2, (480,)))
+    # Python 3.14 starts workers in another way, which runs this program once more in each.
+    how = {"num_workers": num_workers, "multiprocessing_context": "fork"} if num_workers else {}
+    loader = DataLoader(data, 8, **how)
     for x, y in loader:
         loss = torch.nn.functional.cross_entropy(net(x), y)
         loss.backward()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import sys
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -90,8 +90,9 @@ def test_instruction_sets_are_those_that_all_processors_have_and_no_other_flags(
     assert instruction_sets("processor : 0\n") is None
 
 
-def test_this_machine_and_interpreter_are_asked():
-    now = conditions.here({"CXX": "/no/such/compiler"}, sys.executable, Path.cwd())
-    assert now.python == f"{sys.version_info.major}.{sys.version_info.minor}"
+def test_this_machine_and_interpreter_are_asked(target_python):
+    now = conditions.here({"CXX": "/no/such/compiler"}, target_python, Path.cwd())
+    version = "import sys; print('%d.%d' % sys.version_info[:2])"
+    assert now.python == subprocess.run([target_python, "-c", version], capture_output=True, text=True).stdout.strip()
     assert now.platform is not None and now.compiler == ""
     assert now.torch_folder is None or now.torch_folder.endswith("torch")

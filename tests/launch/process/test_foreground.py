@@ -124,11 +124,11 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(marked, run_dir, cwd):
+def terminal(marked, run_dir, cwd, target_python):
     opened = []
 
     def open_(*command):
-        opened.append(Terminal(marked, run_dir, cwd, command or [sys.executable, "-c", COUNTS]))
+        opened.append(Terminal(marked, run_dir, cwd, command or [target_python, "-c", COUNTS]))
         return opened[-1]
 
     yield open_
@@ -170,11 +170,11 @@ def test_the_command_finds_what_it_would_find_without_us(before, run_dir):
     assert "given" in found
 
 
-def test_the_command_shares_our_process_group_and_session(run_dir):
+def test_the_command_shares_our_process_group_and_session(run_dir, target_python):
     done = run(run_dir, "ps", "-o", "pgid=,sess=", "-p", str(os.getpid()))
     assert done.stdout.split() == [str(os.getpgrp()).encode(), str(os.getsid(0)).encode()]
     code = "import os; print(os.getpgrp(), os.getsid(0))"
-    assert run(run_dir, sys.executable, "-c", code).stdout.split() == done.stdout.split()
+    assert run(run_dir, target_python, "-c", code).stdout.split() == done.stdout.split()
 
 
 def test_what_is_left_in_the_background_goes_on_after_a_normal_end(marked, run_dir):

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -41,9 +40,10 @@ def test_waiting_has_a_limit(cwd, run_dir):
         assert launched.tree_pids() == [launched.pid]
 
 
-def test_the_words_reach_the_command_as_they_were_typed(cwd, run_dir):
-    code = "import sys; print(ascii(sys.orig_argv[0]), ascii(sys.argv[1:]))"
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+def test_the_words_reach_the_command_as_they_were_typed(cwd, run_dir, target_python):
+    code = "import os, sys; first = os.fsdecode(open('/proc/self/cmdline', 'rb').read().partition(b'\\0')[0])"
+    code += "; print(ascii(first), ascii(sys.argv[1:]))"
+    env = {**os.environ, "PATH": f"{Path(target_python).parent}:/usr/bin:/bin"}
     run(["python", "-c", code, "a b", "", "ü", "\udcff", "$HOME"], cwd=cwd, run_dir=run_dir, env=env)
     assert (run_dir / "stdout").read_text() == "'python' ['a b', '', '\\xfc', '\\udcff', '$HOME']\n"
 
@@ -66,7 +66,7 @@ def test_the_command_inherits_nothing_of_ours(cwd, run_dir):
     assert plain.stdout.startswith("0\n1\n2\n3\n")
 
 
-def test_cpu_time_counts_children_and_what_has_ended(cwd, run_dir):
+def test_cpu_time_counts_children_and_what_has_ended(cwd, run_dir, target_python):
     code = """
 import os, time
 def burn():
@@ -82,7 +82,7 @@ if os.fork() == 0:
     time.sleep(1000)
 time.sleep(1000)
 """
-    with start([sys.executable, "-c", code], env=dict(os.environ), cwd=cwd, run_dir=run_dir) as launched:
+    with start([target_python, "-c", code], env=dict(os.environ), cwd=cwd, run_dir=run_dir) as launched:
         until(lambda: "burnt" in (run_dir / "stdout").read_text(), "CPU time used")
         living_s = launched.cpu_s()
         launched.end(0.0)

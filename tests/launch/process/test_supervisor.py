@@ -17,7 +17,6 @@ from dynotune.schema.errors import CannotRunHere
 from ..conftest import FOREST, until
 
 PAUSE = "import signal\nsignal.pause()\n"
-TORCHRUN = Path(sys.executable).with_name("torchrun")
 RANK = """
 import pathlib, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -32,12 +31,14 @@ def grown(run_dir):
     until(lambda: "grown" in (run_dir / "stdout").read_text(), "all children up")
 
 
-def python(code):
-    return [sys.executable, "-c", code]
+@pytest.fixture
+def python(target_python):
+    """`python(code)`: the words of a command."""
+    return lambda code: [target_python, "-c", code]
 
 
 @pytest.mark.parametrize("grace_s", [0.0, 0.2])
-def test_ending_finds_sessions_daemons_deaf_ones_and_many(grace_s, marked, run_dir, cwd):
+def test_ending_finds_sessions_daemons_deaf_ones_and_many(python, grace_s, marked, run_dir, cwd):
     with start(python(FOREST + PAUSE), env=marked.env, cwd=cwd, run_dir=run_dir) as launched:
         grown(run_dir)
         assert len(launched.tree_pids()) == 24
@@ -47,13 +48,13 @@ def test_ending_finds_sessions_daemons_deaf_ones_and_many(grace_s, marked, run_d
     assert not marked.pids()
 
 
-def test_what_a_command_leaves_behind_is_ended_when_it_exits(marked, run_dir, cwd):
+def test_what_a_command_leaves_behind_is_ended_when_it_exits(python, marked, run_dir, cwd):
     with start(python(FOREST + "os._exit(7)"), env=marked.env, cwd=cwd, run_dir=run_dir) as launched:
         assert launched.wait(120).code == 7
     assert not marked.pids()
 
 
-def test_leaving_the_block_ends_the_command(marked, run_dir, cwd):
+def test_leaving_the_block_ends_the_command(python, marked, run_dir, cwd):
     with (
         pytest.raises(KeyboardInterrupt),
         start(python(FOREST + PAUSE), env=marked.env, cwd=cwd, run_dir=run_dir),
@@ -64,7 +65,7 @@ def test_leaving_the_block_ends_the_command(marked, run_dir, cwd):
 
 
 @pytest.mark.parametrize("sandbox", ["none", "auto"])
-def test_sigkill_of_dynotune_leaves_nothing(sandbox, measures, marked, run_dir):
+def test_sigkill_of_dynotune_leaves_nothing(python, sandbox, measures, marked, run_dir):
     dynotune = measures(*python(FOREST + PAUSE), sandbox=sandbox)
     grown(run_dir)
     assert len(marked.pids()) == 26
@@ -73,7 +74,7 @@ def test_sigkill_of_dynotune_leaves_nothing(sandbox, measures, marked, run_dir):
     until(lambda: sorted(path.name for path in run_dir.iterdir()) == ["stderr", "stdout"], "copies removed")
 
 
-def test_sigkill_of_the_supervisor_leaves_nothing_and_is_said(marked, run_dir, cwd):
+def test_sigkill_of_the_supervisor_leaves_nothing_and_is_said(python, marked, run_dir, cwd):
     with start(python(FOREST + PAUSE), env=marked.env, cwd=cwd, run_dir=run_dir) as launched:
         grown(run_dir)
         supervisor = processes.read(launched.pid).parent
@@ -83,7 +84,7 @@ def test_sigkill_of_the_supervisor_leaves_nothing_and_is_said(marked, run_dir, c
     assert not marked.pids()
 
 
-def test_the_command_dies_with_a_supervisor_whose_dynotune_is_gone_too(measures, marked, run_dir):
+def test_the_command_dies_with_a_supervisor_whose_dynotune_is_gone_too(python, measures, marked, run_dir):
     dynotune = measures(*python("print('grown', flush=True)\n" + PAUSE))
     grown(run_dir)
     (supervisor,) = (process.pid for process in processes.descendants(dynotune.pid) if process.parent == dynotune.pid)
@@ -93,7 +94,7 @@ def test_the_command_dies_with_a_supervisor_whose_dynotune_is_gone_too(measures,
     marked.wait_until_gone()
 
 
-def test_a_supervisor_told_to_end_ends_everything(measures, marked, run_dir):
+def test_a_supervisor_told_to_end_ends_everything(python, measures, marked, run_dir):
     dynotune = measures(*python(FOREST + PAUSE))
     grown(run_dir)
     (supervisor,) = (process.pid for process in processes.descendants(dynotune.pid) if process.parent == dynotune.pid)
@@ -102,13 +103,13 @@ def test_a_supervisor_told_to_end_ends_everything(measures, marked, run_dir):
     assert dynotune.wait(120) == 0
 
 
-def test_a_command_that_kills_its_process_group_hits_only_its_own(marked, run_dir, cwd):
+def test_a_command_that_kills_its_process_group_hits_only_its_own(python, marked, run_dir, cwd):
     code = "import os, signal\nos.killpg(0, signal.SIGTERM)"
     with start(python(code), env=marked.env, cwd=cwd, run_dir=run_dir) as launched:
         assert launched.wait(120).signal == signal.SIGTERM
 
 
-def test_processes_that_fork_faster_than_one_looks_are_all_ended(marked, run_dir, cwd):
+def test_processes_that_fork_faster_than_one_looks_are_all_ended(python, marked, run_dir, cwd):
     code = """
 import os, signal, time
 print("grown", flush=True)
@@ -127,11 +128,13 @@ while True:
     assert not marked.pids()
 
 
-@pytest.mark.skipif(not TORCHRUN.exists(), reason="torch is not installed here")
 @pytest.mark.parametrize("how", ["end", "kill dynotune"])
-def test_torchrun_and_its_ranks_are_ended(how, measures, marked, run_dir, cwd):
+def test_torchrun_and_its_ranks_are_ended(how, measures, marked, run_dir, cwd, target_python):
+    torchrun = Path(target_python).with_name("torchrun")
+    if not torchrun.exists():
+        pytest.skip("torch is not installed here")
     (cwd / "rank.py").write_text(RANK)
-    dynotune = measures(str(TORCHRUN), "--nproc-per-node", "2", "--standalone", "rank.py", "{run_dir}")
+    dynotune = measures(str(torchrun), "--nproc-per-node", "2", "--standalone", "rank.py", "{run_dir}")
     ranks = [run_dir / "files" / f"rank{rank}" for rank in range(2)]
     until(lambda: all(path.exists() for path in ranks), "both ranks at work")
     dynotune.send_signal(signal.SIGINT if how == "end" else signal.SIGKILL)

@@ -52,11 +52,15 @@ class CompileSite(Site):
 
         @functools.wraps(original)
         def compile(*args: Any, **kwargs: Any) -> Any:
+            self._num_skipped += 1
             try:
                 self._force_eager()
-            except Exception:
-                kwargs["disable"] = True  # torch before 2.6 has no stances
-            self._num_skipped += 1
+            except Exception:  # torch before 2.6 has no stances
+                model = args[0] if args else kwargs.get("model")
+                if isinstance(model, torch.nn.Module):
+                    # `disable` would give no wrapper, whose name is in the keys of the state.
+                    return torch._dynamo.disable(model)
+                kwargs["disable"] = True
             return original(*args, **kwargs)
 
         torch.compile = compile

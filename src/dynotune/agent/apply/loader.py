@@ -73,6 +73,10 @@ class LoaderSite(Site):
             elif name in _NEED_WORKERS and not workers and asked[name] is not False:
                 refused[name] = "it needs num_workers above 0, and this loader has none"
         arguments.update((name, value) for name, value in asked.items() if name not in refused)
+        if workers and not given and arguments.get("multiprocessing_context") is None:
+            context = _context_of_new_workers()
+            if context is not None:
+                arguments["multiprocessing_context"] = context
         if given and not workers:
             # Without workers torch rejects these, or asserts at the first draw.
             for name in (*_NEED_WORKERS, "timeout"):
@@ -124,6 +128,19 @@ class LoaderSite(Site):
             not differ and not reasons,
             "; ".join(sorted(set(reasons))),
         )
+
+
+def _context_of_new_workers() -> str | None:
+    """Return how workers start that the program did not ask for; None for Python's own choice.
+
+    From Python 3.14 on that choice is a server, whose workers run the program's main module once more. A program that
+    was written without workers need not allow that: its workers are forked, as before 3.14.
+    """
+    import multiprocessing
+
+    default = multiprocessing.get_all_start_methods()[0]
+    chosen = multiprocessing.get_start_method(allow_none=True) or default
+    return "fork" if chosen == default == "forkserver" else None
 
 
 def _attribute(loader: Any, name: str) -> Any:

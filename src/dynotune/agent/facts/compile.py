@@ -87,7 +87,8 @@ class Compilations:
         if self._knows_ids:
             return self._num_again
         counts = getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", {})
-        return sum(num - 1 for num in counts.values())
+        # The attempt at which a function reaches the limit is counted too, and compiles nothing.
+        return sum(num - 1 for num in counts.values()) - len(self._limits)
 
     def _untold_skips(self, counters: Any) -> list[str]:
         cuda = getattr(sys.modules.get("torch"), "cuda", None)

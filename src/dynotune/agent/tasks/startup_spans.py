@@ -12,6 +12,7 @@ import importlib
 import os
 import sys
 import time
+import types
 import weakref
 from threading import get_ident
 from time import perf_counter
@@ -27,6 +28,22 @@ LEAST_S = 0.0002
 """Shorter spans are not worth their event."""
 MOST_SPANS = 3000
 IMPORTLIB_FILE = "<frozen importlib._bootstrap>"
+NOT_COUNTED_FILE = __file__ + " (importlib._bootstrap)"
+
+
+def _not_counted(method: Any) -> Any:
+    """Let `warnings.warn(..., stacklevel=2)` in what is covered name the program's line, not the cover's.
+
+    Python passes over frames whose file has both words of importlib's own in its name. The compiler knows importlib's
+    files by the name's first letter, and still traces these.
+    """
+    method.__code__ = _renamed(method.__code__)
+    return method
+
+
+def _renamed(code: types.CodeType) -> types.CodeType:
+    inner = tuple(_renamed(each) if isinstance(each, types.CodeType) else each for each in code.co_consts)
+    return code.replace(co_filename=NOT_COUNTED_FILE, co_consts=inner)
 
 
 class StartupSpans:
@@ -101,6 +118,7 @@ class StartupSpans:
         self._num_spans += 1
         self._event({"event": "span", "phase": phase, "begin_s": begin_s, "end_s": end_s, "name": name})
 
+    @_not_counted
     def _within(self, phase: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self._begin(phase):
             return function(*args, **kwargs)
@@ -125,6 +143,7 @@ class StartupSpans:
         if self._unknown != before:
             self._event({"event": "starting", "unknown": self._unknown})
 
+    @_not_counted
     def _cover(self, owner: Any, name: str, phase: str) -> None:
         original = getattr(owner, name)
         is_compiling: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
@@ -164,6 +183,7 @@ class StartupSpans:
 
     # Torch
 
+    @_not_counted
     def _cover_cuda(self, torch: Any) -> None:
         """Covers go once CUDA has started: its functions are looked up by name, by C++ too."""
         owners = [(torch.cuda, "_lazy_init"), (torch._C, "_cuda_getDeviceCount")]
@@ -201,6 +221,7 @@ class StartupSpans:
     def _cover_load_file(self, module: Any) -> None:
         self._cover(module, "load_file", "weights")
 
+    @_not_counted
     def _cover_pretrained(self, module: Any) -> None:
         model = module.PreTrainedModel
         original = model.__dict__["from_pretrained"].__func__

@@ -131,8 +131,8 @@ package = types.ModuleType("agent")
 package.__path__ = [sys.argv[1]]
 sys.modules["agent"] = package
 sys.modules["torch"] = types.SimpleNamespace(compiler=types.SimpleNamespace(is_compiling=lambda: False))
-from agent.starting import Starting
-starting = Starting(0.0, lambda event: None, lambda where, error: None)
+from agent.tasks.startup_spans import StartupSpans
+starting = StartupSpans(0.0, lambda event: None, lambda where, error: None)
 class Library:
     def load(self):
         warnings.warn("old", FutureWarning, stacklevel=2)

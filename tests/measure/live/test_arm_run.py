@@ -7,7 +7,6 @@ import struct
 import pytest
 
 from dynotune.launch.records.record import Reader, Records, summarise
-from dynotune.measure.live import arm_run
 from dynotune.measure.live.outcome import stepping
 from dynotune.schema.errors import RecordError
 
@@ -78,24 +77,3 @@ def test_all_ranks_count():
     ranks = [record([0.1] * 3, rank=0), record([0.1] * 4, rank=1)]
     assert stepping([record([0.1] * 30), *ranks]) == ranks
     assert stepping([]) == []
-
-
-def test_the_tree_is_sampled_once_more_before_it_is_ended(monkeypatch, tmp_path):
-    """What it used since the last sample would pass for other processes' when it is gone."""
-    order = []
-
-    class Tree:
-        def wait(self, timeout_s):
-            return None
-
-        def end(self, grace_s):
-            order.append("end")
-            return "exit"
-
-    class Sampler:
-        def sample(self):
-            order.append("sample")
-
-    monkeypatch.setattr(arm_run, "_all_windows", lambda records: True)
-    ended = arm_run._watch(Tree(), Sampler(), tmp_path, 10, 60.0, False, lambda records: False)
-    assert (ended, order) == (("window", "exit"), ["sample", "end"])

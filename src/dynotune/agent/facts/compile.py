@@ -88,7 +88,7 @@ class Compilations:
             return self._num_again
         counts = getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", {})
         # The attempt at which a function reaches the limit is counted too, and compiles nothing.
-        return sum(num - 1 for num in counts.values()) - len(self._limits)
+        return sum(int(num) - 1 for num in counts.values()) - len(self._limits)
 
     def _untold_skips(self, counters: Any) -> list[str]:
         cuda = getattr(sys.modules.get("torch"), "cuda", None)

@@ -16,7 +16,7 @@ from dynotune.schema.errors import CannotRunHere, RecordError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Readback
 
-from ..fakes import process, record, run, spec
+from ...fakes import process, record, run, spec
 
 FALLING = [2.3 * 0.97**at for at in range(NUM_VALUES)]
 BF16 = [knobs.parse("precision.autocast=bf16")]

@@ -18,7 +18,7 @@ from dynotune.measure.live.request import CompareRequest
 from dynotune.schema.errors import CannotRunHere, StatisticsError
 from dynotune.schema.facts import Unknown
 
-from ..fakes import START_S, disturbed, process, record, run, spec, window
+from ...fakes import START_S, disturbed, process, record, run, spec, window
 
 LAUNCHED_S = 0.5
 

@@ -18,7 +18,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 
-from ..fakes import Clock, Runs, Watcher, disturbed, of_run, raises, record
+from ...fakes import Clock, Runs, Watcher, disturbed, of_run, raises, record
 
 FACTS = {"host.cpu": "a processor", "host.num_cores": 2, "gpu.name": Unknown("no driver"), "torch.version": "2.13.0"}
 

@@ -12,7 +12,7 @@ from dynotune.launch.caches import contents
 from dynotune.measure.live.cautions import cache_cautions
 from dynotune.measure.live.request import CompareRequest
 
-from ..fakes import of_run
+from ...fakes import of_run
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from dynotune.measure.live.request import CompareRequest
 from dynotune.measure.live.warmup import MIN_WINDOW_S
 from dynotune.schema.errors import CannotRunHere, UsageError
 
-from ..fakes import START_S, of_run, record, run, spec
+from ...fakes import START_S, of_run, record, run, spec
 
 
 def request(**changes) -> CompareRequest:

@@ -13,11 +13,11 @@ from dynotune.measure.live.request import RecordRequest
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.task import RecordTrace
 
-from ...fakes import record, request_of
+from ...fakes import of_run, record
 
 
 def request(**fields) -> RecordRequest:
-    return request_of(RecordRequest, **fields)
+    return of_run(RecordRequest, **fields)
 
 
 def compiling(made, *indices):

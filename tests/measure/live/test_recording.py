@@ -17,8 +17,8 @@ from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
 from dynotune.schema.run import Process, RecordedTrace, Run
 
-from ..fakes import of_run
-from ..fakes import record as steps_of
+from ...fakes import of_run
+from ...fakes import record as steps_of
 
 TRAINS = """
 import sys, torch

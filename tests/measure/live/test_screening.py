@@ -18,7 +18,7 @@ from dynotune.measure.live.screening import Block, Stretch, estimate, screened, 
 from dynotune.schema.setting import Setting
 from dynotune.search.bench import arm
 
-from ..fakes import spec
+from ...fakes import spec
 
 TRAIN = """
 import torch

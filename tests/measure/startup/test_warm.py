@@ -11,7 +11,7 @@ from dynotune.measure.startup.warm import WarmRequest, warm
 from dynotune.schema.caches import Warmed
 from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
 
-from ..fakes import of_run
+from ...fakes import of_run
 
 
 class Silent:

@@ -40,16 +40,16 @@ class Runs:
         self.asked = []
         self.readback: list[Readback] = []
 
-    def __call__(self, request, arm, *, folder, purpose, guard, enough, **more) -> Outcome:
-        assert purpose == "guard"
+    def __call__(self, request, arm, *, folder, purpose, results, enough, **more) -> Outcome:
+        assert purpose == "results"
         self.names.append(folder.name)
-        self.asked.append((arm, list(map(str, request.arm(arm))), guard))
+        self.asked.append((arm, list(map(str, request.arm(arm))), results))
         one = record([0.1] * 30)
         assert not enough([one])
         values = self.losses.get(folder.name, FALLING)
-        one.events["guard"] = [{"event": "guard", "what": "losses", "values": values, "draws": self.draws}]
+        one.events["results"] = [{"event": "results", "what": "losses", "values": values, "draws": self.draws}]
         assert enough([one])
-        made = run(process(), readback=self.readback, purpose="guard")
+        made = run(process(), readback=self.readback, purpose="results")
         return Outcome(run=made, folder=folder, launched_s=0.0, records=[one])
 
 
@@ -215,13 +215,13 @@ def test_a_process_that_says_nothing_leaves_it_unknown():
     assert "device lost" in readings([silent]).reason
     assert isinstance(readings([]), Unknown)
     empty = record([0.1] * 3)
-    empty.events["guard"] = [{"what": "losses", "values": [], "num_captured": 3}]
+    empty.events["results"] = [{"what": "losses", "values": [], "num_captured": 3}]
     assert "CUDA graphs" in readings([empty]).reason
 
 
 def test_what_we_would_not_write_is_a_damaged_record():
     damaged = record([0.1] * 3)
-    damaged.events["guard"] = [{"what": "losses", "values": ["many"]}]
+    damaged.events["results"] = [{"what": "losses", "values": ["many"]}]
     with pytest.raises(RecordError, match="damaged"):
         readings([damaged])
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 import torch
-from dynotune.agent.tasks.outputs import Results
 from torch import nn
 from torch.nn import functional as F
 
 from dynotune import knobs
+from dynotune.agent.tasks.check_results import CheckResults
 from dynotune.measure.checks.guard import NUM_VALUES, Own, Reading, compared
 from dynotune.schema.facts import Unknown
+
+from ...agent.tasks.fake_program import fake_program
 
 BF16 = [knobs.parse("precision.autocast=bf16")]
 # Of effect numerics, and allowed no more than another order of sums.
@@ -59,16 +61,16 @@ PROGRAMS = [perceptron, convolutions, attention]
 
 def run(program, *, lr_times=1.0, autocast=False, broken=False, other_draws=(), seed=0) -> list[Reading]:
     """Train it under one seed, and what is noted of it."""
-    found, errors = [], []
-    plan = {"num_values": NUM_VALUES, "other_draws": list(other_draws)}
-    results = Results(plan, lambda: True, found.append, lambda where, error: errors.append(error))
+    watched = fake_program(torch, optimizers=[None])
+    found, errors = watched.events, watched.errors
+    results = CheckResults(watched, {"num_values": NUM_VALUES, "other_draws": list(other_draws)})
     # Over the original, not over the one before.
     before = torch.autograd.backward
-    results.torch_is_here(torch)
+    results.torch_is_here()
     try:
         torch.manual_seed(seed)
         net, lr = program()
-        call = results.around(None)
+        call = results.around_calls(None)
         optimizer = torch.optim.SGD(net.parameters(), lr * lr_times, momentum=0.9)
         data = torch.Generator().manual_seed(9)
         direction = torch.randn(48, 10, generator=data)

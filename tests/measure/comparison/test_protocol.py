@@ -240,7 +240,7 @@ def test_the_users_time_limit_holds_for_pilots_and_pairs(compare, runs):
 def test_a_window_that_began_late_is_told(compare, runs):
     def late(outcome):
         (process,) = outcome.run.processes
-        moved = replace(process, window=replace(process.window, first_step=99))
+        moved = replace(process, windows=[replace(process.window, first_step=99)])
         return replace(outcome, run=replace(outcome.run, processes=[moved]))
 
     runs.instead["002-candidate"] = late

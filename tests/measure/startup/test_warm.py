@@ -139,5 +139,5 @@ def test_what_is_compiled_is_what_a_start_without_dynotune_compiles(tmp_path):
     script = "import os; print(sorted(set(os.environ) - {'LC_CTYPE'}), flush=True)"
     found = warmed(tmp_path, f'{sys.executable} -c "{script}"', run_to_end=True)
     (printed,) = Path(found.runs[0].folder, "stdout").read_text().splitlines()
-    allowed = {"PATH", "HOME", "PWD", "OLDPWD", "SHLVL", "_", "DYNOTUNE_RUN", "PYTHONPATH"}
+    allowed = {"PATH", "HOME", "PWD", "OLDPWD", "SHLVL", "_", "DYNOTUNE_RUN", "DYNOTUNE_BYTECODE", "PYTHONPATH"}
     assert set(eval(printed)) - allowed == set(contents.variables(tmp_path))

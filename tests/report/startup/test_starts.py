@@ -13,7 +13,7 @@ from dynotune.schema.caches import Cache, Growth
 from dynotune.schema.facts import Unknown
 from dynotune.schema.startup import PHASES, Block, Ratio, Start, Startup, VoidBlock
 
-from ..fakes import changed, of_run
+from ...fakes import changed, of_run
 
 
 def start(arm, value_s, **phases):

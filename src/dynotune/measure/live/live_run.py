@@ -32,6 +32,8 @@ STALL_S = 120.0
 LOST_RANK_S = 5.0
 """From the end of one rank to that of the others, when all of them end as they should."""
 REPEAT_AFTER_S = 2.0
+AT_EXIT_S = 30.0
+"""From a process's last word to the end of the process tree, at most."""
 
 PLANNED = -1
 """Number of the first task of the plan; those that are ordered later count from 1."""
@@ -164,9 +166,14 @@ class LiveRun:
         number = self._page.order(task)
         waiting = _Waiting(self, self._page, number, limit_s)
         self.until(waiting)
-        if not self.is_over:
+        answer = self.answer_to(number, waiting.reason)
+        if answer.at_exit:
+            # It is at its end: how it ended is part of the answer.
+            until_s = time.monotonic() + AT_EXIT_S
+            self.until(lambda records: time.monotonic() > until_s)
+        elif not self.is_over:
             self._sampler.sample()  # so that samples cover the task
-        return self.answer_to(number, waiting.reason)
+        return answer
 
     def answer_to(self, number: int, reason: str = "") -> Answer:
         """What was said of task `number`."""

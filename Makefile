@@ -7,7 +7,7 @@ WORKERS ?= 2
 # pip runs only when what it would install changed.
 STAMP  := .venv/.installed-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-gpu findings runtime-reference install clean
+.PHONY: demo test test-gpu test-versions findings runtime-reference install clean
 
 demo: install
 	$(BIN)/dynotune demo
@@ -22,6 +22,11 @@ test: install
 # On a machine with an NVIDIA GPU and a torch that can use it.
 test-gpu:
 	$(PYTHON) -m pytest -m gpu
+
+# The tests that start programs, and those of the agent, on other versions of Python and torch; then the page of them.
+test-versions: install
+	WORKERS=$(WORKERS) $(BIN)/python tools/versions.py; status=$$?; \
+	$(BIN)/python tools/versions.py --page > docs/reference/versions.md; exit $$status
 
 # The page of findings is made from the rules.
 findings: install
@@ -43,4 +48,4 @@ $(STAMP):
 	@touch $@
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .versions

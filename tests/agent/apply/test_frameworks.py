@@ -126,7 +126,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 accelerator = Accelerator(cpu=True)
 model = torch.nn.Linear(3, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = DataLoader(TensorDataset(torch.randn(12, 3)), 4, shuffle=True, num_workers=3, prefetch_factor=5)
+data = TensorDataset(torch.randn(12, 3))
+loader = DataLoader(data, 4, shuffle=True, num_workers=3, prefetch_factor=5, multiprocessing_context="fork")
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 num = 0
 for (batch,) in loader:

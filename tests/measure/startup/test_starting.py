@@ -20,8 +20,8 @@ from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.startup import ARMS, PHASES, Block, Start, Startup
 
-from ...fakes import spec
 from ... import fakes
+from ...fakes import spec
 
 FACTS = {"host.cpu": "one", "host.num_cores": 2, "gpu.name": None, "gpu.count": 0, "torch.version": "2.13.0"}
 WHOLE = {"cold": 20.0, "warm": 5.0, "off": 24.0}

@@ -88,7 +88,7 @@ class Compilations:
             return self._num_again
         counts = getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", {})
         # The attempt at which a function reaches the limit is counted too, and compiles nothing.
-        return sum(int(num) - 1 for num in counts.values()) - len(self._limits)
+        return int(sum(num - 1 for num in counts.values())) - len(self._limits)
 
     def _untold_skips(self, counters: Any) -> list[str]:
         cuda = getattr(sys.modules.get("torch"), "cuda", None)
@@ -165,10 +165,13 @@ def _recompilations(utils: Any) -> dict[str, int]:
     words: dict[str, str] = {}
     for code, reasons in list(getattr(utils, "guard_failures", {}).items()):
         told = set()
-        for reason in reasons:
-            # `0/3: tensor 'x' size mismatch …` of the graph 0/3, and behind it the source line of a guard. Each
-            # recompilation tells it of all graphs so far, the latest first.
-            graph, _, text = _first_line(str(reason)).partition("  #")[0].partition(": ")
+        # `0/3: tensor 'x' size mismatch …` of the graph 0/3, and behind it the source line of a guard. Each
+        # recompilation tells it of all graphs so far, the latest first.
+        lines = [_first_line(str(reason)).partition("  #")[0] for reason in reasons]
+        if not any("/" in line.partition(": ")[0] for line in lines):
+            lines = _one_each(lines)
+        for line in lines:
+            graph, _, text = line.partition(": ")
             if "/" not in graph or graph in told:
                 continue
             told.add(graph)
@@ -176,6 +179,19 @@ def _recompilations(utils: Any) -> dict[str, int]:
             kind = words.setdefault(_NUMBER.sub("#", text), text)
             found[kind] = found.get(kind, 0) + 1
     return found
+
+
+def _one_each(lines: list[str]) -> list[str]:
+    """Return the first reason of each recompilation, with a number for its graph: torch 2.4 tells none.
+
+    The first recompilation told one reason, the second two, and so on.
+    """
+    first: list[str] = []
+    at = 0
+    while at < len(lines):
+        first.append("/%d: %s" % (len(first), lines[at]))
+        at += len(first)
+    return first
 
 
 def _commonest(counts: dict[str, int]) -> list[str]:

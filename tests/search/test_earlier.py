@@ -33,7 +33,7 @@ def pilot(monkeypatch, tmp_path):
 
     def pilot(step_s=STEADY, *, processes=(EAGER,), compiled=(), ended_by="window", first_s=None):
         plain = process(time_to_first_step_s=first_s)
-        made = run(plain, name="diagnosis/plain", purpose="observed", ended_by=ended_by, wall_s=9.0)
+        made = run(plain, name="diagnosis/plain", purpose="live", ended_by=ended_by, wall_s=9.0)
         outcome = Outcome(
             run=made, folder=tmp_path, launched_s=103.0, records=[record(step_s, begin_s=105.0, compiled=compiled)]
         )
@@ -49,15 +49,14 @@ def test_a_plain_run_that_was_steady_and_compiled_nothing_stands_for_the_pilot(p
     assert (trial.began_s, trial.wall_s, trial.run) == (3.0, 9.0, "diagnosis/plain")
 
 
-def test_it_counts_as_if_it_had_begun_as_soon_as_the_recorded_one(pilot, tmp_path):
+def test_it_counts_as_if_it_had_begun_as_soon_as_the_soonest_start(pilot, tmp_path):
     def wrote(name, purpose, *starts_s):
         made = [process(time_to_first_step_s=first_s) for first_s in starts_s]
         (tmp_path / "diagnosis" / name).mkdir(parents=True)
         document.write(tmp_path / "diagnosis" / name / "run.json", run(*made, purpose=purpose))
 
     assert pilot(first_s=9.0).time_to_first_step_s == 9.0
-    wrote("ceilings", "ceilings", 1.0)
-    wrote("recorded", "trace", 2.5, 3.0, None)
+    wrote("again", "live", 2.5, 3.0, None)
     (tmp_path / "diagnosis" / "cut-short").mkdir()
     (tmp_path / "diagnosis" / "cut-short" / "run.json").write_text("{")
     assert pilot(first_s=9.0).time_to_first_step_s == 3.0
@@ -67,7 +66,7 @@ def test_it_counts_as_if_it_had_begun_as_soon_as_the_recorded_one(pilot, tmp_pat
 def test_of_a_command_that_had_to_run_twice_the_first_says_how_long_it_is(pilot, tmp_path):
     for name, ended_by in (("first", "command"), ("plain", "window")):
         (tmp_path / "diagnosis" / name).mkdir(parents=True)
-        document.write(tmp_path / "diagnosis" / name / "run.json", run(purpose="observed", ended_by=ended_by))
+        document.write(tmp_path / "diagnosis" / name / "run.json", run(purpose="live", ended_by=ended_by))
     assert pilot() is None
 
 
@@ -77,7 +76,7 @@ def test_a_pilot_on_disk_was_launched_when_its_own_process_says_or_as_much_later
 ):
     ranks = [replace(process(time_to_first_step_s=first_s), pid=pid) for pid, first_s in ((1, 10.0), (2, 14.0))]
     (tmp_path / "plain").mkdir()
-    document.write(tmp_path / "plain" / "run.json", run(*ranks, purpose="observed", ended_by="window"))
+    document.write(tmp_path / "plain" / "run.json", run(*ranks, purpose="live", ended_by="window"))
     made = record(STEADY, begin_s=110.0 - STEADY[0])
     monkeypatch.setattr(earlier, "Records", lambda folder: SimpleNamespace(update=lambda: [made]))
     trial = Trial(arm="", phase="pilot", block=0, ended="measured", run="plain", time_to_first_step_s=told_s)
@@ -103,7 +102,7 @@ def test_nor_is_one_whose_folder_is_gone(tmp_path):
     assert earlier.plain_pilot(tmp_path, tmp_path / "diagnosis" / "plain", [EAGER], 0.0) is None
 
 
-def diagnosed(folder, settings, *names, purpose="observed", observation=True):
+def diagnosed(folder, settings, *names, purpose="live", observation=True):
     """Runs of a diagnosis that an earlier study made with the settings."""
     for name in names:
         (folder / "diagnosis" / name).mkdir(parents=True)
@@ -125,7 +124,7 @@ def test_the_plain_run_of_a_diagnosis_with_the_recipe_is_the_next_studys_pilot(t
     first, then = tmp_path / "first", tmp_path / "then"
     diagnosed(first, [], "as-written")
     diagnosed(first, [FOUR], "with-it")
-    diagnosed(first, [FOUR], "recorded", purpose="trace", observation=False)
+    diagnosed(first, [FOUR], "recorded", purpose="pilot", observation=False)
     assert earlier.pilot_of_another(then, first, [FOUR]) == TRIAL
     assert copied == [then / "diagnosis" / "with-it"]
     # The first study may be deleted then.

@@ -40,7 +40,7 @@ class Made(Runs):
         self.launched = []
         self.printed = {}
 
-    def __call__(self, request, settings, *, what, cache_folder, folder, **more):
+    def __call__(self, request, settings, *, label, cache_folder, folder, **more):
         key = arm(settings).key
         self.launched.append((key, more["warmup_steps"], more["window_steps"], cache_folder, more["limit_s"]))
         if folder.name in self.printed:
@@ -346,7 +346,7 @@ def ends_after(num_steps, exit_code=0):
     """A command that makes so many steps and ends."""
 
     def fake(outcome):
-        processes = [msgspec.structs.replace(each, window=None, num_steps=num_steps) for each in outcome.run.processes]
+        processes = [msgspec.structs.replace(each, windows=[], num_steps=num_steps) for each in outcome.run.processes]
         run = msgspec.structs.replace(outcome.run, exit_code=exit_code, ended_by="command", processes=processes)
         document.write(outcome.folder / "run.json", run)
         error = CommandFailed("failed", command_exit_code=exit_code) if exit_code else CannotRunHere("ended by itself")

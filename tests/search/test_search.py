@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Ablation, Ended, Estimate, Study, Trial
@@ -150,10 +151,10 @@ def test_what_shows_only_once_the_step_is_shorter_is_proved_in_a_short_tune(seed
 def test_what_compiles_runs_on_top_of_the_others_not_in_each_of_their_arms() -> None:
     study, bench = hides_something()
     first = study.ablations[0]
-    assert [str(setting) for setting in first.on_top] == ["compile=1"]
+    assert [str(setting) for setting in first.added] == ["compile=1"]
     assert "compile=1" not in map(str, first.arm)
     warmed = [key for key, phase, _ in bench.ran if phase == "pilot" and "compile=1" in key]
-    assert warmed == ["compile=1", arm([*first.arm, *first.on_top]).key]
+    assert warmed == ["compile=1", arm([*first.arm, *first.added]).key]
 
 
 def test_what_fails_on_top_of_the_others_is_said_and_they_stay() -> None:
@@ -945,7 +946,7 @@ def test_a_search_stopped_anywhere_goes_on_and_adds_no_look() -> None:
         first = SimulatedBench(Table(gains), budget_s=BUDGET_S, noise=SOME_NOISE, stop_after=stop)
         with pytest.raises(KeyboardInterrupt):
             search(saved[0], first, saved.append, Silent())
-        stopped = msgspec.json.decode(msgspec.json.encode(saved[-1]), type=Study)
+        stopped = document.decode(document.encode(saved[-1]), Study, name="study")
         assert len(stopped.trials) == stop
         second = SimulatedBench(Table(gains), budget_s=BUDGET_S, noise=SOME_NOISE, seed=1, spent_s=first.clock_s)
         study = search(stopped, second, lambda study: None, Silent())

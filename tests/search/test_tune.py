@@ -35,9 +35,29 @@ def world(monkeypatch):
     """What a study asks of others. `search`: what the search makes of a study, by a function of both."""
     world = SimpleNamespace(diagnosed=[], findings=[finding(FOUR)], search=lambda study, save: study)
 
-    def gather(request, watcher):
-        world.diagnosed.append(request.settings)
-        return Observation(command=request.command), request.base / "observation.json"
+    def gather(run, watcher):
+        world.diagnosed.append(run.settings)
+        return Observation(command=run.command), run.base / "observation.json"
+
+    class LiveDiagnosis:
+        """Diagnoses as `gather` does, which tests may replace."""
+
+        runner = None
+
+        def __init__(self, run, watcher):
+            self.run, self.watcher = run, watcher
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def observe(self):
+            return studies.gather(self.run, self.watcher)
+
+        def end(self):
+            pass
 
     def conclude(observation, **beside):
         return Diagnosis(
@@ -46,6 +66,7 @@ def world(monkeypatch):
         )  # fmt: skip
 
     monkeypatch.setattr(studies, "gather", gather)
+    monkeypatch.setattr(studies, "LiveDiagnosis", LiveDiagnosis)
     monkeypatch.setattr(studies, "conclude", conclude)
     monkeypatch.setattr(studies, "facts_of", lambda run: dict(FACTS))
     monkeypatch.setattr(results, "page", lambda study: f"<p>{study.verdict}</p>")

@@ -77,8 +77,7 @@ def measured(monkeypatch):
 
     def measure(request, **_):
         asked.append(request)
-        fields = {name: getattr(request, name) for name in ("command", "settings", "against")}
-        return Comparison(id="c", **fields, **answer)
+        return Comparison(id="c", run=request.run.recorded, candidate_settings=request.candidate, **answer)
 
     monkeypatch.setattr(compare, "measure", measure)
     monkeypatch.setattr(
@@ -139,10 +138,10 @@ def test_a_recipe_is_proved_again_as_it_was_proved(types, measured):
     code, out, err = types("verify", "recipe.toml", "--pairs", "6", "--budget", "2m", "--no-lock")
     (request,) = measured[0]
     assert code == 0, err
-    assert request.command == ["python", "train.py", "--batch", "32"] and "python train.py --batch 32" in err
-    assert [str(setting) for setting in request.settings] == ["env.A=1", "loader.num_workers=4"]
-    assert (request.against, request.max_pairs, request.budget_s, request.lock) == ([], 6, 120, False)
-    assert (request.step_function, request.caches, request.sandbox) == ("train:step", "cold", True)
+    assert request.run.command == ["python", "train.py", "--batch", "32"] and "python train.py --batch 32" in err
+    assert [str(setting) for setting in request.candidate] == ["env.A=1", "loader.num_workers=4"]
+    assert (request.run.settings, request.max_pairs, request.budget_s, request.run.lock) == ([], 6, 120, False)
+    assert (request.run.step_function, request.run.caches, request.run.sandbox) == ("train:step", "cold", True)
     assert "met again" in out and "1.40× is not below 1.380×" in out and "Met: better again" in out
 
 
@@ -213,7 +212,7 @@ def test_a_recipe_is_written_for_others(types, tmp_path, format_, text):
 @pytest.mark.parametrize(
     ("words", "code", "error"),
     [
-        (["--format", "fax"], 2, "shell, docker, kubernetes, sysctl"),
+        (["--format", "fax"], 2, "shell, docker, kubernetes or sysctl"),
         (["--format", "shell", "--output", "recipe.toml"], 2, "is the recipe itself"),
         (["--format", "shell", "--output", "none/there"], 2, "Cannot write none/there"),
         (["--format", "kubernetes", "--shm-size", "much"], 2, "--shm-size 8Gi"),

@@ -81,7 +81,7 @@ def starts(monkeypatch):
     made = Starts()
     monkeypatch.setattr(starting, "run_start", made)
     monkeypatch.setattr(starting, "facts_of", lambda request: FACTS)
-    monkeypatch.setattr(starting.start_code, "facts", lambda request: {})
+    monkeypatch.setattr(starting.code_facts, "facts", lambda request: {})
     return made
 
 

@@ -55,7 +55,7 @@ def study(**changes):
         "selected": whole,
         "confirmed": compared(),
         "facts": FACTS,
-        "sittings": [Attempt("2026-01-01T00:00:00Z", "2026-01-01T00:15:00Z", "done")],
+        "attempts": [Attempt("2026-01-01T00:00:00Z", "2026-01-01T00:15:00Z", "done")],
         "candidates": [Candidate(setting=SPACED, effect="exact")],
     } | changes
     return of_run(Study, id="s", command=COMMAND, budget_s=900, **fields)

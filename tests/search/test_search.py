@@ -6,7 +6,6 @@ import itertools
 import math
 import re
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -748,7 +747,7 @@ def test_a_candidate_that_cannot_gain_the_margin_is_not_tried_unless_asked_for()
 
 
 def test_of_what_was_asked_for_that_has_its_turn_first_which_a_finding_names() -> None:
-    unknown = {"bound": Unknown("no finding names it"), "why": (), "asked": True, "warms": False}
+    unknown = {"bound": Unknown("no finding names it"), "why": (), "asked": True, "needs_warm_cache": False}
     asked = [candidate(f"asked{at}=1", **unknown) for at in range(3)]
     named = candidate("named=1", bound=0.6, asked=True, needs_warm_cache=False)
     study = tuned(Table({"named=1": 0.8}), [*asked, named], budget_s=115.0)
@@ -985,7 +984,7 @@ def test_each_setting_that_ran_has_an_estimate_alone_with_an_interval_that_holds
 
 def test_a_study_survives_its_file() -> None:
     study = tuned(Table({"a=1": 0.15, "b=1": 0.06}), [*IDLE, candidate("a=1"), candidate("b=1")])
-    assert msgspec.json.decode(msgspec.json.encode(study), type=Study) == study
+    assert document.decode(document.encode(study), Study, name="study") == study
 
 
 def test_the_same_seed_gives_the_same_search() -> None:

@@ -56,7 +56,17 @@ def test_contradicting_settings_are_refused_before_anything_runs(user):
 
 
 @pytest.mark.parametrize(
-    "option", ["--pairs=1", "--pairs=13", "--margin=2", "--timeout=soon", "--budget=0", "--seed=-1", "--caches=hot"]
+    "option",
+    [
+        "--pairs=1",
+        "--pairs=13",
+        "--margin=2",
+        "--timeout=soon",
+        "--budget=0s",
+        "--budget=3",
+        "--seed=-1",
+        "--caches=hot",
+    ],
 )
 def test_an_option_out_of_range_is_refused_before_anything_runs(user, option):
     user.write("touches.py", "open('ran', 'w')")
@@ -181,7 +191,7 @@ def test_a_program_may_replace_the_environment_close_all_files_and_leave_by_os_e
     )
     done = user.trains(program, "--steps", "15")
     said(done, 0)
-    assert user.comparison()["window_steps"] == 15
+    assert user.comparison()["run"]["window_steps"] == 15
     assert user.num_finished() >= 1
 
 

@@ -35,8 +35,7 @@ def test_the_demo_tunes_the_example_script_and_says_where_recipe_and_report_are(
             (folder / name).write_text("", encoding="utf-8")
         return folder, Study(
             id="study",
-            command=request.run.command,
-            cwd="/",
+            run=request.run.recorded,
             budget_s=budget_s,
             verdict="So it is.",
             recipe=[Setting("loader.num_workers", 1)],
@@ -50,7 +49,7 @@ def test_the_demo_tunes_the_example_script_and_says_where_recipe_and_report_are(
         cli.main(["demo", "--run-dir", str(tmp_path / "runs")])
     assert end.value.code == 0
     ((request, _),) = calls
-    assert request.also == [demo.ALSO]
+    assert request.extra == [demo.EXTRA]
     assert request.run.base == tmp_path / "runs"
     python, script, folder = request.run.command
     assert (python, Path(script).name) == (sys.executable, "train_images.py")

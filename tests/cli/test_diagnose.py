@@ -170,11 +170,11 @@ def test_ceilings_and_the_limit_are_told_where_they_are_asked_for(user):
     done = diagnoses(user, LOADS, *words)
     assert done.returncode == 0
     found = json.loads((user.cwd / "found.json").read_text())
-    loader, step, both = found["ceilings"]
-    assert [row["part"] for row in found["ceilings"]] == ["loader", "step", "both"]
+    loader, step, both = found["upper_bounds"]
+    assert [row["part"] for row in found["upper_bounds"]] == ["loader", "step", "both"]
     assert loader["step_s"] >= 0.04 > step["step_s"]
     assert both["step_s"] == found["steps"]["step_s"]
-    assert found["limit"]["flops"] == 2 * 2 * 4 * 8 * 8
+    assert found["roofline"]["flops"] == 2 * 2 * 4 * 8 * 8
     assert "the loader alone" in done.stdout
     assert "Distance to the limit" in done.stdout
 

@@ -99,7 +99,7 @@ def test_a_comparison_that_is_not_there_is_told_with_those_that_are(user, begun)
 
 def test_resuming_takes_no_settings_and_no_command(user, begun):
     words = ["compare", "env.B=1", "--resume", begun.parent.name, "--run-dir", str(user.runs)]
-    said(user.types(*words), 2, "takes no settings and no command")
+    said(user.types(*words), 2, "takes no settings")
 
 
 DAMAGES = """

@@ -15,8 +15,8 @@ def test_the_time_to_the_first_step_is_compared_by_runs_that_end_with_it(user):
     assert done.returncode == 0, done.stderr
     assert "Each run ended when its first step was known" in done.stdout
     comparison = user.comparison()
-    assert comparison["objective"] == "time-to-first-step"
-    assert comparison["window_steps"] is None
+    assert comparison["run"]["objective"] == "time-to-first-step"
+    assert comparison["run"]["window_steps"] is None
     # On a busy machine pairs are void; their values are kept all the same.
     values = comparison["pairs"] or [voided["values"] for voided in comparison["voided"]]
     assert all(0.05 < pair["baseline_s"] < 120 for pair in values)

@@ -77,8 +77,7 @@ def measured(monkeypatch):
 
     def measure(request, **_):
         asked.append(request)
-        fields = {name: getattr(request, name) for name in ("command", "settings", "against")}
-        return Comparison(id="c", **fields, **answer)
+        return Comparison(id="c", run=request.run.recorded, candidate_settings=request.candidate, **answer)
 
     monkeypatch.setattr(compare, "measure", measure)
     monkeypatch.setattr(

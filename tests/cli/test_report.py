@@ -6,11 +6,11 @@ import json
 import os
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from dynotune import cli
 from dynotune.report.page import html
+from dynotune.schema import document
 from dynotune.schema.document import write
 from dynotune.schema.study import Study
 
@@ -61,7 +61,7 @@ def test_the_recipe_beside_the_study_is_in_the_page(capsys, folder):
 
 def test_json_on_standard_output_stands_alone(capsys, folder):
     out, _ = report(capsys, folder, "--json", "-")
-    assert msgspec.json.decode(out, type=Study) == studies.rich()
+    assert document.decode(out.encode(), Study, name="stdout") == studies.rich()
 
 
 def test_a_folder_that_cannot_be_written_to_takes_away_the_page_alone(capsys, folder):

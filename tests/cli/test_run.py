@@ -108,7 +108,7 @@ def test_a_setting_that_could_not_be_read_back_is_told_and_changes_no_exit_code(
 
 def test_the_runs_record_is_written_where_it_is_asked_for(user, run):
     said(run("--json", "run.json"), 0)
-    assert msgspec.json.decode((user.cwd / "run.json").read_bytes())["schema"] == "dynotune.run/1"
+    assert msgspec.json.decode((user.cwd / "run.json").read_bytes())["schema"] == "dynotune.run/2"
 
 
 def test_a_record_that_cannot_be_written_changes_no_exit_code(user, run):

@@ -99,3 +99,17 @@ def test_what_cannot_be_timed_is_refused_with_the_reason(user, words, exit_code,
     done = times(user, *words)
     assert done.returncode == exit_code, done.stderr
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--", "true"], "takes no command"),
+        (["--blocks", "4"], "takes no --blocks"),
+        ([], "There is no startup it"),
+    ],
+)
+def test_what_cannot_be_resumed_is_refused_with_the_reason(user, words, said):
+    done = user.types("startup", "time", "--resume", "it", "--run-dir", str(user.runs), *words)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr

@@ -286,7 +286,7 @@ def recorder(monkeypatch, tmp_path):
     def record(request, watcher):
         requests.append(request)
         watcher.say("It will take a while.")
-        run = Run(id="1", purpose="trace", command=request.command, cwd="", settings=[], started_s=0.0)
+        run = Run(id="1", purpose="trace", command=request.run.command, cwd="", settings=[], started_s=0.0)
         traces = [write(tmp_path / f"rank{rank}.json", rank=rank) for rank in range(2)]
         return recording.Recording(folder=tmp_path, traces=traces, run=run, notes=["The steps were not steady."])
 
@@ -300,11 +300,12 @@ def test_a_command_is_recorded_as_asked_and_explained_with_what_to_be_wary_of(tr
     code, out, err = trace(*options, "--", "python", "train.py", "--stacks")
     assert code == 0, err
     (request,) = recorder
-    assert request.command == ["python", "train.py", "--stacks"]
-    assert (request.num_steps, request.stacks, request.shapes, request.timeout_s) == (5, True, False, 90)
-    assert [str(setting) for setting in request.settings] == ["env.A=1"]
-    assert not request.sandbox
-    assert request.base == tmp_path
+    run = request.run
+    assert run.command == ["python", "train.py", "--stacks"]
+    assert (request.num_steps, request.stacks, request.shapes, run.timeout_s) == (5, True, False, 90)
+    assert [str(setting) for setting in run.settings] == ["env.A=1"]
+    assert not run.sandbox
+    assert run.base == tmp_path
     assert "It will take a while." in err
     assert f"Recorded into {tmp_path}" in err
     assert "2 ranks" in out

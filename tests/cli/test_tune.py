@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dynotune import cli
+from dynotune.cli import options
 from dynotune.cli import tune as tuning
 from dynotune.measure.comparison.protocol import Interrupted
 from dynotune.schema import document
@@ -19,6 +20,7 @@ from dynotune.schema.study import BaseRecipe, Study
 from dynotune.search import tune as studies
 from dynotune.search.earlier import pilots_on_disk
 
+from ..fakes import changed, of_run
 from .conftest import CALLS
 
 PYTHON = sys.executable
@@ -33,7 +35,7 @@ def asked(monkeypatch, tmp_path):
     folder.mkdir(parents=True)
 
     class Asked:
-        study = Study(id="s", command=["python", "train.py"], cwd="/", budget_s=900.0, verdict="Nothing helps.")
+        study = of_run(Study, id="s", command=["python", "train.py"], budget_s=900.0, verdict="Nothing helps.")
         raises: BaseException | None = None
 
         def tune(self, request, budget_s, watcher):
@@ -50,7 +52,7 @@ def asked(monkeypatch, tmp_path):
     asked.kept = folder
     monkeypatch.setattr(studies, "tune", asked.tune)
     monkeypatch.setattr(studies, "resume", asked.resume)
-    monkeypatch.setattr(tuning, "runs_folder", lambda run_dir: run_dir or folder.parent)
+    monkeypatch.setattr(options, "runs_folder", lambda run_dir: run_dir or folder.parent)
     return asked
 
 
@@ -69,11 +71,11 @@ def test_the_options_reach_the_study(asked):
     assert dynotune(*options.split(), *COMMAND) == 0
     assert asked.budget_s == 7200.0
     request, run = asked.request, asked.request.run
-    assert (request.allow, request.also, request.excluded, request.space) == (
+    assert (request.allow, request.extra, request.exclude, request.values) == (
         ["numerics"], ["cudnn.benchmark", "env.A=1"], ["compile.mode", "env.B=2"], ["loader.num_workers=2,4"],
     )  # fmt: skip
-    assert (run.objective, run.margin, run.warmup_steps, run.window_steps) == ("latency-p99", 0.02, 5, 50)
-    assert (run.seed, run.step_on, run.timeout_s, run.caches) == (7, "a:b", 90.0, "cold")
+    assert (run.objective, request.margin, run.warmup_steps, run.window_steps) == ("latency-p99", 0.02, 5, 50)
+    assert (run.seed, run.step_function, run.timeout_s, run.caches) == (7, "a:b", 90.0, "cold")
     assert (run.sandbox, run.lock, run.command) == (False, False, ["python", "train.py"])
 
 

@@ -747,7 +747,7 @@ def test_a_candidate_that_cannot_gain_the_margin_is_not_tried_unless_asked_for()
 
 
 def test_of_what_was_asked_for_that_has_its_turn_first_which_a_finding_names() -> None:
-    unknown = {"bound": Unknown("no finding names it"), "why": (), "asked": True, "warms": False}
+    unknown = {"bound": Unknown("no finding names it"), "why": (), "asked": True, "needs_warm_cache": False}
     asked = [candidate(f"asked{at}=1", **unknown) for at in range(3)]
     named = candidate("named=1", bound=0.6, asked=True, needs_warm_cache=False)
     study = tuned(Table({"named=1": 0.8}), [*asked, named], budget_s=115.0)

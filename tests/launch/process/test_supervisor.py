@@ -157,7 +157,7 @@ class Messages:
 
 order = {
     "command": ["./job"], "executable": sys.argv[1], "env": {}, "cwd": "/", "own_session": False, "view": None,
-    "ignored": [], "blocked": [], "end_the_rest": True,
+    "ignored": [], "blocked": [], "nice": 0, "end_the_rest": True,
 }
 print(supervisor.Supervisor(order, Messages(), Inbox()).start())
 """

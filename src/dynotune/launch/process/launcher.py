@@ -61,6 +61,7 @@ def start(
     capture: bool = True,
     sandbox: SandboxMode = "none",
     keep: Sequence[Path] = (),
+    nice: int = 0,
 ) -> Launched:
     """Start `command` and return once it runs.
 
@@ -77,6 +78,7 @@ def start(
         env: the whole environment of the command; `DYNOTUNE_RUN` is added, by which its processes are known.
         sandbox: `auto` shows `cwd` copy-on-write where the kernel can; only with `capture`.
         keep: folders that the view leaves writable for real besides the run folder, such as caches.
+        nice: added to our own niceness.
 
     Raises:
         UsageError: the command or the working directory is not there or cannot be started.
@@ -95,6 +97,7 @@ def start(
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         "own_session": capture,
         "end_the_rest": capture,
+        "nice": nice,
         "view": None,
     }
     view = prepare(cwd, run_dir, keep) if sandbox == "auto" and capture else "it was not asked for"

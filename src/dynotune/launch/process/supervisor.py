@@ -230,6 +230,7 @@ def _become_command(order: dict[str, Any], *, supervisor: int, failure: int) -> 
             ignored = number in order["ignored"]
             signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, order["blocked"])
+        os.nice(order["nice"])
         step = "exec"
         _exec(order["executable"], order["command"], order["env"])
     except Exception as error:

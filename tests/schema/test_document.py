@@ -1,0 +1,47 @@
+"""Documents: what a run was, read back as it was, without secrets; what another version wrote is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from dynotune.schema import document
+from dynotune.schema.comparison import Comparison
+from dynotune.schema.errors import RecordError
+from dynotune.schema.setting import Setting
+
+from ..fakes import of_run, spec
+
+
+def test_a_run_is_read_back_as_it_was_written(tmp_path):
+    run = spec(
+        cwd=tmp_path, settings=[Setting("env.A", "1")], step_function="a:b", seed=3, timeout_s=1.5, sandbox=False
+    )
+    made = of_run(Comparison, id="c", run=run, candidate_settings=[])
+    document.write(tmp_path / "comparison.json", made)
+    assert document.read(tmp_path / "comparison.json", Comparison) == made
+
+
+def test_the_environment_of_a_run_never_reaches_its_record(tmp_path):
+    run = spec(env={"TOKEN": "secret"})
+    assert b"secret" not in document.encode(of_run(Comparison, id="c", run=run.recorded, candidate_settings=[]))
+
+
+def test_a_run_that_goes_on_has_todays_environment_folder_and_lock_and_else_what_it_had(tmp_path):
+    begun = spec(command=["train"], seed=3, caches="cold", run_to_end=True)
+    now = spec(command=[], env={"A": "1"}, base=tmp_path, lock=False, seed=9)
+    resumed = begun.resumed(now)
+    assert (resumed.env, resumed.base, resumed.lock) == ({"A": "1"}, tmp_path, False)
+    assert resumed.resumed(begun) == begun
+
+
+def test_a_record_of_another_version_is_refused_with_what_to_do():
+    with pytest.raises(RecordError, match=r"x is dynotune\.comparison/1, and this dynotune reads") as refused:
+        document.decode(b'{"schema": "dynotune.comparison/1"}', Comparison, name="x")
+    assert "Make it again" in refused.value.hint and "that wrote it" in refused.value.hint
+
+
+def test_a_path_that_is_none_is_refused_as_any_wrong_field_is():
+    raw = document.encode(of_run(Comparison, id="c", candidate_settings=[])).replace(b'"/runs"', b"7")
+    with pytest.raises(RecordError, match="not a valid dynotune"):
+        document.decode(raw, Comparison, name="x")
+    assert Path("/") == document.decode(raw.replace(b": 7", b': "/"'), Comparison, name="x").run.base

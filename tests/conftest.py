@@ -1,16 +1,22 @@
 """What holds for every test: programs that run side by side leave each other the cores."""
 
 import os
+import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import hypothesis
 import pytest
 
 from .forked import Forked
 
 # Threads of OpenMP wait for work by spinning, which takes the core of whoever runs beside them.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# No test depends on the machine's speed, and what is imported late makes the first example slow.
+hypothesis.settings.register_profile("dynotune", deadline=None)
+hypothesis.settings.load_profile("dynotune")
 
 # Shells start their background jobs with the keyboard's signals ignored, and nohup what it runs with hangups ignored;
 # all programs that tests start would inherit it.
@@ -47,3 +53,11 @@ def interpreters(target_python: str) -> Iterator[dict[str, Forked]]:
     yield started
     for forked in started.values():
         forked.end()
+
+
+@pytest.fixture
+def largest_file() -> Iterator[Callable[[int], None]]:
+    """Sets the number of bytes at which writing to a file fails with EFBIG, as it fails on a full disk with ENOSPC."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda num_bytes: resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
+
+from dynotune.cli.options import check_command
+from dynotune.launch import measuring
+from dynotune.probe.facts.host import usable_cpus
+from dynotune.schema.errors import UsageError
+from dynotune.schema.setting import Setting
 
 from .conftest import CALL, CALLS, TRAIN, User
 
@@ -81,7 +88,86 @@ def test_a_json_file_that_cannot_be_written_is_refused_before_anything_runs(user
     assert not (user.cwd / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare", "env.A=1", "--json", "/proc/x.json"),
+        ("diagnose", "--json", "/proc/x.json"),
+        ("trace", "--json", "/proc/x.json"),
+        ("startup", "time", "--json", "/proc/x.json"),
+        ("startup", "warm", "--json", "/proc/x.json"),
+        ("tune", "--json", "/proc/x.json"),
+        ("tune", "--output", "/proc/x.toml"),
+        ("tune", "--report", "/proc/x.html"),
+        ("run", "--json", "/proc/x.json"),
+    ],
+    ids=" ".join,
+)
+def test_an_output_in_a_folder_that_takes_no_files_is_refused_before_anything_runs(user, words):
+    """Root may write there by its rights, and no file can be made."""
+    user.write("touches.py", "open('ran', 'w')")
+    done = user.types(*words, "--", PYTHON, "touches.py")
+    said(done, 2, f"Cannot write {words[-1]}", f"Name another file with {words[-2]}")
+    assert not (user.cwd / "ran").exists()
+
+
+def test_asking_whether_an_output_can_be_written_leaves_nothing_and_changes_nothing(user):
+    before = user.write("old.json", "old")
+    for name in ("new.json", "old.json"):
+        said(user.compares("--json", name, "--", "pythn-of-nobody"), 2, "Command not found")
+    assert sorted(path.name for path in user.cwd.iterdir()) == ["old.json"]
+    assert before.read_text() == "old"
+
+
+def test_a_recipe_that_could_not_be_left_in_this_folder_is_told_before_anything_runs(user):
+    user.cwd.joinpath("recipe.toml.partial").mkdir()  # as a folder that takes no file of this name
+    said(user.types("tune", "--", PYTHON, "x.py"), 2, "Cannot write recipe.toml", "--output")
+
+
 # Commands
+
+
+@pytest.fixture
+def another_dynotune(user):
+    """It measures on all cores and GPUs, and never ends."""
+    state = Path(user.env["XDG_STATE_HOME"]) / "dynotune"
+    with measuring(state, cpus=usable_cpus(), gpus=None, on_wait=lambda pid: None):
+        yield
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare", "env.A=1"),
+        ("diagnose",),
+        ("diagnose", "--roofline"),
+        ("trace",),
+        ("tune",),
+        ("startup", "time"),
+        ("startup", "warm"),
+        ("recipe", "verify", "recipe.toml"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_is_not_found_waits_for_no_other_dynotune(user, another_dynotune, words):
+    user.write("recipe.toml", '[recipe]\nschema = "dynotune.recipe/2"\n[settings]\n"loader.num_workers" = 2\n')
+    done = user.types(*words, "--", "pythn-of-nobody", "train.py")
+    said(done, 2, "Command not found: pythn-of-nobody")
+    assert "Waiting" not in done.stderr
+    assert not list(Path(user.env["XDG_STATE_HOME"]).glob("*/runs/*"))
+
+
+@pytest.mark.parametrize("name", ["diagnose", "trace"])
+def test_a_run_folder_that_cannot_be_made_waits_for_no_other_dynotune(user, another_dynotune, name):
+    said(user.types(name, "--run-dir", "/proc/x", "--", PYTHON, "x.py"), 3, "Cannot make a run folder")
+
+
+def test_a_command_that_only_a_settings_own_path_finds_is_left_to_the_run():
+    here = {"PATH": "/nowhere"}
+    check_command(["tool"], here, [Setting("env.PATH", "/elsewhere")])
+    check_command(["{run_dir}/tool"], here)
+    with pytest.raises(UsageError, match="Command not found: tool"):
+        check_command(["tool"], here, [Setting("env.A", "1")])
 
 
 def test_a_command_that_is_not_found_is_told(user):

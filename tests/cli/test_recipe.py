@@ -27,10 +27,10 @@ num_pairs = 8
 step_function = "train:step"
 caches = "cold"
 [settings]
-"env.A" = "1"
+"env.OMP_SCHEDULE" = "1"
 "loader.num_workers" = 4
 [[proof]]
-knob = "env.A"
+knob = "env.OMP_SCHEDULE"
 speedup = 1.2
 ci = [1.1, 1.3]
 num_pairs = 6
@@ -98,7 +98,7 @@ def test_a_recipe_is_shown_with_its_proofs(types):
 
 
 def test_what_run_would_refuse_is_shown_as_refused(types):
-    code, out, _ = types("show", "recipe.toml", recipe=RECIPE.replace('"env.A" =', '"env.LD_PRELOAD" ='))
+    code, out, _ = types("show", "recipe.toml", recipe=RECIPE.replace('"env.OMP_SCHEDULE" =', '"env.LD_PRELOAD" ='))
     assert code == 0 and "foreign code" in out and out.count("refused") == 2
 
 
@@ -115,7 +115,7 @@ def test_a_value_that_was_edited_has_no_proof(types):
 def test_a_recipe_as_json_is_its_table(types, tmp_path):
     code, out, _ = types("show", "recipe.toml", "--json", "-")
     shown = msgspec.json.decode(out)
-    assert code == 0 and shown["settings"] == {"env.A": "1", "loader.num_workers": 4}
+    assert code == 0 and shown["settings"] == {"env.OMP_SCHEDULE": "1", "loader.num_workers": 4}
     assert shown["proof"][1]["ci"] == [1.2, 1.4]
 
 
@@ -138,10 +138,11 @@ def test_a_recipe_is_proved_again_as_it_was_proved(types, measured):
     code, out, err = types("verify", "recipe.toml", "--pairs", "6", "--budget", "2m", "--no-lock")
     (request,) = measured[0]
     assert code == 0, err
-    assert request.command == ["python", "train.py", "--batch", "32"] and "python train.py --batch 32" in err
-    assert [str(setting) for setting in request.settings] == ["env.A=1", "loader.num_workers=4"]
-    assert (request.against, request.max_pairs, request.budget_s, request.lock) == ([], 6, 120, False)
-    assert (request.step_function, request.caches, request.sandbox) == ("train:step", "cold", True)
+    run = request.run
+    assert run.command == ["python", "train.py", "--batch", "32"] and "python train.py --batch 32" in err
+    assert [str(setting) for setting in request.candidate] == ["env.OMP_SCHEDULE=1", "loader.num_workers=4"]
+    assert (run.settings, request.max_pairs, request.budget_s, run.lock) == ([], 6, 120, False)
+    assert (run.step_function, run.caches, run.sandbox) == ("train:step", "cold", True)
     assert "met again" in out and "1.40× is not below 1.380×" in out and "Met: better again" in out
 
 
@@ -168,9 +169,19 @@ def test_an_arm_that_fails_is_the_answer(types, measured):
     assert code == 4 and "boom" in out and "failed in the candidate" in err
 
 
+def test_a_variable_of_a_recipe_is_typed_to_prove_it_again(types, measured):
+    own = RECIPE.replace("env.OMP_SCHEDULE", "env.A")
+    code, _, err = types("verify", "recipe.toml", recipe=own)
+    assert code == 2 and "--set env.A=1" in " ".join(err.split()) and measured[0] == []
+    types("verify", "recipe.toml", "--set", "env.A=2")
+    (request,) = measured[0]
+    assert [str(setting) for setting in request.candidate] == ["env.A=2", "loader.num_workers=4"]
+    assert request.run.settings == []
+
+
 def test_a_recipe_without_a_command_asks_for_one(types, measured):
     code, _, err = types(
-        "verify", "recipe.toml", recipe='[recipe]\nschema = "dynotune.recipe/2"\n[settings]\nenv.A = 1\n'
+        "verify", "recipe.toml", recipe='[recipe]\nschema = "dynotune.recipe/2"\n[settings]\nenv.OMP_SCHEDULE = 1\n'
     )
     assert code == 2 and "dynotune recipe verify recipe.toml -- " in err
     assert measured[0] == []
@@ -180,7 +191,7 @@ def test_a_recipe_without_a_command_asks_for_one(types, measured):
     ("text", "code", "error"),
     [
         (RECIPE.replace('"loader.num_workers"', '"loader.num_worker"', 1), 2, "Did you mean loader.num_workers"),
-        (RECIPE.replace('"env.A" =', '"env.PYTHONHOME" ='), 2, "foreign code"),
+        (RECIPE.replace('"env.OMP_SCHEDULE" =', '"env.PYTHONHOME" ='), 2, "foreign code"),
         (RECIPE.partition("[settings]")[0], 2, "has no settings"),
     ],
 )
@@ -200,7 +211,12 @@ def test_the_objective_of_the_recipe_is_the_comparisons(types, measured):
 
 @pytest.mark.parametrize(
     ("format_", "text"),
-    [("shell", "export A=1\n"), ("docker", 'ENV A="1"\n'), ("kubernetes", 'name: "A"'), ("sysctl", "/etc/sysctl.d")],
+    [
+        ("shell", "export OMP_SCHEDULE=1\n"),
+        ("docker", 'ENV OMP_SCHEDULE="1"\n'),
+        ("kubernetes", 'name: "OMP_SCHEDULE"'),
+        ("sysctl", "/etc/sysctl.d"),
+    ],
 )
 def test_a_recipe_is_written_for_others(types, tmp_path, format_, text):
     code, out, err = types("export", "recipe.toml", "--format", format_)
@@ -209,10 +225,18 @@ def test_a_recipe_is_written_for_others(types, tmp_path, format_, text):
     assert (tmp_path / "there").read_text() == out
 
 
+def test_a_variable_of_a_recipe_is_typed_to_export_it(types):
+    words = ("export", "recipe.toml", "--format", "shell")
+    assert types(*words, recipe=RECIPE.replace("env.OMP_SCHEDULE", "env.A"))[0] == 2
+    code, out, err = types(*words, "--set", "env.A=2")
+    assert code == 0, err
+    assert "export A=2\n" in out and "--set env.A=2" in out
+
+
 @pytest.mark.parametrize(
     ("words", "code", "error"),
     [
-        (["--format", "fax"], 2, "shell, docker, kubernetes, sysctl"),
+        (["--format", "fax"], 2, "shell, docker, kubernetes or sysctl"),
         (["--format", "shell", "--output", "recipe.toml"], 2, "is the recipe itself"),
         (["--format", "shell", "--output", "none/there"], 2, "Cannot write none/there"),
         (["--format", "kubernetes", "--shm-size", "much"], 2, "--shm-size 8Gi"),
@@ -231,7 +255,7 @@ def test_what_cannot_be_exported_is_told(types, tmp_path, words, code, error):
 def run(user):
     def run(*words, recipe=RECIPE):
         user.write("recipe.toml", recipe.replace('"loader.num_workers" = 4\n', ""))
-        user.write("train.py", "import os; print('A is', os.environ.get('A'))")
+        user.write("train.py", "import os; print('it is', os.environ.get('OMP_SCHEDULE'))")
         command = ["--", PYTHON, "train.py", "--batch", "64"]
         return user.types("run", "--run-dir", str(user.runs), "--recipe", "recipe.toml", *words, *command)
 
@@ -246,7 +270,7 @@ def test_run_says_on_stderr_in_what_this_is_not_where_it_was_proved(run):
         "recipe.toml: torch differs: 1.0.0 where it was proved, ",
         "recipe.toml: command differs: --batch 32 where it was proved, --batch 64 here",
     )
-    assert done.stdout == "A is 1\n"
+    assert done.stdout == "it is 1\n"
 
 
 def test_a_strict_run_refuses_before_the_command_starts(user, run):

@@ -49,9 +49,18 @@ def test_the_command_inherits_exactly_the_environment_that_dynotune_was_given(us
 
 
 def test_a_good_recipe_is_applied_and_the_command_line_wins(user, run):
-    good = recipe(user, RECIPE + '[settings]\n"env.A" = 3\n"loader.num_workers" = 2\n')
-    assert run("--recipe", good).stdout == "3\n"
-    assert run("--recipe", good, "--set", "env.A=4").stdout == "4\n"
+    good = recipe(user, RECIPE + '[settings]\n"env.OMP_SCHEDULE" = 3\n"loader.num_workers" = 2\n')
+    program = "import os; print(os.environ.get('OMP_SCHEDULE'))"
+    assert run("--recipe", good, program=program).stdout == "3\n"
+    assert run("--recipe", good, "--set", "env.OMP_SCHEDULE=4", program=program).stdout == "4\n"
+
+
+def test_a_variable_that_is_not_known_is_applied_once_the_user_types_it(user, run):
+    own = recipe(user, RECIPE + '[settings]\n"env.A" = "1 2"\n')
+    refused = run("--recipe", own)
+    said(refused, 2, "recipe.toml", "env.A=1 2", "type it yourself: --set 'env.A=1 2'")
+    assert refused.stdout == ""
+    assert run("--recipe", own, "--set", "env.A=1 2").stdout == "1 2\n"
 
 
 @pytest.mark.parametrize(
@@ -64,6 +73,8 @@ def test_a_good_recipe_is_applied_and_the_command_line_wins(user, run):
         ('"env.PATH" = "/tmp"', 2, "foreign code"),
         ('"env.NCCL_NET_PLUGIN" = "evil"', 2, "foreign code"),
         ('"env.TRITON_CACHE_DIR" = "/tmp"', 2, "foreign code"),
+        ('"env.NODE_OPTIONS" = "--require evil"', 2, "foreign code"),
+        ('"env.CUBLAS_WORKSPACE_CONFIG" = "/tmp"', 2, "foreign code"),
         ('"env.PYTHONPATH" = "/tmp"', 2, "dynotune sets PYTHONPATH itself"),
         ('"env.A" = "\\u001b]0;title\\u0007"', 2, "do not print"),
         ('"env.A=B" = "x"', 2, "is no knob"),

@@ -20,7 +20,7 @@ from dynotune.schema.study import BaseRecipe, Study
 from dynotune.search import tune as studies
 from dynotune.search.earlier import pilots_on_disk
 
-from ..fakes import changed, of_run
+from ..fakes import of_run
 from .conftest import CALLS
 
 PYTHON = sys.executable
@@ -63,12 +63,10 @@ def dynotune(*words) -> int | str | None:
 
 
 def test_the_options_reach_the_study(asked):
-    options = (
-        "--budget 2h --allow numerics --try cudnn.benchmark --try env.A=1 --exclude compile.mode --exclude env.B=2"
-    )
-    options += " --values loader.num_workers=2,4 --objective latency-p99 --margin 0.02 --warmup 5 --steps 50 --seed 7"
-    options += " --step-function a:b --timeout 90s --caches cold --no-sandbox --no-lock"
-    assert dynotune(*options.split(), *COMMAND) == 0
+    words = "--budget 2h --allow numerics --try cudnn.benchmark --try env.A=1 --exclude compile.mode --exclude env.B=2"
+    words += " --values loader.num_workers=2,4 --objective latency-p99 --margin 0.02 --warmup 5 --steps 50 --seed 7"
+    words += " --step-function a:b --timeout 90s --caches cold --no-sandbox --no-lock"
+    assert dynotune(*words.split(), *COMMAND) == 0
     assert asked.budget_s == 7200.0
     request, run = asked.request, asked.request.run
     assert (request.allow, request.extra, request.exclude, request.values) == (
@@ -93,6 +91,8 @@ def test_without_a_budget_it_is_a_quarter_of_an_hour(asked):
         (("--objective", "speed", *COMMAND), "throughput"),
         (("--caches", "hot", *COMMAND), "--caches hot"),
         (("--margin", "1.5", *COMMAND), "--margin 1.5"),
+        (("--set", "env.A=1", *COMMAND), "Add --recipe FILE"),
+        (("--", "pythn-of-nobody"), "Command not found: pythn-of-nobody"),
         (("--output", "nowhere/recipe.toml", *COMMAND), "no folder"),
         (("--report", ".", *COMMAND), "it is a folder"),
         (("--json", "nowhere/x.json", *COMMAND), "no folder"),
@@ -209,15 +209,28 @@ def _changed(folder, study):
 
 # On top of a recipe
 
-RECIPE = '[recipe]\nschema = "dynotune.recipe/2"\nspeedup = 2.0\nci = [1.9, 2.1]\n[settings]\n"env.A" = "1"\n'
+RECIPE = (
+    '[recipe]\nschema = "dynotune.recipe/2"\nspeedup = 2.0\nci = [1.9, 2.1]\n[settings]\n"env.OMP_SCHEDULE" = "1"\n'
+)
 
 
 def test_a_recipe_is_begun_from(asked, tmp_path):
     (tmp_path / "first.toml").write_text(RECIPE)
     assert dynotune("--recipe", "first.toml", *COMMAND) == 0
     began_from = asked.request.base_recipe
-    assert (began_from.file, began_from.settings) == (str(tmp_path / "first.toml"), [Setting("env.A", "1")])
+    assert (began_from.file, asked.request.run.settings) == (
+        str(tmp_path / "first.toml"),
+        [Setting("env.OMP_SCHEDULE", "1")],
+    )
     assert began_from.recipe.recipe.speedup == 2.0
+
+
+def test_a_variable_of_a_recipe_is_typed_to_begin_from_it(asked, tmp_path, capsys):
+    (tmp_path / "first.toml").write_text(RECIPE + '"env.A" = "1"\n')
+    assert dynotune("--recipe", "first.toml", *COMMAND) == 2
+    assert "--set env.A=1" in " ".join(capsys.readouterr().err.split())
+    assert dynotune("--recipe", "first.toml", "--set", "env.A=2", *COMMAND) == 0
+    assert asked.request.run.settings == [Setting("env.OMP_SCHEDULE", "1"), Setting("env.A", "2")]
 
 
 @pytest.mark.parametrize(
@@ -226,8 +239,8 @@ def test_a_recipe_is_begun_from(asked, tmp_path):
         (None, "No such file"),
         ("[recipe]\nschema = 1", "first.toml"),
         ('[recipe]\nschema = "dynotune.recipe/2"\n', "no settings to begin from"),
-        (RECIPE.replace("env.A", "no.such.knob"), "no.such.knob"),
-        (RECIPE.replace("env.A", "env.LD_PRELOAD"), "foreign code"),
+        (RECIPE.replace("env.OMP_SCHEDULE", "no.such.knob"), "no.such.knob"),
+        (RECIPE.replace("env.OMP_SCHEDULE", "env.LD_PRELOAD"), "foreign code"),
         (RECIPE.replace('"1"', "nan"), "is no number"),
         (RECIPE + "[facts]\nnum_cores = inf\n", "is no number"),
     ],
@@ -343,7 +356,7 @@ def resumed(asked):
 
     def resumed(**began):
         recipe = recipes.read(asked.kept / "began.toml")
-        beginning = BaseRecipe("began.toml", recipe, [Setting("env.A", "1")], **began)
+        beginning = BaseRecipe("began.toml", recipe, **began)
         asked.study = replace(asked.study, base_recipe=beginning, recipe=[])
         document.write(asked.kept / "study.json", asked.study)
         return dynotune("--resume", "s", "--fail-on", "nothing-proved")
@@ -363,3 +376,12 @@ def test_the_gate_says_no_where_nothing_was_proved_on_top_of_a_recipe_of_the_use
     (tmp_path / "first.toml").write_text(RECIPE)
     assert dynotune("--fail-on", "nothing-proved", "--recipe", "first.toml", *COMMAND) == 1
     assert resumed() == 1
+
+
+def test_a_recipe_that_is_handed_over_half_way_leaves_the_one_from_before(tmp_path, largest_file):
+    (tmp_path / "new").write_bytes(bytes(1 << 20))
+    (tmp_path / "old").write_text("old")
+    largest_file(64 << 10)
+    with pytest.raises(UsageError, match="File too large"):
+        tuning._copy(tmp_path / "new", tmp_path / "old", "--output")
+    assert (tmp_path / "old").read_text() == "old"

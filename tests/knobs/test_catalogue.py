@@ -1,12 +1,15 @@
 """The catalogue, and text becoming settings."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dynotune
 from dynotune import knobs
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Unknown
@@ -217,3 +220,49 @@ def test_the_catalogue_is_read_without_torch_and_without_heavy_modules():
     code = "import sys, dynotune.knobs; print(sorted({'torch', 'numpy', 'scipy', 'rich'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    """
+    LD_PRELOAD PYTHONPATH_ PYTHONSTARTUP PATH HOME NCCL_NET_PLUGIN NCCL_NET OPENSSL_CONF OPENSSL_MODULES NODE_OPTIONS
+    PERL5OPT RUBYOPT JAVA_TOOL_OPTIONS TRITON_CACHE_MANAGER TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR CUDA_CACHE_PATH
+    SSL_CERT_FILE MPICC CC MALLOC_CONF OMP_TOOL_LIBRARIES TORCH_LOGS NCCL_DEBUG_FILE PYTORCH_TUNABLEOP_FILENAME
+    HF_ENDPOINT https_proxy A_VARIABLE_OF_TOMORROW omp_num_threads
+    """.split(),  # noqa: SIM905
+)
+def test_only_the_user_sets_a_variable_that_is_not_known_to_do_nothing_but_tune(name):
+    assert knobs.must_be_typed(Setting(f"env.{name}", "1"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "typed"),
+    [
+        (Setting("env.OMP_NUM_THREADS", "4"), False),
+        (Setting("env.CUBLAS_WORKSPACE_CONFIG", ":4096:8"), False),
+        (Setting("env.CUDA_MODULE_LOADING", "EAGER"), False),
+        (Setting("env.CUDA_LAUNCH_BLOCKING", "@unset"), False),
+        (Setting("env.TORCH_LOGS", "@unset"), False),
+        (Setting("env.MALLOC_PERTURB_", "@unset"), False),
+        (Setting("env.TORCH_NCCL_DESYNC_DEBUG", "@unset"), False),
+        (Setting("env.CUDA_FORCE_PTX_JIT", "@unset"), False),
+        (Setting("env.LD_PRELOAD", "@unset"), True),
+        (Setting("env.OMP_PLACES", "/tmp/x"), True),
+        (Setting("loader.num_workers", 4), False),
+        (Setting("host.malloc", "jemalloc"), False),
+    ],
+    ids=str,
+)
+def test_what_a_recipe_may_set_depends_on_the_variable_and_its_value(setting, typed):
+    assert knobs.must_be_typed(setting) == typed
+
+
+def test_what_the_doctor_offers_a_recipe_may_set():
+    """Else a recipe that tune writes by itself could not be applied."""
+    source = Path(dynotune.__file__).parent / "doctor"
+    text = "".join(path.read_text() for path in source.rglob("*.py")).replace('unset("NAME")', "")
+    literal = re.findall(r'Setting\("env\.([A-Z0-9_]+)"', text)
+    taken_away = [name for names in re.findall(r"unset\(([^)*]+)\)", text) for name in re.findall(r'"(\w+)"', names)]
+    assert len(literal) > 2 and len(taken_away) > 10
+    assert not [name for name in literal if knobs.must_be_typed(Setting(f"env.{name}", "1"))]
+    assert not [name for name in taken_away if knobs.must_be_typed(Setting(f"env.{name}", "@unset"))]

@@ -20,7 +20,11 @@ from dynotune.search.bench import arm
 
 from ..fakes import of_run
 
-WORKERS, SPACED, PINNED = Setting("loader.num_workers", 4), Setting("env.A", "x y"), Setting("loader.pin_memory", True)
+WORKERS, SPACED, PINNED = (
+    Setting("loader.num_workers", 4),
+    Setting("env.OMP_SCHEDULE", "x y"),
+    Setting("loader.pin_memory", True),
+)
 COMMAND = ["python", "train.py", "--batch", "32", "--data", "/data/coco.yaml"]
 FACTS = {
     "gpu.name": "NVIDIA H200",
@@ -55,7 +59,7 @@ def study(**changes):
         "selected": whole,
         "confirmed": compared(),
         "facts": FACTS,
-        "sittings": [Attempt("2026-01-01T00:00:00Z", "2026-01-01T00:15:00Z", "done")],
+        "attempts": [Attempt("2026-01-01T00:00:00Z", "2026-01-01T00:15:00Z", "done")],
         "candidates": [Candidate(setting=SPACED, effect="exact")],
     } | changes
     return of_run(Study, id="s", command=COMMAND, budget_s=900, **fields)
@@ -69,7 +73,7 @@ def ablated(whole, setting, speedup, **changes):
 
 def test_the_recipe_holds_what_was_confirmed_and_where():
     recipe = writing.of(study())
-    assert recipe.settings == {"env.A": "x y", "loader.num_workers": 4, "loader.pin_memory": True}
+    assert recipe.settings == {"env.OMP_SCHEDULE": "x y", "loader.num_workers": 4, "loader.pin_memory": True}
     assert recipe.recipe.speedup == 1.42 and recipe.recipe.ci == (1.38, 1.47) and recipe.recipe.num_pairs == 8
     assert recipe.recipe.command == COMMAND and recipe.recipe.created == "2026-01-01T00:15:00Z"
     assert recipe.facts.pop("command_hash") == checking.command_hash(COMMAND)
@@ -89,14 +93,18 @@ def test_each_setting_is_proved_by_the_last_ablation_that_left_it_out():
         Estimate(arm=arm(whole).key, against="", phase="ablate", speedup=9.0, ci=(8.0, 10.0), num_blocks=6),
     ]
     proofs = {proof.knob: proof for proof in writing.of(study(estimates=estimates)).proof}
-    assert (proofs["env.A"].speedup, proofs["env.A"].by, proofs["env.A"].num_pairs) == (1.2, "ablation", 6)
+    assert (
+        proofs["env.OMP_SCHEDULE"].speedup,
+        proofs["env.OMP_SCHEDULE"].by,
+        proofs["env.OMP_SCHEDULE"].num_pairs,
+    ) == (1.2, "ablation", 6)
     assert (proofs["loader.num_workers"].speedup, proofs["loader.num_workers"].by) == (1.42, "confirmation")
-    assert (proofs["env.A"].effect, proofs["loader.num_workers"].effect) == ("exact", "sampling")
+    assert (proofs["env.OMP_SCHEDULE"].effect, proofs["loader.num_workers"].effect) == ("exact", "sampling")
 
 
 def test_an_ablation_that_was_written_the_other_way_round_is_turned():
     whole = arm([WORKERS, SPACED])
-    turned = ablated([WORKERS, SPACED], SPACED, 0.5, arm=whole.without("env.A").key, against=whole.key)
+    turned = ablated([WORKERS, SPACED], SPACED, 0.5, arm=whole.without("env.OMP_SCHEDULE").key, against=whole.key)
     (proof, _) = writing.of(study(recipe=[WORKERS, SPACED], estimates=[turned])).proof
     assert proof.speedup == pytest.approx(2.0)
     assert proof.ci == pytest.approx((2 / 1.1, 2 * 1.1))
@@ -117,13 +125,13 @@ def on_top(recipe, **changes):
 
 def test_a_recipe_that_went_on_from_another_holds_both_and_the_gain_of_both():
     recipe = writing.of(on_top(first(SPACED)))
-    assert recipe.settings == {"env.A": "x y", "loader.pin_memory": True}
+    assert recipe.settings == {"env.OMP_SCHEDULE": "x y", "loader.pin_memory": True}
     assert recipe.recipe.speedup == pytest.approx(2.84) and recipe.recipe.num_pairs is None
     low, high = recipe.recipe.ci
     # Wider than either by itself, narrower than both ends at once.
     assert 1.9 * 1.38 < low < 2.84 * 1.9 / 2 and 2.84 * 2.1 / 2 < high < 2.1 * 1.47
     assert [(proof.knob, proof.speedup, proof.by) for proof in recipe.proof] == [
-        ("env.A", 2.0, "confirmation"), ("loader.pin_memory", 1.42, "ablation"),
+        ("env.OMP_SCHEDULE", 2.0, "confirmation"), ("loader.pin_memory", 1.42, "ablation"),
     ]  # fmt: skip
 
 
@@ -146,9 +154,9 @@ def edited(recipe, **settings):
         first(SPACED, caches="cold"),
         first(SPACED, step_function="a:b"),
         first(SPACED, speedup=1e300, ci=(1e-300, 1e305)),
-        edited(first(SPACED), **{"env.B": "by hand"}),
-        edited(first(SPACED), **{"env.A": "by hand"}),
-        replace(first(SPACED, WORKERS), settings={"env.A": "x y"}),
+        edited(first(SPACED), **{"env.OMP_DYNAMIC": "by hand"}),
+        edited(first(SPACED), **{"env.OMP_SCHEDULE": "by hand"}),
+        replace(first(SPACED, WORKERS), settings={"env.OMP_SCHEDULE": "x y"}),
         replace(first(SPACED), facts={**first(SPACED).facts, "gpu": "NVIDIA T4"}),
         first(SPACED, command=["python", "other.py"]),
         replace(first(SPACED), facts={}),
@@ -217,7 +225,7 @@ def recipe(settings=None, **facts):
 )
 def test_a_setting_that_cannot_be_applied_names_the_recipe(knob, value, said):
     with pytest.raises(UsageError, match=said) as error:
-        checking.settings(recipe({"env.OK": 1, knob: value}), "mine.toml")
+        checking.settings(recipe({"env.OMP_DYNAMIC": 1, knob: value}), "mine.toml")
     assert "mine.toml" in error.value.message
     assert error.value.message.isprintable()
 

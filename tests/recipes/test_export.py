@@ -141,10 +141,17 @@ def test_docker_sets_exactly_what_the_recipe_sets(variables):
 
 
 def test_docker_is_told_how_a_variable_is_taken_away_and_how_much_shared_memory_workers_need():
-    text = formats.docker(made(("env.GONE", "@unset"), ("loader.num_workers", 4), shm_size="8Gi"))
-    assert '# CMD ["env", "-u", "GONE", "python", "train.py", "it\'s $HOME"]' in text
+    text = formats.docker(made(("env.TORCH_LOGS", "@unset"), ("loader.num_workers", 4), shm_size="8Gi"))
+    assert '# CMD ["env", "-u", "TORCH_LOGS", "python", "train.py", "it\'s $HOME"]' in text
     assert "# docker run --shm-size=8g …  (as given)" in text
     assert '"--recipe", "/recipe.toml", "--", "python", "train.py"' in text
+
+
+def test_a_variable_that_only_the_user_sets_is_typed_on_the_line_that_runs_all_at_once():
+    chosen = (("env.A", "1 2"), ("env.OMP_NUM_THREADS", "4"))
+    assert '"--recipe", "/recipe.toml", "--set", "env.A=1 2", "--"' in formats.docker(made(*chosen))
+    assert "--recipe recipe.toml --set 'env.A=1 2' -- python" in formats.shell(made(*chosen))
+    assert "--set" not in formats.shell(made(("env.A", "1\nevil")))
 
 
 # Kubernetes

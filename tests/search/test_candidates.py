@@ -161,9 +161,9 @@ def test_a_loader_without_workers_is_offered_what_means_something_only_beside_th
 def test_what_is_left_out_by_name_is_not_offered_beside_workers_and_nothing_beside_workers_left_out(excluded):
     found, not_offered = offer(STARVED, has={"loader.num_workers": 0}, words={"exclude": [excluded]})
     knobs = {candidate.setting.knob for candidate in found}
-    assert exclude not in knobs
-    assert ("loader.persistent_workers" in knobs) == (exclude != "loader.num_workers")
-    assert exclude in {row.setting.knob for row in not_offered}
+    assert excluded not in knobs
+    assert ("loader.persistent_workers" in knobs) == (excluded != "loader.num_workers")
+    assert excluded in {row.setting.knob for row in not_offered}
 
 
 def test_of_a_knob_one_value_may_be_left_out_and_the_others_are_tried():

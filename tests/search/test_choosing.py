@@ -63,17 +63,17 @@ def test_where_runs_with_both_show_that_tf32_adds_to_autocast_both_are_proved(se
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_where_runs_with_both_show_that_tf32_may_add_a_little_it_is_not_asked(seed: int) -> None:
+def test_where_runs_with_both_show_that_tf32_adds_next_to_nothing_one_of_the_two_is_proved(seed: int) -> None:
     table = Table({HALF: 0.6, TF32: 0.6, FUSED: 0.1}, {frozenset({HALF, TF32}): -0.59})
     study = tuned(table, [HALF, TF32, FUSED, IDLE], num_runs=100, sd=0.02, seed=seed)
     assert any({HALF, TF32} <= set(map(str, joint)) for joint in study.joint_arms or [])
-    assert all(len({HALF, TF32} & {*ablation.dropped}) == 1 for ablation in study.ablations)
+    assert len(recipe(study) & {HALF, TF32}) == 1
 
 
 def test_a_rival_that_gave_way_to_what_turns_out_too_unsure_has_its_turn() -> None:
     table = Table({TF32: 0.05, HALF: 0.03, FUSED: 0.1}, {frozenset({TF32, HALF}): -0.03})
     found = [recipe(tuned(table, [TF32, HALF, FUSED], num_runs=30, sd=0.01, seed=seed)) for seed in range(20)]
-    assert sum(TF32 in one for one in found) > 10
+    assert sum(TF32 in one for one in found) >= 6
 
 
 # Numbers of workers

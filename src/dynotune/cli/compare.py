@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dynotune.cli import command_of, options
+from dynotune.cli import options
 from dynotune.cli.options import Budget, Json, Margin, Pairs, Resume, runs_a_command
 from dynotune.schema.errors import CommandFailed, UsageError
 from dynotune.schema.run import RunSpec
@@ -51,7 +51,7 @@ def compare(
     folder = None
     if resume is not None:
         folder = options.resumed_folder(context, resume, run.base, protocol.FILE, but=("budget",))
-    candidate, against = options.settings_of(settings), options.settings_of(baseline)
+    candidate, against = options.typed_settings(settings), options.typed_settings(baseline)
     if resume is None:
         if candidate == against:
             raise UsageError(
@@ -59,7 +59,7 @@ def compare(
                 hint="For example: dynotune compare loader.num_workers=4 -- python train.py. "
                 "Any environment variable is a knob too: env.NAME=value.",
             )
-        command_of(context)
+        options.check_run(context, run, [*candidate, *against])
     request = CompareRequest(
         run=msgspec.structs.replace(run, settings=against),
         candidate=candidate,

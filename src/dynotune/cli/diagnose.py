@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dynotune.cli import command_of, options
+from dynotune.cli import options
 from dynotune.cli.options import Json, one_of, runs_a_command
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
@@ -63,7 +63,7 @@ def diagnose(
         _refuse_watching(context)
         observation = _recorded(replay)
     else:
-        command_of(context)
+        options.check_run(context, run)
         observation, beside = _watch(run, isolate_loader=isolate_loader, roofline=roofline)
     from dynotune.diagnose.conclude import conclude
     from dynotune.report.diagnosis import diagnosis_report

@@ -6,21 +6,26 @@ An option of a run is a field of `schema.run.RunSpec` and an entry of `RUN_OPTIO
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from dynotune.cli import command_of
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import Caches, Objective, RunSpec
 from dynotune.schema.task import PageCache
+
+if TYPE_CHECKING:
+    from dynotune.schema.setting import Setting
 
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 RUN_PANEL = "How the command is run"
@@ -156,7 +161,7 @@ _OWN_DEFAULTS: dict[str, Any] = {"base": None, "settings": None}
 def runs_a_command(*names: str, **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace the parameter `run` of a subcommand by options, and call it with the RunSpec that they say.
 
-    `run` holds the command after `--` (none where there is none: `command_of` refuses that), this folder and the
+    `run` holds the command after `--` (none where there is none: `check_run` refuses that), this folder and the
     environment.
 
     Args:
@@ -200,25 +205,35 @@ def run_of(
     """The run of the command after `--`, here and with this environment.
 
     Raises:
-        UsageError: a setting does not exist.
+        UsageError: a setting does not exist, or two of one knob were given.
     """
     return RunSpec(
         command=list(context.find_root().obj or []),
         cwd=Path.cwd(),
         env=environment(),
         base=runs_folder(base),
-        settings=settings_of(settings),
+        settings=typed_settings(settings),
         **options,
     )
 
 
-def settings_of(texts: Sequence[str] | None) -> list[Any]:
-    """Settings as they stand on the command line; UsageError as `knobs.parse`."""
+def typed_settings(texts: Sequence[str] | None) -> list[Setting]:
+    """Settings as they stand on the command line, one for each knob.
+
+    Raises:
+        UsageError: no such setting, or two of one knob.
+    """
     if not texts:
         return []
     from dynotune import knobs
 
-    return [knobs.parse(text) for text in texts]
+    chosen: dict[str, Setting] = {}
+    for text in texts:
+        setting = knobs.parse(text)
+        if chosen.setdefault(setting.knob, setting) != setting:
+            other = chosen[setting.knob]
+            raise UsageError(f"{other} and {setting} both set {setting.knob}.", hint="Give one of them.")
+    return list(chosen.values())
 
 
 def given(context: typer.Context, *, but: Collection[str] = ()) -> list[str]:
@@ -309,27 +324,79 @@ def environment() -> dict[str, str]:
 
 
 def check_json(target: str | None) -> None:
-    """Refuse now what `write_json` would refuse after hours of measuring; raises UsageError."""
+    """Refuse now what `write_json` would refuse after hours of measuring; UsageError as `check_output`."""
     if target != "-":
-        check_file(None if target is None else Path(target), "--json")
+        check_output(target, "--json")
 
 
-def check_file(path: Path | None, option: str) -> None:
-    """Refuse now what could not be written after all the measuring.
+def check_output(target: str | Path | None, option: str) -> None:
+    """Refuse now a file that could not be written after hours of measuring.
+
+    Args:
+        option: that names the file.
 
     Raises:
-        UsageError: `path` cannot be a file that is written.
+        UsageError: no file can be written there.
     """
-    if path is None:
+    from dynotune.schema import atomic
+
+    if target is None:
         return
-    parent = path.absolute().parent
-    if path.is_dir() or not parent.is_dir():
-        why = "it is a folder" if path.is_dir() else f"there is no folder {parent}"
-    elif not os.access(path if path.exists() else parent, os.W_OK):
-        why = "permission denied"
+    path = Path(target)
+    if path.is_dir():
+        why: str | None = "it is a folder"
+    elif not path.absolute().parent.is_dir():
+        why = f"there is no folder {path.absolute().parent}"
     else:
-        return
-    raise UsageError(f"Cannot write {path}: {why}.", hint=f"Name another file with {option}.")
+        try:
+            atomic.probe(path)
+            return
+        except OSError as error:
+            why = error.strerror
+    raise UsageError(f"Cannot write {target}: {why}.", hint=f"Name another file with {option}.")
+
+
+def check_runs_folder(base: Path) -> None:
+    """Refuse a folder for records that no run folder can be made in; CannotRunHere as `launch.new_run_folder`."""
+    from dynotune.launch import new_run_folder
+
+    was_there = base.exists()
+    new_run_folder(base).rmdir()
+    if not was_there:
+        with contextlib.suppress(OSError):
+            base.rmdir()
+
+
+def check_command(command: Sequence[str], env: Mapping[str, str], settings: Iterable[Setting] = ()) -> None:
+    """Refuse a command that is not there before anything waits for another dynotune, or is measured.
+
+    Args:
+        settings: of any arm. If one changes PATH, or the run folder holds the command, the run itself will tell.
+
+    Raises:
+        UsageError: as `launch.executable.find`.
+    """
+    from dynotune.launch.process import executable
+
+    name = command[0] if command else ""
+    if "{run_dir}" not in name and all(setting.knob != "env.PATH" for setting in settings):
+        executable.find(name, env=env, cwd=Path.cwd())
+
+
+def check_run(context: typer.Context, run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
+    """Refuse a run that cannot begin, before anything waits for another dynotune or is measured.
+
+    Args:
+        candidate: settings of an arm besides the run's own.
+
+    Raises:
+        UsageError: there is no command, or it is not found.
+        CannotRunHere: no folder for records can be made.
+    """
+    if not run.command:
+        command_of(context)
+    check_command(run.command, run.env, [*run.settings, *candidate])
+    check_runs_folder(run.base)
 
 
 def show(report: Callable[[], Any], document: object, json: str | None, *, soft_wrap: bool = False) -> None:
@@ -357,7 +424,9 @@ def write_json(document: object, target: str) -> None:
     if target == "-":
         print(text, flush=True)
         return
+    from dynotune.schema import atomic
+
     try:
-        Path(target).write_text(text + "\n", encoding="utf-8")
+        atomic.write(Path(target), text.encode() + b"\n")
     except OSError as error:
         raise UsageError(f"Cannot write {target}: {error.strerror}.", hint="Name another file with --json.") from error

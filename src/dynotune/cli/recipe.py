@@ -17,10 +17,12 @@ from dynotune.cli.options import (
     Json,
     Margin,
     Pairs,
+    Settings,
     check_json,
     environment,
     one_of,
     runs_a_command,
+    typed_settings,
 )
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
@@ -62,7 +64,7 @@ def show(file: File, json: Json = None) -> None:
 
 
 @recipe.command()
-@runs_a_command("warmup_steps", "window_steps", "seed", "caches", "run_to_end", seed=0, caches=None)
+@runs_a_command("settings", "warmup_steps", "window_steps", "seed", "caches", "run_to_end", seed=0, caches=None)
 def verify(
     context: typer.Context,
     file: File,
@@ -78,14 +80,16 @@ def verify(
 
     check_json(json)
     found = recipes.read(file)
-    settings = _settings(found, file)
+    settings = _settings(found, file, run.settings)
     run = msgspec.structs.replace(
         run,
+        settings=[],
         command=_command(context, found, file),
         objective=found.recipe.objective,
         step_function=run.step_function or found.recipe.step_function,
         caches=run.caches or found.recipe.caches,
     )
+    options.check_run(context, run, settings)
     request = CompareRequest(run=run, candidate=settings, max_pairs=pairs, margin=margin, budget_s=budget)
     if not _is_met(found, request, file, json):
         raise typer.Exit(1)
@@ -107,10 +111,10 @@ def _command(context: typer.Context, found: Recipe, file: Path) -> list[str]:
     return list(found.recipe.command)
 
 
-def _settings(found: Recipe, file: Path) -> list[Setting]:
+def _settings(found: Recipe, file: Path, typed: list[Setting]) -> list[Setting]:
     from dynotune.recipes import checking
 
-    settings = checking.settings(found, str(file))
+    settings = checking.settings(found, str(file), typed)
     if not settings:
         raise UsageError(f"The recipe {file} has no settings.", hint='They stand below [settings]: "knob" = value.')
     return settings
@@ -162,6 +166,7 @@ def export(
     format: Annotated[
         str, typer.Option(metavar="|".join(FORMATS), callback=one_of(*FORMATS), help="What to write it for.")
     ],
+    settings: Settings = None,
     output: Annotated[str | None, typer.Option(metavar="FILE", help="File to write. Default: standard output.")] = None,
     shm_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Shared memory for loader workers: 512Mi, 8Gi.")
@@ -174,25 +179,27 @@ def export(
     if output is not None and Path(output).exists() and Path(output).resolve() == file.resolve():
         raise UsageError(f"--output {output} is the recipe itself.", hint="Name another file.")
     found = recipes.read(file)
-    text = _exported(found, _checked(found, file), file, format, shm_size)
+    text = _exported(found, _checked(found, file, typed_settings(settings)), file, format, shm_size)
     if output is None:
         # As UTF-8 whatever the terminal's encoding is: it is a file for others.
         sys.stdout.flush()
         sys.stdout.buffer.write(text.encode())
         sys.stdout.flush()
         return
+    from dynotune.schema import atomic
+
     try:
-        Path(output).write_text(text, encoding="utf-8")
+        atomic.write(Path(output), text.encode())
     except OSError as error:
         raise UsageError(
             f"Cannot write {output}: {error.strerror}.", hint="Name another file with --output."
         ) from error
 
 
-def _checked(found: Recipe, file: Path) -> list[Setting]:
+def _checked(found: Recipe, file: Path, typed: list[Setting]) -> list[Setting]:
     from dynotune.recipes import checking
 
-    return checking.settings(found, str(file))
+    return checking.settings(found, str(file), typed)
 
 
 def _exported(found: Recipe, settings: list[Setting], file: Path, format: str, shm_size: str | None) -> str:

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from dynotune.cli import command_of
-from dynotune.cli.options import Json, RunDir, Settings, StepFunction, check_json, environment, runs_folder, write_json
+from dynotune.cli.options import (
+    Json,
+    RunDir,
+    Settings,
+    StepFunction,
+    check_json,
+    environment,
+    runs_folder,
+    typed_settings,
+    write_json,
+)
 from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
 
 if TYPE_CHECKING:
@@ -94,23 +104,15 @@ def _read(path: Path) -> Recipe:
 
 def _settings(texts: list[str], recipe: Recipe | None, path: Path | None) -> list[Setting]:
     """The recipe's settings, and those of the command line, which win."""
-    from dynotune import knobs
+    given = typed_settings(texts)
+    if recipe is None:
+        return given
+    from dynotune.recipes import checking
 
-    chosen: dict[str, Setting] = {}
-    if recipe is not None:
-        from dynotune.recipes import checking
-
-        chosen = {setting.knob: setting for setting in checking.settings(recipe, str(path))}
-        if not chosen:
-            print(f"dynotune: {path} has no settings: the command runs as it is", file=sys.stderr)
-    given: set[str] = set()
-    for text in texts:
-        setting = knobs.parse(text)
-        if setting.knob in given and setting != chosen[setting.knob]:
-            raise UsageError(f"{chosen[setting.knob]} and {setting} were both given.", hint="Give one of them.")
-        given.add(setting.knob)
-        chosen[setting.knob] = setting
-    return list(chosen.values())
+    chosen = checking.settings(recipe, str(path), given)
+    if not chosen:
+        print(f"dynotune: {path} has no settings: the command runs as it is", file=sys.stderr)
+    return chosen
 
 
 def _check_proved(recipe: Recipe, path: Path, facts: Facts, command: list[str], *, strict: bool) -> None:

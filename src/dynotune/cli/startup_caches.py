@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dynotune.cli import command_of, options
+from dynotune.cli import options
 from dynotune.cli.doctor import interpreter_asked
 from dynotune.cli.options import Json, check_json, environment, num_bytes, runs_a_command
 from dynotune.schema.caches import TITLES, CacheName
@@ -58,7 +58,7 @@ def warm(
     from dynotune.report.terminal import Progress
 
     check_json(json)
-    command_of(context)
+    options.check_run(context, run)
     folder = None if caches is None else caches.expanduser().absolute()
     variables = {} if folder is None else places.own_environment(folder, run.env)
     run = msgspec.structs.replace(run, env={**run.env, **variables})

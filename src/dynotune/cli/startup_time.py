@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dynotune.cli import command_of, options
+from dynotune.cli import options
 from dynotune.cli.options import Budget, Json, Margin, Resume, runs_a_command
 from dynotune.schema.run import RunSpec
 
@@ -47,7 +47,7 @@ def time(
     options.check_json(json)
     folder = None
     if resume is None:
-        command_of(context)
+        options.check_run(context, run)
     else:
         folder = options.resumed_folder(context, resume, run.base, starting.FILE, but=("budget",))
     run = msgspec.structs.replace(run, objective="time-to-first-step")

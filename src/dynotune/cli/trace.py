@@ -89,6 +89,7 @@ def trace(
     else:
         from dynotune.measure.live.request import RecordRequest
 
+        options.check_run(context, run)
         request = RecordRequest(run=run, num_steps=steps, stacks=stacks, shapes=shapes, memory=memory)
         answer = _recorded(request, limit_bytes, top)
     document, report = answer

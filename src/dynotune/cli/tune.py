@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 import typer
 
-from dynotune.cli import command_of, options
+from dynotune.cli import options
 from dynotune.cli.options import Budget, Json, Margin, Resume, one_of, runs_a_command
 from dynotune.schema.errors import DynotuneError, UsageError
 from dynotune.schema.run import RunSpec
@@ -39,7 +38,7 @@ dynotune tune --budget 15m -- python train.py
 """
 
 
-@runs_a_command("objective", "warmup_steps", "window_steps", "seed", "caches", seed=0)
+@runs_a_command("settings", "objective", "warmup_steps", "window_steps", "seed", "caches", seed=0)
 def tune(
     context: typer.Context,
     budget: Budget = None,
@@ -79,16 +78,22 @@ def tune(
     if not 0 < margin < 1:
         raise UsageError(f"--margin {margin:g} is not between 0 and 1.", hint="0.01 is one per cent.")
     options.check_json(json)
-    options.check_file(output, "--output")
-    options.check_file(report, "--report")
+    # A recipe of other origin is left as it is, and needs no room.
+    options.check_output(output or (None if Path(RECIPE).exists() else RECIPE), "--output")
+    options.check_output(report, "--report")
     if resume is not None:
         folder = options.resumed_folder(context, resume, run.base, studies.FILE, but=WITH_RESUME)
         study = _watched(lambda watcher: studies.resume(folder, run, budget, watcher))
     else:
-        command_of(context)
-        base_recipe, settings = (None, []) if recipe is None else _base_recipe(recipe)
+        base_recipe = None
+        if recipe is not None:
+            base_recipe, settings = _base_recipe(recipe, run.settings)
+            run = msgspec.structs.replace(run, settings=settings)
+        elif run.settings:
+            raise UsageError("--set is about a recipe, and there is none.", hint="Add --recipe FILE; or try it: --try.")
+        options.check_run(context, run)
         request = studies.TuneRequest(
-            run=msgspec.structs.replace(run, settings=settings),
+            run=run,
             margin=margin,
             allow=allow or [],
             extra=extra or [],
@@ -117,7 +122,7 @@ def _is_proved(study: Study) -> bool:
     return bool(study.recipe) or (study.base_recipe is not None and study.base_recipe.is_sequel)
 
 
-def _base_recipe(file: Path) -> tuple[BaseRecipe, list[Setting]]:
+def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Setting]]:
     """Raises RecordError and UsageError: it is no recipe, or holds what may not be applied."""
     from dynotune.recipes import checking
     from dynotune.schema import recipe as recipes
@@ -126,7 +131,7 @@ def _base_recipe(file: Path) -> tuple[BaseRecipe, list[Setting]]:
     recipe = recipes.read(file)
     # A name that is no text cannot be kept in a study.
     name = str(file.absolute()).encode(errors="replace").decode()
-    chosen = checking.settings(recipe, name)
+    chosen = checking.settings(recipe, name, typed)
     if not chosen:
         raise UsageError(f"{file} has no settings to begin from.", hint="Leave --recipe out.")
     return BaseRecipe(name, recipe), chosen
@@ -243,8 +248,10 @@ def _say(text: str) -> None:
 
 
 def _copy(source: Path, target: Path, option: str) -> None:
+    from dynotune.schema import atomic
+
     try:
-        shutil.copyfile(source, target)
+        atomic.write(target, source.read_bytes())
     except OSError as error:
         raise UsageError(
             f"Cannot write {target}: {error.strerror}.", hint=f"It is in {source}. Name another file with {option}."

@@ -5,6 +5,6 @@ Where a setting acts is said in its site; carrying it out is the work of `launch
 """
 
 from dynotune.knobs.catalogue import all_knobs, caution, check_applies, get, parse
-from dynotune.knobs.environment import loads_code
+from dynotune.knobs.environment import must_be_typed
 
-__all__ = ["all_knobs", "caution", "check_applies", "get", "loads_code", "parse"]
+__all__ = ["all_knobs", "caution", "check_applies", "get", "must_be_typed", "parse"]

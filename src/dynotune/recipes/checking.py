@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
+import shlex
 from collections.abc import Sequence
 
 import msgspec
@@ -75,13 +76,18 @@ class Differs(msgspec.Struct, frozen=True):
 # To settings
 
 
-def settings(recipe: Recipe, name: str) -> list[Setting]:
-    """The settings of an untrusted recipe, each as if it had been typed; `name` stands in the error.
+def settings(recipe: Recipe, name: str, typed: Sequence[Setting] = ()) -> list[Setting]:
+    """The settings of an untrusted recipe, and those that the user typed, which win.
+
+    Args:
+        name: of the recipe's file, for errors.
 
     Raises:
-        UsageError: one of them is unknown, of a wrong value, or could load foreign code.
+        UsageError: one of the recipe's is unknown, of a wrong value, or a variable that only the user may set.
     """
-    return [setting_of(knob, value, name) for knob, value in recipe.settings.items()]
+    given = {setting.knob: setting for setting in typed}
+    chosen = {knob: given.get(knob) or setting_of(knob, value, name) for knob, value in recipe.settings.items()}
+    return list((chosen | given).values())
 
 
 def setting_of(knob: str, value: Scalar, name: str) -> Setting:
@@ -96,12 +102,13 @@ def setting_of(knob: str, value: Scalar, name: str) -> Setting:
     if not text.isprintable():
         raise UsageError(
             f"In the recipe {name}: the value of {knob} holds characters that do not print: {text[:100]!r}.",
-            hint=f"If you trust it, take it out of the recipe and give it yourself: --set {knob}=…",
+            hint=f"If you trust it, type it yourself: --set {knob}=…",
         )
-    if knobs.loads_code(setting):
+    if knobs.must_be_typed(setting):
         raise UsageError(
-            f"The recipe {name} sets {setting}: that can make the command load foreign code or settings.",
-            hint=f"If you trust it, take it out of the recipe and give it yourself: --set {knob}=…",
+            f"The recipe {name} sets {setting}. A recipe sets only variables that are known to tune and do nothing "
+            "else; another one could make the command load foreign code.",
+            hint=f"If you trust it, type it yourself: --set {shlex.quote(str(setting))}",
         )
     if knobs.get(knob).effect == "system":
         raise UsageError(

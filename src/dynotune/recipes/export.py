@@ -61,6 +61,8 @@ def parts(recipe: Recipe, settings: Sequence[Setting], name: str, shm_size: str 
         recipe=name,
         about=about(head.speedup, head.ci, head.objective, told),
         command=head.command,
+        # One with line ends would not survive in a comment.
+        typed=[text for one in settings if knobs.must_be_typed(one) and (text := str(one)).isprintable()],
         variables=_variables(recipe, chosen),
         preload=[
             knob.site.libraries[str(setting.value)][0]

@@ -29,6 +29,7 @@ class Parts:
         recipe: its file, as it was named.
         about: lines on what it gained and where.
         command: that it was proved on; may be empty.
+        typed: settings that `dynotune run` takes from its user only.
         variables: name to value.
         preload: libraries to be put first in LD_PRELOAD, by their sonames.
         unset: variables to be taken away.
@@ -41,6 +42,7 @@ class Parts:
     recipe: str
     about: list[str] = field(default_factory=list)
     command: list[str] = field(default_factory=list)
+    typed: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     preload: list[str] = field(default_factory=list)
     unset: list[str] = field(default_factory=list)
@@ -80,7 +82,7 @@ def docker(parts: Parts) -> str:
         notes += ["", f"Loader workers hand their batches over in {SHM}, of which a container has 64 MiB:"]
         notes += [f"docker run --shm-size={_docker_size(parts.shm_size)} …  ({parts.shm_why})"]
     notes += [*bad, *_by_hand(parts)]
-    run = ["dynotune", "run", "--recipe", "/recipe.toml", "--", *(parts.command or ["COMMAND"])]
+    run = [*_run(parts, "/recipe.toml"), *(parts.command or ["COMMAND"])]
     notes += ["", "All of it at once, where dynotune is installed in the image:"]
     notes += [f"COPY {json.dumps([parts.recipe, '/recipe.toml'])}", f"CMD {json.dumps(run)}"]
     return _text([*lines, *_notes(notes)])
@@ -153,10 +155,14 @@ def _introduction(parts: Parts) -> list[str]:
     return [f"From {parts.recipe}, by dynotune recipe export.", *parts.about]
 
 
+def _run(parts: Parts, recipe: str) -> list[str]:
+    return ["dynotune", "run", "--recipe", recipe, *(word for one in parts.typed for word in ("--set", one)), "--"]
+
+
 def _all_at_once(parts: Parts) -> list[str]:
     """The line that needs nothing else. A command with line ends would not survive in a comment."""
     command = shlex.join(parts.command)
-    line = shlex.join(["dynotune", "run", "--recipe", parts.recipe, "--"])
+    line = shlex.join(_run(parts, parts.recipe))
     shown = f"{line} {command if command and command.isprintable() else 'COMMAND'}"
     return ["", "All of it at once, checked in the running program:", f"    {shown}"]
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dynotune.schema import atomic
 from dynotune.schema.errors import CannotRunHere, RecordError
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -39,12 +40,9 @@ def write(path: Path, document: msgspec.Struct) -> None:
     Raises:
         CannotRunHere: the disk is full or read-only; what was there before is still there.
     """
-    partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_bytes(encode(document) + b"\n")
-        partial.replace(path)
+        atomic.write(path, encode(document) + b"\n")
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise CannotRunHere(
             f"Cannot write {path}: {error.strerror}.",
             hint="Free some space, or name another folder with --run-dir.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import textwrap
@@ -12,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from dynotune.schema import atomic
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.document import check_schema
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
@@ -202,16 +202,12 @@ def write(path: Path, recipe: Recipe) -> None:
         UsageError: a value that no TOML file can hold, or too much of it.
         CannotRunHere: the disk is full or read-only. What was there before is still there.
     """
-    content = text(recipe)
-    if len(content.encode()) > LARGEST_BYTES:
+    content = text(recipe).encode()
+    if len(content) > LARGEST_BYTES:
         raise UsageError(f"The recipe for {path} is too large to be read again: {len(content) >> 10} KiB.")
-    partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_text(content, encoding="utf-8")
-        partial.replace(path)
+        atomic.write(path, content)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
         raise CannotRunHere(
             f"Cannot write {path}: {error.strerror}.", hint="Free some space, or name another file."
         ) from error

@@ -8,8 +8,8 @@ stays if the whole without it is worse, one-sided, after Holm's correction over 
 looks as if it helps has more blocks, of the whole and it without that, where the time holds them and the proof.
 
 Of two settings that do the same, either may be left out, and both would go. So where what stays explains less than the
-whole gains, the strongest of those dropped gets a second round, beside what stays: on its own blocks, and only then, so
-that the chance of keeping an idle one hardly rises.
+whole gains, the strongest of those dropped gets a second round, beside what stays: on its own blocks, and only if none
+had more blocks. So a setting has two looks at most, and these spend the 5% together.
 
 What needs a setting is left out with it. So that setting is worth what both are, and of those that stay none stands
 alone that cannot: where what needed it goes, it must also be worth its place without that.
@@ -53,7 +53,7 @@ class Kept(NamedTuple):
     Args:
         gains: of the whole over the whole without it; absent where that gave no value.
         over: keys of the two arms that each gain is of.
-        ps: the same, after Holm's correction.
+        ps: the same, after corrections by Holm and for the looks: a setting stays at `writing.ERROR` or less.
         needed: without it the rest does not run.
         whole: of the whole over the baseline.
         given_up: the whole was no better than the baseline at the first look.
@@ -94,7 +94,8 @@ def ablate(search: Search, settings: list[Setting]) -> list[Setting]:
     found = outcome(search, first)
     search.settle(_failed_on_top(search, first))
     kept = _stay(search, first, found)
-    if kept and not _one_is_hidden(search, first, found, kept):
+    # A setting has two looks: one that had more blocks has no second round.
+    if kept and (first.num_extra_blocks or not _one_is_hidden(search, first, found, kept)):
         return kept
     try:
         return _one_more(search, first, found, kept)
@@ -153,7 +154,8 @@ def _begin(search: Search, settings: list[Setting]) -> Ablation | None:
 def _gone_on_with(search: Search, ablation: Ablation) -> Ablation:
     """The round with more blocks of what its own left open, where these and the fewest pairs fit into the time.
 
-    They are judged together with the first ones: a setting has two looks at 5%, and what stayed after the first stays.
+    They are judged together with the first ones. A setting's two looks spend 5% together, and what stayed after the
+    first stays.
     """
     if not ablation.num_extra_blocks:
         found = outcome(search, ablation)
@@ -241,7 +243,8 @@ def _outcome(search: Search, ablation: Ablation) -> Kept:
         if (gain := fit.gain(more.key, whole.key)) is not None:
             gains[id_], over[id_] = gain, (more.key, whole.key)
     _without_dependants(search, ablation, fit, gains, over)
-    corrected = holm([gain.p for gain in gains.values()])
+    spent = ERROR / _level(ablation)
+    corrected = [min(1.0, p * spent) for p in holm([gain.p for gain in gains.values()])]
     over_baseline = fit.gain(whole.key)
     last = max((trial.block for trial in trials), default=0)
     complete = last >= ablation.first_block + ablation.num_blocks - 1
@@ -249,11 +252,16 @@ def _outcome(search: Search, ablation: Ablation) -> Kept:
     return Kept(gains, over, dict(zip(gains, corrected, strict=True)), needed, over_baseline, given_up)
 
 
+def _level(ablation: Ablation) -> float:
+    """One-sided, of what is judged now: further blocks and a second round are a setting's second look."""
+    return layout.level(0 if _leaves_out_all(ablation) and not ablation.num_extra_blocks else 1)
+
+
 def _without_dependants(
     search: Search, ablation: Ablation, fit: Fit, gains: dict[str, Gain], over: dict[str, tuple[str, str]]
 ) -> None:
     """Of what loses its dependants: what it is worth beside none of those that are not surely worth their place."""
-    surely = ERROR / max(1, len(gains))
+    surely = _level(ablation) / max(1, len(gains))
     for setting in ablation.arm:
         id_ = str(setting)
         gone = [str(one) for one in dependants(id_, ablation.arm, search.study.candidates)]

@@ -18,6 +18,8 @@ from dynotune.recipes.writing import ERROR
 from dynotune.schema.comparison import LOOKS, MAX_PAIRS, MIN_PAIRS
 from dynotune.search.fit import Gain
 
+# Of an ablation, in planned blocks: those, and about as many more or a second round.
+_LOOKS = (1, 2)
 LEAST_BLOCKS = 2
 MOST_BLOCKS = 10
 # Degrees of freedom below which a t of an ablation is hardly ever passed.
@@ -129,7 +131,7 @@ def _promise(whole: Whole, sd: float, layout: Layout, df: int, seen_df: int) -> 
     stay, kept = [1.0] * len(adds), total
     if layout.num_blocks:
         se = sd * math.sqrt(2 / layout.num_blocks)
-        critical = _t(ERROR / layout.num_settings, df)
+        critical = _t(level(0) / layout.num_settings, df)
         stay = [_passes(gain.log, critical * se, math.hypot(se, gain.se)) for gain in adds]
         kept += math.fsum(_kept(gain, critical * se, se) - gain.log for gain in adds)
     if layout.num_pairs:
@@ -138,6 +140,14 @@ def _promise(whole: Whole, sd: float, layout: Layout, df: int, seen_df: int) -> 
         kept = of_arms_that_ran(total, [gain.log for gain in adds], stay)
         critical = _t(of_one_arm(layout.num_settings + 1), df)
     return max(0.0, kept) * _passes(total, critical * se, math.hypot(se, whole.gain.se))
+
+
+def level(look: int) -> float:
+    """One-sided level at which a setting may stay at a look: 0 after the planned blocks, 1 after all that follow.
+
+    The two sum to no more than `ERROR`: together they err no more often, even if the second is on blocks of its own.
+    """
+    return nominal_levels(_LOOKS, 2 * ERROR)[look] / 2
 
 
 def of_one_arm(num_arms: int) -> float:

@@ -7,9 +7,9 @@ from pathlib import Path
 from dynotune.measure.comparison.summary import MeasuredRun, pays_off, read_run
 from dynotune.measure.live.request import Watcher
 from dynotune.recipes.writing import of
-from dynotune.report.page.html import page
-from dynotune.schema.errors import RecordError, StatisticsError
-from dynotune.schema.recipe import write
+from dynotune.report.page import html
+from dynotune.schema import recipe as recipes
+from dynotune.schema.errors import CannotRunHere, RecordError, StatisticsError
 from dynotune.schema.study import BreakEven, Study
 from dynotune.search.bench import BASELINE, arm
 
@@ -18,12 +18,13 @@ RECIPE, REPORT = "recipe.toml", "report.html"
 
 def write_results(folder: Path, study: Study, watcher: Watcher) -> None:
     """The recipe, where anything was proved, and the report, beside the study."""
-    if study.recipe:
-        write(folder / RECIPE, of(study))
+    proved = of(study) if study.recipe else None
+    if proved is not None:
+        recipes.write(folder / RECIPE, proved)
     try:
-        (folder / REPORT).write_text(page(study), encoding="utf-8")
-    except OSError as error:
-        watcher.warn(f"The report could not be written to {folder / REPORT}: {error.strerror}.")
+        html.write(folder / REPORT, study, recipe=recipes.text(proved) if proved is not None else "")
+    except CannotRunHere as error:
+        watcher.warn(f"The report could not be written: {error.message} {error.hint}")
 
 
 def paid_off(folder: Path, study: Study) -> BreakEven | None:

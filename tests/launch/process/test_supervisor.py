@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dynotune.launch import start
-from dynotune.launch.process import processes
+from dynotune.launch.process import launcher, processes
 from dynotune.schema.errors import CannotRunHere
 
 from ..conftest import FOREST, until
@@ -82,6 +82,38 @@ def test_sigkill_of_the_supervisor_leaves_nothing_and_is_said(python, marked, ru
         with pytest.raises(CannotRunHere, match="SIGKILL"):
             launched.wait(120)
     assert not marked.pids()
+
+
+def test_an_orphan_that_does_not_die_is_named_after_a_limit(python, marked, run_dir, cwd, monkeypatch):
+    send, spared = processes.send, []
+
+    def stuck(process, number):
+        """A process that is stuck in the kernel takes a signal, and stays."""
+        return process.pid in spared or send(process, number)
+
+    monkeypatch.setattr(processes, "send", stuck)
+    monkeypatch.setattr(launcher, "_UNKILLABLE_S", 0.5)
+    with start(python(FOREST + PAUSE), env=marked.env, cwd=cwd, run_dir=run_dir) as launched:
+        grown(run_dir)
+        spared.append(next(pid for pid in launched.tree_pids() if pid != launched.pid))
+        os.kill(processes.read(launched.pid).parent, signal.SIGKILL)
+        with pytest.raises(CannotRunHere, match=f"do not die.*: {spared[0]}"):
+            launched.wait(120)
+    assert marked.pids() == set(spared)
+
+
+def test_leaving_the_block_waits_no_longer_than_a_limit_for_a_supervisor(python, marked, run_dir, cwd, monkeypatch):
+    monkeypatch.setattr(launcher, "_UNKILLABLE_S", 0.5)
+    with (
+        pytest.raises(CannotRunHere, match="do not die"),
+        start(python(FOREST + PAUSE), env=marked.env, cwd=cwd, run_dir=run_dir) as launched,
+    ):
+        grown(run_dir)
+        supervisor = processes.read(launched.pid).parent
+        os.kill(supervisor, signal.SIGSTOP)
+    # It goes on ending what is left, by itself.
+    os.kill(supervisor, signal.SIGCONT)
+    marked.wait_until_gone()
 
 
 def test_the_command_dies_with_a_supervisor_whose_dynotune_is_gone_too(python, measures, marked, run_dir):

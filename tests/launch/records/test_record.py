@@ -88,6 +88,30 @@ def test_a_record_cut_anywhere_is_read_up_to_the_cut(recorded, tmp_path):
     assert before == (5, 2)
 
 
+@pytest.mark.parametrize("num_there", range(8 + 32))
+def test_a_step_of_which_only_so_many_bytes_are_there_yet_is_read_when_it_is_whole(recorded, tmp_path, num_there):
+    """The writer stores a step's fields one after another, and somebody may look in between."""
+    raw = recorded.read_bytes().rstrip(b"\0")
+    raw += bytes(-len(raw) % 8)
+    step = struct.pack("<IHHdqQd", 32, 1, 0, 0.25, 8, 1, 7.5)
+    path = tmp_path / "growing.rec"
+    reader = Reader(path)
+    path.write_bytes(raw + step[:num_there] + bytes(len(step) - num_there) + bytes(64))
+    assert len(reader.update().steps) == 5
+    path.write_bytes(raw + step + bytes(64))
+    assert reader.update().steps[5:] == [Step(7.5, 0.25, 8, 1)]
+
+
+@pytest.mark.parametrize("num_there", [0, *range(8, 32)])
+def test_a_record_whose_head_is_being_written_has_not_begun_yet(recorded, tmp_path, num_there):
+    raw = recorded.read_bytes()
+    (tmp_path / "growing.rec").write_bytes(raw[:num_there] + bytes(256 - num_there))
+    reader = Reader(tmp_path / "growing.rec")
+    assert reader.update().steps == []
+    (tmp_path / "growing.rec").write_bytes(raw)
+    assert reader.update().steps == Reader(recorded).update().steps
+
+
 def test_a_cut_that_is_mended_is_read_on(recorded, tmp_path):
     raw = recorded.read_bytes()
     path = tmp_path / "growing.rec"

@@ -192,6 +192,13 @@ def test_a_tune_in_which_arms_timed_more_steps_is_not_repeated_with_as_many_for_
     assert "--steps 120" in lines["Compare the recipe with the command as written"]
 
 
+def test_a_variable_that_the_user_typed_is_typed_again_with_the_recipe():
+    study = studies.rich(extra=["env.A=1 2"], recipe=[*studies.rich().recipe, Setting("env.A", "1 2")])
+    lines = {one.what: one.line for one in repeats(study)}
+    assert "--recipe recipe.toml --set 'env.A=1 2' -- python" in lines["Run with the recipe"]
+    assert "verify recipe.toml --set 'env.A=1 2' -- python" in lines["Prove the recipe again"]
+
+
 def test_a_recipe_is_run_verified_and_compared_with_and_without_each_setting():
     lines = [one.line for one in repeats(studies.rich())]
     assert any(line.startswith("dynotune run --recipe recipe.toml -- python train.py") for line in lines)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 
 from dynotune.runtime.errors import InputError, SourceError
 from dynotune.runtime.vision import detector as vision
+from dynotune.runtime.vision import serve, stages
 
 from ..yolo_like import OF_A_DETECTOR, YoloLike, frames
 
@@ -157,6 +160,81 @@ def test_a_batch_goes_when_it_is_full_or_its_oldest_frame_has_waited(ours):
     assert next(server).latency_s >= 0.05
     gate.set()
     assert list(server) == []
+
+
+def test_a_full_batch_of_one_size_does_not_wait_for_a_frame_of_another(ours):
+    gates = threading.Event(), threading.Event()
+
+    def one():
+        yield frames(1, (32, 128))[0]
+        gates[0].set()
+        gates[1].wait(60)
+
+    def four():
+        gates[0].wait(60)
+        yield from frames(4)
+        gates[1].wait(60)
+
+    with ours.serve({"one": one(), "four": four()}, max_batch=4, max_wait_s=20.0) as server:
+        assert [next(server).source for _ in range(4)] == ["four"] * 4
+        gates[1].set()
+
+
+def test_of_batches_that_are_due_the_one_with_the_oldest_frame_goes_first():
+    mux = serve._Mux(
+        lanes=None, sources={"a": [], "b": [], "c": []}, max_wait_s=1.0, max_batch=2, drop="never", queue=8,
+    )  # fmt: skip
+    now_s = time.monotonic()
+    for source, size, ages_s in zip(mux.sources, (1, 2, 3), ((0.1, 0.05), (9.0,), (7.0,)), strict=True):
+        for index, age_s in enumerate(ages_s):
+            source.waiting.append(serve._Waiting(source, index, None, (size, size), now_s - age_s))
+    mux.sources[0].waiting.append(serve._Waiting(mux.sources[0], 2, None, (1, 1), now_s + 60))
+    batches = [mux._next() for _ in range(3)]
+    assert [batch[0].key[0] for batch in batches] == [2, 3, 1]
+    assert [len(batch) for batch in batches] == [1, 1, 2]
+
+
+def test_frames_that_closing_throws_away_are_neither_waiting_nor_under_way(ours):
+    gate, given = threading.Event(), threading.Event()
+    server = ours.serve({"fast": gated(20, gate, given)}, max_batch=2, queue=64, depth=1, max_wait_s=0.0)
+    given.wait(30)
+    next(server)
+    before = server.stats()["fast"]
+    assert before.num_waiting > 0 and before.num_discarded == 0
+    server.close()
+    gate.set()
+    after = server.stats()["fast"]
+    assert (after.num_waiting, after.num_under_way, after.num_dropped) == (0, 0, 0)
+    assert (after.num_read, after.num_served, after.num_discarded) == (20, 1, 19)
+
+
+def test_a_frame_that_waits_for_room_when_the_server_closes_is_discarded(ours):
+    server = ours.serve([iter(numbered(50))], max_batch=1, queue=2, depth=1, max_wait_s=0.0)
+    next(server)
+    server.close()
+    stats = server.stats()["0"]
+    assert stats.num_waiting == stats.num_under_way == 0
+    assert stats.num_read == stats.num_served + stats.num_discarded
+
+
+def test_two_sources_that_bring_new_sizes_at_once_keep_to_the_limit_of_sizes(ours, monkeypatch):
+    meeting = threading.Barrier(2)
+
+    class Meeting(dict):
+        def __len__(self):
+            found = super().__len__()
+            with contextlib.suppress(threading.BrokenBarrierError):
+                meeting.wait(0.5)  # both threads have counted before either adds its own
+            return found
+
+    monkeypatch.setattr(stages, "MAX_PLACEMENTS", 1)
+    monkeypatch.setattr(ours._lanes, "_placements", Meeting())
+    threads = [threading.Thread(target=ours._lanes.placement, args=frames(1, size)) for size in ((16, 16), (32, 32))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sum(1 for _ in ours._lanes._placements) == 1
 
 
 def test_a_server_may_be_closed_while_another_thread_waits_for_its_next_result(ours):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from dynotune.launch.caches.places import HEADERS, Place, cuda_limit_bytes, places
 from dynotune.probe.facts import mounts
+from dynotune.schema import atomic
 from dynotune.schema.cache_pack import is_compilers
 from dynotune.schema.caches import Cache, CacheName, Growth
 from dynotune.schema.errors import CannotRunHere
@@ -108,7 +109,7 @@ def write_variables(folder: Path, chosen: Mapping[str, str]) -> None:
     lines = [f"export {name}={shlex.quote(value)}" for name, value in chosen.items()]
     text = "# By dynotune startup: the compile caches in this folder are found with these variables.\n"
     try:
-        (folder / VARIABLES_FILE).write_text(text + "\n".join(lines) + "\n", encoding="utf-8")
+        atomic.write(folder / VARIABLES_FILE, (text + "\n".join(lines) + "\n").encode())
     except OSError as error:
         raise CannotRunHere(
             f"Cannot write in {folder}: {error.strerror}.", hint="Name another folder with --caches."

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +36,7 @@ main(int(sys.argv[2]))
 """
 _FILES = "files"
 _UNKILLABLE_S = 60.0
+_LOOK_AGAIN_S = 0.02
 _MARK = "DYNOTUNE_RUN"
 
 
@@ -247,8 +248,7 @@ class Launched:
             if not self._over and self._supervisor.returncode is None:
                 self.end(grace_s=0.0)
         finally:
-            self._messages.close()
-            self._supervisor.wait()
+            self._leave_supervisor()
 
     def _wait_until_started(self) -> None:
         try:
@@ -258,10 +258,15 @@ class Launched:
             if "pid" not in message:
                 raise _not_started(self._order, message)
         except BaseException:
-            self._messages.close()
-            self._supervisor.wait()
+            self._leave_supervisor()
             raise
         self.pid = message["pid"]
+
+    def _leave_supervisor(self) -> None:
+        """Wait until the supervisor has ended everything. If a process does not die, it goes on trying alone."""
+        self._messages.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._supervisor.wait(_UNKILLABLE_S)
 
     def _learn(self, message: Mapping[str, Any]) -> None:
         if "stopped" in message:
@@ -290,22 +295,43 @@ class Launched:
             self.changes = changes.between(self._before, after)
 
     def _lost(self) -> CannotRunHere:
-        """End what the supervisor left when it was killed: orphans are our children now."""
+        """End what the supervisor left when it was killed."""
         status = self._supervisor.wait()
+        left = self._end_orphans()
+        if self._view is not None:
+            overlay.remove(self._view.scratch)
+        ended = f"The process that watches over the command has ended ({_in_words(status)})"
+        if left:
+            return CannotRunHere(
+                f"{ended}, and processes of the command do not die: {_list(left)}.",
+                hint="Look at what they wait for (ps -o pid,user,stat,wchan), and end them by hand.",
+            )
+        return CannotRunHere(
+            f"{ended}.",
+            hint="Everything of the command was ended. If memory ran out, the kernel's log says so (dmesg).",
+        )
+
+    def _end_orphans(self) -> list[int]:
+        """Kill and reap what is left of the command: orphans are our children now.
+
+        Returns:
+            Ids of the processes that still live when the limit has passed: another user's, or stuck in the kernel.
+        """
         mark = os.fsencode(f"{_MARK}={self._run_dir}")
-        while orphans := [process for process in processes.descendants(os.getpid()) if self._is_ours(process, mark)]:
+        deadline_s = time.monotonic() + _UNKILLABLE_S
+        killed: dict[int, processes.Process] = {}
+        while True:
+            orphans = [process for process in processes.descendants(os.getpid()) if self._is_ours(process, mark)]
             for process in orphans:
                 processes.kill_all(process.pid)
                 processes.send(process, signal.SIGKILL)
-            for process in orphans:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(process.pid, 0)
-        if self._view is not None:
-            overlay.remove(self._view.scratch)
-        return CannotRunHere(
-            f"The process that watches over the command has ended ({_in_words(status)}).",
-            hint="Everything of the command was ended. If memory ran out, the kernel's log says so (dmesg).",
-        )
+                killed[process.pid] = process
+            killed = {pid: process for pid, process in killed.items() if not _is_reaped(process, killed)}
+            if not orphans and not killed:
+                return []
+            if time.monotonic() >= deadline_s:
+                return sorted(killed)
+            time.sleep(_LOOK_AGAIN_S)
 
     def _is_ours(self, process: processes.Process, mark: bytes) -> bool:
         own_session = self._order["own_session"] and self.pid != 0 and process.session == self.pid
@@ -385,6 +411,20 @@ def _not_started(order: Mapping[str, Any], failure: Mapping[str, Any]) -> Dynotu
     if failure["failed"] == "exec" and failure["errno"] in (errno.EACCES, errno.E2BIG):
         return UsageError(f"{name} cannot be started: {why}.", hint="Check its permissions and the command's length.")
     return CannotRunHere(f"{name} cannot be started: {why}.")
+
+
+def _is_reaped(process: processes.Process, dying: Collection[int]) -> bool:
+    """Whether the process is gone, or a zombie that is its parent's to reap.
+
+    Args:
+        dying: ids of processes that were killed. Zombies whose parent is one of them become ours.
+    """
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(process.pid, os.WNOHANG)
+    now = processes.read(process.pid)
+    if now is None or now.start_ticks != process.start_ticks:
+        return True
+    return now.state in "ZX" and now.parent != os.getpid() and now.parent not in dying
 
 
 def _list(pids: Sequence[int]) -> str:

@@ -18,7 +18,10 @@ from dynotune.schema.run import EnvironmentChange, Process, Readback, RecordedTr
 _MAGIC = b"DYNOREC\0"
 _VERSION = 1
 _STEP, _EVENT = 1, 2
+# The writer fills room of zeros, a field after the other: no size, no kind and no last byte of a time is 0.
+_NOT_YET = 0
 _FILE_HEAD = struct.Struct("<8sHHIdQ")
+_START_LAST_BYTE = struct.calcsize("<8sHHId") - 1
 _HEAD = struct.Struct("<IHH")
 _PIECE_BYTES = 1 << 20
 _STEP_PAYLOAD = struct.Struct("<dqQd")
@@ -108,10 +111,12 @@ class Reader:
         offset = 0
         if self._position == 0:
             offset = self._read_head(raw)
+            if offset == 0:
+                return False
         while offset + _HEAD.size <= len(raw):
             size, kind, _ = _HEAD.unpack_from(raw, offset)
             payload = raw[offset + _HEAD.size : offset + _HEAD.size + size]
-            if size == 0 or len(payload) < size or (kind == _STEP and payload[-8:] == bytes(8)):
+            if _NOT_YET in (size, kind) or len(payload) < size or (kind == _STEP and payload[-1] == _NOT_YET):
                 break
             self._take(kind, payload)
             offset += (_HEAD.size + size + 7) & ~7
@@ -132,6 +137,8 @@ class Reader:
         magic, version, size, pid, start_s, _ = _FILE_HEAD.unpack_from(raw)
         if magic != _MAGIC:
             raise RecordError(f"{self.record.path} is not a record of dynotune's.")
+        if version == _NOT_YET or raw[_START_LAST_BYTE] == _NOT_YET:
+            return 0
         if version != _VERSION:
             raise RecordError(
                 f"{self.record.path} is a record of version {version}; this dynotune reads {_VERSION}.",

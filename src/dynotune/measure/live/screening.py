@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
-from scipy import stats
 
 from dynotune import knobs, probe
 from dynotune.launch.process import environment
@@ -221,10 +220,13 @@ def estimate(key: str, blocks: Sequence[Block]) -> Estimate:
     Raises:
         statistics.StatisticsError: there are fewer than two.
     """
+    from scipy.special import stdtr, stdtrit
+
     values = [_log_ratio(block) for block in blocks]
+    df = len(values) - 1
     mean, spread = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
-    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * spread
-    p = float(stats.t.sf(mean / spread, len(values) - 1)) if spread else float(mean <= 0)
+    reach = float(stdtrit(df, (1 + CONFIDENCE) / 2)) * spread
+    p = float(stdtr(df, -mean / spread)) if spread else float(mean <= 0)
     return Estimate(
         arm=key,
         against="",

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -19,6 +18,7 @@ from dynotune.report.page import plots, tables
 from dynotune.report.study.commands import Command, compares, repeats, shell
 from dynotune.report.study.header import headline, stats
 from dynotune.report.study.rows import joints, saved, tried, within
+from dynotune.schema import atomic
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.study import Study
 from dynotune.text import words
@@ -82,13 +82,9 @@ def write(path: Path, study: Study, *, recipe: str = "") -> None:
         CannotRunHere: as `page`; the folder cannot be written to, or the disk is full.
     """
     text = page(study, recipe=recipe)
-    partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        atomic.write(path, text.encode())
     except OSError as error:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
         raise CannotRunHere(
             f"Cannot write {path}: {error.strerror}.", hint="Name another file: dynotune report PATH --html FILE"
         ) from error

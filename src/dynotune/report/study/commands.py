@@ -39,8 +39,10 @@ def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
     if study.recipe:
         command = ["--", *study.run.command]
         found += [
-            Command("Run with the recipe", shell(["dynotune", "run", "--recipe", recipe, *command])),
-            Command("Prove the recipe again", shell(["dynotune", "recipe", "verify", recipe, *command])),
+            Command("Run with the recipe", shell(["dynotune", "run", "--recipe", recipe, *_typed(study), *command])),
+            Command(
+                "Prove the recipe again", shell(["dynotune", "recipe", "verify", recipe, *_typed(study), *command])
+            ),
             Command(f"Compare the recipe with the command {study.begun}", _compare(study, study.recipe, [])),
         ]
     if study.next_candidates:
@@ -48,6 +50,18 @@ def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
         anew = replace(study, run=replace(study.run, warmup_steps=None, window_steps=None))
         found.append(Command("Go on from the recipe", shell(_tune(anew, recipe))))
     return found
+
+
+def _typed(study: Study) -> list[str]:
+    """Options for the recipe's variables that the user typed: a recipe alone cannot set every variable."""
+    words = [*study.extra, *study.values, *map(str, study.run.settings)]
+    knobs = {word.partition("=")[0] for word in words if word.startswith("env.")}
+    chosen = over(study.run.settings, study.recipe or [])
+    return [word for setting in chosen if setting.knob in knobs for word in _set(setting)]
+
+
+def _set(setting: Setting) -> tuple[str, ...]:
+    return ("--set", str(setting)) if setting.knob.startswith("env.") else ()
 
 
 def compares(study: Study) -> list[Command]:
@@ -96,7 +110,8 @@ def _escaped(character: str) -> str:
 def _tune(study: Study, recipe: str = "") -> list[str]:
     options = ["--budget", _time(study.budget_s)]
     if began_from := recipe or (study.base_recipe.file if study.base_recipe is not None else ""):
-        options += ["--recipe", began_from]
+        typed = _typed(study) if recipe else [word for one in study.run.settings for word in _set(one)]
+        options += ["--recipe", began_from, *typed]
     if study.run.objective != "throughput":
         options += ["--objective", study.run.objective]
     for option, values in (

@@ -50,14 +50,18 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class SourceStats:
-    """One source: `num_read = num_served + num_dropped + num_waiting + num_under_way`.
+    """One source: `num_read = num_served + num_dropped + num_discarded + num_waiting + num_under_way`.
 
-    `error` is what ended it, None where nothing did.
+    Args:
+        num_dropped: left out by the `drop` policy.
+        num_discarded: thrown away when the server was closed, or ended by an error.
+        error: what ended the source; None if nothing did.
     """
 
     num_read: int
     num_served: int
     num_dropped: int
+    num_discarded: int
     num_waiting: int
     num_under_way: int
     ended: bool
@@ -101,6 +105,7 @@ class _Mux:
         self.sources = [_Source(name, frames, threading.Condition(self._lock)) for name, frames in sources.items()]
         self._turn = 0
         self._stopped = False
+        self._closed = False
         self._lifetime = Lifetime("Server")
         self._threads: list[threading.Thread] = []
 
@@ -130,6 +135,11 @@ class _Mux:
             for source in self.sources:
                 source.waiting.clear()
                 source.room.notify_all()
+
+    def close(self) -> None:
+        """Count as discarded what is still under way: call it once nothing works on those batches any more."""
+        with self._lock:
+            self._closed = True
 
     def _read(self, source: _Source) -> None:
         error: DynotuneRuntimeError | None = None
@@ -174,33 +184,31 @@ class _Mux:
     def _next(self) -> list[_Waiting] | None:
         with self._lock:
             while not self._stopped:
-                first = self._first()
-                if first is None:
-                    if all(source.ended for source in self.sources):
+                is_all = all(source.ended for source in self.sources)
+                oldest_s = self._oldest_s()
+                if not oldest_s:
+                    if is_all:
                         return None
                     self._arrived.wait()
                     continue
-                key = self.sources[first].waiting[0].key
-                left_s = self._oldest_s(key) + self._max_wait_s - time.monotonic()
-                if left_s > 0 and self._num_alike(key) < self._max_batch and not self._is_all():
-                    self._arrived.wait(left_s)
-                    continue
-                return self._take(first, key)
+                overdue_s = time.monotonic() - self._max_wait_s
+                due = [
+                    key for key, arrived_s in oldest_s.items()
+                    if is_all or arrived_s <= overdue_s or self._num_alike(key) >= self._max_batch
+                ]  # fmt: skip
+                if due:
+                    return self._take(min(due, key=oldest_s.__getitem__))
+                self._arrived.wait(min(oldest_s.values()) - overdue_s)
             return None
 
-    def _first(self) -> int | None:
-        """The next source in turn that has a frame."""
-        num = len(self.sources)
-        turns = ((self._turn + offset) % num for offset in range(num))
-        return next((index for index in turns if self.sources[index].waiting), None)
-
-    def _is_all(self) -> bool:
-        return all(source.ended for source in self.sources)
-
-    def _oldest_s(self, key: tuple[int, int]) -> float:
-        """When the oldest frame arrived that could be in the batch."""
-        heads = (source.waiting[0] for source in self.sources if source.waiting)
-        return min(head.arrived_s for head in heads if head.key == key)
+    def _oldest_s(self) -> dict[tuple[int, int], float]:
+        """For each key that a batch could be formed of now: when its oldest frame arrived."""
+        oldest_s: dict[tuple[int, int], float] = {}
+        for source in self.sources:
+            if source.waiting:
+                head = source.waiting[0]
+                oldest_s[head.key] = min(head.arrived_s, oldest_s.get(head.key, head.arrived_s))
+        return oldest_s
 
     def _num_alike(self, key: tuple[int, int]) -> int:
         num = 0
@@ -211,10 +219,10 @@ class _Mux:
                 num += 1
         return num
 
-    def _take(self, first: int, key: tuple[int, int]) -> list[_Waiting]:
+    def _take(self, key: tuple[int, int]) -> list[_Waiting]:
         """One frame of each source in turn, then again, until the batch is full or none is left that fits."""
         batch: list[_Waiting] = []
-        num, taken = len(self.sources), True
+        first, num, taken = self._turn, len(self.sources), True
         while taken and len(batch) < self._max_batch:
             taken = False
             for offset in range(num):
@@ -231,18 +239,21 @@ class _Mux:
 
     def stats(self) -> dict[str, SourceStats]:
         with self._lock:
-            return {
-                source.name: SourceStats(
-                    num_read=source.num_read,
-                    num_served=source.num_served,
-                    num_dropped=source.num_dropped,
-                    num_waiting=source.num_read - source.num_dropped - source.num_taken,
-                    num_under_way=source.num_taken - source.num_served,
-                    ended=source.ended,
-                    error=source.error,
-                )
-                for source in self.sources
-            }
+            return {source.name: self._stats_of(source) for source in self.sources}
+
+    def _stats_of(self, source: _Source) -> SourceStats:
+        num_waiting = source.num_read - source.num_dropped - source.num_taken
+        num_under_way = source.num_taken - source.num_served
+        return SourceStats(
+            num_read=source.num_read,
+            num_served=source.num_served,
+            num_dropped=source.num_dropped,
+            num_discarded=(num_waiting if self._stopped else 0) + (num_under_way if self._closed else 0),
+            num_waiting=0 if self._stopped else num_waiting,
+            num_under_way=0 if self._closed else num_under_way,
+            ended=source.ended,
+            error=source.error,
+        )
 
 
 class Server:
@@ -319,6 +330,7 @@ def _results(
     finally:
         mux.stop()
         under_way.close()
+        mux.close()
     failed = {source.name: source.error for source in mux.sources if source.error is not None}
     if failed:
         error = next(iter(failed.values()))

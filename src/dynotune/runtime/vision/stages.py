@@ -144,6 +144,8 @@ class Lanes:
         self._staging, self._launching = threading.RLock(), threading.RLock()
         # Of lanes and counts, held for a moment.
         self._state = threading.Lock()
+        # Each reader of a server adds the sizes that it meets.
+        self._adding_placement = threading.Lock()
         # Its memory on the device belongs to the stream that writes and reads it.
         with _without_gradients(), self.device_streams.on(self._before):
             self.ring = FrameRing(
@@ -167,9 +169,10 @@ class Lanes:
         known = self._placements.get(kind)
         if known is None:
             known = self._checked_placement(frame, name)
-            if len(self._placements) >= MAX_PLACEMENTS:
-                self._placements.clear()
-            self._placements[kind] = known
+            with self._adding_placement:
+                if len(self._placements) >= MAX_PLACEMENTS:
+                    self._placements.clear()
+                self._placements[kind] = known
         return known
 
     def _checked_placement(self, frame: Frame, name: str) -> Placement:

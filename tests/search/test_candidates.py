@@ -157,7 +157,7 @@ def test_a_loader_without_workers_is_offered_what_means_something_only_beside_th
         assert candidate.group == "input"
 
 
-@pytest.mark.parametrize("exclude", ["loader.prefetch_factor", "loader.num_workers"])
+@pytest.mark.parametrize("excluded", ["loader.prefetch_factor", "loader.num_workers"])
 def test_what_is_left_out_by_name_is_not_offered_beside_workers_and_nothing_beside_workers_left_out(excluded):
     found, not_offered = offer(STARVED, has={"loader.num_workers": 0}, words={"exclude": [excluded]})
     knobs = {candidate.setting.knob for candidate in found}

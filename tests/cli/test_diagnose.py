@@ -135,7 +135,7 @@ def test_fail_on_counts_findings_of_that_severity_or_worse(types, recorded, seve
     ("words", "said"),
     [
         ((), "There is no command to run"),
-        (("--fail-on", "severe", "--", "python"), "no severity"),
+        (("--fail-on", "severe", "--", "python"), "--fail-on takes high, medium or low"),
         (("--replay", "x.json", "--", "python"), "a command was given"),
         (("--replay", "x.json", "--steps", "5"), "--steps is about running"),
         (("--timeout", "soon", "--", "python"), "not a length of time"),
@@ -182,7 +182,7 @@ def test_ceilings_and_the_limit_are_told_where_they_are_asked_for(user):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--page-cache", "lukewarm", "--isolate-loader", "--", "python"), "lukewarm is no state"),
+        (("--page-cache", "lukewarm", "--isolate-loader", "--", "python"), "--page-cache takes warm or cold"),
         (("--page-cache", "cold", "--", "python"), "Add --isolate-loader"),
         (("--replay", "x.json", "--isolate-loader"), "--isolate-loader is about running"),
     ],

@@ -90,14 +90,26 @@ def test_a_torch_program_is_timed_to_its_first_step_and_its_phases_sum_to_it(use
         (["--ready-pattern", "never", "--timeout", "1s", "--", "sleep", "100"], 3, "held back"),
         (["--ready-pattern", "(", "--", "true"], 2, "no regular expression"),
         (["--ready-pattern", "", "--", "true"], 2, "empty line"),
-        (["--resume", "it", "--", "true"], 2, "takes no command"),
-        (["--resume", "it"], 2, "There is no startup it"),
         ([], 2, "There is no command to run"),
     ],
 )
 def test_what_cannot_be_timed_is_refused_with_the_reason(user, words, exit_code, said):
     done = times(user, *words)
     assert done.returncode == exit_code, done.stderr
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "There is no startup it"),
+        (["--", "true"], "takes no command"),
+        (["--blocks", "2"], "takes no --blocks"),
+    ],
+)
+def test_a_resumed_startup_takes_nothing_else(user, words, said):
+    done = user.types("startup", "time", "--run-dir", str(user.runs), "--resume", "it", *words)
+    assert done.returncode == 2, done.stderr
     assert said in done.stderr
 
 

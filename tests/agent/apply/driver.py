@@ -42,10 +42,10 @@ def watch_roots(torch, settings):
 
 def skip_own_frames():
     """As the agent does once the compiler is imported: it does not begin with a frame of the agent."""
-    from _dynotune_agent import own_frames
+    from _dynotune_agent.core import dynamo_skip
 
     if "torch._dynamo.eval_frame" in sys.modules:
-        own_frames.skip(sys.modules["torch._dynamo.eval_frame"])
+        dynamo_skip.skip(sys.modules["torch._dynamo.eval_frame"])
 
 
 def watch_loaders(torch, settings):

@@ -40,25 +40,25 @@ def test_the_slowest_hundredth_says_what_it_had_that_others_had_not():
     step_s = [0.1] * 300
     step_s[7], step_s[70], step_s[170] = 0.5, 0.4, 0.3
     found = timed(step_s, flags={7: GARBAGE | ALLOCATED, 70: EPOCH | COMPILED}, waits={170: 0.25})
-    assert [(row.index, row.had) for row in found.slow] == [
+    assert [(row.index, row.causes) for row in found.slow] == [
         (107, ["garbage", "allocation"]),
         (170, ["compilation", "epoch"]),
         (270, ["loader"]),
     ]
-    assert found.usual_s == 0.1
+    assert found.typical_step_s == 0.1
 
 
 def test_what_every_step_waits_makes_none_of_them_slow():
     step_s = [0.1] * 50 + [0.15]
     found = timed(step_s, waits=dict.fromkeys(range(51), 0.08))
-    assert found.slow[0].had == []
+    assert found.slow[0].causes == []
 
 
 def test_the_usual_step_is_free_of_what_slow_ones_had():
     step_s = [0.2, 0.1] * 60 + [0.9]
     flags = {**dict.fromkeys(range(0, 120, 2), GARBAGE), 120: GARBAGE}
-    assert timed(step_s, flags=flags).usual_s == 0.1
-    assert timed([0.3], flags={0: GARBAGE}).usual_s is None
+    assert timed(step_s, flags=flags).typical_step_s == 0.1
+    assert timed([0.3], flags={0: GARBAGE}).typical_step_s is None
 
 
 def test_epochs_and_waits_are_unknown_where_nothing_was_drawn():

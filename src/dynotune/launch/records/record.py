@@ -99,15 +99,18 @@ class Reader:
         Raises:
             RecordError: not a record, or of a version this dynotune does not know.
         """
+        if self._position:
+            # The program may have written over what was read before.
+            self._check_magic(self._piece(0, len(_MAGIC)))
         while self._read_some():
             pass
         return self.record
 
     def _read_some(self) -> bool:
         """Read a piece; whether there may be more. Most of a record's file is room that nothing is written to yet."""
-        raw = self._piece(_PIECE_BYTES)
+        raw = self._piece(self._position, _PIECE_BYTES)
         if len(raw) == _PIECE_BYTES and self._position and _HEAD.unpack_from(raw)[0] > _PIECE_BYTES - _HEAD.size:
-            raw = self._piece(_HEAD.size + _HEAD.unpack_from(raw)[0])
+            raw = self._piece(self._position, _HEAD.size + _HEAD.unpack_from(raw)[0])
         offset = 0
         if self._position == 0:
             offset = self._read_head(raw)
@@ -123,10 +126,10 @@ class Reader:
         self._position += offset
         return offset > 0
 
-    def _piece(self, num_bytes: int) -> bytes:
+    def _piece(self, position: int, num_bytes: int) -> bytes:
         try:
             with self.record.path.open("rb") as file:
-                file.seek(self._position)
+                file.seek(position)
                 return file.read(num_bytes)
         except OSError as error:
             raise RecordError(f"Cannot read {self.record.path}: {error.strerror}.") from error
@@ -135,8 +138,7 @@ class Reader:
         if len(raw) < _FILE_HEAD.size or raw[:8] == bytes(8):
             return 0  # just being begun
         magic, version, size, pid, start_s, _ = _FILE_HEAD.unpack_from(raw)
-        if magic != _MAGIC:
-            raise RecordError(f"{self.record.path} is not a record of dynotune's.")
+        self._check_magic(magic)
         if version == _NOT_YET or raw[_START_LAST_BYTE] == _NOT_YET:
             return 0
         if version != _VERSION:
@@ -146,6 +148,10 @@ class Reader:
             )
         self.record.pid, self.record.start_s = pid, start_s
         return int(size)
+
+    def _check_magic(self, magic: bytes) -> None:
+        if magic != _MAGIC:
+            raise RecordError(f"{self.record.path} is not a record of dynotune's.")
 
     def _take(self, kind: int, payload: bytes) -> None:
         if kind == _STEP and len(payload) == _STEP_PAYLOAD.size:

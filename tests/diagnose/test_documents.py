@@ -7,7 +7,8 @@ import pytest
 
 from dynotune.diagnose.attribute import attribute
 from dynotune.diagnose.conclude import conclude
-from dynotune.diagnose.gather import attributed, refuse_torch, replayed, uses_device
+from dynotune.diagnose.attributed import attributed, uses_device
+from dynotune.diagnose.gather import refuse_torch, replayed
 from dynotune.schema import document
 from dynotune.schema.diagnosis import Diagnosis, Examination
 from dynotune.schema.errors import CannotRunHere, RecordError

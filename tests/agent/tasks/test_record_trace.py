@@ -352,4 +352,4 @@ def test_a_mistake_of_ours_is_a_reason_and_not_an_error_of_the_programs(script, 
     program = script("import torch\ntorch.profiler._KinetoProfile.start_trace = lambda self: 1 / 0\n" + BY_HAND)
     ran = fork_under_agent([program], tasks=[trace_task(20, 5)])
     assert (ran.returncode, ran.stdout[:4]) == (0, "LOSS")
-    assert ran.stepping.trace.reason == "recording it failed: ZeroDivisionError: division by zero"
+    assert ran.stepping.trace.reason == "it failed: ZeroDivisionError: division by zero"

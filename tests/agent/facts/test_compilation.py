@@ -1,6 +1,6 @@
 from types import SimpleNamespace
 
-from dynotune.agent.state_compile import _recompilations
+from dynotune.agent.facts.compile import _recompilations
 
 
 def function():

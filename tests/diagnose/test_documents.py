@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from dynotune.diagnose.attribute import attribute
-from dynotune.diagnose.conclude import conclude
 from dynotune.diagnose.attributed import attributed, uses_device
+from dynotune.diagnose.conclude import conclude
 from dynotune.diagnose.gather import refuse_torch, replayed
 from dynotune.schema import document
 from dynotune.schema.diagnosis import Diagnosis, Examination

@@ -45,13 +45,13 @@ from typing import Any
 import msgspec
 from hardware import RESULTS, describe, without_places
 
-from dynotune.diagnose.conclude import conclude
-from dynotune.diagnose.gather import attributed
+from dynotune.diagnose.conclusions import conclude
+from dynotune.diagnose.live_diagnosis import attributed
 from dynotune.schema import document
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation
 from dynotune.trace.readers import reading
-from dynotune.trace.summarise import summarise
+from dynotune.trace.summary import summarise
 
 ROOT = Path(__file__).resolve().parents[1]
 FAULTS = ROOT / "tests" / "faults"

@@ -26,7 +26,7 @@ from rich.console import Console
 from dynotune import knobs
 from dynotune.measure.comparison.protocol import compare
 from dynotune.measure.live import screening
-from dynotune.measure.live.machine import alone, facts_of
+from dynotune.measure.live.machine import facts_of, machine_lock
 from dynotune.measure.live.request import Request
 from dynotune.report.terminal import Progress
 from dynotune.schema.comparison import Comparison
@@ -88,7 +88,7 @@ def main() -> None:
 def screen(request: Request, arms: Sequence[Arm], left_s: float, progress: Progress) -> dict[str, Any]:
     """What screening says of each arm, and of those that it leaves out, what it would say."""
     facts = facts_of(request)
-    with alone(request, progress):
+    with machine_lock(request, progress):
         found = screening.screened(request, arms, left_s, facts=facts, watcher=progress)
         left_out = [each for each in arms if any(map(screening.why_not_in_process, each.settings))]
         # The reasons are put aside: what comes of that is shown beside what is so.

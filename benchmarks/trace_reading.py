@@ -55,7 +55,7 @@ _IMPORTS_AND_WORK = {
     "dynotune": (
         """
 from dynotune.trace.readers.reading import read
-from dynotune.trace.summarise import summarise
+from dynotune.trace.summary import summarise
 """,
         "summarise(read([path]))",
     ),

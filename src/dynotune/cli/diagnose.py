@@ -65,7 +65,7 @@ def diagnose(
     else:
         options.check_run(context, run)
         observation, beside = _watch(run, isolate_loader=isolate_loader, roofline=roofline)
-    from dynotune.diagnose.conclude import conclude
+    from dynotune.diagnose.conclusions import conclude
     from dynotune.report.diagnosis import diagnosis_report
 
     diagnosis = conclude(observation, **beside)
@@ -83,7 +83,7 @@ def _refuse_watching(context: typer.Context) -> None:
 
 
 def _recorded(path: Path) -> Observation:
-    from dynotune.diagnose.gather import replayed
+    from dynotune.diagnose.live_diagnosis import replayed
 
     return replayed(path)
 
@@ -93,7 +93,7 @@ def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Obser
     from rich.console import Console
     from rich.text import Text
 
-    from dynotune.diagnose.gather import LiveDiagnosis
+    from dynotune.diagnose.live_diagnosis import LiveDiagnosis
     from dynotune.report.terminal import Progress
     from dynotune.text.words import plain
 

@@ -125,7 +125,7 @@ def _is_met(found: Recipe, request: CompareRequest, file: Path, json: str | None
     from dynotune.cli import compare
     from dynotune.measure.live.machine import facts_of
     from dynotune.recipes import checking
-    from dynotune.recipes.verify import judge
+    from dynotune.recipes.verify import judge_recipe
     from dynotune.report.recipe import verification_report
     from dynotune.schema.recipe import Verification
 
@@ -135,7 +135,7 @@ def _is_met(found: Recipe, request: CompareRequest, file: Path, json: str | None
     if comparison.failed is not None:
         # The command's own last lines are the answer; there is nothing to judge.
         compare.show(comparison, json)
-    outcome, reason = judge(found, comparison)
+    outcome, reason = judge_recipe(found, comparison)
     verification = Verification(
         recipe=str(file),
         stated=found.recipe.speedup,
@@ -203,6 +203,7 @@ def _checked(found: Recipe, file: Path, typed: list[Setting]) -> list[Setting]:
 
 
 def _exported(found: Recipe, settings: list[Setting], file: Path, format: str, shm_size: str | None) -> str:
+    from dynotune.recipes.export import export_parts
     from dynotune.report import export as formats
 
     if format == "sysctl":
@@ -212,8 +213,7 @@ def _exported(found: Recipe, settings: list[Setting], file: Path, format: str, s
 
         facts = probe.machine(environment(), python=sys.executable, cwd=Path.cwd(), deadline_s=DEADLINE_S)
         return formats.sysctl(file.name, *examine(ObservationView(Observation(facts=facts)), "machine"))
-    from dynotune.recipes.export import parts
 
-    made = parts(found, settings, str(file), shm_size)
+    made = export_parts(found, settings, str(file), shm_size)
     write = {"shell": formats.shell, "docker": formats.docker, "kubernetes": formats.kubernetes}[format]
     return write(made)

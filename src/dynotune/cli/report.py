@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dynotune.schema.study import Study
 
 T = TypeVar("T", bound=msgspec.Struct)
-Told = tuple[msgspec.Struct, Callable[[], "RenderableType"]]
+Rendering = tuple[msgspec.Struct, Callable[[], "RenderableType"]]
 """The document, and what makes its report."""
 
 # What a folder may hold, the first that is there.
@@ -106,7 +106,7 @@ def _article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun.replace('_', ' ')}"
 
 
-def _study(file: Path) -> Told:
+def _study(file: Path) -> Rendering:
     from dynotune.report.study.summary import study_report
     from dynotune.schema.study import Study
 
@@ -114,7 +114,7 @@ def _study(file: Path) -> Told:
     return found, lambda: study_report(found)
 
 
-def _comparison(file: Path) -> Told:
+def _comparison(file: Path) -> Rendering:
     from dynotune.report.terminal import comparison_table
     from dynotune.schema.comparison import Comparison
 
@@ -122,26 +122,26 @@ def _comparison(file: Path) -> Told:
     return found, lambda: comparison_table(found)
 
 
-def _observation(file: Path) -> Told:
-    from dynotune.diagnose.conclude import conclude
-    from dynotune.diagnose.gather import replayed
+def _observation(file: Path) -> Rendering:
+    from dynotune.diagnose.conclusions import conclude
+    from dynotune.diagnose.live_diagnosis import replayed
 
     return _of_diagnosis(conclude(replayed(file)))
 
 
-def _diagnosis(file: Path) -> Told:
+def _diagnosis(file: Path) -> Rendering:
     from dynotune.schema.diagnosis import Diagnosis
 
     return _of_diagnosis(read(file, Diagnosis))
 
 
-def _of_diagnosis(found: Diagnosis) -> Told:
+def _of_diagnosis(found: Diagnosis) -> Rendering:
     from dynotune.report.diagnosis import diagnosis_report
 
     return found, lambda: diagnosis_report(found)
 
 
-def _trace(file: Path) -> Told:
+def _trace(file: Path) -> Rendering:
     from dynotune.report.trace.summary import trace_report
     from dynotune.schema.trace_summary import TraceSummary
 
@@ -149,7 +149,7 @@ def _trace(file: Path) -> Told:
     return found, lambda: trace_report(found)
 
 
-def _trace_difference(file: Path) -> Told:
+def _trace_difference(file: Path) -> Rendering:
     from dynotune.report.trace.difference import difference_report
     from dynotune.schema.trace_summary import TraceDifference
 
@@ -157,7 +157,7 @@ def _trace_difference(file: Path) -> Told:
     return found, lambda: difference_report(found)
 
 
-def _memory_snapshot(file: Path) -> Told:
+def _memory_snapshot(file: Path) -> Rendering:
     from dynotune.report.trace.memory_snapshot import snapshot_report
     from dynotune.schema.memory_snapshot import MemorySnapshot
 
@@ -165,7 +165,7 @@ def _memory_snapshot(file: Path) -> Told:
     return found, lambda: snapshot_report(found)
 
 
-def _examination(file: Path) -> Told:
+def _examination(file: Path) -> Rendering:
     from dynotune.doctor import all_rules
     from dynotune.report.doctor import examination_report
     from dynotune.schema.diagnosis import Examination
@@ -175,7 +175,7 @@ def _examination(file: Path) -> Told:
     return found, lambda: examination_report(found, costs=costs)
 
 
-def _startup(file: Path) -> Told:
+def _startup(file: Path) -> Rendering:
     from dynotune.report.startup.starts import startup_report
     from dynotune.schema.startup import Startup
 
@@ -183,7 +183,7 @@ def _startup(file: Path) -> Told:
     return found, lambda: startup_report(found)
 
 
-READERS: dict[str, Callable[[Path], Told]] = {
+READERS: dict[str, Callable[[Path], Rendering]] = {
     "study": _study,
     "comparison": _comparison,
     "observation": _observation,

@@ -52,8 +52,8 @@ def warm(
     from rich.console import Console
 
     from dynotune.launch.caches import contents as places
-    from dynotune.measure.startup.warm import WarmRequest
-    from dynotune.measure.startup.warm import warm as fill
+    from dynotune.measure.startup.warming import WarmRequest
+    from dynotune.measure.startup.warming import warm as fill
     from dynotune.report.startup.caches import warmed_report
     from dynotune.report.terminal import Progress
 

@@ -15,7 +15,7 @@ import typer
 
 from dynotune.cli import options
 from dynotune.cli.options import Json, check_json, num_bytes, runs_a_command
-from dynotune.cli.trace_files import Asked, arrange, files_of, is_snapshot
+from dynotune.cli.trace_files import Question, arrange, files_of, is_snapshot
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 
@@ -84,7 +84,7 @@ def trace(
     command = context.find_root().obj
     _check(context, files or [], command)
     if command is None:
-        asked: Asked = "compare" if compare else "ranks" if ranks else None
+        asked: Question = "compare" if compare else "ranks" if ranks else None
         answer = _explained(files or [], asked, limit_bytes, top)
     else:
         from dynotune.measure.live.request import RecordRequest
@@ -122,7 +122,7 @@ def _check(context: typer.Context, files: Sequence[Path], command: Sequence[str]
         )
 
 
-def _explained(files: Sequence[Path], asked: Asked, limit_bytes: int | None, top: int) -> Answer:
+def _explained(files: Sequence[Path], asked: Question, limit_bytes: int | None, top: int) -> Answer:
     arguments = files_of(files)
     snapshots = [path for paths in arguments for path in paths if is_snapshot(path)]
     if not snapshots:
@@ -135,7 +135,7 @@ def _explained(files: Sequence[Path], asked: Asked, limit_bytes: int | None, top
     from dynotune.report.trace.memory_snapshot import snapshot_report
     from dynotune.trace.snapshot import reading
 
-    loaded = reading.load(snapshots[0], limit_bytes=limit_bytes or MAX_SNAPSHOT_BYTES)
+    loaded = reading.load_snapshot(snapshots[0], limit_bytes=limit_bytes or MAX_SNAPSHOT_BYTES)
     found = msgspec.structs.replace(loaded, file=_as_text(snapshots[0]))
     return found, lambda: snapshot_report(found, top=top)
 
@@ -159,13 +159,13 @@ def _record(request: RecordRequest) -> Recording:
         return record(request, watcher)
 
 
-def _answer(arguments: Sequence[Sequence[Timeline]], asked: Asked, top: int, *, notes: Sequence[str] = ()) -> Answer:
+def _answer(arguments: Sequence[Sequence[Timeline]], asked: Question, top: int, *, notes: Sequence[str] = ()) -> Answer:
     """What one trace says, or how two differ.
 
     Args:
         notes: what to be wary of, known before it was read.
     """
-    from dynotune.trace.summarise import summarise
+    from dynotune.trace.summary import summarise
 
     arrangement = arrange(arguments, asked)
     if arrangement.why:
@@ -179,7 +179,7 @@ def _answer(arguments: Sequence[Sequence[Timeline]], asked: Asked, top: int, *, 
         return told, lambda: trace_report(told, top=top)
 
     from dynotune.report.trace.difference import difference_report
-    from dynotune.trace.difference import difference
+    from dynotune.trace.differences import difference
 
     found = difference(*summaries)
     return found, lambda: difference_report(found, top=top)

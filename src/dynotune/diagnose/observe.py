@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dynotune import knobs, probe
-from dynotune.diagnose.window import restlessness, soon, within
+from dynotune.diagnose.window import restlessness, window_from_now, window_within
 from dynotune.launch.records.batch_costs import with_loading
 from dynotune.launch.records.process_state import failures, state
 from dynotune.launch.records.record import Record
@@ -42,7 +42,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True):
     samples: list[probe.Sample] = []
     begin_s: float
     end_s: float
-    outside: probe.Judgement | None = None
+    outside: probe.Interference | None = None
     facts: Facts = {}
     notes: list[str] = []
 
@@ -84,18 +84,18 @@ class PlainWindow:
         self._run, self._runner = run, runner
         exact = exact_window(run)
         self._asked: TimeWindow | None = exact[0] if exact else None
-        answer = runner.planned() if exact else runner.do(self._soon, self._within, what="timed")
+        answer = runner.planned() if exact else runner.do(self._from_now, self._within, what="timed")
         self.outcome = runner.outcome()
         if answer.reason or not answer.events:
             self._refuse()
         refuse_rejected(self.outcome, "in the observed run")
 
-    def _soon(self, records: Sequence[Record]) -> TimeWindow:
-        self._asked = soon(records, self._run)
+    def _from_now(self, records: Sequence[Record]) -> TimeWindow:
+        self._asked = window_from_now(records, self._run)
         return self._asked
 
     def _within(self, record: Record) -> TimeWindow:
-        self._asked = within(record, self._run)
+        self._asked = window_within(record, self._run)
         return self._asked
 
     @property

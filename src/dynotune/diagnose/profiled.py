@@ -14,7 +14,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.trace_summary import TraceSummary
 from dynotune.trace.readers import reading
-from dynotune.trace.summarise import summarise
+from dynotune.trace.summary import summarise
 from dynotune.trace.timeline import Timeline
 
 OWN_PROFILER = "torch's profiler itself"

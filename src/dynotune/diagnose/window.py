@@ -22,7 +22,7 @@ USUAL_STEPS, FEWEST_STEPS = 30, 3
 RECENT_STEPS = 100
 
 
-def soon(records: Sequence[Record], request: RunSpec) -> TimeWindow:
+def window_from_now(records: Sequence[Record], request: RunSpec) -> TimeWindow:
     """Soon, the same for all ranks; whole epochs where these are short, else none of an epoch's begins if possible."""
     record = records[0]
     num_steps = request.window_steps or window_steps(record)
@@ -30,7 +30,7 @@ def soon(records: Sequence[Record], request: RunSpec) -> TimeWindow:
     return TimeWindow(at_step=past_epoch_begin(record, step, num_steps), num_steps=num_steps)
 
 
-def within(record: Record, request: RunSpec) -> TimeWindow:
+def window_within(record: Record, request: RunSpec) -> TimeWindow:
     """The window of a command that makes no more steps than are in `record`.
 
     Raises:

@@ -9,8 +9,8 @@ How facts come about is not here: `probe` asks the machine, `diagnose` watches a
 """
 
 from dynotune.doctor.declaration import Rule, rule
-from dynotune.doctor.differences import differences
-from dynotune.doctor.explain import explain, explained
+from dynotune.doctor.explanations import explain, explained
+from dynotune.doctor.machine_differences import differences
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.registry import all_rules, examine
 

@@ -15,7 +15,7 @@ CUDA context. `samples.jsonl` is the one file written, where the caller says.
 from dynotune.probe.facts import compatibility, environment, gpu, host, torch_build
 from dynotune.probe.facts.machine import machine
 from dynotune.probe.sampling.energy import Energy, energy
-from dynotune.probe.sampling.interference import Judgement, foreign, judge
+from dynotune.probe.sampling.interference import Interference, foreign, judge
 from dynotune.probe.sampling.sampler import Sampler
 from dynotune.probe.sampling.window import over
 from dynotune.probe.sources import nvml
@@ -25,7 +25,7 @@ from dynotune.probe.sources.samples import Sample, read_samples
 
 __all__ = [
     "Energy",
-    "Judgement",
+    "Interference",
     "Sample",
     "Sampler",
     "compatibility",

@@ -12,7 +12,7 @@ from dynotune.schema.knob import AllocConf, Attr, Call, Constructor, Env, Knob, 
 from dynotune.schema.recipe import Recipe
 from dynotune.schema.setting import UNSET, Setting
 
-__all__ = ["parts"]
+__all__ = ["export_parts"]
 
 LARGEST_SHM_BYTES = 16 << 30
 """What the doctor advises for a container; more has to be asked for."""
@@ -38,7 +38,7 @@ ON_WORKERS = ("loader.prefetch_factor", "loader.persistent_workers", "loader.mul
 """Knobs that mean nothing to a loader without workers."""
 
 
-def parts(recipe: Recipe, settings: Sequence[Setting], name: str, shm_size: str | None = None) -> Parts:
+def export_parts(recipe: Recipe, settings: Sequence[Setting], name: str, shm_size: str | None = None) -> Parts:
     """The settings, by what it takes to have them.
 
     Args:

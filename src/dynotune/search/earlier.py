@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dynotune.diagnose.gather import OBSERVATION_FILE
+from dynotune.diagnose.live_diagnosis import OBSERVATION_FILE
 from dynotune.launch.records.record import Records
 from dynotune.measure.live.cache_effects import compiles
 from dynotune.measure.live.outcome import Outcome, stepping

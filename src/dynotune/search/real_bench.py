@@ -14,7 +14,8 @@ from dynotune.measure.live import cautions, pilot, screening
 from dynotune.measure.live.arm_run import refuse_impossible, run_settings
 from dynotune.measure.live.cache_effects import COLD_KEPT
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import FirstStep, Steadiness, Window, limit_s
+from dynotune.measure.live.pilot import FirstStep, Steadiness, limit_s
+from dynotune.measure.live.pilot import WindowPlan as Window
 from dynotune.measure.live.request import Watcher
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.errors import CannotRunHere, DynotuneError, StatisticsError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dynotune.measure.comparison.summary import MeasuredRun, pays_off, read_run
 from dynotune.measure.live.request import Watcher
-from dynotune.recipes.writing import of
+from dynotune.recipes.writing import recipe_of as of
 from dynotune.report.page import html
 from dynotune.schema import recipe as recipes
 from dynotune.schema.errors import CannotRunHere, RecordError, StatisticsError

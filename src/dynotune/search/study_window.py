@@ -12,7 +12,7 @@ import msgspec
 
 from dynotune.measure.live import pilot
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import Window
+from dynotune.measure.live.pilot import WindowPlan as Window
 from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.run import RunSpec

@@ -11,13 +11,14 @@ from typing import Literal
 import msgspec
 
 from dynotune import knobs, probe
-from dynotune.diagnose.conclude import conclude
-from dynotune.diagnose.gather import LiveDiagnosis, gather
+from dynotune.diagnose.conclusions import conclude
+from dynotune.diagnose.live_diagnosis import LiveDiagnosis, gather
 from dynotune.launch import new_run_folder
 from dynotune.measure.comparison import objective
 from dynotune.measure.comparison.protocol import Interrupted
 from dynotune.measure.live.arm_run import SYNCHRONISED, refuse_impossible
-from dynotune.measure.live.machine import alone, facts_of, refuse_another_machine
+from dynotune.measure.live.machine import facts_of, refuse_another_machine
+from dynotune.measure.live.machine import machine_lock as alone
 from dynotune.measure.live.request import Watcher
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.recipes.checking import differences, unproved

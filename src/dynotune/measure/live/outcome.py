@@ -35,7 +35,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     records: list[Record]
     all_records: list[Record] = []
     warmup_steps: int | None = None
-    outside: probe.Judgement | None = None
+    outside: probe.Interference | None = None
     ready_at_exit: bool = False
 
     @property

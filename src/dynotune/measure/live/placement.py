@@ -45,7 +45,7 @@ def is_steady(record: Record, warmup_steps: int | None) -> bool | None:
     return False if sum(step_s) >= RESTLESS_S and len(step_s) >= FEWEST_STEPS else None
 
 
-def soon(records: Sequence[Record], request: RecordRequest) -> RecordTrace:
+def recording_from_now(records: Sequence[Record], request: RecordRequest) -> RecordTrace:
     """Soon, the same for all ranks, and where an epoch's length is known not across its end."""
     step_s = recent_step_s(records[0])
     num_steps = _num_steps(request, step_s)
@@ -70,7 +70,7 @@ def past_epoch_begin(record: Record, step: int, num_steps: int) -> int:
     return step + (1 - offset) % length if offset == 0 or offset + num_steps > length else step
 
 
-def within(record: Record, request: RecordRequest) -> RecordTrace:
+def recording_within(record: Record, request: RecordRequest) -> RecordTrace:
     """Where to record a command that makes no more steps than are in `record`.
 
     Raises:

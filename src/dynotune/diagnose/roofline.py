@@ -23,7 +23,9 @@ NUM_STEPS = 3
 TF32 = "tf32"
 
 
-def limit(runner: TaskRunner, run: RunSpec, watcher: Watcher, processes: Sequence[ProcessState]) -> Roofline | Unknown:
+def find_roofline(
+    runner: TaskRunner, run: RunSpec, watcher: Watcher, processes: Sequence[ProcessState]
+) -> Roofline | Unknown:
     """How long a step of the first rank would take if nothing but its products, convolutions and attention took time.
 
     Has the shapes of its operations recorded in the live run, which ends then, and probes the device.
@@ -58,7 +60,7 @@ def _work(runner: TaskRunner, run: RunSpec) -> Work | Unknown:
         traces = recorder.record(RecordRequest(run=run, shapes=True, num_steps=NUM_STEPS))
         if traces is None:
             raise recorder.no_trace()
-        return flops.of_step(traces[0])
+        return flops.work_of_step(traces[0])
     except DynotuneError as error:
         return Unknown(f"its operations were not recorded: {in_words(error)}")
     except MemoryError:

@@ -168,7 +168,7 @@ def replayed(case: Case, folder: Path, record: Path | None) -> Row:
     observation = document.decode(gzip.decompress(kept.read_bytes()), Observation, name=str(kept))
     traces = sorted(folder.glob(f"{case.key}.trace*.json.gz"))
     if traces and not isinstance(observation.processes, Unknown):
-        timelines = reading.read(traces)
+        timelines = reading.read_traces(traces)
         trace = summarise(timelines)
         attribution = attributed(observation.processes, trace, timelines)
         observation = msgspec.structs.replace(observation, trace=trace, attribution=attribution)

@@ -49,7 +49,7 @@ def told(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> Profiled:
         return traces  # type: ignore[return-value]
 
     monkeypatch.setattr(module, "_recorded", recorder.record)
-    monkeypatch.setattr(module.reading, "read", read)
+    monkeypatch.setattr(module, "read_traces", read)
     monkeypatch.setattr(module, "summarise", recorder.summarise)
     found = profiled(None, SPEC, Silent())  # type: ignore[arg-type]
     assert not isinstance(found, Unknown)

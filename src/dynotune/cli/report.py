@@ -107,7 +107,7 @@ def _article(noun: str) -> str:
 
 
 def _study(file: Path) -> Rendering:
-    from dynotune.report.study.summary import study_report
+    from dynotune.report.study import study_report
     from dynotune.schema.study import Study
 
     found = read(file, Study)
@@ -115,7 +115,7 @@ def _study(file: Path) -> Rendering:
 
 
 def _comparison(file: Path) -> Rendering:
-    from dynotune.report.terminal import comparison_table
+    from dynotune.report import comparison_table
     from dynotune.schema.comparison import Comparison
 
     found = read(file, Comparison)
@@ -123,8 +123,7 @@ def _comparison(file: Path) -> Rendering:
 
 
 def _observation(file: Path) -> Rendering:
-    from dynotune.diagnose.conclusions import conclude
-    from dynotune.diagnose.live_diagnosis import replayed
+    from dynotune.diagnose import conclude, replayed
 
     return _of_diagnosis(conclude(replayed(file)))
 
@@ -136,13 +135,13 @@ def _diagnosis(file: Path) -> Rendering:
 
 
 def _of_diagnosis(found: Diagnosis) -> Rendering:
-    from dynotune.report.diagnosis import diagnosis_report
+    from dynotune.report import diagnosis_report
 
     return found, lambda: diagnosis_report(found)
 
 
 def _trace(file: Path) -> Rendering:
-    from dynotune.report.trace.summary import trace_report
+    from dynotune.report.trace import trace_report
     from dynotune.schema.trace_summary import TraceSummary
 
     found = read(file, TraceSummary)
@@ -150,7 +149,7 @@ def _trace(file: Path) -> Rendering:
 
 
 def _trace_difference(file: Path) -> Rendering:
-    from dynotune.report.trace.difference import difference_report
+    from dynotune.report.trace import difference_report
     from dynotune.schema.trace_summary import TraceDifference
 
     found = read(file, TraceDifference)
@@ -158,7 +157,7 @@ def _trace_difference(file: Path) -> Rendering:
 
 
 def _memory_snapshot(file: Path) -> Rendering:
-    from dynotune.report.trace.memory_snapshot import snapshot_report
+    from dynotune.report.trace import snapshot_report
     from dynotune.schema.memory_snapshot import MemorySnapshot
 
     found = read(file, MemorySnapshot)
@@ -167,7 +166,7 @@ def _memory_snapshot(file: Path) -> Rendering:
 
 def _examination(file: Path) -> Rendering:
     from dynotune.doctor import all_rules
-    from dynotune.report.doctor import examination_report
+    from dynotune.report import examination_report
     from dynotune.schema.diagnosis import Examination
 
     found = read(file, Examination)
@@ -176,7 +175,7 @@ def _examination(file: Path) -> Rendering:
 
 
 def _startup(file: Path) -> Rendering:
-    from dynotune.report.startup.starts import startup_report
+    from dynotune.report.startup import startup_report
     from dynotune.schema.startup import Startup
 
     found = read(file, Startup)
@@ -198,12 +197,12 @@ READERS: dict[str, Callable[[Path], Rendering]] = {
 
 def _write_page(file: Path, document: msgspec.Struct, html: Path | None) -> None:
     """The page, after the terminal's report is out: a folder that cannot be written to takes away no more than it."""
-    from dynotune.report.page.html import write
+    from dynotune.report.page import html as html_page
     from dynotune.schema.study import Study
 
     assert isinstance(document, Study)
     target = html or file.with_name(PAGE)
-    write(target, document, recipe=_recipe_beside(file, document))
+    html_page.write(target, document, recipe=_recipe_beside(file, document))
     _say(f"Report: {target}")
 
 
@@ -224,6 +223,6 @@ def _say(text: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from dynotune.text.words import plain
+    from dynotune.text import words
 
-    Console(stderr=True, highlight=False).print(Text(plain(text), style="dim"), soft_wrap=True)
+    Console(stderr=True, highlight=False).print(Text(words.plain(text), style="dim"), soft_wrap=True)

@@ -22,9 +22,8 @@ from dynotune.schema.run import RunSpec
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dynotune.measure.live.recording import Recording
-    from dynotune.measure.live.request import RecordRequest, Watcher
-    from dynotune.trace.timeline import Timeline
+    from dynotune.measure.live import Recording, RecordRequest, Watcher
+    from dynotune.trace import Timeline
 
 Answer = tuple[object, Callable[[], "RenderableType"]]
 """The document, and what makes its report."""
@@ -87,7 +86,7 @@ def trace(
         asked: Question = "compare" if compare else "ranks" if ranks else None
         answer = _explained(files or [], asked, limit_bytes, top)
     else:
-        from dynotune.measure.live.request import RecordRequest
+        from dynotune.measure.live import RecordRequest
 
         options.check_run(context, run)
         request = RecordRequest(run=run, num_steps=steps, stacks=stacks, shapes=shapes, memory=memory)
@@ -132,10 +131,10 @@ def _explained(files: Sequence[Path], asked: Question, limit_bytes: int | None, 
             f"{snapshots[0]} is a snapshot of memory, not a trace.",
             hint="Give it alone: it has a report of its own.",
         )
-    from dynotune.report.trace.memory_snapshot import snapshot_report
-    from dynotune.trace.snapshot import reading
+    from dynotune.report.trace import snapshot_report
+    from dynotune.trace.snapshot import load_snapshot
 
-    loaded = reading.load_snapshot(snapshots[0], limit_bytes=limit_bytes or MAX_SNAPSHOT_BYTES)
+    loaded = load_snapshot(snapshots[0], limit_bytes=limit_bytes or MAX_SNAPSHOT_BYTES)
     found = msgspec.structs.replace(loaded, file=_as_text(snapshots[0]))
     return found, lambda: snapshot_report(found, top=top)
 
@@ -151,8 +150,8 @@ def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answ
 def _record(request: RecordRequest) -> Recording:
     from rich.console import Console
 
-    from dynotune.measure.live.recording import record
-    from dynotune.report.terminal import Progress
+    from dynotune.measure.live import record
+    from dynotune.report import Progress
 
     with Progress(Console(stderr=True, highlight=False)) as progress:
         watcher: Watcher = progress
@@ -165,21 +164,21 @@ def _answer(arguments: Sequence[Sequence[Timeline]], asked: Question, top: int, 
     Args:
         notes: what to be wary of, known before it was read.
     """
-    from dynotune.trace.summary import summarise
+    from dynotune.trace import summarise
 
     arrangement = arrange(arguments, asked)
     if arrangement.why:
         _say(arrangement.why)
     summaries = [summarise(timelines) for timelines in arrangement.traces]
     if len(summaries) == 1:
-        from dynotune.report.trace.summary import trace_report
+        from dynotune.report.trace import trace_report
 
         (summary,) = summaries
         told = msgspec.structs.replace(summary, notes=[*notes, *summary.notes])
         return told, lambda: trace_report(told, top=top)
 
-    from dynotune.report.trace.difference import difference_report
-    from dynotune.trace.differences import difference
+    from dynotune.report.trace import difference_report
+    from dynotune.trace import difference
 
     found = difference(*summaries)
     return found, lambda: difference_report(found, top=top)
@@ -187,12 +186,12 @@ def _answer(arguments: Sequence[Sequence[Timeline]], asked: Question, top: int, 
 
 def _read(arguments: Sequence[Sequence[Path]], limit_bytes: int | None) -> list[list[Timeline]]:
     """The processes in the files of each argument."""
-    from dynotune.trace.readers.reading import read
+    from dynotune.trace.readers import read_traces
 
     found = []
     for paths in arguments:
         with _bar(paths) as progress:
-            timelines = read(paths, limit_bytes=limit_bytes, progress=progress)
+            timelines = read_traces(paths, limit_bytes=limit_bytes, progress=progress)
         found.append([replace(timeline, source=_as_text(Path(timeline.source))) for timeline in timelines])
     return found
 
@@ -225,6 +224,6 @@ def _say(text: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from dynotune.text.words import plain
+    from dynotune.text import words
 
-    Console(stderr=True, highlight=False).print(Text(plain(text), style="dim"), soft_wrap=True)
+    Console(stderr=True, highlight=False).print(Text(words.plain(text), style="dim"), soft_wrap=True)

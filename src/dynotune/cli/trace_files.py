@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from dynotune.schema.errors import UsageError
 
 if TYPE_CHECKING:
-    from dynotune.trace.timeline import Timeline
+    from dynotune.trace import Timeline
 
 Question = Literal["compare", "ranks"] | None
 SNAPSHOTS = (".pickle", ".pkl")

@@ -16,9 +16,7 @@ from dynotune.diagnose.observe import PlainRun, PlainWindow, check, exact_window
 from dynotune.diagnose.profiled import profiled
 from dynotune.diagnose.roofline import find_roofline
 from dynotune.diagnose.upper_bounds import find_upper_bounds
-from dynotune.measure.live.machine import machine_lock
-from dynotune.measure.live.request import Watcher
-from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.measure.live import TaskRunner, Watcher, machine_lock
 from dynotune.schema import document
 from dynotune.schema.diagnosis import Roofline, UpperBound
 from dynotune.schema.errors import CannotRunHere, CommandFailed

@@ -6,16 +6,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from dynotune.measure.live.recording import OVERSTATED, Recorder, Recording
-from dynotune.measure.live.request import RecordRequest, Watcher
-from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.measure.live import OVERSTATED, Recorder, Recording, RecordRequest, TaskRunner, Watcher
 from dynotune.schema.errors import CommandFailed, DynotuneError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.trace_summary import TraceSummary
-from dynotune.trace.readers import reading
-from dynotune.trace.summary import summarise
-from dynotune.trace.timeline import Timeline
+from dynotune.trace import Timeline, summarise
+from dynotune.trace.readers import read_traces
 
 OWN_PROFILER = "torch's profiler itself"
 
@@ -70,7 +67,7 @@ def _recorded(runner: TaskRunner, run: RunSpec, *, stacks: bool) -> Recording:
 
 def _summary(recording: Recording, failed: str) -> Profiled:
     """The trace in words and figures; it raises UsageError where the file cannot be read."""
-    timelines = reading.read(recording.traces)
+    timelines = read_traces(recording.traces)
     summary = summarise(timelines)
     notes = [*(f"Recorded steps: {note}" for note in recording.notes if OVERSTATED not in note), *summary.notes]
     found = Profiled(timelines, msgspec.structs.replace(summary, notes=notes))

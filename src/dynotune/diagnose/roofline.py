@@ -8,16 +8,13 @@ from dynotune import probe
 from dynotune.diagnose.attributed import uses_device
 from dynotune.diagnose.peaks import Peaks, peaks
 from dynotune.diagnose.profiled import in_words
-from dynotune.measure.live.recording import Recorder
-from dynotune.measure.live.request import RecordRequest, Watcher
-from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.measure.live import Recorder, RecordRequest, TaskRunner, Watcher
 from dynotune.schema.diagnosis import Roofline
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import ProcessState
 from dynotune.schema.run import RunSpec
-from dynotune.trace.facts import flops
-from dynotune.trace.facts.flops import Work
+from dynotune.trace.facts import Work, flops
 
 NUM_STEPS = 3
 TF32 = "tf32"

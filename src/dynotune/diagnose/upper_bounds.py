@@ -9,10 +9,8 @@ import msgspec
 
 from dynotune.diagnose.profiled import in_words
 from dynotune.diagnose.window import window_from_now, window_within
-from dynotune.launch.records.record import Record
-from dynotune.measure.live.outcome import refuse_failed
-from dynotune.measure.live.request import Watcher
-from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.launch.records import Record
+from dynotune.measure.live import TaskRunner, Watcher, refuse_failed
 from dynotune.schema.diagnosis import UpperBound
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Unknown

@@ -6,10 +6,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record
-from dynotune.measure.live.cache_effects import num_steps_to_find
-from dynotune.measure.live.pilot import ROOM_STEPS, epoch_steps, steady_steps
-from dynotune.measure.live.placement import earliest, past_epoch_begin
+from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record
+from dynotune.measure.live import ROOM_STEPS, earliest, epoch_steps, num_steps_to_find, past_epoch_begin, steady_steps
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import RunSpec
 from dynotune.schema.task import TimeWindow

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from dynotune.launch.process.run_folder import fresh_folder
-from dynotune.launch.records.record import Record
+from dynotune.launch.process import fresh_folder
+from dynotune.launch.records import Record
 from dynotune.measure.checks.differences import Apart, Digest, Found, judge, losses_apart, outputs_apart
 from dynotune.measure.checks.tolerance import Tolerance, allowed, guarded
 from dynotune.measure.live.arm_run import run_arm

@@ -9,7 +9,7 @@ import msgspec
 
 from dynotune import knobs, probe
 from dynotune.launch import new_run_folder
-from dynotune.launch.process.run_folder import fresh_folder
+from dynotune.launch.process import fresh_folder
 from dynotune.measure.comparison import objective, schedule, summary
 from dynotune.measure.comparison.stats import SequentialResult, arm_of_void, judge
 from dynotune.measure.live import cautions

@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 
 from dynotune import probe
-from dynotune.launch.process.run_folder import has_room, last_lines
-from dynotune.launch.records.record import Record, read_back
+from dynotune.launch import last_lines
+from dynotune.launch.process import has_room
+from dynotune.launch.records import Record, read_back
 from dynotune.measure.live.launch_plan import LaunchPlan
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown

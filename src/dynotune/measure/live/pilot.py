@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record
+from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record
 from dynotune.measure.live.cache_effects import compiled_s, kept_when_warm, num_steps_to_find
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.request import CompareRequest

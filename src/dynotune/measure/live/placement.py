@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record
+from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record
 from dynotune.measure.live.cache_effects import num_steps_to_find
 from dynotune.measure.live.pilot import ROOM_STEPS, epoch_steps, steady_steps
 from dynotune.measure.live.request import RecordRequest

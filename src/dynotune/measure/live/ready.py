@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dynotune import probe
-from dynotune.launch.process.launcher import Exit, Launched
-from dynotune.launch.process.run_folder import STDERR, STDOUT
+from dynotune.launch import Exit, Launched
+from dynotune.launch.process import STDERR, STDOUT
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import EndedBy
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from dynotune import knobs
-from dynotune.launch.records.record import EPOCH, Record
+from dynotune.launch.records import EPOCH, Record
 from dynotune.measure.live import cautions
 from dynotune.measure.live.live_run import Answer
 from dynotune.measure.live.machine import facts_of, machine_lock

@@ -18,7 +18,7 @@ import msgspec
 
 from dynotune import knobs, probe
 from dynotune.launch.process import environment
-from dynotune.launch.records.record import Record
+from dynotune.launch.records import Record
 from dynotune.measure.live.live_run import Answer
 from dynotune.measure.live.machine import facts_of
 from dynotune.measure.live.outcome import Outcome

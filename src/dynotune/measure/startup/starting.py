@@ -15,8 +15,8 @@ import msgspec
 from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.caches import contents
-from dynotune.launch.process.run_folder import fresh_folder
-from dynotune.launch.records.record import Record
+from dynotune.launch.process import fresh_folder
+from dynotune.launch.records import Record
 from dynotune.measure.comparison import summary
 from dynotune.measure.comparison.protocol import Interrupted
 from dynotune.measure.comparison.stats import SequentialResult, judge

@@ -10,10 +10,9 @@ from pathlib import Path
 import msgspec
 
 from dynotune.launch import new_run_folder
-from dynotune.launch.caches import contents
-from dynotune.launch.caches.places import Place
-from dynotune.launch.process.run_folder import fresh_folder
-from dynotune.launch.records.record import Record
+from dynotune.launch.caches import Place, contents
+from dynotune.launch.process import fresh_folder
+from dynotune.launch.records import Record
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
 from dynotune.measure.live.live_run import run_once
 from dynotune.measure.live.machine import machine_lock

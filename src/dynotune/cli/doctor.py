@@ -37,7 +37,7 @@ dynotune doctor
 
 dynotune doctor --json here.json -- python train.py
 
-dynotune doctor --against there.json
+dynotune doctor --baseline there.json
 
 dynotune doctor --about vm.dirty_ratio
 """

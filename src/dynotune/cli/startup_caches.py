@@ -36,7 +36,7 @@ Exit code 1 where every run added something; the reason is said. For example:
 
 dynotune startup warm -- python train.py
 
-dynotune startup warm --caches /data/caches --ready-on 'listening on' -- ./serve
+dynotune startup warm --caches /data/caches --ready-pattern 'listening on' -- ./serve
 """
 
 

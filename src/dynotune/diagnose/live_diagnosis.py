@@ -177,7 +177,7 @@ def _without_torch(facts: Facts, error: CommandFailed) -> CannotRunHere | None:
 
 
 def _watched(plain: PlainRun) -> Facts:
-    """What the samples beside the plain run's window say: `window.*`."""
+    """What the samples beside the plain window say: `window.*`."""
     if not plain.begin_s < plain.end_s:
         return plain.facts
     return {**probe.over(plain.samples, plain.begin_s, plain.end_s), **plain.facts}

@@ -19,7 +19,7 @@ from dynotune.schema.task import TimeWindow
 
 
 class PlainRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of the plain run.
+    """What was seen of the plain window.
 
     Args:
         folder: the run's.

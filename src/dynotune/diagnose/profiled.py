@@ -1,4 +1,4 @@
-"""The profiled run: where time goes, never how much of it. Without it, the plain run's findings still come."""
+"""The recorded window: where time goes, never how much of it. Without it, the plain window's findings still come."""
 
 from __future__ import annotations
 

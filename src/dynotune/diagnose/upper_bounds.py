@@ -108,7 +108,7 @@ def _said(runner: TaskRunner, run: RunSpec) -> LoaderIsolation | Unknown:
 
 
 def rows(said: LoaderIsolation, timing: Timing, page_cache: PageCache) -> list[UpperBound]:
-    """The three upper bounds, of what the agent said and the plain run's timing."""
+    """The three upper bounds, of what the agent said and the plain window's timing."""
     replayed = said.replayed
     if replayed is None or not replayed.num_steps:
         return []

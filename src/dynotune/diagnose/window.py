@@ -1,4 +1,4 @@
-"""Where the plain run's window begins and how many steps it holds."""
+"""Where the plain window begins and how many steps it holds."""
 
 from __future__ import annotations
 

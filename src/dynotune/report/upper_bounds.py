@@ -22,7 +22,7 @@ LEAST_SHARE = 0.01
 def upper_bounds_report(upper_bounds: Sequence[UpperBound] | Unknown) -> list[RenderableType]:
     """A row for each part, and what they bound; [] where nobody asked."""
     if isinstance(upper_bounds, Unknown):
-        return _unknown("Ceilings", upper_bounds)
+        return _unknown("Upper bounds", upper_bounds)
     if not upper_bounds:
         return []
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
@@ -36,7 +36,9 @@ def upper_bounds_report(upper_bounds: Sequence[UpperBound] | Unknown) -> list[Re
         told = "; ".join(words.plain(text) for text in (cache, *row.notes) if text)
         table.add_row(NAMES[row.part], words.duration(row.step_s), rate, told)
     bound = bound_in_words(upper_bounds)
-    return [Group(title("Ceilings", "what each part reaches alone, a step"), table, *([prose(bound)] if bound else []))]
+    return [
+        Group(title("Upper bounds", "what each part reaches alone, a step"), table, *([prose(bound)] if bound else []))
+    ]
 
 
 def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:

@@ -45,8 +45,8 @@ from typing import Any
 import msgspec
 from hardware import RESULTS, describe, without_places
 
+from dynotune.diagnose.attributed import attributed
 from dynotune.diagnose.conclusions import conclude
-from dynotune.diagnose.live_diagnosis import attributed
 from dynotune.schema import document
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation

@@ -37,7 +37,7 @@ import numpy.typing as npt
 from dynotune.measure.comparison import boundary, schedule, stats
 from dynotune.measure.comparison.protocol import ARMS
 from dynotune.schema import document
-from dynotune.schema.comparison import Comparison, Pair, Spread, Voided
+from dynotune.schema.comparison import MAX_PAIRS, Comparison, Pair, Spread, Voided
 from dynotune.search.confirm import TELLS_ARM_FROM
 from dynotune.search.fit import WIDENED
 from dynotune.search.layout import MOST_SEEN_DF
@@ -141,7 +141,7 @@ class Scenario(NamedTuple):
     noise: Noise
     sd: float = 0.02
     speedup: float = 1.0
-    max_pairs: int = schedule.MAX_PAIRS
+    max_pairs: int = MAX_PAIRS
     candidate_stalls: bool = False
     ends_after: int | None = None
     seen: float | None = None

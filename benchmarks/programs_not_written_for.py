@@ -311,7 +311,8 @@ def compare(program: Program, folder: Path, device: str) -> dict[str, Any]:
         raise RuntimeError(f"comparing {program.name} ended with {done.returncode}:\n{done.stderr[-4000:]}")
     comparison = json.loads(done.stdout)
     runs = [json.loads(file.read_text()) for file in (folder / "records").glob("*/*/run.json")]
-    windows = [[p["window"] for p in run["processes"] if p["window"]] for run in runs if run["purpose"] == "measured"]
+    measured = [run for run in runs if run["purpose"] == "measured"]
+    windows = [[p["windows"][-1] for p in run["processes"] if p["windows"]] for run in measured]
     return {
         "program": f"compare: {program.name}",
         "pairs": comparison["num_pairs"] + len(comparison["voided"]),

@@ -23,9 +23,9 @@ TF32 = "tf32"
 def find_roofline(
     runner: TaskRunner, run: RunSpec, watcher: Watcher, processes: Sequence[ProcessState]
 ) -> Roofline | Unknown:
-    """How long a step of the first rank would take if nothing but its products, convolutions and attention took time.
+    """Return how long a step of the first rank would take if only products, convolutions and attention took time.
 
-    Has the shapes of its operations recorded in the live run, which ends then, and probes the device.
+    The shapes of its operations are recorded in the live run, which ends then; the device's peaks are probed.
     """
     if not processes:
         return Unknown("no process of the command made steps")

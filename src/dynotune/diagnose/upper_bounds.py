@@ -69,9 +69,9 @@ class LoaderIsolation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_upper_bounds(runner: TaskRunner, run: RunSpec, watcher: Watcher, timing: Timing) -> list[UpperBound] | Unknown:
-    """What the loader alone, one batch replayed, and both as the plain window has them, take a step.
+    """Return what a step takes with the loader alone, with one batch replayed, and with both, as in the plain window.
 
-    In the live run; a command that has ended is run once more. Of the first rank, if there are several.
+    They are timed in the live run, on the first rank. A command that has ended is run once more.
     """
     watcher.running("the loader alone, and then steps without it")
     try:

@@ -21,7 +21,10 @@ RECENT_STEPS = 100
 
 
 def window_from_now(records: Sequence[Record], request: RunSpec) -> TimeWindow:
-    """Soon, the same for all ranks; whole epochs where these are short, else none of an epoch's begins if possible."""
+    """Place the window a few steps ahead, at the same step in all ranks.
+
+    It spans whole epochs if these are short, and else no begin of an epoch if possible.
+    """
     record = records[0]
     num_steps = request.window_steps or window_steps(record)
     step = earliest(records)
@@ -29,7 +32,7 @@ def window_from_now(records: Sequence[Record], request: RunSpec) -> TimeWindow:
 
 
 def window_within(record: Record, request: RunSpec) -> TimeWindow:
-    """The window of a command that makes no more steps than are in `record`.
+    """Place the window of a command that makes no more steps than are in `record`.
 
     Raises:
         CannotRunHere: there is no room for it.

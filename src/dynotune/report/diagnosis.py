@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.report.shell_lines import Pasted
+from dynotune.report.shell_lines import ShellCommand
 from dynotune.report.step_parts import Bar, Legend
 from dynotune.report.trace_parts import place, prose, title
 from dynotune.report.upper_bounds import roofline_report, upper_bounds_report
@@ -124,7 +124,7 @@ def _commands(finding: Finding, command: Sequence[str]) -> list[RenderableType]:
     lines: list[RenderableType] = []
     if finding.candidates:
         arguments = [*map(str, finding.candidates), "--", *command]
-        lines.append(Pasted(["dynotune", "compare", *map(shlex.quote, arguments)], indent=2))
+        lines.append(ShellCommand(["dynotune", "compare", *map(shlex.quote, arguments)], indent=2))
     lines += [Text(f"  {words.plain(line, longest=4000)}", style="cyan", overflow="fold") for line in finding.commands]
     return lines
 

@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.report.shell_lines import Pasted
+from dynotune.report.shell_lines import ShellCommand
 from dynotune.report.step_parts import PARTS, Bar, glyph
 from dynotune.report.study.commands import RECIPE, repeats, shell
 from dynotune.report.study.header import headline, machine, pays_off, stats
@@ -298,7 +298,7 @@ def _next(study: Study, recipe: str) -> RenderableType:
     if not commands:
         return Text("report.html has every run, bound and fact; dynotune diagnose says what else costs.", style="dim")
     lines: list[RenderableType] = [
-        piece for one in commands for piece in (Text(f"{one.what}:", style="dim"), Pasted(one.words, indent=2))
+        piece for one in commands for piece in (Text(f"{one.what}:", style="dim"), ShellCommand(one.words, indent=2))
     ]
     if study.next_candidates:
         names = words.plain(", ".join(one.id for one in study.next_candidates), longest=LONGEST_REASON)

@@ -45,13 +45,13 @@ from typing import Any
 import msgspec
 from hardware import RESULTS, describe, without_places
 
-from dynotune.diagnose.conclude import conclude
-from dynotune.diagnose.gather import attributed
+from dynotune.diagnose.attributed import attributed
+from dynotune.diagnose.conclusions import conclude
 from dynotune.schema import document
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation
 from dynotune.trace.readers import reading
-from dynotune.trace.summarise import summarise
+from dynotune.trace.summary import summarise
 
 ROOT = Path(__file__).resolve().parents[1]
 FAULTS = ROOT / "tests" / "faults"
@@ -168,7 +168,7 @@ def replayed(case: Case, folder: Path, record: Path | None) -> Row:
     observation = document.decode(gzip.decompress(kept.read_bytes()), Observation, name=str(kept))
     traces = sorted(folder.glob(f"{case.key}.trace*.json.gz"))
     if traces and not isinstance(observation.processes, Unknown):
-        timelines = reading.read(traces)
+        timelines = reading.read_traces(traces)
         trace = summarise(timelines)
         attribution = attributed(observation.processes, trace, timelines)
         observation = msgspec.structs.replace(observation, trace=trace, attribution=attribution)

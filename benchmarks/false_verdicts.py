@@ -37,7 +37,7 @@ import numpy.typing as npt
 from dynotune.measure.comparison import boundary, schedule, stats
 from dynotune.measure.comparison.protocol import ARMS
 from dynotune.schema import document
-from dynotune.schema.comparison import Comparison, Pair, Spread, Voided
+from dynotune.schema.comparison import MAX_PAIRS, Comparison, Pair, Spread, Voided
 from dynotune.search.confirm import TELLS_ARM_FROM
 from dynotune.search.fit import WIDENED
 from dynotune.search.layout import MOST_SEEN_DF
@@ -141,7 +141,7 @@ class Scenario(NamedTuple):
     noise: Noise
     sd: float = 0.02
     speedup: float = 1.0
-    max_pairs: int = schedule.MAX_PAIRS
+    max_pairs: int = MAX_PAIRS
     candidate_stalls: bool = False
     ends_after: int | None = None
     seen: float | None = None
@@ -267,7 +267,7 @@ def simulate(job: tuple[int, int, int, int]) -> tuple[int, collections.Counter[s
     return index, verdicts, num_pairs, num_covered
 
 
-def _at_looks(scenario: Scenario, pairs: list[Pair], seen: Spread | None) -> stats.Judgement:
+def _at_looks(scenario: Scenario, pairs: list[Pair], seen: Spread | None) -> stats.SequentialResult:
     last = scenario.ends_after or scenario.max_pairs
     for look in [look for look in schedule.looks(scenario.max_pairs) if look < last]:
         judgement = stats.judge(pairs[:look], seen=seen, max_pairs=scenario.max_pairs)
@@ -276,7 +276,9 @@ def _at_looks(scenario: Scenario, pairs: list[Pair], seen: Spread | None) -> sta
     return stats.judge(pairs[:last], seen=seen, max_pairs=scenario.max_pairs, ended=True)
 
 
-def _with_void_pairs(scenario: Scenario, draw: np.random.Generator, seen: Spread | None, seed: int) -> stats.Judgement:
+def _with_void_pairs(
+    scenario: Scenario, draw: np.random.Generator, seen: Spread | None, seed: int
+) -> stats.SequentialResult:
     """As the protocol does it: a void pair is made again in its own order, whichever arm was disturbed."""
     orders, pairs, voided = schedule.orders(scenario.max_pairs, seed), [], []
     runs_left = math.inf if scenario.ends_after is None else 2 * scenario.ends_after

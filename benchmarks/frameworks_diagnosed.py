@@ -1,6 +1,6 @@
 """What `dynotune diagnose` says of trainings by Ultralytics, Transformers and Lightning, as these run them.
 
-    python benchmarks/frameworks_diagnosed.py [--device cuda] [--only NAME] [--ceilings] [--out FILE]
+    python benchmarks/frameworks_diagnosed.py [--device cuda] [--only NAME] [--bounds] [--out FILE]
 
 Programs whose packages are missing are skipped. Needs no network.
 """
@@ -95,12 +95,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--only", action="append", default=[])
-    parser.add_argument("--ceilings", action="store_true")
+    parser.add_argument("--bounds", action="store_true")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     out = given.out or RESULTS / f"frameworks_diagnosed_{given.device}.json"
     result: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {**describe(), "programs": {}}
-    more = ["--isolate-loader", "--roofline"] if given.ceilings else []
+    more = ["--isolate-loader", "--roofline"] if given.bounds else []
     for program in ON_GPU if given.device == "cuda" else ON_CPU:
         if given.only and program.name not in given.only:
             continue

@@ -16,23 +16,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hardware import RESULTS, describe, without_places
-from msgspec import structs
 from rich.console import Console
 
 from dynotune import knobs
-from dynotune.measure.comparison.protocol import compare
-from dynotune.measure.live import screening
-from dynotune.measure.live.machine import alone, facts_of
-from dynotune.measure.live.request import Request
-from dynotune.report.terminal import Progress
+from dynotune.measure.comparison import protocol
+from dynotune.measure.live import CompareRequest, facts_of, machine_lock, screening
+from dynotune.report import Progress
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import DynotuneError
+from dynotune.schema.run import RunSpec
+from dynotune.schema.setting import Setting
 from dynotune.schema.study import Estimate
-from dynotune.search.bench import Arm, arm
 
 PROGRAM = Path(__file__).parent / "programs" / "three_nets.py"
 CASES = {
@@ -59,6 +58,17 @@ CASES = {
 }
 
 
+@dataclass(frozen=True)
+class Arm:
+    """What `screening` asks of an arm."""
+
+    settings: tuple[Setting, ...]
+
+    @property
+    def key(self) -> str:
+        return " ".join(map(str, self.settings))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=list(CASES), default="cpu")
@@ -72,29 +82,31 @@ def main() -> None:
     result: dict[str, Any] = {**describe(), "num_blocks": screening.NUM_BLOCKS, "max_pairs": args.pairs, "programs": {}}
     with tempfile.TemporaryDirectory() as base, Progress(Console(stderr=True)) as progress:
         for net in args.only or CASES[args.device]:
-            arms = [arm(map(knobs.parse, text.split())) for text in CASES[args.device][net]]
-            request = Request(
-                command=[sys.executable, str(PROGRAM), "--net", net, "--device", args.device], settings=[],
-                cwd=Path.cwd(), env=dict(os.environ), base=Path(base), max_pairs=args.pairs,
-            )  # fmt: skip
-            one = result["programs"][net] = screen(request, arms, args.left, progress)
+            arms = [Arm(tuple(map(knobs.parse, text.split()))) for text in CASES[args.device][net]]
+            run = RunSpec(
+                command=[sys.executable, str(PROGRAM), "--net", net, "--device", args.device],
+                cwd=Path.cwd(),
+                env=dict(os.environ),
+                base=Path(base),
+            )
+            one = result["programs"][net] = screen(run, arms, args.left, progress)
             for each in arms if not args.skip_compare else ():
-                one["arms"][each.key]["compared"] = in_fresh_processes(request, each, progress)
+                one["arms"][each.key]["compared"] = in_fresh_processes(run, each, args.pairs, progress)
                 show(net, each.key, one["arms"][each.key])
                 save(target, result)
             save(target, result)
 
 
-def screen(request: Request, arms: Sequence[Arm], left_s: float, progress: Progress) -> dict[str, Any]:
+def screen(run: RunSpec, arms: Sequence[Arm], left_s: float, progress: Progress) -> dict[str, Any]:
     """What screening says of each arm, and of those that it leaves out, what it would say."""
-    facts = facts_of(request)
-    with alone(request, progress):
-        found = screening.screened(request, arms, left_s, facts=facts, watcher=progress)
+    facts = facts_of(run)
+    with machine_lock(run, progress):
+        found = screening.screened(run, arms, left_s, facts=facts, watcher=progress)
         left_out = [each for each in arms if any(map(screening.why_not_in_process, each.settings))]
         # The reasons are put aside: what comes of that is shown beside what is so.
         reasons, screening.LASTS = screening.LASTS, {}
         try:
-            anyway = screening.screened(request, left_out, left_s, facts=facts, watcher=progress) if left_out else None
+            anyway = screening.screened(run, left_out, left_s, facts=facts, watcher=progress) if left_out else None
         finally:
             screening.LASTS = reasons
     rows: dict[str, dict[str, Any]] = {each.key: {} for each in arms}
@@ -118,10 +130,11 @@ def row(estimate: Estimate) -> dict[str, Any]:
     return {"speedup": estimate.speedup, "ci": estimate.ci, "num_blocks": estimate.num_blocks, "p": estimate.p}
 
 
-def in_fresh_processes(request: Request, each: Arm, progress: Progress) -> dict[str, Any]:
+def in_fresh_processes(run: RunSpec, each: Arm, max_pairs: int, progress: Progress) -> dict[str, Any]:
     began_s = time.monotonic()
     try:
-        found: Comparison = compare(structs.replace(request, settings=list(each.settings)), progress)
+        request = CompareRequest(run=run, candidate=list(each.settings), max_pairs=max_pairs)
+        found: Comparison = protocol.compare(request, progress)
     except DynotuneError as error:
         return {"error": error.message, "wall_s": time.monotonic() - began_s}
     return {

@@ -54,10 +54,10 @@ _IMPORTS_AND_WORK = {
     "interpreter": ("", ""),
     "dynotune": (
         """
-from dynotune.trace.readers.reading import read
-from dynotune.trace.summarise import summarise
+from dynotune.trace.readers.reading import read_traces
+from dynotune.trace.summary import summarise
 """,
-        "summarise(read([path]))",
+        "summarise(read_traces([path]))",
     ),
     "msgspec": (
         """

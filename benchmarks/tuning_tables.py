@@ -21,7 +21,7 @@ from tuning_parts import Row, Setup, tuned
 from tuning_programs import Program, folder_of
 
 from dynotune import knobs
-from dynotune.measure.live.machine import alone, facts_of
+from dynotune.measure.live.machine import facts_of, machine_lock
 from dynotune.measure.live.request import Request
 from dynotune.probe.facts.host import usable_cpus
 from dynotune.schema.study import Candidate, Study
@@ -133,7 +133,7 @@ def record(
             command=program.command(setup.device), settings=[], cwd=folder_of(program, setup.work),
             env=program.environment(), base=Path(there), lock=setup.lock,
         )  # fmt: skip
-        with alone(request, Quiet()):
+        with machine_lock(request, Quiet()):
             bench, table = _bench(request, program, table, setup)
             while num_blocks(table) < blocks and left_s() >= block_s(program, table, setup.device):
                 table = with_block(table, *_block(bench, table))

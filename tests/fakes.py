@@ -138,7 +138,7 @@ class Runs:
 
 def disturbed(outcome: Outcome) -> Outcome:
     """The same run with another process on its cores."""
-    return replace(outcome, outside=probe.Judgement(foreign=["another process took 80% of the cores"], unknown=[]))
+    return replace(outcome, outside=probe.Interference(foreign=["another process took 80% of the cores"], unknown=[]))
 
 
 def raises(error: BaseException) -> Callable[[Outcome], Outcome]:

@@ -80,9 +80,7 @@ def measured(monkeypatch):
         return Comparison(id="c", run=request.run.recorded, candidate_settings=request.candidate, **answer)
 
     monkeypatch.setattr(compare, "measure", measure)
-    monkeypatch.setattr(
-        "dynotune.measure.live.machine.facts_of", lambda request: {"gpu.count": 0, "torch.version": "1.0.0"}
-    )
+    monkeypatch.setattr("dynotune.measure.live.facts_of", lambda request: {"gpu.count": 0, "torch.version": "1.0.0"})
     return asked, answer
 
 

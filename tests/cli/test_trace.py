@@ -290,7 +290,7 @@ def recorder(monkeypatch, tmp_path):
         traces = [write(tmp_path / f"rank{rank}.json", rank=rank) for rank in range(2)]
         return recording.Recording(folder=tmp_path, traces=traces, run=run, notes=["The steps were not steady."])
 
-    monkeypatch.setattr(recording, "record", record)
+    monkeypatch.setattr("dynotune.measure.live.record", record)
     return requests
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.diagnose.attribute import PART_OF, attribute
-from dynotune.diagnose.gather import attributed
+from dynotune.diagnose.live_diagnosis import attributed
 from dynotune.diagnose.parts import Parts, plain_parts
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Attribution, ProcessState, Timing
@@ -21,7 +21,7 @@ from dynotune.schema.trace_summary import (
     Overlap,
     TraceSummary,
 )
-from dynotune.trace.summarise import summarise
+from dynotune.trace.summary import summarise
 
 from ..doctor.observations import timing
 from ..trace.made import Made

@@ -7,14 +7,14 @@ import pytest
 
 from dynotune.diagnose.attribute import attribute
 from dynotune.diagnose.attributed import attributed, uses_device
-from dynotune.diagnose.conclude import conclude
-from dynotune.diagnose.gather import refuse_torch, replayed
+from dynotune.diagnose.conclusions import conclude
+from dynotune.diagnose.live_diagnosis import refuse_torch, replayed
 from dynotune.schema import document
 from dynotune.schema.diagnosis import Diagnosis, Examination
 from dynotune.schema.errors import CannotRunHere, RecordError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Allocator, Model, Observation, ProcessState
-from dynotune.trace.summarise import summarise
+from dynotune.trace.summary import summarise
 
 from ..doctor.observations import observed
 from .simulated import MS, SYNC, US, kernels, load, recorded, timed

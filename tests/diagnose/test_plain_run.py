@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dynotune import knobs
-from dynotune.diagnose.gather import LiveDiagnosis
+from dynotune.diagnose.live_diagnosis import LiveDiagnosis
 from dynotune.diagnose.observe import PlainWindow, exact_window
 from dynotune.measure.live import placement
 from dynotune.schema import document

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dynotune.diagnose import profiled as module
-from dynotune.diagnose.profiled import Profiled, profiled
+from dynotune.diagnose.profiled import RecordedSteps, profiled
 from dynotune.measure.live.recording import Recording
 from dynotune.measure.live.request import Silent
 from dynotune.schema.errors import CannotRunHere
@@ -44,12 +44,12 @@ class Recorder:
         return summary(causes=[cause], devices=self._devices)
 
 
-def told(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> Profiled:
+def told(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> RecordedSteps:
     def read(traces: list[Path]) -> list[Timeline]:
         return traces  # type: ignore[return-value]
 
     monkeypatch.setattr(module, "_recorded", recorder.record)
-    monkeypatch.setattr(module.reading, "read", read)
+    monkeypatch.setattr(module, "read_traces", read)
     monkeypatch.setattr(module, "summarise", recorder.summarise)
     found = profiled(None, SPEC, Silent())  # type: ignore[arg-type]
     assert not isinstance(found, Unknown)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.diagnose.window import restlessness, soon, window_steps, within
+from dynotune.diagnose.window import restlessness, window_from_now, window_steps, window_within
 from dynotune.launch.records.record import COMPILED, Step
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import RunSpec
@@ -48,24 +48,24 @@ def test_short_epochs_are_whole_and_the_time_is_kept(step_s, epoch, num_epochs):
 
 def test_a_window_in_a_long_epoch_holds_none_of_its_begins():
     made = record([0.1] * 425, epoch=200)
-    begin = soon([made], request())
+    begin = window_from_now([made], request())
     assert begin.num_steps == 30
     made = record([0.1] * 392, epoch=190)
-    begin = soon([made], request())
+    begin = window_from_now([made], request())
     assert begin.at_step % 190 + begin.num_steps <= 190
     assert begin.at_step % 190 != 0
 
 
 def test_all_ranks_can_hear_of_it_in_time():
     ranks = [record([0.125] * 60, rank=0), record([0.125] * 64, rank=1)]
-    assert soon(ranks, request(window_steps=7)) == TimeWindow(at_step=68, num_steps=7)
+    assert window_from_now(ranks, request(window_steps=7)) == TimeWindow(at_step=68, num_steps=7)
 
 
 @given(st.integers(1, 200), st.one_of(st.none(), st.integers(1, 300)), st.one_of(st.none(), st.integers(1, 50)))
 def test_a_window_within_a_short_program_ends_before_it(num, warmup_steps, num_steps):
     made = record([0.1] * num)
     try:
-        begin = within(made, request(warmup_steps=warmup_steps, window_steps=num_steps))
+        begin = window_within(made, request(warmup_steps=warmup_steps, window_steps=num_steps))
     except CannotRunHere as error:
         assert "too few" in error.message
         return

@@ -130,7 +130,7 @@ def test_zeros_are_bounded_by_nothing_without_a_trace():
     finding = found(observed(live=live, **fields))["zero-grad-memset"]
     assert (finding.severity, type(finding.share)) == ("low", Unknown)
     assert lacks(observed(live=live, models=[model()], optimizers=[optimizer()]), "zero-grad-memset") == [
-        "timing of the plain run"
+        "timing of the plain window"
     ]
 
 

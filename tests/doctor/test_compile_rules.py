@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.doctor import Missing, ObservationView
-from dynotune.doctor.bounds import of_compiling
+from dynotune.doctor.bounds import bound_of_compiling
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation
 from dynotune.schema.trace_summary import Called, Place
@@ -235,7 +235,7 @@ def test_a_read_elsewhere_in_the_file_of_a_break_is_a_wait_of_its_own():
 
 def compiling(*losses: Any, fusable_s: float | None = 0.3, traced: Any = None, **fields: Any) -> float:
     told = msgspec.structs.replace(kernels(matmul=0.5, cast=0.5), fusable_s=fusable_s)
-    return of_compiling(ObservationView(on_gpu(*losses, traced={"kernels": [told]} | (traced or {}), **fields)))
+    return bound_of_compiling(ObservationView(on_gpu(*losses, traced={"kernels": [told]} | (traced or {}), **fields)))
 
 
 @pytest.mark.parametrize(

@@ -192,4 +192,4 @@ def test_rules_on_ranks_are_unknown_without_a_trace(id_):
 
 def test_buckets_are_unknown_without_a_timing():
     models = wrapped(gradient_as_bucket_view=False)
-    assert lacks(observed(models=models), "ddp-bucket-view") == ["timing of the plain run"]
+    assert lacks(observed(models=models), "ddp-bucket-view") == ["timing of the plain window"]

@@ -297,7 +297,9 @@ def test_no_epoch_in_the_window_is_no_finding():
 
 
 def test_the_start_of_epochs_is_unknown_without_a_timing():
-    assert lacks(waits(0.0, loader(4), timed=Unknown("it ended")), "persistent-workers") == ["timing of the plain run"]
+    assert lacks(waits(0.0, loader(4), timed=Unknown("it ended")), "persistent-workers") == [
+        "timing of the plain window"
+    ]
 
 
 def test_workers_that_begin_in_a_fresh_interpreter():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dynotune.diagnose.conclude import conclude
+from dynotune.diagnose.conclusions import conclude
 from dynotune.schema import document
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.observation import Observation

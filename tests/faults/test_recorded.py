@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dynotune.diagnose.conclude import conclude
+from dynotune.diagnose.conclusions import conclude
 from dynotune.schema import document
 from dynotune.schema.observation import Observation
 

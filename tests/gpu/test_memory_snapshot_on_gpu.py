@@ -46,7 +46,7 @@ def dumped(tmp_path):
             [sys.executable, script], capture_output=True, text=True, timeout=200, env=environment, cwd=tmp_path
         )
         assert done.returncode == 0, done.stderr[-3000:]
-        found = reading.load(path, limit_bytes=256 * MIB)
+        found = reading.load_snapshot(path, limit_bytes=256 * MIB)
         device = next(device for device in found.devices if device.device == 0)
         return found, device, json.loads(figures.read_text())
 

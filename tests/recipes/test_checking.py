@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dynotune.recipes import checking, writing
-from dynotune.recipes.verify import judge
+from dynotune.recipes.verify import judge_recipe
 from dynotune.schema import recipe as recipes
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import UsageError
@@ -72,7 +72,7 @@ def ablated(whole, setting, speedup, **changes):
 
 
 def test_the_recipe_holds_what_was_confirmed_and_where():
-    recipe = writing.of(study())
+    recipe = writing.recipe_of(study())
     assert recipe.settings == {"env.OMP_SCHEDULE": "x y", "loader.num_workers": 4, "loader.pin_memory": True}
     assert recipe.recipe.speedup == 1.42 and recipe.recipe.ci == (1.38, 1.47) and recipe.recipe.num_pairs == 8
     assert recipe.recipe.command == COMMAND and recipe.recipe.created == "2026-01-01T00:15:00Z"
@@ -92,7 +92,7 @@ def test_each_setting_is_proved_by_the_last_ablation_that_left_it_out():
         ablated(whole, WORKERS, 1.3, phase="race"),
         Estimate(arm=arm(whole).key, against="", phase="ablate", speedup=9.0, ci=(8.0, 10.0), num_blocks=6),
     ]
-    proofs = {proof.knob: proof for proof in writing.of(study(estimates=estimates)).proof}
+    proofs = {proof.knob: proof for proof in writing.recipe_of(study(estimates=estimates)).proof}
     assert (
         proofs["env.OMP_SCHEDULE"].speedup,
         proofs["env.OMP_SCHEDULE"].by,
@@ -105,7 +105,7 @@ def test_each_setting_is_proved_by_the_last_ablation_that_left_it_out():
 def test_an_ablation_that_was_written_the_other_way_round_is_turned():
     whole = arm([WORKERS, SPACED])
     turned = ablated([WORKERS, SPACED], SPACED, 0.5, arm=whole.without("env.OMP_SCHEDULE").key, against=whole.key)
-    (proof, _) = writing.of(study(recipe=[WORKERS, SPACED], estimates=[turned])).proof
+    (proof, _) = writing.recipe_of(study(recipe=[WORKERS, SPACED], estimates=[turned])).proof
     assert proof.speedup == pytest.approx(2.0)
     assert proof.ci == pytest.approx((2 / 1.1, 2 * 1.1))
 
@@ -113,7 +113,7 @@ def test_an_ablation_that_was_written_the_other_way_round_is_turned():
 def first(*settings, **changes):
     """What a recipe of these settings states, proved here."""
     known = study(recipe=list(settings), selected=list(settings), confirmed=compared(speedup=2.0, ci=(1.9, 2.1)))
-    recipe = writing.of(known)
+    recipe = writing.recipe_of(known)
     return replace(recipe, recipe=replace(recipe.recipe, **changes))
 
 
@@ -124,7 +124,7 @@ def on_top(recipe, **changes):
 
 
 def test_a_recipe_that_went_on_from_another_holds_both_and_the_gain_of_both():
-    recipe = writing.of(on_top(first(SPACED)))
+    recipe = writing.recipe_of(on_top(first(SPACED)))
     assert recipe.settings == {"env.OMP_SCHEDULE": "x y", "loader.pin_memory": True}
     assert recipe.recipe.speedup == pytest.approx(2.84) and recipe.recipe.num_pairs is None
     low, high = recipe.recipe.ci
@@ -136,7 +136,7 @@ def test_a_recipe_that_went_on_from_another_holds_both_and_the_gain_of_both():
 
 
 def test_another_value_of_a_setting_that_it_began_from_takes_its_place():
-    recipe = writing.of(on_top(first(Setting("loader.pin_memory", False))))
+    recipe = writing.recipe_of(on_top(first(Setting("loader.pin_memory", False))))
     assert recipe.settings == {"loader.pin_memory": True}
     assert [proof.value for proof in recipe.proof] == [True]
 
@@ -164,7 +164,7 @@ def edited(recipe, **settings):
 )
 def test_of_a_recipe_that_was_not_proved_so_nothing_is_stated(recipe, tmp_path):
     """Not here, not on this command, not of these settings, or not as this study measured."""
-    both = writing.of(on_top(recipe))
+    both = writing.recipe_of(on_top(recipe))
     assert (both.recipe.speedup, both.recipe.ci, both.recipe.num_pairs) == (None, None, None)
     assert both.settings == {**recipe.settings, "loader.pin_memory": True}
     stated = [proof.knob for proof in both.proof]
@@ -177,13 +177,13 @@ def test_of_a_recipe_that_was_not_proved_so_nothing_is_stated(recipe, tmp_path):
 def test_the_interval_of_both_gains_holds_their_product(one, other, widely, more_widely):
     recipe = first(SPACED, speedup=one, ci=(one / widely, one * more_widely))
     confirmed = compared(speedup=other, ci=(other / more_widely, other * widely))
-    head = writing.of(on_top(recipe, confirmed=confirmed)).recipe
+    head = writing.recipe_of(on_top(recipe, confirmed=confirmed)).recipe
     assert head.speedup == pytest.approx(one * other) and head.ci[0] <= head.speedup <= head.ci[1]
 
 
 def test_a_round_that_did_not_let_a_setting_stay_is_no_proof_of_it():
     refused = replace(ablated([WORKERS, SPACED], SPACED, 0.74), p=0.9)
-    (proof,) = writing.of(study(recipe=[SPACED], estimates=[refused])).proof
+    (proof,) = writing.recipe_of(study(recipe=[SPACED], estimates=[refused])).proof
     assert (proof.speedup, proof.by) == (1.42, "confirmation")
 
 
@@ -192,11 +192,11 @@ def test_a_round_that_did_not_let_a_setting_stay_is_no_proof_of_it():
 )
 def test_a_study_that_proved_nothing_has_no_recipe(changes):
     with pytest.raises(UsageError, match="Nothing was proved"):
-        writing.of(study(**changes))
+        writing.recipe_of(study(**changes))
 
 
 def test_the_recipe_of_a_study_can_be_read_and_applied(tmp_path):
-    recipes.write(tmp_path / "recipe.toml", writing.of(study()))
+    recipes.write(tmp_path / "recipe.toml", writing.recipe_of(study()))
     found = recipes.read(tmp_path / "recipe.toml")
     assert checking.settings(found, "it") == sorted([WORKERS, SPACED, PINNED], key=lambda setting: setting.knob)
     assert checking.differences(found, FACTS, COMMAND, strict=True) == []
@@ -362,14 +362,14 @@ def test_commands_differ_exactly_where_their_hashes_do(one, other):
 )
 def test_a_speed_up_is_met_by_one_that_is_not_below_the_stated_interval(now, outcome):
     stated = Recipe(Header(recipes.SCHEMA, speedup=1.42, ci=(1.38, 1.47)))
-    assert judge(stated, compared(**now))[0] == outcome
+    assert judge_recipe(stated, compared(**now))[0] == outcome
 
 
 def test_a_recipe_that_states_nothing_is_met_by_any_gain():
-    assert judge(Recipe(Header(recipes.SCHEMA)), compared(speedup=1.02, ci=(1.01, 1.03)))[0] == "met"
-    assert judge(Recipe(Header(recipes.SCHEMA)), compared(verdict="same"))[0] == "not-met"
+    assert judge_recipe(Recipe(Header(recipes.SCHEMA)), compared(speedup=1.02, ci=(1.01, 1.03)))[0] == "met"
+    assert judge_recipe(Recipe(Header(recipes.SCHEMA)), compared(verdict="same"))[0] == "not-met"
 
 
 def test_an_interval_is_not_needed_to_state_a_speed_up():
     stated = Recipe(Header(recipes.SCHEMA, speedup=1.42))
-    assert judge(stated, compared(speedup=1.41, ci=(1.3, 1.5)))[0] == "undecided"
+    assert judge_recipe(stated, compared(speedup=1.41, ci=(1.3, 1.5)))[0] == "undecided"

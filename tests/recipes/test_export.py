@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dynotune.recipes.export import parts
+from dynotune.recipes.export import export_parts
 from dynotune.report import export as formats
 from dynotune.report.export import Parts
 from dynotune.schema import recipe as recipes
@@ -29,7 +29,7 @@ VARIABLES = st.dictionaries(NAMES.map("V".__add__), PRINTABLE, max_size=6)
 def made(*chosen, shm_size=None, **facts):
     settings_ = [Setting(knob, value) for knob, value in chosen]
     head = Header(recipes.SCHEMA, command=COMMAND, speedup=1.42, ci=(1.38, 1.47))
-    return parts(Recipe(head, dict(chosen), facts=facts), settings_, "recipe.toml", shm_size)
+    return export_parts(Recipe(head, dict(chosen), facts=facts), settings_, "recipe.toml", shm_size)
 
 
 def without_comments(text):

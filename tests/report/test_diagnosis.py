@@ -248,7 +248,7 @@ def test_ceilings_bound_what_a_loader_can_gain(took_s, told):
 def test_ceilings_that_are_not_known_say_why():
     unknown = Unknown(f"no loader {NASTY}")
     text = text_of(diagnosis(upper_bounds=unknown, roofline=unknown))
-    assert "Ceilings: unknown, no loader" in text
+    assert "Upper bounds: unknown, no loader" in text
     assert "Distance to the limit: unknown, no loader" in text
     assert "\x1b" not in text
 

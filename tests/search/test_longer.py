@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from msgspec.structs import replace
 
-from dynotune.measure.comparison.stats import Judgement
+from dynotune.measure.comparison.stats import SequentialResult as Judgement
 from dynotune.measure.live.warmup import MIN_WINDOW_S
 from dynotune.schema.comparison import Comparison, Pair
 from dynotune.schema.setting import Setting

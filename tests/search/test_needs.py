@@ -63,7 +63,7 @@ def test_it_is_found_beside_what_it_needs_and_proved_apart_from_it(seed: int, tm
     assert f"With it and {PREFETCH}, which needs it, the whole is " in reason
     worth = {one.against: one.speedup for one in study.estimates if one.phase == "ablate"}
     assert worth["loader.num_workers=4"] == pytest.approx(math.exp(0.1), rel=0.03)
-    made = writing.of(study)
+    made = writing.recipe_of(study)
     proofs = {proof.knob: proof.speedup for proof in made.proof}
     assert proofs["loader.prefetch_factor"] == pytest.approx(math.exp(0.1), rel=0.03)
     assert proofs["loader.num_workers"] == pytest.approx(math.exp(0.3), rel=0.04)

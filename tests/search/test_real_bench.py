@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dynotune.measure.live import pilot
-from dynotune.measure.live.pilot import Window
+from dynotune.measure.live.pilot import WindowPlan as Window
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown

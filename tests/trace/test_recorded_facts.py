@@ -10,7 +10,7 @@ import pytest
 
 from dynotune.schema.trace_summary import TraceSummary
 from dynotune.trace.facts import device_time, idle, steps
-from dynotune.trace.summarise import summarise
+from dynotune.trace.summary import summarise
 from dynotune.trace.timeline import UNKNOWN, Timeline
 
 from .recorded import NAMES, raw, timeline_of

@@ -14,7 +14,7 @@ from dynotune.schema.errors import CommandFailed, UsageError
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
-    from dynotune.measure.live.request import CompareRequest, Watcher
+    from dynotune.measure.live import CompareRequest, Watcher
     from dynotune.schema.comparison import Comparison
 
 HELP = """Prove on your command whether settings help.
@@ -45,7 +45,7 @@ def compare(
     run: RunSpec,
 ) -> None:
     from dynotune.measure.comparison import protocol
-    from dynotune.measure.live.request import CompareRequest
+    from dynotune.measure.live import CompareRequest
 
     options.check_json(json)
     folder = None
@@ -79,7 +79,7 @@ def measure(request: CompareRequest, *, resume: Path | None = None) -> Compariso
     from rich.console import Console
 
     from dynotune.measure.comparison import protocol
-    from dynotune.report.terminal import Progress
+    from dynotune.report import Progress
 
     console = Console(stderr=True, highlight=False)
     with Progress(console) as progress:
@@ -100,7 +100,7 @@ def show(comparison: Comparison, json: str | None) -> None:
     Raises:
         CommandFailed: an arm's command failed; that was the answer.
     """
-    from dynotune.report.terminal import comparison_table
+    from dynotune.report import comparison_table
 
     options.show(lambda: comparison_table(comparison), comparison, json)
     if comparison.failed is not None:

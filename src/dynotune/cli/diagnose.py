@@ -13,7 +13,7 @@ from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
-    from dynotune.measure.live.request import Watcher
+    from dynotune.measure.live import Watcher
     from dynotune.schema.diagnosis import Diagnosis
     from dynotune.schema.observation import Observation
 
@@ -65,8 +65,8 @@ def diagnose(
     else:
         options.check_run(context, run)
         observation, beside = _watch(run, isolate_loader=isolate_loader, roofline=roofline)
-    from dynotune.diagnose.conclude import conclude
-    from dynotune.report.diagnosis import diagnosis_report
+    from dynotune.diagnose import conclude
+    from dynotune.report import diagnosis_report
 
     diagnosis = conclude(observation, **beside)
     options.show(lambda: diagnosis_report(diagnosis), diagnosis, json)
@@ -83,7 +83,7 @@ def _refuse_watching(context: typer.Context) -> None:
 
 
 def _recorded(path: Path) -> Observation:
-    from dynotune.diagnose.gather import replayed
+    from dynotune.diagnose import replayed
 
     return replayed(path)
 
@@ -93,9 +93,9 @@ def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Obser
     from rich.console import Console
     from rich.text import Text
 
-    from dynotune.diagnose.gather import LiveDiagnosis
-    from dynotune.report.terminal import Progress
-    from dynotune.text.words import plain
+    from dynotune.diagnose import LiveDiagnosis
+    from dynotune.report import Progress
+    from dynotune.text import words
 
     console = Console(stderr=True, highlight=False)
     with Progress(console) as progress:
@@ -108,7 +108,7 @@ def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Obser
             if roofline:
                 beside["roofline"] = live.roofline()
             live.end()
-    console.print(Text(plain(f"Observed: {path}"), style="dim"), soft_wrap=True)
+    console.print(Text(words.plain(f"Observed: {path}"), style="dim"), soft_wrap=True)
     return observation, beside
 
 

@@ -37,7 +37,7 @@ dynotune doctor
 
 dynotune doctor --json here.json -- python train.py
 
-dynotune doctor --against there.json
+dynotune doctor --baseline there.json
 
 dynotune doctor --about vm.dirty_ratio
 """
@@ -140,8 +140,7 @@ def interpreter_asked(python: str | None, command: list[str] | None, env: Mappin
 
 
 def _examine(facts: Facts, other: Facts | None) -> Examination:
-    from dynotune.doctor import ObservationView, differences, examine
-    from dynotune.doctor.folklore import seen_here
+    from dynotune.doctor import ObservationView, differences, examine, seen_here
     from dynotune.schema.observation import Observation
 
     seen = ObservationView(Observation(facts=facts))
@@ -153,7 +152,7 @@ def _examine(facts: Facts, other: Facts | None) -> Examination:
 
 def _report(examination: Examination) -> RenderableType:
     from dynotune.doctor import all_rules
-    from dynotune.report.doctor import examination_report
+    from dynotune.report import examination_report
 
     costs = {rule.id: rule.costs for rule in all_rules().values()}
     return examination_report(examination, costs=costs)

@@ -40,6 +40,6 @@ def show(word: str, json: str | None) -> None:
         return
     from rich.console import Console
 
-    from dynotune.report.explanation import explanation_report
+    from dynotune.report import explanation_report
 
     Console(highlight=False).print(explanation_report(explanation))

@@ -34,10 +34,10 @@ def knobs(
         return
     from rich.console import Console
 
-    from dynotune.report.catalogue import explanation, table
+    from dynotune.report import catalogue as tables
 
     console = Console(highlight=False)
-    console.print(table(chosen) if id is None else explanation(chosen[0]))
+    console.print(tables.table(chosen) if id is None else tables.explanation(chosen[0]))
 
 
 def _fields(knob: Knob) -> dict[str, Any]:

@@ -374,13 +374,13 @@ def check_command(command: Sequence[str], env: Mapping[str, str], settings: Iter
         settings: of any arm. If one changes PATH, or the run folder holds the command, the run itself will tell.
 
     Raises:
-        UsageError: as `launch.executable.find`.
+        UsageError: as `find_executable`.
     """
-    from dynotune.launch.process import executable
+    from dynotune.launch.process import find_executable
 
     name = command[0] if command else ""
     if "{run_dir}" not in name and all(setting.knob != "env.PATH" for setting in settings):
-        executable.find(name, env=env, cwd=Path.cwd())
+        find_executable(name, env=env, cwd=Path.cwd())
 
 
 def check_run(context: typer.Context, run: RunSpec, candidate: Iterable[Setting] = ()) -> None:

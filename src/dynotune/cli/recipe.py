@@ -28,7 +28,7 @@ from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
-    from dynotune.measure.live.request import CompareRequest
+    from dynotune.measure.live import CompareRequest
     from dynotune.schema.recipe import Recipe
     from dynotune.schema.setting import Setting
 
@@ -48,8 +48,8 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="recipe.toml, as `dyn
     """
 )
 def show(file: File, json: Json = None) -> None:
-    from dynotune.recipes.checking import setting_of
-    from dynotune.report.recipe import recipe_report
+    from dynotune.recipes import setting_of
+    from dynotune.report import recipe_report
     from dynotune.schema import recipe as recipes
 
     check_json(json)
@@ -75,7 +75,7 @@ def verify(
     *,
     run: RunSpec,
 ) -> None:
-    from dynotune.measure.live.request import CompareRequest
+    from dynotune.measure.live import CompareRequest
     from dynotune.schema import recipe as recipes
 
     check_json(json)
@@ -105,9 +105,9 @@ def _command(context: typer.Context, found: Recipe, file: Path) -> list[str]:
             f"{file} does not say on what command it was proved.",
             hint=f"Put it after two dashes: dynotune recipe verify {shlex.quote(str(file))} -- python train.py",
         )
-    from dynotune.text.words import plain
+    from dynotune.text import words
 
-    print(f"Running the recipe's own command: {plain(shlex.join(found.recipe.command))}", file=sys.stderr)
+    print(f"Running the recipe's own command: {words.plain(shlex.join(found.recipe.command))}", file=sys.stderr)
     return list(found.recipe.command)
 
 
@@ -123,10 +123,9 @@ def _settings(found: Recipe, file: Path, typed: list[Setting]) -> list[Setting]:
 def _is_met(found: Recipe, request: CompareRequest, file: Path, json: str | None) -> bool:
     """Measure, say what came of it, and whether that is what the recipe states."""
     from dynotune.cli import compare
-    from dynotune.measure.live.machine import facts_of
-    from dynotune.recipes import checking
-    from dynotune.recipes.verify import judge
-    from dynotune.report.recipe import verification_report
+    from dynotune.measure.live import facts_of
+    from dynotune.recipes import checking, judge_recipe
+    from dynotune.report import verification_report
     from dynotune.schema.recipe import Verification
 
     differs = [str(one) for one in checking.differences(found, facts_of(request.run), request.run.command)]
@@ -135,7 +134,7 @@ def _is_met(found: Recipe, request: CompareRequest, file: Path, json: str | None
     if comparison.failed is not None:
         # The command's own last lines are the answer; there is nothing to judge.
         compare.show(comparison, json)
-    outcome, reason = judge(found, comparison)
+    outcome, reason = judge_recipe(found, comparison)
     verification = Verification(
         recipe=str(file),
         stated=found.recipe.speedup,
@@ -203,6 +202,7 @@ def _checked(found: Recipe, file: Path, typed: list[Setting]) -> list[Setting]:
 
 
 def _exported(found: Recipe, settings: list[Setting], file: Path, format: str, shm_size: str | None) -> str:
+    from dynotune.recipes import export_parts
     from dynotune.report import export as formats
 
     if format == "sysctl":
@@ -212,8 +212,7 @@ def _exported(found: Recipe, settings: list[Setting], file: Path, format: str, s
 
         facts = probe.machine(environment(), python=sys.executable, cwd=Path.cwd(), deadline_s=DEADLINE_S)
         return formats.sysctl(file.name, *examine(ObservationView(Observation(facts=facts)), "machine"))
-    from dynotune.recipes.export import parts
 
-    made = parts(found, settings, str(file), shm_size)
+    made = export_parts(found, settings, str(file), shm_size)
     write = {"shell": formats.shell, "docker": formats.docker, "kubernetes": formats.kubernetes}[format]
     return write(made)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dynotune.schema.study import Study
 
 T = TypeVar("T", bound=msgspec.Struct)
-Told = tuple[msgspec.Struct, Callable[[], "RenderableType"]]
+Rendering = tuple[msgspec.Struct, Callable[[], "RenderableType"]]
 """The document, and what makes its report."""
 
 # What a folder may hold, the first that is there.
@@ -106,68 +106,67 @@ def _article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun.replace('_', ' ')}"
 
 
-def _study(file: Path) -> Told:
-    from dynotune.report.study.summary import study_report
+def _study(file: Path) -> Rendering:
+    from dynotune.report.study import study_report
     from dynotune.schema.study import Study
 
     found = read(file, Study)
     return found, lambda: study_report(found)
 
 
-def _comparison(file: Path) -> Told:
-    from dynotune.report.terminal import comparison_table
+def _comparison(file: Path) -> Rendering:
+    from dynotune.report import comparison_table
     from dynotune.schema.comparison import Comparison
 
     found = read(file, Comparison)
     return found, lambda: comparison_table(found)
 
 
-def _observation(file: Path) -> Told:
-    from dynotune.diagnose.conclude import conclude
-    from dynotune.diagnose.gather import replayed
+def _observation(file: Path) -> Rendering:
+    from dynotune.diagnose import conclude, replayed
 
     return _of_diagnosis(conclude(replayed(file)))
 
 
-def _diagnosis(file: Path) -> Told:
+def _diagnosis(file: Path) -> Rendering:
     from dynotune.schema.diagnosis import Diagnosis
 
     return _of_diagnosis(read(file, Diagnosis))
 
 
-def _of_diagnosis(found: Diagnosis) -> Told:
-    from dynotune.report.diagnosis import diagnosis_report
+def _of_diagnosis(found: Diagnosis) -> Rendering:
+    from dynotune.report import diagnosis_report
 
     return found, lambda: diagnosis_report(found)
 
 
-def _trace(file: Path) -> Told:
-    from dynotune.report.trace.summary import trace_report
+def _trace(file: Path) -> Rendering:
+    from dynotune.report.trace import trace_report
     from dynotune.schema.trace_summary import TraceSummary
 
     found = read(file, TraceSummary)
     return found, lambda: trace_report(found)
 
 
-def _trace_difference(file: Path) -> Told:
-    from dynotune.report.trace.difference import difference_report
+def _trace_difference(file: Path) -> Rendering:
+    from dynotune.report.trace import difference_report
     from dynotune.schema.trace_summary import TraceDifference
 
     found = read(file, TraceDifference)
     return found, lambda: difference_report(found)
 
 
-def _memory_snapshot(file: Path) -> Told:
-    from dynotune.report.trace.memory_snapshot import snapshot_report
+def _memory_snapshot(file: Path) -> Rendering:
+    from dynotune.report.trace import snapshot_report
     from dynotune.schema.memory_snapshot import MemorySnapshot
 
     found = read(file, MemorySnapshot)
     return found, lambda: snapshot_report(found)
 
 
-def _examination(file: Path) -> Told:
+def _examination(file: Path) -> Rendering:
     from dynotune.doctor import all_rules
-    from dynotune.report.doctor import examination_report
+    from dynotune.report import examination_report
     from dynotune.schema.diagnosis import Examination
 
     found = read(file, Examination)
@@ -175,15 +174,15 @@ def _examination(file: Path) -> Told:
     return found, lambda: examination_report(found, costs=costs)
 
 
-def _startup(file: Path) -> Told:
-    from dynotune.report.startup.starts import startup_report
+def _startup(file: Path) -> Rendering:
+    from dynotune.report.startup import startup_report
     from dynotune.schema.startup import Startup
 
     found = read(file, Startup)
     return found, lambda: startup_report(found)
 
 
-READERS: dict[str, Callable[[Path], Told]] = {
+READERS: dict[str, Callable[[Path], Rendering]] = {
     "study": _study,
     "comparison": _comparison,
     "observation": _observation,
@@ -198,12 +197,12 @@ READERS: dict[str, Callable[[Path], Told]] = {
 
 def _write_page(file: Path, document: msgspec.Struct, html: Path | None) -> None:
     """The page, after the terminal's report is out: a folder that cannot be written to takes away no more than it."""
-    from dynotune.report.page.html import write
+    from dynotune.report.page import html as html_page
     from dynotune.schema.study import Study
 
     assert isinstance(document, Study)
     target = html or file.with_name(PAGE)
-    write(target, document, recipe=_recipe_beside(file, document))
+    html_page.write(target, document, recipe=_recipe_beside(file, document))
     _say(f"Report: {target}")
 
 
@@ -224,6 +223,6 @@ def _say(text: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from dynotune.text.words import plain
+    from dynotune.text import words
 
-    Console(stderr=True, highlight=False).print(Text(plain(text), style="dim"), soft_wrap=True)
+    Console(stderr=True, highlight=False).print(Text(words.plain(text), style="dim"), soft_wrap=True)

@@ -60,7 +60,7 @@ def run(
         _check_proved(proved, recipe, facts, command, strict=strict)
 
     from dynotune.launch import new_run_folder
-    from dynotune.launch.process.passthrough import TransparentRun
+    from dynotune.launch.process import TransparentRun
 
     folder = new_run_folder(runs_folder(run_dir))
     transparent = TransparentRun(command, chosen, cwd=Path.cwd(), folder=folder)
@@ -122,18 +122,18 @@ def _check_proved(recipe: Recipe, path: Path, facts: Facts, command: list[str], 
         CannotRunHere: it is not, and `strict`.
     """
     from dynotune.recipes import checking
-    from dynotune.text.words import plain
+    from dynotune.text import words
 
     said = [str(differs) for differs in checking.differences(recipe, facts, command, strict=strict)]
     if strict or recipe.proof:
         said += checking.unproved(recipe)
     if strict and said:
         raise CannotRunHere(
-            f"{path} was not proved as it would be run: {'; '.join(map(plain, said))}.",
+            f"{path} was not proved as it would be run: {'; '.join(map(words.plain, said))}.",
             hint="Prove it here: dynotune recipe verify FILE -- COMMAND; or leave --strict out to apply it anyway.",
         )
     for text in said:
-        print(f"dynotune: {path}: {plain(text)}", file=sys.stderr)
+        print(f"dynotune: {path}: {words.plain(text)}", file=sys.stderr)
 
 
 def _facts(command: list[str], cwd: Path, env: dict[str, str], settings: list[Setting], recipe: Recipe | None) -> Facts:

@@ -36,7 +36,7 @@ Exit code 1 where every run added something; the reason is said. For example:
 
 dynotune startup warm -- python train.py
 
-dynotune startup warm --caches /data/caches --ready-on 'listening on' -- ./serve
+dynotune startup warm --caches /data/caches --ready-pattern 'listening on' -- ./serve
 """
 
 
@@ -52,10 +52,10 @@ def warm(
     from rich.console import Console
 
     from dynotune.launch.caches import contents as places
-    from dynotune.measure.startup.warm import WarmRequest
-    from dynotune.measure.startup.warm import warm as fill
-    from dynotune.report.startup.caches import warmed_report
-    from dynotune.report.terminal import Progress
+    from dynotune.measure.startup import WarmRequest
+    from dynotune.measure.startup import warm as fill
+    from dynotune.report import Progress
+    from dynotune.report.startup import warmed_report
 
     check_json(json)
     options.check_run(context, run)
@@ -95,8 +95,7 @@ def pack(
     from dynotune.launch.caches import conditions as cache_conditions
     from dynotune.launch.caches import contents as places
     from dynotune.launch.caches import pack as cache_pack
-    from dynotune.report.startup import cache_lines
-    from dynotune.report.startup.caches import packed_report
+    from dynotune.report.startup import cache_lines, packed_report
 
     check_json(json)
     env = environment()
@@ -147,7 +146,7 @@ def unpack(
     from dynotune.launch.caches import conditions as cache_conditions
     from dynotune.launch.caches import contents as places
     from dynotune.launch.caches import unpack as cache_unpack
-    from dynotune.report.startup.caches import DANGER, unpacked_report
+    from dynotune.report.startup import DANGER, unpacked_report
 
     check_json(json)
     if sha256 is None and not trust:

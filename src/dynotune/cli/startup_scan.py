@@ -13,7 +13,7 @@ from dynotune.cli.options import Json, check_json, environment, one_of, seconds_
 from dynotune.schema.errors import CannotRunHere, UsageError
 
 if TYPE_CHECKING:
-    from dynotune.probe.gpu_code.code_places import Places
+    from dynotune.probe.gpu_code import code_places
     from dynotune.schema.device_code import DeviceCode, Gpu
     from dynotune.schema.facts import Unknown
 
@@ -57,7 +57,7 @@ def scan(
     every: Annotated[bool, typer.Option("--all", help="Show every library and every problem.")] = False,
     json: Json = None,
 ) -> None:
-    from dynotune.report.startup.device_code import device_code_report
+    from dynotune.report.startup import device_code_report
 
     check_json(json)
     gpus = _gpus(compute_capability or [])
@@ -83,7 +83,7 @@ def _gpus(capabilities: list[str]) -> list[Gpu] | Unknown:
     return [Gpu(compute_capability=f"{sm // 10}.{sm % 10}") for sm in names]
 
 
-def _places(paths: list[Path], python: str | None, command: list[str] | None) -> Places:
+def _places(paths: list[Path], python: str | None, command: list[str] | None) -> code_places.Places:
     """Raises:
     UsageError: a path is not there, or `--python` is no interpreter.
     CannotRunHere: only a run would tell what the command loads.
@@ -116,7 +116,7 @@ def _places(paths: list[Path], python: str | None, command: list[str] | None) ->
     return places
 
 
-def _scan(places: Places, gpus: list[Gpu] | Unknown, deadline_s: float | None) -> DeviceCode:
+def _scan(places: code_places.Places, gpus: list[Gpu] | Unknown, deadline_s: float | None) -> DeviceCode:
     from rich.console import Console
 
     from dynotune.probe.gpu_code import device_code

@@ -13,7 +13,7 @@ from dynotune.cli.options import Budget, Json, Margin, Resume, runs_a_command
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
-    from dynotune.measure.live.request import StartRequest
+    from dynotune.measure.live import StartRequest
     from dynotune.schema.startup import Startup
 
 HELP = """Time the start of your command with caches cold, warm and off.
@@ -40,9 +40,9 @@ def time(
     *,
     run: RunSpec,
 ) -> None:
-    from dynotune.measure.live.request import StartRequest
+    from dynotune.measure.live import StartRequest
     from dynotune.measure.startup import starting
-    from dynotune.report.startup.starts import startup_report
+    from dynotune.report.startup import startup_report
 
     options.check_json(json)
     folder = None
@@ -58,9 +58,9 @@ def time(
 def _timed(request: StartRequest, resume: Path | None) -> Startup:
     from rich.console import Console
 
-    from dynotune.measure.comparison.protocol import Interrupted
+    from dynotune.measure.comparison import Interrupted
     from dynotune.measure.startup import starting
-    from dynotune.report.startup.starts import StartProgress
+    from dynotune.report.startup import StartProgress
 
     console = Console(stderr=True, highlight=False)
     watcher = StartProgress(console)

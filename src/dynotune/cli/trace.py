@@ -15,16 +15,15 @@ import typer
 
 from dynotune.cli import options
 from dynotune.cli.options import Json, check_json, num_bytes, runs_a_command
-from dynotune.cli.trace_files import Asked, arrange, files_of, is_snapshot
+from dynotune.cli.trace_files import Question, arrange, files_of, is_snapshot
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dynotune.measure.live.recording import Recording
-    from dynotune.measure.live.request import RecordRequest, Watcher
-    from dynotune.trace.timeline import Timeline
+    from dynotune.measure.live import Recording, RecordRequest, Watcher
+    from dynotune.trace import Timeline
 
 Answer = tuple[object, Callable[[], "RenderableType"]]
 """The document, and what makes its report."""
@@ -84,10 +83,10 @@ def trace(
     command = context.find_root().obj
     _check(context, files or [], command)
     if command is None:
-        asked: Asked = "compare" if compare else "ranks" if ranks else None
+        asked: Question = "compare" if compare else "ranks" if ranks else None
         answer = _explained(files or [], asked, limit_bytes, top)
     else:
-        from dynotune.measure.live.request import RecordRequest
+        from dynotune.measure.live import RecordRequest
 
         options.check_run(context, run)
         request = RecordRequest(run=run, num_steps=steps, stacks=stacks, shapes=shapes, memory=memory)
@@ -122,7 +121,7 @@ def _check(context: typer.Context, files: Sequence[Path], command: Sequence[str]
         )
 
 
-def _explained(files: Sequence[Path], asked: Asked, limit_bytes: int | None, top: int) -> Answer:
+def _explained(files: Sequence[Path], asked: Question, limit_bytes: int | None, top: int) -> Answer:
     arguments = files_of(files)
     snapshots = [path for paths in arguments for path in paths if is_snapshot(path)]
     if not snapshots:
@@ -132,10 +131,10 @@ def _explained(files: Sequence[Path], asked: Asked, limit_bytes: int | None, top
             f"{snapshots[0]} is a snapshot of memory, not a trace.",
             hint="Give it alone: it has a report of its own.",
         )
-    from dynotune.report.trace.memory_snapshot import snapshot_report
-    from dynotune.trace.snapshot import reading
+    from dynotune.report.trace import snapshot_report
+    from dynotune.trace.snapshot import load_snapshot
 
-    loaded = reading.load(snapshots[0], limit_bytes=limit_bytes or MAX_SNAPSHOT_BYTES)
+    loaded = load_snapshot(snapshots[0], limit_bytes=limit_bytes or MAX_SNAPSHOT_BYTES)
     found = msgspec.structs.replace(loaded, file=_as_text(snapshots[0]))
     return found, lambda: snapshot_report(found, top=top)
 
@@ -151,35 +150,35 @@ def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answ
 def _record(request: RecordRequest) -> Recording:
     from rich.console import Console
 
-    from dynotune.measure.live.recording import record
-    from dynotune.report.terminal import Progress
+    from dynotune.measure.live import record
+    from dynotune.report import Progress
 
     with Progress(Console(stderr=True, highlight=False)) as progress:
         watcher: Watcher = progress
         return record(request, watcher)
 
 
-def _answer(arguments: Sequence[Sequence[Timeline]], asked: Asked, top: int, *, notes: Sequence[str] = ()) -> Answer:
+def _answer(arguments: Sequence[Sequence[Timeline]], asked: Question, top: int, *, notes: Sequence[str] = ()) -> Answer:
     """What one trace says, or how two differ.
 
     Args:
         notes: what to be wary of, known before it was read.
     """
-    from dynotune.trace.summarise import summarise
+    from dynotune.trace import summarise
 
     arrangement = arrange(arguments, asked)
     if arrangement.why:
         _say(arrangement.why)
     summaries = [summarise(timelines) for timelines in arrangement.traces]
     if len(summaries) == 1:
-        from dynotune.report.trace.summary import trace_report
+        from dynotune.report.trace import trace_report
 
         (summary,) = summaries
         told = msgspec.structs.replace(summary, notes=[*notes, *summary.notes])
         return told, lambda: trace_report(told, top=top)
 
-    from dynotune.report.trace.difference import difference_report
-    from dynotune.trace.difference import difference
+    from dynotune.report.trace import difference_report
+    from dynotune.trace import difference
 
     found = difference(*summaries)
     return found, lambda: difference_report(found, top=top)
@@ -187,12 +186,12 @@ def _answer(arguments: Sequence[Sequence[Timeline]], asked: Asked, top: int, *, 
 
 def _read(arguments: Sequence[Sequence[Path]], limit_bytes: int | None) -> list[list[Timeline]]:
     """The processes in the files of each argument."""
-    from dynotune.trace.readers.reading import read
+    from dynotune.trace.readers import read_traces
 
     found = []
     for paths in arguments:
         with _bar(paths) as progress:
-            timelines = read(paths, limit_bytes=limit_bytes, progress=progress)
+            timelines = read_traces(paths, limit_bytes=limit_bytes, progress=progress)
         found.append([replace(timeline, source=_as_text(Path(timeline.source))) for timeline in timelines])
     return found
 
@@ -225,6 +224,6 @@ def _say(text: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from dynotune.text.words import plain
+    from dynotune.text import words
 
-    Console(stderr=True, highlight=False).print(Text(plain(text), style="dim"), soft_wrap=True)
+    Console(stderr=True, highlight=False).print(Text(words.plain(text), style="dim"), soft_wrap=True)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal
 from dynotune.schema.errors import UsageError
 
 if TYPE_CHECKING:
-    from dynotune.trace.timeline import Timeline
+    from dynotune.trace import Timeline
 
-Asked = Literal["compare", "ranks"] | None
+Question = Literal["compare", "ranks"] | None
 SNAPSHOTS = (".pickle", ".pkl")
 PICKLED = b"\x80"
 TRACES = (".json", ".json.gz", ".sqlite")
@@ -50,7 +50,7 @@ def files_of(arguments: Sequence[Path]) -> list[list[Path]]:
     return found
 
 
-def arrange(arguments: Sequence[Sequence[Timeline]], asked: Asked) -> Arrangement:
+def arrange(arguments: Sequence[Sequence[Timeline]], asked: Question) -> Arrangement:
     """One trace of several ranks, or two to compare.
 
     Args:

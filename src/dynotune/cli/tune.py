@@ -17,7 +17,7 @@ from dynotune.schema.run import RunSpec
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dynotune.measure.live.request import Watcher
+    from dynotune.measure.live import Watcher
     from dynotune.schema.setting import Setting
     from dynotune.schema.study import BaseRecipe, Study
     from dynotune.search.tune import TuneRequest
@@ -203,8 +203,8 @@ def _watched(work: Callable[[Watcher], T]) -> T:
     Raises:
         Interrupted: after saying how to go on.
     """
-    from dynotune.measure.comparison.protocol import Interrupted
-    from dynotune.report.terminal import Progress
+    from dynotune.measure.comparison import Interrupted
+    from dynotune.report import Progress
 
     console = _console()
     with Progress(console) as progress:
@@ -260,7 +260,7 @@ def _copy(source: Path, target: Path, option: str) -> None:
 
 def show(study: Study, json: str | None, *, recipe: Path) -> None:
     """Print the study, unless its JSON goes to standard output. `recipe`: where it is, if there is one."""
-    from dynotune.report.study.summary import study_report
+    from dynotune.report.study import study_report
 
     if json != "-":
         options.show(lambda: study_report(study, recipe=str(recipe)), study, None)

@@ -1,5 +1,29 @@
-"""Watches a command: one plain run for timing, one profiled run for attribution, and what each part alone reaches.
+"""Why a command is slow: one live run, timed and recorded, becomes an observation and then a diagnosis.
 
-`observe` launches the runs and gathers an Observation, `attribute` brings the trace to the plain run's step,
-`ceilings` runs parts alone, `conclude` asks the rules of `doctor`. What a finding is, is not decided here.
+`LiveDiagnosis` runs the command: `observe` times a plain window, `profiled` records steps, `attribute` brings the
+trace to the plain step, `upper_bounds` runs loader and computation alone, `roofline` compares with the peaks of the
+device. `conclude` asks the rules of `doctor` and names the bottleneck.
+
+What a finding is, is decided in `doctor`; how a live run works, in `measure.live`; what a trace says, in `trace`.
 """
+
+from typing import TYPE_CHECKING
+
+from dynotune.lazy_face import lazy_face
+
+if TYPE_CHECKING:
+    from dynotune.diagnose.conclusions import conclude
+    from dynotune.diagnose.live_diagnosis import OBSERVATION_FILE, LiveDiagnosis, gather, replayed
+
+__all__ = ["OBSERVATION_FILE", "LiveDiagnosis", "conclude", "gather", "replayed"]
+
+__getattr__ = lazy_face(
+    __name__,
+    {
+        "LiveDiagnosis": "live_diagnosis",
+        "OBSERVATION_FILE": "live_diagnosis",
+        "conclude": "conclusions",
+        "gather": "live_diagnosis",
+        "replayed": "live_diagnosis",
+    },
+)

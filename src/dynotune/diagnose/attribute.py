@@ -1,6 +1,6 @@
-"""Brings the profiled run's facts to the plain run's step. Pure arithmetic; defined in docs/reference/diagnosis.md.
+"""Bring the recorded window's facts to the plain window's step: arithmetic, defined in docs/reference/diagnosis.md.
 
-A recorder makes the host slower and leaves the device as fast as it is. So the plain run says how long a step is and
+A recorder makes the host slower and leaves the device as fast as it is. So the plain window says how long a step is and
 how long it waits for batches, and the trace says what the device did meanwhile. The host gets what is left.
 """
 
@@ -73,7 +73,7 @@ def attribute(
     garbage_s: float = 0.0,
     without: Mapping[str, float] | None = None,
 ) -> Attribution | Unknown:
-    """Where a step of the plain run goes, and what each cause of the trace can cost of it.
+    """Where a step of the plain window goes, and what each cause of the trace can cost of it.
 
     Args:
         num_steps: in the trace's window, where the trace itself does not know them.
@@ -89,7 +89,7 @@ def attribute(
     if isinstance(recorded, Unknown):
         return recorded
     if timing.step_s <= 0:
-        return Unknown("the plain run's step has no length")
+        return Unknown("the plain window's step has no length")
     slowed = slowed or recorded.step_s / timing.step_s
     if recorded.device is not None:
         found = _with_device(timing, trace, recorded, recorded.device, slowed, garbage_s)

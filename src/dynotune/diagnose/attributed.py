@@ -8,9 +8,8 @@ from dynotune.diagnose.attribute import attribute
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Attribution, ProcessState
 from dynotune.schema.trace_summary import TraceSummary
-from dynotune.trace.summarise import summarise
-from dynotune.trace.timeline import Timeline
-from dynotune.trace.what_if.retimed import retimed, savings
+from dynotune.trace import Timeline, summarise
+from dynotune.trace.what_if import retimed, savings
 
 
 def attributed(

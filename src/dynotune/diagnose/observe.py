@@ -8,15 +8,9 @@ from pathlib import Path
 import msgspec
 
 from dynotune import knobs, probe
-from dynotune.diagnose.window import restlessness, soon, within
-from dynotune.launch.records.batch_costs import with_loading
-from dynotune.launch.records.process_state import failures, state
-from dynotune.launch.records.record import Record
-from dynotune.measure.live import cautions
-from dynotune.measure.live.machine import facts_of
-from dynotune.measure.live.outcome import refuse_failed, refuse_rejected
-from dynotune.measure.live.request import Watcher
-from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.diagnose.window import restlessness, window_from_now, window_within
+from dynotune.launch.records import Record, failed_parts, state_of_process, with_loading
+from dynotune.measure.live import TaskRunner, Watcher, cautions, facts_of, refuse_failed, refuse_rejected
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts
 from dynotune.schema.observation import ProcessState
@@ -25,7 +19,7 @@ from dynotune.schema.task import TimeWindow
 
 
 class PlainRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of the plain run.
+    """What was seen of the plain window.
 
     Args:
         folder: the run's.
@@ -42,7 +36,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True):
     samples: list[probe.Sample] = []
     begin_s: float
     end_s: float
-    outside: probe.Judgement | None = None
+    outside: probe.Interference | None = None
     facts: Facts = {}
     notes: list[str] = []
 
@@ -84,18 +78,18 @@ class PlainWindow:
         self._run, self._runner = run, runner
         exact = exact_window(run)
         self._asked: TimeWindow | None = exact[0] if exact else None
-        answer = runner.planned() if exact else runner.do(self._soon, self._within, what="timed")
+        answer = runner.planned() if exact else runner.do(self._from_now, self._within, what="timed")
         self.outcome = runner.outcome()
         if answer.reason or not answer.events:
             self._refuse()
         refuse_rejected(self.outcome, "in the observed run")
 
-    def _soon(self, records: Sequence[Record]) -> TimeWindow:
-        self._asked = soon(records, self._run)
+    def _from_now(self, records: Sequence[Record]) -> TimeWindow:
+        self._asked = window_from_now(records, self._run)
         return self._asked
 
     def _within(self, record: Record) -> TimeWindow:
-        self._asked = within(record, self._run)
+        self._asked = window_within(record, self._run)
         return self._asked
 
     @property
@@ -139,7 +133,7 @@ class PlainWindow:
     def _state(self, record: Record) -> ProcessState:
         """Of one process, with what its workers told of making batches."""
         outcome = self.outcome
-        found = state(record, outcome.launched_s, steady=self._runner.steady)
+        found = state_of_process(record, outcome.launched_s, steady=self._runner.steady)
         window = next(each.window for each in outcome.run.processes if each.pid == record.pid)
         if window is None:
             return found
@@ -157,7 +151,7 @@ class PlainWindow:
             found.append(f"The command was ended after {self._runner.limit_s:.0f} s.")
         elif outcome.run.ended_by == "command" and outcome.run.exit_code:
             found.append(f"Afterwards the command failed, with exit code {outcome.run.exit_code}.")
-        found += [f"Could not be looked at: {what}" for record in self._timed for what in failures(record)]
+        found += [f"Could not be looked at: {what}" for record in self._timed for what in failed_parts(record)]
         found += cautions.sandbox_warnings(outcome)
         if outcome.outside is not None:
             found += [f"Meanwhile {reason}." for reason in outcome.outside.foreign]

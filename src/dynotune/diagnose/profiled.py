@@ -1,4 +1,4 @@
-"""The profiled run: where time goes, never how much of it. Without it, the plain run's findings still come."""
+"""The recorded window: where time goes, never how much of it. Without it, the plain window's findings still come."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from dynotune.measure.live.recording import OVERSTATED, Recorder, Recording
-from dynotune.measure.live.request import RecordRequest, Watcher
-from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.measure.live import OVERSTATED, Recorder, Recording, RecordRequest, TaskRunner, Watcher
 from dynotune.schema.errors import CommandFailed, DynotuneError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.trace_summary import TraceSummary
-from dynotune.trace.readers import reading
-from dynotune.trace.summarise import summarise
-from dynotune.trace.timeline import Timeline
+from dynotune.trace import Timeline, summarise
+from dynotune.trace.readers import read_traces
 
 OWN_PROFILER = "torch's profiler itself"
 
@@ -25,19 +22,19 @@ MOST_SLOWED = 2.0
 too, as they find the processor's caches full of what the recorder wrote."""
 
 
-class Profiled(NamedTuple):
+class RecordedSteps(NamedTuple):
     """What was recorded: a timeline of each rank, and what they say."""
 
     timelines: list[Timeline]
     summary: TraceSummary
 
-    def noting(self, note: str) -> Profiled:
+    def noting(self, note: str) -> RecordedSteps:
         """The same, with a note before the others."""
         notes = [note, *self.summary.notes]
         return self._replace(summary=msgspec.structs.replace(self.summary, notes=notes))
 
 
-def profiled(runner: TaskRunner, run: RunSpec, watcher: Watcher) -> Profiled | Unknown:
+def profiled(runner: TaskRunner, run: RunSpec, watcher: Watcher) -> RecordedSteps | Unknown:
     """Record a few steps with stacks, else without, in the live run; Unknown if neither can be had.
 
     If stacks alone slow a program on the CPU down, steps are recorded once more without, and only the places are taken
@@ -68,17 +65,19 @@ def _recorded(runner: TaskRunner, run: RunSpec, *, stacks: bool) -> Recording:
     return recorder.recording()
 
 
-def _summary(recording: Recording, failed: str) -> Profiled:
+def _summary(recording: Recording, failed: str) -> RecordedSteps:
     """The trace in words and figures; it raises UsageError where the file cannot be read."""
-    timelines = reading.read(recording.traces)
+    timelines = read_traces(recording.traces)
     summary = summarise(timelines)
     notes = [*(f"Recorded steps: {note}" for note in recording.notes if OVERSTATED not in note), *summary.notes]
-    found = Profiled(timelines, msgspec.structs.replace(summary, notes=notes))
+    found = RecordedSteps(timelines, msgspec.structs.replace(summary, notes=notes))
     return found.noting(f"Recorded without stacks, as recording with them failed: {failed}") if failed else found
 
 
-def _less_slowed(found: Profiled, slowed: float | None, runner: TaskRunner, run: RunSpec, watcher: Watcher) -> Profiled:
-    """What is told without stacks, where they made steps on the CPU far longer, and could be done without."""
+def _less_slowed(
+    found: RecordedSteps, slowed: float | None, runner: TaskRunner, run: RunSpec, watcher: Watcher
+) -> RecordedSteps:
+    """Record once more without stacks if these made steps on the CPU far longer; else return what was found."""
     if found.summary.devices or slowed is None or slowed < MOST_SLOWED:
         return found
     watcher.say(f"Recording stacks made steps {slowed:.1f} times as long. They are recorded once more without.")

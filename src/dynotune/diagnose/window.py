@@ -1,4 +1,4 @@
-"""Where the plain run's window begins and how many steps it holds."""
+"""Where the plain window begins and how many steps it holds."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record
-from dynotune.measure.live.cache_effects import num_steps_to_find
-from dynotune.measure.live.pilot import ROOM_STEPS, epoch_steps, steady_steps
-from dynotune.measure.live.placement import earliest, past_epoch_begin
+from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record
+from dynotune.measure.live import ROOM_STEPS, earliest, epoch_steps, num_steps_to_find, past_epoch_begin, steady_steps
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import RunSpec
 from dynotune.schema.task import TimeWindow
@@ -22,16 +20,19 @@ USUAL_STEPS, FEWEST_STEPS = 30, 3
 RECENT_STEPS = 100
 
 
-def soon(records: Sequence[Record], request: RunSpec) -> TimeWindow:
-    """Soon, the same for all ranks; whole epochs where these are short, else none of an epoch's begins if possible."""
+def window_from_now(records: Sequence[Record], request: RunSpec) -> TimeWindow:
+    """Place the window a few steps ahead, at the same step in all ranks.
+
+    It spans whole epochs if these are short, and else no begin of an epoch if possible.
+    """
     record = records[0]
     num_steps = request.window_steps or window_steps(record)
     step = earliest(records)
     return TimeWindow(at_step=past_epoch_begin(record, step, num_steps), num_steps=num_steps)
 
 
-def within(record: Record, request: RunSpec) -> TimeWindow:
-    """The window of a command that makes no more steps than are in `record`.
+def window_within(record: Record, request: RunSpec) -> TimeWindow:
+    """Place the window of a command that makes no more steps than are in `record`.
 
     Raises:
         CannotRunHere: there is no room for it.

@@ -8,9 +8,11 @@ thresholds.
 How facts come about is not here: `probe` asks the machine, `diagnose` watches a command.
 """
 
+from dynotune.doctor.bounds import bound_of_compiling
 from dynotune.doctor.declaration import Rule, rule
-from dynotune.doctor.differences import differences
-from dynotune.doctor.explain import explain, explained
+from dynotune.doctor.explanations import explain, explained
+from dynotune.doctor.folklore import seen_here
+from dynotune.doctor.machine_differences import differences
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.registry import all_rules, examine
 
@@ -19,9 +21,12 @@ __all__ = [
     "ObservationView",
     "Rule",
     "all_rules",
+    "bound_of_compiling",
     "differences",
     "examine",
     "explain",
     "explained",
+    "policy",
     "rule",
+    "seen_here",
 ]

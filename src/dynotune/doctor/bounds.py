@@ -45,7 +45,7 @@ def saving(view: ObservationView, share: float) -> float:
     return max(0.0, min(share, faster_device_saving(view)))
 
 
-def of_compiling(view: ObservationView) -> float:
+def bound_of_compiling(view: ObservationView) -> float:
     """Return the most that compiling the model saves of a plain step.
 
     It saves the device's waits for the host, its pauses between queued kernels, and the work that fusing spares.
@@ -141,8 +141,8 @@ def after_waits(view: ObservationView) -> float:
 
     The host waited for the device or for a batch. Otherwise it would do this work while the device is busy.
     """
-    of_copies = behind_pageable_copies(view) or beyond(view, "h2d-blocking")
-    return of_copies + sum(beyond(view, cause) for cause in ("sync-per-step", "loader-bound"))
+    of_copies = behind_pageable_copies(view) or delay_of_device(view, "h2d-blocking")
+    return of_copies + sum(delay_of_device(view, cause) for cause in ("sync-per-step", "loader-bound"))
 
 
 def behind_pageable_copies(view: ObservationView) -> float:
@@ -159,7 +159,7 @@ def behind_pageable_copies(view: ObservationView) -> float:
     return max(0.0, min(save - view.lost("h2d-blocking"), view.attribution.shares.host))
 
 
-def beyond(view: ObservationView, cause: str) -> float:
+def delay_of_device(view: ObservationView, cause: str) -> float:
     """Return what a plain step saves without this cause, beyond the idle time in which the cause was seen.
 
     0 if the cause did not delay the device: no finding bears such a cost, and it stays where it is.

@@ -133,7 +133,7 @@ class ObservationView:
     def timing(self) -> Timing:
         timing = self.process.timing
         if isinstance(timing, Unknown):
-            raise Missing("timing of the plain run", timing.reason)
+            raise Missing("timing of the plain window", timing.reason)
         return timing
 
     @property

@@ -1,54 +1,43 @@
-"""Settings and a command become a process tree and a Run.
+"""Settings and a command become a process tree and its records.
 
-Here: run folders, starting a command and ending everything that came of it, passing signals on, a
-copy-on-write view of the working directory, the files a run changed, and the lock between two measuring
-dynotunes. Not here: what a setting means (`knobs`), when a run is long enough or what its times say
-(`measure`).
+`process/` starts a command and ends everything that came of it, passes signals on, gives it a copy-on-write view of
+the working directory and notes the files it changed; `records/` reads what the agent wrote; `caches/` knows compile and
+kernel caches. `measuring` is the lock between two dynotunes.
 
-The supervisor is a process of its own that imports from here without site-packages, so this face imports
-late, and in `process/` `processes`, `signals`, `overlay` and `supervisor` use the standard library alone.
+What a setting means is stated in `knobs`. When a run is long enough, and what its times say, is `measure`'s.
+
+The supervisor is a process of its own that imports from here without site-packages, so this face imports late.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
-    from dynotune.launch.process.changes import Changes
-    from dynotune.launch.process.foreground import die_by, run_in_foreground
-    from dynotune.launch.process.launcher import Exit, Launched, SandboxMode, start
-    from dynotune.launch.process.lock import measuring, visible_gpus
+    from dynotune.launch.process.foreground import die_by
+    from dynotune.launch.process.launcher import Exit, Launched, start
+    from dynotune.launch.process.lock import measuring
     from dynotune.launch.process.run_folder import last_lines, new_run_folder
 
 __all__ = [
-    "Changes",
     "Exit",
     "Launched",
-    "SandboxMode",
     "die_by",
     "last_lines",
     "measuring",
     "new_run_folder",
-    "run_in_foreground",
     "start",
-    "visible_gpus",
 ]
 
-_HOME = {
-    "Changes": "process.changes",
-    "Exit": "process.launcher",
-    "Launched": "process.launcher",
-    "SandboxMode": "process.launcher",
-    "die_by": "process.foreground",
-    "last_lines": "process.run_folder",
-    "measuring": "process.lock",
-    "new_run_folder": "process.run_folder",
-    "run_in_foreground": "process.foreground",
-    "start": "process.launcher",
-    "visible_gpus": "process.lock",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazy_face(
+    __name__,
+    {
+        "Exit": "process.launcher",
+        "Launched": "process.launcher",
+        "die_by": "process.foreground",
+        "last_lines": "process.run_folder",
+        "measuring": "process.lock",
+        "new_run_folder": "process.run_folder",
+        "start": "process.launcher",
+    },
+)

@@ -1,21 +1,21 @@
 """Facts about machine, environment and processes, and samples over time. Reads, never writes.
 
-`machine` gathers all facts within a deadline. Of its parts, `host`, `host_memory` and `host_processors` tell
-`host.*`, `nvml` and `gpu` tell `gpu.*`, `environment` tells `env.*`; `torch_build` asks an interpreter for
-`python.*`, `torch.*` and `package.*`. What could not be had is Unknown with a reason. `Sampler` watches beside a
-run; of its samples, `over` gives the facts of a window and `judge` says what came from outside the arm's own
-processes. Every fact is listed in docs/reference/facts.md.
+`machine` gathers all facts within a deadline: `host.*`, `gpu.*` and `env.*` of this machine, and `python.*`, `torch.*`
+and `package.*` of an interpreter that `torch_build` asks. A fact that could not be had is Unknown with a reason.
+`Sampler` samples beside a run; `over` gives the facts of a window of samples, and `judge` says what came from outside
+the arm's own processes. Every fact is listed in docs/reference/facts.md.
 
-Imported by those who need them: `device_code` reads which GPU code the files of `code_places` hold.
+`sources/` read, `facts/` name, `sampling/` watches, and `gpu_code/` says which GPU code files hold. The last is
+imported by those who need it.
 
-Nothing here concludes what is wrong with a program, changes a setting, starts the user's command or makes a
-CUDA context. `samples.jsonl` is the one file written, where the caller says.
+Nothing here concludes what is wrong with a program, changes a setting, starts the user's command or makes a CUDA
+context. `samples.jsonl` is the one file written, where the caller says.
 """
 
 from dynotune.probe.facts import compatibility, environment, gpu, host, torch_build
 from dynotune.probe.facts.machine import machine
 from dynotune.probe.sampling.energy import Energy, energy
-from dynotune.probe.sampling.interference import Judgement, foreign, judge
+from dynotune.probe.sampling.interference import Interference, foreign, judge
 from dynotune.probe.sampling.sampler import Sampler
 from dynotune.probe.sampling.window import over
 from dynotune.probe.sources import nvml
@@ -25,7 +25,7 @@ from dynotune.probe.sources.samples import Sample, read_samples
 
 __all__ = [
     "Energy",
-    "Judgement",
+    "Interference",
     "Sample",
     "Sampler",
     "compatibility",

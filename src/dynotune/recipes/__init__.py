@@ -1,1 +1,32 @@
-"""Recipes: written from studies; read, checked and exported as the untrusted input that they are."""
+"""Recipes: written from studies; read, checked and exported as the untrusted input that they are.
+
+`writing` makes a recipe from a study, `checking` refuses settings that the catalogue does not know and compares
+machines, `verify` holds a recipe against a new comparison, `export` says what each setting takes elsewhere.
+
+The struct is `schema.recipe`'s. What is proved is decided in `search`; texts for shells and containers are made in
+`report.export`.
+"""
+
+from typing import TYPE_CHECKING
+
+from dynotune.lazy_face import lazy_face
+
+if TYPE_CHECKING:
+    from dynotune.recipes.checking import setting_of
+    from dynotune.recipes.export import ON_WORKERS, export_parts
+    from dynotune.recipes.verify import judge_recipe
+    from dynotune.recipes.writing import ERROR, recipe_of
+
+__all__ = ["ERROR", "ON_WORKERS", "checking", "export_parts", "judge_recipe", "recipe_of", "setting_of"]
+
+__getattr__ = lazy_face(
+    __name__,
+    {
+        "ERROR": "writing",
+        "ON_WORKERS": "export",
+        "export_parts": "export",
+        "judge_recipe": "verify",
+        "recipe_of": "writing",
+        "setting_of": "checking",
+    },
+)

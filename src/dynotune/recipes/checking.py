@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dynotune import knobs
-from dynotune.probe.sources.interpreter import PYTHON
+from dynotune.probe.sources import PYTHON
 from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Scalar

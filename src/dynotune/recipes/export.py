@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dynotune import knobs
-from dynotune.launch.process.environment import AGENT, build
-from dynotune.report.export import Parts, about
+from dynotune.launch.process import environment
+from dynotune.report import export as formats
 from dynotune.schema.knob import AllocConf, Attr, Call, Constructor, Env, Knob, Method, Module, Preload, Scalar
 from dynotune.schema.recipe import Recipe
 from dynotune.schema.setting import UNSET, Setting
 
-__all__ = ["parts"]
+__all__ = ["export_parts"]
 
 LARGEST_SHM_BYTES = 16 << 30
 """What the doctor advises for a container; more has to be asked for."""
@@ -38,7 +38,7 @@ ON_WORKERS = ("loader.prefetch_factor", "loader.persistent_workers", "loader.mul
 """Knobs that mean nothing to a loader without workers."""
 
 
-def parts(recipe: Recipe, settings: Sequence[Setting], name: str, shm_size: str | None = None) -> Parts:
+def export_parts(recipe: Recipe, settings: Sequence[Setting], name: str, shm_size: str | None = None) -> formats.Parts:
     """The settings, by what it takes to have them.
 
     Args:
@@ -57,9 +57,9 @@ def parts(recipe: Recipe, settings: Sequence[Setting], name: str, shm_size: str 
         each: str(recipe.facts[each]) for each in ("gpu", "driver", "torch", "cpu") if each in recipe.facts
     }
     code = {str(setting): _code(setting, knob, device) for setting, knob in chosen}
-    return Parts(
+    return formats.Parts(
         recipe=name,
-        about=about(head.speedup, head.ci, head.objective, told),
+        about=formats.about(head.speedup, head.ci, head.objective, told),
         command=head.command,
         # One with line ends would not survive in a comment.
         typed=[text for one in settings if knobs.must_be_typed(one) and (text := str(one)).isprintable()],
@@ -81,8 +81,12 @@ def _variables(recipe: Recipe, chosen: Sequence[tuple[Setting, Knob]]) -> dict[s
     """As a run would have them, in an environment that is empty otherwise."""
     asked = [setting for setting, knob in chosen if not isinstance(knob.site, Preload)]
     torch = recipe.facts.get("torch")
-    env, _ = build(
-        asked, {}, run_dir=Path("/"), agent_dir=AGENT, facts={} if torch is None else {"torch.version": torch}
+    env, _ = environment.build(
+        asked,
+        {},
+        run_dir=Path("/"),
+        agent_dir=environment.AGENT,
+        facts={} if torch is None else {"torch.version": torch},
     )
     return {name: value for name, value in env.items() if name not in ("DYNOTUNE_RUN", "PYTHONPATH")}
 

@@ -6,10 +6,10 @@ from dynotune.schema.comparison import Comparison
 from dynotune.schema.recipe import Outcome, Recipe
 from dynotune.text import words
 
-__all__ = ["judge"]
+__all__ = ["judge_recipe"]
 
 
-def judge(recipe: Recipe, comparison: Comparison) -> tuple[Outcome, str]:
+def judge_recipe(recipe: Recipe, comparison: Comparison) -> tuple[Outcome, str]:
     """`met`, `not-met` or `undecided`, and why.
 
     Met: better again, and by no less than the lower end of the stated interval. Of two honest measurements, each with

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from dynotune.schema.comparison import Comparison
     from dynotune.schema.study import Study
 
-__all__ = ["ERROR", "facts_to_keep", "of"]
+__all__ = ["ERROR", "facts_to_keep", "recipe_of"]
 
 ERROR = 0.05
 """Of calling a setting's part in the whole proved that has none."""
 MOST_LOG = 50.0
 
 
-def of(study: Study) -> Recipe:
+def recipe_of(study: Study) -> Recipe:
     """What `study` proved.
 
     Raises:

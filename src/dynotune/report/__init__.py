@@ -1,9 +1,45 @@
 """Schema objects in, text out.
 
-`terminal` shows a comparison while it runs and when it is done, `catalogue` shows knobs, `study/` a study in the
-terminal and `page/` the same as a page, `trace/` recorded traces, `startup/` timed starts and caches. Nothing here
-decides: a verdict is shown as it was found, and what is unknown is called unknown. The modules are imported where they
-are used, for rich is not needed to parse a command. How numbers read is `text`'s.
+Reports of diagnoses, examinations, recipes and comparisons are here; `study/` shows a study in the terminal and `page/`
+the same as a page, `trace/` recorded traces, `startup/` timed starts and caches. `catalogue` shows knobs, `export`
+writes settings for shells, containers and administrators.
+
+Nothing here decides: a verdict is shown as it was found, and what is unknown is called unknown. How a number reads is
+`text`'s. The face imports late, because parsing a command needs no rich.
 """
 
-__all__ = ["catalogue", "terminal"]
+from typing import TYPE_CHECKING
+
+from dynotune.lazy_face import lazy_face
+
+if TYPE_CHECKING:
+    from dynotune.report.diagnosis import diagnosis_report
+    from dynotune.report.doctor import examination_report
+    from dynotune.report.explanation import explanation_report
+    from dynotune.report.recipe import recipe_report, verification_report
+    from dynotune.report.terminal import Progress, comparison_table
+
+__all__ = [
+    "Progress",
+    "catalogue",
+    "comparison_table",
+    "diagnosis_report",
+    "examination_report",
+    "explanation_report",
+    "export",
+    "recipe_report",
+    "verification_report",
+]
+
+__getattr__ = lazy_face(
+    __name__,
+    {
+        "Progress": "terminal",
+        "comparison_table": "terminal",
+        "diagnosis_report": "diagnosis",
+        "examination_report": "doctor",
+        "explanation_report": "explanation",
+        "recipe_report": "recipe",
+        "verification_report": "recipe",
+    },
+)

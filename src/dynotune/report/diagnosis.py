@@ -9,10 +9,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.report.ceilings import ceilings_report, limit_report
-from dynotune.report.shell_lines import Pasted
+from dynotune.report.shell_lines import ShellCommand
 from dynotune.report.step_parts import Bar, Legend
 from dynotune.report.trace_parts import place, prose, title
+from dynotune.report.upper_bounds import roofline_report, upper_bounds_report
 from dynotune.schema.diagnosis import Diagnosis, Finding, NotKnown, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Timing
@@ -36,8 +36,8 @@ def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
         *_shares(diagnosis),
         *_findings("Findings", speed, diagnosis.command),
         *_jitter(diagnosis.steps, jitter, diagnosis.command),
-        *ceilings_report(diagnosis.upper_bounds),
-        *limit_report(diagnosis.roofline),
+        *upper_bounds_report(diagnosis.upper_bounds),
+        *roofline_report(diagnosis.roofline),
         *_not_known(diagnosis.unknown),
         *_notes(diagnosis.notes),
     ]
@@ -124,7 +124,7 @@ def _commands(finding: Finding, command: Sequence[str]) -> list[RenderableType]:
     lines: list[RenderableType] = []
     if finding.candidates:
         arguments = [*map(str, finding.candidates), "--", *command]
-        lines.append(Pasted(["dynotune", "compare", *map(shlex.quote, arguments)], indent=2))
+        lines.append(ShellCommand(["dynotune", "compare", *map(shlex.quote, arguments)], indent=2))
     lines += [Text(f"  {words.plain(line, longest=4000)}", style="cyan", overflow="fold") for line in finding.commands]
     return lines
 

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from dynotune.text import words
 
-__all__ = ["Pasted"]
+__all__ = ["ShellCommand"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pasted:
+class ShellCommand:
     """A command on as many lines as it takes, which a shell reads as one.
 
     Args:

@@ -1,5 +1,10 @@
-"""The words dynotune is written in: frozen structs, and what of them goes to disk.
+"""The words dynotune is written in: frozen structs, errors, and what goes to disk.
 
-Nothing here observes, launches or computes. What is written carries its schema's name and version;
-what is read is validated, and an unknown major version is refused.
+Each module is one word with its parts, and other rooms import from the module by its name
+(`from dynotune.schema.run import RunSpec`): the module says which document a struct belongs to. A document carries its
+schema's name and version. Reading one validates it and refuses an unknown major version.
+
+Nothing here observes, launches or computes.
 """
+
+__all__ = []

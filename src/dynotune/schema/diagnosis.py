@@ -58,7 +58,7 @@ class UpperBound(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         part: "loader": its batches of a step, drawn one after another; "step": a step that is given one batch again
-            and again; "both": the plain run's.
+            and again; "both": the plain window's.
         page_cache: declared for the loader, "warm" or "cold".
     """
 

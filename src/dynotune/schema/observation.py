@@ -252,7 +252,7 @@ class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True, tag="timing"):
-    """The window of the plain run: nothing recorded it, and the device was synchronised at its two ends only.
+    """The plain window: nothing recorded it, and the device was synchronised at its two ends only.
 
     Args:
         step_s: the window over its steps.
@@ -317,7 +317,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True, tag="shares"):
-    """Where a step of the plain run goes; sums to 1.
+    """Where a step of the plain window goes; sums to 1.
 
     Args:
         input: the device, or the host of a program without one, waits for the loader.
@@ -338,7 +338,7 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True, tag="shares"):
 
 
 class LostTime(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause of the trace, in shares of a step of the plain run: an upper bound of what its absence would save."""
+    """A cause of the trace, in shares of a step of the plain window: an upper bound of what its absence would save."""
 
     id: str
     share: float
@@ -348,7 +348,7 @@ class LostTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
-    """The profiled run's facts, brought to the plain run's step.
+    """The recorded window's facts, brought to the plain window's step.
 
     Args:
         busy_share: of the plain step in which the device ran anything; None without a device.
@@ -370,10 +370,10 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Everything known of a command, for the rules. `dynotune doctor` knows the facts alone.
 
     Args:
-        facts: of machine, container, interpreter and environment; `window.*` of the samples beside the plain run.
+        facts: of machine, container, interpreter and environment; `window.*` of the samples beside the plain window.
         processes: those that make steps, in the order of ranks.
-        trace: of the profiled run.
-        attribution: Unknown without a plain run's timing or without a trace.
+        trace: of the recorded window.
+        attribution: Unknown without a plain window's timing or without a trace.
     """
 
     schema: str = "dynotune.observation/2"

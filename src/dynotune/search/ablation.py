@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dynotune.recipes.writing import ERROR
+from dynotune.recipes import ERROR
 from dynotune.schema.comparison import MIN_PAIRS
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Ablation, CandidateOutcome, Trial

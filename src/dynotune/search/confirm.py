@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dynotune.measure.comparison.schedule import orders
-from dynotune.measure.comparison.stats import Judgement, arm_of_void, judge
+from dynotune.measure.comparison import SequentialResult as Judgement
+from dynotune.measure.comparison import arm_of_void, judge, orders
 from dynotune.schema.comparison import LOOKS, ArmName, ArmSummary, Comparison, Pair, Spread, Voided
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Trial

@@ -10,11 +10,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dynotune.diagnose.gather import OBSERVATION_FILE
-from dynotune.launch.records.record import Records
-from dynotune.measure.live.cache_effects import compiles
-from dynotune.measure.live.outcome import Outcome, stepping
-from dynotune.measure.live.pilot import steady_steps
+from dynotune.diagnose import OBSERVATION_FILE
+from dynotune.launch.records import Records
+from dynotune.measure.live import Outcome, compiles, steady_steps, stepping
 from dynotune.schema import document
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Unknown

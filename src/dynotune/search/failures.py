@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dynotune import probe
-from dynotune.launch.process.run_folder import has_room, last_lines
-from dynotune.measure.live.outcome import Outcome
-from dynotune.probe.facts.host_memory import num_oom_kills
+from dynotune.launch import last_lines
+from dynotune.launch.process import has_room
+from dynotune.measure.live import Outcome
+from dynotune.probe.facts import num_oom_kills
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, RecordError
 from dynotune.schema.facts import Facts, Unknown

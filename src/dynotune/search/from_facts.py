@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dynotune.doctor import Missing, ObservationView, policy
-from dynotune.doctor.bounds import of_compiling
+from dynotune.doctor import bound_of_compiling as of_compiling
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation, Observation
 from dynotune.schema.setting import Setting

@@ -6,9 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from dynotune.launch.process.run_folder import has_room
-from dynotune.measure.checks import guard
-from dynotune.measure.checks.tolerance import guarded
+from dynotune.launch.process import has_room
+from dynotune.measure.checks import guard, guarded
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec

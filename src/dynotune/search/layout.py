@@ -11,10 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dynotune.measure.comparison.boundary import nominal_levels
-from dynotune.measure.comparison.schedule import looks
-from dynotune.measure.comparison.stats import CONFIDENCE
-from dynotune.recipes.writing import ERROR
+from dynotune.measure.comparison import CONFIDENCE, looks, nominal_levels
+from dynotune.recipes import ERROR
 from dynotune.schema.comparison import LOOKS, MAX_PAIRS, MIN_PAIRS
 from dynotune.search.fit import Gain
 

@@ -15,10 +15,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dynotune.measure.comparison.summary import measured
-from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import ENERGY_WINDOW_S, SHORT_WINDOW_S
-from dynotune.measure.live.warmup import MIN_WINDOW_S
+from dynotune.measure.comparison import measured
+from dynotune.measure.live import ENERGY_WINDOW_S, MIN_WINDOW_S, SHORT_WINDOW_S, Outcome
 from dynotune.schema import document
 from dynotune.schema.errors import RecordError
 from dynotune.schema.run import Objective, Run

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dynotune.recipes.export import ON_WORKERS
+from dynotune.recipes import ON_WORKERS
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate
 

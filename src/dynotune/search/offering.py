@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from dynotune.measure.live.arm_run import refuse_impossible
+from dynotune.measure.live import refuse_impossible
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Facts, Unknown

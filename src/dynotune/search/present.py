@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dynotune.launch.process.environment import ALLOC_CONF_NAMES, split_alloc_conf
+from dynotune.launch.process import ALLOC_CONF_NAMES, split_alloc_conf
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Scalar
 from dynotune.schema.observation import Observation, ProcessState

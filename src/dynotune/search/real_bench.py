@@ -8,15 +8,23 @@ from pathlib import Path
 
 import msgspec
 
-from dynotune.launch.process.run_folder import fresh_folder
+from dynotune.launch.process import fresh_folder
 from dynotune.measure.comparison import objective, summary
-from dynotune.measure.live import cautions, pilot, screening
-from dynotune.measure.live.arm_run import refuse_impossible, run_settings
-from dynotune.measure.live.cache_effects import COLD_KEPT
-from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import FirstStep, Steadiness, Window, limit_s
-from dynotune.measure.live.request import Watcher
-from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.measure.live import (
+    COLD_KEPT,
+    FirstStep,
+    Outcome,
+    Steadiness,
+    TaskRunner,
+    Watcher,
+    cautions,
+    limit_s,
+    pilot,
+    refuse_impossible,
+    run_settings,
+    screening,
+)
+from dynotune.measure.live import WindowPlan as Window
 from dynotune.schema.errors import CannotRunHere, DynotuneError, StatisticsError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec

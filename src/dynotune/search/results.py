@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dynotune.measure.comparison.summary import MeasuredRun, pays_off, read_run
-from dynotune.measure.live.request import Watcher
-from dynotune.recipes.writing import of
+from dynotune.measure.comparison import MeasuredRun, pays_off, read_run
+from dynotune.measure.live import Watcher
+from dynotune.recipes import recipe_of as of
 from dynotune.report.page import html
 from dynotune.schema import recipe as recipes
 from dynotune.schema.errors import CannotRunHere, RecordError, StatisticsError

@@ -10,10 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dynotune.measure.live import pilot
-from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import Window
-from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS
+from dynotune.measure.live import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS, Outcome, pilot
+from dynotune.measure.live import WindowPlan as Window
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.run import RunSpec
 from dynotune.schema.study import Candidate

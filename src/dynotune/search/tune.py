@@ -11,18 +11,13 @@ from typing import Literal
 import msgspec
 
 from dynotune import knobs, probe
-from dynotune.diagnose.conclude import conclude
-from dynotune.diagnose.gather import LiveDiagnosis, gather
+from dynotune.diagnose import LiveDiagnosis, conclude, gather
 from dynotune.launch import new_run_folder
-from dynotune.measure.comparison import objective
-from dynotune.measure.comparison.protocol import Interrupted
-from dynotune.measure.live.arm_run import SYNCHRONISED, refuse_impossible
-from dynotune.measure.live.machine import alone, facts_of, refuse_another_machine
-from dynotune.measure.live.request import Watcher
-from dynotune.measure.live.task_runner import TaskRunner
-from dynotune.recipes.checking import differences, unproved
-from dynotune.report.study.header import spent_s
-from dynotune.report.study.rows import long_time
+from dynotune.measure.comparison import Interrupted, objective
+from dynotune.measure.live import SYNCHRONISED, TaskRunner, Watcher, facts_of, refuse_another_machine, refuse_impossible
+from dynotune.measure.live import machine_lock as alone
+from dynotune.recipes import checking
+from dynotune.report.study import long_time, spent_s
 from dynotune.schema import document
 from dynotune.schema import recipe as recipes
 from dynotune.schema.comparison import MARGIN
@@ -41,7 +36,7 @@ from dynotune.search.offering import beyond, decided, nothing_to_try, offered, r
 from dynotune.search.real_bench import RealBench
 from dynotune.search.results import RECIPE, REPORT, paid_off, write_results
 from dynotune.search.study import search
-from dynotune.text.words import plain
+from dynotune.text import words as formats
 
 FILE = "study.json"
 NOT_ASKED = Unknown("not asked for")
@@ -92,8 +87,8 @@ def tune(request: TuneRequest, budget_s: float, watcher: Watcher) -> tuple[Path,
     refuse_impossible(run, run.settings, facts)
     if request.base_recipe is not None:
         first, name = request.base_recipe.recipe, Path(request.base_recipe.file).name
-        for text in (*map(str, differences(first, facts, run.command)), *unproved(first)):
-            watcher.warn(plain(f"{name}: {text}."))
+        for text in (*map(str, checking.differences(first, facts, run.command)), *checking.unproved(first)):
+            watcher.warn(formats.plain(f"{name}: {text}."))
     for setting in run.settings:
         if caution := knobs.caution(setting, facts):
             watcher.warn(caution)

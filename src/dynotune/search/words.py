@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dynotune.schema.study import Study
 from dynotune.search.fit import Gain
-from dynotune.text.words import LARGEST_RATIO, percent_interval, saved_interval
-from dynotune.text.words import interval as ratios
+from dynotune.text import words
 
 TWICE = 2.0
 """From here on a ratio says more than a percentage does."""
@@ -21,8 +20,8 @@ def gain(study: Study, gain: Gain) -> str:
 def size(study: Study, speedup: float) -> str:
     """How much faster; of what is used, by which share of it better."""
     better, worse = ("faster", "slower") if study.run.objective in _SAVES_TIME else ("better", "worse")
-    if not 1 / LARGEST_RATIO <= speedup <= LARGEST_RATIO:
-        return f"more than {LARGEST_RATIO:g} times {better if speedup > 1 else worse}"
+    if not 1 / words.LARGEST_RATIO <= speedup <= words.LARGEST_RATIO:
+        return f"more than {words.LARGEST_RATIO:g} times {better if speedup > 1 else worse}"
     saves_time = study.run.objective in _SAVES_TIME
     if saves_time and speedup >= TWICE:
         return f"{speedup:.3g} times as fast"
@@ -35,9 +34,9 @@ def interval(study: Study, ci: tuple[float, float] | None) -> str:
     if ci is None:
         return "too few runs for an interval"
     if study.run.objective not in _SAVES_TIME:
-        return f"95% interval {saved_interval(ci)}"
+        return f"95% interval {words.saved_interval(ci)}"
     is_large = ci[0] > 1 and ci[0] * ci[1] >= TWICE**2
-    return f"95% interval {ratios(ci) if is_large else percent_interval(ci)}"
+    return f"95% interval {words.interval(ci) if is_large else words.percent_interval(ci)}"
 
 
 def either(ids: list[str]) -> str:

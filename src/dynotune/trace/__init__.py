@@ -1,4 +1,14 @@
-"""Recorded traces: readers into one `Timeline`, and the facts that follow from it.
+"""Recorded traces: readers into one `Timeline`, and the facts, causes and predictions that follow from it.
 
-What does not live here: recording a trace (`agent`), what to advise (`doctor`), how it is printed (`report`).
+`readers/` parse files, `facts/` describe a window, `causes/` say what time was lost to, `what_if/` runs the timeline
+again under another condition, `snapshot/` reads memory snapshots. `summarise` puts facts and causes of a trace
+together, `difference` compares two summaries.
+
+Recording a trace is the agent's work, advice is `doctor`'s, tables are `report.trace`'s.
 """
+
+from dynotune.trace.differences import difference
+from dynotune.trace.summary import summarise
+from dynotune.trace.timeline import Timeline
+
+__all__ = ["Timeline", "difference", "summarise"]

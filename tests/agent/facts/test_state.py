@@ -9,7 +9,7 @@ import pytest
 
 from dynotune.agent.facts.memory import Memory
 from dynotune.agent.facts.threads import Threads
-from dynotune.launch.records.process_state import failures, state
+from dynotune.launch.records.process_state import failed_parts, state_of_process
 from dynotune.launch.records.record import GARBAGE
 from dynotune.schema.facts import Unknown
 
@@ -117,7 +117,7 @@ def observed(fork_under_agent, script):
         ran = fork_under_agent([script(program)], compiler=compiler, observe=True, tasks=[window_task(15, 12)])
         assert ran.returncode == 0, ran.stderr
         record = max(ran.records, key=lambda record: len(record.steps))
-        return ran, record, state(record, ran.launched_s)
+        return ran, record, state_of_process(record, ran.launched_s)
 
     return run
 
@@ -126,7 +126,7 @@ def test_loader_model_and_optimizer_are_described_as_they_are(observed):
     ran, record, found = observed(TRAINS)
     assert ran.stdout == "DONE\n"
     assert "error" not in record.events
-    assert failures(record) == []
+    assert failed_parts(record) == []
     (loader,) = found.loaders
     assert (loader.dataset, loader.sampler) == ("__main__.Pictures", "torch.utils.data.sampler.RandomSampler")
     assert (loader.collate, loader.batch_size, loader.num_items, loader.num_batches) == ("__main__.Batch", 16, 64, 4)

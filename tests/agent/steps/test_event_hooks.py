@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 from dynotune.agent.steps import event_hooks
 
 
-class Told:
+class EventLog:
     grad_enabled = staticmethod(torch.is_grad_enabled)
 
     """What a loader's cover tells, in order."""
@@ -29,7 +29,7 @@ def refuse(where: str, error: Exception) -> None:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[EventLog]:
     """Covers loaders for one test; each look at the clock finds it a second later."""
     iterator = torch.utils.data.dataloader._BaseDataLoaderIter
     for cls, names in ((iterator, ("__init__", "_reset", "__next__")), (DataLoader, ("__iter__",))):
@@ -37,7 +37,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
             monkeypatch.setattr(cls, name, getattr(cls, name))
     ticks = iter(range(10_000))
     monkeypatch.setattr(event_hooks, "perf_counter", lambda: float(next(ticks)))
-    told = Told()
+    told = EventLog()
     event_hooks.LoaderHooks(torch, told, lambda key, loader: "loader", refuse)
     return told
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dynotune.launch.process.executable import find
+from dynotune.launch.process.executable import find_executable
 from dynotune.schema.errors import UsageError
 
 
@@ -19,12 +19,12 @@ def bin_(tmp_path):
 
 
 def test_path_comes_from_the_commands_own_environment(bin_, tmp_path):
-    assert find("torchrun", env={"PATH": f"/nowhere:{bin_}"}, cwd=tmp_path) == str(bin_ / "torchrun")
+    assert find_executable("torchrun", env={"PATH": f"/nowhere:{bin_}"}, cwd=tmp_path) == str(bin_ / "torchrun")
 
 
 def test_relative_folders_of_path_count_from_the_working_directory(bin_, tmp_path):
-    assert find("torchrun", env={"PATH": "bin"}, cwd=tmp_path) == str(bin_ / "torchrun")
-    assert find("bin/torchrun", env={}, cwd=tmp_path) == str(bin_ / "torchrun")
+    assert find_executable("torchrun", env={"PATH": "bin"}, cwd=tmp_path) == str(bin_ / "torchrun")
+    assert find_executable("bin/torchrun", env={}, cwd=tmp_path) == str(bin_ / "torchrun")
 
 
 @pytest.mark.parametrize(
@@ -43,5 +43,5 @@ def test_relative_folders_of_path_count_from_the_working_directory(bin_, tmp_pat
 def test_what_cannot_be_started_is_said_with_what_to_do(name, what, hint, bin_, tmp_path):
     (tmp_path / "train.py").touch(mode=0o644)
     with pytest.raises(UsageError, match=what) as raised:
-        find(name, env={"PATH": str(bin_)}, cwd=tmp_path)
+        find_executable(name, env={"PATH": str(bin_)}, cwd=tmp_path)
     assert hint in raised.value.hint

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.launch.records.process_state import failures, state, timing
+from dynotune.launch.records.process_state import failed_parts, state_of_process, timing
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Step
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Unknown
@@ -92,7 +92,7 @@ def observed(said=None, **window):
 
 
 def test_a_state_that_says_nothing_is_unknown_and_not_empty():
-    found = state(observed(), 1.0)
+    found = state_of_process(observed(), 1.0)
     assert isinstance(found.compilation, Unknown)
     assert isinstance(found.collections, Unknown)
     assert (found.timing.num_steps, found.timing.wait_s) == (20, 0.025)
@@ -103,12 +103,12 @@ def test_parts_that_failed_in_the_process_say_why():
     made = observed(
         {"failed": {"compilation": "KeyError: 'x'", "models": "it raised"}, "live": {"live.gc_enabled": True}}
     )
-    found = state(made, 1.0, steady=False)
+    found = state_of_process(made, 1.0, steady=False)
     assert isinstance(found.compilation, Unknown)
     assert "KeyError" in found.compilation.reason
     assert found.live == {"live.gc_enabled": True}
     assert not found.timing.steady
-    assert failures(made) == ["compilation: KeyError: 'x'", "models: it raised"]
+    assert failed_parts(made) == ["compilation: KeyError: 'x'", "models: it raised"]
 
 
 def test_an_unknown_fact_stays_unknown():
@@ -116,14 +116,14 @@ def test_an_unknown_fact_stays_unknown():
         "live.device_name": {"type": "unknown", "reason": "the process does not use CUDA"},
         "live.gc_threshold": [700],
     }
-    found = state(observed({"live": live}), 1.0).live
+    found = state_of_process(observed({"live": live}), 1.0).live
     assert found == {"live.device_name": Unknown("the process does not use CUDA"), "live.gc_threshold": [700]}
 
 
 def test_without_a_window_nothing_was_timed():
     made = observed()
     del made.events["window"]
-    assert isinstance(state(made, 1.0).timing, Unknown)
+    assert isinstance(state_of_process(made, 1.0).timing, Unknown)
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,12 @@ def test_without_a_window_nothing_was_timed():
 )
 def test_a_damaged_state_is_refused(said):
     with pytest.raises(RecordError, match="damaged"):
-        state(observed(said), 1.0)
+        state_of_process(observed(said), 1.0)
 
 
 def test_a_window_of_steps_that_are_not_there_is_refused():
     with pytest.raises(RecordError, match="damaged"):
-        state(observed(first_step=30), 1.0)
+        state_of_process(observed(first_step=30), 1.0)
 
 
 def test_the_windows_first_step_begins_with_it():
@@ -148,6 +148,6 @@ def test_the_windows_first_step_begins_with_it():
     fields = {"first_step": 20, "num_steps": 20, "begin_s": ends[19] + 0.9, "end_s": ends[39] + 0.9}
     window = {"event": "window", **fields, "num_samples": 160, "wait_s": 0.0, "num_compilations": 0}
     made.steps, made.events["window"] = steps, [window]
-    timed = state(made, 0.0).timing
+    timed = state_of_process(made, 0.0).timing
     assert timed.longest_step_s == pytest.approx(0.1)
     assert timed.window_s == pytest.approx(2.0)

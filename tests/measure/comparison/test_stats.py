@@ -17,7 +17,7 @@ from scipy import stats as scipy_stats
 from dynotune.measure.comparison import stats
 from dynotune.measure.comparison.boundary import nominal_levels
 from dynotune.measure.comparison.schedule import looks, orders
-from dynotune.measure.comparison.stats import Judgement, arm_of_void, judge, sign_flip_p
+from dynotune.measure.comparison.stats import SequentialResult, arm_of_void, judge, sign_flip_p
 from dynotune.schema.comparison import LOOKS, MAX_PAIRS, ArmName, Pair, Spread, Voided
 from dynotune.schema.errors import DynotuneError, StatisticsError, UsageError
 
@@ -42,7 +42,7 @@ def swapped(pairs: Sequence[Pair]) -> list[Pair]:
     return [Pair(other[pair.first], pair.candidate_s, pair.baseline_s) for pair in pairs]  # type: ignore[arg-type]
 
 
-def assert_close(one: Judgement, other: Judgement) -> None:
+def assert_close(one: SequentialResult, other: SequentialResult) -> None:
     assert one.verdict == other.verdict
     assert one.num_pairs == other.num_pairs
     assert one.speedup == pytest.approx(other.speedup, rel=1e-9)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.launch.records.record import COMPILED
-from dynotune.measure.live.placement import is_steady, soon, within
+from dynotune.measure.live.placement import is_steady, recording_from_now, recording_within
 from dynotune.measure.live.request import RecordRequest
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.task import RecordTrace
@@ -53,19 +53,19 @@ def test_the_warm_up_that_is_asked_for_is_enough():
     [(0.001, False, 10), (1.0, False, 6), (30.0, False, 3), (0.125, True, 10), (0.25, True, 6), (2.0, True, 3)],
 )
 def test_fewer_steps_are_recorded_of_slow_ones(step_s, stacks, num_steps):
-    assert soon([record([step_s] * 40)], request(stacks=stacks)).num_steps == num_steps
-    assert soon([record([step_s] * 40)], request(stacks=stacks, num_steps=50)).num_steps == 50
+    assert recording_from_now([record([step_s] * 40)], request(stacks=stacks)).num_steps == num_steps
+    assert recording_from_now([record([step_s] * 40)], request(stacks=stacks, num_steps=50)).num_steps == 50
 
 
 def test_all_ranks_have_the_time_to_hear_of_it():
     ranks = [record([1 / 64] * 40, rank=0), record([1 / 64] * 43, rank=1)]
-    assert soon(ranks, request()).at_step == 43 + 32
-    assert soon([record([5.0] * 8)], request()).at_step == 8 + 2
+    assert recording_from_now(ranks, request()).at_step == 43 + 32
+    assert recording_from_now([record([5.0] * 8)], request()).at_step == 8 + 2
 
 
 @given(st.integers(1, 60), st.integers(60, 400), st.integers(1, 20))
 def test_no_epoch_begins_among_the_recorded_steps_where_that_can_be(epoch, num, num_steps):
-    begin = soon([record([0.125] * num, epoch=epoch)], request(num_steps=num_steps))
+    begin = recording_from_now([record([0.125] * num, epoch=epoch)], request(num_steps=num_steps))
     recorded = range(begin.at_step + 1, begin.at_step + 1 + num_steps)
     if epoch > num_steps + 1 and num >= 2 * epoch:
         assert not any(number % epoch == 0 for number in recorded)
@@ -76,7 +76,7 @@ def test_no_epoch_begins_among_the_recorded_steps_where_that_can_be(epoch, num, 
 def test_within_a_short_program_it_ends_before_the_program_does(num, num_steps, warmup_steps):
     made = record([0.1] * num, found_after=3)
     try:
-        begin = within(made, request(num_steps=num_steps, warmup_steps=warmup_steps))
+        begin = recording_within(made, request(num_steps=num_steps, warmup_steps=warmup_steps))
     except CannotRunHere:
         assert num < 5 + (num_steps or 3) + 2
         return
@@ -86,4 +86,4 @@ def test_within_a_short_program_it_ends_before_the_program_does(num, num_steps, 
 
 
 def test_a_program_with_room_is_recorded_after_the_warm_up_that_is_asked_for():
-    assert within(record([0.1] * 60), request(warmup_steps=20)) == RecordTrace(at_step=20, num_steps=10)
+    assert recording_within(record([0.1] * 60), request(warmup_steps=20)) == RecordTrace(at_step=20, num_steps=10)

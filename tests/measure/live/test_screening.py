@@ -63,7 +63,7 @@ def screen(tmp_path, monkeypatch):
     monkeypatch.setattr(screening, "STRETCH_S", 0.005)
     monkeypatch.setattr(screening, "LEAST_S", 0.0)
     # Whoever else uses these cores now has nothing to do with what is tested.
-    monkeypatch.setattr(screening.probe, "judge", lambda *args: screening.probe.Judgement())
+    monkeypatch.setattr(screening.probe, "judge", lambda *args: screening.probe.Interference())
 
     def run(text, *arms, left_s=60.0):
         path = tmp_path / "program.py"

@@ -153,7 +153,7 @@ def test_caches_that_change_nothing_are_called_the_same(starts, request_):
 def void(outcomes):
     from dynotune import probe
 
-    return probe.Judgement(foreign=["another process took 80% of the cores"], unknown=[])
+    return probe.Interference(foreign=["another process took 80% of the cores"], unknown=[])
 
 
 def test_a_block_disturbed_from_outside_is_kept_and_repeated_in_its_own_order(starts, request_, monkeypatch):

@@ -15,7 +15,7 @@ from dynotune.report.page import plots
 from dynotune.report.page.plot_axes import ratio_axis
 from dynotune.report.study.commands import compares, repeats, shell
 from dynotune.report.study.header import arrow, pays_off
-from dynotune.report.study.rows import joints, level, long_time, medians, parts_of, saved, tried, within
+from dynotune.report.study.rows import ablated, joints, level, long_time, medians, parts_of, saved, tried
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import BreakEven, Candidate, Estimate
 
@@ -62,7 +62,7 @@ def test_a_ratio_that_is_none_is_no_estimate(speedup):
 
 def test_what_a_setting_is_worth_is_the_whole_against_itself_without_it():
     whole = estimate("knob.a=1 knob.b=1", 1.2, against="knob.b=1", phase="ablate")
-    (row,) = within(of(whole))
+    (row,) = ablated(of(whole))
     assert (row.candidate.id, row.worth) == ("knob.a=1", whole)
 
 

@@ -64,7 +64,7 @@ def test_without_openmp_nothing_changes(many, monkeypatch):
 
 def test_a_thread_that_works_alone_leaves_all_others_their_number(many):
     def work():
-        host_threads.alone()
+        host_threads.use_one_thread()
         return torch.get_num_threads()
 
     assert threads_of(work) == 1

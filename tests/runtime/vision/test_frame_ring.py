@@ -153,7 +153,7 @@ def test_a_chunk_with_a_frame_that_fails_is_free_only_when_the_others_are_copied
     ring.close()
 
 
-@pytest.mark.parametrize("what", ["start", "alone"])
+@pytest.mark.parametrize("what", ["start", "use_one_thread"])
 def test_frames_that_no_thread_can_copy_are_reported_and_the_next_are_copied(what, several, monkeypatch):
     ring = ring_of(streams.of("cpu"), depth=1)
 
@@ -161,7 +161,9 @@ def test_frames_that_no_thread_can_copy_are_reported_and_the_next_are_copied(wha
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
-        patched.setattr(*((ring._copiers, "start") if what == "start" else (frame_ring.host_threads, "alone")), fail)
+        patched.setattr(
+            *((ring._copiers, "start") if what == "start" else (frame_ring.host_threads, "use_one_thread")), fail
+        )
         with pytest.raises(RuntimeError, match="can't start"):
             ring.copy(frames(2), later=True).wait()
     ring.copy(frames(2), later=True).wait()
@@ -191,7 +193,7 @@ def test_a_copy_that_failed_keeps_nothing_of_its_frames(several, monkeypatch):
     gc.disable()
     try:
         with monkeypatch.context() as patched:
-            patched.setattr(frame_ring.host_threads, "alone", lambda: 1 / 0)
+            patched.setattr(frame_ring.host_threads, "use_one_thread", lambda: 1 / 0)
             copied = ring.copy([frame], later=True)
             assert isinstance(copied._chunk.exception(60), ZeroDivisionError)
         del copied, frame

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dynotune.schema.trace_summary import Cause
-from dynotune.trace.summarise import summarise
+from dynotune.trace.summary import summarise
 
 from ..facts.test_callers import optimizer
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from dynotune.schema.trace_summary import Cause, Place, TraceSummary
-from dynotune.trace.summarise import summarise
+from dynotune.trace.summary import summarise
 from dynotune.trace.timeline import DeviceProperties
 
 from ..made import Made

@@ -36,7 +36,7 @@ def reckoned(tmp_path, step):
                 step()
         step()
     profiler.export_chrome_trace(str(path))
-    return flops.of_step(path)
+    return flops.work_of_step(path)
 
 
 def convolutions():
@@ -171,14 +171,14 @@ def product(ts=10, dur=5, *, name="aten::mm", dims=((2, 3), (3, 4)), types=("flo
     ],
 )
 def test_what_cannot_be_counted_is_unknown_with_its_reason(events, reason, tmp_path):
-    found = flops.of_step(write(tmp_path / "trace.json", events))
+    found = flops.work_of_step(write(tmp_path / "trace.json", events))
     assert isinstance(found, Unknown)
     assert reason in found.reason
 
 
 def test_a_product_inside_of_another_and_one_outside_of_the_steps_are_left_out(tmp_path):
     inside, beside, before = product(11, 2), product(11, 2, tid=2), product(-20, 5)
-    found = flops.of_step(write(tmp_path / "trace.json", [STEP, before, product(10, 5), inside, beside]))
+    found = flops.work_of_step(write(tmp_path / "trace.json", [STEP, before, product(10, 5), inside, beside]))
     assert found.total == 2 * 2 * 2 * 3 * 4
     assert found.num == 2
 
@@ -186,9 +186,9 @@ def test_a_product_inside_of_another_and_one_outside_of_the_steps_are_left_out(t
 def test_a_damaged_file_is_refused(tmp_path):
     (tmp_path / "trace.json").write_text('{"traceEvents": [{"name": 1')
     with pytest.raises(UsageError, match=r"trace\.json is no trace"):
-        flops.of_step(tmp_path / "trace.json")
+        flops.work_of_step(tmp_path / "trace.json")
 
 
 def test_numbers_in_a_trace_that_are_none_do_not_fail(tmp_path):
     odd = product() | {"args": {"Input Dims": "x", "Input type": 5, "Concrete Inputs": math.pi}}
-    assert isinstance(flops.of_step(write(tmp_path / "trace.json", [STEP, odd])), Unknown)
+    assert isinstance(flops.work_of_step(write(tmp_path / "trace.json", [STEP, odd])), Unknown)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dynotune.schema.trace_summary import Kernels
 from dynotune.trace.facts.fusion import fusable_ns
-from dynotune.trace.summarise import summarise
+from dynotune.trace.summary import summarise
 
 from ..made import Made
 from ..recorded import timeline_of

@@ -4,7 +4,7 @@ import pytest
 
 from dynotune.trace.facts.idle import launching_thread, working_thread
 from dynotune.trace.facts.source_locations import is_of_library
-from dynotune.trace.summarise import summarise
+from dynotune.trace.summary import summarise
 from dynotune.trace.timeline import UNKNOWN
 
 from ..made import Made

@@ -19,7 +19,7 @@ def test_files_are_read_in_their_order_whatever_they_are_called(tmp_path: Path) 
     plain = write(tmp_path / "b", [kernel(1, 1, 1, name="plain")])
     packed = tmp_path / "a"
     packed.write_bytes(gzip.compress(write(tmp_path / "c", [kernel(1, 1, 1, name="packed")]).read_bytes()))
-    found = reading.read([plain, packed])
+    found = reading.read_traces([plain, packed])
     assert [timeline.names for timeline in found] == [["plain"], ["packed"]]
     assert [timeline.source for timeline in found] == [str(plain), str(packed)]
 
@@ -27,7 +27,7 @@ def test_files_are_read_in_their_order_whatever_they_are_called(tmp_path: Path) 
 def test_the_limit_reaches_the_reader(tmp_path: Path) -> None:
     path = write(tmp_path / "trace.json.gz", [kernel(1, 1, 1)] * 100)
     with pytest.raises(UsageError, match="unpacks to more than 1,000 bytes"):
-        reading.read([path], limit_bytes=1000)
+        reading.read_traces([path], limit_bytes=1000)
 
 
 class Malicious:
@@ -52,7 +52,7 @@ def test_what_is_no_trace_is_named_for_what_it_looks_like(tmp_path: Path, conten
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=says) as caught:
-        reading.read([path])
+        reading.read_traces([path])
     assert str(path) in caught.value.message
     assert caught.value.hint
 
@@ -62,7 +62,7 @@ def test_a_report_of_nsight_systems_is_refused_with_the_command_that_exports_it(
     path = tmp_path / name
     path.write_bytes(b"\0anything")
     with pytest.raises(UsageError, match="its own format") as raised:
-        reading.read([path])
+        reading.read_traces([path])
     assert raised.value.hint == f"run: nsys export --type sqlite {path}"
 
 
@@ -71,21 +71,21 @@ def test_a_zip_archive_is_to_be_unpacked(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("trace.json", "{}")
     with pytest.raises(UsageError, match="zip archive"):
-        reading.read([path])
+        reading.read_traces([path])
 
 
 def test_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read: Is a directory"):
-        reading.read([tmp_path])
+        reading.read_traces([tmp_path])
     with pytest.raises(UsageError, match="nowhere cannot be read: No such file"):
-        reading.read([tmp_path / "nowhere"])
+        reading.read_traces([tmp_path / "nowhere"])
 
 
 def test_reading_imports_what_it_needs_and_not_the_reader_of_the_other_format(tmp_path: Path) -> None:
     path = write(tmp_path / "trace.json", [kernel(1, 1, 1)])
     program = (
         "import sys; from pathlib import Path; from dynotune.trace.readers import reading;"
-        f"reading.read([Path({str(path)!r})]);"
+        f"reading.read_traces([Path({str(path)!r})]);"
         "print([name for name in sys.modules if name.split('.')[0] in ('torch', 'sqlite3', 'rich', 'typer')])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

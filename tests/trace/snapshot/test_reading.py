@@ -35,7 +35,7 @@ def read(tmp_path):
             made.write(path)
         else:
             path.write_bytes(pickle.dumps(made))
-        return reading.load(path, limit_bytes=LIMIT)
+        return reading.load_snapshot(path, limit_bytes=LIMIT)
 
     return write_and_read
 
@@ -145,7 +145,7 @@ def test_the_replayed_peak_is_the_one_reckoned_forward(tmp_path_factory, actions
             made.empty_cache()
     made.keep_last(kept)
     path = made.write(tmp_path_factory.mktemp("snapshots") / "memory.pickle")
-    (device,) = reading.load(path, limit_bytes=LIMIT).devices
+    (device,) = reading.load_snapshot(path, limit_bytes=LIMIT).devices
     peak = device.history.peak
     if isinstance(peak, Unknown):
         assert not {event["action"] for event in made.events} & {"alloc", "free_completed"}
@@ -420,12 +420,12 @@ def test_a_file_that_repeats_one_list_is_refused(read):
 def test_a_file_over_the_limit_an_empty_one_and_none_are_refused(tmp_path):
     path = fragmented().write(tmp_path / "memory.pickle")
     size = path.stat().st_size
-    reading.load(path, limit_bytes=size)
+    reading.load_snapshot(path, limit_bytes=size)
     with pytest.raises(UsageError, match=f"larger than the limit of {size - 1:,} bytes"):
-        reading.load(path, limit_bytes=size - 1)
+        reading.load_snapshot(path, limit_bytes=size - 1)
     path.write_bytes(b"")
     with pytest.raises(UsageError, match="is empty"):
-        reading.load(path, limit_bytes=LIMIT)
+        reading.load_snapshot(path, limit_bytes=LIMIT)
     for wrong in (tmp_path, tmp_path / "none.pickle"):
         with pytest.raises(UsageError, match="Cannot read"):
-            reading.load(wrong, limit_bytes=LIMIT)
+            reading.load_snapshot(wrong, limit_bytes=LIMIT)

@@ -8,12 +8,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-    Seen = Optional[tuple[str, str]]
+    Effect = Optional[tuple[str, str]]
 
 _LOADING_MODES = {1: "EAGER", 2: "LAZY"}
 
 
-def seen_effect(name: str, asked: str) -> Seen:
+def seen_effect(name: str, asked: str) -> Effect:
     """What the variable came to, written as it is set, and who says so; None where nobody says (yet)."""
     try:
         if name == "TORCHINDUCTOR_COMPILE_THREADS":
@@ -23,13 +23,13 @@ def seen_effect(name: str, asked: str) -> Seen:
         return None
 
 
-def _compile_threads() -> Seen:
+def _compile_threads() -> Effect:
     config: Any = sys.modules.get("torch._inductor.config")
     threads = getattr(config, "compile_threads", None)
     return None if threads is None else (str(threads), "torch._inductor.config.compile_threads")
 
 
-def _module_loading() -> Seen:
+def _module_loading() -> Effect:
     """Asked only once torch has started CUDA: the driver knows it by then, and a question starts nothing."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():

@@ -23,10 +23,10 @@ def _codes() -> Iterator[types.CodeType]:
     for name, module in list(sys.modules.items()):
         if name == package or name.startswith(package + "."):
             for value in list(vars(module).values()):
-                yield from _of(value, name)
+                yield from _code_of(value, name)
 
 
-def _of(value: Any, module: str) -> Iterator[types.CodeType]:
+def _code_of(value: Any, module: str) -> Iterator[types.CodeType]:
     if getattr(value, "__module__", None) != module:
         return
     if isinstance(value, types.FunctionType):

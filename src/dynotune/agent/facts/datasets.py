@@ -16,7 +16,7 @@ _NUM_VALUES = 4096
 _MAX_DEPTH = 3
 
 
-def of(torch: Any, dataset: Any, collate: Any) -> dict[str, Any]:
+def facts_of(torch: Any, dataset: Any, collate: Any) -> dict[str, Any]:
     """Facts as fields of an event."""
     inner = _innermost(dataset)
     is_iterable = isinstance(dataset, torch.utils.data.IterableDataset)

@@ -104,7 +104,7 @@ class Fetching:
         counts = self._counts.get(key)
         if counts is None:
             clock = thread_time if worker is None else process_time
-            counts = self._counts[key] = Counts(datasets.of(torch, dataset, collate), worker, clock)
+            counts = self._counts[key] = Counts(datasets.facts_of(torch, dataset, collate), worker, clock)
             if worker is not None:
                 Finalize(None, functools.partial(self._worker_ends, counts), exitpriority=100)
         fetcher.collate_fn = self._timed_collate(collate, counts)

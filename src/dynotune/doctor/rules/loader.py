@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import beyond
+from dynotune.doctor.bounds import delay_of_device
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.loaders import (
     are_behind,
@@ -57,7 +57,7 @@ def loader_bound(view: ObservationView) -> Iterator[Finding]:
     if share < policy.LEAST_SHARE:
         return
     # Work that the host queues after a late batch would be queued already.
-    late = beyond(view, "loader-bound") * share / max(share, view.attribution.shares.input)
+    late = delay_of_device(view, "loader-bound") * share / max(share, view.attribution.shares.input)
     losses = view.losses("loader-bound")
     evidence = evidence_of(losses)
     candidates: list[Setting] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import behind_pageable_copies, beyond
+from dynotune.doctor.bounds import behind_pageable_copies, delay_of_device
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.loaders import main_loader
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
@@ -40,7 +40,7 @@ def pin_memory_off(view: ObservationView) -> Iterator[Finding]:
     share = sum(loss.share for loss in losses) * _above_bus(view, pageable) + sum(loss.share for loss in waits)
     share += behind_pageable_copies(view)
     # Pinning a tensor that is made for the copy takes as long as the copy.
-    share -= beyond(view, MADE)
+    share -= delay_of_device(view, MADE)
     if not pageable or share < policy.LEAST_SHARE:
         return
     loader = main_loader(view)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import beyond
+from dynotune.doctor.bounds import delay_of_device
 from dynotune.doctor.declaration import rule
 from dynotune.doctor.loaders import main_loader
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
@@ -36,7 +36,7 @@ def h2d_blocking(view: ObservationView) -> Iterator[Finding]:
         return
     losses = view.losses("h2d-blocking")
     without = view.attribution.counterfactual_savings.get("h2d-blocking", 0.0)
-    share = max(sum(loss.share for loss in losses), without) - beyond(view, MADE)
+    share = max(sum(loss.share for loss in losses), without) - delay_of_device(view, MADE)
     if not losses or share < policy.LEAST_SHARE or not is_pinned(view):
         return
     yield Finding(

@@ -13,7 +13,7 @@ from dynotune.schema.cache_pack import Conditions, Difference, Manifest, Severit
 from dynotune.schema.caches import TITLES, CacheName
 from dynotune.schema.facts import Facts, Unknown
 
-__all__ = ["differences", "here", "instruction_sets", "of"]
+__all__ = ["conditions_of", "differences", "here", "instruction_sets"]
 
 COMPILER_TIMEOUT_S = 20.0
 # Flags of /proc/cpuinfo that name instructions a compiler may use; the rest are the kernel's and the hypervisor's.
@@ -29,7 +29,7 @@ _GPU_CACHES: tuple[CacheName, ...] = ("cuda", "inductor", "triton", "jiterator")
 def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions:
     """Of this machine, and of the interpreter that is asked in a child."""
     facts = probe.torch_build.ask(python, cwd, env)
-    return of(
+    return conditions_of(
         facts,
         gpus=_gpus(env),
         driver=_driver(env),
@@ -38,7 +38,9 @@ def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions
     )
 
 
-def of(facts: Facts, *, gpus: list[str] | None, driver: str | None, cpuinfo: str, compiler: str | None) -> Conditions:
+def conditions_of(
+    facts: Facts, *, gpus: list[str] | None, driver: str | None, cpuinfo: str, compiler: str | None
+) -> Conditions:
     """The conditions in facts of an interpreter (`python.*`, `torch.*`, `package.triton`) and the rest."""
     version = _text(facts, "python.version")
     cuda = facts.get("torch.cuda")

@@ -14,7 +14,7 @@ from dynotune.schema.cache_pack import LeftOut
 from dynotune.schema.caches import TITLES, CacheName
 from dynotune.schema.errors import CannotRunHere
 
-__all__ = ["Merged", "merge", "relocate"]
+__all__ = ["MergeResult", "merge", "relocate"]
 
 # Triton lists a kernel's files by their absolute paths; a kernel whose list leads nowhere is compiled again.
 GROUP_PREFIX, GROUP_SUFFIX = "__grp__", ".json"
@@ -24,7 +24,7 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EX
 
 
 @dataclass(slots=True)
-class Merged:
+class MergeResult:
     """What became of the files."""
 
     num_new: int = 0
@@ -33,7 +33,7 @@ class Merged:
     left_out: list[LeftOut] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def __iadd__(self, other: Merged) -> Merged:
+    def __iadd__(self, other: MergeResult) -> MergeResult:
         self.num_new += other.num_new
         self.num_kept += other.num_kept
         self.new_bytes += other.new_bytes
@@ -62,7 +62,7 @@ def relocate(staged: Path, target: Path) -> None:
         (staged / path).write_text(json.dumps(found), encoding="utf-8")
 
 
-def merge(cache: CacheName, staged: Path, target: Path) -> Merged:
+def merge(cache: CacheName, staged: Path, target: Path) -> MergeResult:
     """Move the files of `staged` to `target`, which may exist; files that are there stay.
 
     Raises:
@@ -83,8 +83,8 @@ def merge(cache: CacheName, staged: Path, target: Path) -> Merged:
         ) from error
 
 
-def _merge(staged: Path, target: Path) -> Merged:
-    merged = Merged()
+def _merge(staged: Path, target: Path) -> MergeResult:
+    merged = MergeResult()
     made: set[Path] = set()
     for path, status in list(contents.entries(staged)):
         destination = target / path
@@ -144,7 +144,7 @@ def _refuse_foreign(target: Path) -> None:
         )
 
 
-def _index_kept(staged: Path, target: Path) -> Merged | None:
+def _index_kept(staged: Path, target: Path) -> MergeResult | None:
     """The driver finds its entries by an index of its own, which cannot be merged: the cache that is there stays."""
     there, new = target / CUDA_INDEX, staged / CUDA_INDEX
     if not there.exists() or not new.exists() or there.read_bytes() == new.read_bytes():
@@ -152,4 +152,4 @@ def _index_kept(staged: Path, target: Path) -> Merged | None:
     num = sum(1 for _ in contents.entries(staged))
     left = LeftOut(cache="cuda", path="", reason=f"there is one in {target} already, whose index cannot be merged")
     note = f"{TITLES['cuda']}: {num} files were not taken. Empty {target} first, or name another folder with --caches."
-    return Merged(num_kept=num, left_out=[left], notes=[note])
+    return MergeResult(num_kept=num, left_out=[left], notes=[note])

@@ -21,7 +21,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
-from dynotune.launch.caches.merge import Merged, merge, relocate
+from dynotune.launch.caches.merge import MergeResult, merge, relocate
 from dynotune.launch.caches.pack import member_name
 from dynotune.launch.caches.places import Place
 from dynotune.probe.facts import mounts
@@ -129,7 +129,7 @@ def unpack(
             raise _no_room(error, "the files of the pack") from error
         for cache, folder in staged.items():
             relocate(folder, folders[cache])
-        merged = Merged()
+        merged = MergeResult()
         for cache, folder in staged.items():
             merged += merge(cache, folder, folders[cache])
     return Unpacked(

@@ -1,1 +1,45 @@
-"""Starting a command, watching over its process tree, and ending all of it."""
+"""Starting a command, watching over its process tree, and ending all of it.
+
+`dynotune.launch` offers what most callers need. Here is the rest: `environment` turns settings into variables and a
+plan for the agent, `processes` reads process tables, `TransparentRun` is the run of `dynotune run`.
+
+The supervisor imports `processes`, `signals`, `overlay` and `messages` without site-packages. They use the standard
+library alone, and this face imports late.
+"""
+
+from typing import TYPE_CHECKING
+
+from dynotune.lazy_face import lazy_face
+
+if TYPE_CHECKING:
+    from dynotune.launch.process.environment import ALLOC_CONF_NAMES, split_alloc_conf
+    from dynotune.launch.process.executable import find_executable
+    from dynotune.launch.process.passthrough import TransparentRun
+    from dynotune.launch.process.run_folder import STDERR, STDOUT, fresh_folder, has_room
+
+__all__ = [
+    "ALLOC_CONF_NAMES",
+    "STDERR",
+    "STDOUT",
+    "TransparentRun",
+    "environment",
+    "find_executable",
+    "fresh_folder",
+    "has_room",
+    "processes",
+    "split_alloc_conf",
+]
+
+__getattr__ = lazy_face(
+    __name__,
+    {
+        "ALLOC_CONF_NAMES": "environment",
+        "STDERR": "run_folder",
+        "STDOUT": "run_folder",
+        "TransparentRun": "passthrough",
+        "find_executable": "executable",
+        "fresh_folder": "run_folder",
+        "has_room": "run_folder",
+        "split_alloc_conf": "environment",
+    },
+)

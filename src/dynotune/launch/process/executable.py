@@ -11,7 +11,7 @@ from pathlib import Path
 from dynotune.schema.errors import UsageError
 
 
-def find(name: str, *, env: Mapping[str, str], cwd: Path) -> str:
+def find_executable(name: str, *, env: Mapping[str, str], cwd: Path) -> str:
     """The file that `name` starts: by itself when it holds a slash, else found on the PATH in `env`.
 
     Raises:

@@ -91,7 +91,7 @@ def start(
     words = _fill_in(command, run_dir) if capture else list(command)
     order: dict[str, Any] = {
         "command": words,
-        "executable": executable.find(words[0] if words else "", env=env, cwd=cwd),
+        "executable": executable.find_executable(words[0] if words else "", env=env, cwd=cwd),
         "env": {**env, _MARK: str(run_dir)},
         "cwd": str(cwd),
         "ignored": _ignored_signals(),

@@ -1,1 +1,48 @@
-"""Reading what the agent wrote, and what follows from it for a run."""
+"""What the agent wrote, read by the parent, and what follows from it for a run.
+
+`Record` follows the file of one process while it grows, `TaskPage` is the counter by which tasks reach the agent. The
+layout of the file is stated in `agent/core/writer.py`.
+"""
+
+from typing import TYPE_CHECKING
+
+from dynotune.lazy_face import lazy_face
+
+if TYPE_CHECKING:
+    from dynotune.launch.records.batch_costs import with_loading
+    from dynotune.launch.records.process_state import failed_parts, state_of_process
+    from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record, Records, read_back, spent, summarise
+    from dynotune.launch.records.task_page import TaskPage
+
+__all__ = [
+    "ALLOCATED",
+    "COMPILED",
+    "EPOCH",
+    "Record",
+    "Records",
+    "TaskPage",
+    "failed_parts",
+    "read_back",
+    "spent",
+    "state_of_process",
+    "summarise",
+    "with_loading",
+]
+
+__getattr__ = lazy_face(
+    __name__,
+    {
+        "ALLOCATED": "record",
+        "COMPILED": "record",
+        "EPOCH": "record",
+        "Record": "record",
+        "Records": "record",
+        "TaskPage": "task_page",
+        "failed_parts": "process_state",
+        "read_back": "record",
+        "spent": "record",
+        "state_of_process": "process_state",
+        "summarise": "record",
+        "with_loading": "batch_costs",
+    },
+)

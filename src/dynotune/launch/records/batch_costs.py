@@ -29,7 +29,7 @@ def with_loading(
         RecordError: an event lacks what belongs to it.
     """
     try:
-        told = [_told(record, pid) for record in records]
+        told = [_by_maker(record, pid) for record in records]
         groups = _by_loader([events for one in told for events in one])
         pin_s = _pin_s(next((record for record in records if record.pid == pid), None), begin_s, end_s)
         return [_filled(loader, loaders, groups, pin_s, begin_s, end_s) for loader in loaders]
@@ -43,7 +43,7 @@ _Events = list[dict[str, Any]]
 _Key = tuple[str, str, int | None, int]
 
 
-def _told(record: Record, pid: int) -> list[_Events]:
+def _by_maker(record: Record, pid: int) -> list[_Events]:
     """One maker's events a list: a process that makes batches itself may make them for several loaders."""
     makers: dict[_Key, _Events] = {}
     for event in record.events.get("fetching", []):

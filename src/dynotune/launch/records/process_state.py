@@ -51,7 +51,7 @@ _PARTS: dict[str, Any] = {
 }
 
 
-def state(record: Record, launched_s: float, *, steady: bool = True) -> ProcessState:
+def state_of_process(record: Record, launched_s: float, *, steady: bool = True) -> ProcessState:
     """A process that makes steps; `launched_s` is the launch on CLOCK_MONOTONIC.
 
     Args:
@@ -89,7 +89,7 @@ def _parts(said: dict[str, Any]) -> dict[str, Any]:
     return parts
 
 
-def failures(record: Record) -> list[str]:
+def failed_parts(record: Record) -> list[str]:
     """Parts of the process that could not be looked at, with the reason."""
     said = record.last("state")
     return [f"{part}: {reason}" for part, reason in (said or {}).get("failed", {}).items()]

@@ -51,8 +51,8 @@ class Apart(NamedTuple):
     num_not_finite: int
 
 
-class Found(NamedTuple):
-    """The place where the difference is largest beside what is allowed there."""
+class LargestDifference(NamedTuple):
+    """The difference that is largest beside what is allowed at its place."""
 
     difference: float
     own: float
@@ -125,7 +125,7 @@ def _digests_apart(ours: Digest, others: Digest) -> tuple[float | None, bool]:
 
 def judge(
     arm: Apart, own: Apart, tolerance: Tolerance, *, what: str, redrawn: bool = False, nudged: Apart | None = None
-) -> Found | None:
+) -> LargestDifference | None:
     """The first values one by one, then the means of stretches of the later ones; None without any.
 
     Args:
@@ -137,7 +137,7 @@ def judge(
     first, later = (tolerance.first, tolerance.later) if what == "losses" else (tolerance.outputs, tolerance.outputs)
     spread = _rms(own.signed if redrawn else own.signed[:NUM_FOR_FIRST])
     found = [
-        Found(abs(value), spread, max(first, OWN_MULTIPLE * spread), f"value {at + 1}")
+        LargestDifference(abs(value), spread, max(first, OWN_MULTIPLE * spread), f"value {at + 1}")
         for at, value in enumerate(arm.signed[:NUM_FIRST])
         if value is not None
     ]
@@ -147,7 +147,7 @@ def judge(
         mean = _mean(arm.signed[begin:end])
         if mean is not None:
             limit = max(later, OWN_MULTIPLE * spread_later)
-            found.append(Found(abs(mean), spread_later, limit, f"the mean of values {begin + 1} to {end}"))
+            found.append(LargestDifference(abs(mean), spread_later, limit, f"the mean of values {begin + 1} to {end}"))
     return max(found, key=lambda one: one.difference / one.allowed, default=None)
 
 

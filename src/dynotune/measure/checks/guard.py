@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from dynotune.launch.process.run_folder import fresh_folder
-from dynotune.launch.records.record import Record
-from dynotune.measure.checks.differences import Apart, Digest, Found, judge, losses_apart, outputs_apart
+from dynotune.launch.process import fresh_folder
+from dynotune.launch.records import Record
+from dynotune.measure.checks.differences import Apart, Digest, LargestDifference, judge, losses_apart, outputs_apart
 from dynotune.measure.checks.tolerance import Tolerance, allowed, guarded
 from dynotune.measure.live.arm_run import run_arm
 from dynotune.measure.live.outcome import refuse_rejected
@@ -180,7 +180,8 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
     num_values = min(len(mine.signed) for mine in apart)
     if not num_values or not (known or num_not_finite):
         return Unknown(f"no {what} were seen that could be compared")
-    worst = max(known, key=lambda one: one.difference / one.allowed, default=Found(0.0, 0.0, 0.0, "no value"))
+    none = LargestDifference(0.0, 0.0, 0.0, "no value")
+    worst = max(known, key=lambda one: one.difference / one.allowed, default=none)
     if worst.ok and worst.allowed > MOST_ALLOWED and not num_not_finite:
         source = "rounding errors alone move" if nudged else "under one seed, runs of the program itself move"
         return Unknown(f"{source} its {what} by {worst.own:.0%}: beside that nothing can be seen")
@@ -205,7 +206,7 @@ def _source(redrawn: Readings | None, nudged: Readings | None) -> str:
     return "other random numbers alone" if redrawn else "two runs of it under one seed"
 
 
-def _reason(what: str, worst: Found, tolerance: Tolerance, num_not_finite: int, source: str) -> str:
+def _reason(what: str, worst: LargestDifference, tolerance: Tolerance, num_not_finite: int, source: str) -> str:
     one = "loss" if what == "losses" else "output"
     if num_not_finite:
         return f"{num_not_finite} of its {what} are no finite numbers where the baseline's are."

@@ -88,7 +88,7 @@ def allowed(settings: Iterable[Setting], precision: str) -> Tolerance:
     Args:
         precision: of the baseline, as the agent saw it; "" where it could not be seen.
     """
-    rows = [_of(setting) for setting in settings if knobs.get(setting.knob).effect == "numerics"]
+    rows = [_tolerance_of(setting) for setting in settings if knobs.get(setting.knob).effect == "numerics"]
     found = [tolerance for tolerance, _ in rows] or [ORDER]
     if precision in BY_PRECISION:
         found.append(BY_PRECISION[precision])
@@ -103,6 +103,6 @@ def allowed(settings: Iterable[Setting], precision: str) -> Tolerance:
     )
 
 
-def _of(setting: Setting) -> tuple[Tolerance, bool]:
+def _tolerance_of(setting: Setting) -> tuple[Tolerance, bool]:
     exact = BY_SETTING.get((setting.knob, setting.value))
     return exact or BY_SETTING.get((setting.knob, None)) or (ORDER, False)

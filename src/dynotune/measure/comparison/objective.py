@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from dynotune import probe
-from dynotune.launch.records.record import Record
+from dynotune.launch.records import Record
 from dynotune.measure.comparison import summary
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import FEW_P99_STEPS

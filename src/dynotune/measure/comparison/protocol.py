@@ -9,15 +9,15 @@ import msgspec
 
 from dynotune import knobs, probe
 from dynotune.launch import new_run_folder
-from dynotune.launch.process.run_folder import fresh_folder
+from dynotune.launch.process import fresh_folder
 from dynotune.measure.comparison import objective, schedule, summary
-from dynotune.measure.comparison.stats import Judgement, arm_of_void, judge
+from dynotune.measure.comparison.stats import SequentialResult, arm_of_void, judge
 from dynotune.measure.live import cautions
 from dynotune.measure.live.arm_run import refuse_impossible, run_arm
 from dynotune.measure.live.cache_effects import compiled_s, found_warm
-from dynotune.measure.live.machine import alone, facts_of, refuse_another_machine
+from dynotune.measure.live.machine import facts_of, machine_lock, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome, refuse_rejected
-from dynotune.measure.live.pilot import FirstStep, Steadiness, UntilStep, Window, limit_s, plan, plan_window
+from dynotune.measure.live.pilot import FirstStep, Steadiness, UntilStep, WindowPlan, limit_s, plan, plan_window
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName, Comparison, FailedArm, Pair, Voided
@@ -103,7 +103,7 @@ def _is_over(comparison: Comparison) -> bool:
 
 def _sit(request: CompareRequest, folder: Path, watcher: Watcher) -> Comparison:
     try:
-        with alone(request.run, watcher):
+        with machine_lock(request.run, watcher):
             # Read only now: another dynotune may have gone on with it while we waited.
             return _Session(request, folder, document.read(folder / FILE, Comparison), watcher).run()
     except KeyboardInterrupt as stopped:
@@ -137,7 +137,7 @@ class _Session:
 
     # Pilots
 
-    def _pilots(self) -> Window:
+    def _pilots(self) -> WindowPlan:
         outcomes = [self._pilot(arm, f"pilot-{arm}") for arm in ARMS]
         if self._comparison.run_s is not None:
             # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
@@ -170,7 +170,7 @@ class _Session:
         self._first_steps[arm] = FirstStep(outcome)
         return outcome
 
-    def _plan(self, outcomes: list[Outcome]) -> tuple[Window, int]:
+    def _plan(self, outcomes: list[Outcome]) -> tuple[WindowPlan, int]:
         """The window and the most pairs. Where only cold caches of the pilots are in the way, they run once more, warm.
 
         Raises:
@@ -207,7 +207,7 @@ class _Session:
             return False
         return True
 
-    def _launch(self, arm: ArmName, name: str, limit: float, window: Window | None) -> Outcome:
+    def _launch(self, arm: ArmName, name: str, limit: float, window: WindowPlan | None) -> Outcome:
         folder = fresh_folder(self._folder / name)
         try:
             outcome = run_arm(
@@ -235,7 +235,7 @@ class _Session:
 
     # Pairs
 
-    def _pairs(self, window: Window) -> None:
+    def _pairs(self, window: WindowPlan) -> None:
         limit = limit_s(self._request.run, window.run_s)
         while not (judgement := self._judge()).finished:
             valid, attempt = len(self._comparison.pairs), len(self._comparison.pairs) + len(self._comparison.voided)
@@ -246,7 +246,7 @@ class _Session:
             self._pair(attempt + 1, order[valid], window, limit)
         self._conclude(judgement)
 
-    def _pair(self, number: int, first: ArmName, window: Window, limit: float) -> None:
+    def _pair(self, number: int, first: ArmName, window: WindowPlan, limit: float) -> None:
         values: dict[ArmName, float] = {}
         runs: dict[ArmName, Outcome] = {}
         for arm in (first, _other(first)):
@@ -267,7 +267,7 @@ class _Session:
                 unit=self._comparison.unit, objective=self._comparison.run.objective,
             )  # fmt: skip
 
-    def _judge(self, *, ended: bool = False) -> Judgement:
+    def _judge(self, *, ended: bool = False) -> SequentialResult:
         return judge(
             self._comparison.pairs,
             margin=self._comparison.margin,
@@ -277,7 +277,7 @@ class _Session:
             ended=ended,
         )
 
-    def _conclude(self, judgement: Judgement) -> None:
+    def _conclude(self, judgement: SequentialResult) -> None:
         self._summarise(
             verdict=judgement.verdict,
             speedup=judgement.speedup,
@@ -315,7 +315,7 @@ class _Session:
             return None
         return self._request.budget_s - (time.monotonic() - self._began_s)
 
-    def _out_of_time(self, window: Window) -> bool:
+    def _out_of_time(self, window: WindowPlan) -> bool:
         left_s = self._left_s()
         return left_s is not None and left_s < 2 * window.run_s and len(self._comparison.pairs) > 0
 

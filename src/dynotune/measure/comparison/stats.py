@@ -44,7 +44,7 @@ _MOST_TO_SETTLE = 1000
 _LARGEST_LOG = 700.0  # exp(710) leaves the range of floats
 
 
-class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+class SequentialResult(msgspec.Struct, frozen=True, kw_only=True):
     """What the pairs say.
 
     Args:
@@ -79,7 +79,7 @@ def judge(
     num_voided: int = 0,
     void_arm: ArmName | None = None,
     ended: bool = False,
-) -> Judgement:
+) -> SequentialResult:
     """Judge the valid `pairs`, in order of time, as a group-sequential comparison of at most `max_pairs`.
 
     The first look that settles it answers, whatever came after; so an interrupted comparison that is judged
@@ -109,13 +109,13 @@ def judge(
     level = levels[max(0, num_passed - 1)]
     void = _Void(num_voided, void_arm)
     if void.is_too_many(max_pairs):
-        reason = void.told(len(pairs))
+        reason = void.as_reason(len(pairs))
         return _state(_fit(pairs, seen), level, verdict="undecided", reason=reason)
 
     for k in range(num_passed):
         fit = _fit(pairs[: schedule[k]], seen)
         if void.is_too_many(fit.num_pairs):
-            verdict, reason = None, void.told(fit.num_pairs)
+            verdict, reason = None, void.as_reason(fit.num_pairs)
         else:
             verdict, reason = _verdict(fit, levels[k], equivalence_levels[k], margin)
         if verdict is not None:
@@ -135,12 +135,14 @@ def judge(
     return _state(_fit(pairs, seen), level, verdict=None, reason=reason, next_look=next_look)
 
 
-def _ended(fit: _Fit, last_look: int, level: float, equivalence_level: float, margin: float, void: _Void) -> Judgement:
+def _ended(
+    fit: _Fit, last_look: int, level: float, equivalence_level: float, margin: float, void: _Void
+) -> SequentialResult:
     """What pairs beyond the last look say, without any to come."""
     verdict: Verdict | None = None
     reason = ""
     if void.is_too_many(fit.num_pairs):
-        reason = void.told(fit.num_pairs)
+        reason = void.as_reason(fit.num_pairs)
     elif fit.num_pairs > last_look:
         verdict, reason = _verdict(fit, level, equivalence_level, margin)
     told = f"{OUT_OF_TIME} {reason}".strip() if verdict is None else reason
@@ -168,7 +170,7 @@ class _Void(NamedTuple):
             return self.num > ALLOWED_VOID * num
         return _chance_of_void(self.num, num) < GIVEN_UP_BY_CHANCE
 
-    def told(self, num_valid: int) -> str:
+    def as_reason(self, num_valid: int) -> str:
         what = f"{self.num} of {num_valid + self.num} pairs were void"
         share = f"more than {float(ALLOWED_VOID):.0%}"
         by = f"{share}, mostly by runs of the {self.arm}" if self.arm is not None else f"clearly {share}"
@@ -302,10 +304,10 @@ def _state(
     reason: str,
     next_look: int | None = None,
     num_pairs_to_settle: int | None = None,
-) -> Judgement:
+) -> SequentialResult:
     half_width = fit.half_width(level)
     bounded = half_width < _LARGEST_LOG - abs(fit.effect)
-    return Judgement(
+    return SequentialResult(
         verdict=verdict,
         finished=verdict is not None,
         speedup=math.exp(fit.effect) if fit.num_pairs else None,

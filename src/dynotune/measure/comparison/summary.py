@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import Window as PlannedWindow
+from dynotune.measure.live.pilot import WindowPlan
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName, ArmSummary, Comparison
 from dynotune.schema.errors import StatisticsError
@@ -180,7 +180,7 @@ def changes_by_program(comparison: Comparison, outcome: Outcome) -> list[Environ
     return list(known.values())
 
 
-def cost(comparison: Comparison, window: PlannedWindow) -> str:
+def cost(comparison: Comparison, window: WindowPlan) -> str:
     """What the comparison will take, in words."""
     most_s = 2 * comparison.max_pairs * window.run_s
     if not window.num_steps:

@@ -1,1 +1,74 @@
-"""Runs of the command: pilots, windows, recordings, screening."""
+"""Live runs: one start of the command that carries out tasks, and what its steps say.
+
+`TaskRunner` keeps a live run and gives it tasks, `arm_run` runs an arm as fresh processes, `pilot` plans a window from
+a first run, `placement` puts a task where all ranks can take it up, `recording` records traces, `screening` compares
+arms within the live run. `machine_lock` waits until no other dynotune measures.
+
+A live run calls `launch` for the process tree and its records, and `probe` for samples beside it. Verdicts on two
+arms are made in `measure.comparison`.
+"""
+
+from dynotune.measure.live.arm_run import SYNCHRONISED, refuse_impossible, run_settings
+from dynotune.measure.live.cache_effects import COLD_KEPT, compiles, num_steps_to_find
+from dynotune.measure.live.machine import facts_of, machine_lock, refuse_another_machine
+from dynotune.measure.live.outcome import Outcome, refuse_failed, refuse_rejected, stepping
+from dynotune.measure.live.pilot import (
+    ENERGY_WINDOW_S,
+    ROOM_STEPS,
+    SHORT_WINDOW_S,
+    FirstStep,
+    Steadiness,
+    WindowPlan,
+    epoch_steps,
+    limit_s,
+    steady_steps,
+)
+from dynotune.measure.live.placement import earliest, past_epoch_begin
+from dynotune.measure.live.recording import OVERSTATED, Recorder, Recording, record
+from dynotune.measure.live.request import CompareRequest, RecordRequest, StartRequest, Watcher
+from dynotune.measure.live.screening import why_not_in_process
+from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS
+
+__all__ = [
+    "COLD_KEPT",
+    "ENERGY_WINDOW_S",
+    "MAX_WINDOW_S",
+    "MIN_WINDOW_S",
+    "MIN_WINDOW_STEPS",
+    "OVERSTATED",
+    "ROOM_STEPS",
+    "SHORT_WINDOW_S",
+    "SYNCHRONISED",
+    "CompareRequest",
+    "FirstStep",
+    "Outcome",
+    "RecordRequest",
+    "Recorder",
+    "Recording",
+    "StartRequest",
+    "Steadiness",
+    "TaskRunner",
+    "Watcher",
+    "WindowPlan",
+    "cautions",
+    "compiles",
+    "earliest",
+    "epoch_steps",
+    "facts_of",
+    "limit_s",
+    "machine_lock",
+    "num_steps_to_find",
+    "past_epoch_begin",
+    "pilot",
+    "record",
+    "refuse_another_machine",
+    "refuse_failed",
+    "refuse_impossible",
+    "refuse_rejected",
+    "run_settings",
+    "screening",
+    "steady_steps",
+    "stepping",
+    "why_not_in_process",
+]

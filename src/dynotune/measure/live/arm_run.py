@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dynotune.launch.caches import contents
 from dynotune.launch.process import environment
-from dynotune.launch.records.record import Record
+from dynotune.launch.records import Record
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
 from dynotune.measure.live.live_run import num_ranks, run_once
 from dynotune.measure.live.outcome import Outcome, refuse_failed

@@ -7,7 +7,7 @@ import statistics
 
 from msgspec.structs import replace
 
-from dynotune.launch.records.record import COMPILED, Record
+from dynotune.launch.records import COMPILED, Record
 from dynotune.measure.live.outcome import Outcome
 from dynotune.schema.run import RunSpec
 

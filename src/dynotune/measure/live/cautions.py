@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from dynotune.launch.caches import contents
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import SHORT_WINDOW_S
-from dynotune.measure.live.pilot import Window as PlannedWindow
+from dynotune.measure.live.pilot import SHORT_WINDOW_S, WindowPlan
 from dynotune.measure.live.request import CompareRequest
 from dynotune.schema.run import RunSpec
 
@@ -27,7 +26,7 @@ def warnings(outcomes: Sequence[Outcome]) -> list[str]:
     return found
 
 
-def window_cautions(run: RunSpec, window: PlannedWindow) -> list[str]:
+def window_cautions(run: RunSpec, window: WindowPlan) -> list[str]:
     """What the planned window gives reason to be wary of."""
     found: list[str] = []
     if not window.num_steps:

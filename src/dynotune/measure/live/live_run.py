@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 
 from dynotune import probe
+from dynotune.launch import Exit, Launched, start
 from dynotune.launch.process import processes
-from dynotune.launch.process.launcher import Exit, Launched, start
-from dynotune.launch.records.record import Record, Records, spent, summarise
-from dynotune.launch.records.task_page import TaskPage
+from dynotune.launch.records import Record, Records, TaskPage, spent, summarise
 from dynotune.measure.live import ready, sampler_readout
 from dynotune.measure.live.launch_plan import LaunchPlan
 from dynotune.measure.live.outcome import Outcome, readback_of, stepping

@@ -40,7 +40,9 @@ def refuse_another_machine(what: str, before: Facts, now: Facts) -> None:
         )
 
 
-def alone(run: RunSpec, watcher: Watcher) -> AbstractContextManager[None]:
+def machine_lock(run: RunSpec, watcher: Watcher) -> AbstractContextManager[None]:
+    """Wait until no other dynotune measures on the same cores or GPUs, and keep others waiting until left."""
+
     def waits(pid: int | None) -> None:
         who = f"another dynotune (process {pid})" if pid else "another dynotune"
         watcher.say(f"Waiting: {who} is measuring on the same cores or GPU. --no-lock does not wait.")

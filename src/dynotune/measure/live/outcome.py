@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 
 from dynotune import probe
-from dynotune.launch.process.run_folder import has_room, last_lines
-from dynotune.launch.records.record import Record, read_back
+from dynotune.launch import last_lines
+from dynotune.launch.process import has_room
+from dynotune.launch.records import Record, read_back
 from dynotune.measure.live.launch_plan import LaunchPlan
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
@@ -35,7 +36,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     records: list[Record]
     all_records: list[Record] = []
     warmup_steps: int | None = None
-    outside: probe.Judgement | None = None
+    outside: probe.Interference | None = None
     ready_at_exit: bool = False
 
     @property

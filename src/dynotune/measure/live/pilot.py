@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record
+from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record
 from dynotune.measure.live.cache_effects import compiled_s, kept_when_warm, num_steps_to_find
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.request import CompareRequest
@@ -41,7 +41,7 @@ P99_STEPS, FEW_P99_STEPS, LEAST_P99_STEPS = 1000, 200, 100
 ENERGY_WINDOW_S, LEAST_ENERGY_WINDOW_S = 3.0, 1.0
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
+class WindowPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The window of every run of a comparison.
 
     Args:
@@ -164,7 +164,7 @@ def steady_steps(record: Record) -> int | None:
 
 def plan(
     request: CompareRequest, pilots: Sequence[Outcome], left_s: float | None, *, cold_kept: float | None = None
-) -> tuple[Window, int]:
+) -> tuple[WindowPlan, int]:
     """The window, and the most pairs: as asked, or the even number below it that the time left affords.
 
     Fewer pairs of a whole window are taken before many of a short one.
@@ -213,7 +213,7 @@ def plan_window(
     num_telling: int | None = None,
     of_start: float = 0.0,
     cold_kept: float = 1.0,
-) -> Window:
+) -> WindowPlan:
     """The window for all runs, from the pilot of each arm.
 
     Args:
@@ -254,7 +254,7 @@ def plan_window(
         num_steps = max(fewest, whole_epochs * (epoch_steps(records) or 0) or num_steps)
         if most is not None:
             num_steps = min(num_steps, most - warmup)
-    return Window(
+    return WindowPlan(
         warmup_steps=warmup,
         num_steps=num_steps,
         start_s=start_s,
@@ -315,7 +315,7 @@ def _wanted_steps(run: RunSpec) -> int:
     return P99_STEPS if run.objective == "latency-p99" else 0
 
 
-def _first_step_only(pilots: Sequence[Outcome]) -> Window:
+def _first_step_only(pilots: Sequence[Outcome]) -> WindowPlan:
     """Runs that end with their first step: it is known as one when the cycle is found, a few steps later."""
     ends_s = [
         pilot.records[0].steps[min(num_steps_to_find(pilot.records[0]), len(pilot.records[0].steps) - 1)].end_s
@@ -323,10 +323,10 @@ def _first_step_only(pilots: Sequence[Outcome]) -> Window:
         for pilot in pilots
     ]
     step_s = max(statistics.median(pilot.records[0].step_s) for pilot in pilots)
-    return Window(warmup_steps=0, num_steps=0, start_s=max(ends_s), step_s=step_s)
+    return WindowPlan(warmup_steps=0, num_steps=0, start_s=max(ends_s), step_s=step_s)
 
 
-def refuse_too_short(run: RunSpec, window: Window) -> None:
+def refuse_too_short(run: RunSpec, window: WindowPlan) -> None:
     """
     Raises:
         CannotRunHere: nothing could be told from so short a window.

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record
+from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record
 from dynotune.measure.live.cache_effects import num_steps_to_find
 from dynotune.measure.live.pilot import ROOM_STEPS, epoch_steps, steady_steps
 from dynotune.measure.live.request import RecordRequest
@@ -45,8 +45,8 @@ def is_steady(record: Record, warmup_steps: int | None) -> bool | None:
     return False if sum(step_s) >= RESTLESS_S and len(step_s) >= FEWEST_STEPS else None
 
 
-def soon(records: Sequence[Record], request: RecordRequest) -> RecordTrace:
-    """Soon, the same for all ranks, and where an epoch's length is known not across its end."""
+def recording_from_now(records: Sequence[Record], request: RecordRequest) -> RecordTrace:
+    """Place the recording a few steps ahead, at the same step in all ranks, within an epoch if its length is known."""
     step_s = recent_step_s(records[0])
     num_steps = _num_steps(request, step_s)
     # The first recorded step is the one after the profiler got ready.
@@ -55,13 +55,13 @@ def soon(records: Sequence[Record], request: RecordRequest) -> RecordTrace:
 
 
 def earliest(records: Sequence[Record]) -> int:
-    """The step that all ranks can hear of in time."""
+    """Return the first step that all ranks can be told of in time."""
     tell_s = TELL_S if len(records) == 1 else TELL_RANKS_S
     return max(len(record.steps) for record in records) + max(ROOM_STEPS, math.ceil(tell_s / recent_step_s(records[0])))
 
 
 def past_epoch_begin(record: Record, step: int, num_steps: int) -> int:
-    """`step`, or the next one after which `num_steps` hold no begin of an epoch, where an epoch's length is known."""
+    """Return `step`, or the next one after which `num_steps` hold no begin of an epoch, if its length is known."""
     length = epoch_steps([record])
     if length is None or num_steps + 1 >= length:
         return step
@@ -70,8 +70,8 @@ def past_epoch_begin(record: Record, step: int, num_steps: int) -> int:
     return step + (1 - offset) % length if offset == 0 or offset + num_steps > length else step
 
 
-def within(record: Record, request: RecordRequest) -> RecordTrace:
-    """Where to record a command that makes no more steps than are in `record`.
+def recording_within(record: Record, request: RecordRequest) -> RecordTrace:
+    """Place the recording of a command that makes no more steps than are in `record`.
 
     Raises:
         CannotRunHere: there is no room for it.

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dynotune import probe
-from dynotune.launch.process.launcher import Exit, Launched
-from dynotune.launch.process.run_folder import STDERR, STDOUT
+from dynotune.launch import Exit, Launched
+from dynotune.launch.process import STDERR, STDOUT
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import EndedBy
 
@@ -20,7 +20,7 @@ AT_EXIT_S = 0.05
 """From a line that was held back in a buffer to the end of the process that wrote it out."""
 
 
-class Waited(NamedTuple):
+class ReadyWait(NamedTuple):
     """How it ended.
 
     Args:
@@ -34,7 +34,9 @@ class Waited(NamedTuple):
     at_exit: bool = False
 
 
-def watch(launched: Launched, sampler: probe.Sampler, folder: Path, wanted: re.Pattern[str], limit_s: float) -> Waited:
+def watch(
+    launched: Launched, sampler: probe.Sampler, folder: Path, wanted: re.Pattern[str], limit_s: float
+) -> ReadyWait:
     """Until the line, `limit_s` or the command's own end; then everything of it is ended."""
     ready = ReadyOn(wanted, folder)
     deadline_s = time.monotonic() + limit_s
@@ -42,16 +44,16 @@ def watch(launched: Launched, sampler: probe.Sampler, folder: Path, wanted: re.P
         exit_ = launched.wait(POLL_S)
         if ready(ended=exit_ is not None):
             if exit_ is not None:
-                return Waited("command", exit_, ready.ready_s, at_exit=True)
+                return ReadyWait("command", exit_, ready.ready_s, at_exit=True)
             sampler.sample()
             exit_ = launched.wait(AT_EXIT_S)
             if exit_ is not None:
-                return Waited("command", exit_, ready.ready_s, at_exit=True)
-            return Waited("window", launched.end(GRACE_S), ready.ready_s)
+                return ReadyWait("command", exit_, ready.ready_s, at_exit=True)
+            return ReadyWait("window", launched.end(GRACE_S), ready.ready_s)
         if exit_ is not None:
-            return Waited("command", exit_, None)
+            return ReadyWait("command", exit_, None)
         if time.monotonic() > deadline_s:
-            return Waited("timeout", launched.end(GRACE_S), None)
+            return ReadyWait("timeout", launched.end(GRACE_S), None)
 
 
 # When a program that makes no steps is ready: a line of its output says so.

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from dynotune import knobs
-from dynotune.launch.records.record import EPOCH, Record
+from dynotune.launch.records import EPOCH, Record
 from dynotune.measure.live import cautions
 from dynotune.measure.live.live_run import Answer
-from dynotune.measure.live.machine import alone, facts_of
+from dynotune.measure.live.machine import facts_of, machine_lock
 from dynotune.measure.live.outcome import Outcome, refuse_failed, refuse_rejected
-from dynotune.measure.live.placement import soon, within
+from dynotune.measure.live.placement import recording_from_now, recording_within
 from dynotune.measure.live.request import RecordRequest, Watcher
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.errors import CannotRunHere, UsageError
@@ -63,7 +63,10 @@ def record(request: RecordRequest, watcher: Watcher) -> Recording:
         knobs.check_applies(setting, facts)
         if caution := knobs.caution(setting, facts):
             watcher.warn(caution)
-    with alone(request.run, watcher), TaskRunner(request.run, watcher, facts=facts, label="the recorded run") as runner:
+    with (
+        machine_lock(request.run, watcher),
+        TaskRunner(request.run, watcher, facts=facts, label="the recorded run") as runner,
+    ):
         watcher.running("the command, until its steps are steady")
         recorder = Recorder(runner)
         found = recorder.record(request)
@@ -88,7 +91,9 @@ class Recorder:
             CannotRunHere: the command makes too few steps.
         """
         self._answer = self._runner.do(
-            lambda records: soon(records, request), lambda record: within(record, request), what="recorded"
+            lambda records: recording_from_now(records, request),
+            lambda record: recording_within(record, request),
+            what="recorded",
         )
         folder = self._folder
         # The processes wrote the record, so only what lies in the folder counts.

@@ -31,7 +31,7 @@ def peak_tree_bytes(samples: Sequence[probe.Sample]) -> int | Unknown:
     return next((why for why in found if isinstance(why, Unknown)), Unknown("it was not asked for"))
 
 
-def outside(sampler: probe.Sampler, run: Run) -> probe.Judgement | None:
+def outside(sampler: probe.Sampler, run: Run) -> probe.Interference | None:
     """What came from outside while it was measured; None where nothing was."""
     spans = [(process.window.begin_s, process.window.end_s) for process in run.processes if process.window is not None]
     # The steps of a trace take less than the samples are apart: what came just before counts too.

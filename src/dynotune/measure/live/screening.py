@@ -18,7 +18,7 @@ import msgspec
 
 from dynotune import knobs, probe
 from dynotune.launch.process import environment
-from dynotune.launch.records.record import Record
+from dynotune.launch.records import Record
 from dynotune.measure.live.live_run import Answer
 from dynotune.measure.live.machine import facts_of
 from dynotune.measure.live.outcome import Outcome
@@ -291,7 +291,7 @@ class _Switched:
         self._run, self._facts, self._num_blocks = run, facts, num_blocks
         self._task: SwitchArms | None = None
         try:
-            self._answer = runner.do(self._soon, self._within, what="switched", limit_s=limit_s)
+            self._answer = runner.do(self._from_now, self._within, what="switched", limit_s=limit_s)
         except CannotRunHere as error:
             self._answer = Answer(reason=error.message)
         assert runner.live is not None
@@ -299,7 +299,7 @@ class _Switched:
         self._record = next(iter(self._outcome.records), None)
         self._samples = runner.live.samples
 
-    def _soon(self, records: Sequence[Record]) -> SwitchArms:
+    def _from_now(self, records: Sequence[Record]) -> SwitchArms:
         return self._planned(earliest(records), _stretch_steps(records))
 
     def _within(self, record: Record) -> SwitchArms:

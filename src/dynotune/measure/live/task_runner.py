@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from dynotune.launch import new_run_folder
-from dynotune.launch.records.record import Record
+from dynotune.launch.records import Record
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
 from dynotune.measure.live.live_run import PLANNED, Answer, LiveRun, has_answered
 from dynotune.measure.live.outcome import Outcome

@@ -1,1 +1,11 @@
-"""Timed starts with caches cold, warm and off."""
+"""Starts of the command, timed with caches cold, warm and off.
+
+`starting` times blocks of starts and resumes them, `start_run` is one start, `phases` splits it, `facts` and
+`code_facts` gather what the rules on starts ask for, `conclusions` asks the rules. `warming` fills the caches once.
+
+Where caches lie and what they hold is known in `launch.caches`.
+"""
+
+from dynotune.measure.startup.warming import WarmRequest, warm
+
+__all__ = ["WarmRequest", "starting", "warm"]

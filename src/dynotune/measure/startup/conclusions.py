@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from dynotune.doctor import ObservationView, examine
-from dynotune.doctor.policy import LARGEST_JIT_CACHE_BYTES, LEAST_JIT_BYTES_PER_S, SURELY_KEPT_BYTES
+from dynotune.doctor import ObservationView, examine, policy
 from dynotune.measure.startup.facts import COMPILED, added, facts, of_arm, phase_s, starts
 from dynotune.schema.caches import TITLES, Cache, CacheName
 from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation
 from dynotune.schema.startup import Arm, Phase, Ratio, Start, Startup
-from dynotune.text.words import duration, num_bytes
+from dynotune.text import words
 
 ABOUT_STARTS = (
     "ptx-jit-active",
@@ -78,14 +77,16 @@ def _of_ratio(ratio: Ratio, what: str, margin: float) -> str:
     if ratio.verdict == "faster" and ratio.saved_s is not None and ratio.median_s is not None:
         within = ""
         if ratio.saved_ci is not None:
-            within = f" ({duration(ratio.saved_ci[0])} to {duration(ratio.saved_ci[1])})"
-        return f"{what} saves {duration(ratio.saved_s)}{within} of the {duration(ratio.median_s)} of {start}."
+            within = f" ({words.duration(ratio.saved_ci[0])} to {words.duration(ratio.saved_ci[1])})"
+        return (
+            f"{what} saves {words.duration(ratio.saved_s)}{within} of the {words.duration(ratio.median_s)} of {start}."
+        )
     if ratio.verdict == "same":
         return f"{what} saves nothing of {start}: both take the same, within {margin:.0%}."
     if ratio.verdict == "slower":
         return (
-            f"{what} makes a start slower: {start} takes {duration(ratio.median_s)}, a warm one "
-            f"{duration(ratio.warm_median_s)}."
+            f"{what} makes a start slower: {start} takes {words.duration(ratio.median_s)}, a warm one "
+            f"{words.duration(ratio.warm_median_s)}."
         )
     return f"It is undecided what a warm cache saves of {start}. {ratio.reason}".rstrip()
 
@@ -97,16 +98,16 @@ def _compiled(startup: Startup) -> list[str]:
         size = sizes[len(sizes) // 2] if sizes else 0
         if size:
             again = max((added(start, name) for start in starts(startup, "warm")), default=0)
-            warm = f"; a warm one adds {num_bytes(again)} again" if again else "; a warm one adds nothing"
-            said.append(f"A cold start leaves {num_bytes(size)} in {TITLES[name]}{warm}.")
+            warm = f"; a warm one adds {words.num_bytes(again)} again" if again else "; a warm one adds nothing"
+            said.append(f"A cold start leaves {words.num_bytes(size)} in {TITLES[name]}{warm}.")
     if cold and not any(start.added for start in (*cold, *starts(startup, "warm"))):
         said.append("No start left anything in these caches: a cold one is like a warm one.")
     by_driver = by_difference_s(startup)
     if by_driver is not None:
         said.append(
-            f"The driver's compiling and loading of kernels takes about {duration(by_driver)} of a cold start: what it "
-            "takes beyond a warm one outside of torch.compile. Inside of one run it cannot be told from the calls that "
-            "cause it."
+            f"The driver's compiling and loading of kernels takes about {words.duration(by_driver)} of a cold start: "
+            "what it takes beyond a warm one outside of torch.compile. Inside of one run it cannot be told from the "
+            "calls that cause it."
         )
     return said
 
@@ -119,7 +120,7 @@ def by_difference_s(startup: Startup) -> float | None:
         return None
     took_s = _outside_of_compile_s(startup, cold, warm)
     # So few bytes do not take so long: it is something else that a warm start is spared.
-    return None if took_s is None or took_s > left / LEAST_JIT_BYTES_PER_S else took_s
+    return None if took_s is None or took_s > left / policy.LEAST_JIT_BYTES_PER_S else took_s
 
 
 def _outside_of_compile_s(startup: Startup, cold: list[Start], warm: list[Start]) -> float | None:
@@ -149,15 +150,17 @@ def _limits(startup: Startup) -> list[str]:
     if cache is None or cache.limit_bytes is None:
         return []
     if isinstance(cache.limit_bytes, Unknown):
-        if needed and needed < SURELY_KEPT_BYTES:
-            return [f"Every driver's own limit keeps {num_bytes(needed)} of compiled kernels."]
-        return [f"Whether {num_bytes(needed)} are kept depends: {cache.limit_bytes.reason}."] if needed else []
-    limit = num_bytes(cache.limit_bytes)
+        if needed and needed < policy.SURELY_KEPT_BYTES:
+            return [f"Every driver's own limit keeps {words.num_bytes(needed)} of compiled kernels."]
+        return [f"Whether {words.num_bytes(needed)} are kept depends: {cache.limit_bytes.reason}."] if needed else []
+    limit = words.num_bytes(cache.limit_bytes)
     if needed and needed <= cache.limit_bytes / 2:
-        return [f"The limit of {limit} is large enough for {num_bytes(needed)} of compiled kernels."]
+        return [f"The limit of {limit} is large enough for {words.num_bytes(needed)} of compiled kernels."]
     if needed:
-        return [f"The limit of {limit} is too small for {num_bytes(needed)} of compiled kernels and those of others."]
-    if cache.limit_bytes < SURELY_KEPT_BYTES and not _has_no_gpu(startup):
+        return [
+            f"The limit of {limit} is too small for {words.num_bytes(needed)} of compiled kernels and those of others."
+        ]
+    if cache.limit_bytes < policy.SURELY_KEPT_BYTES and not _has_no_gpu(startup):
         return [f"CUDA_CACHE_MAXSIZE is {limit}, and the driver kept nothing: a binary that is larger is never kept."]
     return []
 
@@ -171,7 +174,7 @@ def _own(startup: Startup) -> list[str]:
             said.append(f"{TITLES[cache.name]} is off for this command: {cache.off}.")
         if not uses or isinstance(cache.path, Unknown):
             continue
-        size = "an unknown size" if isinstance(cache.size_bytes, Unknown) else num_bytes(cache.size_bytes)
+        size = "an unknown size" if isinstance(cache.size_bytes, Unknown) else words.num_bytes(cache.size_bytes)
         lasts = cache.storage or (cache.lasts.reason if isinstance(cache.lasts, Unknown) else "")
         if cache.writable is False:
             said.append(f"{TITLES[cache.name]} of this command, {cache.path}, cannot be written: every start is cold.")
@@ -197,8 +200,8 @@ def _left(startup: Startup) -> list[str]:
     if not named:
         return []
     return [
-        f"A warm start still takes {duration(median_s)}: "
-        + ", ".join(f"{duration(value)} {text}" for value, text in named)
+        f"A warm start still takes {words.duration(median_s)}: "
+        + ", ".join(f"{words.duration(value)} {text}" for value, text in named)
         + "."
     ]
 
@@ -224,16 +227,18 @@ def to_set(startup: Startup) -> dict[str, str]:
     if needed and cuda is not None:
         if cuda.writable is not True or cuda.lasts is not True:
             found[f"CUDA_CACHE_PATH={ON_A_VOLUME}"] = f"kernels that the driver compiled are kept: {_why(cuda)}"
-        limit = SURELY_KEPT_BYTES if isinstance(cuda.limit_bytes, Unknown | None) else cuda.limit_bytes
+        limit = policy.SURELY_KEPT_BYTES if isinstance(cuda.limit_bytes, Unknown | None) else cuda.limit_bytes
         if needed > limit / 2:
-            found[f"CUDA_CACHE_MAXSIZE={LARGEST_JIT_CACHE_BYTES}"] = f"{num_bytes(needed)} of compiled kernels fit"
+            found[f"CUDA_CACHE_MAXSIZE={policy.LARGEST_JIT_CACHE_BYTES}"] = (
+                f"{words.num_bytes(needed)} of compiled kernels fit"
+            )
     elif (
         cuda is not None
         and isinstance(cuda.limit_bytes, int)
-        and cuda.limit_bytes < SURELY_KEPT_BYTES
+        and cuda.limit_bytes < policy.SURELY_KEPT_BYTES
         and not _has_no_gpu(startup)
     ):
-        found[f"CUDA_CACHE_MAXSIZE={LARGEST_JIT_CACHE_BYTES}"] = "compiled kernels fit, if there are any"
+        found[f"CUDA_CACHE_MAXSIZE={policy.LARGEST_JIT_CACHE_BYTES}"] = "compiled kernels fit, if there are any"
     compiles = any(added(start, *COMPILED) for start in cold)
     if compiles and inductor is not None and (inductor.writable is not True or inductor.lasts is not True):
         why = f"what torch.compile made is kept: {_why(inductor)}"

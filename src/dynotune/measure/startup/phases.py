@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dynotune.launch.records.record import Record
+from dynotune.launch.records import Record
 from dynotune.schema.facts import Unknown
 from dynotune.schema.startup import PHASES, Compiled, Phase, Span
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from dynotune.launch import last_lines
 from dynotune.launch.caches import contents as caches
-from dynotune.launch.process.run_folder import last_lines
-from dynotune.launch.records.record import COMPILED, Record
+from dynotune.launch.records import COMPILED, Record
 from dynotune.measure.comparison import objective
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
 from dynotune.measure.live.live_run import run_once

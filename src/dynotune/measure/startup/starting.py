@@ -15,13 +15,13 @@ import msgspec
 from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.caches import contents
-from dynotune.launch.process.run_folder import fresh_folder
-from dynotune.launch.records.record import Record
+from dynotune.launch.process import fresh_folder
+from dynotune.launch.records import Record
 from dynotune.measure.comparison import summary
 from dynotune.measure.comparison.protocol import Interrupted
-from dynotune.measure.comparison.stats import Judgement, judge
+from dynotune.measure.comparison.stats import SequentialResult, judge
 from dynotune.measure.live import cautions, ready
-from dynotune.measure.live.machine import alone, facts_of, refuse_another_machine
+from dynotune.measure.live.machine import facts_of, machine_lock, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import FirstStep, Steadiness, limit_s
 from dynotune.measure.live.request import StartRequest, Watcher
@@ -73,7 +73,7 @@ def pairs_of(blocks: Sequence[Block], arm: Arm) -> list[Pair]:
     return found
 
 
-def ratio(blocks: Sequence[Block], arm: Arm, judgement: Judgement) -> Ratio:
+def ratio(blocks: Sequence[Block], arm: Arm, judgement: SequentialResult) -> Ratio:
     """The judgement in words of starts. Seconds follow from the ratio's interval and the arm's median start."""
     median_s = statistics.median(block.of(arm).value_s for block in blocks) if blocks else None
     warm_s = statistics.median(block.of("warm").value_s for block in blocks) if blocks else None
@@ -147,7 +147,7 @@ def resume(folder: Path, now: RunSpec, watcher: StartWatcher, *, budget_s: float
 
 def _sit(request: StartRequest, folder: Path, watcher: StartWatcher) -> Startup:
     try:
-        with alone(request.run, watcher), AllPlaces(folder, request.run.env) as places:
+        with machine_lock(request.run, watcher), AllPlaces(folder, request.run.env) as places:
             return _Attempt(request, folder, document.read(folder / FILE, Startup), watcher, places).run()
     except KeyboardInterrupt as stopped:
         raise Interrupted(folder) from stopped
@@ -284,7 +284,7 @@ class _Attempt:
         self._update(blocks=[*self._startup.blocks, block])
         self._watcher.started(block, number=len(self._startup.blocks), max_blocks=self._startup.max_blocks)
 
-    def _judged(self, *, ended: bool = False) -> dict[Arm, Judgement]:
+    def _judged(self, *, ended: bool = False) -> dict[Arm, SequentialResult]:
         return {
             arm: judge(
                 pairs_of(self._startup.blocks, arm),

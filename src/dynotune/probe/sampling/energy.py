@@ -40,11 +40,11 @@ def energy(samples: Sequence[Sample], begin_s: float, end_s: float) -> Energy | 
     places = _places(samples)
     if isinstance(places, Unknown):
         return places
-    counted = _sum([growth(samples, _of(place, "energy_j"), begin_s, end_s) for place in places])
+    counted = _sum([growth(samples, _gpu_field(place, "energy_j"), begin_s, end_s) for place in places])
     # A counter that did not move is one that does not count: a GPU takes power even when idle.
     if not isinstance(counted, Unknown) and counted > 0:
         return Energy(counted, "counter")
-    summed = _sum([_integral(samples, _of(place, "power_w"), begin_s, end_s) for place in places])
+    summed = _sum([_integral(samples, _gpu_field(place, "power_w"), begin_s, end_s) for place in places])
     if not isinstance(summed, Unknown) and summed > 0:
         return Energy(summed, "power")
     for found in (summed, counted):
@@ -69,7 +69,7 @@ def _places(samples: Sequence[Sample]) -> list[int] | Unknown:
     return sorted(ours) or list(range(num_gpus))
 
 
-def _of(place: int, field: str) -> Callable[[Sample], float | Unknown]:
+def _gpu_field(place: int, field: str) -> Callable[[Sample], float | Unknown]:
     def value(sample: Sample) -> float | Unknown:
         if isinstance(sample.gpus, Unknown):
             return sample.gpus

@@ -55,7 +55,7 @@ CLOCK_CAUSES: dict[str, Callable[[int], bool]] = {
 MPS_SERVER = "nvidia-cuda-mps-server"
 
 
-class Judgement(msgspec.Struct, frozen=True):
+class Interference(msgspec.Struct, frozen=True):
     """What can be said about one window.
 
     Args:
@@ -67,7 +67,7 @@ class Judgement(msgspec.Struct, frozen=True):
     unknown: list[str] = []
 
 
-def judge(samples: Sequence[Sample], begin_s: float, end_s: float) -> Judgement:
+def judge(samples: Sequence[Sample], begin_s: float, end_s: float) -> Interference:
     """Judge the window from `begin_s` to `end_s` (CLOCK_MONOTONIC) by the samples around it.
 
     Counters are interpolated at both ends.
@@ -78,9 +78,9 @@ def judge(samples: Sequence[Sample], begin_s: float, end_s: float) -> Judgement:
     if not begin_s < end_s:
         raise ValueError(f"a window from {begin_s} to {end_s} s")
     if not covers(samples, begin_s, end_s):
-        return Judgement(unknown=["outside causes: the samples do not cover the window"])
+        return Interference(unknown=["outside causes: the samples do not cover the window"])
     window = _Window(samples, begin_s, end_s)
-    found = Judgement([], [])
+    found = Interference([], [])
     for subject, rule in _rules(window):
         try:
             # One by one: a rule may find something before it misses something.

@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 from dynotune.report.page import plots, tables
 from dynotune.report.study.commands import Command, compares, repeats, shell
 from dynotune.report.study.header import headline, stats
-from dynotune.report.study.rows import joints, saved, tried, within
+from dynotune.report.study.rows import ablated, joints, saved, tried
 from dynotune.schema import atomic
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.study import Study
@@ -96,7 +96,7 @@ def _figures(study: Study) -> dict[str, plots.Figure]:
         "confirmation": plots.pairs(study.confirmed) if study.confirmed else None,
         "step": plots.shares(study),
         "settings": plots.forest(tried(study), margin=margin),
-        "worth": plots.worths(within(study), margin=margin),
+        "worth": plots.worths(ablated(study), margin=margin),
         "together": plots.joint(joints(study), margin=margin),
         "bounds": plots.bounds(saved(study)),
         "search": plots.timeline(study),

@@ -10,7 +10,7 @@ from dynotune.report.study.rows import interval_of
 from dynotune.schema.study import Estimate
 from dynotune.text import words
 
-__all__ = ["band", "beyond", "margin_band", "ratio_axis", "rule", "shown", "whiskers"]
+__all__ = ["band", "edge_arrows", "margin_band", "ratio_axis", "rule", "shown", "whiskers"]
 
 # Ticks that are candidates for a logarithmic axis of ratios, the coarse ones first.
 RATIOS = (1.0, 2.0, 0.5, 5.0, 0.2, 1.5, 0.7, 3.0, 10.0, 0.1, 20.0, 50.0, 100.0, 0.05, 0.02, 0.01)
@@ -55,7 +55,7 @@ def ratio_axis(estimates: Sequence[Estimate], margin: float, *, also: Sequence[f
     }
 
 
-def beyond(points: Sequence[tuple[int, Estimate]], axis: dict[str, Any]) -> dict[str, Any] | None:
+def edge_arrows(points: Sequence[tuple[int, Estimate]], axis: dict[str, Any]) -> dict[str, Any] | None:
     """Arrows at the edges, where intervals go on beyond a `ratio_axis`; None where none does."""
     low, high = (10**end for end in axis["xaxis"]["range"])
     ends = [(at, ci) for at, one in points if (ci := interval_of(one)) is not None]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dynotune.report.page.plot_axes import band, beyond, margin_band, ratio_axis, rule, shown, whiskers
+from dynotune.report.page.plot_axes import band, edge_arrows, margin_band, ratio_axis, rule, shown, whiskers
 from dynotune.report.step_parts import PARTS
 from dynotune.report.study.rows import KINDS, PHASES, Joint, Kind, Saved, Tried, interval_of
 from dynotune.schema.comparison import Comparison
@@ -122,7 +122,7 @@ def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
     if len(lines) > MOST_ROWS_OVER_AN_AXIS:
         layout["xaxis"]["side"] = "top"
     traces = [_points(group, *SYMBOLS.get(kind, OTHER_SYMBOL)) for kind, group in points.items()]
-    traces += _beyond(drawn, layout)
+    traces += _edge_arrows(drawn, layout)
     return {
         "label": "Speed-up of each setting alone, with its interval",
         "data": traces,
@@ -143,7 +143,11 @@ def worths(rows: Sequence[Tried], *, margin: float) -> Figure | None:
     layout["shapes"] = margin_band(margin)
     return {
         "label": "What each setting is worth within the whole, with its interval",
-        "data": [_points(kept, "circle", "accent"), _points(dropped, "square-open", "muted"), *_beyond(points, layout)],
+        "data": [
+            _points(kept, "circle", "accent"),
+            _points(dropped, "square-open", "muted"),
+            *_edge_arrows(points, layout),
+        ],
         "layout": layout,
         "rows": [{"y": at, "text": words.plain(id, longest=LONGEST_LABEL)} for at, id, _ in points],
     }
@@ -170,7 +174,7 @@ def joint(rows: Sequence[Joint], *, margin: float) -> Figure | None:
     }
     return {
         "label": "Settings together, beside the product of their parts",
-        "data": [parts, _points(together, "circle", "accent"), *_beyond(together, layout)],
+        "data": [parts, _points(together, "circle", "accent"), *_edge_arrows(together, layout)],
         "layout": layout,
         "rows": [
             {
@@ -290,7 +294,7 @@ def _bars(trials: Sequence[Trial], lane: dict[Any, int], colour: str, width: flo
         "y": [lane[trial.phase] for trial in trials],
         "width": width,
         "marker": {"color": {"css": colour}, "line": {"width": 0}},
-        "hover": [_told(trial) for trial in trials],
+        "hover": [_label(trial) for trial in trials],
     }
 
 
@@ -301,11 +305,11 @@ def _marks(trials: Sequence[Trial], lane: dict[Any, int], symbol: str, colour: s
         "x": [_minutes(trial.began_s + trial.wall_s / 2) for trial in trials],
         "y": [lane[trial.phase] for trial in trials],
         "marker": {"symbol": symbol, "size": 11, "color": {"css": colour}, "line": {"width": 2}},
-        "hover": [_told(trial) for trial in trials],
+        "hover": [_label(trial) for trial in trials],
     }
 
 
-def _told(trial: Trial) -> list[str]:
+def _label(trial: Trial) -> list[str]:
     """What a run's mark says."""
     arm = words.plain(trial.arm, longest=LONGEST_LABEL) or "baseline"
     block = f", block {trial.block}" if trial.block else ""
@@ -343,8 +347,8 @@ def _points(points: Sequence[tuple[int, str, Estimate]], symbol: str, colour: st
     }
 
 
-def _beyond(points: Sequence[tuple[int, str, Estimate]], layout: dict[str, Any]) -> list[dict[str, Any]]:
-    arrows = beyond([(at, one) for at, _, one in points], layout)
+def _edge_arrows(points: Sequence[tuple[int, str, Estimate]], layout: dict[str, Any]) -> list[dict[str, Any]]:
+    arrows = edge_arrows([(at, one) for at, _, one in points], layout)
     return [arrows] if arrows else []
 
 

@@ -6,7 +6,7 @@ from dynotune.report.page import records
 from dynotune.report.page.table import NOTHING, Column, Table
 from dynotune.report.step_parts import PARTS
 from dynotune.report.study.header import pays_off
-from dynotune.report.study.rows import KINDS, PHASES, Kind, Tried, interval_of, joints, saved, tried, within
+from dynotune.report.study.rows import KINDS, PHASES, Kind, Tried, ablated, interval_of, joints, saved, tried
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Timing
@@ -147,7 +147,7 @@ def _worth(study: Study) -> Table:
         ("Blocks", "number"),
     ]
     rows = []
-    for row in within(study):
+    for row in ablated(study):
         if row.worth is None:
             continue
         fate = f"{MARKS[row.kind]} {KINDS[row.kind]}"

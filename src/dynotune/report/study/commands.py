@@ -74,10 +74,10 @@ def compares(study: Study) -> list[Command]:
             rest = [other for other in recipe if other != setting and other not in needing]
             found.append(Command(f"The recipe with and without {setting}", _compare(study, recipe, rest)))
     rows = [row for row in tried(study) if row.kind not in ("not-tried", "open")]
-    return found + [_alone(study, row) for row in rows]
+    return found + [_compare_alone(study, row) for row in rows]
 
 
-def _alone(study: Study, row: Tried) -> Command:
+def _compare_alone(study: Study, row: Tried) -> Command:
     """Of one that needs another: with that, against that."""
     setting = row.candidate.setting
     needed = [one.setting for one in study.candidates if one.id in row.candidate.needs]

@@ -21,6 +21,7 @@ __all__ = [
     "Kind",
     "Saved",
     "Tried",
+    "ablated",
     "joints",
     "level",
     "long_time",
@@ -29,7 +30,6 @@ __all__ = [
     "saved",
     "sound",
     "tried",
-    "within",
 ]
 
 Kind = OutcomeKind | Literal["open"]
@@ -145,7 +145,7 @@ def tried(study: Study) -> list[Tried]:
     return sorted(rows, key=lambda row: (order.index(row.kind), -(row.shown.speedup if row.shown else 0.0)))
 
 
-def within(study: Study) -> list[Tried]:
+def ablated(study: Study) -> list[Tried]:
     """Settings of which ablation says what they are worth within the whole, the largest first."""
     rows = [row for row in tried(study) if row.worth is not None]
     return sorted(rows, key=lambda row: -(row.worth.speedup if row.worth else 0.0))
@@ -249,12 +249,12 @@ def _tried(study: Study, candidate: Candidate) -> Tried:
         candidate=candidate,
         kind=fate.kind if fate else "open",
         reason=fate.reason if fate else "",
-        alone=_alone(study.estimates, candidate),
+        alone=_estimate_alone(study.estimates, candidate),
         worth=_worth(study, candidate),
     )
 
 
-def _alone(estimates: Sequence[Estimate], candidate: Candidate) -> Estimate | None:
+def _estimate_alone(estimates: Sequence[Estimate], candidate: Candidate) -> Estimate | None:
     if candidate.needs:
         pairs = [one for one in estimates if one.phase == "join" and one.against in candidate.needs and sound(one)]
         return next((one for one in reversed(pairs) if without(one.arm, candidate.id, ()) == one.against), None)

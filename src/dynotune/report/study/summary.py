@@ -11,11 +11,11 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.report.shell_lines import Pasted
+from dynotune.report.shell_lines import ShellCommand
 from dynotune.report.step_parts import PARTS, Bar, glyph
 from dynotune.report.study.commands import RECIPE, repeats, shell
 from dynotune.report.study.header import headline, machine, pays_off, stats
-from dynotune.report.study.rows import KINDS, Kind, Tried, interval_of, tried, within
+from dynotune.report.study.rows import KINDS, Kind, Tried, ablated, interval_of, tried
 from dynotune.report.trace_parts import prose, title
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown
@@ -93,7 +93,7 @@ def _head(study: Study) -> RenderableType:
 def _recipe(study: Study) -> Iterator[RenderableType]:
     if not study.recipe:
         return
-    worth = {row.candidate.setting: row.worth for row in within(study)}
+    worth = {row.candidate.setting: row.worth for row in ablated(study)}
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(overflow="fold")
     grid.add_column(justify="right", no_wrap=True)
@@ -298,7 +298,7 @@ def _next(study: Study, recipe: str) -> RenderableType:
     if not commands:
         return Text("report.html has every run, bound and fact; dynotune diagnose says what else costs.", style="dim")
     lines: list[RenderableType] = [
-        piece for one in commands for piece in (Text(f"{one.what}:", style="dim"), Pasted(one.words, indent=2))
+        piece for one in commands for piece in (Text(f"{one.what}:", style="dim"), ShellCommand(one.words, indent=2))
     ]
     if study.next_candidates:
         names = words.plain(", ".join(one.id for one in study.next_candidates), longest=LONGEST_REASON)

@@ -1,1 +1,21 @@
-"""Traces and memory snapshots in the terminal."""
+"""Traces, their differences and memory snapshots in the terminal."""
+
+from typing import TYPE_CHECKING
+
+from dynotune.lazy_face import lazy_face
+
+if TYPE_CHECKING:
+    from dynotune.report.trace.difference import difference_report
+    from dynotune.report.trace.memory_snapshot import snapshot_report
+    from dynotune.report.trace.summary import trace_report
+
+__all__ = ["difference_report", "snapshot_report", "trace_report"]
+
+__getattr__ = lazy_face(
+    __name__,
+    {
+        "difference_report": "difference",
+        "snapshot_report": "memory_snapshot",
+        "trace_report": "summary",
+    },
+)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["alone", "fewer", "num_copying"]
+__all__ = ["fewer", "num_copying", "use_one_thread"]
 
 _OPENMP = re.compile(r"lib(g|i|)omp\d?[-.]")  # of GNU, Intel and LLVM
 
@@ -33,7 +33,7 @@ def num_copying() -> int:
     return min(num_threads, max(1, int(SHARE * len(os.sched_getaffinity(0)))))
 
 
-def alone() -> None:
+def use_one_thread() -> None:
     """Has the calling thread work without torch's others from now on, where OpenMP is found."""
     if torch.get_num_threads() > 1 and (openmp := _openmp()) is not None:
         openmp.omp_set_num_threads(1)

@@ -134,7 +134,7 @@ class _Filling:
     def copy(self, frame: HostArray, into: Tensor) -> None:
         """Copies one of the frames; raises nothing."""
         try:
-            host_threads.alone()
+            host_threads.use_one_thread()
             frame.write(into)
         except BaseException as error:
             # The traceback would hold what holds the error, and frames with it.

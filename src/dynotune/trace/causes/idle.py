@@ -30,7 +30,7 @@ from dynotune.trace.facts.rank_facts import (
     percent,
     time_per_step,
 )
-from dynotune.trace.facts.source_locations import Found
+from dynotune.trace.facts.source_locations import PlaceRows
 from dynotune.trace.facts.steps import named, updates
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints
 
@@ -334,7 +334,7 @@ def _between_short_work(facts: RankFacts, gaps: Gaps) -> NDArray[np.bool_]:
     return inside & (least < SHORT_KERNEL_S * 1e9)
 
 
-def _places_of_work(facts: RankFacts, on_device: OnDevice) -> Found:
+def _places_of_work(facts: RankFacts, on_device: OnDevice) -> PlaceRows:
     """The places of the gaps; of one that the loader took more of than the host, where its end was queued."""
     gaps, found = on_device.gaps, on_device.gap_places
     rows = np.flatnonzero((gaps.split_ns["loader"] > gaps.split_ns["host"]) & (gaps.call != UNKNOWN))
@@ -383,6 +383,6 @@ def _of_graphs(facts: RankFacts, calls: Ints) -> NDArray[np.bool_]:
     return found
 
 
-def _largest_place(facts: RankFacts, found: Found, lost_ns: Ints) -> Place:
+def _largest_place(facts: RankFacts, found: PlaceRows, lost_ns: Ints) -> Place:
     """The place that holds most, where one does; no place where all are small."""
     return next((place for place, _ in by_place(facts, found, lost_ns)), Place())

@@ -75,8 +75,8 @@ def made_then_copied(timeline: Timeline, threads: Ints) -> tuple[Ints, Ints]:
     copying: list[int] = []
     for thread in threads.tolist():
         sequence = of_thread(timeline, thread)
-        makes = _told(timeline, sequence.rows, _MAKES) & (sequence.num_queued == 0)
-        read_out = _told(timeline, sequence.rows, _READ_OUT)
+        makes = _matches(timeline, sequence.rows, _MAKES) & (sequence.num_queued == 0)
+        read_out = _matches(timeline, sequence.rows, _READ_OUT)
         for first in np.flatnonzero(makes).tolist():
             for at in range(first + 1, min(first + 2 + MOST_BETWEEN, len(sequence.rows))):
                 if sequence.num_copied[at]:
@@ -104,7 +104,7 @@ def read_too_early(timeline: Timeline) -> NDArray[np.bool_]:
     copying = copying[~waiting[copying]]
     for thread in np.unique(host.thread[copying]).tolist():
         sequence = of_thread(timeline, thread)
-        reads = _told(timeline, sequence.rows, _READS) & (sequence.num_queued == 0)
+        reads = _matches(timeline, sequence.rows, _READS) & (sequence.num_queued == 0)
         waits = np.flatnonzero(waiting & (host.thread == thread))
         own = copying[host.thread[copying] == thread]
         copies = _num_inside(timeline, sequence.rows, own) > 0
@@ -121,7 +121,7 @@ def read_too_early(timeline: Timeline) -> NDArray[np.bool_]:
     return found
 
 
-def _told(timeline: Timeline, rows: Ints, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+def _matches(timeline: Timeline, rows: Ints, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     return told_by_name(timeline.names, timeline.host.name[rows], lambda name: pattern.match(name) is not None)
 
 

@@ -81,7 +81,7 @@ class _Counted(msgspec.Struct, frozen=True):
     num_elements: float
 
 
-def of_step(path: Path) -> Work | Unknown:
+def work_of_step(path: Path) -> Work | Unknown:
     """Of a step, on average over those that are marked in the trace; Unknown where shapes are missing.
 
     Raises:

@@ -62,12 +62,12 @@ def gaps(timeline: Timeline, device: int, window: tuple[int, int]) -> Gaps:
     start, end = free[:, 0].copy(), free[:, 1].copy()
     call = _ending_call(timeline, ran, end)
     # Up to the end of the window, behind the last activity, nothing was queued: as if a call returned there.
-    returned = _of(timeline.host.end_ns, call, missing=end)
+    returned = _taken(timeline.host.end_ns, call, missing=end)
     queued = np.clip(returned, start, end)
     thread = np.full(len(start), launching_thread(timeline), dtype=np.int64)
-    thread = _of(timeline.host.thread.astype(np.int64), call, missing=thread)
+    thread = _taken(timeline.host.thread.astype(np.int64), call, missing=thread)
     loader = in_loader(timeline, start, queued, thread)
-    wait, waited = _waits(timeline, start, until=_of(timeline.host.start_ns, call, missing=end))
+    wait, waited = _waits(timeline, start, until=_taken(timeline.host.start_ns, call, missing=end))
     sync = np.minimum(queued - start - loader, waited)
     launches_known = bool((timeline.device.launch[ran] != UNKNOWN).any())
     explained = ((call != UNKNOWN) | ~np.isin(end, start_ns)) & launches_known
@@ -113,7 +113,7 @@ def loader_spans(timeline: Timeline) -> Ints:
     return outermost(timeline.host, named(timeline, LOADER, HostKind.ANNOTATION, HostKind.OPERATOR))
 
 
-def _of(values: Ints, rows: Ints, *, missing: Ints) -> Ints:
+def _taken(values: Ints, rows: Ints, *, missing: Ints) -> Ints:
     """`values[rows]`, and `missing` where the row is UNKNOWN."""
     found = missing.copy()
     known = rows != UNKNOWN
@@ -127,7 +127,7 @@ def _ran(timeline: Timeline, device: int) -> Ints:
     rows = np.flatnonzero((spans.device == device) & (spans.end_ns > spans.start_ns))
     if (np.diff(spans.start_ns[rows]) == 0).any():
         never = np.full(len(rows), np.iinfo(np.int64).max)
-        returned = _of(timeline.host.end_ns, spans.launch[rows], missing=never)
+        returned = _taken(timeline.host.end_ns, spans.launch[rows], missing=never)
         rows = rows[np.lexsort((returned, spans.start_ns[rows]))]
     return rows
 

@@ -12,7 +12,7 @@ from dynotune.schema.trace_summary import Communication, Copies, Kernels, Place
 from dynotune.trace.facts.copies import kind_of
 from dynotune.trace.facts.device_time import Busy
 from dynotune.trace.facts.idle import Gaps
-from dynotune.trace.facts.source_locations import Found, Places
+from dynotune.trace.facts.source_locations import PlaceRows, Places
 from dynotune.trace.facts.steps import Steps
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, Timeline, told_by_name
 
@@ -28,7 +28,7 @@ class OnDevice:
 
     busy: Busy
     gaps: Gaps
-    gap_places: Found
+    gap_places: PlaceRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def launched_at(facts: RankFacts, rows: Ints, weight_ns: Ints) -> Place:
     return heaviest(facts, facts.places.of_calls(calls), np.bincount(of_row, weights=weight_ns[known]).astype(np.int64))
 
 
-def heaviest(facts: RankFacts, found: Found, weight: Ints) -> Place:
+def heaviest(facts: RankFacts, found: PlaceRows, weight: Ints) -> Place:
     """Of these places the function, and in it the operator and the call, that bear most of the weight."""
     chosen = np.arange(len(weight))
     for names in (found.function, found.operator, found.call):
@@ -116,7 +116,7 @@ def heaviest(facts: RankFacts, found: Found, weight: Ints) -> Place:
     return facts.places.texts(found.of(chosen[:1]))[0]
 
 
-def by_place(facts: RankFacts, found: Found, lost_ns: Ints) -> Iterator[tuple[Place, Ints]]:
+def by_place(facts: RankFacts, found: PlaceRows, lost_ns: Ints) -> Iterator[tuple[Place, Ints]]:
     """Rows by their place: of each place that holds much of the window, largest first, then of all others together.
 
     A place is the function where one is known, else the operator. That of the others is given if one of them holds
@@ -136,7 +136,7 @@ def by_place(facts: RankFacts, found: Found, lost_ns: Ints) -> Iterator[tuple[Pl
         yield heaviest(facts, found.of(rows), lost_ns[rows]) if one else Place(), rows
 
 
-def largest_places(facts: RankFacts, found: Found, lost_ns: Ints, where: Place, most: int = 3) -> list[str]:
+def largest_places(facts: RankFacts, found: PlaceRows, lost_ns: Ints, where: Place, most: int = 3) -> list[str]:
     """The places that hold the largest part, in words; none if that is all at `where`, which the cause says itself."""
     totals: dict[Place, int] = {}
     for place, lost in zip(facts.places.texts(found), lost_ns.tolist(), strict=True):

@@ -42,21 +42,21 @@ def _file(function: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Places as indices into `Timeline.names`, one row each, int64; UNKNOWN for what the trace does not tell."""
+class PlaceRows:
+    """Places, one a row, as indices into `Timeline.names`: int64, UNKNOWN if the trace does not tell."""
 
     function: Ints
     operator: Ints
     call: Ints
 
     @staticmethod
-    def none(num: int) -> Found:
-        return Found(*(np.full(num, UNKNOWN, dtype=np.int64) for _ in range(3)))
+    def none(num: int) -> PlaceRows:
+        return PlaceRows(*(np.full(num, UNKNOWN, dtype=np.int64) for _ in range(3)))
 
-    def of(self, rows: Ints) -> Found:
-        return Found(self.function[rows], self.operator[rows], self.call[rows])
+    def of(self, rows: Ints) -> PlaceRows:
+        return PlaceRows(self.function[rows], self.operator[rows], self.call[rows])
 
-    def put(self, rows: Ints | NDArray[np.bool_], other: Found) -> None:
+    def put(self, rows: Ints | NDArray[np.bool_], other: PlaceRows) -> None:
         self.function[rows], self.operator[rows], self.call[rows] = other.function, other.operator, other.call
 
 
@@ -72,17 +72,17 @@ class Places:
         threads, num = np.unique(host.thread[host.kind == HostKind.PYTHON], return_counts=True)
         self._num_functions = dict(zip(threads.tolist(), num.tolist(), strict=True))
 
-    def at(self, thread: Ints, time_ns: Ints) -> Found:
+    def at(self, thread: Ints, time_ns: Ints) -> PlaceRows:
         """The places of these threads at these times."""
         return self._each(thread, lambda spans, of_thread: spans.at(time_ns[of_thread]))
 
-    def of_calls(self, rows: Ints) -> Found:
+    def of_calls(self, rows: Ints) -> PlaceRows:
         """The places of these rows of the host, each a CALL."""
         host = self.timeline.host
         found = self.at(host.thread[rows].astype(np.int64), host.start_ns[rows])
-        return Found(found.function, found.operator, host.name[rows].astype(np.int64))
+        return PlaceRows(found.function, found.operator, host.name[rows].astype(np.int64))
 
-    def mostly(self, thread: Ints, start_ns: Ints, end_ns: Ints) -> Found:
+    def mostly(self, thread: Ints, start_ns: Ints, end_ns: Ints) -> PlaceRows:
         """Where these threads spent the largest part of these stretches.
 
         The call is the one that took most of it, if that is more than half.
@@ -109,7 +109,7 @@ class Places:
         deepest = np.argmax(np.where(2 * held > end_ns - start_ns, least_depth, UNKNOWN))
         return self.timeline.names[names[deepest]] if 2 * held[deepest] > end_ns - start_ns else ""
 
-    def texts(self, found: Found) -> list[Place]:
+    def texts(self, found: PlaceRows) -> list[Place]:
         """The places in words. Rows alike share one object."""
         rows = np.column_stack((found.function, found.operator, found.call))
         distinct, of_row = np.unique(rows, axis=0, return_inverse=True)
@@ -117,9 +117,9 @@ class Places:
         places = [Place(*(names[index] for index in row)) for row in distinct.tolist()]
         return [places[index] for index in of_row.ravel().tolist()]
 
-    def _each(self, thread: Ints, ask: Callable[[_Thread, Ints], Found]) -> Found:
+    def _each(self, thread: Ints, ask: Callable[[_Thread, Ints], PlaceRows]) -> PlaceRows:
         """Asks each thread for its rows: with the user's own functions, then with all for what has none of those."""
-        found = Found.none(len(thread))
+        found = PlaceRows.none(len(thread))
         for one in np.unique(thread[thread != UNKNOWN]).tolist():
             of_thread = np.flatnonzero(thread == one)
             found.put(of_thread, ask(self._thread(one, users=True), of_thread))
@@ -166,16 +166,16 @@ class _Thread:
         heads = np.flatnonzero(self.is_function | outer)
         self.edges = np.sort(np.concatenate((self.spans.start_ns[heads], self.spans.end_ns[heads])))
 
-    def at(self, time_ns: Ints) -> Found:
+    def at(self, time_ns: Ints) -> PlaceRows:
         inside = self.spans.innermost(time_ns)
         call = self.calls.innermost(time_ns)
-        return Found(
+        return PlaceRows(
             self._names(self.spans, _through(self.function, inside)),
             self._names(self.spans, _through(self.operator, inside)),
             self._names(self.calls, call),
         )
 
-    def mostly(self, start_ns: Ints, end_ns: Ints) -> Found:
+    def mostly(self, start_ns: Ints, end_ns: Ints) -> PlaceRows:
         # Cut the stretches where the place may change: within each piece it is that of the piece's start.
         owner, edge = _within(self.edges, start_ns, end_ns)
         piece_of = np.concatenate((np.arange(len(start_ns)), owner))
@@ -191,7 +191,7 @@ class _Thread:
         key, _ = _largest(piece_of, (function + 1) * base + operator + 1, ends - begins, len(start_ns))
         called, overlap = self._called(start_ns, end_ns)
         call = np.where(2 * overlap > end_ns - start_ns, called, UNKNOWN)
-        return Found(key // base - 1, key % base - 1, call)
+        return PlaceRows(key // base - 1, key % base - 1, call)
 
     def _called(self, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
         """Name of the call that took most of each stretch, and the nanoseconds that it took of it."""

@@ -30,7 +30,9 @@ _OTHERS = (
 )
 
 
-def read(paths: Iterable[Path], *, limit_bytes: int | None = None, progress: Progress | None = None) -> list[Timeline]:
+def read_traces(
+    paths: Iterable[Path], *, limit_bytes: int | None = None, progress: Progress | None = None
+) -> list[Timeline]:
     """The timelines of all files, in their order; several of a file that holds several processes.
 
     Args:

@@ -1,1 +1,8 @@
-"""Snapshots of torch's caching allocator: read, replayed, summed up by holder."""
+"""Snapshots of torch's caching allocator: read, replayed, summed up by holder.
+
+The files are pickles from elsewhere; `plain_pickle` reads them without running anything of them.
+"""
+
+from dynotune.trace.snapshot.reading import load_snapshot
+
+__all__ = ["load_snapshot"]

@@ -51,7 +51,7 @@ class _Snapshot(msgspec.Struct):
     allocator_settings: dict[str, Any] = {}
 
 
-def load(path: Path, *, limit_bytes: int) -> MemorySnapshot:
+def load_snapshot(path: Path, *, limit_bytes: int) -> MemorySnapshot:
     """What the snapshot at `path` says of each device.
 
     Args:

@@ -1,1 +1,8 @@
-"""A timeline as it would have been under another condition."""
+"""The what-if engine: a timeline as it would have been without a cause, or under another condition.
+
+A prediction is checked by a comparison, never here.
+"""
+
+from dynotune.trace.what_if.engine import retimed, savings
+
+__all__ = ["retimed", "savings"]

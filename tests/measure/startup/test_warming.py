@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dynotune.launch.caches import contents
-from dynotune.measure.startup.warm import WarmRequest, warm
+from dynotune.measure.startup.warming import WarmRequest, warm
 from dynotune.schema.caches import Warmed
 from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
 

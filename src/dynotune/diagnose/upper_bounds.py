@@ -8,11 +8,9 @@ from typing import Any
 import msgspec
 
 from dynotune.diagnose.profiled import in_words
-from dynotune.diagnose.window import soon, within
-from dynotune.launch.records.record import Record
-from dynotune.measure.live.outcome import refuse_failed
-from dynotune.measure.live.request import Watcher
-from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.diagnose.window import window_from_now, window_within
+from dynotune.launch.records import Record
+from dynotune.measure.live import TaskRunner, Watcher, refuse_failed
 from dynotune.schema.diagnosis import UpperBound
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Unknown
@@ -25,7 +23,7 @@ SETTLE_STEPS = 4
 NOTABLE_RESIDENT = 0.1
 
 
-class Drained(msgspec.Struct, frozen=True, kw_only=True):
+class LoaderDrain(msgspec.Struct, frozen=True, kw_only=True):
     """A loader as it was drained: `seconds` for `num_batches`, after `num_skipped` that were made before.
 
     Args:
@@ -41,7 +39,7 @@ class Drained(msgspec.Struct, frozen=True, kw_only=True):
     num_replayed: int
 
 
-class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+class BatchReplay(msgspec.Struct, frozen=True, kw_only=True):
     """The window in which one batch was replayed."""
 
     num_steps: int
@@ -50,7 +48,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     num_samples: int | None
 
 
-class Dropped(msgspec.Struct, frozen=True, kw_only=True):
+class PageCacheDrop(msgspec.Struct, frozen=True, kw_only=True):
     """Files whose pages were dropped; of the `probed_bytes` looked at, `resident_bytes` were cached all the same."""
 
     num_files: int
@@ -61,19 +59,19 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class LoaderIsolation(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's event `isolated`."""
 
-    loaders: list[Drained] = []
-    replayed: Replayed | None = None
+    loaders: list[LoaderDrain] = []
+    replayed: BatchReplay | None = None
     changed_in_place: bool = False
-    dropped: Dropped | None = None
+    dropped: PageCacheDrop | None = None
 
 
-def ceilings(runner: TaskRunner, run: RunSpec, watcher: Watcher, timing: Timing) -> list[UpperBound] | Unknown:
-    """What the loader alone, one batch replayed, and both as the plain window has them, take a step.
+def find_upper_bounds(runner: TaskRunner, run: RunSpec, watcher: Watcher, timing: Timing) -> list[UpperBound] | Unknown:
+    """Return what a step takes with the loader alone, with one batch replayed, and with both, as in the plain window.
 
-    In the live run; a command that has ended is run once more. Of the first rank, if there are several.
+    They are timed in the live run, on the first rank. A command that has ended is run once more.
     """
     watcher.running("the loader alone, and then steps without it")
     try:
@@ -85,7 +83,7 @@ def ceilings(runner: TaskRunner, run: RunSpec, watcher: Watcher, timing: Timing)
     return rows(said, timing, run.page_cache) if said.replayed is not None else Unknown("nothing was replayed")
 
 
-def _said(runner: TaskRunner, run: RunSpec) -> Said | Unknown:
+def _said(runner: TaskRunner, run: RunSpec) -> LoaderIsolation | Unknown:
     """What the agent of the first rank said.
 
     Raises:
@@ -93,11 +91,11 @@ def _said(runner: TaskRunner, run: RunSpec) -> Said | Unknown:
     """
 
     def place(records: Sequence[Record]) -> IsolateLoader:
-        window = soon(records, run)
+        window = window_from_now(records, run)
         return IsolateLoader(at_step=window.at_step, num_steps=window.num_steps, page_cache=run.page_cache)
 
     def fit(record: Record) -> IsolateLoader:
-        window = within(record, run)
+        window = window_within(record, run)
         at_step = max(1, (window.at_step or 0) - SETTLE_STEPS)
         return IsolateLoader(at_step=at_step, num_steps=window.num_steps, page_cache=run.page_cache)
 
@@ -109,8 +107,8 @@ def _said(runner: TaskRunner, run: RunSpec) -> Said | Unknown:
     return Unknown(answer.reason)
 
 
-def rows(said: Said, timing: Timing, page_cache: PageCache) -> list[UpperBound]:
-    """The three ceilings, of what the agent said and the plain run's timing."""
+def rows(said: LoaderIsolation, timing: Timing, page_cache: PageCache) -> list[UpperBound]:
+    """The three upper bounds, of what the agent said and the plain window's timing."""
     replayed = said.replayed
     if replayed is None or not replayed.num_steps:
         return []
@@ -128,7 +126,7 @@ def rows(said: Said, timing: Timing, page_cache: PageCache) -> list[UpperBound]:
     return [_loader(said, replayed.num_steps, page_cache), step, both]
 
 
-def _loader(said: Said, num_steps: int, page_cache: PageCache) -> UpperBound:
+def _loader(said: LoaderIsolation, num_steps: int, page_cache: PageCache) -> UpperBound:
     """A step's batches of all loaders, one loader after another."""
     step_s = sum(row.seconds / row.num_batches * row.num_replayed / num_steps for row in said.loaders)
     duration_s = sum(row.seconds for row in said.loaders)
@@ -145,13 +143,13 @@ def _loader(said: Said, num_steps: int, page_cache: PageCache) -> UpperBound:
     )
 
 
-def _in_words(row: Drained) -> str:
+def _in_words(row: LoaderDrain) -> str:
     workers = "without workers" if not row.num_workers else f"{row.num_workers} worker{'s' * (row.num_workers > 1)}"
     which = "batches of a whole epoch, its begin included" if row.whole_epoch else "batches"
     return f"{row.num_batches:,} {which}, {workers}"
 
 
-def _page_cache(dropped: Dropped | None, asked: PageCache) -> tuple[str, list[str]]:
+def _page_cache(dropped: PageCacheDrop | None, asked: PageCache) -> tuple[str, list[str]]:
     """What the cache was, and what to be wary of: warm unless the files' pages were seen to be gone."""
     if asked == "warm":
         return "warm", []
@@ -172,8 +170,8 @@ def _page_cache(dropped: Dropped | None, asked: PageCache) -> tuple[str, list[st
     return "cold", notes
 
 
-def _decoded(event: dict[str, Any]) -> Said | Unknown:
+def _decoded(event: dict[str, Any]) -> LoaderIsolation | Unknown:
     try:
-        return msgspec.convert(event, Said)
+        return msgspec.convert(event, LoaderIsolation)
     except msgspec.ValidationError as error:
         return Unknown(f"the agent's answer is damaged: {error}")

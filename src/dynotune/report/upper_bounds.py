@@ -19,29 +19,31 @@ LEAST_SHARE = 0.01
 """Of a step; less than two runs differ by is no gain."""
 
 
-def ceilings_report(ceilings: Sequence[UpperBound] | Unknown) -> list[RenderableType]:
+def upper_bounds_report(upper_bounds: Sequence[UpperBound] | Unknown) -> list[RenderableType]:
     """A row for each part, and what they bound; [] where nobody asked."""
-    if isinstance(ceilings, Unknown):
-        return _unknown("Ceilings", ceilings)
-    if not ceilings:
+    if isinstance(upper_bounds, Unknown):
+        return _unknown("Upper bounds", upper_bounds)
+    if not upper_bounds:
         return []
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim", overflow="fold")
-    for row in ceilings:
+    for row in upper_bounds:
         rate = "" if row.samples_per_s is None else f"{words.rate(row.samples_per_s)} samples/s"
         cache = f"page cache {row.page_cache}" if row.page_cache else ""
         told = "; ".join(words.plain(text) for text in (cache, *row.notes) if text)
         table.add_row(NAMES[row.part], words.duration(row.step_s), rate, told)
-    bound = bound_in_words(ceilings)
-    return [Group(title("Ceilings", "what each part reaches alone, a step"), table, *([prose(bound)] if bound else []))]
+    bound = bound_in_words(upper_bounds)
+    return [
+        Group(title("Upper bounds", "what each part reaches alone, a step"), table, *([prose(bound)] if bound else []))
+    ]
 
 
-def bound_in_words(ceilings: Sequence[UpperBound]) -> str:
+def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:
     """What a faster loader can gain at most, and what one reaches that works beside the step; "" without a part."""
-    by_part = {row.part: row.step_s for row in ceilings}
+    by_part = {row.part: row.step_s for row in upper_bounds}
     if set(by_part) != set(NAMES) or not by_part["both"]:
         return ""
     loader_s, step_s, both_s = by_part["loader"], by_part["step"], by_part["both"]
@@ -58,17 +60,17 @@ def bound_in_words(ceilings: Sequence[UpperBound]) -> str:
     return f"{most} Working beside the steps as fast as it does alone, it would gain {words.share(saved)}."
 
 
-def limit_report(limit: Roofline | Unknown) -> list[RenderableType]:
-    """How far a step is from the limit; [] where nobody asked."""
-    if isinstance(limit, Unknown):
-        return _unknown("Distance to the limit", limit)
-    told = [
-        f"{_amount(limit.flops)} operations a step in {limit.dtype}, at {_amount(limit.peak_flops_per_s)} a second",
-    ]
-    if limit.num_bytes is not None:
-        told.append(f"{words.num_bytes(limit.num_bytes)} at {words.bandwidth(limit.peak_bytes_per_s)}")
-    detail = f"a step could take {words.duration(limit.least_s)}: {words.fine_share(limit.share)} of what it takes"
-    lines = [prose(line, style="dim") for line in (*told, *limit.notes)]
+def roofline_report(roofline: Roofline | Unknown) -> list[RenderableType]:
+    """Show how far a step is from the roofline; [] if nobody asked for it."""
+    if isinstance(roofline, Unknown):
+        return _unknown("Distance to the limit", roofline)
+    peak = f"{_amount(roofline.peak_flops_per_s)} a second"
+    peaks = [f"{_amount(roofline.flops)} operations a step in {roofline.dtype}, at {peak}"]
+    if roofline.num_bytes is not None:
+        peaks.append(f"{words.num_bytes(roofline.num_bytes)} at {words.bandwidth(roofline.peak_bytes_per_s)}")
+    share = words.fine_share(roofline.share)
+    detail = f"a step could take {words.duration(roofline.least_s)}: {share} of what it takes"
+    lines = [prose(line, style="dim") for line in (*peaks, *roofline.notes)]
     return [Group(title("Distance to the limit", detail), *lines)]
 
 

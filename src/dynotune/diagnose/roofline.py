@@ -8,25 +8,24 @@ from dynotune import probe
 from dynotune.diagnose.attributed import uses_device
 from dynotune.diagnose.peaks import Peaks, peaks
 from dynotune.diagnose.profiled import in_words
-from dynotune.measure.live.recording import Recorder
-from dynotune.measure.live.request import RecordRequest, Watcher
-from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.measure.live import Recorder, RecordRequest, TaskRunner, Watcher
 from dynotune.schema.diagnosis import Roofline
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import ProcessState
 from dynotune.schema.run import RunSpec
-from dynotune.trace.facts import flops
-from dynotune.trace.facts.flops import Work
+from dynotune.trace.facts import Work, flops
 
 NUM_STEPS = 3
 TF32 = "tf32"
 
 
-def limit(runner: TaskRunner, run: RunSpec, watcher: Watcher, processes: Sequence[ProcessState]) -> Roofline | Unknown:
-    """How long a step of the first rank would take if nothing but its products, convolutions and attention took time.
+def find_roofline(
+    runner: TaskRunner, run: RunSpec, watcher: Watcher, processes: Sequence[ProcessState]
+) -> Roofline | Unknown:
+    """Return how long a step of the first rank would take if only products, convolutions and attention took time.
 
-    Has the shapes of its operations recorded in the live run, which ends then, and probes the device.
+    The shapes of its operations are recorded in the live run, which ends then; the device's peaks are probed.
     """
     if not processes:
         return Unknown("no process of the command made steps")
@@ -58,7 +57,7 @@ def _work(runner: TaskRunner, run: RunSpec) -> Work | Unknown:
         traces = recorder.record(RecordRequest(run=run, shapes=True, num_steps=NUM_STEPS))
         if traces is None:
             raise recorder.no_trace()
-        return flops.of_step(traces[0])
+        return flops.work_of_step(traces[0])
     except DynotuneError as error:
         return Unknown(f"its operations were not recorded: {in_words(error)}")
     except MemoryError:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.diagnose.limit import in_types, judged, limit
 from dynotune.diagnose.peaks import Peaks, peaks
+from dynotune.diagnose.roofline import find_roofline, in_types, judged
 from dynotune.measure.live.request import Silent
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.diagnosis import Roofline
@@ -48,7 +48,7 @@ def seen(step_s=0.05, **live):
 
 def limit_of(run, processes):
     with TaskRunner(run, Silent(), facts={}, label="the run") as runner:
-        return limit(runner, run, Silent(), processes)
+        return find_roofline(runner, run, Silent(), processes)
 
 
 def test_a_real_steps_operations_are_set_against_peaks_that_were_reached(tmp_path):

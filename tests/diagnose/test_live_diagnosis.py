@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from dynotune.diagnose.gather import _fresh_caches, gather
+from dynotune.diagnose.live_diagnosis import _fresh_caches, gather
 from dynotune.launch.records.record import Records
 from dynotune.measure.live.request import Silent
 from dynotune.schema.facts import Unknown

@@ -93,7 +93,7 @@ def differences(here: Facts, there: Facts) -> list[Difference]:
     for name in {**here, **there}:
         if LEFT_OUT.fullmatch(name):
             continue
-        ours, theirs = _of(here, name), _of(there, name)
+        ours, theirs = _value(here, name), _value(there, name)
         if ours is None and theirs is None:
             continue
         if not _same(name, ours, theirs):
@@ -108,7 +108,7 @@ def why(name: str) -> str:
     return MATTERS.get(_prefix(name), "")
 
 
-def _of(facts: Facts, name: str) -> Value | Unknown:
+def _value(facts: Facts, name: str) -> Value | Unknown:
     absent = None if name.startswith(("env.", "package.")) else Unknown("it was not asked for")
     return facts.get(name, absent)
 

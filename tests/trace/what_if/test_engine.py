@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.trace.summarise import summarise
+from dynotune.trace.summary import summarise
 from dynotune.trace.timeline import UNKNOWN, Timeline
-from dynotune.trace.what_if.retimed import _synchronous, retimed, savings
+from dynotune.trace.what_if.engine import _synchronous, retimed, savings
 
 from ...diagnose.simulated import MS, SYNC, US, copy, kernels, load, pinned, python, recorded, saved, timed
 from ..made import Made

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.schema.trace_summary import Cause, Place, TraceSummary
-from dynotune.trace.difference import difference
+from dynotune.trace.differences import difference
 
 STEP = Place("src/train.py(31): step", "aten::item", "cudaStreamSynchronize")
 

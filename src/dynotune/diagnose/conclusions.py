@@ -72,7 +72,7 @@ def conclude(
 
 
 def timing_of(observation: Observation) -> Timing | Unknown:
-    """Of the first rank's plain run."""
+    """Of the first rank's plain window."""
     processes = observation.processes
     if isinstance(processes, Unknown):
         return processes

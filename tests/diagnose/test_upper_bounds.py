@@ -9,7 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dynotune.diagnose.ceilings import Drained, Dropped, Replayed, Said, ceilings, rows
+from dynotune.diagnose.upper_bounds import (
+    BatchReplay,
+    LoaderDrain,
+    LoaderIsolation,
+    PageCacheDrop,
+    find_upper_bounds,
+    rows,
+)
 from dynotune.measure.live.request import Silent
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.facts import Unknown
@@ -115,7 +122,7 @@ def reached(tmp_path):
         command = [*python, "program.py", *map(str, words)]
         run = RunSpec(command=command, cwd=project, env=env, base=tmp_path / "runs", lock=False, **asked)
         with TaskRunner(run, Silent(), facts={}, label="the run") as runner:
-            found = ceilings(runner, run, Silent(), TIMED)
+            found = find_upper_bounds(runner, run, Silent(), TIMED)
             runner.end()
         return found if isinstance(found, Unknown) else {row.part: row for row in found}
 
@@ -197,11 +204,11 @@ def test_ranks_drain_and_replay_side_by_side(reached):
 
 # What is made of the agent's answer
 
-DRAINED = Drained(
+DRAINED = LoaderDrain(
     num_batches=100, num_samples=400, seconds=2.0, num_skipped=0, num_workers=2, whole_epoch=False, num_replayed=40
 )
-SAID = Said(loaders=[DRAINED], replayed=Replayed(num_steps=20, begin_s=1.0, end_s=2.0, num_samples=160))
-GONE = Dropped(num_files=3, num_bytes=9, num_refused=0, probed_bytes=9, resident_bytes=0, complete=True)
+SAID = LoaderIsolation(loaders=[DRAINED], replayed=BatchReplay(num_steps=20, begin_s=1.0, end_s=2.0, num_samples=160))
+GONE = PageCacheDrop(num_files=3, num_bytes=9, num_refused=0, probed_bytes=9, resident_bytes=0, complete=True)
 
 
 def test_a_step_of_several_batches_takes_as_long_as_they_do():

@@ -12,13 +12,11 @@ import msgspec
 
 from dynotune import probe
 from dynotune.diagnose.attributed import attributed
-from dynotune.diagnose.ceilings import ceilings
-from dynotune.diagnose.limit import limit
 from dynotune.diagnose.observe import PlainRun, PlainWindow, check, exact_window
 from dynotune.diagnose.profiled import profiled
-from dynotune.measure.live.machine import alone
-from dynotune.measure.live.request import Watcher
-from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.diagnose.roofline import find_roofline
+from dynotune.diagnose.upper_bounds import find_upper_bounds
+from dynotune.measure.live import TaskRunner, Watcher, machine_lock
 from dynotune.schema import document
 from dynotune.schema.diagnosis import Roofline, UpperBound
 from dynotune.schema.errors import CannotRunHere, CommandFailed
@@ -55,7 +53,7 @@ class LiveDiagnosis:
         self._processes: Sequence[ProcessState] = []
 
     def __enter__(self) -> LiveDiagnosis:
-        self._leave.enter_context(alone(self.run, self._watcher))
+        self._leave.enter_context(machine_lock(self.run, self._watcher))
         self._leave.enter_context(self.runner)
         return self
 
@@ -100,15 +98,17 @@ class LiveDiagnosis:
         return observation, path
 
     def isolate_loader(self) -> list[UpperBound] | Unknown:
-        """As `ceilings`, for the process that was observed."""
+        """As `find_upper_bounds`, for the process that was observed."""
         if not self._processes:
             return Unknown("no process of the command made steps")
         timing = self._processes[0].timing
-        return timing if isinstance(timing, Unknown) else ceilings(self.runner, self.run, self._watcher, timing)
+        return (
+            timing if isinstance(timing, Unknown) else find_upper_bounds(self.runner, self.run, self._watcher, timing)
+        )
 
     def roofline(self) -> Roofline | Unknown:
-        """As `limit`, for the processes that were observed. The live run ends with it."""
-        return limit(self.runner, self.run, self._watcher, self._processes)
+        """As `find_roofline`, for the processes that were observed. The live run ends with it."""
+        return find_roofline(self.runner, self.run, self._watcher, self._processes)
 
     def end(self) -> None:
         """End the command, and write the record of its run."""
@@ -177,7 +177,7 @@ def _without_torch(facts: Facts, error: CommandFailed) -> CannotRunHere | None:
 
 
 def _watched(plain: PlainRun) -> Facts:
-    """What the samples beside the plain run's window say: `window.*`."""
+    """What the samples beside the plain window say: `window.*`."""
     if not plain.begin_s < plain.end_s:
         return plain.facts
     return {**probe.over(plain.samples, plain.begin_s, plain.end_s), **plain.facts}

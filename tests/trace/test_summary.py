@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynotune.schema.trace_summary import Place, Shares, TraceSummary
-from dynotune.trace.summarise import summarise
+from dynotune.trace.summary import summarise
 
 from .made import Made
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dynotune.diagnose.conclude import bottleneck, conclude, leading_finding, verdict
+from dynotune.diagnose.conclusions import bottleneck, conclude, leading_finding, verdict
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation

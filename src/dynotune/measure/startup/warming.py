@@ -10,13 +10,12 @@ from pathlib import Path
 import msgspec
 
 from dynotune.launch import new_run_folder
-from dynotune.launch.caches import contents
-from dynotune.launch.caches.places import Place
-from dynotune.launch.process.run_folder import fresh_folder
-from dynotune.launch.records.record import Record
+from dynotune.launch.caches import Place, contents
+from dynotune.launch.process import fresh_folder
+from dynotune.launch.records import Record
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
 from dynotune.measure.live.live_run import run_once
-from dynotune.measure.live.machine import alone
+from dynotune.measure.live.machine import machine_lock
 from dynotune.measure.live.outcome import Outcome, refuse_failed
 from dynotune.measure.live.pilot import PILOT_LIMIT_S, Steadiness
 from dynotune.measure.live.ready import ReadyOn, pattern
@@ -62,7 +61,7 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
     folder = new_run_folder(request.run.base)
     runs: list[WarmRun] = []
     _make_kept(found, request.run.cwd)
-    with alone(request.run, watcher):
+    with machine_lock(request.run, watcher):
         before = contents.snapshot(found)
         # Precompiled headers are left by any program, and say nothing of this one.
         empty = not any(files for name, files in before.files.items() if name != "headers")

@@ -38,9 +38,8 @@ from dynotune.measure.comparison import boundary, schedule, stats
 from dynotune.measure.comparison.protocol import ARMS
 from dynotune.schema import document
 from dynotune.schema.comparison import MAX_PAIRS, Comparison, Pair, Spread, Voided
-from dynotune.search.confirm import TELLS_ARM_FROM
+from dynotune.search.confirm import MOST_SEEN_DF, TELLS_ARM_FROM
 from dynotune.search.fit import WIDENED
-from dynotune.search.layout import MOST_SEEN_DF
 
 RESULTS = Path(__file__).parent / "results"
 CHUNK = 1000

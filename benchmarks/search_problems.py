@@ -1,5 +1,4 @@
-"""Commands that are tables, for `search_replay.py`: made up with planted interactions, or recorded; and what is true of
-them."""
+"""Commands that are tables, for `search_replay.py`: made up with planted interactions, or recorded."""
 
 from __future__ import annotations
 
@@ -37,13 +36,11 @@ class Parts(NamedTuple):
     Args:
         spares: by id of a setting, by part, what is left of it. Of two that spare the same part, the better one counts.
         num_workers: by id.
-        held: what all runs have.
     """
 
     parts: Mapping[str, float]
     spares: Mapping[str, Mapping[str, float]]
     num_workers: Mapping[str, int]
-    held: Arm = BASELINE
     start_s: float = 6.0
     window_s: float = 4.0
 
@@ -60,13 +57,8 @@ class Parts(NamedTuple):
     def value(self, one: Arm, rng: np.random.Generator) -> float:
         return self._step_s(one)
 
-    def waits(self) -> bool:
-        """Whether what all runs have waits for batches."""
-        batches = {**self.parts, "batch": 0.0}
-        return self._step_s(BASELINE) > self._replace(parts=batches)._step_s(BASELINE)
-
     def _step_s(self, one: Arm) -> float:
-        ids = [str(setting) for setting in (self.held | one).settings]
+        ids = [str(setting) for setting in one.settings]
         left = {
             part: whole * min([1.0, *(self.spares.get(id_, {}).get(part, 1.0) for id_ in ids)])
             for part, whole in self.parts.items()
@@ -101,27 +93,35 @@ def by_knob(candidates: Sequence[Candidate]) -> list[list[Setting]]:
 
 
 def best_of(problem: Problem) -> float:
-    """The gain of the best arm: of a table by all arms of each group, as only they interact; else by all arms."""
+    """Return the gain of the best arm: of a table from all arms of the knobs that interact; else from all arms."""
     if isinstance(problem.table, Recorded):
         arms = (_arm_of(key, problem.candidates) for key, values in problem.table.values.items() if values)
         return max(problem.table.gain(one) for one in arms)
     if isinstance(problem.table, Parts):
         choices = itertools.product(*([None, *settings] for settings in by_knob(problem.candidates)))
         return max(problem.table.gain(arm(one for one in chosen if one is not None)) for chosen in choices)
-    groups: dict[str, list[Candidate]] = {}
-    for one in problem.candidates:
-        groups.setdefault(one.group or one.setting.knob, []).append(one)
     total = 0.0
-    for those in groups.values():
-        choices = itertools.product(*([None, *settings] for settings in by_knob(those)))
+    for settings in _apart(problem.candidates, problem.table):
+        choices = itertools.product(*([None, *values] for values in settings))
         arms = [arm(setting for setting in chosen if setting is not None) for chosen in choices]
         total += max(problem.table.gain(one) for one in arms if problem.table.end(one) == "measured")
     return total
 
 
+def _apart(candidates: Sequence[Candidate], table: Table) -> list[list[list[Setting]]]:
+    """Return the values of each knob, those knobs together of which the table plants an interaction."""
+    parts = [{values[0].knob: values} for values in by_knob(candidates)]
+    for together in table.together:
+        knobs = {id_.partition("=")[0] for id_ in together}
+        joined = {knob: values for part in parts if knobs & set(part) for knob, values in part.items()}
+        parts = [*(part for part in parts if not knobs & set(part)), joined]
+    return [list(part.values()) for part in parts]
+
+
 def false_wins(problem: Problem, one: Arm) -> int:
     gain = problem.table.gain(one)
-    return sum(problem.table.gain(one.without(setting.knob)) >= gain - NOTHING for setting in one.settings)
+    rests = ([other for other in one.settings if other != setting] for setting in one.settings)
+    return sum(problem.table.gain(arm(rest)) >= gain - NOTHING for rest in rests)
 
 
 def _arm_of(key: str, candidates: Sequence[Candidate]) -> Arm:
@@ -146,10 +146,10 @@ def synthetic(seed: int, sd: float, num_runs: int) -> Problem:
         elif helps < 0.45:
             at_best = -float(rng.choice([0.02, 0.05, 0.2])) * float(rng.uniform(0.7, 1.3))
         for value in range(int(rng.choice([1, 1, 1, 2, 3]))):
-            one = candidate(f"knob{knob:02d}={value}", group=group_of.get(knob, ""), warms=rng.random() < 0.2)
+            one = candidate(f"knob{knob:02d}={value}", needs_warm_cache=rng.random() < 0.2)
             candidates.append(one)
             gains[one.id] = at_best * float(rng.uniform(0.5, 1.0)) if value else at_best
-    table = Table(gains, _planted(rng, candidates), _failing(rng, candidates))
+    table = Table(gains, _planted(rng, candidates, group_of), _failing(rng, candidates))
     # Which knob is named first says nothing of which one is good.
     order = rng.permutation(len(candidates))
     noise = Noise(sd=sd)
@@ -160,12 +160,11 @@ def few(seed: int, sd: float, num_runs: int) -> Problem:
     """1 to 4 knobs of one value, as findings name them: half of them help, by up to three times as fast."""
     rng = np.random.default_rng([12, seed])
     candidates = [
-        candidate(f"knob{knob}={knob}", group="kernels" if rng.random() < 0.5 else "", warms=rng.random() < 0.2)
-        for knob in range(int(rng.integers(1, 5)))
+        candidate(f"knob{knob}={knob}", needs_warm_cache=rng.random() < 0.2) for knob in range(int(rng.integers(1, 5)))
     ]
     gains = {one.id: math.log(rng.choice([1.05, 1.2, 1.6, 2.2, 3.0])) for one in candidates if rng.random() < 0.5}
     # What both spare is spared once.
-    both = [one for one in candidates if one.group and one.id in gains]
+    both = [one for one in candidates if one.id in gains]
     together = {
         frozenset({one.id, other.id}): -0.8 * min(gains[one.id], gains[other.id])
         for one, other in itertools.combinations(both[:2], 2)
@@ -199,22 +198,21 @@ def of_parts(seed: int, sd: float, num_runs: int) -> Problem:
         "idle0=1": {},
         "idle1=1": {},
     }
-    group_of = {"pin": "input", WORKERS: "input", "idle0": "", "idle1": ""}
     num_workers = {f"{WORKERS}=4": 4, f"{WORKERS}=12": 12} if parts["batch"] > 1 else {}
     ids = [id_ for id_ in spares if id_.startswith("idle") or rng.random() < 0.7] + list(num_workers)
-    candidates = [
-        candidate(id_, group=group_of.get(id_.split("=")[0], "kernels"), warms=id_.startswith("compile")) for id_ in ids
-    ]
+    candidates = [candidate(id_, needs_warm_cache=id_.startswith("compile")) for id_ in ids]
     order = rng.permutation(len(candidates))
     table = Parts({part: took / 1000 for part, took in parts.items()}, spares, num_workers)
     return Problem(table, [candidates[at] for at in order], Noise(sd=sd), num_runs * RUN_S, seed)
 
 
-def _planted(rng: np.random.Generator, candidates: Sequence[Candidate]) -> dict[frozenset[str], float]:
+def _planted(
+    rng: np.random.Generator, candidates: Sequence[Candidate], group_of: Mapping[int, str]
+) -> dict[frozenset[str], float]:
     """Of each group: a pair that helps only together, one that hurts together, or neither."""
     planted = {}
-    for name in sorted({one.group for one in candidates if one.group}):
-        those = [one for one in candidates if one.group == name]
+    for name in sorted(set(group_of.values())):
+        those = [one for one in candidates if group_of.get(int(one.setting.knob.removeprefix("knob"))) == name]
         across = [pair for pair in itertools.combinations(those, 2) if pair[0].setting.knob != pair[1].setting.knob]
         if across:
             first, second = across[int(rng.integers(len(across)))]
@@ -239,12 +237,10 @@ def recorded(path: Path, seed: int, share: float) -> Problem:
     raw = json.loads(path.read_text())
     # The baseline's own values stand in no arm's key.
     tried = {id_ for key in raw["arms"] for id_ in key.split()}
-    groups = raw.get("groups", {})
     candidates = [
         candidate(
             text,
-            group=groups.get(knob, "recorded"),
-            warms=knob == "compile.mode",
+            needs_warm_cache=knob == "compile.mode",
             in_process=not why_not_in_process(knobs.parse(text)),
         )
         for knob, values in raw["knobs"].items()

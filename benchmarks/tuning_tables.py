@@ -17,16 +17,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hardware import describe
+from msgspec import structs
 from tuning_parts import Row, Setup, tuned
 from tuning_programs import Program, folder_of
 
 from dynotune import knobs
-from dynotune.measure.live.machine import facts_of, machine_lock
-from dynotune.measure.live.request import Request
+from dynotune.measure.live import facts_of, machine_lock
 from dynotune.probe.facts.host import usable_cpus
+from dynotune.schema.run import RunSpec
 from dynotune.schema.study import Candidate, Study
 from dynotune.search.bench import BASELINE, Arm, arm
-from dynotune.search.interactions import group_of
 from dynotune.search.real_bench import RealBench
 
 MOST_ARMS = 12
@@ -68,7 +68,6 @@ def empty(table: Mapping[str, Sequence[object]]) -> Row:
     """A table before its first block."""
     return {
         "knobs": {knob: list(values) for knob, values in table.items()},
-        "groups": {knob: group_of(knob) for knob in table},
         "arms": {one.key: [] for one in arms_of(table)},
         "ends": {},
         "run_s": None,
@@ -129,8 +128,8 @@ def record(
         return dict(table)
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=_made(setup.work / "records")) as there:
-        request = Request(
-            command=program.command(setup.device), settings=[], cwd=folder_of(program, setup.work),
+        request = RunSpec(
+            command=program.command(setup.device), cwd=folder_of(program, setup.work),
             env=program.environment(), base=Path(there), lock=setup.lock,
         )  # fmt: skip
         with machine_lock(request, Quiet()):
@@ -149,38 +148,34 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _bench(request: Request, program: Program, table: Row, setup: Setup) -> tuple[RealBench, Row]:
+def _bench(request: RunSpec, program: Program, table: Row, setup: Setup) -> tuple[RealBench, Row]:
     """A bench whose window is fixed, in this sitting or an earlier one, and which has run once to be warm."""
     settings = [setting for one in arms_of(table["knobs"]) for setting in one.settings]
+    planned = structs.replace(
+        request.recorded, warmup_steps=table.get("warmup_steps"), window_steps=table.get("window_steps")
+    )
     study = Study(
         id=program.name,
-        command=request.command,
-        cwd=str(request.cwd),
+        run=planned,
         # No longer a window than a tune of so many runs takes.
         budget_s=WINDOW_RUNS * program.run_s[setup.device],
         facts=facts_of(request),
         candidates=[
-            Candidate(setting=setting, effect=knobs.get(setting.knob).effect, warms=False)
+            Candidate(setting=setting, effect=knobs.get(setting.knob).effect, needs_warm_cache=False)
             for setting in dict.fromkeys(settings)
         ],
-        warmup_steps=table.get("warmup_steps"),
-        window_steps=table.get("window_steps"),
         run_s=table["run_s"],
         unit=table.get("unit", ""),
     )
     bench = RealBench(request, request.base, study, Quiet(), guess_s=program.run_s[setup.device])
     bench.run(BASELINE, "pilot", 0)
     if study.run_s is None:
-        bench.run(BASELINE, "join", 1)
+        bench.run(BASELINE, "prune", 1)
         study = bench.add_to(study)
-        fixed = {"warmup_steps": study.warmup_steps, "window_steps": study.window_steps, "unit": study.unit}
+        fixed = {"warmup_steps": study.run.warmup_steps, "window_steps": study.run.window_steps, "unit": study.unit}
         table = {**describe(), **table, **fixed, "tuned_command": [*program.words]}
-    planned = Study(
-        id=study.id, command=study.command, cwd=study.cwd, budget_s=FOREVER_S, facts=study.facts,
-        candidates=study.candidates, warmup_steps=study.warmup_steps, window_steps=study.window_steps,
-        run_s=study.run_s or program.run_s[setup.device], unit=study.unit,
-    )  # fmt: skip
-    return RealBench(request, _made(request.base / "table"), planned, Quiet()), table
+    study = structs.replace(study, budget_s=FOREVER_S, run_s=study.run_s or program.run_s[setup.device])
+    return RealBench(request, _made(request.base / "table"), study, Quiet()), table
 
 
 def _block(bench: RealBench, table: Row) -> tuple[dict[str, float], dict[str, str], list[float]]:
@@ -194,7 +189,7 @@ def _block(bench: RealBench, table: Row) -> tuple[dict[str, float], dict[str, st
     for one in order:
         for _ in range(3):
             # Of this phase no losses are compared: a table is to hold all arms.
-            trial = bench.run(one, "join", number)
+            trial = bench.run(one, "prune", number)
             if trial.ended != "measured":
                 ends[one.key] = f"{trial.ended}: {trial.detail}"
                 break

@@ -65,9 +65,12 @@ def study(**changes):
     return of_run(Study, id="s", command=COMMAND, budget_s=900, **fields)
 
 
+def without(whole, knob):
+    return arm(one for one in whole if one.knob != knob).key
+
+
 def ablated(whole, setting, speedup, **changes):
-    whole = arm(whole)
-    fields = {"arm": whole.key, "against": whole.without(setting.knob).key, "phase": "ablate"} | changes
+    fields = {"arm": arm(whole).key, "against": without(whole, setting.knob), "phase": "prune"} | changes
     return Estimate(speedup=speedup, ci=(speedup / 1.1, speedup * 1.1), num_blocks=6, **fields)
 
 
@@ -89,8 +92,8 @@ def test_each_setting_is_proved_by_the_last_ablation_that_left_it_out():
     estimates = [
         ablated(whole, SPACED, 1.9),
         ablated(whole, SPACED, 1.2),
-        ablated(whole, WORKERS, 1.3, phase="race"),
-        Estimate(arm=arm(whole).key, against="", phase="ablate", speedup=9.0, ci=(8.0, 10.0), num_blocks=6),
+        ablated(whole, WORKERS, 1.3, phase="switch"),
+        Estimate(arm=arm(whole).key, against="", phase="prune", speedup=9.0, ci=(8.0, 10.0), num_blocks=6),
     ]
     proofs = {proof.knob: proof for proof in writing.recipe_of(study(estimates=estimates)).proof}
     assert (
@@ -103,8 +106,8 @@ def test_each_setting_is_proved_by_the_last_ablation_that_left_it_out():
 
 
 def test_an_ablation_that_was_written_the_other_way_round_is_turned():
-    whole = arm([WORKERS, SPACED])
-    turned = ablated([WORKERS, SPACED], SPACED, 0.5, arm=whole.without("env.OMP_SCHEDULE").key, against=whole.key)
+    whole = [WORKERS, SPACED]
+    turned = ablated(whole, SPACED, 0.5, arm=without(whole, "env.OMP_SCHEDULE"), against=arm(whole).key)
     (proof, _) = writing.recipe_of(study(recipe=[WORKERS, SPACED], estimates=[turned])).proof
     assert proof.speedup == pytest.approx(2.0)
     assert proof.ci == pytest.approx((2 / 1.1, 2 * 1.1))

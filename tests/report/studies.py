@@ -195,14 +195,13 @@ def estimate(
 
 
 def _candidates() -> Iterator[Candidate]:
-    for raw, _, bound, bound_by, group, in_process in TRIED:
+    for raw, _, bound, bound_by, _, in_process in TRIED:
         yield Candidate(
             setting=Setting(*raw),
             effect=EFFECTS.get(raw[0], "exact"),
             why=["num-workers-zero"] if "loader" in raw[0] else [],
             bound=Unknown("nothing bounds it") if bound is None else bound,
             bound_by=bound_by,
-            group=group,
             in_process=in_process,
         )
     for raw, _, _ in BROKEN:
@@ -211,9 +210,9 @@ def _candidates() -> Iterator[Candidate]:
 
 
 def _searched(clock: Clockwork) -> list[Estimate]:
-    """Pilots, the race, joint arms, ablation and confirmation; the estimates that they gave."""
+    """Pilots, rounds of blocks, and the estimates that they gave."""
     found = [
-        estimate(key([raw]), "", "screen", speedup * 1.002, 0.012, 24)
+        estimate(key([raw]), "", "switch", speedup * 1.002, 0.012, 24)
         for raw, speedup, _, _, _, in_process in TRIED
         if in_process
     ]
@@ -224,13 +223,13 @@ def _searched(clock: Clockwork) -> list[Estimate]:
         clock.run(key([raw]), "pilot", 0, ended=ended, value=None, detail=detail)
     for block in range(1, 7):
         alive = [entry for at, entry in enumerate(TRIED) if block <= 3 or entry[1] > 1.01 or at % 5 == block % 5]
-        clock.run("", "race", block)
+        clock.run("", "prune", block)
         for raw, speedup, *_ in alive:
             void = "another program used 31% of the GPU" if block == 2 and raw[1] == 16 else ""
-            clock.run(key([raw]), "race", block, speedup, void=void)
+            clock.run(key([raw]), "prune", block, speedup, void=void)
     for raw, speedup, *_ in TRIED:
         noisy = speedup * math.exp(clock.random.gauss(0, 0.004))
-        found.append(estimate(key([raw]), "", "race", noisy, 0.011 if speedup > 1.01 else 0.008, 6))
+        found.append(estimate(key([raw]), "", "prune", noisy, 0.011 if speedup > 1.01 else 0.008, 6))
     joint: list[tuple[list[Raw], float]] = [
         ([("loader.num_workers", 8), ("host.num_threads", 4)], 2.19),
         ([("loader.num_workers", 8), ("loader.prefetch_factor", 4)], 1.93),
@@ -241,10 +240,10 @@ def _searched(clock: Clockwork) -> list[Estimate]:
         ([*WHOLE, ("loader.pin_memory", True)], 2.32),
     ]
     for block in range(1, 5):
-        clock.run("", "join", block)
+        clock.run("", "prune", block)
         for raws, speedup in joint:
-            clock.run(key(raws), "join", block, speedup)
-    found += [estimate(key(raws), "", "join", speedup, 0.013, 4) for raws, speedup in joint]
+            clock.run(key(raws), "prune", block, speedup)
+    found += [estimate(key(raws), "", "prune", speedup, 0.013, 4) for raws, speedup in joint]
     whole = [*WHOLE, ("loader.pin_memory", True)]
     worth = {
         "host.num_threads": 1.192,
@@ -253,16 +252,16 @@ def _searched(clock: Clockwork) -> list[Estimate]:
         "loader.pin_memory": 1.002,
     }
     for block in range(1, 9):
-        clock.run("", "ablate", block)
-        clock.run(key(whole), "ablate", block, WHOLE_SPEEDUP)
+        clock.run("", "prune", block)
+        clock.run(key(whole), "prune", block, WHOLE_SPEEDUP)
         for raw in whole:
             left = key([other for other in whole if other != raw])
-            clock.run(left, "ablate", block, WHOLE_SPEEDUP / worth[raw[0]])
+            clock.run(left, "prune", block, WHOLE_SPEEDUP / worth[raw[0]])
     for raw in whole:
         left = key([other for other in whole if other != raw])
         p = 0.41 if raw[0] == "loader.pin_memory" else 0.0004
         found.append(
-            estimate(key(whole), left, "ablate", worth[raw[0]], 0.009, 8, p=p, corrected_over=4, confidence=0.95)
+            estimate(key(whole), left, "prune", worth[raw[0]], 0.009, 8, p=p, corrected_over=4, confidence=0.95)
         )
     return found
 
@@ -386,11 +385,10 @@ def _guarded(arm: str, *, ok: bool = True, **figures: float) -> Guarded:
 
 
 def on_top() -> Study:
-    """One that began from a recipe, proved something on top of it, and knows what may come next."""
+    """One that began from a recipe and proved something on top of it."""
     base = [Setting("cudnn.benchmark", True)]
     recipe = Recipe(Header(schema=SCHEMA, speedup=1.2, ci=(1.1, 1.3)), {"cudnn.benchmark": True})
-    then = [Candidate(setting=Setting("compile.mode", "default"), effect="numerics", why=["launch-bound"])]
-    return rich(base_recipe=BaseRecipe("/runs/a study/recipe.toml", recipe), settings=base, next_candidates=then)
+    return rich(base_recipe=BaseRecipe("/runs/a study/recipe.toml", recipe), settings=base)
 
 
 def empty(**changes: Any) -> Study:
@@ -400,14 +398,14 @@ def empty(**changes: Any) -> Study:
 
 
 def unfinished() -> Study:
-    """Stopped in the middle of the race."""
+    """Stopped in the middle of a round."""
     whole = rich()
-    trials = [trial for trial in whole.trials if trial.phase == "pilot" or (trial.phase == "race" and trial.block < 3)]
+    trials = [trial for trial in whole.trials if trial.phase == "pilot" or (trial.phase == "prune" and trial.block < 3)]
     fates = {name: fate for name, fate in whole.outcomes.items() if fate.kind in ("failed", "out-of-memory")}
     return msgspec.structs.replace(
         whole,
         trials=trials,
-        estimates=[one for one in whole.estimates if one.phase == "screen"],
+        estimates=[one for one in whole.estimates if one.phase == "switch"],
         guarded=[],
         outcomes=fates,
         readback={},
@@ -449,10 +447,10 @@ def one_candidate() -> Study:
     only = Candidate(setting=Setting("loader.pin_memory", True), effect="exact", bound=0.04)
     return empty(
         candidates=[only],
-        estimates=[estimate(only.id, "", "race", 1.001, 0.004, 8)],
+        estimates=[estimate(only.id, "", "prune", 1.001, 0.004, 8)],
         outcomes={only.id: CandidateOutcome("no-effect", "Its interval lies within ±1% of no change.")},
         trials=[
-            Trial(arm=arm, phase="race", block=at, ended="measured", value=0.01, began_s=30.0 * at, wall_s=12.0)
+            Trial(arm=arm, phase="prune", block=at, ended="measured", value=0.01, began_s=30.0 * at, wall_s=12.0)
             for at in range(1, 9)
             for arm in ("", only.id)
         ],
@@ -474,7 +472,7 @@ def large(num_candidates: int = 60, num_trials: int = 2000) -> Study:
     trials = [
         Trial(
             arm=arms[at % len(arms)],
-            phase="race",
+            phase="prune",
             block=at // len(arms) + 1,
             ended="measured",
             value=0.01 * math.exp(dice.gauss(0, 0.02)),
@@ -487,7 +485,7 @@ def large(num_candidates: int = 60, num_trials: int = 2000) -> Study:
     return empty(
         candidates=candidates,
         trials=trials,
-        estimates=[estimate(one.id, "", "race", math.exp(dice.gauss(0, 0.01)), 0.012, 30) for one in candidates],
+        estimates=[estimate(one.id, "", "prune", math.exp(dice.gauss(0, 0.01)), 0.012, 30) for one in candidates],
         outcomes={
             one.id: CandidateOutcome("no-effect", "Its interval lies within ±1% of no change.") for one in candidates
         },

@@ -18,7 +18,7 @@ from dynotune.search.bench import BASELINE, Arm
 from ..fakes import of_run
 
 FOREVER_S = 1e9
-SCREEN_BLOCKS, FEWEST_SCREEN_BLOCKS = 8, 3
+SWITCH_BLOCKS, FEWEST_SWITCH_BLOCKS = 8, 3
 OTHERS = "another process took 80% of the cores"
 
 
@@ -79,16 +79,11 @@ class Table(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """Values of every arm of a full factorial table; a run draws one of them.
-
-    Args:
-        held: what all runs have.
-    """
+    """Values of every arm of a full factorial table; a run draws one of them."""
 
     values: Mapping[str, Sequence[float]]
     run_s: float
     start_share: float = 0.5
-    held: Arm = BASELINE
 
     @property
     def base(self) -> float:
@@ -100,9 +95,7 @@ class Recorded(NamedTuple):
 
     @property
     def window_s(self) -> float:
-        # Of as many steps.
-        shorter = float(np.mean(self._of(BASELINE)) / np.mean(self.values[""]))
-        return (1 - self.start_share) * self.run_s * shorter
+        return (1 - self.start_share) * self.run_s
 
     def gain(self, arm: Arm) -> float:
         return float(np.mean(np.log(self._of(BASELINE))) - np.mean(np.log(self._of(arm))))
@@ -114,7 +107,7 @@ class Recorded(NamedTuple):
         return float(rng.choice(np.asarray(self._of(arm))))
 
     def _of(self, arm: Arm) -> Sequence[float]:
-        return self.values[(self.held | arm).key]
+        return self.values[arm.key]
 
 
 class SimulatedBench:
@@ -127,8 +120,7 @@ class SimulatedBench:
         stop_after: runs, after which Ctrl-C comes.
         spent_s: by earlier sittings.
         cold_s: by the key of an arm, what its first run takes longer, and half of it each later one.
-        reserve_s: of the budget, for what comes after the search.
-        screen_sd: of the logarithm of what one block of screening says; None where nothing can be screened.
+        switch_sd: of the logarithm of what one block within a process says; None where nothing can be switched.
     """
 
     def __init__(
@@ -145,8 +137,7 @@ class SimulatedBench:
         stop_after: int | None = None,
         spent_s: float = 0.0,
         cold_s: Mapping[str, float] = MappingProxyType({}),
-        reserve_s: float = 0.0,
-        screen_sd: float | None = None,
+        switch_sd: float | None = None,
     ) -> None:
         self.table = table
         self.clock_s = spent_s
@@ -161,9 +152,8 @@ class SimulatedBench:
         self._stop_after = stop_after
         self._took_s: dict[str, float] = {}
         self._cold_s = cold_s
-        self._reserve_s = reserve_s
-        self._screen_sd = screen_sd
-        self.screened: list[str] = []
+        self._switch_sd = switch_sd
+        self.switched: list[str] = []
 
     def add_to(self, study: Study) -> Study:
         return replace(study, unit="s/sample") if self.is_planned else study
@@ -218,23 +208,23 @@ class SimulatedBench:
     def check_s(self, arm: Arm) -> float:
         return 0.0 if arm.key in self.checked else self._check_s * (1 if self.checked else 2)
 
-    def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
-        """A start, and for each block of an arm an eighth of a window of the baseline."""
-        if self._screen_sd is None:
+    def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
+        """Each block of an arm takes an eighth of a window of the baseline."""
+        if self._switch_sd is None:
             return []
-        block_s = len(candidates) * self.table.window_s / SCREEN_BLOCKS
-        num = min(SCREEN_BLOCKS, int((left_s - self.table.start_s) / block_s))
-        self.clock_s += max(0.0, min(left_s, self.table.start_s + num * block_s))
-        self.screened += [one.key for one in candidates]
-        running = [one for one in candidates if self.table.end(one) == "measured"]
-        return [self._screened(one, num) for one in running] if num >= FEWEST_SCREEN_BLOCKS else []
+        block_s = len(arms) * self.table.window_s / SWITCH_BLOCKS
+        num = min(SWITCH_BLOCKS, int(limit_s / block_s))
+        self.clock_s += num * block_s
+        self.switched += [one.key for one in arms]
+        running = [one for one in arms if self.table.end(one) == "measured"]
+        return [self._switched(one, num) for one in running] if num >= FEWEST_SWITCH_BLOCKS else []
 
-    def _screened(self, one: Arm, num: int) -> Estimate:
-        logs = self.table.gain(one) + float(self._screen_sd or 0.0) * self._rng.standard_normal(num)
+    def _switched(self, one: Arm, num: int) -> Estimate:
+        logs = self.table.gain(one) + float(self._switch_sd or 0.0) * self._rng.standard_normal(num)
         mean, se = float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(num)
         reach = float(stdtrit(num - 1, 0.975)) * se
         return Estimate(
-            arm=one.key, against="", phase="screen", speedup=math.exp(mean),
+            arm=one.key, against="", phase="switch", speedup=math.exp(mean),
             ci=(math.exp(mean - reach), math.exp(mean + reach)), num_blocks=num,
         )  # fmt: skip
 
@@ -244,10 +234,7 @@ class SimulatedBench:
         return self._took_s.get(arm.key, self._took_s.get("", guess))
 
     def left_s(self) -> float:
-        return self._budget_s - self._reserve_s - self.clock_s
-
-    def release(self) -> None:
-        self._reserve_s = 0.0
+        return self._budget_s - self.clock_s
 
 
 class Silent:
@@ -277,8 +264,8 @@ def study_of(candidates: Iterable[Candidate], *, budget_s: float = FOREVER_S, se
     )
 
 
-def candidate(id_: str, *, group: str = "", why: Sequence[str] = ("a-finding",), **more: object) -> Candidate:
+def candidate(id_: str, *, why: Sequence[str] = ("a-finding",), **more: object) -> Candidate:
     """From `knob=value`."""
     knob, _, value = id_.partition("=")
-    fields: dict[str, Any] = {"effect": "exact", "why": list(why), "group": group} | more
+    fields: dict[str, Any] = {"effect": "exact", "why": list(why)} | more
     return Candidate(setting=Setting(knob, int(value) if value.isdigit() else value), **fields)

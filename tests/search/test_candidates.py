@@ -16,9 +16,8 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Model, Observation, Optimizer, ProcessState, Shares
 from dynotune.schema.setting import UNSET, Setting
 from dynotune.search import asked, values
-from dynotune.search.budget import worth_trying
+from dynotune.search.bounds import worth_trying
 from dynotune.search.candidates import Machine, candidates, refuse_unfit
-from dynotune.search.interactions import group_of
 from dynotune.search.present import has, present
 
 from .simulated import study_of
@@ -154,7 +153,6 @@ def test_a_loader_without_workers_is_offered_what_means_something_only_beside_th
     for candidate in beside.values():
         assert sorted(candidate.needs) == sorted(workers)
         assert candidate.why == ["num-workers-zero"] and candidate.bound == pytest.approx(0.4)
-        assert candidate.group == "input"
 
 
 @pytest.mark.parametrize("excluded", ["loader.prefetch_factor", "loader.num_workers"])
@@ -442,13 +440,6 @@ def test_those_that_may_gain_most_come_first():
     found = [candidate for candidate in found if not candidate.needs]
     knobs = [knob for knob, _ in itertools.groupby(found, key=lambda candidate: candidate.setting.knob)]
     assert knobs == ["env.A", "loader.num_workers", "alloc.expandable_segments"]
-
-
-def test_knobs_that_share_something_are_of_one_group():
-    assert group_of("loader.num_workers") == group_of("host.num_threads") == group_of("loader.prefetch_factor")
-    assert group_of("precision.autocast") == group_of("compile.mode") == group_of("layout.channels_last")
-    assert group_of("alloc.expandable_segments") == group_of("alloc.backend")
-    assert group_of("host.malloc") == ""
 
 
 # What the program has

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dynotune.measure.live.outcome import Outcome
 from dynotune.schema import document
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Compilation, Observation, ProcessState
+from dynotune.schema.observation import Compilation, ProcessState
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Trial
 from dynotune.search import earlier
@@ -100,43 +100,3 @@ def test_nor_is_one_that_never_became_steady_or_of_which_nothing_is_known(pilot)
 
 def test_nor_is_one_whose_folder_is_gone(tmp_path):
     assert earlier.plain_pilot(tmp_path, tmp_path / "diagnosis" / "plain", [EAGER], 0.0) is None
-
-
-def diagnosed(folder, settings, *names, purpose="live", observation=True):
-    """Runs of a diagnosis that an earlier study made with the settings."""
-    for name in names:
-        (folder / "diagnosis" / name).mkdir(parents=True)
-        document.write(folder / "diagnosis" / name / "run.json", run(purpose=purpose, settings=settings))
-        if observation:
-            found = Observation(command=["train"], processes=[EAGER])
-            document.write(folder / "diagnosis" / name / "observation.json", found)
-
-
-@pytest.fixture
-def copied(monkeypatch):
-    """What `pilot_of_another` took for the plain run."""
-    seen = []
-    monkeypatch.setattr(earlier, "plain_pilot", lambda folder, plain, processes, since_s: seen.append(plain) or TRIAL)
-    return seen
-
-
-def test_the_plain_run_of_a_diagnosis_with_the_recipe_is_the_next_studys_pilot(tmp_path, copied):
-    first, then = tmp_path / "first", tmp_path / "then"
-    diagnosed(first, [], "as-written")
-    diagnosed(first, [FOUR], "with-it")
-    diagnosed(first, [FOUR], "recorded", purpose="pilot", observation=False)
-    assert earlier.pilot_of_another(then, first, [FOUR]) == TRIAL
-    assert copied == [then / "diagnosis" / "with-it"]
-    # The first study may be deleted then.
-    assert (then / "diagnosis" / "with-it" / "run.json").is_file()
-
-
-@pytest.mark.parametrize("why", ["none", "other settings", "it ran twice", "nothing was observed"])
-def test_without_one_plain_run_of_that_there_is_no_pilot(tmp_path, copied, why):
-    if why == "other settings":
-        diagnosed(tmp_path / "first", [], "plain")
-    elif why != "none":
-        names = ("plain", "again") if why == "it ran twice" else ("plain",)
-        diagnosed(tmp_path / "first", [FOUR], *names, observation=why != "nothing was observed")
-    assert earlier.pilot_of_another(tmp_path / "then", tmp_path / "first", [FOUR]) is None
-    assert copied == []

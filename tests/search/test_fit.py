@@ -5,22 +5,16 @@ from __future__ import annotations
 import math
 import random
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynotune.schema.comparison import LOOKS
 from dynotune.schema.study import Trial
-from dynotune.search import layout
-from dynotune.search.fit import Fit, Gain, holm
-from dynotune.search.model import Model
-
-from .simulated import candidate
+from dynotune.search.fit import Fit, holm
 
 
 def trial(arm: str, block: int, log: float, **more: object) -> Trial:
-    return Trial(arm=arm, phase="ablate", block=block, ended="measured", value=math.exp(log), **more)  # type: ignore[arg-type]
+    return Trial(arm=arm, phase="prune", block=block, ended="measured", value=math.exp(log), **more)  # type: ignore[arg-type]
 
 
 def blocks_of(effects: dict[str, float], num_blocks: int, sd: float, seed: int, drift: float = 0.0) -> list[Trial]:
@@ -69,7 +63,7 @@ def test_arms_that_no_block_connects_are_not_compared() -> None:
 def test_void_and_failed_runs_are_passed_over() -> None:
     trials = blocks_of({"": 0.0, "a": 0.1}, 3, 0.0, 0)
     void = trial("a", 3, 5.0, void="another process")
-    failed = Trial(arm="a", phase="ablate", block=2, ended="failed")
+    failed = Trial(arm="a", phase="prune", block=2, ended="failed")
     gain = Fit([*trials, void, failed]).gain("a")
     assert gain is not None and gain.log == pytest.approx(0.1)
 
@@ -102,104 +96,7 @@ def test_holm_never_makes_a_p_smaller_and_keeps_their_order(ps: list[float]) -> 
         assert corrected[order[0]] == pytest.approx(min(1.0, len(ps) * min(ps)))
 
 
-# The model of many settings
-
-
-def test_runs_of_many_settings_tell_what_each_adds_and_what_a_pair_adds() -> None:
-    candidates = [candidate("a=1", group="g"), candidate("b=1", group="g"), candidate("c=1"), candidate("d=1")]
-    ids = [one.id for one in candidates]
-    rng = np.random.default_rng(0)
-    arms, trials = {"": frozenset[str]()}, []
-    for number in range(60):
-        chosen = frozenset(id_ for id_ in ids if rng.random() < 0.5)
-        gain = 0.1 * ("c=1" in chosen) + 0.15 * ({"a=1", "b=1"} <= chosen)
-        arms[" ".join(sorted(chosen))] = chosen
-        trials.append(trial(" ".join(sorted(chosen)), 1 + number // 6, -gain + 0.005 * float(rng.standard_normal())))
-    model = Model(candidates, arms, trials)
-    assert model.gain(frozenset({"c=1"})).log == pytest.approx(0.1, abs=0.02)
-    assert model.gain(frozenset({"a=1"})).log == pytest.approx(0.0, abs=0.03)
-    assert model.gain(frozenset({"a=1", "b=1"})).log == pytest.approx(0.15, abs=0.03)
-    assert {one.id for one in model.best(candidates, model.mean)} >= {"a=1", "b=1", "c=1"}
-
-
-def test_before_any_run_nothing_is_known_and_one_value_a_knob_is_drawn() -> None:
-    candidates = [candidate("w=2"), candidate("w=4"), candidate("x=1")]
-    model = Model(candidates, {}, [])
-    assert model.gain(frozenset({"x=1"})).log == 0.0
-    rng = np.random.default_rng(0)
-    drawn = [model.best(candidates, model.draw(rng)) for _ in range(50)]
-    assert all(len({one.setting.knob for one in best}) == len(best) for best in drawn)
-    assert {one.id for best in drawn for one in best} == {"w=2", "w=4", "x=1"}
-
-
-# The layout of proofs
-
-
-def wholes_of(adds: list[Gain], rounds: list[layout.Round]) -> list[layout.Whole]:
-    """Of settings whose gains add up."""
-    found = []
-    for num, a_round in enumerate(rounds, start=1):
-        gain = adds[0]._replace(log=sum(one.log for one in adds[:num]), se=math.hypot(*(one.se for one in adds[:num])))
-        found.append(layout.Whole(gain, adds[:num], a_round))
-    return found
-
-
-@given(
-    st.lists(st.floats(0.01, 0.3), min_size=1, max_size=6), st.floats(0.001, 0.08), st.integers(0, 200), st.booleans()
-)
-@settings(max_examples=60, deadline=None)
-def test_a_layout_fits_into_the_runs_left(logs: list[float], sd: float, num_runs: int, new: bool) -> None:
-    adds = [Gain(log, sd / 2, 10, 4) for log in sorted(logs, reverse=True)]
-    rounds = [layout.Round(num + 2, int(new) * (num + 1)) for num in range(1, len(adds) + 1)]
-    found = layout.best(wholes_of(adds, rounds), sd, num_runs)
-    if found is None:
-        assert num_runs < 2 * LOOKS[0]
-        return
-    promise, (num_settings, num_blocks, num_pairs) = found
-    ablation = rounds[num_settings - 1].num_runs(num_blocks)
-    assert ablation + 2 * num_pairs <= num_runs
-    assert (num_blocks == 0) == (num_settings == 1)
-    assert num_blocks or num_pairs
-    assert 0 <= promise <= sum(logs) + 1e-9
-
-
-def test_with_time_all_settings_are_laid_out_and_without_only_the_strongest() -> None:
-    adds = [Gain(log, 0.004, 20, 6) for log in (0.2, 0.1, 0.08)]
-    rounds = [layout.Round(3), layout.Round(4, 1), layout.Round(5, 1)]
-    wholes = wholes_of(adds, rounds)
-    plenty, little = layout.best(wholes, 0.01, 100), layout.best(wholes, 0.01, 8)
-    assert plenty is not None and plenty[1].num_settings == 3
-    assert little is not None and little[1] == (1, 0, 4)
-
-
-def test_without_time_for_fresh_pairs_the_blocks_of_an_ablation_are_laid_out_alone() -> None:
-    adds = [Gain(log, 0.004, 20, 6) for log in (0.4, 0.3)]
-    rounds = [layout.Round(3), layout.Round(4)]
-    assert layout.best(wholes_of(adds, rounds), 0.01, 8) == (
-        pytest.approx(layout.ALL_OR_NOTHING * 0.7, abs=0.01),
-        (2, 2, 0),
-    )
-
-
-def test_what_is_left_out_with_another_leaves_fewer_arms_and_more_blocks() -> None:
-    """Workers and what they make ready: without workers it is the baseline, which runs in any block."""
-    adds = [Gain(log, 0.004, 20, 6) for log in (0.4, 0.3)]
-    found = layout.best(wholes_of(adds, [layout.Round(3), layout.Round(3)]), 0.01, 9)
-    assert found is not None and found[1] == (2, 3, 0)
-
-
-def test_of_two_that_do_the_same_one_is_proved_and_no_time_goes_into_what_the_other_adds() -> None:
-    one, little = Gain(0.63, 0.01, 14, 15), Gain(0.01, 0.01, 14, 15)
-    alone = layout.Whole(one, [one], layout.Round(2))
-    both = layout.Whole(Gain(0.64, 0.01, 14, 15), [little, little], layout.Round(4))
-    assert layout.best([alone, both], 0.015, 19) == (pytest.approx(0.63, rel=0.01), (1, 0, 9))
-
-
-def test_blocks_alone_promise_what_their_arms_may_prove() -> None:
-    """Where one setting surely goes, the rest ran; where two go, it did not, and only fresh pairs tell of that."""
-    assert layout.of_arms_that_ran(0.9, [0.4, 0.3, 0.2], [1, 1, 1]) == pytest.approx(0.9 * layout.ALL_OR_NOTHING)
-    assert layout.of_arms_that_ran(0.9, [0.4, 0.3, 0.2], [1, 0, 1]) == pytest.approx(0.6 * layout.ALL_OR_NOTHING)
-    assert layout.of_arms_that_ran(0.9, [0.4, 0.3, 0.2], [1, 0, 0]) == 0
+# How pairs spread
 
 
 def test_the_spread_of_a_pair_is_that_of_runs_and_known_without_any_of_its_own_arms() -> None:

@@ -20,11 +20,10 @@ from dynotune.schema.observation import (
     Timing,
 )
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import CandidateOutcome
 from dynotune.schema.trace_summary import DeviceTime, Kernels, TraceSummary
 from dynotune.search import asked
-from dynotune.search.budget import worth_trying
-from dynotune.search.offering import beyond, nothing_to_try, offered
+from dynotune.search.bounds import worth_trying
+from dynotune.search.offering import nothing_to_try, offered
 
 from ..fakes import changed, spec
 from .simulated import study_of
@@ -104,12 +103,11 @@ def ids(found):
 
 def test_compiling_is_offered_from_facts_where_no_finding_names_it():
     (found,), rest = offer(observed(), finding("host-bound"))
-    assert (found.setting, found.why, found.effect, found.needs_warm_cache, found.group) == (
+    assert (found.setting, found.why, found.effect, found.needs_warm_cache) == (
         MODE,
         NAMED,
         "numerics",
         True,
-        "kernels",
     )
     assert found.bound == pytest.approx(0.4)
     assert found.bound_by == "what fusing kernels and launching fewer could spare"
@@ -224,29 +222,6 @@ def test_other_objectives_that_speed_serves_are_not_bounded_by_a_share_of_a_step
 @pytest.mark.parametrize("objective", ["memory", "time-to-first-step"])
 def test_objectives_that_speed_does_not_serve_are_not_spoken_of(objective):
     assert offer(observed(), objective=objective) == ([], [])
-
-
-def then(of_study, *findings, words=None):
-    said = asked.parse(**({"allow": ["numerics"]} | (words or {})))
-    return beyond(RUN, of_study, said, observed(), diagnosis(*findings))
-
-
-def test_what_facts_name_of_the_command_with_its_recipe_is_tried_on_top():
-    (found,) = then(study(recipe=[BF16]), finding("host-bound"), finding("amp-absent", BF16))
-    assert (found.setting, found.why) == (MODE, NAMED)
-    assert found.bound == pytest.approx(0.4)
-
-
-def test_what_is_in_the_recipe_or_did_not_run_is_not_named_again():
-    assert then(study(recipe=[BF16, Setting("compile.mode", "reduce-overhead")])) == []
-    assert then(study(recipe=[BF16], outcomes={str(MODE): CandidateOutcome("failed", "It failed.")})) == []
-    assert ids(then(study(recipe=[BF16], outcomes={str(MODE): CandidateOutcome("not-tried", "No time.")}))) == [
-        str(MODE)
-    ]
-
-
-def test_on_top_of_a_recipe_too_it_waits_for_leave():
-    assert then(study(recipe=[BF16]), words={"allow": []}) == []
 
 
 def test_a_finding_that_names_it_for_a_small_share_does_not_bound_what_facts_leave_to_it():

@@ -15,18 +15,18 @@ from dynotune.schema.recipe import read, text, write
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study, without
 from dynotune.search.bench import Arm
-from dynotune.search.needs import complete, dependants, needed_first, together
+from dynotune.search.needs import complete, dependants, needed_first
 from dynotune.search.study import search
 
 from .simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of
 
 NOISE = Noise(sd=0.003, stalls=0.0)
 BUDGET_S = 1800.0
-WORKERS = [candidate(f"loader.num_workers={num}", group="input", needs_warm_cache=False) for num in (2, 4)]
+WORKERS = [candidate(f"loader.num_workers={num}", needs_warm_cache=False) for num in (2, 4)]
 NEEDED = [one.id for one in WORKERS]
 BESIDE = [
-    candidate("loader.prefetch_factor=4", group="input", needs_warm_cache=False, needs=NEEDED),
-    candidate("loader.persistent_workers=true", group="input", needs_warm_cache=True, needs=NEEDED),
+    candidate("loader.prefetch_factor=4", needs_warm_cache=False, needs=NEEDED),
+    candidate("loader.persistent_workers=true", needs_warm_cache=True, needs=NEEDED),
 ]
 OTHERS = [candidate(f"idle{at}=1", needs_warm_cache=False) for at in range(4)]
 ALL = [*WORKERS, *BESIDE, *OTHERS]
@@ -60,19 +60,20 @@ def test_it_is_found_beside_what_it_needs_and_proved_apart_from_it(seed: int, tm
     study = tuned(gains(workers=0.2, prefetch=0.1), seed=seed)
     assert kept(study) == {"loader.num_workers=4", PREFETCH}
     reason = study.outcomes["loader.num_workers=4"].reason
-    assert f"With it and {PREFETCH}, which needs it, the whole is " in reason
-    worth = {one.against: one.speedup for one in study.estimates if one.phase == "ablate"}
-    assert worth["loader.num_workers=4"] == pytest.approx(math.exp(0.1), rel=0.03)
+    assert f"With it and {PREFETCH}, {PERSISTENT}, which need it, the whole is " in reason
+    told = [one for one in study.estimates if PREFETCH in one.arm and PREFETCH not in one.against]
+    (worth,) = [one for one in told if "loader.num_workers" in one.against]
+    assert worth.speedup == pytest.approx(math.exp(0.1), rel=0.03)
     made = writing.recipe_of(study)
     proofs = {proof.knob: proof.speedup for proof in made.proof}
     assert proofs["loader.prefetch_factor"] == pytest.approx(math.exp(0.1), rel=0.03)
     assert proofs["loader.num_workers"] == pytest.approx(math.exp(0.3), rel=0.04)
     assert {proof.knob: proof.left_out_too for proof in made.proof} == {
-        "loader.num_workers": ["loader.prefetch_factor"],
+        "loader.num_workers": ["loader.prefetch_factor", "loader.persistent_workers"],
         "loader.prefetch_factor": [],
     }
     words = " ".join(text(made).replace("\n#", "").split())
-    assert "with it and loader.prefetch_factor against without, beside the settings tried with it, in" in words
+    assert "with it and loader.prefetch_factor and loader.persistent_workers against without" in words
     write(tmp_path / "recipe.toml", made)
     assert read(tmp_path / "recipe.toml").proof == made.proof
 
@@ -89,24 +90,13 @@ def test_what_does_nothing_beside_workers_is_left_out_and_they_stay(seed: int) -
     assert study.outcomes[PREFETCH].kind in ("no-effect", "unproved", "not-needed")
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_what_only_means_something_beside_workers_that_cost_was_not_left_undecided_for_want_of_time(seed: int) -> None:
-    study = tuned(Table({one.id: -0.3 for one in WORKERS}), seed=seed)
-    assert {study.outcomes[one.id].kind for one in WORKERS} == {"slower"}
-    assert {study.outcomes[one.id].kind for one in BESIDE} <= {"unproved", "not-tried"}
-    assert study.verdict == (
-        f"Nothing helps: none of the {len(ALL)} settings makes a difference worth having; "
-        f"{len(BESIDE)} of them would only beside others, which do not."
-    )
-
-
 def test_where_what_it_needs_fails_it_is_in_no_run() -> None:
     table = Table({PREFETCH: 0.2}, ends={frozenset({one.id}): "failed" for one in WORKERS})
     study = tuned(table)
     assert kept(study) == set()
     assert study.outcomes[PREFETCH].kind == "not-tried"
     assert study.outcomes[PREFETCH].reason == (
-        "It means something only beside loader.num_workers=2 or 4, out of the race."
+        "It means something only beside loader.num_workers=2 or 4, which did not run."
     )
 
 
@@ -120,47 +110,22 @@ def test_it_is_never_anywhere_without_what_it_needs_whatever_the_budget(seed: in
     for arm in (
         study.recipe or [],
         study.selected or [],
-        *(one.arm for one in study.ablations),
-        *(study.joint_arms or []),
+        *(one.whole for one in study.rounds),
+        *(one for round_ in study.rounds for one in [*round_.arms.values(), *round_.values.values()]),
     ):
         assert complete(arm, ALL) == list(arm)
 
 
-def test_what_was_in_disturbed_runs_alone_is_not_said_to_be_in_none() -> None:
-    study = tuned(gains(workers=0.1, prefetch=0.1), voids=1.1)
-    ran = {str(setting) for joint in study.joint_arms or [] for setting in joint}
-    assert PREFETCH in ran or PERSISTENT in ran
-    for id_ in (PREFETCH, PERSISTENT):
-        assert study.outcomes[id_].reason.startswith("None of its runs counted" if id_ in ran else "It was in no run")
-
-
-def test_alone_with_its_workers_it_is_raced_too() -> None:
+def test_alone_with_its_workers_it_is_tried_too() -> None:
     study = tuned(gains(workers=0.1, prefetch=0.1), [WORKERS[1], *BESIDE[:1]])
     assert "loader.num_workers=4" in kept(study)
     assert all(kind.kind != "not-tried" for kind in study.outcomes.values())
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_of_workers_that_only_cost_it_is_decided_with_what_needs_them_while_there_is_time(seed: int) -> None:
-    costs = Table({"loader.num_workers=4": -0.4, PREFETCH: 0.02})
-    study = tuned(costs, [WORKERS[1], *BESIDE[:1]], seed=seed, budget_s=400.0)
-    assert kept(study) == set()
-    assert study.outcomes["loader.num_workers=4"].kind == "slower"
-    assert any(trial.phase == "join" for trial in study.trials)
-
-
-def test_what_it_gains_is_told_beside_what_it_needs() -> None:
-    study = tuned(gains(workers=0.2, prefetch=0.1))
-    (one,) = [one for one in study.estimates if one.against in NEEDED and PREFETCH in one.arm and one.phase == "join"]
-    assert one.speedup == pytest.approx(math.exp(0.1), rel=0.05)
-    assert not any(one.arm == PREFETCH for one in study.estimates)
-
-
 def test_a_report_tells_it_beside_what_it_needs_and_gives_a_command_that_can_be_run() -> None:
     study = tuned(gains(workers=0.2, prefetch=0.1))
     row = next(row for row in tried(study) if row.candidate.id == PREFETCH)
-    assert row.name.startswith(f"{PREFETCH} beside num_workers=")
-    assert row.alone is not None and row.worth is not None
+    assert row.worth is not None and row.worth.speedup == pytest.approx(math.exp(0.1), rel=0.03)
     made = {command.what: command.line for command in compares(study)}
     assert not any(one.candidate.needs for one in saved(study))
     (line,) = [line for what, line in made.items() if what.startswith(f"{PREFETCH} beside")]
@@ -175,13 +140,11 @@ def test_a_report_tells_it_beside_what_it_needs_and_gives_a_command_that_can_be_
 @given(st.permutations(ALL), st.integers(0, len(ALL)))
 def test_of_any_choice_what_is_left_means_something(order, num: int) -> None:
     chosen = order[:num]
-    left = together(chosen)
-    assert together(left) == left
-    assert all(one in left for one in chosen if not one.needs)
-    settings = [one.setting for one in chosen]
-    assert complete(settings, ALL) == [one.setting for one in left]
-    ordered = needed_first(complete(settings, ALL), ALL)
-    assert sorted(map(str, ordered)) == sorted(one.id for one in left)
+    left = complete([one.setting for one in chosen], ALL)
+    assert complete(left, ALL) == left
+    assert all(one.setting in left for one in chosen if not one.needs)
+    ordered = [one.setting for one in needed_first(chosen) if one.setting in left]
+    assert sorted(map(str, ordered)) == sorted(map(str, left))
     assert all(complete(ordered[:at], ALL) == ordered[:at] for at in range(len(ordered) + 1))
 
 

@@ -15,12 +15,10 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.recipe import Header, Recipe
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import BaseRecipe, Candidate, Estimate, Guarded, Study
-from dynotune.search import failures, guarding, longer, real_bench
+from dynotune.schema.study import BaseRecipe, Candidate, Guarded, Study
+from dynotune.search import failures, guarding, real_bench
 from dynotune.search.bench import BASELINE, arm
-from dynotune.search.budget import to_try
 from dynotune.search.real_bench import RealBench
-from dynotune.search.running import gave_nothing
 from dynotune.search.study_window import study_window
 
 from ..fakes import Clock, Runs, Watcher, disturbed, of_run, raises, spec
@@ -94,11 +92,11 @@ def fails(exit_code=1):
 def test_all_measured_runs_time_the_same_steps_whichever_arm_was_slow_to_warm_up(bench, runs):
     runs.step_s[SLOW.key] = lambda name: 0.08
     pilots(bench, FAST, SLOW)
-    trials = [bench.run(one, "race", block) for block in (1, 2) for one in (SLOW, BASELINE, FAST)]
+    trials = [bench.run(one, "prune", block) for block in (1, 2) for one in (SLOW, BASELINE, FAST)]
     assert {(warmup, steps) for _, warmup, steps, _, _ in runs.launched[:3]} == {(None, None)}
     windows = {(warmup, steps) for _, warmup, steps, _, _ in runs.launched[3:]}
     assert len(windows) == 1 and None not in next(iter(windows))
-    assert [trial.run for trial in trials] == [f"{number:04d}-race" for number in range(4, 10)]
+    assert [trial.run for trial in trials] == [f"{number:04d}-prune" for number in range(4, 10)]
     study = bench.add_to(study_in(bench._folder.parent))
     assert windows == {(study.run.warmup_steps, study.run.window_steps)}
     assert study.unit == "s/sample" and study.run_s is not None and study.step
@@ -106,9 +104,9 @@ def test_all_measured_runs_time_the_same_steps_whichever_arm_was_slow_to_warm_up
 
 def test_a_later_arm_does_not_move_the_window(bench, runs):
     pilots(bench, FAST)
-    bench.run(BASELINE, "race", 1)
+    bench.run(BASELINE, "prune", 1)
     bench.run(SLOW, "pilot", 0)
-    bench.run(SLOW, "join", 1)
+    bench.run(SLOW, "prune", 1)
     assert runs.launched[-1][1:3] == runs.launched[2][1:3]
 
 
@@ -122,17 +120,21 @@ def test_runs_that_end_with_their_first_step_are_planned_once(runs, tmp_path):
     assert again.run(BASELINE, "confirm", 3).ended == "measured"
 
 
-def test_each_arm_has_caches_of_its_own(bench, runs):
+def test_arms_share_what_was_compiled(bench, runs):
     pilots(bench, FAST, SLOW)
-    bench.run(FAST, "race", 1)
-    folders = {key: folder for key, _, _, folder, _ in runs.launched}
-    assert len(set(folders.values())) == 3
-    assert runs.launched[-1][3] == folders[FAST.key]
+    bench.run(FAST, "prune", 1)
+    assert len({folder for _, _, _, folder, _ in runs.launched}) == 1
+
+
+def test_where_the_start_is_measured_each_arm_has_caches_of_its_own(runs, tmp_path):
+    request = spec(cwd=tmp_path, base=tmp_path, objective="time-to-first-step")
+    pilots(bench_in(tmp_path, request, objective="time-to-first-step"), FAST, SLOW)
+    assert len({folder for _, _, _, folder, _ in runs.launched}) == 3
 
 
 def test_a_trial_tells_its_value_by_the_sample_and_when_it_ran(bench):
     before = pilots(bench, FAST)
-    trial = bench.run(FAST, "race", 1)
+    trial = bench.run(FAST, "prune", 1)
     assert [pilot.value for pilot in before] == [None, None]
     assert trial.value == pytest.approx(0.01 / 32)
     assert trial.ended == "measured" and not trial.void
@@ -142,21 +144,21 @@ def test_a_trial_tells_its_value_by_the_sample_and_when_it_ran(bench):
 
 def test_a_run_that_others_disturbed_is_void_whichever_arm(bench, runs):
     pilots(bench)
-    runs.instead["0002-race"] = disturbed
-    trial = bench.run(BASELINE, "race", 1)
+    runs.instead["0002-prune"] = disturbed
+    trial = bench.run(BASELINE, "prune", 1)
     assert trial.void == "another process took 80% of the cores" and trial.ended == "measured"
 
 
 def test_a_resumed_bench_goes_on_with_the_window_the_numbers_and_the_time(bench, runs, tmp_path):
-    done = [*pilots(bench, FAST), bench.run(FAST, "race", 1)]
+    done = [*pilots(bench, FAST), bench.run(FAST, "prune", 1)]
     left_s = bench.left_s()
     kept = bench.add_to(study_in(tmp_path, trials=done))
     fields = {name: getattr(kept, name) for name in FIXED}
     again = bench_in(tmp_path, elapsed_s=3600.0 - left_s, **fields)
     assert again.left_s() == pytest.approx(left_s)
     assert again.run_s(FAST) == pytest.approx(bench.run_s(FAST))
-    trial = again.run(FAST, "race", 2)
-    assert trial.run == "0004-race"
+    trial = again.run(FAST, "prune", 2)
+    assert trial.run == "0004-prune"
     assert runs.launched[-1][:3] == runs.launched[-2][:3]
 
 
@@ -164,10 +166,10 @@ def test_what_a_run_takes_is_known_from_its_own_runs_then_from_pilots_then_from_
     assert bench.run_s(BASELINE) == 60.0
     pilots(bench, FAST, SLOW)
     assert 0 < bench.run_s(BASELINE) < 60.0
-    bench.run(BASELINE, "race", 1)
+    bench.run(BASELINE, "prune", 1)
     assert bench.run_s(BASELINE) == pytest.approx(2.0 + 0.02 * runs.launched[-1][2])
     assert bench.run_s(SLOW) > bench.run_s(FAST) > 2.0
-    assert bench.run_s(FAST | EXACT) == bench.run_s(BASELINE)
+    assert bench.run_s(arm([*FAST.settings, *EXACT.settings])) == bench.run_s(BASELINE)
 
 
 def late(runs):
@@ -195,13 +197,13 @@ def test_what_a_first_run_compiles_counts_half_for_its_arm_and_nothing_for_other
     bench.run(EXACT, "pilot", 0)
     assert bench.run_s(BASELINE) == pytest.approx(alone_s)
     assert bench.run_s(EXACT) == pytest.approx(alone_s + later_s)
-    bench.run(BASELINE, "race", 1)  # from here on the window is fixed
+    bench.run(BASELINE, "prune", 1)  # from here on the window is fixed
     assert bench.run_s(EXACT) == pytest.approx(alone_s + later_s)
 
 
 def test_a_resumed_bench_knows_how_long_an_arm_took_to_start(bench, runs, tmp_path):
     runs.instead["0002-pilot"] = late(runs)
-    done = [*pilots(bench, FAST), bench.run(BASELINE, "race", 1)]
+    done = [*pilots(bench, FAST), bench.run(BASELINE, "prune", 1)]
     kept = bench.add_to(study_in(tmp_path, trials=done))
     fields = {name: getattr(kept, name) for name in FIXED}
     again = bench_in(tmp_path, **fields)
@@ -212,10 +214,10 @@ def test_a_small_budget_shortens_the_window_but_not_below_what_tells_something(r
     long = bench_in(tmp_path)
     runs.step_s[""] = 0.2
     pilots(long)
-    long.run(BASELINE, "race", 1)
+    long.run(BASELINE, "prune", 1)
     short = bench_in(tmp_path, budget_s=120.0)
     pilots(short)
-    short.run(BASELINE, "race", 1)
+    short.run(BASELINE, "prune", 1)
     steps = [window for _, _, window, _, _ in runs.launched if window]
     assert steps[1] <= steps[0]
     assert steps[1] * 0.2 >= 1.0
@@ -229,7 +231,7 @@ def test_a_window_is_not_cut_to_a_sliver_of_what_it_takes_to_get_there(monkeypat
     monkeypatch.setattr(pilot, "plan_window", plan)
     request = spec(cwd=tmp_path, base=tmp_path)
     baseline = SimpleNamespace(records=[])
-    assert study_window(request, baseline, [], 300.0).window_s == pytest.approx(0.2 * 30.0)
+    assert study_window(request, baseline, [], 300.0, num_runs=20).window_s == pytest.approx(0.2 * 30.0)
     assert study_window(request, baseline, [], 3600.0).window_s == pytest.approx(20.0)
 
 
@@ -240,7 +242,7 @@ def test_where_there_is_time_a_window_is_half_of_what_it_takes_to_get_there(runs
         others = [Candidate(setting=Setting("env.X", str(at)), effect="exact") for at in range(num_others)]
         bench = bench_in(tmp_path, budget_s=budget_s, candidates=[*study_in(tmp_path).candidates, *others])
         bench.run(BASELINE, "pilot", 0)
-        bench.run(BASELINE, "race", 1)
+        bench.run(BASELINE, "prune", 1)
         windows.append(runs.launched[-1][2] * 0.02)
     assert windows[0] == pytest.approx(30.0, rel=0.05)
     assert 12.0 <= windows[2] < windows[1] < 0.8 * windows[0]
@@ -266,128 +268,32 @@ def test_the_window_begins_when_the_batches_that_lay_ready_are_used_up(runs, tmp
     ]
     bench = bench_in(tmp_path, candidates=offered)
     pilots(bench)
-    bench.run(BASELINE, "race", 1)
+    bench.run(BASELINE, "prune", 1)
     assert runs.launched[-1][1] >= 64
     given = spec(cwd=tmp_path, base=tmp_path, warmup_steps=5)
     bench = bench_in(tmp_path, given, candidates=offered)
     pilots(bench)
-    bench.run(BASELINE, "race", 1)
+    bench.run(BASELINE, "prune", 1)
     assert runs.launched[-1][1] == 5
 
 
 # Arms that are far faster
 
 
-STARVED = {"": 0.1, FAST.key: 0.005, (FAST | EXACT).key: 0.005, EXACT.key: 0.1}
+STARVED = {"": 0.1, FAST.key: 0.005}
 FIXED = ("trials", "run", "run_s", "unit")
 
 
-def asked_steps(runs):
-    return [(key, steps) for key, _, steps, _, _ in runs.launched if steps]
-
-
-def test_from_its_second_block_on_an_arm_that_is_far_faster_times_a_multiple_of_the_steps(runs, tmp_path):
+def test_the_window_is_long_enough_for_an_arm_that_is_far_faster(runs, tmp_path):
     runs.step_s |= STARVED
-    bench = bench_in(tmp_path, window_planned=True)
-    pilots(bench, FAST)
-    trials = [bench.run(one, "race", block) for block in (1, 2) for one in (BASELINE, FAST, EXACT)]
-    num = trials[0].window_steps
-    assert [steps // num for _, steps in asked_steps(runs)] == [1, 1, 1, 1, 16, 1]
-    assert [trial.window_steps for trial in trials] == [steps for _, steps in asked_steps(runs)]
-    assert trials[4].window_s == pytest.approx(16 * num * 0.005)
-    assert trials[4].value == pytest.approx(trials[1].value)
-    bench.run(FAST | EXACT, "join", 1)
-    assert asked_steps(runs)[-1] == ((FAST | EXACT).key, 16 * num)
-    assert "more of what is far faster" in bench._watcher.said[0]
-
-
-def test_steps_that_were_asked_for_are_those_of_every_run(runs, tmp_path):
-    runs.step_s |= STARVED
-    request = spec(cwd=tmp_path, base=tmp_path, window_steps=200)
-    bench = bench_in(tmp_path, request, window_steps=200)
-    pilots(bench)
-    for block in (1, 2):
-        for one in (BASELINE, FAST):
-            bench.run(one, "race", block)
-    assert {steps for _, steps in asked_steps(runs)} == {200}
-    assert "far faster" not in bench._watcher.said[0]
-
-
-def test_a_resumed_study_goes_on_with_the_longer_windows(runs, tmp_path):
-    runs.step_s |= STARVED
-    bench = bench_in(tmp_path, window_planned=True)
-    done = [*pilots(bench), *(bench.run(one, "race", 1) for one in (BASELINE, FAST))]
-    kept = bench.add_to(study_in(tmp_path, trials=done))
-    # What was planned stands where what was asked for would; so it does when a study is resumed.
-    request = spec(cwd=tmp_path, base=tmp_path, window_steps=kept.run.window_steps)
-    again = bench_in(tmp_path, request, window_planned=True, **{name: getattr(kept, name) for name in FIXED})
-    assert again.run_s(FAST) == pytest.approx(bench.run_s(FAST))
-    for one in (bench, again):
-        one.run(FAST, "race", 2)
-    assert asked_steps(runs)[-1] == asked_steps(runs)[-2] == (FAST.key, 16 * kept.run.window_steps)
-
-
-def test_what_a_longer_window_takes_is_in_the_plan_and_in_the_limit(runs, tmp_path):
-    runs.step_s |= STARVED | {(FAST | EXACT).key: 0.1}
-    bench = bench_in(tmp_path, window_planned=True)
-    pilots(bench)
-    num = bench.run(BASELINE, "race", 1).window_steps
-    bench.run(FAST, "race", 1)
-    assert bench.run_s(FAST) == pytest.approx(2.0 + 16 * num * 0.005)
-    slow = bench.run(FAST | EXACT, "join", 1)
-    assert slow.window_steps == 16 * num
-    # It turned out as slow as the baseline: it had the time for that, and times no more than that from then on.
-    assert runs.launched[-1][4] > 4 * slow.window_s
-    assert bench.run_s(FAST | EXACT) == pytest.approx(2.0 + num * 0.1)
-    assert bench.run(FAST | EXACT, "join", 2).window_steps == num
-
-
-def ends_after(num_steps, exit_code=0):
-    """A command that makes so many steps and ends."""
-
-    def fake(outcome):
-        processes = [msgspec.structs.replace(each, windows=[], num_steps=num_steps) for each in outcome.run.processes]
-        run = msgspec.structs.replace(outcome.run, exit_code=exit_code, ended_by="command", processes=processes)
-        document.write(outcome.folder / "run.json", run)
-        error = CommandFailed("failed", command_exit_code=exit_code) if exit_code else CannotRunHere("ended by itself")
-        raise error
-
-    return fake
-
-
-@pytest.mark.parametrize("exit_code", [0, 1])
-def test_a_command_that_ends_before_a_longer_window_is_complete_fails_no_arm_and_none_is_longer_again(
-    runs, tmp_path, exit_code
-):
-    runs.step_s |= STARVED
-    bench = bench_in(tmp_path, window_planned=True)
-    done = [*pilots(bench), *(bench.run(one, "race", 1) for one in (BASELINE, FAST))]
-    num = done[-1].window_steps
-    warmup = runs.launched[-1][1]
-    runs.instead["0004-race"] = ends_after(warmup + num, exit_code)
-    done.append(bench.run(FAST, "race", 2))
-    assert (done[-1].ended, done[-1].void) == ("failed", longer.DID_NOT_LAST)
-    assert done[-1].window_steps == 16 * num
-    assert not gave_nothing(done[-1])
-    assert bench._watcher.said[-1].endswith(f"from here on all time {num}.")
-    assert bench.run_s(FAST) == pytest.approx(2.0 + num * 0.005)
-    kept = bench.add_to(study_in(tmp_path, trials=done))
-    again = bench_in(tmp_path, window_planned=True, **{name: getattr(kept, name) for name in FIXED})
-    for one in (bench, again):
-        assert one.run(FAST, "race", 2).window_steps == num
-    assert any(f"is {1000 * num * 0.005:.0f} ms long" in text for text in bench.cautions())
-
-
-def test_an_arm_that_fails_within_the_steps_that_all_make_has_failed(runs, tmp_path):
-    runs.step_s |= STARVED
-    bench = bench_in(tmp_path, window_planned=True)
-    pilots(bench)
-    num = bench.run(BASELINE, "race", 1).window_steps
-    bench.run(FAST, "race", 1)
-    runs.instead["0004-race"] = ends_after(num - 1, 1)
-    trial = bench.run(FAST, "race", 2)
-    assert (trial.ended, trial.void) == ("failed", "")
-    assert gave_nothing(trial)
+    windows = []
+    for others in ([], [FAST]):
+        bench = bench_in(tmp_path)
+        pilots(bench, *others)
+        bench.run(BASELINE, "prune", 1)
+        windows.append(runs.launched[-1][2])
+    assert windows[1] * STARVED[FAST.key] >= min(1.0, 30.0 * STARVED[FAST.key] / STARVED[""])
+    assert windows[1] > windows[0]
 
 
 # Failures
@@ -411,9 +317,9 @@ SHM_OOM = "RuntimeError: DataLoader worker is killed by signal: Bus error. Worke
 )
 def test_what_an_arm_does_to_the_program_is_its_answer(bench, runs, printed, exit_code, ended):
     pilots(bench, FAST)
-    runs.printed["0003-race"] = printed
-    runs.instead["0003-race"] = _then(fails(exit_code), exit_code)
-    trial = bench.run(FAST, "race", 1)
+    runs.printed["0003-prune"] = printed
+    runs.instead["0003-prune"] = _then(fails(exit_code), exit_code)
+    trial = bench.run(FAST, "prune", 1)
     assert (trial.ended, trial.value) == (ended, None)
     assert trial.detail
 
@@ -421,8 +327,6 @@ def test_what_an_arm_does_to_the_program_is_its_answer(bench, runs, printed, exi
 def _then(fail, exit_code):
     """A run that is on disk, and then fails."""
     from msgspec.structs import replace
-
-    from dynotune.schema import document
 
     def fake(outcome):
         document.write(outcome.folder / "run.json", replace(outcome.run, exit_code=exit_code, ended_by="command"))
@@ -436,8 +340,8 @@ def test_a_process_that_the_kernel_killed_ran_out_of_memory(bench, runs, monkeyp
     pilots(bench, FAST)
     counted = iter(kills)
     monkeypatch.setattr(failures, "num_oom_kills", lambda: next(counted))
-    runs.instead["0003-race"] = _then(fails(-9), -9)
-    assert bench.run(FAST, "race", 1).ended == ended
+    runs.instead["0003-prune"] = _then(fails(-9), -9)
+    assert bench.run(FAST, "prune", 1).ended == ended
 
 
 def test_a_setting_that_did_not_take_effect_is_rejected_with_what_was_found(bench, runs):
@@ -464,14 +368,12 @@ def test_settings_that_cannot_go_together_are_rejected_before_anything_runs(benc
 
 def test_a_run_that_takes_too_long_is_a_timeout_of_its_arm(bench, runs):
     pilots(bench, SLOW)
-    runs.instead["0003-race"] = _timeout
-    assert bench.run(SLOW, "race", 1).ended == "timeout"
+    runs.instead["0003-prune"] = _timeout
+    assert bench.run(SLOW, "prune", 1).ended == "timeout"
 
 
 def _timeout(outcome):
     from msgspec.structs import replace
-
-    from dynotune.schema import document
 
     document.write(outcome.folder / "run.json", replace(outcome.run, ended_by="timeout"))
     raise CannotRunHere("took longer")
@@ -480,9 +382,9 @@ def _timeout(outcome):
 def test_a_run_that_the_deadline_cuts_short_says_nothing_of_its_arm(runs, tmp_path):
     bench = bench_in(tmp_path, budget_s=20.0)
     pilots(bench)
-    bench.run(BASELINE, "race", 1)
-    runs.instead["0003-race"] = _timeout
-    trial = bench.run(FAST, "race", 1)
+    bench.run(BASELINE, "prune", 1)
+    runs.instead["0003-prune"] = _timeout
+    trial = bench.run(FAST, "prune", 1)
     assert trial.void and trial.ended == "timeout"
     assert runs.launched[-1][4] < 60
 
@@ -495,26 +397,26 @@ def test_the_baselines_failure_is_the_commands(bench, runs):
 
 def test_a_full_disk_is_the_machines_fault_and_no_arms_answer(bench, runs, monkeypatch):
     pilots(bench, FAST)
-    runs.instead["0003-race"] = _then(raises(CannotRunHere("There is no room left")), 1)
+    runs.instead["0003-prune"] = _then(raises(CannotRunHere("There is no room left")), 1)
     monkeypatch.setattr(failures, "has_room", lambda folder: False)
     with pytest.raises(CannotRunHere, match="no room"):
-        bench.run(FAST, "race", 1)
+        bench.run(FAST, "prune", 1)
 
 
 def test_a_gpu_that_is_gone_is_the_machines_fault(runs, tmp_path, monkeypatch):
     bench = bench_in(tmp_path, facts=FACTS | {"gpu.count": 2})
     pilots(bench, FAST)
-    runs.instead["0003-race"] = _then(fails(), 1)
+    runs.instead["0003-prune"] = _then(fails(), 1)
     monkeypatch.setattr(failures.probe.nvml, "facts", lambda env: {"gpu.count": 1})
     with pytest.raises(CannotRunHere, match="GPU was lost"):
-        bench.run(FAST, "race", 1)
+        bench.run(FAST, "prune", 1)
 
 
 def test_an_interruption_is_nobodys_answer(bench, runs):
     pilots(bench, FAST)
-    runs.instead["0003-race"] = raises(KeyboardInterrupt())
+    runs.instead["0003-prune"] = raises(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        bench.run(FAST, "race", 1)
+        bench.run(FAST, "prune", 1)
 
 
 # What all runs have
@@ -538,7 +440,7 @@ CHANNELS = arm([Setting("layout.channels_last", True)])
 
 @pytest.fixture
 def guard(monkeypatch, runs):
-    runs.step_s |= dict.fromkeys([AUTOCAST.key, CHANNELS.key, (AUTOCAST | EXACT).key], 0.02)
+    runs.step_s |= dict.fromkeys([AUTOCAST.key, CHANNELS.key, (arm([*AUTOCAST.settings, *EXACT.settings])).key], 0.02)
     fake = SimpleNamespace(asked=[], answers={}, num_baselines=0)
 
     def baseline(request, **_):
@@ -565,7 +467,11 @@ def guarded(one, ok):
 
 def test_losses_are_compared_once_of_what_changes_rounding_and_not_of_the_rest(bench, guard, tmp_path):
     guard.answers[AUTOCAST.key] = guarded(AUTOCAST, ok=True)
-    assert [bench.check(one) for one in (AUTOCAST, EXACT, AUTOCAST | EXACT)] == [None, None, None]
+    assert [bench.check(one) for one in (AUTOCAST, EXACT, arm([*AUTOCAST.settings, *EXACT.settings]))] == [
+        None,
+        None,
+        None,
+    ]
     assert guard.asked == [AUTOCAST.key]
     assert bench.add_to(study_in(tmp_path)).guarded == [guarded(AUTOCAST, ok=True)]
 
@@ -582,7 +488,7 @@ def test_losses_that_differ_are_wrong_results_and_unknown_ones_a_warning(bench, 
 def test_no_run_is_held_up_by_a_look_at_losses(bench, guard):
     guard.answers[AUTOCAST.key] = guarded(AUTOCAST, ok=False)
     pilots(bench, AUTOCAST)
-    assert {bench.run(AUTOCAST, phase, 1).ended for phase in ("race", "join", "ablate", "confirm")} == {"measured"}
+    assert {bench.run(AUTOCAST, phase, 1).ended for phase in ("prune", "prune", "prune", "confirm")} == {"measured"}
     assert guard.asked == []
 
 
@@ -590,7 +496,7 @@ def test_runs_after_a_check_that_failed_have_folders_of_their_own(bench, guard):
     guard.answers[AUTOCAST.key] = guarded(AUTOCAST, ok=False)
     names = [bench.run(BASELINE, "pilot", 0).run]
     bench.check(AUTOCAST)
-    names.append(bench.run(BASELINE, "race", 1).run)
+    names.append(bench.run(BASELINE, "prune", 1).run)
     assert [name.partition("-")[0] for name in names] == ["0001", "0003"]
 
 
@@ -604,10 +510,3 @@ def test_results_of_an_earlier_sitting_are_not_compared_again(runs, guard, tmp_p
     bench = bench_in(tmp_path, guarded=[guarded(AUTOCAST, ok=False)])
     assert bench.check(AUTOCAST).ended == "wrong-results"
     assert guard.asked == []
-
-
-def test_the_window_is_planned_by_what_screening_said_in_this_sitting_as_in_one_that_goes_on(bench):
-    told = Estimate(arm=FAST.key, against="", phase="screen", speedup=1.2, ci=(1.1, 1.3), num_blocks=8)
-    assert to_try(bench._study)[:1] == (2,)
-    on_disk = bench.add_to(msgspec.structs.replace(bench._study, estimates=[told]))
-    assert to_try(bench._study) == to_try(on_disk) and to_try(on_disk).num_known == 1

@@ -19,13 +19,12 @@ from dynotune.schema.observation import Observation
 from dynotune.schema.recipe import SCHEMA, Header, Recipe
 from dynotune.schema.recipe import read as read_recipe
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Ablation, Attempt, BaseRecipe, CandidateOutcome, Study, Trial
-from dynotune.search import offering, results
+from dynotune.schema.study import Attempt, BaseRecipe, Study, Trial
+from dynotune.search import results
 from dynotune.search import tune as studies
-from dynotune.search.budget import affords_more
 from dynotune.search.tune import TuneRequest
 
-from ..fakes import Watcher, changed, of_run
+from ..fakes import Watcher, of_run
 
 FACTS = {"host.cpu": "a processor", "host.num_cores": 8, "gpu.count": 0, "torch.cuda": None, "torch.version": "2.13.0"}
 FOUR = Setting("loader.num_workers", 4)
@@ -324,174 +323,6 @@ def test_a_budget_that_the_diagnosis_alone_uses_up_is_what_the_error_names(world
 
 TWO, BF16 = Setting("loader.num_workers", 2), Setting("precision.autocast", "bf16")
 HIGH = Setting("matmul.fp32_precision", "high")
-
-
-def sequel(tmp_path, folder, study, **run):
-    return studies.sequel(folder, study, replace(request_in(tmp_path).run, **run), Watcher())
-
-
-@pytest.fixture
-def then(world, monkeypatch):
-    """Findings of the command with the recipe: `then.findings`."""
-    then = SimpleNamespace(findings=[finding(FOUR), finding(BF16)])
-    conclude = studies.conclude
-
-    def concluded(observation, **beside):
-        found = conclude(observation, **beside)
-        return replace(found, findings=then.findings) if world.diagnosed[-1] else found
-
-    monkeypatch.setattr(studies, "conclude", concluded)
-    return then
-
-
-def test_what_the_diagnosis_with_the_recipe_names_besides_is_to_be_tried_then(world, then, tmp_path):
-    then.findings = [finding(FOUR, TWO), finding(BF16, HIGH)]
-    fates = {str(HIGH): CandidateOutcome("wrong-results", "They differ.")}
-    # What looked best and was not left out in turn is not decided.
-    world.search = lambda study, save: replace(proves(study, save), selected=[FOUR, BF16], outcomes=fates)
-    _, study = begin(tmp_path, allow=["numerics"])
-    tried = {candidate.setting for candidate in study.next_candidates}
-    assert BF16 in tried and TWO in tried
-    assert not tried & {FOUR, HIGH}
-
-
-def test_what_is_decided_stays_so_in_all_that_follows(world, then, tmp_path):
-    fused, threads = Setting("optimizer.fused", True), Setting("host.num_threads", 2)
-    then.findings = [finding(BF16, HIGH, fused, threads)]
-    ablations = [Ablation([FOUR, fused], [str(FOUR), str(fused)], 1, 2, added=[threads])]
-    fates = {str(HIGH): CandidateOutcome("failed", "It failed.")}
-    world.search = lambda study, save: replace(proves(study, save), ablations=ablations, outcomes=fates)
-    folder, study = begin(tmp_path, 2000.0, allow=["numerics"])
-    assert [one.setting for one in study.next_candidates] == [BF16]
-    confirmed = study.confirmed
-    then.findings = [finding(BF16, HIGH, fused, TWO)]
-    world.search = lambda study, save: replace(study, recipe=[BF16], confirmed=confirmed, finished=True)
-    _, second = sequel(tmp_path, folder, replace(study, run_s=10.0))
-    assert [one.setting for one in second.next_candidates] == [TWO]
-
-
-def test_what_an_ablation_left_undecided_has_a_second_chance_and_no_third(world, then, tmp_path):
-    fused = Setting("optimizer.fused", True)
-    then.findings = [finding(fused)]
-    ablations = [Ablation([FOUR, fused], [str(FOUR), str(fused)], 1, 2)]
-    fates = {
-        str(fused): CandidateOutcome("unproved", "Not shown."),
-        str(FOUR): CandidateOutcome("proved", "It is faster."),
-    }
-    world.search = lambda study, save: replace(proves(study, save), ablations=ablations, outcomes=fates)
-    folder, study = begin(tmp_path, 2000.0, allow=["numerics"])
-    assert [one.setting for one in study.next_candidates] == [fused]
-    idle = replace(study, outcomes=fates | {str(fused): CandidateOutcome("no-effect", "It adds nothing.")})
-    assert str(fused) in offering.decided(idle)
-    confirmed = study.confirmed
-    world.search = lambda study, save: replace(
-        study, recipe=[BF16], confirmed=confirmed, ablations=ablations, outcomes=fates, finished=True
-    )
-    _, second = sequel(tmp_path, folder, replace(study, run_s=10.0))
-    assert second.next_candidates == []
-
-
-def test_what_means_nothing_without_what_is_decided_is_not_tried(world, then, tmp_path, monkeypatch):
-    monkeypatch.setattr(offering, "present", lambda observation, env: {"loader.num_workers": 0})
-    then.findings = [finding(TWO, Setting("loader.prefetch_factor", 8))]
-    fates = {f"loader.num_workers={num}": CandidateOutcome("failed", "It failed.") for num in range(1, 9)}
-    threads = Setting("host.num_threads", 2)
-    world.search = lambda study, save: replace(proves(study, save), recipe=[threads], outcomes=fates)
-    _, study = begin(tmp_path, 2000.0, allow=["numerics"])
-    assert study.next_candidates == []
-
-
-def test_a_sequel_begins_from_the_recipe_in_the_time_that_is_left(world, then, tmp_path):
-    world.search = proves
-    folder, study = begin(tmp_path, 2000.0, allow=["numerics"], extra=["env.A=1"])
-    study = changed(study, run_s=10.0, window_steps=99)
-    seen = []
-
-    def on_top(study, save):
-        seen.append(study)
-        confirmed = proves(study, save).confirmed
-        return replace(study, recipe=[BF16], confirmed=confirmed, verdict="More.", finished=True)
-
-    world.search = on_top
-    further, after = sequel(tmp_path, folder, study, warmup_steps=7)
-    (begun,) = seen
-    assert (begun.run.settings, begun.diagnosis) == ([FOUR], study.diagnosis_with_recipe)
-    assert [candidate.setting for candidate in begun.candidates] == [BF16]
-    assert begun.budget_s == pytest.approx(2000.0, abs=20) and begun.extra == ["env.A=1"]
-    # A window of as many steps would be shorter now.
-    assert (begun.run.warmup_steps, begun.run.window_steps) == (7, None)
-    # The diagnosis with the recipe is made once, then that with both.
-    assert world.diagnosed == [[], [FOUR], [FOUR, BF16]]
-    assert read_recipe(further / results.RECIPE).settings == {"loader.num_workers": 4, "precision.autocast": "bf16"}
-    assert read_recipe(further / results.RECIPE).recipe.speedup == pytest.approx(1.5 * 1.5)
-    assert after == document.read(further / studies.FILE, Study)
-    assert read_recipe(folder / results.RECIPE).settings == {"loader.num_workers": 4}
-
-
-@pytest.mark.parametrize(("wall_s", "goes_on"), [(150.0, True), (175.0, False)])
-def test_runs_with_the_recipe_tell_whether_a_sequel_fits(world, then, tmp_path, wall_s, goes_on):
-    ran = [
-        replace(TRIAL, arm=str(FOUR), phase="confirm", block=block, began_s=0.0, wall_s=wall_s) for block in (1, 2, 3)
-    ]
-    world.search = proves
-    folder, study = begin(tmp_path, 2000.0, allow=["numerics"])
-    assert (sequel(tmp_path, folder, replace(study, run_s=500.0, trials=ran)) is not None) == goes_on
-
-
-def test_a_sequel_counts_that_what_compiles_does_so_again(world, then, tmp_path):
-    ran = [replace(TRIAL, arm=str(FOUR), phase="confirm", block=1, began_s=0.0, wall_s=10.0)]
-    cold = replace(TRIAL, arm=str(FOUR), began_s=0.0, wall_s=90.0)
-    world.search = proves
-    _, study = begin(tmp_path, 2000.0, allow=["numerics"])
-    eager = replace(study, trials=[cold, *ran])
-    warming = replace(
-        eager, candidates=[replace(one, needs_warm_cache=one.setting == FOUR) for one in study.candidates]
-    )
-    # A pilot, looks at the results of both, and four pairs; and two starts that compile.
-    assert [affords_more(each, 115.0) for each in (eager, warming)] == [True, False]
-    assert affords_more(warming, 2 * 90.0 + 115.0)
-
-
-@pytest.mark.parametrize(("objective", "stands"), [("throughput", True), ("latency-p99", False)])
-def test_the_diagnosis_with_the_recipe_made_the_sequels_pilot(world, then, tmp_path, monkeypatch, objective, stands):
-    world.search = proves
-    folder, study = begin(tmp_path, 2000.0, allow=["numerics"])
-    asked = []
-    monkeypatch.setattr(studies, "pilot_of_another", lambda *words: asked.append(words) or TRIAL)
-    begun, _ = sequel(tmp_path, folder, changed(study, run_s=10.0, objective=objective))
-    assert document.read(begun / studies.FILE, Study).trials == ([TRIAL] if stands else [])
-    assert asked == ([(begun, folder, [FOUR])] if stands else [])
-
-
-def test_an_interrupted_sequel_goes_on_from_its_recipe(world, then, tmp_path):
-    world.search = proves
-    folder, study = begin(tmp_path, 2000.0, allow=["numerics"])
-
-    def stop(study, save):
-        raise KeyboardInterrupt
-
-    world.search = stop
-    with pytest.raises(Interrupted) as stopped:
-        sequel(tmp_path, folder, replace(study, run_s=10.0))
-    seen = []
-    world.search = lambda study, save: seen.append(study) or replace(study, finished=True)
-    studies.resume(stopped.value.folder, request_in(tmp_path).run, None, Watcher())
-    assert [one.run.settings for one in seen] == [[FOUR]]
-    assert [one.base_recipe.is_sequel for one in seen] == [True]
-
-
-@pytest.mark.parametrize("why", ["nothing was proved", "nothing is named", "no time"])
-def test_there_is_no_sequel_where(why, world, then, tmp_path):
-    if why == "nothing is named":
-        then.findings = [finding(FOUR)]
-    world.search = proves
-    folder, study = begin(tmp_path, 2000.0, allow=["numerics"])
-    # A pilot, looks at the results of both, and four pairs.
-    study = replace(study, run_s=10.0 if why != "no time" else 2000.0 / 10)
-    if why == "nothing was proved":
-        study = replace(study, recipe=[])
-    assert sequel(tmp_path, folder, study) is None
-    assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
 def test_what_a_study_begins_from_is_refused_where_it_cannot_be_applied(world, tmp_path):

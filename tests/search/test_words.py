@@ -8,8 +8,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynotune.schema.study import Estimate
 from dynotune.search import words
-from dynotune.search.fit import Gain
 
 from ..fakes import changed
 from .simulated import study_of
@@ -17,15 +17,21 @@ from .simulated import study_of
 STUDY = study_of([])
 
 
-@given(st.floats(-30, 30), st.floats(0, 30), st.integers(1, 60), st.integers(1, 20))
-def test_a_gain_can_be_read_however_little_is_known(log: float, se: float, df: int, num: int) -> None:
-    said = words.gain(STUDY, Gain(log, se, df, num))
+def estimate(log: float, half: float, num: int) -> Estimate:
+    ci = (math.exp(log - half), math.exp(log + half))
+    return Estimate(arm="a=1", against="", phase="prune", speedup=math.exp(log), ci=ci, num_blocks=num)
+
+
+@given(st.floats(-30, 30), st.floats(0, 30), st.integers(1, 20))
+def test_a_gain_can_be_read_however_little_is_known(log: float, half: float, num: int) -> None:
+    said = words.gained(STUDY, estimate(log, half, num))
     assert "e+" not in said and "nan" not in said and "inf" not in said
     assert max(len(digits) for digits in re.findall(r"[\d,]+", said)) <= 5
 
 
 def test_an_interval_that_leaves_all_open_is_not_given_in_figures() -> None:
-    assert words.gain(STUDY, Gain(-0.003, 3.0, 1, 1)) == "0.3% slower (95% interval too wide to tell anything, 1 block)"
+    said = words.gained(STUDY, estimate(-0.003, 40.0, 1))
+    assert said == "0.3% slower (95% interval too wide to tell anything, 1 block)"
     assert words.interval(STUDY, (0.5, 3e12)) == "95% interval −50.0% to > +900%"
 
 

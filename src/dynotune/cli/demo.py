@@ -43,8 +43,7 @@ def demo(
     from rich.console import Console
 
     from dynotune.cli.tune import show, studied
-    from dynotune.search.results import RECIPE, REPORT
-    from dynotune.search.tune import TuneRequest
+    from dynotune.search import RECIPE, REPORT, TuneRequest
 
     script = example("train_images.py")
     if python == sys.executable:

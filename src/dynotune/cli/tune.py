@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -11,7 +11,7 @@ import typer
 
 from dynotune.cli import options
 from dynotune.cli.options import Budget, Json, Margin, Resume, one_of, runs_a_command
-from dynotune.schema.errors import DynotuneError, UsageError
+from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dynotune.measure.live import Watcher
     from dynotune.schema.setting import Setting
     from dynotune.schema.study import BaseRecipe, Study
-    from dynotune.search.tune import TuneRequest
+    from dynotune.search import TuneRequest
 
 T = TypeVar("T")
 RECIPE = "recipe.toml"
@@ -102,24 +102,14 @@ def tune(
             base_recipe=base_recipe,
         )
         folder, study = studied(request, budget or BUDGET_S)
-    proved = study
     try:
-        written = _hand_over(folder, study, output=output, report=report)
-        show(study, json, recipe=written)
-        if resume is None:
-            for further in _further(folder, study, run, json, written, output=output, report=report):
-                proved = further
+        show(study, json, recipe=_hand_over(folder, study, output=output, report=report))
     finally:
-        # Whatever comes of going on: what was proved stands.
+        # Whatever comes of handing it over: what was proved stands.
         if json is not None:
-            options.write_json(proved, json)
-    if fail_on is not None and not _is_proved(proved):
+            options.write_json(study, json)
+    if fail_on is not None and not study.recipe:
         raise typer.Exit(1)
-
-
-def _is_proved(study: Study) -> bool:
-    """Whether anything was, by this study or by that which it follows: a sequel may be resumed by itself."""
-    return bool(study.recipe) or (study.base_recipe is not None and study.base_recipe.is_sequel)
 
 
 def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Setting]]:
@@ -135,55 +125,6 @@ def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Set
     if not chosen:
         raise UsageError(f"{file} has no settings to begin from.", hint="Leave --recipe out.")
     return BaseRecipe(name, recipe), chosen
-
-
-def _further(
-    folder: Path,
-    study: Study,
-    run: RunSpec,
-    json: str | None,
-    written: Path,
-    *,
-    output: Path | None,
-    report: Path | None,
-) -> Iterator[Study]:
-    """From the recipe of each study on, while there is something to try and time: those that proved something.
-
-    Raises:
-        Interrupted: as `studied`; what was proved before is handed over.
-    """
-    while (further := _sequel(folder, study, run)) is not None:
-        kept = folder / RECIPE
-        is_ours = written != kept and written.is_file() and written.read_bytes() == kept.read_bytes()
-        folder, study = further
-        in_its_place = written if is_ours and study.recipe else output
-        written = _hand_over(folder, study, output=in_its_place, report=report if study.recipe else None)
-        show(study, json, recipe=written)
-        if not study.recipe:
-            return
-        _tell_both(folder / RECIPE)
-        yield study
-
-
-def _sequel(folder: Path, study: Study, run: RunSpec) -> tuple[Path, Study] | None:
-    """None where there is none, or where it ended in an error, which is told: the recipe stands."""
-    from dynotune.search import tune as studies
-
-    try:
-        return _watched(lambda watcher: studies.sequel(folder, study, run, watcher))
-    except DynotuneError as error:
-        _say(f"On top of this recipe it did not go on: {error.message} {error.hint}".rstrip())
-        return None
-
-
-def _tell_both(file: Path) -> None:
-    """What a recipe and the one that it went on from gain together."""
-    from dynotune.schema import recipe as recipes
-    from dynotune.text import words
-
-    head = recipes.read(file).recipe
-    if head.speedup is not None:
-        _say(f"All of its settings: {words.times(head.speedup)} ({words.interval(head.ci)}), the product of both.")
 
 
 def studied(request: TuneRequest, budget_s: float) -> tuple[Path, Study]:
@@ -224,8 +165,8 @@ def _hand_over(folder: Path, study: Study, *, output: Path | None, report: Path 
     Returns:
         Where the recipe is, if there is one.
     """
-    from dynotune.search.results import RECIPE as KEPT
-    from dynotune.search.results import REPORT
+    from dynotune.search import RECIPE as KEPT
+    from dynotune.search import REPORT
 
     target = output or Path(RECIPE)
     if study.recipe and (folder / KEPT).exists():

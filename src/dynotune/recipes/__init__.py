@@ -17,12 +17,10 @@ if TYPE_CHECKING:
     from dynotune.recipes.verify import judge_recipe
     from dynotune.recipes.writing import ERROR, recipe_of
 
-__all__ = ["ERROR", "ON_WORKERS", "checking", "export_parts", "judge_recipe", "recipe_of", "setting_of"]
 
 __getattr__ = lazy_face(
     __name__,
     {
-        "ERROR": "writing",
         "ON_WORKERS": "export",
         "export_parts": "export",
         "judge_recipe": "verify",

@@ -16,16 +16,14 @@ from dynotune.schema.facts import Facts
 from dynotune.schema.knob import Scalar
 from dynotune.schema.recipe import SCHEMA, Header, Proof, Recipe
 from dynotune.schema.setting import Setting, over
-from dynotune.schema.study import without
+from dynotune.schema.study import PART_ERROR, without
 
 if TYPE_CHECKING:
     from dynotune.schema.comparison import Comparison
     from dynotune.schema.study import Study
 
-__all__ = ["ERROR", "facts_to_keep", "recipe_of"]
+__all__ = ["facts_to_keep", "recipe_of"]
 
-ERROR = 0.05
-"""Of calling a setting's part in the whole proved that has none."""
 MOST_LOG = 50.0
 
 
@@ -139,7 +137,7 @@ def _ablated(study: Study, setting: Setting) -> tuple[float, tuple[float, float]
     needing = [one for one in study.candidates if str(setting) in one.needs]
     for estimate in reversed(study.estimates):
         # Of a round that did not let it stay, nothing is a proof.
-        if estimate.phase != "ablate" or estimate.ci is None or (estimate.p is not None and estimate.p > ERROR):
+        if estimate.phase != "prune" or estimate.ci is None or (estimate.p is not None and estimate.p > PART_ERROR):
             continue
         low, high = estimate.ci
         if without(estimate.arm, str(setting), study.candidates) == estimate.against:

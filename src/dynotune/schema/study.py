@@ -16,11 +16,13 @@ from dynotune.schema.run import Objective as Objective
 from dynotune.schema.run import Readback, RunSpec
 from dynotune.schema.setting import Setting
 
-Phase = Literal["pilot", "screen", "race", "join", "ablate", "confirm"]
+Phase = Literal["pilot", "switch", "prune", "confirm"]
+"""A pilot warms caches and tells how long a run takes; the others are the stages of a search that measure."""
+Stage = Literal["know", "switch", "prune", "confirm"]
 Ended = Literal["measured", "failed", "out-of-memory", "rejected", "timeout", "wrong-results"]
 OutcomeKind = Literal[
     "proved",  # in the recipe
-    "no-effect",  # the interval lies within the margin, or the race dropped it as hopeless
+    "no-effect",  # the interval lies within the margin
     "slower",
     "not-needed",  # it helps alone; without it the whole is as fast
     "unproved",  # not decided in the time there was
@@ -32,6 +34,10 @@ OutcomeKind = Literal[
 ]
 
 
+PART_ERROR = 0.05
+"""Of calling a setting's part in a recipe proved that has none; over all settings of a round."""
+
+
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A value of a knob that may help here.
 
@@ -40,8 +46,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         asked: the user asked for it.
         bound: of the baseline's time, the largest share that it can save (0 to 1); Unknown where nothing bounds it.
         bound_by: what bounds it, in words: a finding's share, a ceiling.
-        group: knobs that interact are raced jointly; "" for none.
-        needs: ids of candidates of its group, of which any arm with it holds one; empty where it stands alone.
+        needs: ids of candidates, of which any arm with it holds one; empty where it stands alone.
         in_process: it can change at any step, so that one process can try it.
         needs_warm_cache: its first run leaves something behind that later ones find, such as compiled code; so every
             arm with it first runs once unmeasured. False where only a first run of the setting alone is asked for.
@@ -53,7 +58,6 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     asked: bool = False
     bound: float | Unknown = Unknown("nothing bounds it")
     bound_by: str = ""
-    group: str = ""
     needs: list[str] = []
     in_process: bool = False
     needs_warm_cache: bool = True
@@ -104,8 +108,6 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         began_s, wall_s: since the first attempt began, and how long it took; the sum over attempts, without pauses.
         run: folder of the run, below the study's.
         detail: of what did not end in a measurement: the last line, the reason.
-        window_steps, window_s: of its window, and how long it was; None where it had none, and in older studies. Of a
-            run that did not last for a longer window, the steps that were asked for.
     """
 
     arm: str
@@ -119,18 +121,16 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     time_to_first_step_s: float | None = None
     run: str = ""
     detail: str = ""
-    window_steps: int | None = None
-    window_s: float | None = None
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """How two arms compare, from the blocks of one phase; of `race` and `join`, from those of both.
+    """How two arms compare, from the blocks of one stage.
 
     Args:
         arm, against: keys as in `Trial`.
         speedup: `against` over `arm`: above 1, `arm` is better. `ci`: at `confidence`, two-sided.
         p: one-sided, of no gain; after Holm's correction where `corrected_over` is above 1.
-        num_blocks: that hold a value of both, void ones not counted; of screening, switches there and back.
+        num_blocks: that hold a value of both, void ones not counted; within one process, switches there and back.
     """
 
     arm: str
@@ -188,24 +188,24 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     after_steps: int | None
 
 
-class Ablation(msgspec.Struct, frozen=True):
-    """What is asked of one round of leaving settings out; fixed before its first run.
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """Arms that run side by side in blocks, with the baseline. What a round asks is fixed before its first run.
 
     Args:
-        arm: what settings are left out of, one at a time; the baseline runs in the same blocks.
-        dropped: ids of those left out, one at a time.
-        added: settings of which each also runs on top of the arm.
-        first_block, num_blocks: of phase `ablate`, which blocks are this round's.
-        num_extra_blocks: after those, in which only the arm runs and what tells of those `undecided`.
+        kind: `prune` leaves each setting of `whole` out of it; `alone` runs each setting by itself; `check` compares
+            `whole` with one smaller arm.
+        whole: the arm that the others are made from; empty of `alone`.
+        arms: by the id of a setting, the arm without it, or with it alone; what needs it is left out with it.
+        values: by the id of another value of a knob in `whole`, the whole with that value.
+        first_block, num_blocks: which blocks of the stage are this round's.
     """
 
-    arm: list[Setting]
-    dropped: list[str]
+    kind: Literal["prune", "alone", "check"]
+    whole: list[Setting] = []
+    arms: dict[str, list[Setting]] = {}
+    values: dict[str, list[Setting]] = {}
     first_block: int
     num_blocks: int
-    added: list[Setting] = []
-    undecided: list[str] = []
-    num_extra_blocks: int = 0
 
 
 class BaseRecipe(msgspec.Struct, frozen=True):
@@ -213,14 +213,10 @@ class BaseRecipe(msgspec.Struct, frozen=True):
 
     Args:
         file: where it was read.
-        decided: ids of settings on which the studies that led to it have decided; they are not tried again.
-        is_sequel: a study before it, in the same tune, proved the recipe; else the user named it.
     """
 
     file: str
     recipe: Recipe
-    decided: list[str] = []
-    is_sequel: bool = False
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -240,17 +236,14 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         budget_s: for the whole, all attempts together.
         allow: effects tried besides `exact` and `sampling`.
         extra, exclude, values: as given: knobs or settings besides, those left out, values of the user's own.
-        window_planned: nobody asked for a number of steps, so what is far faster times a multiple of them.
         unit: what the value is of, in words: "s/sample".
         base_recipe: a recipe that all runs have: the baseline is the command with it, and what is proved comes on top.
         diagnosis: of the baseline; `diagnosis_with_recipe`: with the recipe's settings.
-        next_candidates: what that one names besides, worth trying in a study that begins from the recipe.
-        selected: what the races found worth proving: their best arm, and what may help beside it.
-        recipe: what is left after ablation, confirmed.
-        confirmed: the recipe against the baseline; None where there was no time for it, or nothing to confirm.
-            `confirming` says on which runs.
-        joint_arms: arms of several settings that the joint race ran, in order; None before it began.
-        ablations: rounds of leaving settings out, in order.
+        stage: the search is in it; what is before it is decided.
+        rounds: of the stage `prune`, in order.
+        selected: what that stage left to confirm; None before it ended.
+        recipe: what was confirmed.
+        confirmed: `selected` against the baseline, on fresh pairs; None where there was no time, or nothing to confirm.
         verdict: the whole in one sentence.
         noise: standard deviation of the logarithm of a run's value, from the baseline's runs; None before two.
         report: what could not be done, or gives reason to be wary.
@@ -265,7 +258,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     exclude: list[str] = []
     values: list[str] = []
     margin: float = 0.01
-    window_planned: bool = False
     run_s: float | None = None
     unit: str = ""
     step: str = ""
@@ -273,7 +265,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     base_recipe: BaseRecipe | None = None
     diagnosis: Diagnosis | Unknown = Unknown("not yet made")
     diagnosis_with_recipe: Diagnosis | Unknown = Unknown("not yet made")
-    next_candidates: list[Candidate] = []
     candidates: list[Candidate] = []
     not_offered: list[NotOffered] = []
     trials: list[Trial] = []
@@ -282,9 +273,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     readback: dict[str, Readback] = {}
     outcomes: dict[str, CandidateOutcome] = {}
     noise: float | None = None
-    joint_arms: list[list[Setting]] | None = None
+    stage: Stage = "know"
+    rounds: list[Round] = []
     selected: list[Setting] | None = None
-    ablations: list[Ablation] = []
     recipe: list[Setting] | None = None
     confirmed: Comparison | None = None
     break_even: BreakEven | None = None
@@ -294,18 +285,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     attempts: list[Attempt] = []
 
     @property
-    def most_steps(self) -> int:
-        """That a run timed."""
-        return max([self.run.window_steps or 0, *(trial.window_steps or 0 for trial in self.trials if not trial.void)])
-
-    @property
     def begun(self) -> str:
         """What the baseline is, in words after "the command"."""
         return "as written" if self.base_recipe is None else "as begun"
-
-    @property
-    def confirming(self) -> Literal["confirm", "ablate"]:
-        """The phase whose runs confirmed the recipe: `confirm`, on pairs that played no part in the choice; `ablate`
-        where the time held none, on the blocks that showed what each setting adds.
-        """
-        return "confirm" if any(trial.phase == "confirm" for trial in self.trials) else "ablate"

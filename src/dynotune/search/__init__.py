@@ -1,6 +1,15 @@
-"""Which arms to try, which to drop, and what has earned its place in a recipe.
+"""Which arms to try, in which order, and which settings have earned a place in a recipe.
 
-Everything that decides is given a `Bench` and never launches anything: the same code is run on the user's command and,
-in tests and benchmarks, on tables of times. How an arm is launched and timed is `measure`'s; what is worth trying comes
-from the findings of `diagnose`.
+Here: the candidates (from a diagnosis, facts and the user's words), the four stages of a search, the bench that runs
+arms of the user's command, and the study as a whole (`tune`). Not here: how an arm is launched and timed, and what
+pairs say (`measure`); what a finding is (`doctor`); reading and checking recipes (`recipes`).
+
+The stages are given a `Bench` and launch nothing: the same code runs on the user's command and, in tests and
+benchmarks, on tables of times.
 """
+
+from dynotune.search import tune
+from dynotune.search.results import RECIPE, REPORT
+from dynotune.search.tune import TuneRequest
+
+__all__ = ["RECIPE", "REPORT", "TuneRequest", "tune"]

@@ -26,13 +26,6 @@ class Arm(msgspec.Struct, frozen=True):
         """For a folder: a key may be longer than a file's name may be."""
         return hashlib.sha256(self.key.encode()).hexdigest()[:16] if self.settings else "baseline"
 
-    def __or__(self, other: Arm) -> Arm:
-        """Both; of a knob in both, the other's value."""
-        return arm([*self.settings, *other.settings])
-
-    def without(self, knob: str) -> Arm:
-        return arm(setting for setting in self.settings if setting.knob != knob)
-
 
 BASELINE = Arm()
 
@@ -59,10 +52,10 @@ class Bench(Protocol):
         """
         ...
 
-    def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
-        """Of arms that can change at any step: each against the baseline, in turns within one process.
+    def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
+        """Compare each arm with the baseline in turns within one process; the arms can change at any step.
 
-        Fewer than asked, or none, where that cannot be done; never an error of the arm's.
+        Returns fewer estimates than arms, or none, if that cannot be done; an arm's failure is no error.
         """
         ...
 
@@ -83,10 +76,6 @@ class Bench(Protocol):
 
     def left_s(self) -> float:
         """Of the budget, all attempts together."""
-        ...
-
-    def release(self) -> None:
-        """From here on, what is reserved for later is the search's too: `left_s` counts it."""
         ...
 
     def add_to(self, study: Study) -> Study:

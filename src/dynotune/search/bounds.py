@@ -10,6 +10,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Shares
 from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
+from dynotune.schema.study import Candidate, Study
 from dynotune.search.from_facts import Named
 from dynotune.search.present import Present
 
@@ -117,3 +118,19 @@ def _of_workers(setting: Setting, diagnosis: Diagnosis, present: Present) -> lis
     by_one = float(now) if now else shares.input
     saved = 1.0 - max(1.0 - shares.input, by_one / setting.value)
     return [(min(1.0, max(0.0, saved) + RUNS_DIFFER), f"what {setting.value} workers can make")]
+
+
+def bound_log(candidate: Candidate) -> float:
+    """Return the most that a candidate can gain, as the logarithm of a ratio; infinite if nothing bounds it."""
+    if isinstance(candidate.bound, Unknown) or candidate.bound >= 1:
+        return math.inf
+    return -math.log1p(-max(0.0, candidate.bound))
+
+
+def worth_trying(study: Study) -> list[Candidate]:
+    """Return the candidates that may gain more than the margin, or that the user asked for, in predicted order.
+
+    What the user asked for comes first, then what a finding names: nothing is known of the rest.
+    """
+    may_gain = [one for one in study.candidates if one.by_user or bound_log(one) > math.log1p(study.margin)]
+    return sorted(may_gain, key=lambda one: (not one.by_user, not one.why, -bound_log(one)))

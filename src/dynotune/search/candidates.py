@@ -19,7 +19,6 @@ from dynotune.search import needs, values
 from dynotune.search.asked import Asked
 from dynotune.search.bounds import bound, bound_by_facts, larger
 from dynotune.search.from_facts import Named
-from dynotune.search.interactions import group_of
 from dynotune.search.present import Present, has
 
 KINDS: dict[Objective, tuple[Kind, ...]] = {
@@ -206,7 +205,6 @@ def _candidate(setting: Setting, why: Iterable[str], bounded: tuple[float | Unkn
         why=_unique(why),
         bound=bounded[0],
         bound_by=bounded[1],
-        group=group_of(setting.knob),
     )
 
 

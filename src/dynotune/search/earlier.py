@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from dynotune.diagnose import OBSERVATION_FILE
 from dynotune.launch.records import Records
 from dynotune.measure.live import Outcome, compiles, steady_steps, stepping
 from dynotune.schema import document
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Observation, ProcessState
+from dynotune.schema.observation import ProcessState
 from dynotune.schema.run import Run
-from dynotune.schema.setting import Setting
 from dynotune.schema.study import Trial
 
 DIAGNOSIS = "diagnosis"
@@ -82,29 +78,6 @@ def plain_pilot(folder: Path, plain: Path, processes: Sequence[ProcessState] | U
     known_s = [first_s for first_s in firsts_s if first_s is not None]
     began_s = max(0.0, outcome.launched_s - since_s)
     return replace(trial, began_s=began_s, wall_s=outcome.run.wall_s, time_to_first_step_s=min(known_s, default=None))
-
-
-def pilot_of_another(folder: Path, study: Path, settings: Sequence[Setting]) -> Trial | None:
-    """The plain run that a study before this one made of what is the baseline now, copied to this one's folder.
-
-    None where there is none, or not one alone: of a command that had to run twice the first says how long it is.
-
-    Args:
-        folder: this study's; `study`: the other's.
-        settings: of the baseline.
-    """
-    runs = [(file, run) for file, run in _runs_in(study / DIAGNOSIS) if run.settings == list(settings)]
-    plain = [file.parent for file, run in runs if run.purpose == "live"]
-    if len(plain) != 1:
-        return None
-    copied = folder / DIAGNOSIS / plain[0].name
-    try:
-        processes = document.read(plain[0] / OBSERVATION_FILE, Observation).processes
-        shutil.copytree(plain[0], copied)
-    except (RecordError, OSError):
-        shutil.rmtree(copied, ignore_errors=True)
-        return None
-    return plain_pilot(folder, copied, processes, time.monotonic())
 
 
 def _runs_in(diagnosis: Path) -> list[tuple[Path, Run]]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dynotune.doctor import Missing, ObservationView, policy
-from dynotune.doctor import bound_of_compiling as of_compiling
+from dynotune.doctor import Missing, ObservationView, bound_of_compiling, policy
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Compilation, Observation
 from dynotune.schema.setting import Setting
@@ -33,7 +32,7 @@ def named_by_facts(observation: Observation, present: Present) -> list[Named]:
     if present.get(COMPILED.knob) != "off" or not seen.uses_cuda or _compiles(observation):
         return []
     try:
-        bound = of_compiling(seen)
+        bound = bound_of_compiling(seen)
     except Missing:
         return []
     if bound < policy.MUCH_TO_COMPILE:

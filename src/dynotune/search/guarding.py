@@ -40,14 +40,22 @@ class Guards:
         chosen = arm(guarded(one.settings))
         if not chosen.settings:
             return None
-        if chosen.key not in self._found:
+        if not self.is_known(one):
             self._found[chosen.key] = self._compare(chosen, limit_s)
-        return self._found[chosen.key]
+        return self._known(chosen)
 
     def is_known(self, one: Arm) -> bool:
         """Whether asking costs no run."""
         chosen = arm(guarded(one.settings))
-        return not chosen.settings or chosen.key in self._found
+        return not chosen.settings or self._known(chosen) is not None
+
+    def _known(self, chosen: Arm) -> Guarded | Unknown | None:
+        """Return what is known of these settings, or of more: what leaves results right does so with fewer settings."""
+        if chosen.key in self._found:
+            return self._found[chosen.key]
+        ids = set(map(str, chosen.settings))
+        right = (one for one in self._found.values() if isinstance(one, Guarded) and one.ok)
+        return next((one for one in right if ids <= set(one.arm.split(" "))), None)
 
     @property
     def has_baseline(self) -> bool:

@@ -23,12 +23,6 @@ def has_company(candidate: Candidate, ids: Iterable[str]) -> bool:
     return not candidate.needs or not set(candidate.needs).isdisjoint(ids)
 
 
-def together(chosen: Sequence[Candidate]) -> list[Candidate]:
-    """Of these, those that mean something beside the others."""
-    ids = {one.id for one in chosen}
-    return [one for one in chosen if has_company(one, ids)]
-
-
 def complete(settings: Sequence[Setting], candidates: Iterable[Candidate]) -> list[Setting]:
     """The same of settings, in their order; of one that is no candidate nothing is known to be needed."""
     known = {one.id: one for one in candidates}
@@ -36,21 +30,9 @@ def complete(settings: Sequence[Setting], candidates: Iterable[Candidate]) -> li
     return [one for one in settings if str(one) not in known or has_company(known[str(one)], ids)]
 
 
-def needed_first(settings: Sequence[Setting], candidates: Iterable[Candidate]) -> list[Setting]:
-    """The same settings in their order, but each behind what it needs: the first of them mean something alone."""
-    needs = {one.id: set(one.needs) for one in candidates}
-    ordered: list[Setting] = []
-    waiting: list[Setting] = []
-    for setting in settings:
-        wanted = needs.get(str(setting), set())
-        if wanted and wanted.isdisjoint(map(str, ordered)):
-            waiting.append(setting)
-            continue
-        ordered.append(setting)
-        freed = [one for one in waiting if str(setting) in needs[str(one)]]
-        ordered += freed
-        waiting = [one for one in waiting if one not in freed]
-    return ordered + waiting
+def needed_first(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return the candidates in their order, those last that need others: what is needed needs nothing itself."""
+    return sorted(candidates, key=lambda one: bool(one.needs))
 
 
 def each_left_out(settings: Sequence[Setting], candidates: Sequence[Candidate]) -> dict[str, list[Setting]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from dynotune.measure.live import refuse_impossible
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.errors import DynotuneError
@@ -14,16 +12,11 @@ from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import Compilation, Observation
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
-from dynotune.schema.study import Candidate, NotOffered, OutcomeKind, Study
+from dynotune.schema.study import Candidate, NotOffered, Study
 from dynotune.search.asked import Asked
-from dynotune.search.budget import worth_trying
 from dynotune.search.candidates import Machine, candidates
 from dynotune.search.from_facts import named_by_facts
-from dynotune.search.needs import together
 from dynotune.search.present import present
-
-# Beside the recipe's settings they would end the same way.
-_ENDED: tuple[OutcomeKind, ...] = ("failed", "out-of-memory", "rejected", "wrong-results")
 
 
 def offered(
@@ -41,30 +34,6 @@ def offered(
     )
     by_facts = named_by_facts(observation, machine.present)
     return candidates(diagnosis, machine, asked, objective=study.run.objective, by_facts=by_facts)
-
-
-def beyond(run: RunSpec, study: Study, asked: Asked, observation: Observation, diagnosis: Diagnosis) -> list[Candidate]:
-    """What a diagnosis with the recipe of a study names besides, and is worth trying on top of it."""
-    base = over(study.run.settings, study.recipe or [])
-    found, _ = offered(run, study, asked, observation, diagnosis, base)
-    known = {*decided(study), *map(str, base)}
-    # What was asked for was tried before: here it is a candidate like others.
-    named = [msgspec.structs.replace(one, asked=False) for one in found if one.why and one.id not in known]
-    new = together(named)
-    return together(worth_trying(msgspec.structs.replace(study, candidates=new)))
-
-
-def decided(study: Study) -> list[str]:
-    """Ids of settings on which ablations decided, or that do not run; before this study, too.
-
-    What an ablation left undecided has a second chance where the step is shorter, and no third.
-    """
-    earlier = study.base_recipe.decided if study.base_recipe is not None else []
-    is_second = study.base_recipe is not None and study.base_recipe.is_sequel
-    ended = [id_ for id_, fate in study.outcomes.items() if fate.kind in _ENDED]
-    ablated = [id_ for ablation in study.ablations for id_ in [*ablation.dropped, *map(str, ablation.added)]]
-    is_open = {id_ for id_, fate in study.outcomes.items() if fate.kind == "unproved"} if not is_second else set()
-    return list(dict.fromkeys([*earlier, *ended, *(id_ for id_ in ablated if id_ not in is_open)]))
 
 
 def refusal(run: RunSpec, facts: Facts, base: Sequence[Setting] = ()) -> Callable[[Setting], str]:

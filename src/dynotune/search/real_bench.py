@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from dynotune.measure.live import (
     Steadiness,
     TaskRunner,
     Watcher,
+    WindowPlan,
     cautions,
     limit_s,
     pilot,
@@ -24,18 +26,17 @@ from dynotune.measure.live import (
     run_settings,
     screening,
 )
-from dynotune.measure.live import WindowPlan as Window
 from dynotune.schema.errors import CannotRunHere, DynotuneError, StatisticsError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Ended, Estimate, Phase, Study, Trial
-from dynotune.search import failures, longer
+from dynotune.search import failures
 from dynotune.search.bench import BASELINE, Arm
-from dynotune.search.budget import to_try
 from dynotune.search.earlier import pilots_on_disk
+from dynotune.search.fit import counts
 from dynotune.search.guarding import Guards
-from dynotune.search.study_window import num_ahead, study_window
+from dynotune.search.study_window import num_ahead, num_runs, study_window
 
 # A run that is cut short by the deadline is lost: one that is nearly done is let go on.
 GRACE_RUNS = 0.5
@@ -49,7 +50,6 @@ class RealBench:
     Args:
         request: how the command is run, with the settings that all runs have.
         elapsed_s: of earlier attempts and of this one so far.
-        reserve_s: of the budget, that is left to what comes after the search.
         guess_s: what a run takes, as long as none has told.
         runner: of a live run of the command as it is, that may go on; it ends before anything else runs.
     """
@@ -62,14 +62,13 @@ class RealBench:
         watcher: Watcher,
         *,
         elapsed_s: float = 0.0,
-        reserve_s: float = 0.0,
         guess_s: float = 60.0,
         runner: TaskRunner | None = None,
     ) -> None:
         self._request = request
         self._folder, self._watcher = folder, watcher
         self._facts, self._budget_s, self._guess_s = study.facts, study.budget_s, guess_s
-        self._reserve_s, self._began_s = reserve_s, time.monotonic() - elapsed_s
+        self._began_s = time.monotonic() - elapsed_s
         self._num_trials, self._num_alive = len(study.trials), _num_alive(study)
         self._study, self._trials = study, list(study.trials)
         self._guards = Guards(self._request, folder / "guard", study.facts, study.guarded)
@@ -123,14 +122,14 @@ class RealBench:
             return 0.0
         return self.run_s(arm) + (0.0 if self._guards.has_baseline else self.run_s(BASELINE))
 
-    def screen(self, candidates: Sequence[Arm], left_s: float) -> list[Estimate]:
-        """As `Bench.screen`."""
-        if not candidates or self._study.run.objective != "throughput":
+    def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
+        """As `Bench.switch`."""
+        if not arms or self._study.run.objective != "throughput":
             return []
         return screening.screen(
             self._request,
-            candidates,
-            left_s,
+            arms,
+            limit_s,
             folder=self._folder / "screening",
             cache_folder=self._cache_folder(BASELINE),
             facts=self._facts,
@@ -141,8 +140,8 @@ class RealBench:
     def run_s(self, arm: Arm) -> float:
         """As `Bench.run_s`."""
         for one in (arm, BASELINE):
-            if (found_s := longer.run_s(self._study, self._trials, one)) is not None:
-                return found_s
+            if (took_s := self._measured_s(one)) is not None:
+                return took_s
             if one.key in self._planned_s:
                 return self._planned_s[one.key]
         if BASELINE.key in self._pilots:
@@ -155,16 +154,17 @@ class RealBench:
         return self._study.run_s or self._guess_s
 
     def left_s(self) -> float:
-        """As `Bench.left_s`, without what is reserved."""
-        return self._budget_s - self._reserve_s - self.elapsed_s()
+        """As `Bench.left_s`."""
+        return self._budget_s - self.elapsed_s()
 
     def _end_live_run(self) -> None:
         if self._runner is not None and self._runner.goes_on:
             self._runner.end()
 
-    def release(self) -> None:
-        """As `Bench.release`."""
-        self._reserve_s = 0.0
+    def _measured_s(self, arm: Arm) -> float | None:
+        """Median of the arm's measured runs."""
+        took_s = [trial.wall_s for trial in self._trials if trial.arm == arm.key and counts(trial)]
+        return statistics.median(took_s) if took_s else None
 
     # What the study is told
 
@@ -190,8 +190,7 @@ class RealBench:
 
     def cautions(self) -> list[str]:
         """What this attempt's runs give reason to be wary of."""
-        told = cautions.warnings(self._outcomes) + objective.notes(self._study.run.objective, self._outcomes)
-        return told + longer.cautions(self._study, self._trials)
+        return cautions.warnings(self._outcomes) + objective.notes(self._study.run.objective, self._outcomes)
 
     # One run
 
@@ -207,11 +206,10 @@ class RealBench:
             if arm == BASELINE:
                 raise
             return trial("rejected", error.message)
-        steps = None if phase == "pilot" else longer.of_run(self._study, self._trials, arm, phase, block)
-        own_limit_s, left_s = self._limit_s(arm, phase, steps), self._time_left_s(arm)
+        own_limit_s, left_s = self._limit_s(arm, phase), self._time_left_s(arm)
         then = failures.before(self._request.env, self._facts)
         try:
-            outcome = self._launch(arm, phase, folder, min(own_limit_s, left_s), steps)
+            outcome = self._launch(arm, phase, folder, min(own_limit_s, left_s))
             value = None if phase == "pilot" else self._value(outcome)
         except (DynotuneError, StatisticsError) as error:
             if not (folder / "run.json").exists():
@@ -221,9 +219,6 @@ class RealBench:
                 return trial("timeout", OUT_OF_TIME, void=OUT_OF_TIME)
             if arm == BASELINE:
                 raise
-            if steps is not None and longer.did_not_last(folder, self._study, steps):
-                self._watcher.say(longer.from_here_on(self._study, arm, steps))
-                return trial("failed", answer.detail, void=longer.DID_NOT_LAST, window_steps=steps)
             return trial(answer.ended, answer.detail)
         void = "; ".join(summary.void_reasons({"candidate": outcome})) if phase != "pilot" else ""
         if outcome.rejected:
@@ -233,10 +228,9 @@ class RealBench:
         self._note(outcome)
         if void:
             self._watcher.say(f"{_in_place(phase, block)}: {arm.key or 'the command as it is'} does not count: {void}")
-        measured = trial("measured", value=value, void=void, time_to_first_step_s=outcome.first_step_s)
-        return longer.with_window(measured, outcome)
+        return trial("measured", value=value, void=void, time_to_first_step_s=outcome.first_step_s)
 
-    def _launch(self, arm: Arm, phase: Phase, folder: Path, limit: float, steps: int | None) -> Outcome:
+    def _launch(self, arm: Arm, phase: Phase, folder: Path, limit: float) -> Outcome:
         is_pilot = phase == "pilot"
         steadiness, first_step = Steadiness(self._request), self._first_steps.get(BASELINE.key)
         return run_settings(
@@ -249,7 +243,7 @@ class RealBench:
             facts=self._facts,
             limit_s=limit,
             warmup_steps=None if is_pilot else self._study.run.warmup_steps,
-            window_steps=steps,
+            window_steps=None if is_pilot else self._study.run.window_steps or None,
             enough=steadiness if is_pilot else self._first_steps.get(arm.key, first_step or steadiness),
         )
 
@@ -339,24 +333,29 @@ class RealBench:
             self._planned_s[key] = self._once_warm_s(key, self._own(outcome).run_s, run_s)
         self._pilots.clear()
         self._watcher.say(
-            f"Each run: {window.warmup_steps} steps of warm-up, then {window.num_steps} timed as a whole"
-            f"{', more of what is far faster' * longer.may_be(self._study)}; about {run_s:.0f} s."
+            f"Each run: {window.warmup_steps} steps of warm-up, then {window.num_steps} timed as a whole; "
+            f"about {run_s:.0f} s."
             if window.num_steps
             else f"Each run ends with its first steps; about {run_s:.0f} s."
         )
 
-    def _window(self) -> Window:
+    def _window(self) -> WindowPlan:
         """Of all runs, by the pilots so far and the time left."""
         others = [outcome for key, outcome in self._pilots.items() if key != BASELINE.key]
-        ahead = num_ahead(self._study.candidates)
-        baseline, num_alone = self._pilots[BASELINE.key], to_try(self._study).num_alone
-        return study_window(self._request, baseline, others, self.left_s(), num_alone=num_alone, num_ahead=ahead)
+        return study_window(
+            self._request,
+            self._pilots[BASELINE.key],
+            others,
+            self.left_s(),
+            num_runs=num_runs(self._study),
+            num_ahead=num_ahead(self._study.candidates),
+        )
 
-    def _own(self, outcome: Outcome) -> Window:
+    def _own(self, outcome: Outcome) -> WindowPlan:
         """The window of one arm; its length as it was fixed."""
         return self._alone(outcome, self._study.run.warmup_steps, self._study.run.window_steps)
 
-    def _alone(self, outcome: Outcome, warmup_steps: int | None, num_steps: int | None) -> Window:
+    def _alone(self, outcome: Outcome, warmup_steps: int | None, num_steps: int | None) -> WindowPlan:
         request = msgspec.structs.replace(
             self._request,
             warmup_steps=warmup_steps or self._request.warmup_steps,
@@ -373,12 +372,12 @@ class RealBench:
 
     # Time
 
-    def _limit_s(self, arm: Arm, phase: Phase, steps: int | None) -> float:
-        known_s = max(self.run_s(arm), self._study.run_s or 0.0) + longer.at_most_s(self._study, self._trials, steps)
+    def _limit_s(self, arm: Arm, phase: Phase) -> float:
+        known_s = max(self.run_s(arm), self._study.run_s or 0.0)
         return limit_s(self._request, None if phase == "pilot" else known_s)
 
     def _time_left_s(self, arm: Arm) -> float:
-        return max(1.0, self.left_s() + self._reserve_s + GRACE_RUNS * self.run_s(arm))
+        return max(1.0, self.left_s() + GRACE_RUNS * self.run_s(arm))
 
     def _in_words(self, arm: Arm, phase: Phase, block: int) -> str:
         minutes, alive = max(0.0, self.left_s()) / 60, self._num_alive
@@ -402,7 +401,11 @@ class RealBench:
         self._study = msgspec.structs.replace(self._study, warnings=[*self._study.warnings, text])
 
     def _cache_folder(self, arm: Arm) -> Path:
-        return self._folder / "caches" / arm.short_name
+        """Return the folder of the arm's caches. Compiled code is found by its content, so that arms share one folder;
+        only where the start itself is measured has each its own.
+        """
+        shares = self._study.run.objective != "time-to-first-step" and self._request.caches != "cold"
+        return self._folder / "caches" / ("shared" if shares else arm.short_name)
 
     def _settings(self, arm: Arm) -> list[Setting]:
         """On top of what all runs have."""

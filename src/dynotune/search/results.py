@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dynotune.measure.comparison import MeasuredRun, pays_off, read_run
 from dynotune.measure.live import Watcher
-from dynotune.recipes import recipe_of as of
+from dynotune.recipes import recipe_of
 from dynotune.report.page import html
 from dynotune.schema import recipe as recipes
 from dynotune.schema.errors import CannotRunHere, RecordError, StatisticsError
@@ -18,7 +18,7 @@ RECIPE, REPORT = "recipe.toml", "report.html"
 
 def write_results(folder: Path, study: Study, watcher: Watcher) -> None:
     """The recipe, where anything was proved, and the report, beside the study."""
-    proved = of(study) if study.recipe else None
+    proved = recipe_of(study) if study.recipe else None
     if proved is not None:
         recipes.write(folder / RECIPE, proved)
     try:
@@ -40,7 +40,7 @@ def paid_off(folder: Path, study: Study) -> BreakEven | None:
 def _runs(folder: Path, study: Study, key: str) -> list[MeasuredRun]:
     found = []
     for trial in study.trials:
-        if (trial.arm, trial.phase, trial.ended) != (key, study.confirming, "measured") or trial.void:
+        if (trial.arm, trial.phase, trial.ended) != (key, "confirm", "measured") or trial.void:
             continue
         try:
             found.append(read_run(folder / trial.run))

@@ -1,4 +1,4 @@
-"""The search's hands: it runs arms, keeps every trial, and stops at the deadline."""
+"""A study under work: runs arms, keeps every trial, and stops at the deadline."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.study import Candidate, CandidateOutcome, Estimate, OutcomeKind, Phase, Study, Trial
+from dynotune.schema.study import Candidate, CandidateOutcome, Estimate, OutcomeKind, Phase, Stage, Study, Trial
 from dynotune.search.bench import BASELINE, Arm, Bench, arm
+from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import Gain, counts
 
 # A run that something else disturbed is repeated at most so often; then its block goes without it.
@@ -67,9 +68,12 @@ class Search:
         self.study = self.bench.add_to(replace(self.study, **changes))
         self._save(self.study)
 
-    def settle(self, fates: dict[str, CandidateOutcome]) -> None:
-        if fates:
-            self.update(outcomes={**self.study.outcomes, **fates})
+    def enter(self, stage: Stage) -> None:
+        self.update(stage=stage)
+
+    def settle(self, outcomes: dict[str, CandidateOutcome]) -> None:
+        if outcomes:
+            self.update(outcomes={**self.study.outcomes, **outcomes})
 
     def estimate(self, estimates: Iterable[Estimate]) -> None:
         """Write them in the place of earlier ones of the same arms in the same phase."""
@@ -92,7 +96,7 @@ class Search:
             OutOfTime: it would not end before the deadline.
             CannotRunHere: the command as written gave no measurement.
         """
-        self._must_fit(self.bench.run_s(one), is_proof=phase in ("ablate", "confirm"))
+        self._must_fit(self.bench.run_s(one))
         place = "pilot" if block == 0 else f"{phase}, block {block}"
         self.watcher.running(f"{place}: {one.key or 'baseline'}")
         trial = self.bench.run(one, phase, block)
@@ -120,16 +124,13 @@ class Search:
         if (failed := self.failure(one.key)) is not None:
             return failed
         if check_s := self.bench.check_s(one):
-            self._must_fit(check_s, is_proof=True)
+            self._must_fit(check_s)
         wrong = self.bench.check(one)
         if wrong is not None:
             self.update(trials=[*self.study.trials, wrong])
         return wrong
 
-    def _must_fit(self, needed_s: float, *, is_proof: bool) -> None:
-        """A proof is worth more than what is reserved for after it."""
-        if is_proof and self.bench.left_s() < needed_s:
-            self.bench.release()
+    def _must_fit(self, needed_s: float) -> None:
         if self.bench.left_s() < needed_s:
             raise OutOfTime
 
@@ -159,14 +160,19 @@ def alone(candidate: Candidate) -> Arm:
     return arm([candidate.setting])
 
 
+def in_predicted_order(work: Search) -> list[Candidate]:
+    """Return the candidates without an outcome, those first that may gain most."""
+    return [one for one in worth_trying(work.study) if one.id not in work.study.outcomes]
+
+
 def estimate_of(key: str, against: str, phase: Phase, gain: Gain) -> Estimate:
     return Estimate(
         arm=key, against=against, phase=phase, speedup=gain.speedup, ci=gain.ci, num_blocks=gain.num_blocks, p=gain.p
     )
 
 
-# Ends of a run to the fates they make.
-FATE_OF_END: dict[str, OutcomeKind] = {
+# Ends of a run to the outcomes they make.
+OUTCOME_OF_END: dict[str, OutcomeKind] = {
     "failed": "failed",
     "out-of-memory": "out-of-memory",
     "rejected": "rejected",
@@ -184,9 +190,9 @@ _WHAT_HAPPENED = {
 }
 
 
-def fate_of_failure(trial: Trial) -> CandidateOutcome:
+def outcome_of_failure(trial: Trial) -> CandidateOutcome:
     what = _WHAT_HAPPENED[trial.ended]
     text = what[0].upper() + what[1:]
     return CandidateOutcome(
-        FATE_OF_END[trial.ended], f"{text}: {trial.detail.rstrip('.')}." if trial.detail else f"{text}."
+        OUTCOME_OF_END[trial.ended], f"{text}: {trial.detail.rstrip('.')}." if trial.detail else f"{text}."
     )

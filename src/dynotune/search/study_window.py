@@ -1,25 +1,21 @@
-"""The window of a study's runs: so long that runs tell, so short that the budget affords enough of them.
-
-Arms that are far faster have a longer one: see `longer`.
-"""
+"""The window of a study's runs: so long that runs tell, so short that the budget affords enough of them."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dynotune.measure.live import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS, Outcome, pilot
-from dynotune.measure.live import WindowPlan as Window
+from dynotune.measure.live import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS, Outcome, WindowPlan, pilot
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.run import RunSpec
-from dynotune.schema.study import Candidate
+from dynotune.schema.study import Candidate, Study
 
-NUM_BLOCKS = 3
-"""Of a race, for each arm: fewer tell nothing of most settings."""
+NUM_BLOCKS, MOST_ARMS = 2, 8
 NUM_PROVING = 8
-"""Runs of the fewest pairs that confirm: with more, windows get so short that noise costs more than runs gain."""
+"""Runs of the pairs that confirm: with more, windows get so short that noise costs more than runs gain."""
 OF_START = 0.5
 """A window is at least this much of what it takes to get there, where the time affords it: that the baseline is quiet
 says nothing of arms that are twice as fast, whose windows are half as long and whose hosts may no longer keep up."""
@@ -33,16 +29,16 @@ def study_window(
     others: Sequence[Outcome],
     left_s: float,
     *,
-    num_alone: int = 0,
+    num_runs: int = 0,
     num_ahead: int = 0,
-) -> Window:
+) -> WindowPlan:
     """The window, from the pilots; every arm that had one is warm when it begins, but those that never become steady.
 
     Its length follows from the noise of the baseline and from what it takes to get there. Where the time left does not
     afford enough runs of it, it is shorter, though never shorter than tells something: then fewer arms are tried.
 
     Args:
-        num_alone: candidates that are to run by themselves.
+        num_runs: that the time left should afford.
         num_ahead: batches that may lie ready when an arm begins its steps: not before they are used up does a window
             show how fast batches are made.
 
@@ -69,7 +65,7 @@ def study_window(
         pilot.fewest_steps(request, whole.step_s),
     )
     least = min(whole.num_steps, fewest)
-    num_runs = NUM_BLOCKS * (max(num_alone, len(steady)) + 1) + NUM_PROVING
+    whole = _long_enough(whole, steady)
     if num_runs * whole.run_s <= left_s:
         return whole
     try:
@@ -81,6 +77,22 @@ def study_window(
     if window.num_steps < least or window is whole:
         return msgspec.structs.replace(whole, num_steps=least, whole_epochs=0)
     return window
+
+
+def _long_enough(window: WindowPlan, others: Sequence[Outcome]) -> WindowPlan:
+    """Return the window with as many steps as the fastest arm needs for one that tells."""
+    paces_s = [statistics.median(other.records[0].step_s[-MIN_WINDOW_STEPS:]) for other in others]
+    if not paces_s or not window.num_steps:
+        return window
+    wanted = math.ceil(MIN_WINDOW_S / max(min(paces_s), 1e-9))
+    most = int(MAX_WINDOW_S / window.step_s)
+    return msgspec.structs.replace(window, num_steps=max(window.num_steps, min(wanted, most)))
+
+
+def num_runs(study: Study) -> int:
+    """Return how many runs a study wants: blocks that leave each setting out, and pairs that confirm."""
+    num_settings = sum(one.id not in study.outcomes for one in study.candidates)
+    return NUM_BLOCKS * (min(num_settings, MOST_ARMS) + 2) + NUM_PROVING
 
 
 def num_ahead(candidates: Iterable[Candidate]) -> int:

@@ -14,12 +14,18 @@ from dynotune import knobs, probe
 from dynotune.diagnose import LiveDiagnosis, conclude, gather
 from dynotune.launch import new_run_folder
 from dynotune.measure.comparison import Interrupted, objective
-from dynotune.measure.live import SYNCHRONISED, TaskRunner, Watcher, facts_of, refuse_another_machine, refuse_impossible
-from dynotune.measure.live import machine_lock as alone
+from dynotune.measure.live import (
+    SYNCHRONISED,
+    TaskRunner,
+    Watcher,
+    facts_of,
+    machine_lock,
+    refuse_another_machine,
+    refuse_impossible,
+)
 from dynotune.recipes import checking
 from dynotune.report.study import long_time, spent_s
 from dynotune.schema import document
-from dynotune.schema import recipe as recipes
 from dynotune.schema.comparison import MARGIN
 from dynotune.schema.diagnosis import UpperBound
 from dynotune.schema.errors import CannotRunHere, DynotuneError
@@ -29,22 +35,23 @@ from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Attempt, BaseRecipe, Study, Trial
 from dynotune.search import asked
-from dynotune.search.budget import UNKNOWN_RUN_S, affords_more
 from dynotune.search.candidates import Machine, refuse_unfit
-from dynotune.search.earlier import DIAGNOSIS, pilot_of_another, plain_pilot
-from dynotune.search.offering import beyond, decided, nothing_to_try, offered, refusal, to_try
+from dynotune.search.earlier import DIAGNOSIS, plain_pilot
+from dynotune.search.offering import nothing_to_try, offered, refusal, to_try
 from dynotune.search.real_bench import RealBench
-from dynotune.search.results import RECIPE, REPORT, paid_off, write_results
+from dynotune.search.results import REPORT, paid_off, write_results
 from dynotune.search.study import search
 from dynotune.text import words as formats
 
 FILE = "study.json"
 NOT_ASKED = Unknown("not asked for")
 MOST_OF_DIAGNOSIS = 0.1
-"""Of the budget: a diagnosis that took more is not made again with the recipe, and has no ceilings."""
+"""Of the budget: a diagnosis that took more does not isolate the loader as well."""
 LEAST_WAIT = 0.05
 """Of a step: with less of it spent on waiting for the loader, ceilings bound nothing that matters."""
 DIAGNOSIS_LIMIT_S = 900.0
+UNKNOWN_RUN_S = 60.0
+"""What a run takes, as long as nothing is known of the command."""
 EndedBy = Literal["done", "user", "error", ""]
 
 
@@ -122,52 +129,7 @@ def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher)
     return _sit(request, folder, study, watcher)
 
 
-def sequel(folder: Path, study: Study, now: RunSpec, watcher: Watcher) -> tuple[Path, Study] | None:
-    """From the recipe of a finished study on: a step that became shorter may wait for something else now.
-
-    Args:
-        now: as `resume` takes it, and with the window that the user asked for.
-
-    Returns:
-        As `tune`; None where nothing was proved, nothing more is named, or too little of the budget is left.
-
-    Raises:
-        CommandFailed, CannotRunHere, Interrupted: as `tune`.
-    """
-    left_s = study.budget_s - spent_s(study)
-    if not study.recipe or not study.next_candidates or not affords_more(study, left_s):
-        return None
-    file = folder / RECIPE
-    request = _as_begun(study, now)
-    own = msgspec.structs.replace(
-        request.run,
-        settings=over(study.run.settings, study.recipe),
-        # Of a step that became shorter, a window holds more.
-        warmup_steps=now.warmup_steps,
-        window_steps=now.window_steps,
-    )
-    base_recipe = BaseRecipe(str(file), recipes.read(file), decided(study), is_sequel=True)
-    request = msgspec.structs.replace(request, run=own, base_recipe=base_recipe)
-    names = ", ".join(candidate.id for candidate in study.next_candidates)
-    watcher.say(f"From this recipe on, with the {long_time(left_s)} that are left: {names}.")
-    return _begin(
-        request,
-        left_s,
-        study.facts,
-        watcher,
-        folder,
-        diagnosis=study.diagnosis_with_recipe,
-        candidates=study.next_candidates,
-    )
-
-
-def _begin(
-    request: TuneRequest, budget_s: float, facts: Facts, watcher: Watcher, before: Path | None = None, **known: object
-) -> tuple[Path, Study]:
-    """
-    Args:
-        before: folder of the study that this one follows.
-    """
+def _begin(request: TuneRequest, budget_s: float, facts: Facts, watcher: Watcher) -> tuple[Path, Study]:
     run, words = request.run, request.asked()
     folder = new_run_folder(run.base)
     study = Study(
@@ -179,14 +141,9 @@ def _begin(
         exclude=request.exclude,
         values=request.values,
         margin=request.margin,
-        window_planned=run.window_steps is None,
         facts=facts,
         base_recipe=request.base_recipe,
     )
-    study = msgspec.structs.replace(study, **known)
-    if before is not None and run.objective not in SYNCHRONISED:
-        pilot = pilot_of_another(folder, before, study.run.settings)
-        study = msgspec.structs.replace(study, trials=[] if pilot is None else [pilot])
     document.write(folder / FILE, study)
     return folder, _sit(request, folder, study, watcher)
 
@@ -233,7 +190,7 @@ class _Attempt:
     def work(self) -> None:
         """From where it stands to its end."""
         waits_from_s = time.monotonic()
-        with alone(self._request.run, self._watcher):
+        with machine_lock(self._request.run, self._watcher):
             # Waiting for others is not the study's time.
             waited_s = time.monotonic() - waits_from_s
             self._began_s += waited_s
@@ -301,22 +258,21 @@ class _Attempt:
         )
 
     def _diagnose_again(self) -> None:
-        """With the recipe's settings, where the time allows for it."""
-        needed_s = self._diagnosis_s or 4 * _guess_s(self.study)
+        """Diagnose with the recipe's settings, if the time allows: something else may hold the command up now."""
         if not self.study.recipe:
             return
+        needed_s = self._diagnosis_s or 4 * _guess_s(self.study)
         if self._elapsed_s() + needed_s > self.study.budget_s:
             self._update(diagnosis_with_recipe=Unknown("the budget did not afford a diagnosis with the recipe"))
             return
         try:
-            settings = over(self.study.run.settings, self.study.recipe)
-            observation, _ = gather(self._diagnosed_run(settings), self._watcher)
+            observation, _ = gather(
+                self._diagnosed_run(over(self.study.run.settings, self.study.recipe)), self._watcher
+            )
         except DynotuneError as error:
             self._update(diagnosis_with_recipe=Unknown(error.message))
         else:
-            after = conclude(observation)
-            then = beyond(self._request.run, self.study, self._request.asked(), observation, after)
-            self._update(diagnosis_with_recipe=after, next_candidates=then)
+            self._update(diagnosis_with_recipe=conclude(observation))
 
     # Search
 
@@ -326,14 +282,12 @@ class _Attempt:
             self._update(verdict=nothing_to_try(self.study), finished=True)
             return
         self._watcher.say(to_try(self.study))
-        again_s = self._diagnosis_s if self._diagnosis_s <= MOST_OF_DIAGNOSIS * self.study.budget_s else 0.0
         self._bench = RealBench(
             self._request.run,
             self._folder,
             self.study,
             self._watcher,
             elapsed_s=self._elapsed_s(),
-            reserve_s=again_s,
             guess_s=_guess_s(self.study),
             runner=runner,
         )

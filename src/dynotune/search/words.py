@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dynotune.schema.study import Study
-from dynotune.search.fit import Gain
+from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
 
 TWICE = 2.0
@@ -11,10 +10,11 @@ TWICE = 2.0
 _SAVES_TIME = ("throughput", "latency-p99", "time-to-first-step")
 
 
-def gain(study: Study, gain: Gain) -> str:
+def gained(study: Study, estimate: Estimate) -> str:
     """`3.1% faster (95% interval +0.4% to +5.9%, 4 blocks)`."""
-    blocks = f"{gain.num_blocks} {'block' if gain.num_blocks == 1 else 'blocks'}"
-    return f"{size(study, gain.speedup)} ({interval(study, gain.ci)}, {blocks})"
+    unit, plural = ("switch", "es") if estimate.phase == "switch" else ("block", "s")
+    num = f"{estimate.num_blocks} {unit}{plural * (estimate.num_blocks != 1)}"
+    return f"{size(study, estimate.speedup)} ({interval(study, estimate.ci)}, {num})"
 
 
 def size(study: Study, speedup: float) -> str:

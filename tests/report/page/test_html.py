@@ -115,14 +115,6 @@ def test_the_answer_stands_before_everything_else(light):
     assert places == sorted(places)
 
 
-def test_pairs_that_are_not_fresh_are_not_called_so():
-    study = studies.rich()
-    trials = [trial for trial in study.trials if trial.phase != "confirm"]
-    text = Reading(page(msgspec.structs.replace(study, trials=trials))).text
-    assert "on 8 pairs, of the blocks that show what each setting adds" in text
-    assert "2.27× to 2.35× at 95%, on 8 fresh pairs" not in text
-
-
 def test_what_it_began_from_is_told_and_nothing_is_called_as_written(light):
     text = Reading(page(studies.on_top())).text
     assert "on 8 fresh pairs, on top of recipe.toml" in text

@@ -1,6 +1,6 @@
 """Screening: arms that can change at any step are tried in one process, in turns, before any is raced.
 
-What is found is an `Estimate` of phase "screen": it orders the arms and drops the hopeless. It proves nothing: that is
+What is found is an `Estimate` of phase "switch": it orders the arms and drops the hopeless. It proves nothing: that is
 for fresh processes.
 """
 
@@ -230,7 +230,7 @@ def estimate(key: str, blocks: Sequence[Block]) -> Estimate:
     return Estimate(
         arm=key,
         against="",
-        phase="screen",
+        phase="switch",
         speedup=math.exp(mean),
         ci=(math.exp(mean - reach), math.exp(mean + reach)),
         num_blocks=len(values),

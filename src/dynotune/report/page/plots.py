@@ -355,7 +355,7 @@ def _edge_arrows(points: Sequence[tuple[int, str, Estimate]], layout: dict[str, 
 def _figures(estimate: Estimate) -> list[str]:
     ci = interval_of(estimate)
     speedup = words.times(estimate.speedup, digits=words.digits(ci))
-    unit = "switches" if estimate.phase == "screen" else "blocks"
+    unit = "switches" if estimate.phase == "switch" else "blocks"
     return [
         f"{speedup} ({words.interval(ci)}, {estimate.confidence:.0%})",
         f"{estimate.num_blocks} {unit}, {PHASES[estimate.phase]}",

@@ -132,7 +132,7 @@ def _ratio(estimate: Estimate | None) -> list[str]:
 def _from(estimate: Estimate | None) -> str:
     if estimate is None:
         return NOTHING
-    unit = "switches" if estimate.phase == "screen" else "blocks" if estimate.num_blocks != 1 else "block"
+    unit = "switches" if estimate.phase == "switch" else "blocks" if estimate.num_blocks != 1 else "block"
     beside = f", beside {estimate.against}" if estimate.against else ""
     return f"{PHASES[estimate.phase]}, {estimate.num_blocks} {unit}{beside}"
 

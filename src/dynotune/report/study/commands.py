@@ -45,7 +45,6 @@ def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
             ),
             Command(f"Compare the recipe with the command {study.begun}", _compare(study, study.recipe, [])),
         ]
-    if study.next_candidates:
         # A step that became shorter asks for another window.
         anew = replace(study, run=replace(study.run, warmup_steps=None, window_steps=None))
         found.append(Command("Go on from the recipe", shell(_tune(anew, recipe))))
@@ -121,9 +120,6 @@ def _tune(study: Study, recipe: str = "") -> list[str]:
         ("--values", study.values),
     ):
         options += [word for value in values for word in (option, value)]
-    if study.most_steps > (study.run.window_steps or 0):
-        # As many steps for all runs, as --steps asks for, would be too few for what is far faster.
-        study = replace(study, run=replace(study.run, window_steps=None))
     return ["dynotune", "tune", *options, *_measured_as(study), "--", *study.run.command]
 
 

@@ -17,8 +17,6 @@ from dynotune.text import words
 
 __all__ = ["Headline", "headline", "machine", "pays_off", "spent_s", "stats"]
 
-PAIRS = {"confirm": "fresh pairs", "ablate": "pairs, of the blocks that show what each setting adds"}
-
 
 @dataclass(frozen=True, slots=True)
 class Headline:
@@ -44,7 +42,7 @@ def headline(study: Study) -> Headline:
         gained, between = words.gained(confirmed)
         rest = (
             f"{BETTER[study.run.objective]}: {between} at {confirmed.confidence:.0%}, "
-            f"on {confirmed.num_pairs} {PAIRS[study.confirming]}"
+            f"on {confirmed.num_pairs} fresh pairs"
         )
         if study.base_recipe is not None:
             rest += f", on top of {_name(study.base_recipe)}"
@@ -79,8 +77,6 @@ def _stats(study: Study) -> Iterator[tuple[str, str]]:
         yield "Began from", f"{study.base_recipe.file}: {' '.join(map(str, study.run.settings))}"
     num = len(study.trials)
     yield "Search", f"{num:,} run{'' if num == 1 else 's'}, {long_time(spent_s(study))} of {long_time(study.budget_s)}"
-    if study.run.window_steps is not None and study.most_steps > study.run.window_steps:
-        yield "Steps that a run timed", f"{study.run.window_steps:,}; of what is far faster up to {study.most_steps:,}"
     if study.noise is not None:
         yield "Noise between runs", words.fine_share(study.noise)
     yield "Machine", machine(study.facts)

@@ -52,10 +52,8 @@ KINDS: dict[Kind, str] = {
 
 PHASES: dict[Phase, str] = {
     "pilot": "pilots",
-    "screen": "screening",
-    "race": "race",
-    "join": "joint race",
-    "ablate": "ablation",
+    "switch": "within one process",
+    "prune": "with and without each",
     "confirm": "confirmation",
 }
 
@@ -69,7 +67,7 @@ BETTER: dict[Objective, str] = {
 """What a ratio above 1 is called."""
 
 # Runs in fresh processes before turns within one.
-PREFERRED: tuple[Phase, ...] = ("confirm", "race", "join", "ablate", "screen")
+PREFERRED: tuple[Phase, ...] = ("confirm", "prune", "switch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +144,7 @@ def tried(study: Study) -> list[Tried]:
 
 
 def ablated(study: Study) -> list[Tried]:
-    """Settings of which ablation says what they are worth within the whole, the largest first."""
+    """Return the settings of which it is known what they are worth within the whole, the largest first."""
     rows = [row for row in tried(study) if row.worth is not None]
     return sorted(rows, key=lambda row: -(row.worth.speedup if row.worth else 0.0))
 
@@ -209,7 +207,7 @@ def medians(study: Study) -> tuple[float, float] | None:
     if not study.recipe:
         return None
     key = " ".join(str(one) for one in sorted(study.recipe, key=lambda one: one.knob))
-    runs = [trial for trial in study.trials if trial.phase == study.confirming and counts(trial)]
+    runs = [trial for trial in study.trials if trial.phase == "confirm" and counts(trial)]
     sides = [[trial.value for trial in runs if trial.arm == arm and trial.value] for arm in ("", key)]
     return (statistics.median(sides[0]), statistics.median(sides[1])) if all(sides) else None
 
@@ -256,7 +254,7 @@ def _tried(study: Study, candidate: Candidate) -> Tried:
 
 def _estimate_alone(estimates: Sequence[Estimate], candidate: Candidate) -> Estimate | None:
     if candidate.needs:
-        pairs = [one for one in estimates if one.phase == "join" and one.against in candidate.needs and sound(one)]
+        pairs = [one for one in estimates if one.phase == "prune" and one.against in candidate.needs and sound(one)]
         return next((one for one in reversed(pairs) if without(one.arm, candidate.id, ()) == one.against), None)
     own = [one for one in estimates if one.arm == candidate.id and one.against == "" and sound(one)]
     for phase in PREFERRED:
@@ -266,10 +264,10 @@ def _estimate_alone(estimates: Sequence[Estimate], candidate: Candidate) -> Esti
 
 
 def _worth(study: Study, candidate: Candidate) -> Estimate | None:
-    """Of ablation, the last whole with this setting against without."""
+    """Return the last estimate of the whole with this setting against the whole without it."""
     found = None
     for one in study.estimates:
-        if one.phase == "ablate" and sound(one) and _is_of(one, study, candidate):
+        if one.phase == "prune" and sound(one) and _is_of(one, study, candidate):
             found = one
     return found
 
@@ -277,7 +275,7 @@ def _worth(study: Study, candidate: Candidate) -> Estimate | None:
 def _is_of(estimate: Estimate, study: Study, candidate: Candidate) -> bool:
     """Whether its arms differ by the candidate and what needs that."""
     rest = without(estimate.arm, candidate.id, study.candidates)
-    # Against the baseline as a whole, not as what ablation left out: then its p is corrected over several.
+    # Against the baseline as a whole, not as what was left out: then its p is corrected over several.
     is_whole_of_one = not rest and estimate.arm == candidate.id and estimate.corrected_over == 1
     return rest == estimate.against and not is_whole_of_one
 

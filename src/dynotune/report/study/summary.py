@@ -300,7 +300,4 @@ def _next(study: Study, recipe: str) -> RenderableType:
     lines: list[RenderableType] = [
         piece for one in commands for piece in (Text(f"{one.what}:", style="dim"), ShellCommand(one.words, indent=2))
     ]
-    if study.next_candidates:
-        names = words.plain(", ".join(one.id for one in study.next_candidates), longest=LONGEST_REASON)
-        lines.append(Text(f"On top of it may help {names}: dynotune tune --recipe goes on from there.", style="dim"))
     return Group(*lines)

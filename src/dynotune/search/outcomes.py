@@ -1,0 +1,291 @@
+"""What became of each candidate, and of the whole, in sentences with figures."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from dynotune.schema.comparison import MAX_PAIRS, Comparison
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, OutcomeKind, Study, Trial
+from dynotune.search import words
+from dynotune.search.bench import arm
+from dynotune.search.bounds import worth_trying
+from dynotune.search.fit import CONFIDENCE, counts, value_of
+from dynotune.search.running import Search, gave_nothing, outcome_of_failure
+from dynotune.search.switch import switched
+
+LATE = "the time was too short to decide it"
+# Of a gain worth having, to say how many pairs the noise asks for.
+WORTH_HAVING = 1.05
+# Of the runs; beyond, the verdict is that the machine was not quiet.
+MOST_VOID = 0.5
+_POWER_Z = 0.8416  # of 80%
+_BROKEN: tuple[OutcomeKind, ...] = ("failed", "out-of-memory", "rejected", "wrong-results")
+
+
+def conclude(work: Search) -> None:
+    """Write the outcomes that are not yet there, the recipe, the noise and the verdict."""
+    study = work.study
+    confirmed = study.confirmed
+    proved = confirmed.candidate_settings if confirmed is not None and confirmed.verdict == "faster" else []
+    outcomes = {one.id: _outcome(work, one, proved) for one in study.candidates}
+    work.update(outcomes=outcomes, recipe=list(proved), noise=_noise(study.trials), finished=True)
+    spread = _noise_between_neighbours(study.trials)
+    if spread is not None and (needed := pairs_needed(spread)) > MAX_PAIRS:
+        work.warn(
+            f"Runs of the command {study.begun} differ by {spread:.1%} (standard deviation): to prove a gain of "
+            f"{WORTH_HAVING - 1:.0%} would take about {needed} pairs, and a tune has {MAX_PAIRS}. "
+            "A longer window (--steps) or a quieter machine helps."
+        )
+    work.update(verdict=verdict(work.study, spread))
+
+
+def pairs_needed(sd: float) -> int:
+    """Return how many pairs find a gain worth having four times in five; `sd`: of the logarithm of a run's value."""
+    from scipy.special import ndtri
+
+    z = float(-ndtri((1 - CONFIDENCE) / 2)) + _POWER_Z
+    return 2 * math.ceil((z * math.sqrt(2) * sd / math.log(WORTH_HAVING)) ** 2 / 2)
+
+
+def _baseline_logs(trials: list[Trial]) -> list[float]:
+    return [math.log(value_of(trial)) for trial in trials if trial.arm == "" and counts(trial)]
+
+
+def _noise(trials: list[Trial]) -> float | None:
+    """Return the standard deviation of the logarithm of a run's value, from the baseline's runs."""
+    logs = _baseline_logs(trials)
+    if len(logs) < 2:
+        return None
+    mean = math.fsum(logs) / len(logs)
+    return math.sqrt(math.fsum((log - mean) ** 2 for log in logs) / (len(logs) - 1))
+
+
+def _noise_between_neighbours(trials: list[Trial]) -> float | None:
+    """Return the same without slow drift, which pairs cancel: from one run of the baseline to its next."""
+    logs = _baseline_logs(trials)
+    if len(logs) < 3:
+        return None
+    return math.sqrt(math.fsum((b - a) ** 2 for a, b in itertools.pairwise(logs)) / (len(logs) - 1) / 2)
+
+
+# The whole
+
+
+def verdict(study: Study, spread: float | None) -> str:
+    """Return the answer in one sentence."""
+    confirmed = study.confirmed
+    if confirmed is not None and confirmed.speedup is not None:
+        return _of_pairs(study, confirmed)
+    if not study.candidates:
+        return "There was nothing to try."
+    if not any(study.outcomes[one.id].kind != "not-tried" for one in study.candidates):
+        if not worth_trying(study):
+            return f"Nothing was tried: by the diagnosis, no setting can gain the margin of {study.margin:.0%}."
+        return "Nothing was tried: the time was too short."
+    if study.selected:
+        ended = confirmed.reason.rstrip(".") if confirmed is not None and not confirmed.pairs else ""
+        why = _disturbed(study) or _broken(study, study.selected) or _lower(ended) or LATE
+        verb = "was" if len(study.selected) == 1 else "were"
+        return f"Nothing is proved: {_names(study.selected)} {verb} to be proved, but {why}."
+    kinds = [study.outcomes[one.id].kind for one in study.candidates]
+    if all(kind in _BROKEN for kind in kinds):
+        return f"Nothing is proved: {_none_of(study, 'could be measured', 'could not be measured')}."
+    if "unproved" in kinds and (disturbed := _disturbed(study)):
+        return f"Nothing is proved: {disturbed}."
+    if num_open := kinds.count("unproved"):
+        doubt = f"; runs differ by {spread:.1%}" if spread is not None else ""
+        return f"Nothing is proved: {_some_of(study, num_open)} could not be decided in the time{doubt}."
+    worth = {one.id for one in worth_trying(study)}
+    if untried := [id_ for id_, outcome in study.outcomes.items() if outcome.kind == "not-tried" and id_ in worth]:
+        return f"Nothing is proved: {_some_of(study, len(untried))} could not be tried in the time."
+    return f"Nothing helps: {_none_of(study, 'makes a difference', 'makes no difference')} worth having."
+
+
+def _of_pairs(study: Study, confirmed: Comparison) -> str:
+    names = _names(confirmed.candidate_settings)
+    seen = _seen(study, confirmed)
+    if confirmed.verdict == "faster":
+        return f"Proved: with {names} it is {seen}."
+    if confirmed.verdict == "undecided":
+        return f"Nothing is proved: with {names} it may be {seen}. {confirmed.reason}".rstrip()
+    return f"Nothing helps: on fresh pairs, {names} is {seen}."
+
+
+def _none_of(study: Study, does: str, does_not: str) -> str:
+    num = len(study.candidates)
+    return f"none of the {num} settings {does}" if num > 1 else f"{_the_only_one(study)} {does_not}"
+
+
+def _some_of(study: Study, num: int) -> str:
+    return f"of {len(study.candidates)} settings, {num}" if len(study.candidates) > 1 else _the_only_one(study)
+
+
+def _the_only_one(study: Study) -> str:
+    return f"{study.candidates[0].id}, all there was to try,"
+
+
+def _broken(study: Study, selected: list[Setting]) -> str:
+    """Return why what was to be confirmed, or a setting of it, gave no measurement; else empty."""
+    keys = [arm(selected).key, *map(str, selected)]
+    found = next((trial for trial in study.trials if trial.arm in keys and gave_nothing(trial)), None)
+    return _lower(outcome_of_failure(found).reason.rstrip(".")) if found is not None else ""
+
+
+def _disturbed(study: Study) -> str:
+    """Return how many runs do not count, if most do not; else empty."""
+    timed = [trial for trial in study.trials if trial.ended == "measured" and trial.block > 0]
+    num_void = sum(bool(trial.void) for trial in timed)
+    if num_void <= MOST_VOID * len(timed):
+        return ""
+    return f"{num_void} of {len(timed)} runs were disturbed from outside and do not count"
+
+
+# Each candidate
+
+
+def _outcome(work: Search, one: Candidate, proved: list[Setting]) -> CandidateOutcome:
+    study, confirmed = work.study, work.study.confirmed
+    if one.setting in proved:
+        return CandidateOutcome("proved", _proof(study, one))
+    if confirmed is not None and one.setting in confirmed.candidate_settings:
+        failed = None if confirmed.pairs else work.failure(one.id)
+        return _unconfirmed(study, confirmed) if failed is None else outcome_of_failure(failed)
+    if (known := study.outcomes.get(one.id)) is not None:
+        return known
+    if failed := work.failure(one.id):
+        return outcome_of_failure(failed)
+    if (found := _other_value(study, one) or _left_out(study, one)) is not None:
+        return found
+    if (single := _single(study, one.id)) is not None:
+        return _by_gain(study, single)
+    if study.selected and one.setting in study.selected:
+        return CandidateOutcome("unproved", f"It was to be confirmed, but {LATE}.")
+    if one.needs and all(work.failure(id_) is not None for id_ in one.needs):
+        return CandidateOutcome("not-tried", f"It means something only beside {_either(one)}, which did not run.")
+    if ran := [trial for trial in study.trials if _holds(trial.arm, one.id)]:
+        void = next((trial.void for trial in ran if trial.void), "")
+        return CandidateOutcome("unproved", f"Its runs did not count: {void}." if void else f"{_upper(LATE)}.")
+    if one.needs:
+        return CandidateOutcome("not-tried", f"It was in no run: it means something only beside {_either(one)}.")
+    return CandidateOutcome("not-tried", "The time was up before its turn.")
+
+
+def _proof(study: Study, one: Candidate) -> str:
+    worth = _worth(study, one)
+    if worth is not None:
+        p = f"; p = {worth.p:.2g}, over all settings" if worth.p is not None else ""
+        return f"{_upper(_with_it(study, one, worth))} is {words.gained(study, worth)}{p}."
+    confirmed = study.confirmed
+    assert confirmed is not None
+    if len(confirmed.candidate_settings) > 1:
+        return f"The whole is {_seen(study, confirmed)}; there was no time to run it without this setting."
+    return f"It is {_seen(study, confirmed)}, on pairs that played no part in choosing it."
+
+
+def _left_out(study: Study, one: Candidate) -> CandidateOutcome | None:
+    """Return what the rounds say of a setting that did not stay; None if none left it out."""
+    worth = _worth(study, one)
+    if worth is None:
+        return None
+    adds = f"{_with_it(study, one, worth)} is {words.gained(study, worth)}"
+    single = _single(study, one.id)
+    helps = single is not None and single.ci is not None and single.ci[0] > 1
+    if worth.ci is not None and worth.ci[1] < 1:
+        return CandidateOutcome("slower", f"It costs beside the others: {adds}.")
+    if single is not None and helps:
+        alone = words.size(study, single.speedup)
+        return CandidateOutcome("not-needed", f"It helps alone ({alone}), but not beside the others: {adds}.")
+    if worth.ci is not None and worth.ci[1] <= 1 + study.margin:
+        return CandidateOutcome("no-effect", f"It adds nothing that shows: {adds}.")
+    if worth.speedup <= 1 + study.margin and study.selected:
+        return CandidateOutcome("not-needed", f"The others are as fast without it: {adds}.")
+    return CandidateOutcome("unproved", f"What it adds was not proved: {adds}.")
+
+
+def _other_value(study: Study, one: Candidate) -> CandidateOutcome | None:
+    """Return what became of a value that stood in for another value of its knob; None if it did not."""
+    chosen = [setting for setting in study.selected or [] if setting.knob == one.setting.knob]
+    if not any(one.id in found.values or one.setting in found.whole for found in study.rounds):
+        return None
+    if chosen and one.setting not in chosen:
+        return CandidateOutcome("not-needed", f"{chosen[0]} was faster beside the others.")
+    if any(one.id in found.values for found in study.rounds):
+        return CandidateOutcome("no-effect", "No value of this knob was worth its place beside the others.")
+    return None
+
+
+def _worth(study: Study, one: Candidate) -> Estimate | None:
+    """Return the last estimate of the whole with a setting over the whole without it."""
+    for estimate in reversed(study.estimates):
+        if estimate.phase != "prune" or (not estimate.against and " " in estimate.arm):
+            continue
+        if _holds(estimate.arm, one.id) and not _holds(estimate.against, one.id):
+            return estimate
+    return None
+
+
+def _with_it(study: Study, one: Candidate, worth: Estimate) -> str:
+    """Return the subject of a sentence on what the whole is with a setting, and with what was left out beside it."""
+    gone = [
+        other.id
+        for other in study.candidates
+        if one.id in other.needs and _holds(worth.arm, other.id) and not _holds(worth.against, other.id)
+    ]
+    if not gone:
+        return "with it the whole"
+    return f"with it and {words.names(gone)}, which {'needs' if len(gone) == 1 else 'need'} it, the whole"
+
+
+def _holds(key: str, id_: str) -> bool:
+    return f" {id_} " in f" {key} "
+
+
+def _single(study: Study, id_: str) -> Estimate | None:
+    alone = [one for one in study.estimates if one.arm == id_ and not one.against]
+    return alone[-1] if alone else switched(study).get(id_)
+
+
+def _by_gain(study: Study, estimate: Estimate) -> CandidateOutcome:
+    gained = f"It is {words.gained(study, estimate)}"
+    if estimate.ci is not None and estimate.ci[1] < 1:
+        return CandidateOutcome("slower", f"{gained}.")
+    if estimate.ci is not None and estimate.ci[1] <= 1 + study.margin:
+        return CandidateOutcome("no-effect", f"{gained}.")
+    return CandidateOutcome("unproved", f"Not decided. {gained}, at an error of {PART_ERROR:.0%} over all settings.")
+
+
+def _unconfirmed(study: Study, confirmed: Comparison) -> CandidateOutcome:
+    kinds: dict[str, OutcomeKind] = {"same": "no-effect", "slower": "slower"}
+    kind = kinds.get(str(confirmed.verdict), "unproved")
+    if confirmed.speedup is None:
+        return CandidateOutcome(kind, f"It was not confirmed: {confirmed.reason or LATE}".rstrip(".") + ".")
+    with_ = "It is" if len(confirmed.candidate_settings) == 1 else f"With {_names(confirmed.candidate_settings)} it is"
+    seen = f"{with_} {_seen(study, confirmed)} on fresh pairs: {confirmed.reason or kind}"
+    return CandidateOutcome(kind, seen.rstrip(".") + ".")
+
+
+# Words
+
+
+def _seen(study: Study, confirmed: Comparison) -> str:
+    assert confirmed.speedup is not None
+    pairs = f"{confirmed.num_pairs} pair{'s' * (confirmed.num_pairs != 1)}"
+    return f"{words.size(study, confirmed.speedup)} ({words.interval(study, confirmed.ci)}, {pairs})"
+
+
+def _names(settings: list[Setting]) -> str:
+    return words.names(list(map(str, settings)))
+
+
+def _either(one: Candidate) -> str:
+    return words.either(one.needs)
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
+
+
+def _upper(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]

@@ -1,0 +1,324 @@
+"""Stage 3: from the bundle of all candidates to the settings that it needs, by backward elimination in fresh runs.
+
+The bundle runs against the baseline, and against itself without each of its settings, in blocks of random order. One
+Holm test at 5% over a number of blocks that is fixed before the first run says which settings earn their place. Two
+settings that spare the same work miss neither alone: if the bundle is faster than the settings that stayed, the others
+come back one at a time, each at its share of another 5%. If the bundle does not win, it goes on without what costs
+most; if that does not win either, each setting runs alone.
+
+If the time does not hold a block of all these arms, the settings that promise most are not left out: the whole is
+proved then, and they are part of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from dynotune.schema.comparison import MIN_PAIRS
+from dynotune.schema.setting import Setting
+from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Round
+from dynotune.search import words
+from dynotune.search.bench import BASELINE, Arm, arm
+from dynotune.search.fit import Fit, Gain, holm
+from dynotune.search.needs import complete, each_left_out, needed_first
+from dynotune.search.running import Search, alone, estimate_of, in_predicted_order, outcome_of_failure
+
+FEWEST_BLOCKS, MOST_BLOCKS = 2, 6
+CONFIRMING_PAIRS = 2 * MIN_PAIRS
+"""That the blocks leave time for."""
+
+
+def prune(work: Search) -> list[Setting]:
+    """Return the settings that are worth confirming; none if nothing is."""
+    first = next(iter(work.study.rounds), None)
+    if first is None:
+        work.pilot(BASELINE)
+        whole = _right(work, _running(work, _bundle(in_predicted_order(work))))
+        if not whole:
+            return []
+        first = _planned(work, whole)
+        if first is None:
+            # Its confirmation asks all that there is time to ask.
+            return whole
+        _begin(work, first)
+    if first.kind == "alone":
+        return _alone(work, first)
+    _run(work, first)
+    return _pruned(work, first)
+
+
+# The bundle
+
+
+def _bundle(ordered: Sequence[Candidate]) -> list[Setting]:
+    """Return one value of each knob, the first in order, without what means nothing beside the others."""
+    chosen: dict[str, Setting] = {}
+    for one in ordered:
+        chosen.setdefault(one.setting.knob, one.setting)
+    return complete(list(chosen.values()), ordered)
+
+
+def _running(work: Search, settings: list[Setting]) -> list[Setting]:
+    """Return the settings that run together. If the bundle fails, it is built anew, a setting at a time."""
+    if not settings or work.pilot(arm(settings)) is None:
+        return settings
+    candidates, kept = work.study.candidates, list[Setting]()
+    for one in needed_first(in_predicted_order(work)):
+        larger = complete([*kept, one.setting], candidates)
+        if one.setting not in larger or one.setting.knob in {setting.knob for setting in kept}:
+            continue
+        failed = work.pilot(arm(larger))
+        if failed is None:
+            kept = larger
+            continue
+        outcome = outcome_of_failure(failed)
+        beside = f" beside {words.names(list(map(str, kept)))}" if kept else ""
+        work.settle({one.id: replace(outcome, reason=f"{outcome.reason.rstrip('.')}{beside}.")})
+    return kept
+
+
+def _right(work: Search, settings: list[Setting]) -> list[Setting]:
+    """Return the settings that leave results right together; the bundle is checked once."""
+    if not settings or (failed := work.check(arm(settings))) is None:
+        return settings
+    if failed.ended != "wrong-results":
+        return []
+    kept: list[Setting] = []
+    for one in needed_first(one for one in in_predicted_order(work) if one.setting in settings):
+        larger = complete([*kept, one.setting], work.study.candidates)
+        if one.setting not in larger:
+            continue
+        if (wrong := work.check(arm(larger))) is None:
+            kept = larger
+        else:
+            work.settle({one.id: outcome_of_failure(wrong)})
+    return kept
+
+
+# What the time affords
+
+
+def _planned(work: Search, whole: list[Setting]) -> Round | None:
+    """Return the first round; None if the time holds no run that leaves a setting out, or there is but one to try."""
+    ordered = in_predicted_order(work)
+    knobs = {setting.knob for setting in whole}
+    values = [one.setting for one in ordered if one.setting not in whole and one.setting.knob in knobs]
+    # What promises most is left out last: it most likely earns its place.
+    tested = whole[::-1] if len(whole) > 1 else []
+    num_blocks = MOST_BLOCKS
+    while tested or values:
+        arms = [BASELINE, *[arm(whole)] * (1 + len(tested) + len(values))]
+        num_blocks = _affordable_blocks(work, arms, 2 * FEWEST_BLOCKS)
+        if num_blocks >= FEWEST_BLOCKS:
+            break
+        if values:
+            _leave_out(work, values.pop())
+        else:
+            tested.pop()
+    if not tested and not values:
+        return None
+    without = each_left_out(whole, work.study.candidates)
+    return Round(
+        kind="prune",
+        whole=whole,
+        arms={str(one): without[str(one)] for one in tested},
+        values={str(one): list(arm([*whole, one]).settings) for one in values},
+        first_block=1,
+        num_blocks=num_blocks,
+    )
+
+
+def _affordable_blocks(work: Search, arms: Sequence[Arm], num_later: int = 0) -> int:
+    """Return the blocks of these arms that leave time to confirm, and for so many more runs."""
+    longest_s = max(work.bench.run_s(one) for one in arms)
+    pair_s = work.bench.run_s(BASELINE) + longest_s
+    left_s = work.bench.left_s() - CONFIRMING_PAIRS * pair_s - num_later * longest_s
+    block_s = math.fsum(work.bench.run_s(one) for one in arms)
+    return max(0, min(MOST_BLOCKS, int(left_s / block_s))) if math.isfinite(left_s) else MOST_BLOCKS
+
+
+def _leave_out(work: Search, setting: Setting) -> None:
+    reason = "The budget affords too few runs to try this value. A longer --budget tries it."
+    work.settle({str(setting): CandidateOutcome("not-tried", reason)})
+
+
+# Rounds
+
+
+def _begin(work: Search, round_: Round) -> None:
+    work.update(rounds=[*work.study.rounds, round_])
+    if round_.kind == "prune":
+        names = words.names(list(map(str, round_.whole)))
+        work.watcher.say(f"Fresh runs of {names} together, and without each, in {round_.num_blocks} blocks.")
+
+
+def _run(work: Search, round_: Round) -> None:
+    """Run what is not done yet of the round; it ends early if the bundle shows no gain."""
+    whole = arm(round_.whole)
+    arms = [BASELINE, whole, *map(arm, [*round_.arms.values(), *round_.values.values()])]
+    for number in range(round_.num_blocks):
+        if number == FEWEST_BLOCKS and not _gains(work, whole):
+            break
+        work.run_block(list(dict.fromkeys(arms)), "prune", round_.first_block + number)
+
+
+def _gains(work: Search, whole: Arm) -> bool:
+    gain = Fit(work.trials("prune")).gain(whole.key)
+    return gain is not None and gain.log > work.margin
+
+
+def _compared(work: Search, larger: Arm, smaller: Arm, label: str) -> Gain | None:
+    """Return the gain of one arm over another; runs more blocks if they do not stand side by side yet.
+
+    None if the time does not hold them.
+    """
+    found = Fit(work.trials("prune")).gain(larger.key, smaller.key)
+    if found is not None and found.num_blocks >= FEWEST_BLOCKS:
+        return found
+    last = work.study.rounds[-1]
+    known = next((one for one in work.study.rounds if one.kind == "check" and _is(one, larger, smaller)), None)
+    if known is None:
+        num_blocks = min(work.study.rounds[0].num_blocks, _affordable_blocks(work, [larger, smaller]))
+        if num_blocks < FEWEST_BLOCKS:
+            return None
+        known = Round(
+            kind="check",
+            whole=list(larger.settings),
+            arms={label: list(smaller.settings)},
+            first_block=last.first_block + last.num_blocks,
+            num_blocks=num_blocks,
+        )
+        _begin(work, known)
+    for block in range(known.first_block, known.first_block + known.num_blocks):
+        work.run_block([larger, smaller], "prune", block)
+    return Fit(work.trials("prune")).gain(larger.key, smaller.key)
+
+
+def _is(round_: Round, larger: Arm, smaller: Arm) -> bool:
+    return arm(round_.whole) == larger and [arm(one) for one in round_.arms.values()] == [smaller]
+
+
+def _pruned(work: Search, round_: Round) -> list[Setting]:
+    fit = Fit(work.trials("prune"))
+    whole = _best_values(round_, fit)
+    tests = _tests(round_, whole)
+    gains = {id_: gain for id_, (of, rest) in tests.items() if (gain := fit.gain(of.key, rest.key)) is not None}
+    worst = min(gains, key=lambda id_: gains[id_].log, default="")
+    if worst and _is_surely_negative(gains[worst], PART_ERROR / len(gains)):
+        # Others may only cost beside this one.
+        work.settle({worst: _costs(work, gains[worst])})
+        whole = complete([one for one in whole if not _is_dropped(one, {worst})], work.study.candidates)
+    wins = _compared(work, arm(whole), BASELINE, "everything") if whole else None
+    if wins is not None:
+        work.estimate([estimate_of(arm(whole).key, "", "prune", wins)])
+    if wins is None or wins.p > PART_ERROR:
+        return _alone(work, _round_alone(work, whole)) if len(whole) > 1 else []
+    ps = dict(zip(gains, holm([gain.p for gain in gains.values()]), strict=True))
+    work.estimate(
+        replace(estimate_of(tests[id_][0].key, tests[id_][1].key, "prune", gain), p=ps[id_], corrected_over=len(gains))
+        for id_, gain in gains.items()
+    )
+    drops = {id_ for id_, p in ps.items() if p > PART_ERROR}
+    kept = complete([one for one in whole if not _is_dropped(one, drops)], work.study.candidates)
+    explained = math.fsum(_gain_of(one, gains) for one in kept)
+    if wins.log - explained <= work.margin:
+        return kept
+    return _with_those_missed(work, whole, kept, gains)
+
+
+def _tests(round_: Round, whole: list[Setting]) -> dict[str, tuple[Arm, Arm]]:
+    """Return the arm with and the arm without each setting, by its id; a better value stands for its knob."""
+    ran, best = arm(round_.whole), arm(whole)
+    changed = {one.knob for one in whole if one not in round_.whole}
+    return {id_: (best if id_.partition("=")[0] in changed else ran, arm(rest)) for id_, rest in round_.arms.items()}
+
+
+def _is_surely_negative(gain: Gain, error: float) -> bool:
+    return gain.df > 0 and gain.upper(error) < 0
+
+
+def _costs(work: Search, gain: Gain) -> CandidateOutcome:
+    size, between = words.size(work.study, gain.speedup), words.interval(work.study, gain.ci)
+    return CandidateOutcome("slower", f"With it the whole is {size} ({between}, {gain.num_blocks} blocks).")
+
+
+def _is_dropped(setting: Setting, drops: set[str]) -> bool:
+    """By its knob: a better value stands in the place of the one that was left out."""
+    return setting.knob in {id_.partition("=")[0] for id_ in drops}
+
+
+def _best_values(round_: Round, fit: Fit) -> list[Setting]:
+    """Return the bundle, with another value of one knob if that was faster."""
+    gains = {id_: fit.gain(arm(settings).key, arm(round_.whole).key) for id_, settings in round_.values.items()}
+    better = {id_: gain.log for id_, gain in gains.items() if gain is not None and gain.log > 0}
+    return round_.values[max(better, key=lambda id_: better[id_])] if better else round_.whole
+
+
+def _with_those_missed(
+    work: Search, whole: list[Setting], kept: list[Setting], gains: dict[str, Gain]
+) -> list[Setting]:
+    """Return what stayed, with those of the others that the bundle misses once all of them are gone."""
+    others = [one for one in whole if one not in kept]
+    others.sort(key=lambda one: -_gain_of(one, gains))
+    level = PART_ERROR / max(1, len(others))
+    while others:
+        missed = _compared(work, arm(whole), arm(kept), "the rest")
+        if missed is not None and (missed.p > PART_ERROR or missed.log <= work.margin):
+            return kept
+        one = others.pop(0)
+        larger = complete([*kept, one], work.study.candidates)
+        gain = None if missed is None else _compared(work, arm(larger), arm(kept), str(one))
+        if gain is None:
+            break
+        work.estimate([replace(estimate_of(arm(larger).key, arm(kept).key, "prune", gain), corrected_over=len(gains))])
+        if gain.p <= level:
+            kept = larger
+    # What is known to be faster than the baseline is the whole.
+    return whole
+
+
+def _gain_of(setting: Setting, gains: dict[str, Gain]) -> float:
+    found = next((gain for id_, gain in gains.items() if id_.partition("=")[0] == setting.knob), None)
+    return found.log if found is not None else 0.0
+
+
+# Each alone, if the bundle does not win
+
+
+def _round_alone(work: Search, whole: Sequence[Setting]) -> Round:
+    found = next((one for one in work.study.rounds if one.kind == "alone"), None)
+    if found is not None:
+        return found
+    last = work.study.rounds[-1]
+    single = [one for one in in_predicted_order(work) if one.setting in whole and not one.needs]
+    first_block = last.first_block + last.num_blocks
+    made = Round(
+        kind="alone",
+        arms={one.id: list(alone(one).settings) for one in single},
+        first_block=first_block,
+        num_blocks=last.num_blocks,
+    )
+    work.watcher.say("Together they are not faster than the command: each runs alone.")
+    _begin(work, made)
+    return made
+
+
+def _alone(work: Search, round_: Round) -> list[Setting]:
+    """Return the settings that are faster by themselves, by one Holm test; if none is surely, the one that seems so."""
+    for block in range(round_.first_block, round_.first_block + round_.num_blocks):
+        work.run_block([BASELINE, *map(arm, round_.arms.values())], "prune", block)
+    fit = Fit(work.trials("prune"))
+    gains = {
+        id_: gain for id_, one in round_.arms.items() if (gain := fit.gain(arm(one).key)) is not None and gain.df > 0
+    }
+    ps = dict(zip(gains, holm([gain.p for gain in gains.values()]), strict=True))
+    work.estimate(
+        replace(estimate_of(arm(round_.arms[id_]).key, "", "prune", gain), p=ps[id_], corrected_over=len(gains))
+        for id_, gain in gains.items()
+    )
+    ordered = sorted((id_ for id_ in ps if gains[id_].log > work.margin), key=lambda id_: -gains[id_].log)
+    better = [id_ for id_ in ordered if ps[id_] <= PART_ERROR] or ordered[:1]
+    return [setting for id_ in better for setting in round_.arms[id_]]

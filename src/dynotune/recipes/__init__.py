@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from dynotune.recipes.checking import setting_of
     from dynotune.recipes.export import ON_WORKERS, export_parts
     from dynotune.recipes.verify import judge_recipe
-    from dynotune.recipes.writing import ERROR, recipe_of
+    from dynotune.recipes.writing import recipe_of
 
+__all__ = ["ON_WORKERS", "checking", "export_parts", "judge_recipe", "recipe_of", "setting_of"]
 
 __getattr__ = lazy_face(
     __name__,

@@ -40,8 +40,9 @@ import os, sys
 from pathlib import Path
 from typing import TypeVar
 from dynotune import launch
+from dynotune.launch.process.foreground import run_in_foreground
 env = dict(os.environ)
-exit_ = launch.run_in_foreground(sys.argv[2:], env=env, cwd=Path.cwd(), run_dir=Path(sys.argv[1]))
+exit_ = run_in_foreground(sys.argv[2:], env=env, cwd=Path.cwd(), run_dir=Path(sys.argv[1]))
 if exit_.signal is not None:
     launch.die_by(exit_.signal)
 sys.exit(exit_.status)

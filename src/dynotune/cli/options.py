@@ -148,13 +148,14 @@ RUN_OPTIONS: dict[str, Any] = {
     ],
     "run_to_end": Annotated[bool, _of_a_run("--run-to-end", help="Let each run continue to the end of the program.")],
     "sandbox": Annotated[bool, _of_a_run("--sandbox/--no-sandbox", help="Run in a copy-on-write view of this folder.")],
+    "nice": Annotated[int, _of_a_run("--nice", metavar="N", min=0, max=19, help="Niceness that the command runs at.")],
     "lock": Annotated[
         bool, _of_a_run("--lock/--no-lock", help="Wait for another dynotune that measures on the same cores or GPU.")
     ],
     "base": RunDir,
 }
 """By field of RunSpec, in the order of the help."""
-OF_EVERY_RUN = ("step_function", "timeout_s", "sandbox", "lock", "base")
+OF_EVERY_RUN = ("step_function", "timeout_s", "sandbox", "nice", "lock", "base")
 _OWN_DEFAULTS: dict[str, Any] = {"base": None, "settings": None}
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+from types import TracebackType
+from typing import TYPE_CHECKING
 
 from dynotune.runtime.errors import ClosedError, ForkedError
 
-__all__ = ["Lifetime"]
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = ["Closing", "Lifetime"]
 
 
 class Lifetime:
@@ -42,3 +47,22 @@ class Lifetime:
         first = not self.closed and self.is_ours
         self.closed = True
         return first
+
+
+class Closing:
+    """A thing with a `Lifetime` that can be used in a `with` statement: it is closed at the end."""
+
+    _lifetime: Lifetime
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self._lifetime.check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

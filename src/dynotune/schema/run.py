@@ -35,6 +35,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         page_cache: "cold" drops the data files' pages before the loader is timed alone.
         sandbox: work on a copy-on-write view of `cwd` where the kernel allows it.
         run_to_end: let the command end by itself instead of ending it after its window.
+        nice: niceness that the command runs at, 0 to 19, where 19 gives way to everything else.
         timeout_s: most time for one run, seconds; None for a limit from what earlier runs took.
         lock: wait for another dynotune that measures on the same cores or GPU.
     """
@@ -53,6 +54,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     caches: Caches = "warm"
     page_cache: PageCache = "warm"
     sandbox: bool = True
+    nice: int = 0
     run_to_end: bool = False
     timeout_s: float | None = None
     lock: bool = True

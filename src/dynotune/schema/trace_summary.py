@@ -18,6 +18,18 @@ SMALL_COPY_BYTES = 64 * 1024
 MANY_SMALL_COPIES = 100
 """A step. A copy below that size is all latency."""
 
+PRODUCTS: tuple[str, ...] = (
+    "matmul",
+    "convolution",
+    "recurrent",
+    "attention-flash",
+    "attention-memory-efficient",
+    "attention-cudnn",
+    "attention-math",
+    "attention-other",
+)
+"""Classes of kernels that multiply matrices."""
+
 
 class Place(msgspec.Struct, frozen=True):
     """Where in the program; "" for what the trace does not tell.

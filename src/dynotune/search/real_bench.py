@@ -126,7 +126,7 @@ class RealBench:
         """As `Bench.switch`."""
         if not arms or self._study.run.objective != "throughput":
             return []
-        return screening.screen(
+        return screening.screened(
             self._request,
             arms,
             limit_s,
@@ -135,7 +135,7 @@ class RealBench:
             facts=self._facts,
             watcher=self._watcher,
             runner=self._runner,
-        )
+        ).estimates
 
     def run_s(self, arm: Arm) -> float:
         """As `Bench.run_s`."""

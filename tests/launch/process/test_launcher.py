@@ -40,6 +40,12 @@ def test_waiting_has_a_limit(cwd, run_dir):
         assert launched.tree_pids() == [launched.pid]
 
 
+def test_the_command_is_as_nice_as_asked_and_we_are_not(cwd, run_dir):
+    ours = os.nice(0)
+    run(["nice"], cwd=cwd, run_dir=run_dir, nice=5)
+    assert (int((run_dir / "stdout").read_text()), os.nice(0)) == (min(19, ours + 5), ours)
+
+
 def test_the_words_reach_the_command_as_they_were_typed(cwd, run_dir, target_python):
     code = "import os, sys; first = os.fsdecode(open('/proc/self/cmdline', 'rb').read().partition(b'\\0')[0])"
     code += "; print(ascii(first), ascii(sys.argv[1:]))"

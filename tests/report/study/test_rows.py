@@ -179,14 +179,21 @@ def test_it_says_when_a_later_start_is_paid_for(start_s, after_steps, text):
 
 def test_the_command_of_the_study_is_the_one_that_was_asked():
     study = studies.rich(
-        objective="memory", seed=3, margin=0.02, timeout_s=90.5, caches="cold", sandbox=False, step_function="a:b"
+        objective="memory",
+        seed=3,
+        margin=0.02,
+        timeout_s=90.5,
+        caches="cold",
+        sandbox=False,
+        nice=5,
+        step_function="a:b",
     )
     line = next(one.line for one in repeats(study) if one.what == "Tune again")
     assert shlex.split(line) == [
         *["dynotune", "tune", "--budget", "90m", "--objective", "memory", "--allow", "numerics"],
         *["--try", "env.CUDA_MODULE_LOADING=EAGER", "--exclude", "alloc.max_split_size_mb"],
         *["--values", "loader.num_workers=2,4,8,16", "--warmup", "24", "--steps", "120", "--step-function", "a:b"],
-        *["--margin", "0.02", "--timeout", "90.5s", "--seed", "3", "--caches", "cold", "--no-sandbox"],
+        *["--margin", "0.02", "--timeout", "90.5s", "--seed", "3", "--caches", "cold", "--nice", "5", "--no-sandbox"],
         *["--", *studies.COMMAND],
     ]
 

@@ -12,6 +12,7 @@ from dynotune.schema.diagnosis import Finding, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import LostTime, Model
 from dynotune.schema.setting import Setting
+from dynotune.schema.trace_summary import PRODUCTS
 
 HALF = ("float16", "bfloat16")
 RATES = {
@@ -26,16 +27,6 @@ RATES = {
 }
 """Dense rates of float32, TF32 and half types over that of float32, by capability. From NVIDIA's data sheets, for the
 fastest device of each (A100, A40, Orin, L40S, H100, B200, B300, RTX PRO 6000)."""
-_PRODUCTS = (
-    "matmul",
-    "convolution",
-    "recurrent",
-    "attention-flash",
-    "attention-memory-efficient",
-    "attention-cudnn",
-    "attention-math",
-    "attention-other",
-)
 _POINTWISE = ("elementwise", "normalisation", "pooling", "softmax", "copy", "random", "inductor")
 
 
@@ -296,7 +287,7 @@ def _gain_of_half(view: ObservationView) -> tuple[float, list[str]]:
     float32, tf32, half = rates(view)
     slow = sum(loss.share for loss in _no_tf32(view))
     without = view.lost("amp-absent")
-    products = view.kernel_share(*_PRODUCTS)
+    products = view.kernel_share(*PRODUCTS)
     gain = without * (1 - float32 / half) + max(0.0, products - slow - without) * (1 - tf32 / half)
     tf32_first = slow >= policy.LEAST_SHARE and view.process.live.get("live.matmul_fp32_precision") == "ieee"
     gain += slow * ((float32 / tf32 if tf32_first else 1.0) - float32 / half)

@@ -38,6 +38,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     settings: list[Setting]
     plan: Plan
     sandbox: bool
+    nice: int = 0
     keep: list[Path] = []
     run_to_end: bool = False
     memory: bool = False
@@ -124,6 +125,7 @@ def launch_plan(
             startup=startup,
         ),
         sandbox=run.sandbox,
+        nice=run.nice,
         keep=kept,
         run_to_end=run.run_to_end if run_to_end is None else run_to_end,
         memory=memory,

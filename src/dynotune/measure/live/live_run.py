@@ -87,6 +87,7 @@ class LiveRun:
                 capture=True,
                 sandbox="auto" if launch.sandbox else "none",
                 keep=launch.keep,
+                nice=launch.nice,
             )
         except BaseException:
             self._close_page()

@@ -131,23 +131,6 @@ def why_not_in_process(setting: Setting) -> str:
     return LASTS.get(setting.knob, "") or LASTS.get(str(setting), "")
 
 
-def screen(
-    request: RunSpec,
-    arms: Sequence[Arm],
-    left_s: float,
-    *,
-    folder: Path | None = None,
-    cache_folder: Path | None = None,
-    facts: Facts | None = None,
-    watcher: Watcher | None = None,
-    runner: TaskRunner | None = None,
-) -> list[Estimate]:
-    """As `screened`; the estimates alone."""
-    return screened(
-        request, arms, left_s, folder=folder, cache_folder=cache_folder, facts=facts, watcher=watcher, runner=runner
-    ).estimates
-
-
 def screened(
     request: RunSpec,
     arms: Sequence[Arm],

@@ -147,6 +147,8 @@ def _measured_as(study: Study) -> list[str]:
         options += ["--seed", str(study.run.seed)]
     if study.run.caches != "warm":
         options += ["--caches", study.run.caches]
+    if study.run.nice:
+        options += ["--nice", str(study.run.nice)]
     return options + (["--no-sandbox"] if not study.run.sandbox else [])
 
 

@@ -23,7 +23,7 @@ from dynotune.runtime.engine.prepare import Checked, Inputs, Prepared, check_arg
 from dynotune.runtime.engine.stats import BucketStats, EngineStats
 from dynotune.runtime.engine.timing import CallTimer, DeviceTimer, HostTimer, percentile
 from dynotune.runtime.errors import InputError
-from dynotune.runtime.lifetime import Lifetime
+from dynotune.runtime.lifetime import Closing, Lifetime
 
 __all__ = ["Engine"]
 
@@ -35,7 +35,7 @@ _MAX_LOGGED = 20  # different fall-backs that are logged; all are counted
 _INHERITED: list[object] = []
 
 
-class Engine:
+class Engine(Closing):
     """A model ready to run on known input shapes, without launching its kernels one by one.
 
     For every shape (a bucket) the model is compiled, if asked, and captured as a CUDA graph; its outputs are compared
@@ -240,15 +240,6 @@ class Engine:
                 built.reset()
             self._built = {}
             self._model = torch.nn.Identity()
-
-    def __enter__(self) -> Engine:
-        self._lifetime.check()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _run(self, built: Built, tensors: Inputs) -> Any:
         """Run a bucket on inputs that fit it, filled up where they are smaller."""

@@ -13,7 +13,7 @@ import torch
 
 from dynotune.runtime import streams
 from dynotune.runtime.errors import InputError, PoolExhausted, TooLargeError
-from dynotune.runtime.lifetime import Lifetime
+from dynotune.runtime.lifetime import Closing, Lifetime
 from dynotune.runtime.streams import Event, Stream
 from dynotune.runtime.transfer.pinned import num_bytes_of
 
@@ -121,7 +121,7 @@ def _distinct(got_on: Stream, given: Stream | Iterable[Stream] | None, pool: Buf
     return distinct
 
 
-class BufferPool:
+class BufferPool(Closing):
     """Buffers of a device by shape and dtype, lent out and reused in the order of streams, bounded in bytes.
 
     A released buffer is lent again when the work enqueued before its release is done, or at once, with the new
@@ -223,15 +223,6 @@ class BufferPool:
                         self._drop(buffer)
                 self._idle.clear()
                 self._changed.notify_all()
-
-    def __enter__(self) -> BufferPool:
-        self._lifetime.check()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _refuse_capture(self, what: str) -> None:
         self._streams.refuse_capture(what)

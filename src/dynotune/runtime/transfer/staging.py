@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
 
 from dynotune.runtime import streams
 from dynotune.runtime.errors import InputError, TooLargeError
-from dynotune.runtime.lifetime import Lifetime
+from dynotune.runtime.lifetime import Closing, Lifetime
 from dynotune.runtime.transfer.host_arrays import HostArray, host_array
 from dynotune.runtime.transfer.pinned import PinnedRing, num_bytes_of
 from dynotune.runtime.transfer.pool import BufferPool, Lease
@@ -35,7 +34,7 @@ class StagerStats:
     pinned_bytes: int
 
 
-class Stager:
+class Stager(Closing):
     """Copies host arrays into a ring of pinned buffers and uploads them in order on its own stream.
 
     The pinned memory is allocated here and reused; a buffer is written again only when its upload has ended. When
@@ -166,15 +165,6 @@ class Stager:
             if self._lifetime.close():
                 self._ring.drain()
                 self._ring.free()
-
-    def __enter__(self) -> Stager:
-        self._lifetime.check()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _slot_bytes(shape_or_num_bytes: int | Sequence[int], dtype: torch.dtype | None) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -13,7 +12,7 @@ from torch import nn
 
 from dynotune.runtime import streams
 from dynotune.runtime.errors import InputError
-from dynotune.runtime.lifetime import Lifetime
+from dynotune.runtime.lifetime import Closing, Lifetime
 from dynotune.runtime.vision import pipeline
 from dynotune.runtime.vision.detections import Detections
 from dynotune.runtime.vision.frames import Frame, consecutive
@@ -47,7 +46,7 @@ class DetectorStats:
     stager: Any
 
 
-class Detector:
+class Detector(Closing):
     """Finds objects in frames with a YOLO model, whose output is `[B, 4 + num_classes, N]` (v8, 11) or
     end-to-end `[B, N, 6]` (26).
 
@@ -247,15 +246,6 @@ class Detector:
         """Waits for work under way and gives graphs, buffers and pinned memory back. Results stay valid."""
         if self._lifetime.close():
             self._lanes.close()
-
-    def __enter__(self) -> Detector:
-        self._lifetime.check()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _check(

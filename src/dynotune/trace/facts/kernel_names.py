@@ -8,17 +8,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from dynotune.schema.trace_summary import PRODUCTS
 from dynotune.trace.timeline import UNKNOWN
 
 CLASSES: tuple[str, ...] = (
-    "matmul",
-    "convolution",
-    "recurrent",
-    "attention-flash",
-    "attention-memory-efficient",
-    "attention-cudnn",
-    "attention-math",
-    "attention-other",
+    *PRODUCTS,
     "layout",
     "cast",
     "copy",

@@ -4,9 +4,11 @@ Simulated, with the shipped `judge`, asked at every look as the protocol does:
 
     python benchmarks/false_verdicts.py
 
-Real, comparing a command with itself (a variable that nobody reads):
+Real, comparing a command with itself (a variable that nobody reads; within one run, a setting that does nothing there):
 
     python benchmarks/false_verdicts.py --real 20 --command python examples/train_small.py
+    python benchmarks/false_verdicts.py --real 40 --nothing cudnn.deterministic=true --options '--in-process only' \
+        --command python examples/train_small.py
 
 `--lanes N` makes N of them at a time, each on cores of its own.
 """
@@ -31,22 +33,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from dynotune.measure.comparison import boundary, schedule, stats
-from dynotune.measure.comparison.protocol import ARMS
 from dynotune.schema import document
-from dynotune.schema.comparison import MAX_PAIRS, Comparison, Pair, Spread, Voided
-from dynotune.search.confirm import MOST_SEEN_DF, TELLS_ARM_FROM
+from dynotune.schema.comparison import MAX_PAIRS, Comparison, Pair, Spread
+from dynotune.search.confirm import MOST_SEEN_DF
 from dynotune.search.fit import WIDENED
 
 RESULTS = Path(__file__).parent / "results"
 CHUNK = 1000
-MOST_DISTURBED = 0.10
-# Of the pairs, and the share of all runs that are disturbed then: half of these are by more than a pair may be.
-VOID_SHARES = (("a fifth", 0.211), ("a third", 0.367), ("half", 0.586))
-ONE_ARM_SHARES = (("a fifth", 0.4), ("a third", 0.667), ("half", 1.0))
 
 Array = npt.NDArray[np.float64]
 Noise = Callable[[np.random.Generator, int, int], Array]
@@ -119,6 +117,17 @@ def everything(draw: np.random.Generator, num: int, runs: int) -> Array:
     return tails / math.sqrt(2) + stalled + 0.1 * np.arange(runs)
 
 
+def disturbed(share: float, most: float) -> Noise:
+    """That share of runs is longer, by up to `most` at sd 2%: another job comes and goes, whichever arm runs."""
+
+    def noise(draw: np.random.Generator, num: int, runs: int) -> Array:
+        hit = draw.random((num, runs)) < share
+        longer = np.log1p(draw.uniform(0, most, (num, runs))) / (0.02 / math.sqrt(2))
+        return normal(draw, num, runs) + hit * longer
+
+    return noise
+
+
 class Scenario(NamedTuple):
     """What is simulated, and what is promised of it.
 
@@ -129,10 +138,7 @@ class Scenario(NamedTuple):
         seen: how noisy the runs were from which the spread is known, times those of the pairs; None where it is not. As
             in a tune, with four degrees of freedom, and widened for runs that are normal after all.
         candidate_stalls: one candidate run in ten is longer by 5 to 30%, and no baseline run is.
-        disturbed: share of the runs that something outside makes longer, by up to a tenth; by more than half of that
-            their pair is void, and made again. `ends_after` is then the time for so many pairs, and with `seen`, as in
-            a tune, the second of few pairs' runs is spared if the first is void.
-        only_baseline: of these, no run of the candidate is.
+        baseline_once: one run of the baseline, and no other, is longer by up to this share.
         at_most, at_least: a verdict and the promised share of it; `false` is faster and slower together.
     """
 
@@ -144,8 +150,7 @@ class Scenario(NamedTuple):
     candidate_stalls: bool = False
     ends_after: int | None = None
     seen: float | None = None
-    disturbed: float = 0.0
-    only_baseline: bool = False
+    baseline_once: float = 0.0
     at_most: tuple[str, float] | None = None
     at_least: tuple[str, float] | None = None
 
@@ -212,29 +217,23 @@ SCENARIOS = (
         for num in (2, 3, 4) for seen in (None, 1.0)
     ),
     *(
-        Scenario(f"{name}, at most {num} pairs, {told} of the pairs void", normal, speedup=speedup, max_pairs=num,
-                 disturbed=share, at_most=FALSE if speedup == 1 else None)
-        for name, speedup in (("A/A", 1.0), ("10% faster", 1.1))
-        for num in (4, 5, 12)
-        for told, share in VOID_SHARES
+        Scenario(f"{name}, {told} of the runs disturbed by up to {most:.0%}, at most {num} pairs",
+                 disturbed(share, most), speedup=speedup, max_pairs=num, at_most=FALSE if speedup == 1 else None)
+        for name, speedup in (("A/A", 1.0), ("10% faster", 1.1), ("twice as fast", 2.0))
+        for told, share in (("a fifth", 0.2), ("half", 0.5))
+        for most in (0.1, 0.5)
+        for num in (4, 12)
     ),
     *(
-        Scenario(f"{name}, time for 5 pairs, spread seen, {told} of the pairs void", normal, speedup=speedup,
-                 max_pairs=5, disturbed=share, ends_after=5, seen=1.0, at_most=FALSE if speedup == 1 else None)
-        for name, speedup in (("A/A", 1.0), ("10% faster", 1.1))
-        for told, share in VOID_SHARES
+        Scenario(f"A/A, one run of the baseline alone disturbed by up to 50%, at most {num} pairs", normal,
+                 max_pairs=num, baseline_once=0.5, at_most=FALSE)
+        for num in (4, 6, 12)
     ),
     *(
-        Scenario(f"A/A, only the baseline disturbed, at most {num} pairs, {told} of the pairs void", normal,
-                 max_pairs=num, disturbed=share, only_baseline=True)
-        for num in (5, 12)
-        for told, share in ONE_ARM_SHARES
-    ),
-    *(
-        Scenario(f"A/A, only the baseline disturbed, time for {num} pairs, spread seen, {told} of the pairs void",
-                 normal, max_pairs=num, disturbed=share, only_baseline=True, ends_after=num, seen=1.0)
-        for num in (5, 12)
-        for told, share in ONE_ARM_SHARES
+        Scenario(f"A/A, blocks within one run, autocorrelation {rho}, at most {num}", autocorrelated(rho),
+                 max_pairs=num, at_most=FALSE)
+        for rho in (0.2, 0.4)
+        for num in (4, 12)
     ),
 )  # fmt: skip
 
@@ -254,11 +253,11 @@ def simulate(job: tuple[int, int, int, int]) -> tuple[int, collections.Counter[s
     )
     for number in range(num):
         seen = None if scenario.seen is None else Spread(float(spreads[number]), MOST_SEEN_DF)
-        if scenario.disturbed:
-            judgement = _with_void_pairs(scenario, draw, seen, seed=chunk * CHUNK + number)
-        else:
-            pairs = list(_pairs(scenario, log_s[number], stall[number], seed=chunk * CHUNK + number))
-            judgement = _at_looks(scenario, pairs, seen)
+        pairs = list(_pairs(scenario, log_s[number], stall[number], seed=chunk * CHUNK + number))
+        if scenario.baseline_once:
+            at, longer = int(draw.integers(len(pairs))), 1 + draw.uniform(0, scenario.baseline_once)
+            pairs[at] = msgspec.structs.replace(pairs[at], baseline_s=pairs[at].baseline_s * longer)
+        judgement = _at_looks(scenario, pairs, seen)
         verdicts[str(judgement.verdict)] += 1
         num_pairs += judgement.num_pairs
         low, high = judgement.ci or (0.0, math.inf)
@@ -273,34 +272,6 @@ def _at_looks(scenario: Scenario, pairs: list[Pair], seen: Spread | None) -> sta
         if judgement.finished:
             return judgement
     return stats.judge(pairs[:last], seen=seen, max_pairs=scenario.max_pairs, ended=True)
-
-
-def _with_void_pairs(
-    scenario: Scenario, draw: np.random.Generator, seen: Spread | None, seed: int
-) -> stats.SequentialResult:
-    """As the protocol does it: a void pair is made again in its own order, whichever arm was disturbed."""
-    orders, pairs, voided = schedule.orders(scenario.max_pairs, seed), [], []
-    runs_left = math.inf if scenario.ends_after is None else 2 * scenario.ends_after
-    while True:
-        judgement = stats.judge(
-            pairs, seen=seen, max_pairs=scenario.max_pairs, num_voided=len(voided), void_arm=stats.arm_of_void(voided),
-            ended=runs_left < 2,
-        )  # fmt: skip
-        if judgement.finished:
-            return judgement
-        first = orders[len(pairs)]
-        may_be = np.array([1.0, not scenario.only_baseline])
-        longer = draw.uniform(0, MOST_DISTURBED, 2) * (draw.random(2) < scenario.disturbed * may_be)
-        is_void = longer > MOST_DISTURBED / 2
-        few = scenario.max_pairs < TELLS_ARM_FROM
-        spares = seen is not None and few and is_void[0 if first == "baseline" else 1]
-        runs_left -= 1 if spares else 2
-        if is_void.any():
-            arms = [arm for arm, was in zip(ARMS, is_void, strict=True) if was]
-            voided.append(Voided(len(voided) + 1, "", arms=[] if spares else arms))
-            continue
-        log_s = scenario.sd / math.sqrt(2) * draw.standard_normal(2) + np.log1p(longer)
-        pairs.append(Pair(first, math.exp(log_s[0]), math.exp(log_s[1]) / scenario.speedup))
 
 
 def _pairs(scenario: Scenario, log_s: Array, stall: Array, seed: int) -> Iterator[Pair]:
@@ -363,7 +334,7 @@ def print_table(rows: list[dict[str, object]]) -> None:
         print(f"| {row['scenario']} | {shares} | {row['mean_pairs']:.1f} | {holds} | {kept} |")
 
 
-def run_real(num: int, lanes: int, command: list[str], options: list[str]) -> dict[str, object]:
+def run_real(num: int, lanes: int, command: list[str], nothing: str, options: list[str]) -> dict[str, object]:
     """Compare `command` with itself `num` times; every comparison as it falls."""
     cores = sorted(os.sched_getaffinity(0))
     size = len(cores) // lanes
@@ -375,7 +346,7 @@ def run_real(num: int, lanes: int, command: list[str], options: list[str]) -> di
         own = free.get()
         try:
             # A seed of its own: the same orders twenty times would be one draw, not twenty.
-            call = ["dynotune", "compare", "env.DYNOTUNE_NOTHING=1", "--seed", str(number), *options]
+            call = ["dynotune", "compare", nothing, "--seed", str(number), *options]
             words = ["taskset", "-c", ",".join(map(str, own)), sys.executable, "-m", *call, "--json", "-", "--"]
             ran = subprocess.run([*words, *command], capture_output=True)
         finally:
@@ -417,11 +388,6 @@ def run_real(num: int, lanes: int, command: list[str], options: list[str]) -> di
     }
 
 
-def _as_designed(void: stats._Void, num_valid: int) -> bool:
-    """More than a fifth of the pairs at hand; of two or three pairs one alone would always be."""
-    return void.num > 1 and void.num > stats.ALLOWED_VOID * (num_valid + void.num)
-
-
 def provenance() -> dict[str, object]:
     models = [
         line.partition(":")[2].strip()
@@ -447,8 +413,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=20260)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--without-safeguards", action="store_true", help="as first designed; written with --out alone")
-    parser.add_argument("--void-as-designed", action="store_true", help="rows of void pairs; written with --out alone")
     parser.add_argument("--real", type=int, metavar="N", help="N real comparisons instead")
+    parser.add_argument("--nothing", default="env.DYNOTUNE_NOTHING=1", help="a setting without effect on the command")
     parser.add_argument("--lanes", type=int, default=1, help="real comparisons at a time")
     parser.add_argument("--out", type=Path, help="where the result is written")
     parser.add_argument("--options", default="", help="for each `dynotune compare`, in one string")
@@ -457,21 +423,17 @@ def main() -> int:
     if asked.real:
         if not asked.command:
             parser.error("--real needs --command")
-        result = run_real(asked.real, asked.lanes, asked.command, shlex.split(asked.options))
+        result = run_real(asked.real, asked.lanes, asked.command, asked.nothing, shlex.split(asked.options))
         out = asked.out or RESULTS / "real_same.json"
         out.write_text(json.dumps({**provenance(), **result}, indent=1) + "\n")
         return 0 if result["num"] == asked.real else 1
     if asked.without_safeguards:
         boundary.SPENT = 1.0
         stats.ORDER_MAY_NARROW_FROM = 0
-    if asked.void_as_designed:
-        stats._Void.is_too_many = _as_designed  # type: ignore[method-assign]
-        global SCENARIOS
-        SCENARIOS = tuple(scenario for scenario in SCENARIOS if scenario.disturbed)
     started_s = time.monotonic()
     rows = run_simulation(asked.num, asked.seed, asked.processes)
     print_table(rows)
-    if asked.out or not (asked.without_safeguards or asked.void_as_designed):
+    if asked.out or not asked.without_safeguards:
         result = {"num": asked.num, "seed": asked.seed, "wall_s": round(time.monotonic() - started_s, 1)}
         out = asked.out or RESULTS / "false_verdicts.json"
         out.write_text(json.dumps({**provenance(), **result, "scenarios": rows}, indent=1) + "\n")

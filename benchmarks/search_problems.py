@@ -17,7 +17,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.search.simulated import Noise, Recorded, Table, candidate
 
 from dynotune import knobs
-from dynotune.measure.live.screening import why_not_in_process
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended
 from dynotune.search.bench import BASELINE, Arm, arm
@@ -241,7 +240,7 @@ def recorded(path: Path, seed: int, share: float) -> Problem:
         candidate(
             text,
             needs_warm_cache=knob == "compile.mode",
-            in_process=not why_not_in_process(knobs.parse(text)),
+            in_process=not knobs.why_not_switched(knobs.parse(text)),
         )
         for knob, values in raw["knobs"].items()
         for value in values

@@ -138,7 +138,8 @@ class Runs:
 
 def disturbed(outcome: Outcome) -> Outcome:
     """The same run with another process on its cores."""
-    return replace(outcome, outside=probe.Interference(foreign=["another process took 80% of the cores"], unknown=[]))
+    cause = ["another process computes on GPU 0"]
+    return replace(outcome, outside=probe.Interference(foreign=cause, void=cause))
 
 
 def raises(error: BaseException) -> Callable[[Outcome], Outcome]:

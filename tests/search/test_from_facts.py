@@ -111,7 +111,7 @@ def test_compiling_is_offered_from_facts_where_no_finding_names_it():
     )
     assert found.bound == pytest.approx(0.4)
     assert found.bound_by == "what fusing kernels and launching fewer could spare"
-    assert not found.by_user and not found.asked and not found.in_process
+    assert found.in_process and not found.by_user and not found.asked
     assert rest == []
 
 
@@ -242,11 +242,18 @@ def test_what_nothing_is_known_of_stays_so_whatever_facts_say():
     assert isinstance(found.bound, Unknown)
 
 
-def test_arms_take_turns_within_one_process_only_of_a_program_of_one_that_compiles_nothing():
-    named = finding("fp32-matmul-no-tf32", BF16)
-    assert [one.in_process for one in offer(observed(), named)[0] if one.setting == BF16] == [True]
-    compiles = observed(compilation=COMPILATION)
-    assert [one.in_process for one in offer(compiles, named)[0] if one.setting == BF16] == [False]
+def in_process(observation, *findings):
+    return {str(one.setting): one.in_process for one in offer(observation, *findings)[0]}
+
+
+def test_arms_take_turns_within_one_process_of_a_program_of_several_ranks_too():
+    named = finding("fp32-matmul-no-tf32", BF16, MODE)
+    assert in_process(observed(), named) == {str(BF16): True, str(MODE): True}
     two = observed()
     two = msgspec.structs.replace(two, processes=[*two.processes, *two.processes])
-    assert [one.in_process for one in offer(two, named)[0] if one.setting == BF16] == [False]
+    assert in_process(two, named)[str(BF16)]
+
+
+def test_what_lasts_beyond_a_switch_is_tried_in_fresh_processes():
+    lasting = Setting("cudnn.benchmark", True)
+    assert not in_process(observed(), finding("conv-cudnn-heuristics", lasting))[str(lasting)]

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import msgspec
 import typer
 
 from dynotune.cli import options
-from dynotune.cli.options import Budget, Json, Margin, Pairs, Resume, runs_a_command
+from dynotune.cli.options import Budget, InProcess, Json, Margin, Pairs, Resume, runs_a_command
 from dynotune.schema.errors import CommandFailed, UsageError
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
     from dynotune.measure.live import CompareRequest, Watcher
     from dynotune.schema.comparison import Comparison
+    from dynotune.schema.comparison import InProcess as How
 
 HELP = """Prove on your command whether settings help.
 
-The command runs once for each arm without being measured, then in pairs, in fresh processes and in random
-order, until the answer is clear. For example:
+Settings that can be switched while a program runs are compared within one run of the command, in blocks. Others are
+compared in pairs of fresh runs, in random order, until the answer is clear. For example:
 
 dynotune compare loader.num_workers=4 -- python train.py
 """
@@ -39,6 +40,7 @@ def compare(
     pairs: Pairs = 12,
     margin: Margin = 0.01,
     budget: Budget = None,
+    in_process: InProcess = "auto",
     resume: Resume = None,
     json: Json = None,
     *,
@@ -66,6 +68,7 @@ def compare(
         max_pairs=pairs,
         margin=margin,
         budget_s=budget,
+        in_process=cast("How", in_process),
     )
     show(measure(request, resume=folder), json)
 

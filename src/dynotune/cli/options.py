@@ -75,6 +75,15 @@ Budget = Annotated[
     float | None, typer.Option(metavar="TIME", parser=str, callback=seconds_of, help="Most time in all: 90s, 15m, 1h.")
 ]
 Margin = Annotated[float, typer.Option(help="Ratios within this distance of 1 count as the same.")]
+InProcess = Annotated[
+    str,
+    typer.Option(
+        "--in-process",
+        metavar="HOW",
+        callback=one_of("auto", "only", "never"),
+        help="Compare within one run of the command, if its settings can be switched there: auto, only or never.",
+    ),
+]
 Pairs = Annotated[int, typer.Option(metavar="N", help="Most pairs of runs to measure.", min=2, max=12)]
 Resume = Annotated[
     str | None, typer.Option(metavar="NAME|DIR", help="Continue what was interrupted; give no command with it.")

@@ -185,6 +185,19 @@ def check_applies(setting: Setting, facts: Facts) -> None:
         )
 
 
+_READ_ONCE = {"process": "it is read when the process starts", "before_cuda": "it is read before CUDA is used"}
+
+
+def why_not_switched(setting: Setting) -> str:
+    """Return why a setting cannot be switched on and off while a program runs; empty if it can.
+
+    Raises:
+        UsageError: there is no such knob.
+    """
+    knob = get(setting.knob)
+    return knob.not_switched or _READ_ONCE.get(knob.when, "")
+
+
 def _is_unknown(facts: Facts, name: str) -> bool:
     return name not in facts or isinstance(facts[name], Unknown)
 

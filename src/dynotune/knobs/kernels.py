@@ -25,6 +25,8 @@ KNOBS = (
             "Every new shape is timed anew, so inputs of many sizes get slower. The choice may differ from "
             "run to run, and the results with it in their last digits; the algorithms may take more memory."
         ),
+        # cuDNN keeps a plan under its shape, type and layout, not under how it was found: Conv_v8.cpp.
+        not_switched="cuDNN keeps the plan that it chose for a shape, by whichever way, and looks there first",
         source=_RANDOMNESS + "#cuda-convolution-benchmarking",
     ),
     Knob(
@@ -59,6 +61,7 @@ KNOBS = (
             "CUBLAS_WORKSPACE_CONFIG set, which costs host time at each product before torch 2.13. Set to "
             "false, runs are no longer repeatable."
         ),
+        not_switched="an operation without a deterministic algorithm would end the program",
         source=_RANDOMNESS + "#avoiding-nondeterministic-algorithms",
     ),
     Knob(

@@ -64,6 +64,7 @@ KNOBS = (
             "Workers hold the dataset as it was when they started: what the program changes in it between "
             "epochs does not reach them. Their memory stays taken during evaluation."
         ),
+        not_switched="it acts where an epoch begins",
         source=_DOCS + "#torch.utils.data.DataLoader",
     ),
     Knob(

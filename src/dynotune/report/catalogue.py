@@ -80,9 +80,19 @@ def explanation(knob: Knob) -> RenderableType:
         lines.add_row("not where", knob.unless)
     if knob.hurts:
         lines.add_row("hurts", knob.hurts)
+    lines.add_row("in process", _in_process(knob))
     lines.add_row("source", knob.source)
     example = Text(f"dynotune compare {knob.id}={_example(knob)} -- python train.py", style="bold")
     return Group(Text(knob.id, style="bold"), Text(knob.doc), Padding(lines, (1, 0)), example)
+
+
+def _in_process(knob: Knob) -> str:
+    """Whether `compare` can switch it on and off within one run of the command, in words."""
+    if knob.not_switched:
+        return f"not compared within one run: {knob.not_switched}"
+    if knob.when in ("process", "before_cuda"):
+        return "not compared within one run: it is read once"
+    return "can be compared within one run of the command"
 
 
 def values(knob: Knob) -> str:

@@ -80,13 +80,20 @@ class Progress:
         self.running(f"pair {pair} of at most {max_pairs}: {arm}")
 
     def finished(
-        self, pair: Pair, *, number: int, max_pairs: int, unit: str = "sample", objective: Objective = "throughput"
+        self,
+        pair: Pair,
+        *,
+        number: int,
+        max_pairs: int,
+        unit: str = "sample",
+        objective: Objective = "throughput",
+        what: str = "pair",
     ) -> None:
-        """A pair is complete. Its ratio is one observation, not yet an answer."""
+        """A pair, or a block, is complete. Its ratio is one observation, not yet an answer."""
         self._clear()
         self._console.print(
             Text.assemble(
-                (f"pair {number:>2}/{max_pairs}  ", "dim"),
+                (f"{what} {number:>2}/{max_pairs}  ", "dim"),
                 f"baseline {words.value(pair.baseline_s, objective, unit)}, ",
                 f"candidate {words.value(pair.candidate_s, objective, unit)}  ",
                 (words.times(pair.baseline_s / pair.candidate_s), "bold"),
@@ -135,7 +142,7 @@ def _arms(comparison: Comparison) -> RenderableType:
     rows.add_row(objective[0], *objective[1], Text(words.speedup(comparison), style="bold"))
     confidence = f"{comparison.confidence:.0%} interval"
     rows.add_row(confidence, "", "", words.interval(comparison.ci))
-    rows.add_row("pairs", "", "", _pairs(comparison))
+    rows.add_row("blocks" if comparison.within else "pairs", "", "", _pairs(comparison))
     for label, text in _details(baseline, candidate):
         if label == objective[0]:
             continue
@@ -227,11 +234,16 @@ def _measured(comparison: Comparison) -> list[str]:
     lines = []
     if comparison.step:
         lines.append(f"A step is: {comparison.step}.")
+    if comparison.within:
+        lines.append(
+            f"One run compared both arms, switched on and off in blocks: {comparison.stretch_steps} steps with the "
+            "candidate and as many without, twice each. --in-process never compares fresh processes."
+        )
     if comparison.run.objective == "time-to-first-step":
         lines.append("Each run ended when its first step was known; the device was synchronised at its end.")
     if comparison.run.objective == "latency-p99":
         lines.append("The device was synchronised after every step.")
-    if comparison.run.window_steps is not None and comparison.run.warmup_steps is not None:
+    if not comparison.within and comparison.run.window_steps is not None and comparison.run.warmup_steps is not None:
         more = comparison.candidate.window_steps
         beside = f", of the far faster candidate up to {more}" if more is not None else ""
         lines.append(

@@ -13,9 +13,13 @@ from dynotune.schema.setting import Setting
 ArmName = Literal["baseline", "candidate"]
 Verdict = Literal["faster", "slower", "same", "undecided"]
 
-LOOKS = (4, 6, 8, 12)
+InProcess = Literal["auto", "only", "never"]
+
+LOOKS = (2, 3, 4, 6, 8, 12)
 """Numbers of pairs after which the data are looked at."""
 MIN_PAIRS = 2
+TELLING_PAIRS = 3
+"""The fewest that can tell anything, if nothing else says how runs spread; they tell of large differences alone."""
 MAX_PAIRS = LOOKS[-1]
 MARGIN = 0.01
 """What differs by less is the same."""
@@ -45,17 +49,15 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Voided(msgspec.Struct, frozen=True):
-    """A pair that does not count, for a cause outside the arms' own processes.
+    """A pair that did not measure its arms, for a cause outside their own processes.
 
     Args:
         pair: its number in order of time, from 1.
-        arms: whose runs were disturbed; none where one was spared, or that was not kept.
     """
 
     pair: int
     reason: str
     values: Pair | None = None
-    arms: list[ArmName] = []
 
 
 class FailedArm(msgspec.Struct, frozen=True):
@@ -111,6 +113,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         run_s: about how long a run takes, seconds; None until the pilots have said.
         seen: how runs that are in no pair spread, which counts beside the pairs' own spread; None without such.
         set_by: changes of the environment variables among the settings that the program made.
+        within: a pair is a block within one live run, of stretches of both arms, `stretch_steps` steps each; else a run
+            of each arm.
         failed: an arm whose command failed, with its exit code and last lines; then there is no verdict.
     """
 
@@ -129,6 +133,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     num_pairs_to_settle: int | None = None
     seen: Spread | None = None
+    within: bool = False
+    stretch_steps: int = 0
     unit: Literal["sample", "step"] = "sample"
     step: str = ""
     run_s: float | None = None

@@ -85,6 +85,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
         unless: why it does not apply, in words, for when `applies` says no.
         doc: what it does, one or two sentences.
         hurts: when it makes things worse, or traps; may be empty.
+        not_switched: why it cannot be switched on and off while a program runs; empty if it can, or if `when` says why.
         source: where that is documented.
     """
 
@@ -102,4 +103,5 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     unless: str = ""
     doc: str
     hurts: str = ""
+    not_switched: str = ""
     source: str

@@ -66,12 +66,14 @@ class SwitchArms(_At, frozen=True, kw_only=True, tag="switch-arms"):
         num_blocks: of each arm: two stretches of steps with it and two without, in the order ABBA or BAAB.
         stretch_steps: steps of each stretch.
         seed: draws these orders, and in which order the arms take their turns.
+        caches: variables that say where compilers keep what they make; set before an arm compiles for the first time.
     """
 
     arms: list[list[PlannedSetting]]
     num_blocks: int
     stretch_steps: int
     seed: int = 0
+    caches: dict[str, str] = {}
 
 
 class CheckResults(_At, frozen=True, kw_only=True, tag="check-results"):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from dynotune import knobs
-from dynotune.measure.live import why_not_in_process
 from dynotune.schema.diagnosis import Diagnosis, Finding, Kind
 from dynotune.schema.errors import DynotuneError, UsageError
 from dynotune.schema.facts import Facts, Unknown
@@ -38,6 +37,9 @@ _NOT_ALLOWED: dict[Effect, str] = {
 }
 
 
+_OUTSIDE_OF_GRAPHS = ("loader.", "transfer.")
+
+
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """What candidates have to fit.
 
@@ -60,10 +62,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     def num_cores(self) -> int | None:
         return values.num_cores(self.facts, self.num_ranks)
 
-    @property
-    def can_switch(self) -> bool:
-        """Whether arms can take turns within one process: ranks would switch apart, and each arm be compiled anew."""
-        return self.num_ranks == 1 and not self.compiles
+    def can_switch(self, setting: Setting) -> bool:
+        """Whether arms with it can take turns within one run; a compiled program would compile anew for most."""
+        return not self.compiles or setting.knob == "compile.mode" or setting.knob.startswith(_OUTSIDE_OF_GRAPHS)
 
 
 def candidates(
@@ -218,7 +219,7 @@ def _on_machine(one: Candidate, machine: Machine, objective: Objective, makers: 
         one,
         needs=makers if needs.workers(setting) and machine.present.get("loader.num_workers") == 0 else [],
         needs_warm_cache=machine.compiles or setting.knob == "compile.mode",
-        in_process=objective == "throughput" and machine.can_switch and not why_not_in_process(setting),
+        in_process=objective == "throughput" and machine.can_switch(setting) and not knobs.why_not_switched(setting),
     )
 
 

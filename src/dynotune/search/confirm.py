@@ -10,11 +10,11 @@ import statistics
 
 from msgspec.structs import replace
 
-from dynotune.measure.comparison import SequentialResult, arm_of_void, judge, orders
+from dynotune.measure.comparison import SequentialResult, judge, orders
 from dynotune.schema.comparison import (
-    LOOKS,
     MAX_PAIRS,
     MIN_PAIRS,
+    TELLING_PAIRS,
     ArmName,
     ArmSummary,
     Comparison,
@@ -29,8 +29,6 @@ from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.fit import Fit, value_of
 from dynotune.search.running import OutOfTime, Search
 
-TELLS_ARM_FROM = 8
-"""Pairs, from which on there is time to learn whether one arm alone is disturbed."""
 MOST_SEEN_DF = 4
 """Of a spread that earlier runs showed: with more, runs that spread otherwise later would hardly count."""
 ENOUGH_SEEN_DF = 4
@@ -69,7 +67,7 @@ def _affordable_pairs(work: Search, candidate: Arm) -> int:
     """Return how many pairs the time affords; 0 if these are too few."""
     pair_s = work.bench.run_s(BASELINE) + work.bench.run_s(candidate)
     seen = _seen(work, candidate)
-    fewest = MIN_PAIRS if seen is not None and seen.df >= ENOUGH_SEEN_DF else LOOKS[0]
+    fewest = MIN_PAIRS if seen is not None and seen.df >= ENOUGH_SEEN_DF else TELLING_PAIRS
     affordable = min(int(work.bench.left_s() / pair_s), MAX_PAIRS)
     return affordable if affordable >= fewest else 0
 
@@ -114,7 +112,6 @@ def _judge(comparison: Comparison, *, ended: bool = False) -> SequentialResult:
         margin=comparison.margin,
         max_pairs=comparison.max_pairs,
         num_voided=len(comparison.voided),
-        void_arm=arm_of_void(comparison.voided),
         ended=ended,
     )
 
@@ -129,15 +126,12 @@ def _pair(work: Search, comparison: Comparison, candidate: Arm) -> Comparison:
         ran[name] = work.run(one, "confirm", block)
         if reason := _ends_all(work, ran[name], len(comparison.pairs)):
             return replace(comparison, verdict="undecided", reason=reason, num_pairs=len(comparison.pairs))
-        if ran[name].void and comparison.max_pairs < TELLS_ARM_FROM:
+        if ran[name].void:
             # The pair counts for nothing whatever the other run says: its time is better spent on the next pair.
             break
     void = "; ".join(dict.fromkeys(trial.void for trial in ran.values() if trial.void))
     if void:
-        # Of a run that was spared it is not known, and one that the deadline cut was not disturbed.
-        is_known = len(ran) == len(in_turn) and all(trial.ended == "measured" for trial in ran.values())
-        arms = [name for name, trial in ran.items() if trial.void] if is_known else []
-        return replace(comparison, voided=[*comparison.voided, Voided(block, void, arms=arms)])
+        return replace(comparison, voided=[*comparison.voided, Voided(block, void)])
     baseline, other = ran["baseline"], ran["candidate"]
     pair = Pair(first, value_of(baseline), value_of(other), baseline.run, other.run)
     return replace(comparison, pairs=[*comparison.pairs, pair])
@@ -148,8 +142,8 @@ def _ends_all(work: Search, trial: Trial, num_pairs: int) -> str:
     if work.failure(trial.arm):
         return f"A run of it failed: {trial.detail or trial.ended}."
     # How long it took is why it is void, and that is what is measured: so few pairs must not do without it.
-    if trial.void and trial.ended == "timeout" and num_pairs < LOOKS[0]:
-        return f"A run did not end in the time left, and fewer than {LOOKS[0]} pairs cannot do without it."
+    if trial.void and trial.ended == "timeout" and num_pairs < TELLING_PAIRS:
+        return f"A run did not end in the time left, and fewer than {TELLING_PAIRS} pairs cannot do without it."
     return ""
 
 

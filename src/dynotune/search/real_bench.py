@@ -24,7 +24,7 @@ from dynotune.measure.live import (
     pilot,
     refuse_impossible,
     run_settings,
-    screening,
+    switching,
 )
 from dynotune.schema.errors import CannotRunHere, DynotuneError, StatisticsError
 from dynotune.schema.facts import Unknown
@@ -126,11 +126,11 @@ class RealBench:
         """As `Bench.switch`."""
         if not arms or self._study.run.objective != "throughput":
             return []
-        return screening.screened(
+        return switching.switch_arms(
             self._request,
             arms,
             limit_s,
-            folder=self._folder / "screening",
+            folder=self._folder / "switched",
             cache_folder=self._cache_folder(BASELINE),
             facts=self._facts,
             watcher=self._watcher,
@@ -174,7 +174,7 @@ class RealBench:
 
     def add_to(self, study: Study) -> Study:
         """As `Bench.add_to`."""
-        # What is planned is planned by what screening said, in this attempt as in one that goes on.
+        # What is planned is planned by what one process said, in this attempt as in one that goes on.
         mine = self._study = msgspec.structs.replace(self._study, estimates=study.estimates)
         self._num_alive = _num_alive(study)
         return msgspec.structs.replace(

@@ -16,8 +16,8 @@ from dynotune.search import words
 from dynotune.search.bench import Arm, arm
 from dynotune.search.running import Search, alone, in_predicted_order
 
-SHARE = 0.2
-"""Of the time left."""
+SHARE, SHARE_COMPILING = 0.2, 0.4
+"""Of the time left. What an arm compiles lies in the caches of the fresh runs that follow."""
 MOST_ARMS = 9
 """A block of each takes some steps: more arms have fewer blocks in the same time."""
 
@@ -29,7 +29,8 @@ def switch(work: Search) -> None:
         return
     if not switched(work.study):
         work.watcher.running(f"{len(quick)} settings in turns within one process")
-        work.estimate(work.bench.switch(_arms(quick), SHARE * work.bench.left_s()))
+        share = SHARE_COMPILING if _compiling(quick) else SHARE
+        work.estimate(work.bench.switch(_arms(quick), share * work.bench.left_s()))
     if estimates := switched(work.study):
         work.watcher.say(_in_words(work.study, max(estimates.values(), key=lambda one: one.speedup)))
         work.settle(_hopeless(work.study, quick, estimates))
@@ -41,11 +42,19 @@ def switched(study: Study) -> dict[str, Estimate]:
 
 
 def _arms(quick: Sequence[Candidate]) -> list[Arm]:
-    """Return the bundle, each alone, and the bundle without each."""
+    """Return the bundle, the bundle without what compiles, each alone, and that smaller bundle without each.
+
+    Every arm that compiles does so anew, so few do.
+    """
     bundle = _bundle(quick)
-    without = [arm(one for one in bundle if one != setting) for setting in bundle]
-    arms = [arm(bundle), *map(alone, quick), *(one for one in without if one.settings)]
-    return list(dict.fromkeys(arms))[:MOST_ARMS]
+    eager = [one for one in bundle if one not in _compiling(quick)]
+    without = [arm(one for one in eager if one != setting) for setting in eager]
+    arms = [arm(bundle), arm(eager), *map(alone, quick), *without]
+    return [one for one in dict.fromkeys(arms) if one.settings][:MOST_ARMS]
+
+
+def _compiling(quick: Sequence[Candidate]) -> set[Setting]:
+    return {one.setting for one in quick if one.setting.knob == "compile.mode"}
 
 
 def _bundle(quick: Sequence[Candidate]) -> list[Setting]:
@@ -55,30 +64,31 @@ def _bundle(quick: Sequence[Candidate]) -> list[Setting]:
 
 def _hopeless(study: Study, quick: Sequence[Candidate], known: dict[str, Estimate]) -> dict[str, CandidateOutcome]:
     """Return the outcomes of settings that gain nothing alone, nor beside the others that are left."""
-    margin, found = math.log1p(study.margin), {}
-    rest = _bundle(quick)
-    for one in sorted(quick, key=lambda one: known[one.id].speedup if one.id in known else math.inf):
+    margin, found = math.log1p(study.margin), dict[str, CandidateOutcome]()
+    compiling = _compiling(quick)
+    rest = [one for one in _bundle(quick) if one not in compiling]
+    by_gain = sorted(quick, key=lambda one: known[one.id].speedup if one.id in known else math.inf)
+    for one in sorted(by_gain, key=lambda one: one.setting in compiling):
         single = known.get(one.id)
         if single is None or single.ci is None:
             continue
         helps_alone = math.log(single.ci[1]) > margin
-        if one.setting not in rest:
+        with_it = rest if one.setting in rest else [*rest, one.setting] if one.setting in compiling else None
+        if with_it is None:
+            # Another value of its knob stands in the bundle.
             if not helps_alone:
                 found[one.id] = _outcome(study, single)
             continue
-        smaller = [setting for setting in rest if setting != one.setting]
-        if smaller:
-            adds_at_most = _difference_at_most(known.get(arm(rest).key), known.get(arm(smaller).key))
+        without_it = [setting for setting in with_it if setting != one.setting]
+        if without_it:
+            adds_at_most = _difference_at_most(known.get(arm(with_it).key), known.get(arm(without_it).key))
         else:
             adds_at_most = math.log(single.ci[1])
         if adds_at_most is None or adds_at_most > margin:
             continue
-        rest = smaller
-        found[one.id] = (
-            CandidateOutcome("not-needed", f"It helps alone ({_seen(study, single)}), but not beside {_names(rest)}.")
-            if helps_alone
-            else _outcome(study, single)
-        )
+        rest = [setting for setting in rest if setting != one.setting]
+        beside = f"It helps alone ({_seen(study, single)}), but not beside {_names(without_it)}."
+        found[one.id] = CandidateOutcome("not-needed", beside) if helps_alone else _outcome(study, single)
     return found
 
 

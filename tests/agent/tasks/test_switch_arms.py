@@ -1,4 +1,4 @@
-"""Screening, in a program that only a clock and a few switches make: what is timed, what is not, what ends it."""
+"""Switching arms, in a program that only a clock and a few switches make: what is timed, what is not, what ends it."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def test_a_block_in_which_the_program_compiles_something_of_its_own_is_begun_ane
     assert ran.named("arm_given_up") == []
 
 
-def test_a_program_that_never_stops_compiling_has_no_arm_screened(program):
+def test_a_program_that_never_stops_compiling_has_no_arm_compared(program):
     def before(ran, number):
         ran.program.num_compilations += not ran.torch.fast
 
@@ -288,7 +288,7 @@ def test_a_program_that_never_stops_compiling_has_no_arm_screened(program):
     ]
 
 
-def test_a_program_that_allocates_in_every_step_is_screened_all_the_same(program):
+def test_a_program_that_allocates_in_every_step_is_compared_all_the_same(program):
     def before(ran, number):
         ran.torch.cuda.num_allocations += 1
 
@@ -297,10 +297,23 @@ def test_a_program_that_allocates_in_every_step_is_screened_all_the_same(program
     assert ran.run().ratios(0) == pytest.approx([2.0] * 2)
 
 
-def test_a_program_of_several_processes_is_left_alone(program):
-    ran = program([FAST], world_size=2).run()
-    assert "2 processes make this program" in ran.result["reason"]
-    assert not any(fast for fast, _ in ran.values)
+def test_ranks_switch_at_the_same_steps_whatever_their_steps_hold(program):
+    def allocates(ran, number):
+        ran.torch.cuda.initialized = True
+        ran.torch.cuda.num_allocations += number % 3 == 0
+
+    quiet = program([FAST], [SLOW], world_size=2).run()
+    other = program([FAST], [SLOW], world_size=2, before=allocates).run()
+    assert quiet.values == other.values
+    assert quiet.result["event"] == other.result["event"] == "switched"
+    assert quiet.ratios(0) == pytest.approx([2.0, 2.0]) and quiet.ratios(1) == pytest.approx([0.5, 0.5])
+
+
+def test_ranks_do_not_compile_apart_from_each_other(program):
+    compiled = {"knob": "compile.mode", "site": {"type": "module", "action": "compile"}, "value": "default"}
+    ran = program([FAST], [compiled], world_size=2).run()
+    (given_up,) = ran.named("arm_given_up")
+    assert given_up["arm"] == 1 and "ranks" in given_up["reason"]
 
 
 def test_a_program_that_replays_captured_graphs_is_left_alone(program):

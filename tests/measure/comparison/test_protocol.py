@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from dynotune import probe
 from dynotune.measure.comparison import protocol, schedule
 from dynotune.measure.live.request import CompareRequest
 from dynotune.schema import document
@@ -88,14 +89,14 @@ def test_a_pilot_of_each_arm_comes_first_and_then_pairs_in_the_order_of_the_sche
     comparison = compare(seed=5)
     assert runs.names[:2] == ["pilot-baseline", "pilot-candidate"]
     order = [name.partition("-")[2] for name in measured(runs)[::2]]
-    assert order == schedule.orders(4, 5)
+    assert order == schedule.orders(4, 5)[:3]
     assert [pair.first for pair in comparison.pairs] == order
-    assert [name[:3] for name in measured(runs)] == ["001", "001", "002", "002", "003", "003", "004", "004"]
+    assert [name[:3] for name in measured(runs)] == ["001", "001", "002", "002", "003", "003"]
 
 
 def test_each_pair_is_on_disk_when_the_next_one_begins(compare, runs):
     compare()
-    assert runs.seen[2:] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert runs.seen[2:] == [0, 0, 1, 1, 2, 2]
 
 
 def test_the_values_are_seconds_a_sample_and_the_answer_is_their_ratio(compare, tmp_path):
@@ -120,7 +121,7 @@ def test_it_ends_at_the_first_look_that_settles_it(compare, runs):
     runs.step_s = {"baseline": slightly_noisy(0.02), "candidate": slightly_noisy(0.01)}
     comparison = compare(max_pairs=12)
     assert comparison.verdict == "faster"
-    assert comparison.num_pairs == 4
+    assert comparison.num_pairs == 3
 
 
 def test_a_void_pair_is_repeated_in_its_own_order_and_kept_aside(compare, runs, watcher):
@@ -128,28 +129,33 @@ def test_a_void_pair_is_repeated_in_its_own_order_and_kept_aside(compare, runs, 
     comparison = compare(max_pairs=8, seed=1)
     order = schedule.orders(8, 1)
     assert [voided.pair for voided in comparison.voided] == [2]
-    assert comparison.voided[0].reason == "another process took 80% of the cores"
-    assert comparison.voided[0].arms == ["baseline"]
+    assert comparison.voided[0].reason == "another process computes on GPU 0"
     assert comparison.voided[0].values is not None
     assert comparison.voided[0].values.first == order[1]
     assert [pair.first for pair in comparison.pairs] == order[: len(comparison.pairs)]
     assert watcher.void == [2]
 
 
-@pytest.mark.parametrize(
-    ("arms", "num", "why"),
-    [("candidate", 4, "mostly by runs of the candidate"), (("baseline", "candidate"), 7, "clearly more than 20%")],
-)
-def test_more_than_a_fifth_void_is_undecided(compare, runs, arms, num, why):
+@pytest.mark.parametrize("arms", [["candidate"], ["baseline", "candidate"]])
+def test_more_than_a_fifth_void_is_undecided(compare, runs, arms):
     for number in range(1, 13):
-        arm = arms if isinstance(arms, str) else arms[number % 2]
-        runs.instead[f"{number:03d}-{arm}"] = disturbed
+        runs.instead[f"{number:03d}-{arms[number % len(arms)]}"] = disturbed
     comparison = compare(max_pairs=12)
     assert comparison.verdict == "undecided"
     assert comparison.pairs == []
-    assert len(comparison.voided) == num
-    assert f"{num} of {num} pairs were void" in comparison.reason and why in comparison.reason
+    assert f"{len(comparison.voided)} of {len(comparison.voided)} pairs were void, more than 20%" in comparison.reason
     assert "Measure again" in comparison.reason
+
+
+def test_busy_cores_make_no_pair_void(compare, runs):
+    def busy(outcome):
+        return replace(outcome, outside=probe.Interference(foreign=["another process took 80% of the cores"]))
+
+    for number in range(1, 5):
+        runs.instead |= {f"{number:03d}-baseline": busy, f"{number:03d}-candidate": busy}
+    comparison = compare()
+    assert (comparison.verdict, comparison.voided) == ("faster", [])
+    assert any("80% of the cores" in warning for warning in comparison.warnings)
 
 
 FAILURE = CommandFailed("failed", command_exit_code=3, last_lines=("Traceback", "Boom"))
@@ -264,7 +270,7 @@ def test_a_budget_reduces_the_pairs_to_an_even_number_and_says_so(compare, runs,
 
 
 def test_a_budget_that_affords_no_comparison_is_refused_with_what_it_takes(compare, runs):
-    with pytest.raises(UsageError, match="does not afford 4 pairs") as refused:
+    with pytest.raises(UsageError, match="does not afford 3 pairs") as refused:
         compare(max_pairs=12, budget_s=20.0)
     assert "--budget" in refused.value.hint
 
@@ -297,11 +303,11 @@ def test_nothing_runs_once_more_where_the_budget_will_do_as_it_is_or_could_not_a
     compare(budget_s=1000.0)
     assert "pilot-candidate-warm" not in runs.names
     runs.names.clear()
-    with pytest.raises(UsageError, match="does not afford 4 pairs") as refused:
+    with pytest.raises(UsageError, match="does not afford 3 pairs") as refused:
         compare(budget_s=120.0)
     assert runs.names == ["pilot-baseline", "pilot-candidate"]
     # As much as is known: half of what the first run compiled counts for later ones.
-    assert re.search(r"--budget 5\d\ds", refused.value.hint)
+    assert re.search(r"--budget 4\d\ds", refused.value.hint)
 
 
 def from_a_cold_disk(outcome):
@@ -314,7 +320,7 @@ def test_a_first_run_that_began_late_runs_once_more_where_it_decides_whether_the
     assert runs.names[:3] == ["pilot-baseline", "pilot-candidate", "pilot-baseline-warm"]
     runs.names.clear()
     runs.instead = {"pilot-candidate": from_a_cold_disk}
-    with pytest.raises(UsageError, match="does not afford 4 pairs"):
+    with pytest.raises(UsageError, match="does not afford 3 pairs"):
         compare(budget_s=80.0)
     assert runs.names == ["pilot-baseline", "pilot-candidate"]
 
@@ -328,7 +334,7 @@ def test_a_baseline_that_begins_later_has_the_time_for_it_in_every_run(compare, 
 
 def test_with_cold_caches_nothing_runs_once_more(compare, runs):
     runs.instead["pilot-candidate"] = compiling(runs.clock, 100.0)
-    with pytest.raises(UsageError, match="does not afford 4 pairs"):
+    with pytest.raises(UsageError, match="does not afford 3 pairs"):
         compare(budget_s=180.0, caches="cold")
     assert runs.names == ["pilot-baseline", "pilot-candidate"]
 
@@ -481,7 +487,7 @@ def test_of_memory_less_is_faster_and_equal_bytes_are_the_same(compare, runs):
         runs.instead[f"{number:03d}-baseline"] = holds(3000 + number)
         runs.instead[f"{number:03d}-candidate"] = holds(2000 + number)
     comparison = compare(objective="memory")
-    assert (comparison.verdict, comparison.candidate.value) == ("faster", 2002.5)
+    assert (comparison.verdict, comparison.candidate.value) == ("faster", 2002.0)
     for number in range(1, 5):
         runs.instead[f"{number:03d}-candidate"] = runs.instead[f"{number:03d}-baseline"]
     assert compare(objective="memory").verdict == "same"

@@ -12,10 +12,10 @@ seeds = st.integers(0, 2**63)
 
 
 @given(seeds)
-def test_each_arm_is_first_equally_often_at_every_look(seed: int) -> None:
+def test_each_arm_is_first_as_often_at_every_look_or_once_more(seed: int) -> None:
     drawn = orders(LOOKS[-1], seed)
     for look in LOOKS:
-        assert drawn[:look].count("baseline") == look / 2
+        assert drawn[:look].count("baseline") - look / 2 in (-0.5, 0, 0.5)
 
 
 @given(seeds, st.integers(0, 12), st.integers(0, 12))
@@ -36,10 +36,10 @@ def test_both_blocks_are_drawn_about_equally_often() -> None:
 
 
 def test_the_last_look_is_the_number_of_pairs_asked_for() -> None:
-    assert looks(12) == (4, 6, 8, 12)
-    assert looks(10) == (4, 6, 8, 10)
-    assert looks(8) == (4, 6, 8)
-    assert looks(5) == (4, 5)
+    assert looks(12) == (2, 3, 4, 6, 8, 12)
+    assert looks(10) == (2, 3, 4, 6, 8, 10)
+    assert looks(8) == (2, 3, 4, 6, 8)
+    assert looks(5) == (2, 3, 4, 5)
     assert looks(2) == (2,)
 
 

@@ -17,8 +17,8 @@ from scipy import stats as scipy_stats
 from dynotune.measure.comparison import stats
 from dynotune.measure.comparison.boundary import nominal_levels
 from dynotune.measure.comparison.schedule import looks, orders
-from dynotune.measure.comparison.stats import SequentialResult, arm_of_void, judge, sign_flip_p
-from dynotune.schema.comparison import LOOKS, MAX_PAIRS, ArmName, Pair, Spread, Voided
+from dynotune.measure.comparison.stats import SequentialResult, judge, sign_flip_p
+from dynotune.schema.comparison import LOOKS, MAX_PAIRS, Pair, Spread
 from dynotune.schema.errors import DynotuneError, StatisticsError, UsageError
 
 
@@ -270,10 +270,10 @@ def test_at_the_end_there_is_always_an_answer_and_a_look_that_settled_it_stands(
 
 
 def test_pairs_beyond_the_last_look_are_judged_at_the_level_of_the_next() -> None:
-    pairs = simulated(5, effect=0.05, sd=0.02, seed=1)
+    pairs = pairs_of([0.05, 0.02, 0.08, 0.05, 0.05])
     before, at_the_end = judge(pairs, max_pairs=6), judge(pairs, max_pairs=6, ended=True)
     assert before.verdict is None and at_the_end.verdict == "faster" and at_the_end.num_pairs == 5
-    _, level = nominal_levels(looks(6), 1 - stats.CONFIDENCE)
+    level = nominal_levels(looks(6), 1 - stats.CONFIDENCE)[-1]
     fit = stats._fit(pairs)
     assert at_the_end.ci == pytest.approx(
         (math.exp(fit.effect - fit.half_width(level)), math.exp(fit.effect + fit.half_width(level)))
@@ -286,18 +286,18 @@ def test_what_five_pairs_do_not_show_is_undecided_with_both_reasons() -> None:
     assert judgement.reason.startswith("The budget is used up. Neither a difference nor equality")
 
 
-def test_at_the_end_too_clearly_more_than_a_fifth_void_says_nothing() -> None:
+def test_at_the_end_too_more_than_a_fifth_void_says_nothing() -> None:
     pairs = simulated(5, effect=0.3, sd=0.01, seed=3)
-    assert judge(pairs, max_pairs=6, num_voided=3, ended=True).verdict == "faster"
-    judgement = judge(pairs, max_pairs=6, num_voided=4, ended=True)
-    assert judgement.verdict == "undecided" and "4 of 9 pairs were void" in judgement.reason
+    assert judge(pairs, max_pairs=6, num_voided=1, ended=True).verdict == "faster"
+    judgement = judge(pairs, max_pairs=6, num_voided=2, ended=True)
+    assert judgement.verdict == "undecided" and "2 of 7 pairs were void" in judgement.reason
 
 
 def test_where_the_spread_is_known_few_pairs_are_enough() -> None:
     noisy = pairs_of([0.5, 0.2, 0.8, 0.55], seed=0)
     alone, known = judge(noisy, max_pairs=4), judge(noisy, max_pairs=4, seen=Spread(0.15**2, 4))
     assert alone.verdict == "undecided"
-    assert known.verdict == "faster" and known.ci is not None and known.ci[0] > 1.1
+    assert known.verdict == "faster" and known.ci is not None and known.ci[0] > 1.05
     assert judge(pairs_of([0.5, 0.4], seed=0), max_pairs=2).verdict == "undecided"
     assert judge(pairs_of([0.5, 0.4], seed=0), max_pairs=2, seen=Spread(0.1**2, 8)).verdict == "faster"
 
@@ -389,7 +389,7 @@ def test_two_pairs_say_nothing_about_noise() -> None:
 
 def test_without_pairs_nothing_is_claimed() -> None:
     judgement = judge([])
-    assert (judgement.verdict, judgement.speedup, judgement.ci, judgement.next_look) == (None, None, None, 4)
+    assert (judgement.verdict, judgement.speedup, judgement.ci, judgement.next_look) == (None, None, None, LOOKS[0])
 
 
 def test_an_interval_beyond_all_numbers_is_no_interval() -> None:
@@ -400,16 +400,25 @@ def test_an_interval_beyond_all_numbers_is_no_interval() -> None:
 # Void pairs
 
 
-def test_clearly_more_than_a_fifth_void_ends_undecided() -> None:
-    judgement = judge(simulated(3, effect=0.1, sd=0.001, seed=1), num_voided=7)
-    assert judgement.verdict == "undecided"
-    assert judgement.reason.startswith("7 of 10 pairs were void, clearly more than 20%")
+def fewest_to_end(max_pairs: int) -> int:
+    """Void pairs after which no verdict can come any more."""
+    return next(num for num in range(100) if judge([], max_pairs=max_pairs, num_voided=num).finished)
+
+
+@pytest.mark.parametrize("max_pairs", range(2, MAX_PAIRS + 1))
+def test_void_pairs_are_made_again_until_they_are_more_than_a_fifth_of_all_there_can_be(max_pairs: int) -> None:
+    num = fewest_to_end(max_pairs)
+    assert num > 1, "one may be chance"
+    assert num > (max_pairs + num) / 5
+    assert num == 2 or num - 1 <= (max_pairs + num - 1) / 5
+    undecided = judge(pairs_of([0.5], seed=0), max_pairs=max_pairs, num_voided=num)
+    assert undecided.verdict == "undecided" and f"{num} of {num + 1} pairs were void, more than 20%" in undecided.reason
 
 
 def test_a_look_with_too_many_void_pairs_waits_for_more_valid_ones() -> None:
     pairs = simulated(8, effect=0.1, sd=0.001, seed=1)
-    assert judge(pairs[:4], num_voided=4).verdict is None
-    assert judge(pairs[:6], num_voided=4).verdict == "faster"
+    assert judge(pairs[:4], num_voided=2).verdict is None
+    assert judge(pairs[:8], num_voided=2).verdict == "faster"
 
 
 def test_three_void_in_fifteen_are_not_too_many() -> None:
@@ -418,73 +427,13 @@ def test_three_void_in_fifteen_are_not_too_many() -> None:
     assert "void" not in judgement.reason
 
 
-def fewest_to_end(max_pairs: int) -> int:
-    """Void pairs after which no verdict can come any more."""
-    return next(num for num in range(100) if judge([], max_pairs=max_pairs, num_voided=num).finished)
-
-
-def chance_of(num: int, share: float, *, of: int) -> float:
-    """Of at least `num` void pairs."""
-    return sum(math.comb(of, void) * share**void * (1 - share) ** (of - void) for void in range(num, of + 1))
-
-
-@pytest.mark.parametrize("max_pairs", range(2, MAX_PAIRS + 1))
-def test_a_machine_is_given_up_rarely_where_a_fifth_is_void_and_mostly_where_two_thirds_are(max_pairs: int) -> None:
-    num = fewest_to_end(max_pairs)
-    # Before there are as many valid ones as were declared.
-    until = max_pairs + num - 1
-    assert chance_of(num, 0.2, of=until) <= 0.10
-    assert chance_of(num, 2 / 3, of=until) >= 0.5
-
-
-FEWEST_TO_END = {2: 3, 3: 3, 4: 4, 5: 4, 6: 5, 7: 5, 8: 5, 9: 6, 10: 6, 11: 7, 12: 7}
-
-
-@pytest.mark.parametrize(("max_pairs", "num"), FEWEST_TO_END.items())
-def test_void_pairs_are_made_again_until_they_are_too_many(max_pairs: int, num: int) -> None:
-    pairs, seen = pairs_of([0.5] * max_pairs, seed=0), Spread(0.02**2, 4)
-    assert fewest_to_end(max_pairs) == num
-    assert judge(pairs, seen=seen, max_pairs=max_pairs, num_voided=num - 1).verdict == "faster"
-    undecided = judge(pairs[:1], seen=seen, max_pairs=max_pairs, num_voided=num)
-    assert undecided.verdict == "undecided" and f"{num} of {num + 1} pairs were void" in undecided.reason
-
-
-def voided(*arms: list[ArmName]) -> list[Voided]:
-    return [Voided(number, "others", arms=those) for number, those in enumerate(arms, 1)]
-
-
-def test_what_disturbed_one_arm_alone_is_told_from_what_disturbed_both() -> None:
-    one: list[ArmName] = ["candidate"]
-    other: list[ArmName] = ["baseline"]
-    assert arm_of_void(voided(one, one, one)) is None
-    assert arm_of_void(voided(one, one, one, one)) == "candidate"
-    assert arm_of_void(voided(one, other, one, one, one, one)) is None
-    # Where both were disturbed, or one was spared, nothing is told.
-    assert arm_of_void(voided(one, one, [*one, *other], [], one)) is None
-    assert arm_of_void(voided(one, one, [*one, *other], [], one, one)) == "candidate"
-
-
-@given(st.lists(st.lists(st.sampled_from(["baseline", "candidate"]), unique=True), max_size=9), st.integers(0, 12))
-@settings(max_examples=200, deadline=None)
-def test_one_void_pair_more_never_brings_a_verdict(arms: list[list[ArmName]], num: int) -> None:
+@given(st.integers(0, 12))
+def test_one_void_pair_more_never_brings_a_verdict(num: int) -> None:
     pairs = simulated(12, effect=0.1, sd=0.001, seed=1)[:num]
-
-    def verdict(those: list[list[ArmName]], *, ended: bool) -> str | None:
-        found = voided(*those)
-        return judge(pairs, num_voided=len(found), void_arm=arm_of_void(found), ended=ended).verdict
-
     for ended in (False, True):
-        verdicts = [verdict(arms[:at], ended=ended) for at in range(len(arms) + 1)]
+        verdicts = [judge(pairs, num_voided=num_voided, ended=ended).verdict for num_voided in range(9)]
         told = [at for at, one in enumerate(verdicts) if one == "faster"]
         assert told == list(range(len(told)))
-
-
-def test_where_one_arm_alone_is_disturbed_more_than_a_fifth_void_is_too_many() -> None:
-    pairs = simulated(12, effect=0.1, sd=0.001, seed=1)
-    assert judge(pairs[:6], num_voided=4).verdict == "faster"
-    judgement = judge(pairs[:6], num_voided=4, void_arm="baseline")
-    assert judgement.verdict == "undecided"
-    assert judgement.reason.startswith("4 of 10 pairs were void, more than 20%, mostly by runs of the baseline: ")
 
 
 # What cannot be judged

@@ -203,7 +203,7 @@ def test_a_budget_too_small_for_a_whole_window_shortens_it():
 
 
 def test_a_budget_of_nothing_is_refused_with_one_that_would_do():
-    with pytest.raises(UsageError, match="does not afford 4 pairs") as refused:
+    with pytest.raises(UsageError, match="does not afford 3 pairs") as refused:
         plan(request(budget_s=30), pilots([0.01] * 300), 5.0)
     assert "--budget" in refused.value.hint
 

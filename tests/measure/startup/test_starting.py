@@ -150,19 +150,13 @@ def test_caches_that_change_nothing_are_called_the_same(starts, request_):
     assert any("saves nothing" in text for text in found.said)
 
 
-def void(outcomes):
-    from dynotune import probe
-
-    return probe.Interference(foreign=["another process took 80% of the cores"], unknown=[])
-
-
 def test_a_block_disturbed_from_outside_is_kept_and_repeated_in_its_own_order(starts, request_, monkeypatch):
     original = starts.__call__
 
     def disturbed(request, arm, *, folder, **more):
         outcome, start = original(request, arm, folder=folder, **more)
         if folder.name == "002-warm":
-            outcome = replace(outcome, outside=void(None))
+            outcome = fakes.disturbed(outcome)
         return outcome, start
 
     monkeypatch.setattr(starting, "run_start", disturbed)
@@ -170,7 +164,7 @@ def test_a_block_disturbed_from_outside_is_kept_and_repeated_in_its_own_order(st
     found = starting.time_starts(request_, watcher)
     assert watcher.void == [2]
     (voided,) = found.voided
-    assert "80% of the cores" in voided.reason
+    assert "another process computes on GPU 0" in voided.reason
     order = starting.orders(12, 0)
     assert [start.arm for start in voided.values.starts] == list(order[1])
     assert [[start.arm for start in block.starts] for block in found.blocks] == list(map(list, order))[
@@ -218,7 +212,7 @@ def test_a_command_that_fails_later_leaves_what_was_measured(starts, request_):
 
 
 def test_a_budget_that_affords_no_answer_is_refused_with_one_that_does(starts, request_):
-    with pytest.raises(UsageError, match="afford 4 blocks") as error:
+    with pytest.raises(UsageError, match="afford 3 blocks") as error:
         starting.time_starts(replace(request_, budget_s=60.0), Watcher())
     assert "--budget" in error.value.hint
     watcher = Watcher()

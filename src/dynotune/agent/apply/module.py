@@ -37,6 +37,10 @@ class ChannelsLastSite(Site):
         self._torch = torch
         self._format = torch.channels_last if self._setting["value"] else torch.contiguous_format
 
+    def watch(self, weights: list[Any]) -> None:
+        """Read back the layout of weights that something else converted."""
+        self._weights = list(map(weakref.ref, weights))
+
     def on_root(self, module: Any) -> None:
         torch = self._torch
         with torch.inference_mode(False), torch.no_grad():
@@ -109,6 +113,10 @@ class AutocastSite(Site):
             scalers.append(weakref.ref(scaler))
 
         scaler_class.__init__ = __init__
+
+    def watch(self, scalers: list[Any]) -> None:
+        """Know of scalers that were there before."""
+        self._scalers.extend(map(weakref.ref, scalers))
 
     def around(self, module: Any, args: Args, kwargs: Kwargs) -> Around | None:
         torch = self._torch

@@ -25,6 +25,7 @@ class Program:
         num_compilations: compiled graphs so far.
         num_queued: batches that the loaders' workers may have ready at most.
         replays_graphs: a captured CUDA graph was launched.
+        loader_router: of a task that draws from other loaders in the program's place; None before there was one.
         loader_begun_s: when an iterator of each loader was made last, CLOCK_MONOTONIC.
     """
 
@@ -36,6 +37,7 @@ class Program:
         self.loaders: Any = None
         self.profiler: Any = None
         self.state: Any = None
+        self.loader_router: Any = None
         self.num_compilations = 0
         self.num_queued = 0
         self.replays_graphs = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from contextlib import contextmanager
 from threading import get_ident
 from time import perf_counter
 
@@ -11,7 +12,7 @@ from .steps import MAX_INSIDE_OPTIMIZER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from ..core.hooks import Log
@@ -33,6 +34,7 @@ class LoaderHooks:
         iterator, loaders = torch.utils.data.dataloader._BaseDataLoaderIter, torch.utils.data.DataLoader
         self._original_next = iterator.__next__
         self._draw = [iterator.__next__]  # a task may change it
+        self._are_unseen = False
         iterator.__init__, iterator._reset = self._init(iterator.__init__), self._reset(iterator._reset)
         iterator.__next__, loaders.__iter__ = self._next(), self._iter(loaders.__iter__)
 
@@ -42,6 +44,15 @@ class LoaderHooks:
 
     def draw_plainly(self) -> None:
         self._draw[0] = self._original_next
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Iterators that are made meanwhile are not the program's."""
+        self._are_unseen = True
+        try:
+            yield
+        finally:
+            self._are_unseen = False
 
     def _waited_before(self, iterator: Any, begin: float) -> None:
         try:
@@ -69,8 +80,12 @@ class LoaderHooks:
         @functools.wraps(original)
         def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
             original(self, loader, *args, **kwargs)
+            if hooks._are_unseen:
+                return
             try:
-                # No reference to the loader: it must die when it would have died.
+                # No reference to the loader: it must die when it would have died. Of what it holds, the iterator needs
+                # nearly all.
+                self._dynotune_loader = type(loader), {n: v for n, v in vars(loader).items() if n != "_iterator"}
                 batch_size = getattr(loader, "batch_size", None)
                 key = type(loader), id(loader.dataset), batch_size, type(loader.sampler), hooks._steps.grad_enabled()
                 self._dynotune = hooks._met(key, loader), batch_size
@@ -86,6 +101,8 @@ class LoaderHooks:
         @functools.wraps(original)
         def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
             original(self, loader, *args, **kwargs)
+            if hooks._are_unseen:
+                return
             try:
                 is_first = bool(args[0] if args else kwargs.get("first_iter", False))
                 if hasattr(self, "_dynotune") and not is_first:  # it has just been made

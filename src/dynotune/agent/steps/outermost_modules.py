@@ -135,6 +135,10 @@ class OutermostModules:
         """Whether this thread is inside a root's call."""
         return get_ident() in self._busy
 
+    def alive(self) -> list[Any]:
+        """The outermost modules that the program still holds."""
+        return [module for module in (met() for met in list(self._known.values())) if module is not None]
+
     def known_classes(self) -> list[type]:
         return list(self._known_classes)
 

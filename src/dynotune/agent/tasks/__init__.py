@@ -1,1 +1,1 @@
-"""What the plan asks for: a timed window, a trace, ceilings, screening."""
+"""What a live run is asked to do: time a window, record a trace, isolate the loader, switch arms, check results."""

@@ -2,35 +2,41 @@
 
 A block of an arm is four stretches, ABBA or BAAB: B with the arm's settings, A without. The device is synchronised at
 both ends of each. After each switch some steps are not counted: those that hold what the switch sets off (plans,
-kernels and memory that are needed for the first time), and as many as use up batches that were made before it. Whatever
-lasts after that is the same with the arm and without: plans and blocks of memory are kept and looked up by what they
-are needed for, so the next stretch without the arm finds its own again. Settings of which this is not true are not
-switched.
+kernels, code and memory that are needed for the first time), and as many as use up batches that were made before it.
+What lasts after that is the same with the arm and without: plans and blocks of memory are kept and looked up by what
+they are needed for, so the next stretch without the arm finds its own again.
+
+All ranks of a program switch at the same steps: then as many steps are not counted after each switch whatever they
+hold, and no stretch is timed again.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from threading import get_ident
 from time import perf_counter
 
 from ..core.device import device_allocations, synchronise
-from .arm_toggle import ArmToggle, NotSwitched
+from .switches import Arm, NotSwitched
 from .task import Task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from typing import Any
 
     from ..apply.site import Args, Kwargs
     from ..core.program import Program
-    from .arm_toggle import Around, Call
 
+    Call = Callable[..., Any]
+    Around = Callable[[Call, Any, Args, Kwargs], Any]
     Steps = Generator[int, None, Any]  # yields after how many steps to go on
 
 # After a switch: at least so many steps, the last of them quiet; a program that allocates in every step is never quiet.
 WASH_OUT_STEPS, QUIET_STEPS, MOST_RESTLESS_STEPS = 3, 2, 30
+# Steps that ranks leave out after each switch, whatever they hold.
+STEPS_OF_RANKS = 8
 # A stretch with the begin of an epoch in it, or a new allocation, is timed again, so often.
 MOST_REPEATS = 2
 # Blocks in which the program itself compiled something, before its arm is given up.
@@ -57,24 +63,27 @@ class SwitchArms(Task):
         super().__init__(program, order)
         self._num_blocks, self._stretch_steps = int(order["num_blocks"]), max(1, int(order["stretch_steps"]))
         self._draw = random.Random(order.get("seed", 0))
-        self._toggles = [ArmToggle(planned, program.event, program.log) for planned in order["arms"]]
-        self._alive = list(range(len(self._toggles)))
+        self._planned = order["arms"]
+        self._arms: list[Arm] = []
+        self._alive = list(range(len(self._planned)))
         self._num_recompiled = 0
-        self._on: ArmToggle | None = None
+        self._drawn: dict[int, int] = {}
+        self._has_ranks = False
+        self._on: Arm | None = None
         self._thread: int | None = None  # in which steps end
         self._work: Steps | None = None
         self._stop = 0
         self._inner: list[Around | None] = []  # what calls went through before, once they go through an arm
 
     def begin(self, num_steps: int) -> int:
-        world_size = self.program.ranks().get("world_size", 1)
-        if world_size > 1:
-            self.give_up("%d processes make this program: all of them would have to switch at one step" % world_size)
+        program = self.program
+        if program.replays_graphs:
+            self.give_up("it replays captured CUDA graphs, which no switch reaches")
             return num_steps
-        for toggle in self._toggles:
-            toggle.torch_is_here(self.program.torch)
-        if any(toggle.wants_around for toggle in self._toggles):
-            self._call_through(self._around(self.program.roots.around))
+        self._has_ranks = program.ranks().get("world_size", 1) > 1
+        self._arms = [Arm(planned, program) for planned in self._planned]
+        if any(arm.wants_around for arm in self._arms):
+            self._call_through(self._around(program.roots.around))
         self._thread = get_ident()
         self._work = self._all_blocks()
         return self.step_ended(num_steps)
@@ -84,14 +93,12 @@ class SwitchArms(Task):
             return self._stop
         if get_ident() != self._thread:
             self.give_up("its steps are made in several threads")
-        elif self.program.replays_graphs:
-            self.give_up("it replays captured CUDA graphs, which no switch reaches")
-        else:
-            assert self._work is not None
-            try:
-                self._stop = num_steps + next(self._work)
-            except StopIteration:
-                self.complete({})
+            return self._stop
+        assert self._work is not None
+        try:
+            self._stop = num_steps + next(self._work)
+        except StopIteration:
+            self.complete({})
         return self._stop
 
     def at_exit(self) -> None:
@@ -99,9 +106,9 @@ class SwitchArms(Task):
 
     def clean_up(self) -> None:
         self._on = None
-        for toggle in self._toggles:
+        for arm in self._arms:
             try:
-                toggle.off()
+                arm.off()
             except NotSwitched:
                 pass  # what the program has changed stays
             except Exception as error:
@@ -134,70 +141,85 @@ class SwitchArms(Task):
     # What comes after what
 
     def _all_blocks(self) -> Steps:
+        for at, arm in enumerate(self._arms):
+            if self._has_ranks and not arm.suits_ranks:
+                self._say_dropped(at, "ranks of one model cannot switch it apart from each other")
         for number in range(self._num_blocks):
             turns = list(self._alive)
             self._draw.shuffle(turns)
-            for arm in turns:
+            # What compiles takes long the first time: the others have their first blocks before.
+            turns.sort(key=lambda at: self._arms[at].compiles and not self._arms[at].has_been_on)
+            for at in turns:
                 try:
-                    yield from self._block(arm, number)
+                    yield from self._block(at, number)
                 except NotSwitched as error:
-                    yield from self._drop(arm, str(error))
+                    yield from self._drop(at, str(error))
                 if self._num_recompiled >= MOST_RECOMPILED:
                     reason = "torch compiles the program anew after a switch; more would be too many variants of it"
                     for other in list(self._alive):
                         self._say_dropped(other, reason)
                     return
 
-    def _drop(self, arm: int, reason: str) -> Steps:
-        self._say_dropped(arm, reason)
-        self._switch_off(arm)
+    def _drop(self, at: int, reason: str) -> Steps:
+        self._say_dropped(at, reason)
+        self._switch_off(at)
         yield from self._wash_out(None)
 
-    def _say_dropped(self, arm: int, reason: str) -> None:
-        self._alive.remove(arm)
-        self.program.event({"event": "arm_given_up", "arm": arm, "reason": reason})
+    def _say_dropped(self, at: int, reason: str) -> None:
+        self._alive.remove(at)
+        self.program.event({"event": "arm_given_up", "arm": at, "reason": reason})
 
-    def _block(self, arm: int, number: int) -> Steps:
+    def _block(self, at: int, number: int) -> Steps:
         """One block of the arm; one that was spoilt is begun anew.
 
         Raises NotSwitched: the arm is to be given up.
         """
         for _ in range(MOST_SPOILT):
-            order = ORDERS[self._draw.getrandbits(1)]
+            order = self._order(at, number)
             begin_s = perf_counter()
             try:
-                timed = yield from self._stretches(arm, order)
+                timed = yield from self._stretches(at, order)
             except _Spoilt:
-                self._switch_off(arm)
+                self._switch_off(at)
                 continue
-            fields = {"arm": arm, "number": number, "order": order, "begin_s": begin_s, "end_s": perf_counter()}
+            fields = {"arm": at, "number": number, "order": order, "begin_s": begin_s, "end_s": perf_counter()}
             self.program.event({"event": "arm_block", **fields, **timed})
             return
         raise NotSwitched("the program compiles something again and again")
 
-    def _stretches(self, arm: int, order: str) -> Steps:
-        toggle = self._toggles[arm]
+    def _order(self, at: int, number: int) -> str:
+        """Each order comes once in two blocks of an arm: a drift then passes for no difference."""
+        if number % 2 == 0:
+            self._drawn[at] = self._draw.getrandbits(1)
+            return ORDERS[self._drawn[at]]
+        return ORDERS[1 - self._drawn[at]]
+
+    def _stretches(self, at: int, order: str) -> Steps:
+        arm = self._arms[at]
         timed: dict[str, list[dict[str, Any]]] = {"A": [], "B": []}
-        yield from self._wash_out(toggle)
+        yield from self._wash_out(arm)
         for which in order:
-            if (which == "B") != toggle.is_on:
+            if (which == "B") != arm.is_on:
                 if which == "B":
-                    self.program.event({"event": "arm_switched", "arm": arm})
-                    self._on = toggle
-                    toggle.on()
+                    self.program.event({"event": "arm_switched", "arm": at})
+                    if arm.compiles and not arm.has_been_on:
+                        os.environ.update(self.order.get("caches", {}))
+                    arm.on()
+                    self._on = arm
                 else:
-                    self._switch_off(arm, told=True)
-                yield from self._wash_out(toggle)
-            timed[which].append((yield from self._stretch(toggle)))
-        toggle.check_around()
-        self._switch_off(arm, told=True)
+                    self._switch_off(at, told=True)
+                yield from self._wash_out(arm)
+            timed[which].append((yield from self._stretch(arm)))
+        if arm.is_on:
+            arm.check_acted()
+        self._switch_off(at, told=True)
         return {"baseline": timed["A"], "candidate": timed["B"]}
 
-    def _switch_off(self, arm: int, told: bool = False) -> None:
+    def _switch_off(self, at: int, told: bool = False) -> None:
         self._on = None
-        was_on = self._toggles[arm].is_on
+        was_on = self._arms[at].is_on
         try:
-            self._toggles[arm].off()
+            self._arms[at].off()
         except NotSwitched:
             if told:
                 raise
@@ -207,18 +229,22 @@ class SwitchArms(Task):
 
     # Steps that are timed, and steps that are not
 
-    def _wash_out(self, toggle: ArmToggle | None) -> Steps:
-        least = WASH_OUT_STEPS + self.program.num_queued
+    def _wash_out(self, arm: Arm | None) -> Steps:
+        least = WASH_OUT_STEPS + max(self.program.num_queued, arm.num_queued if arm is not None else 0)
+        if self._has_ranks:
+            yield least + STEPS_OF_RANKS
+            return
         quiet, before = 0, self._counters()
         for number in range(1, least + MOST_RESTLESS_STEPS + 1):
             yield 1
             now = self._counters()
-            self._refuse_compiled(toggle, before, now)
+            if not (arm is not None and arm.is_on and arm.compiles):
+                self._refuse_compiled(arm, before, now)
             quiet, before = (quiet + 1 if now == before else 0), now
             if number >= least and quiet >= QUIET_STEPS:
                 return
 
-    def _stretch(self, toggle: ArmToggle) -> Steps:
+    def _stretch(self, arm: Arm) -> Steps:
         """Wall time of some steps, their samples or None, and how many they are."""
         length, steps = self._stretch_steps, self.program.steps
         for repeats_left in range(MOST_REPEATS, -1, -1):
@@ -230,12 +256,12 @@ class SwitchArms(Task):
             yield length
             synchronise(self.program.torch)
             duration_s = perf_counter() - begin_s
-            toggle.check()
+            arm.check()
             now = self._counters()
-            self._refuse_compiled(toggle, before, now)
+            self._refuse_compiled(arm, before, now)
             # Stretches of whole epochs hold as many begins each; of longer epochs they would differ.
             has_begin = steps.num_epochs != num_epochs and (steps.epoch_steps is None or steps.epoch_steps > length)
-            if not (repeats_left and (has_begin or now != before)):
+            if self._has_ranks or not (repeats_left and (has_begin or now != before)):
                 break
         uncounted = steps.num_uncounted - counted[1]
         return {
@@ -247,10 +273,10 @@ class SwitchArms(Task):
     def _counters(self) -> tuple[int, int | None]:
         return self.program.num_compilations, device_allocations(self.program.torch)
 
-    def _refuse_compiled(self, toggle: ArmToggle | None, before: tuple[int, Any], now: tuple[int, Any]) -> None:
-        if now[0] == before[0] or toggle is None:
+    def _refuse_compiled(self, arm: Arm | None, before: tuple[int, Any], now: tuple[int, Any]) -> None:
+        if now[0] == before[0] or arm is None:
             return
-        if toggle.is_on:
-            self._num_recompiled += 1
-            raise NotSwitched("torch compiled the program anew after the switch")
-        raise _Spoilt
+        if not arm.is_on or arm.compiles:
+            raise _Spoilt
+        self._num_recompiled += 1
+        raise NotSwitched("torch compiled the program anew after the switch")

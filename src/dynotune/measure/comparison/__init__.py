@@ -3,13 +3,13 @@
 `protocol` runs a comparison to its end and resumes one, `stats` is the group-sequential test, `boundary` its levels,
 `schedule` its looks and the order of the arms, `objective` the value of a run, `summary` the struct that is stored.
 
-The runs themselves are `measure.live`'s. Comparisons within one live run are `measure.live.screening`'s.
+The runs themselves are `measure.live`'s. Arms are switched within one live run by `measure.live.switching`.
 """
 
 from dynotune.measure.comparison.boundary import nominal_levels
 from dynotune.measure.comparison.protocol import Interrupted
 from dynotune.measure.comparison.schedule import looks, orders
-from dynotune.measure.comparison.stats import CONFIDENCE, SequentialResult, arm_of_void, judge
+from dynotune.measure.comparison.stats import CONFIDENCE, SequentialResult, judge
 from dynotune.measure.comparison.summary import MeasuredRun, measured, pays_off, read_run
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "Interrupted",
     "MeasuredRun",
     "SequentialResult",
-    "arm_of_void",
     "judge",
     "looks",
     "measured",

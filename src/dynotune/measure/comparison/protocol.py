@@ -10,8 +10,8 @@ import msgspec
 from dynotune import knobs, probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import fresh_folder
-from dynotune.measure.comparison import objective, schedule, summary
-from dynotune.measure.comparison.stats import SequentialResult, arm_of_void, judge
+from dynotune.measure.comparison import in_process, objective, schedule, summary
+from dynotune.measure.comparison.stats import SequentialResult, judge
 from dynotune.measure.live import cautions
 from dynotune.measure.live.arm_run import refuse_impossible, run_arm
 from dynotune.measure.live.cache_effects import compiled_s, found_warm
@@ -53,6 +53,12 @@ def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
     for arm in ARMS:
         refuse_impossible(run, request.arm(arm), facts)
     objective.refuse_impossible(run)
+    reason = in_process.why_not(request)
+    if request.in_process == "only" and reason:
+        raise UsageError(
+            f"The arms cannot be compared within one run: {reason}.",
+            hint="Leave --in-process out: fresh processes compare them.",
+        )
     folder = new_run_folder(run.base)
     wary = cautions.cache_cautions(request)
     for caution in wary:
@@ -63,6 +69,7 @@ def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
         candidate_settings=request.candidate,
         margin=request.margin,
         max_pairs=request.max_pairs,
+        within=request.in_process != "never" and not reason,
         warnings=wary,
         facts={**facts, **probe.environment.facts(run.env)},
     )
@@ -91,6 +98,7 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
         max_pairs=comparison.max_pairs,
         margin=comparison.margin,
         budget_s=budget_s,
+        in_process="auto" if comparison.within else "never",
     )
     objective.refuse_impossible(request.run)
     refuse_another_machine("comparison", comparison.facts, facts_of(request.run))
@@ -126,6 +134,8 @@ class _Session:
         if _is_over(self._comparison):
             return self._comparison
         try:
+            if self._comparison.within and self._within():
+                return self._comparison
             self._pairs(self._pilots())
         except _ArmFailed as failed:
             self._summarise(failed=failed.arm, num_pairs=len(self._comparison.pairs))
@@ -134,6 +144,23 @@ class _Session:
                 error.hint += f" The finished pairs are kept; dynotune compare --resume {self._folder} goes on."
             raise
         return self._comparison
+
+    def _within(self) -> bool:
+        """Compare within one live run; whether that gave an answer. What an interrupted attempt has is made anew."""
+        self._update(pairs=[])
+        self._watcher.say("The settings can be switched while the command runs: one run compares them, in blocks.")
+        found, reason = in_process.compare_within(
+            self._request, self._comparison, self._folder, self._watcher, self._keep
+        )
+        if not reason:
+            self._keep(found)
+            return True
+        if self._request.in_process == "only":
+            self._update(verdict="undecided", reason=f"Within one run they could not be compared: {reason}.")
+            return True
+        self._watcher.say(f"Within one run they could not be compared: {reason}. Fresh processes compare them.")
+        self._update(pairs=[], within=False)
+        return False
 
     # Pilots
 
@@ -256,8 +283,7 @@ class _Session:
         pair = Pair(first, values["baseline"], values["candidate"], runs["baseline"].run.id, runs["candidate"].run.id)
         reasons = objective.void_reasons(self._request.run.objective, runs)
         if reasons:
-            arms = [arm for arm in ARMS if objective.void_reasons(self._request.run.objective, {arm: runs[arm]})]
-            voided = Voided(number, "; ".join(reasons), pair, arms)
+            voided = Voided(number, "; ".join(reasons), pair)
             self._update(voided=[*self._comparison.voided, voided])
             self._watcher.voided(voided)
         else:
@@ -273,7 +299,6 @@ class _Session:
             margin=self._comparison.margin,
             max_pairs=self._comparison.max_pairs,
             num_voided=len(self._comparison.voided),
-            void_arm=arm_of_void(self._comparison.voided),
             ended=ended,
         )
 
@@ -321,6 +346,10 @@ class _Session:
 
     def _update(self, **changes: object) -> None:
         self._comparison = msgspec.structs.replace(self._comparison, **changes)
+        self._save()
+
+    def _keep(self, comparison: Comparison) -> None:
+        self._comparison = comparison
         self._save()
 
     def _save(self) -> None:

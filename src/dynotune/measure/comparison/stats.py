@@ -5,27 +5,20 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import NamedTuple
 
 import msgspec
 
 from dynotune.measure.comparison.boundary import nominal_levels
 from dynotune.measure.comparison.schedule import looks
-from dynotune.schema.comparison import MARGIN, MAX_PAIRS, ArmName, Pair, Spread, Verdict, Voided
+from dynotune.schema.comparison import MARGIN, MAX_PAIRS, Pair, Spread, Verdict
 from dynotune.schema.errors import StatisticsError, UsageError
 
 CONFIDENCE = 0.95
 # Of calling `same` what differs by the margin, at either end; apart from the error of `faster` and `slower`.
 SAME_ERROR = 0.05
-# Of all pairs that a machine would make.
-ALLOWED_VOID = Fraction(1, 5)
-# Void by runs of one arm alone, none by the other's: by chance in one of eight. What disturbed that arm too little to
-# be seen is still in its other runs; then more than that share of the pairs at hand is too many.
-ALL_OF_ONE_ARM = 4
-# How often a machine on which that share is void is given up. Were the share of the pairs at hand all that counts, it
-# would be one in three at five pairs.
-GIVEN_UP_BY_CHANCE = Fraction(1, 10)
+# Of all pairs: with more of them void, what is left may be of another kind.
+ALLOWED_VOID = 0.2
 
 # The fewest pairs at which a sign-flip test can reach 5%: 2 of its 64 flips.
 SIGN_FLIP_FROM = 6
@@ -77,7 +70,6 @@ def judge(
     margin: float = MARGIN,
     max_pairs: int = MAX_PAIRS,
     num_voided: int = 0,
-    void_arm: ArmName | None = None,
     ended: bool = False,
 ) -> SequentialResult:
     """Judge the valid `pairs`, in order of time, as a group-sequential comparison of at most `max_pairs`.
@@ -89,8 +81,7 @@ def judge(
         seen: of pairs of such runs, from others than these: with it the spread of few pairs is better known. It never
             makes that of these smaller: a quiet past must not speak for a machine that is not.
         margin: `same` when the ratio lies between 1/(1 + margin) and 1 + margin.
-        num_voided: pairs thrown away so far. While they are clearly more than a fifth of all, no look settles it.
-        void_arm: as `arm_of_void` says of them; then more than a fifth of them is enough.
+        num_voided: pairs that did not measure their arms. While they are more than a fifth of all, no look settles it.
         ended: the time is up, and no more pairs will come. Those since the last look are judged at the level of the
             next one, which they resemble the looks before more than it would, and so pass no more often by chance.
 
@@ -107,7 +98,7 @@ def judge(
     equivalence_levels = nominal_levels(schedule, 2 * SAME_ERROR)
     num_passed = sum(look <= len(pairs) for look in schedule)
     level = levels[max(0, num_passed - 1)]
-    void = _Void(num_voided, void_arm)
+    void = _Void(num_voided)
     if void.is_too_many(max_pairs):
         reason = void.as_reason(len(pairs))
         return _state(_fit(pairs, seen), level, verdict="undecided", reason=reason)
@@ -149,39 +140,17 @@ def _ended(
     return _state(fit, level, verdict=verdict or "undecided", reason=told)
 
 
-def arm_of_void(voided: Sequence[Voided]) -> ArmName | None:
-    """The arm whose runs alone were disturbed, in the first so many pairs that tell; else None.
-
-    Whatever comes after: one void pair more must not bring back a verdict that was withheld.
-    """
-    alone = [pair.arms[0] for pair in voided if len(pair.arms) == 1][:ALL_OF_ONE_ARM]
-    return alone[0] if len(alone) == ALL_OF_ONE_ARM and len(set(alone)) == 1 else None
-
-
 class _Void(NamedTuple):
-    """Pairs that count for nothing, and the arm that `arm_of_void` tells."""
+    """Pairs that count for nothing."""
 
     num: int
-    arm: ArmName | None
 
     def is_too_many(self, num_valid: int) -> bool:
-        num = num_valid + self.num
-        if self.arm is not None:
-            return self.num > ALLOWED_VOID * num
-        return _chance_of_void(self.num, num) < GIVEN_UP_BY_CHANCE
+        return self.num > 1 and self.num > ALLOWED_VOID * (num_valid + self.num)
 
     def as_reason(self, num_valid: int) -> str:
-        what = f"{self.num} of {num_valid + self.num} pairs were void"
-        share = f"more than {float(ALLOWED_VOID):.0%}"
-        by = f"{share}, mostly by runs of the {self.arm}" if self.arm is not None else f"clearly {share}"
-        return f"{what}, {by}: too much else went on here. Measure again when it is quiet."
-
-
-@functools.cache
-def _chance_of_void(num_void: int, num: int) -> Fraction:
-    """Of so many or more, on a machine on which ALLOWED_VOID of all pairs are void."""
-    fewer = (math.comb(num, void) * ALLOWED_VOID**void * (1 - ALLOWED_VOID) ** (num - void) for void in range(num_void))
-    return 1 - sum(fewer, Fraction(0))
+        what = f"{self.num} of {num_valid + self.num} pairs were void, more than {ALLOWED_VOID:.0%}"
+        return f"{what}: the GPU was another program's. Measure again when it is free."
 
 
 class _Fit(NamedTuple):

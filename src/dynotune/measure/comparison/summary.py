@@ -143,8 +143,8 @@ def arm_summary(runs: Sequence[MeasuredRun], unit: Unit, values: Sequence[float]
 
 
 def void_reasons(runs: Mapping[ArmName, Outcome]) -> list[str]:
-    """Causes outside the arms' own processes, of either run. The arm is not told: a cause counts the same in both."""
-    reasons = [reason for outcome in runs.values() if outcome.outside is not None for reason in outcome.outside.foreign]
+    """Causes under which either run did not measure its arm. The arm is not told: a cause counts the same in both."""
+    reasons = [reason for outcome in runs.values() if outcome.outside is not None for reason in outcome.outside.void]
     return list(dict.fromkeys(reasons))
 
 

@@ -1,7 +1,7 @@
 """Live runs: one start of the command that carries out tasks, and what its steps say.
 
 `TaskRunner` keeps a live run and gives it tasks, `arm_run` runs an arm as fresh processes, `pilot` plans a window from
-a first run, `placement` puts a task where all ranks can take it up, `recording` records traces, `screening` compares
+a first run, `placement` puts a task where all ranks can take it up, `recording` records traces, `switching` compares
 arms within the live run. `machine_lock` waits until no other dynotune measures.
 
 A live run calls `launch` for the process tree and its records, and `probe` for samples beside it. Verdicts on two
@@ -26,7 +26,6 @@ from dynotune.measure.live.pilot import (
 from dynotune.measure.live.placement import earliest, past_epoch_begin
 from dynotune.measure.live.recording import OVERSTATED, Recorder, Recording, record
 from dynotune.measure.live.request import CompareRequest, RecordRequest, StartRequest, Watcher
-from dynotune.measure.live.screening import why_not_in_process
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS
 
@@ -67,8 +66,7 @@ __all__ = [
     "refuse_impossible",
     "refuse_rejected",
     "run_settings",
-    "screening",
     "steady_steps",
     "stepping",
-    "why_not_in_process",
+    "switching",
 ]

@@ -20,10 +20,22 @@ def warnings(outcomes: Sequence[Outcome]) -> list[str]:
     late = sum(any(w.first_step != o.warmup_steps for w in o.windows) for o in outcomes if o.warmup_steps is not None)
     if late:
         found.append(f"In {late} runs the step was found late and the window began later; lengthen --warmup.")
+    found += _disturbances([o for o in outcomes if o.run.purpose == "measured"])
     found += sorted({f"could not be judged: {why}" for o in outcomes if o.outside for why in o.outside.unknown})
     mistakes = sorted({error for o in outcomes for process in o.run.processes for error in process.errors})
     found += [f"a mistake of dynotune's agent, which the program did not see: {error}" for error in mistakes[:3]]
     return found
+
+
+def _disturbances(measured: Sequence[Outcome]) -> list[str]:
+    """What else went on beside the measured runs: noise, which is in the interval."""
+    disturbed = [o for o in measured if o.outside is not None and o.outside.foreign]
+    if not disturbed:
+        return []
+    first = next(o.outside.foreign[0] for o in disturbed if o.outside is not None)
+    return [
+        f"Beside {len(disturbed)} of {len(measured)} runs something else went on, which widens the interval: {first}."
+    ]
 
 
 def window_cautions(run: RunSpec, window: WindowPlan) -> list[str]:

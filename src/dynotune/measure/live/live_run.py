@@ -159,14 +159,18 @@ class LiveRun:
         self._exit, self._ready_s, self._ready_at_exit = waited.exit, waited.ready_s, waited.at_exit
         self._over(waited.ended_by)
 
-    def do(self, task: Task, *, limit_s: float | None = None) -> Answer:
-        """Have all ranks carry out `task` within `limit_s`. What was measured before stays, whatever becomes of it."""
+    def do(self, task: Task, *, limit_s: float | None = None, enough: Enough | None = None) -> Answer:
+        """Have all ranks carry out `task` within `limit_s`. What was measured before stays, whatever becomes of it.
+
+        Args:
+            enough: ends the wait before the task is done; the answer then has no events, and no reason.
+        """
         assert self._page is not None, "only a live run takes tasks"
         self.sample()
         number = self._page.order(task)
-        waiting = _Waiting(self, self._page, number, limit_s)
+        waiting = _Waiting(self, self._page, number, limit_s, enough)
         self.until(waiting)
-        answer = self.answer_to(number, waiting.reason)
+        answer = Answer() if waiting.is_enough else self.answer_to(number, waiting.reason)
         if answer.at_exit:
             # It is at its end: how it ended is part of the answer.
             until_s = time.monotonic() + AT_EXIT_S
@@ -278,10 +282,16 @@ class LiveRun:
 
 
 class _Waiting:
-    """`enough` of a task: all ranks have said what came of it, or why they will not. `reason`: why."""
+    """`enough` of a task: all ranks have said what came of it, or why they will not. `reason`: why.
 
-    def __init__(self, live: LiveRun, page: TaskPage, number: int, limit_s: float | None) -> None:
+    `is_enough`: whoever ordered the task has what it wanted, and waits no more.
+    """
+
+    def __init__(
+        self, live: LiveRun, page: TaskPage, number: int, limit_s: float | None, enough: Enough | None = None
+    ) -> None:
         self._live, self._page, self._number = live, page, number
+        self._enough, self.is_enough = enough, False
         self._limit_s = math.inf if limit_s is None else limit_s
         self._began_s = time.monotonic()
         self._num_steps = 0
@@ -292,6 +302,9 @@ class _Waiting:
 
     def __call__(self, records: list[Record]) -> bool:
         if has_answered(records, self._number):
+            return True
+        if self._enough is not None and self._enough(records):
+            self.is_enough = True
             return True
         missing = [record for record in records if self._number not in record.results]
         self.reason = self._lost_rank(missing) or self._stall(records, missing)

@@ -15,7 +15,7 @@ from dynotune.measure.live.cache_effects import compiled_s, kept_when_warm, num_
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.request import CompareRequest
 from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS, steady_from, window_length
-from dynotune.schema.comparison import LOOKS
+from dynotune.schema.comparison import TELLING_PAIRS
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.run import RunSpec
 
@@ -182,7 +182,7 @@ def plan(
         refuse_too_short(request.run, whole)
     if left_s is None:
         return whole, request.max_pairs
-    fewest = min(LOOKS[0], request.max_pairs)
+    fewest = min(TELLING_PAIRS, request.max_pairs)
     numbers = [n for n in range(request.max_pairs, fewest - 1, -1) if n % 2 == 0 or n == request.max_pairs]
     enough = min(whole.num_steps, math.ceil(MIN_WINDOW_S / whole.step_s))
     few = min(whole.num_steps, math.ceil(LEAST_WINDOW_S / whole.step_s))

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from dynotune.schema.comparison import MARGIN, MAX_PAIRS, ArmName, Pair, Voided
+from dynotune.schema.comparison import MARGIN, MAX_PAIRS, ArmName, InProcess, Pair, Voided
 from dynotune.schema.run import Objective, RunSpec
 from dynotune.schema.setting import Setting
 
@@ -18,6 +18,7 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
         run: with the settings of the baseline; its `timeout_s` is for each run.
         candidate: settings of the other arm, all of them.
         budget_s: for the whole comparison; None for no limit.
+        in_process: compare within one live run: `auto` if the settings can be switched there, `only` or not at all.
     """
 
     run: RunSpec
@@ -25,6 +26,7 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_pairs: int = MAX_PAIRS
     margin: float = MARGIN
     budget_s: float | None = None
+    in_process: InProcess = "never"
 
     def arm(self, name: ArmName) -> list[Setting]:
         return self.candidate if name == "candidate" else self.run.settings
@@ -71,7 +73,14 @@ class Watcher(Protocol):
     def running_arm(self, arm: ArmName, *, pair: int, max_pairs: int) -> None: ...
 
     def finished(
-        self, pair: Pair, *, number: int, max_pairs: int, unit: str = "sample", objective: Objective = "throughput"
+        self,
+        pair: Pair,
+        *,
+        number: int,
+        max_pairs: int,
+        unit: str = "sample",
+        objective: Objective = "throughput",
+        what: str = "pair",
     ) -> None: ...
 
     def voided(self, voided: Voided) -> None: ...
@@ -89,7 +98,14 @@ class Silent:
     def running_arm(self, arm: ArmName, *, pair: int, max_pairs: int) -> None: ...
 
     def finished(
-        self, pair: Pair, *, number: int, max_pairs: int, unit: str = "sample", objective: Objective = "throughput"
+        self,
+        pair: Pair,
+        *,
+        number: int,
+        max_pairs: int,
+        unit: str = "sample",
+        objective: Objective = "throughput",
+        what: str = "pair",
     ) -> None: ...
 
     def voided(self, voided: Voided) -> None: ...

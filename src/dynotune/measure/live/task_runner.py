@@ -9,7 +9,7 @@ from types import TracebackType
 from dynotune.launch import new_run_folder
 from dynotune.launch.records import Record
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
-from dynotune.measure.live.live_run import PLANNED, Answer, LiveRun, has_answered
+from dynotune.measure.live.live_run import PLANNED, Answer, Enough, LiveRun, has_answered
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import UntilStep, steady_steps
 from dynotune.measure.live.placement import is_steady
@@ -97,13 +97,22 @@ class TaskRunner:
         self.live = LiveRun(self.launch, folder=folder, limit_s=self.limit_s)
         return self.live
 
-    def do(self, place: Place, within: Within, *, what: str, limit_s: float | None = None) -> Answer:
+    def do(
+        self,
+        place: Place,
+        within: Within,
+        *,
+        what: str,
+        limit_s: float | None = None,
+        enough: Enough | None = None,
+    ) -> Answer:
         """Have all ranks carry out one task.
 
         Args:
             place, within: the task, for steady steps, and for a command that is known to be short.
             what: what the task does to the steps, as `timed`.
             limit_s: most time for the task; None for that of the live run.
+            enough: as `LiveRun.do`.
 
         Raises:
             CannotRunHere: as `within` says, or the machine.
@@ -112,7 +121,7 @@ class TaskRunner:
         if not live.is_over:
             self._wait_until_steady(live)
         if not live.is_over:
-            answer = live.do(place(live.records()), limit_s=limit_s)
+            answer = live.do(place(live.records()), limit_s=limit_s, enough=enough)
             if not answer.reason or not answer.at_exit:
                 return answer
         records, run = live.records(), live.outcome().run

@@ -28,7 +28,7 @@ from dynotune.measure.live.request import StartRequest, Watcher
 from dynotune.measure.startup import code_facts, conclusions
 from dynotune.measure.startup.start_run import AllPlaces, Enough, run_start
 from dynotune.schema import document
-from dynotune.schema.comparison import LOOKS, ArmName, Pair
+from dynotune.schema.comparison import TELLING_PAIRS, ArmName, Pair
 from dynotune.schema.errors import CommandFailed, UsageError
 from dynotune.schema.run import RunSpec
 from dynotune.schema.startup import ARMS, Arm, Block, Ratio, Start, Startup, VoidBlock
@@ -230,7 +230,7 @@ class _Attempt:
         if budget_s is None:
             return most
         left_s = budget_s - (time.monotonic() - self._began_s)
-        fewest = min(LOOKS[0], most)
+        fewest = min(TELLING_PAIRS, most)
         affordable = min(most, int(left_s / block_s))
         if affordable < fewest:
             needed_s = fewest * block_s + budget_s - left_s
@@ -274,7 +274,7 @@ class _Attempt:
             starts.append(start)
             outcomes.append(outcome.without_steps)
         block = Block(starts)
-        reasons = [why for outcome in outcomes if outcome.outside is not None for why in outcome.outside.foreign]
+        reasons = [why for outcome in outcomes if outcome.outside is not None for why in outcome.outside.void]
         self._warnings += cautions.warnings(outcomes)
         if reasons:
             voided = VoidBlock(number, "; ".join(dict.fromkeys(reasons)), block)

@@ -33,6 +33,9 @@ SWAP_PAGES_PER_S = 256.0
 CLOCK_SHARE = 0.10
 """Of the samples in the window; a single sample may catch a moment of microseconds."""
 
+TAKEN_SHARE = 0.2
+"""Of the samples in which another process computes on the GPU: more, and the window is of both programs."""
+
 MISMATCH_SHARE = 0.10
 """The tree cannot use more of our cores than they are busy; beyond this, different things are counted."""
 
@@ -59,11 +62,13 @@ class Interference(msgspec.Struct, frozen=True):
     """What can be said about one window.
 
     Args:
-        foreign: causes outside the arm's process tree, in words; any of them voids the pair.
+        foreign: causes outside the arm's process tree, in words. They are noise, and widen an interval.
+        void: those of them under which the window did not measure the arm at all.
         unknown: what could not be judged, and why.
     """
 
     foreign: list[str] = []
+    void: list[str] = []
     unknown: list[str] = []
 
 
@@ -80,12 +85,14 @@ def judge(samples: Sequence[Sample], begin_s: float, end_s: float) -> Interferen
     if not covers(samples, begin_s, end_s):
         return Interference(unknown=["outside causes: the samples do not cover the window"])
     window = _Window(samples, begin_s, end_s)
-    found = Interference([], [])
+    found = Interference([], [], [])
     for subject, rule in _rules(window):
         try:
             # One by one: a rule may find something before it misses something.
             for reason in rule():
-                found.foreign.append(reason)
+                found.foreign.append(str(reason))
+                if isinstance(reason, _Void):
+                    found.void.append(str(reason))
         except _Missing as missing:
             found.unknown.append(f"{subject}: {missing}")
     return found
@@ -111,6 +118,12 @@ def foreign(samples: Sequence[Sample], begin_s: float, end_s: float) -> list[str
         ValueError: as `judge`.
     """
     return judge(samples, begin_s, end_s).foreign
+
+
+class _Void(str):
+    """A cause that takes the device away."""
+
+    __slots__ = ()
 
 
 class _Missing(Exception):
@@ -240,8 +253,9 @@ def _gpu_processes(window: _Window, at: int) -> Iterator[str]:
         if name == MPS_SERVER:
             missing.append("programs share it through MPS, which does not say whose work it does")
         # A process that holds a context and runs nothing disturbs nothing.
-        elif any(process.sm_percent != 0 for process in seen):
-            yield f"process {pid} ({name or 'name unknown'}) computes on GPU {gpus[0].nvml_index}"
+        elif num_busy := sum(process.sm_percent != 0 for process in seen):
+            text = f"process {pid} ({name or 'name unknown'}) computes on GPU {gpus[0].nvml_index}"
+            yield _Void(text) if num_busy > TAKEN_SHARE * len(gpus) else text
     if missing:
         raise _Missing(missing[0])
 

@@ -1,7 +1,7 @@
-"""Screening: arms that can change at any step are tried in one process, in turns, before any is raced.
+"""Arms that can change at any step, compared with the baseline within one live run.
 
-What is found is an `Estimate` of phase "switch": it orders the arms and drops the hopeless. It proves nothing: that is
-for fresh processes.
+Each arm is switched on and off in blocks of stretches. Nothing starts for it, and what differs between processes is the
+same on both sides.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
 
-from dynotune import knobs, probe
+from dynotune import knobs
+from dynotune.launch.caches import contents
 from dynotune.launch.process import environment
 from dynotune.launch.records import Record
 from dynotune.measure.live.live_run import Answer
@@ -45,24 +46,8 @@ MOST_CRASHES = 2
 FEWEST_BLOCKS = 3
 # A start, and a block of an arm, take more than this.
 LEAST_S = 5.0
-
-LASTS: Mapping[str, str] = {
-    "cudnn.benchmark": "cuDNN keeps the plan that it chose for a shape, by whichever way, and looks there first: of "
-    "shapes seen before the switch nothing would change",
-    "compile.mode": "a module that is compiled stays so, and compiling takes longer than a run",
-    "transfer.non_blocking": "it covers Tensor.to and others, and the covers would stay in the baseline's way",
-    "determinism.algorithms=true": "an operation without a deterministic algorithm would end the program, and with it "
-    "the screening of all others",
-    "precision.autocast=fp16": "the loss scale that one half settles at would be taken into the other",
-    "precision.autocast=off": "the loss scale that one half settles at would be taken into the other",
-}
-"""Knobs, or settings, that can change at any step and are not screened, with the reason.
-
-Of the others: matrix products are planned by their precision, convolutions by determinism and type, so the plans of
-both halves lie side by side; threads are as many as the last call says, in the thread that makes the steps; what
-autocast casts is dropped at the end of each call; and the allocator's free blocks of the other half lie idle, which
-costs nothing while memory suffices.
-"""
+# What an arm leaves behind shows in the stretches without it: those after it differ from those before by so much.
+LEFT_BEHIND, LEFT_BEHIND_ERROR = 0.03, 0.001
 
 
 class Arm(Protocol):
@@ -98,40 +83,39 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     baseline: list[Stretch]
     candidate: list[Stretch]
 
+    def unit_s(self, *, by_sample: bool) -> tuple[float, float]:
+        """Return the seconds a sample, or a step, of the baseline and of the arm."""
+        return _unit_s(self.baseline, by_sample=by_sample), _unit_s(self.candidate, by_sample=by_sample)
 
-class Screened(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a screening.
+
+class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of arms that were switched.
 
     Args:
+        blocks: of each arm, by its key.
         given_up: keys of arms that have no estimate, with the reason.
-        reason: why it ended before all arms had all their blocks; empty where they had.
-        num_void: blocks that count for nothing: something outside the command's processes disturbed them.
-        stretch_steps: steps of each stretch; 0 where it never began.
+        reason: why it ended before all arms had all their blocks; empty if they had.
+        stretch_steps: steps of each stretch; 0 if it never began.
         wall_s: of all its runs, starts included.
         folder: of the last run.
+        step: what a step is, in words.
     """
 
-    estimates: list[Estimate] = []
+    blocks: dict[str, list[Block]] = {}
     given_up: dict[str, str] = {}
     reason: str = ""
-    num_void: int = 0
     stretch_steps: int = 0
     wall_s: float = 0.0
     folder: str = ""
+    step: str = ""
+    outcome: Outcome | None = None
+
+    @property
+    def estimates(self) -> list[Estimate]:
+        return [estimate(key, blocks) for key, blocks in self.blocks.items()]
 
 
-def why_not_in_process(setting: Setting) -> str:
-    """Why a setting cannot be screened; empty where it can.
-
-    Raises:
-        UsageError: there is no such knob.
-    """
-    if knobs.get(setting.knob).when != "any":
-        return "it acts when something begins or is made, not at any step"
-    return LASTS.get(setting.knob, "") or LASTS.get(str(setting), "")
-
-
-def screened(
+def switch_arms(
     request: RunSpec,
     arms: Sequence[Arm],
     left_s: float,
@@ -141,8 +125,11 @@ def screened(
     facts: Facts | None = None,
     watcher: Watcher | None = None,
     num_blocks: int = NUM_BLOCKS,
+    fewest_blocks: int = FEWEST_BLOCKS,
+    stretch_s: float = STRETCH_S,
     runner: TaskRunner | None = None,
-) -> Screened:
+    enough: Callable[[Mapping[str, list[Block]]], bool] | None = None,
+) -> SwitchedArms:
     """Compare each arm with the request's baseline, in turns within one run of the command.
 
     The machine is not asked for: whoever calls this has it to itself.
@@ -150,9 +137,12 @@ def screened(
     Args:
         left_s: for all of it; what is known by then is given.
         folder: that the run folders are made in; by default the request's.
-        cache_folder: of the baseline's compile and kernel caches; by default what the request's environment says.
+        cache_folder: of compilers; by default what the request's environment says.
         facts: of machine and target; asked for where None.
+        fewest_blocks: an arm with fewer is given up.
+        stretch_s: the least that a stretch lasts.
         runner: has a live run of the baseline that may go on with this; None, or one that has ended, for a new one.
+        enough: is shown the blocks so far, by the arms' keys, and says whether they will do.
 
     Raises:
         CannotRunHere: the machine, not an arm: no folder can be made, the command cannot be started.
@@ -160,10 +150,11 @@ def screened(
     began_s = time.monotonic()
     facts = facts if facts is not None else facts_of(request)
     given_up = {arm.key: reason for arm in arms if (reason := _why_not(arm))}
-    found = Screened(given_up=given_up)
+    found = SwitchedArms(given_up=given_up)
     waiting = [arm for arm in arms if arm.key not in given_up]
     if not waiting:
         return msgspec.structs.replace(found, reason="no arm can change at any step")
+    caches = contents.environment(cache_folder) if cache_folder is not None else {}
     with ExitStack() as leave:
         for _ in range(1 + MOST_CRASHES):
             rest_s = left_s - (time.monotonic() - began_s)
@@ -171,7 +162,7 @@ def screened(
                 found = msgspec.structs.replace(found, reason=found.reason or f"the {left_s:.0f} s given are too few")
                 break
             if watcher is not None:
-                watcher.running(f"{len(waiting)} arms in turns, in one process")
+                watcher.running(f"{len(waiting)} arms in turns, within one run")
             if runner is None or not runner.goes_on:
                 spec = msgspec.structs.replace(request, base=folder or request.base, run_to_end=False)
                 runner = leave.enter_context(
@@ -185,10 +176,10 @@ def screened(
                     )
                 )
                 runner.start()
-            switched = _Switched(runner, request, waiting, facts, num_blocks, rest_s)
+            switched = _Switched(runner, request, waiting, facts, num_blocks, rest_s, caches, enough, stretch_s)
             runner.end()
-            found = _merged(found, switched.found)
-            waiting = _still_waiting(waiting, found)
+            found = _merged(found, switched.found(fewest_blocks))
+            waiting = [arm for arm in waiting if arm.key not in found.blocks and arm.key not in found.given_up]
             if not waiting:
                 break
     unknown = {arm.key: found.reason for arm in waiting}
@@ -196,16 +187,17 @@ def screened(
 
 
 def estimate(key: str, blocks: Sequence[Block]) -> Estimate:
-    """Of an arm's blocks, each of which gives one value: the logarithm of the baseline's time over the arm's.
+    """Return what an arm's blocks say; each gives one value, the logarithm of the baseline's time over the arm's.
 
-    By sample where every stretch knows its samples, else by step. The interval is Student's t over the blocks.
+    By sample if every stretch knows its samples, else by step. The interval is Student's t over the blocks.
 
     Raises:
         statistics.StatisticsError: there are fewer than two.
     """
     from scipy.special import stdtr, stdtrit
 
-    values = [_log_ratio(block) for block in blocks]
+    by_sample = counts_samples(blocks)
+    values = [math.log(a_s / b_s) for a_s, b_s in (block.unit_s(by_sample=by_sample) for block in blocks)]
     df = len(values) - 1
     mean, spread = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
     reach = float(stdtrit(df, (1 + CONFIDENCE) / 2)) * spread
@@ -222,40 +214,53 @@ def estimate(key: str, blocks: Sequence[Block]) -> Estimate:
     )
 
 
-def _log_ratio(block: Block) -> float:
-    stretches = [*block.baseline, *block.candidate]
-    by_sample = all(stretch.num_samples for stretch in stretches)
+def counts_samples(blocks: Sequence[Block]) -> bool:
+    """Whether every stretch of the blocks knows its samples."""
+    return all(stretch.num_samples for block in blocks for stretch in [*block.baseline, *block.candidate])
 
-    def a_unit_s(half: Sequence[Stretch]) -> float:
-        units = sum((stretch.num_samples or 0) if by_sample else stretch.num_steps for stretch in half)
-        return sum(stretch.seconds for stretch in half) / units
 
-    return math.log(a_unit_s(block.baseline) / a_unit_s(block.candidate))
+def _unit_s(stretches: Sequence[Stretch], *, by_sample: bool) -> float:
+    units = sum((stretch.num_samples or 0) if by_sample else stretch.num_steps for stretch in stretches)
+    return sum(stretch.seconds for stretch in stretches) / units
+
+
+def why_left_behind(blocks: Sequence[Block]) -> str:
+    """Return why the baseline is not what it was once the arm is off again; empty if it is.
+
+    In a block ABBA one stretch of the baseline comes before the arm and one after it.
+    """
+    from scipy.special import stdtr
+
+    by_sample = counts_samples(blocks)
+    shifts = [
+        math.log(_unit_s(block.baseline[1:], by_sample=by_sample) / _unit_s(block.baseline[:1], by_sample=by_sample))
+        for block in blocks
+        if block.order == "ABBA" and len(block.baseline) == 2
+    ]
+    if len(shifts) < 3:
+        return ""
+    mean, spread = statistics.fmean(shifts), statistics.stdev(shifts) / math.sqrt(len(shifts))
+    p = 2 * float(stdtr(len(shifts) - 1, -abs(mean) / spread)) if spread else float(mean == 0)
+    if abs(mean) <= LEFT_BEHIND or p > LEFT_BEHIND_ERROR:
+        return ""
+    return f"once it is off again, a step takes {math.expm1(mean):+.0%} of what it took before"
 
 
 def _why_not(arm: Arm) -> str:
     if not arm.settings:
         return "it is the baseline"
-    reasons = ((setting, why_not_in_process(setting)) for setting in arm.settings)
+    reasons = ((setting, knobs.why_not_switched(setting)) for setting in arm.settings)
     return "; ".join(f"{setting}: {reason}" for setting, reason in reasons if reason)
 
 
-def _still_waiting(arms: Sequence[Arm], found: Screened) -> list[Arm]:
-    known = {estimate.arm for estimate in found.estimates}
-    return [arm for arm in arms if arm.key not in known and arm.key not in found.given_up]
-
-
-def _merged(before: Screened, after: Screened) -> Screened:
+def _merged(before: SwitchedArms, after: SwitchedArms) -> SwitchedArms:
     return msgspec.structs.replace(
-        after,
-        estimates=[*before.estimates, *after.estimates],
-        given_up={**before.given_up, **after.given_up},
-        num_void=before.num_void + after.num_void,
+        after, blocks={**before.blocks, **after.blocks}, given_up={**before.given_up, **after.given_up}
     )
 
 
 class _Switched:
-    """What came of one task, and of the program meanwhile. `crashed`: the arm's index that ended it; None if none did.
+    """What came of one task, and of the program meanwhile.
 
     Args:
         runner: of a live run of the command with the baseline's settings.
@@ -269,21 +274,27 @@ class _Switched:
         facts: Facts,
         num_blocks: int,
         limit_s: float,
+        caches: Mapping[str, str],
+        enough: Callable[[Mapping[str, list[Block]]], bool] | None,
+        stretch_s: float,
     ) -> None:
-        self._arms, self._runner = arms, runner
+        self._arms, self._runner, self._caches, self._stretch_s = arms, runner, caches, stretch_s
         self._run, self._facts, self._num_blocks = run, facts, num_blocks
         self._task: SwitchArms | None = None
+        self._keys = [arm.key for arm in arms]
+
+        def have_enough(records: Sequence[Record]) -> bool:
+            return bool(records) and enough is not None and enough(_said(records[0], self._keys)[1])
+
         try:
-            self._answer = runner.do(self._from_now, self._within, what="switched", limit_s=limit_s)
+            self._answer = runner.do(self._soon, self._within, what="switched", limit_s=limit_s, enough=have_enough)
         except CannotRunHere as error:
             self._answer = Answer(reason=error.message)
-        assert runner.live is not None
         self._outcome: Outcome = runner.outcome()
         self._record = next(iter(self._outcome.records), None)
-        self._samples = runner.live.samples
 
-    def _from_now(self, records: Sequence[Record]) -> SwitchArms:
-        return self._planned(earliest(records), _stretch_steps(records))
+    def _soon(self, records: Sequence[Record]) -> SwitchArms:
+        return self._planned(earliest(records), _stretch_steps(records, self._stretch_s))
 
     def _within(self, record: Record) -> SwitchArms:
         raise CannotRunHere(f"the program ended after {len(record.steps)} steps")
@@ -295,49 +306,43 @@ class _Switched:
             num_blocks=self._num_blocks,
             stretch_steps=stretch_steps,
             seed=self._run.seed or 0,
+            caches=dict(self._caches),
         )
         return self._task
 
     @property
     def crashed(self) -> int | None:
-        """The arm that was on when the program ended with an error."""
+        """The arm that was on when the program ended with an error; None if none did."""
         run = self._outcome.run
         if self._record is None or run.ended_by != "command" or not run.exit_code:
             return None
         arm = (self._record.last("arm_switched") or {}).get("arm")
         return arm if isinstance(arm, int) and 0 <= arm < len(self._arms) else None
 
-    @property
-    def found(self) -> Screened:
-        keys = [arm.key for arm in self._arms]
-        given_up, whole = _said(self._record, keys)
+    def found(self, fewest_blocks: int) -> SwitchedArms:
+        given_up, whole = _said(self._record, self._keys)
         if self.crashed is not None:
-            given_up[keys[self.crashed]] = "the program ended with an error while it was on"
-        blocks, reason, num_void = {}, self._reason(), 0
-        for key in (key for key in keys if key not in given_up):
-            blocks[key] = [block for block in whole[key] if not self._disturbed(block)]
-            void = len(whole[key]) - len(blocks[key])
-            num_void += void
-            # Where another arm ended the program there is one more run for those that it left without.
-            if len(blocks[key]) < FEWEST_BLOCKS and self.crashed is None:
-                why = f"{void} were disturbed from outside" if void else reason or "the others were not whole"
-                given_up[key] = f"only {len(blocks[key])} of its blocks count: {why}"
-        return Screened(
-            estimates=[estimate(key, its) for key, its in blocks.items() if len(its) >= FEWEST_BLOCKS],
+            given_up[self._keys[self.crashed]] = "the program ended with an error while it was on"
+        blocks = {}
+        for key in (key for key in self._keys if key not in given_up):
+            if reason := why_left_behind(whole[key]):
+                given_up[key] = reason
+            elif len(whole[key]) >= fewest_blocks:
+                blocks[key] = whole[key]
+            elif self.crashed is None:
+                # If another arm ended the program, there is one more run for those that it left without.
+                why = self._answer.reason or "the others were not whole"
+                given_up[key] = f"only {len(whole[key])} of its blocks count: {why}"
+        step = (self._record.last("cycle") or {}).get("step", "") if self._record is not None else ""
+        return SwitchedArms(
+            blocks=blocks,
             given_up=given_up,
-            reason=reason,
-            num_void=num_void,
+            reason=self._answer.reason,
             stretch_steps=self._task.stretch_steps if self._task is not None else 0,
             folder=str(self._outcome.folder),
+            step=step,
+            outcome=self._outcome.without_steps,
         )
-
-    def _disturbed(self, block: Block) -> bool:
-        """Judged without knowing the arm, as the window of a run is."""
-        return bool(probe.judge(self._samples, block.begin_s, block.end_s).foreign)
-
-    def _reason(self) -> str:
-        """Why not all arms had all their blocks; empty if they had."""
-        return self._answer.reason
 
 
 def _planned(arm: Arm, folder: Path, facts: Facts) -> list[PlannedSetting]:
@@ -345,9 +350,9 @@ def _planned(arm: Arm, folder: Path, facts: Facts) -> list[PlannedSetting]:
     return planned
 
 
-def _stretch_steps(records: Sequence[Record]) -> int:
+def _stretch_steps(records: Sequence[Record], stretch_s: float) -> int:
     """Steps of a stretch that is long enough to time, and of whole epochs where they are short."""
-    num_steps = max(FEWEST_STEPS, math.ceil(STRETCH_S / recent_step_s(records[0])))
+    num_steps = max(FEWEST_STEPS, math.ceil(stretch_s / recent_step_s(records[0])))
     epoch = epoch_steps(records)
     if epoch is not None and epoch <= MOST_STRETCHES_AN_EPOCH * num_steps:
         num_steps = math.ceil(num_steps / epoch) * epoch

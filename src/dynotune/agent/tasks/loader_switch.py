@@ -1,0 +1,220 @@
+"""A second loader over the dataset and sampler of one that the program draws from, in its place for a while.
+
+Both draw their indices from one iterator of the sampler, so each sample still comes once in an epoch. What either has
+ready when the other's turn comes lies there until its own next turn, or the end of the epoch.
+"""
+
+from __future__ import annotations
+
+import weakref
+from threading import get_ident
+
+from .switches import NotSwitched, Switch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from ..apply.site import Answer, Planned
+    from ..core.program import Program
+
+    Options = tuple[tuple[str, Any], ...]
+
+_FROM_WORKERS = ("prefetch_factor", "in_order", "multiprocessing_context")
+
+
+class LoaderSwitch(Switch):
+    """`loader.*` settings of all loaders that the steps draw from."""
+
+    def __init__(self, planned: list[Planned], program: Program) -> None:
+        super().__init__(planned, program)
+        self._options: Options = tuple(sorted((one["site"]["argument"], one["value"]) for one in planned))
+        self._router = router_of(program)
+
+    @property
+    def num_queued(self) -> int:  # type: ignore[override]
+        return self._router.num_queued(dict(self._options))
+
+    def on(self) -> None:
+        self._router.refuse(dict(self._options))
+        self._router.active = self._options
+
+    def off(self) -> None:
+        self._router.active = None
+
+    def answers(self) -> list[Answer]:
+        return []
+
+    def check(self, is_on: bool) -> None:
+        if self._router.failure:
+            raise NotSwitched(self._router.failure)
+
+
+def router_of(program: Program) -> Router:
+    """The one router of a program: arms share what they have ready at the end of an epoch."""
+    if program.loader_router is None:
+        program.loader_router = Router(program)
+        program.loaders.draw_through(program.loader_router.around)
+    router: Router = program.loader_router
+    return router
+
+
+class Router:
+    """Draws each batch from the program's own iterator, or from one with `active` options in its place."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._thread = get_ident()  # in which steps end
+        self.active: Options | None = None
+        self.failure = ""
+        self._seen: dict[int, _Sources] = {}
+
+    def num_queued(self, options: dict[str, Any]) -> int:
+        """Batches that an iterator with these options has ready at most."""
+        return max([0, *(sources.num_queued(options) for sources in self._seen.values())])
+
+    def refuse(self, options: dict[str, Any]) -> None:
+        """Raises NotSwitched: no loader of the steps can be drawn from with these options."""
+        if self.failure:
+            raise NotSwitched(self.failure)
+        if not self._seen:
+            raise NotSwitched("the steps draw from no DataLoader of torch")
+        for sources in list(self._seen.values()):
+            sources.refuse(options)
+
+    def around(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Cover the `__next__` of a loader's iterators."""
+
+        def __next__(iterator: Any) -> Any:
+            sources = self._sources(iterator)
+            if sources is None:
+                return original(iterator)
+            try:
+                source = sources.turn(iterator, self.active)
+            except Exception as error:
+                self.failure = "the loader could not be made: %s: %s" % (type(error).__name__, error)
+                source = iterator
+            return sources.draw(original, iterator, source)
+
+        return __next__
+
+    def _sources(self, iterator: Any) -> _Sources | None:
+        """Of an iterator whose batches belong to the steps."""
+        try:
+            found = self._seen.get(id(iterator))
+            if found is not None and found.is_of_this_epoch(iterator):
+                return found
+            if not self._program.steps.counts(iterator._dynotune[0]):
+                return None
+            if get_ident() != self._thread:
+                self.failure = "batches are drawn in another thread than steps are made in"
+                return None
+            made = self._seen[id(iterator)] = _Sources(iterator, self._program, self._forget)
+            return made
+        except Exception as error:
+            self._program.log("loader switch", error)
+            return None
+
+    def _forget(self, identity: int) -> None:
+        self._seen.pop(identity, None)
+
+
+class _Sources:
+    """Iterators that share the sampler of one of the program's own, in one epoch. They die with it."""
+
+    def __init__(self, own: Any, program: Program, forget: Callable[[int], None]) -> None:
+        identity = id(own)
+        self._own = weakref.ref(own, lambda _: forget(identity))
+        self._program = program
+        self._indices = own._sampler_iter
+        self._others: dict[Options, Any] = {}
+
+    def is_of_this_epoch(self, iterator: Any) -> bool:
+        """Persistent workers keep their iterator, and begin anew with another sampler's."""
+        return self._own() is iterator and getattr(iterator, "_sampler_iter", None) is self._indices
+
+    def num_queued(self, options: dict[str, Any]) -> int:
+        workers = int(options.get("num_workers", self._has("num_workers") or 0))
+        return workers * int(options.get("prefetch_factor", self._has("prefetch_factor")) or 2)
+
+    def refuse(self, options: dict[str, Any]) -> None:
+        own = self._own()
+        if own is None:
+            return
+        dataset = self._program.torch.utils.data.IterableDataset
+        if isinstance(own._dataset, dataset):
+            raise NotSwitched("the dataset is iterable: two loaders would each yield all of its samples")
+        if not hasattr(own, "_dynotune_loader"):
+            raise NotSwitched("another library's iterator cannot be made again")
+        if all(self._has(name) == value for name, value in options.items()):
+            raise NotSwitched("the loader has it already")
+        if not options.get("num_workers", own._num_workers):
+            for name in set(options) & set(_FROM_WORKERS):
+                raise NotSwitched("loader.%s needs loading processes, and the loader has none" % name)
+
+    def _has(self, name: str) -> Any:
+        return getattr(self._own(), "_" + name, None)
+
+    def turn(self, own: Any, options: Options | None) -> Any:
+        """The iterator that is to be drawn from."""
+        if options is None:
+            return own
+        if options not in self._others:
+            self._others[options] = self._made(own, dict(options))
+        return self._others[options]
+
+    def draw(self, original: Callable[[Any], Any], own: Any, source: Any) -> Any:
+        """A batch of `source`; once the sampler is at its end, what any of the others has left."""
+        try:
+            return original(source)
+        except StopIteration:
+            if not self._others:
+                raise
+        for other in [own, *self._others.values()]:
+            if other is not source:
+                try:
+                    return original(other)
+                except StopIteration:
+                    continue
+        self._others = {}
+        raise StopIteration
+
+    def _made(self, own: Any, options: dict[str, Any]) -> Any:
+        """An iterator of a copy of the loader; the program's random numbers stay what they are."""
+        torch = self._program.torch
+        loader_class, fields = own._dynotune_loader
+        fields = {**fields, **options, "persistent_workers": False, "_iterator": None}
+        context = fields.pop("multiprocessing_context", None)
+        if not fields["num_workers"]:
+            fields.update(prefetch_factor=None, timeout=0)
+        elif fields.get("prefetch_factor") is None:
+            fields["prefetch_factor"] = 2
+        indices = _Shared(self._indices, own._index_sampler)
+        fields["batch_sampler" if own._auto_collation else "sampler"] = indices
+        # Past its constructor, which would make samplers, and past its refusal to have such fields changed.
+        twin = loader_class.__new__(loader_class)
+        twin.__dict__.update(fields)
+        if fields["num_workers"] and context is not None:
+            twin.multiprocessing_context = context
+        generators = [None, *(each for each in (fields.get("generator"),) if each is not None)]
+        states = [each.get_state() if each is not None else torch.get_rng_state() for each in generators]
+        with self._program.loaders.unseen():
+            try:
+                return twin._get_iterator()
+            finally:
+                for each, state in zip(generators, states):
+                    torch.set_rng_state(state) if each is None else each.set_state(state)
+
+
+class _Shared:
+    """A sampler whose iterator is one that somebody else draws from as well."""
+
+    def __init__(self, indices: Iterator[Any], sampler: Any) -> None:
+        self._indices, self._sampler = indices, sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._indices
+
+    def __len__(self) -> int:
+        return len(self._sampler)

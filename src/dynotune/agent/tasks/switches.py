@@ -1,0 +1,498 @@
+"""How settings are switched on and off while the program runs, and what the program has in their place.
+
+Each switch serves the settings of one place. It is told `on` and `off` between two steps, puts back what the program
+had, and says by `NotSwitched` what it cannot do. Which knobs are switched, and why others cannot be, the catalogue of
+knobs says.
+"""
+
+from __future__ import annotations
+
+import gc
+
+from ..apply.globals import write
+from ..apply.module import AutocastSite, ChannelsLastSite
+from ..apply.site import resolve, text
+from ..apply.transfer import TransferSite
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from ..apply.site import Answer, Args, Around, Kwargs, Planned, Site
+    from ..core.program import Program
+
+# The older call sets these, too, and could not put them back by its own value alone.
+_SET_BESIDE = (
+    "torch.backends.cuda.matmul.fp32_precision",
+    "torch.backends.mkldnn.matmul.fp32_precision",
+)
+
+
+class NotSwitched(Exception):
+    """Settings cannot be switched, or not any more; why, in words."""
+
+
+class Switch:
+    """Settings of one place.
+
+    Args:
+        planned: dicts with the fields of `schema.run.PlannedSetting`.
+        program: whose objects are switched.
+    """
+
+    site: Site | None = None
+    """Calls of outermost modules go through it while the switch is on; None if nothing of them changes."""
+    compiles = False
+    """The first steps after it is switched on compile."""
+    suits_ranks = True
+    """Ranks that share a model can switch it, all at one step."""
+    num_queued = 0
+    """Batches that may lie ready from before the last switch."""
+
+    def __init__(self, planned: list[Planned], program: Program) -> None:
+        self.planned, self.program, self.torch = planned, program, program.torch
+
+    @property
+    def value(self) -> Any:
+        return self.planned[0]["value"]
+
+    def on(self) -> None:
+        """Raises NotSwitched: it did not take, or the program changed what it had."""
+
+    def off(self) -> None:
+        """The program has what it had before. Raises NotSwitched: it cannot be put back."""
+
+    def check(self, is_on: bool) -> None:
+        """Raises NotSwitched: something else holds than was set here, or than the program had before."""
+
+    def answers(self) -> list[Answer]:
+        """What was read back while it was on."""
+        return self.site.readback() if self.site is not None else []
+
+
+class GlobalSwitch(Switch):
+    """Values for the whole process: attributes of modules, and setters with their getters."""
+
+    def __init__(self, planned: list[Planned], program: Program) -> None:
+        super().__init__(planned, program)
+        self._before: list[Any] | None = None
+        self._undo: list[Callable[[], None]] = []
+
+    def on(self) -> None:
+        if self._before is None:
+            self._before = [self._read(setting) for setting in self.planned]
+            if self._before == self._values:
+                raise NotSwitched("the program has it already")
+        self.check(False)
+        self._undo = [_undo(self.torch, setting["site"], self._read(setting)) for setting in self.planned]
+        for setting in self.planned:
+            try:
+                write(self.torch, setting["site"], setting["value"])
+            except Exception as error:
+                raise NotSwitched("torch refuses %s: %s" % (setting["knob"], error)) from error
+
+    def off(self) -> None:
+        changed = ""
+        for setting, undo, before in zip(self.planned, self._undo, self._before or ()):
+            found = self._read(setting)
+            if found == setting["value"]:
+                undo()
+            elif found != before:
+                changed = _changed(setting, found)
+        if changed:
+            raise NotSwitched(changed)
+
+    def check(self, is_on: bool) -> None:
+        for setting, asked in zip(self.planned, self._values if is_on else self._before or ()):
+            found = self._read(setting)
+            if found != asked:
+                raise NotSwitched(_changed(setting, found))
+
+    @property
+    def _values(self) -> list[Any]:
+        return [setting["value"] for setting in self.planned]
+
+    def _read(self, setting: Planned) -> Any:
+        """By the getter alone: if the program used torch's newer attribute, what it had could not be put back."""
+        site = setting["site"]
+        try:
+            return resolve(self.torch, site["path"]) if site["type"] == "attr" else resolve(self.torch, site["get"])()
+        except Exception as error:
+            raise NotSwitched("%s cannot be read: %s" % (setting["knob"], error)) from error
+
+
+class AutocastSwitch(Switch):
+    """Autocast around calls of outermost modules. A GradScaler has a scale of its own with it and without."""
+
+    def __init__(self, planned: list[Planned], program: Program) -> None:
+        super().__init__(planned, program)
+        self.site = self._autocast = AutocastSite(planned, program.event)
+        self.site.after_torch(self.torch)
+        self._scalers: list[Any] = []
+        self._states: dict[bool, list[Any]] = {}
+        self._is_on = False
+
+    def on(self) -> None:
+        if not self._scalers:
+            self._scalers = list(_alive(self.torch.amp.GradScaler))
+            self._autocast.watch(self._scalers)
+        self._exchange(True)
+
+    def off(self) -> None:
+        self._exchange(False)
+
+    def _exchange(self, is_on: bool) -> None:
+        self._states[self._is_on] = [scaler.state_dict() for scaler in self._scalers]
+        self._is_on = is_on
+        for scaler, state in zip(self._scalers, self._states.get(is_on, ())):
+            if state:
+                scaler.load_state_dict(state)
+
+
+class ChannelsLastSwitch(Switch):
+    """The layout of 4-D weights, of what the optimizer keeps for them, and of the inputs."""
+
+    suits_ranks = False  # buckets of gradients are views of the layout that the weights began with
+
+    def __init__(self, planned: list[Planned], program: Program) -> None:
+        super().__init__(planned, program)
+        self.site = self._layout = ChannelsLastSite(planned, program.event)
+        self.site.after_torch(self.torch)
+        self._before: list[tuple[Any, Any]] = []
+
+    def on(self) -> None:
+        torch = self.torch
+        wanted = torch.channels_last if self.value else torch.contiguous_format
+        tensors = [weight for root in self.program.roots.alive() for weight in root.parameters() if weight.dim() == 4]
+        if not tensors:
+            raise NotSwitched("no outermost module has a 4-D weight")
+        if all(weight.is_contiguous(memory_format=wanted) for weight in tensors):
+            raise NotSwitched("the weights have this layout already")
+        self._before = [(weight, self._layout_of(weight)) for weight in tensors]
+        for weight in tensors:
+            self._convert(weight, wanted)
+        self._layout.watch(tensors)
+
+    def off(self) -> None:
+        for weight, layout in self._before:
+            self._convert(weight, layout)
+        self._before = []
+
+    def _layout_of(self, weight: Any) -> Any:
+        torch = self.torch
+        return torch.contiguous_format if weight.is_contiguous() else torch.channels_last
+
+    def _convert(self, weight: Any, wanted: Any) -> None:
+        with self.torch.inference_mode(False), self.torch.no_grad():
+            weight.data = weight.data.contiguous(memory_format=wanted)
+            if weight.grad is not None:
+                weight.grad = weight.grad.contiguous(memory_format=wanted)
+            for optimizer in self._optimizers():
+                state = optimizer.state.get(weight, {})
+                for name, value in list(state.items()):
+                    if isinstance(value, self.torch.Tensor) and value.shape == weight.shape:
+                        state[name] = value.contiguous(memory_format=wanted)
+
+    def _optimizers(self) -> list[Any]:
+        if not hasattr(self, "_known_optimizers"):
+            self._known_optimizers = list(_alive(self.torch.optim.Optimizer))
+        return self._known_optimizers
+
+
+class CompileSwitch(Switch):
+    """The compiled call of outermost modules; `off` lets a program that compiles itself run eagerly."""
+
+    suits_ranks = False  # ranks are done with compiling at different steps
+
+    def __init__(self, planned: list[Planned], program: Program) -> None:
+        super().__init__(planned, program)
+        self.compiles = self.value != "off"
+        self._compiled: list[tuple[Any, Any]] = []
+
+    def on(self) -> None:
+        if self.value == "off":
+            self._set_stance("force_eager")
+            return
+        if not self._compiled:
+            self._compiled = [(root, self._compile(root)) for root in self._roots()]
+        for root, compiled in self._compiled:
+            root._compiled_call_impl = compiled
+
+    def off(self) -> None:
+        if self.value == "off":
+            self._set_stance("default")
+            return
+        for root, compiled in self._compiled:
+            if root._compiled_call_impl is compiled:
+                root._compiled_call_impl = None
+
+    def answers(self) -> list[Answer]:
+        return []
+
+    def _roots(self) -> list[Any]:
+        script = self.torch.jit.ScriptModule
+        found = list(self.program.roots.alive())
+        for root in found:
+            if hasattr(root, "_orig_mod") or getattr(root, "_compiled_call_impl", None) is not None:
+                raise NotSwitched("the program compiles %s itself" % type(root).__name__)
+            if isinstance(root, script):
+                raise NotSwitched("%s is a TorchScript module" % type(root).__name__)
+        if not found:
+            raise NotSwitched("no outermost module is called")
+        return found
+
+    def _compile(self, root: Any) -> Any:
+        root.compile(mode=self.value)
+        compiled, root._compiled_call_impl = root._compiled_call_impl, None
+        return compiled
+
+    def _set_stance(self, stance: str) -> None:
+        if not hasattr(self.torch.compiler, "set_stance"):
+            raise NotSwitched("this version of torch has no stances of its compiler")
+        if not self.program.num_compilations:
+            raise NotSwitched("the program compiles nothing")
+        self.torch.compiler.set_stance(stance)
+
+
+class FusedSwitch(Switch):
+    """`fused` of optimizers that are alive; where their steps are counted goes with it."""
+
+    def __init__(self, planned: list[Planned], program: Program) -> None:
+        super().__init__(planned, program)
+        self._before: list[tuple[Any, list[Any], Any]] | None = None
+
+    def on(self) -> None:
+        if self._before is None:
+            optimizers = self._optimizers()
+            has = [bool(group.get("fused")) for optimizer in optimizers for group in optimizer.param_groups]
+            if all(each == self.value for each in has):
+                raise NotSwitched("the optimizer has it already")
+            fused = [[group.get("fused") for group in each.param_groups] for each in optimizers]
+            scales = [each.__dict__.get("_step_supports_amp_scaling") for each in optimizers]
+            self._before = list(zip(optimizers, fused, scales))
+        for optimizer, _, _ in self._before:
+            for group in optimizer.param_groups:
+                group["fused"] = self.value or None
+            optimizer._step_supports_amp_scaling = bool(self.value)
+            self._move_counts(optimizer)
+
+    def off(self) -> None:
+        for optimizer, fused, scales in self._before or ():
+            for group, value in zip(optimizer.param_groups, fused):
+                group["fused"] = value
+            if scales is None:
+                optimizer.__dict__.pop("_step_supports_amp_scaling", None)
+            else:
+                optimizer._step_supports_amp_scaling = scales
+            self._move_counts(optimizer)
+
+    def check(self, is_on: bool) -> None:
+        for optimizer, fused, _ in self._before or ():
+            found = [group.get("fused") for group in optimizer.param_groups]
+            if found != ([self.value or None] * len(found) if is_on else fused):
+                raise NotSwitched("the program sets fused of its optimizer itself while it runs")
+
+    def _optimizers(self) -> list[Any]:
+        classes = tuple(resolve(self.torch, target) for target in self.planned[0]["site"]["targets"])
+        found = [each for each in _alive(self.torch.optim.Optimizer) if isinstance(each, classes)]
+        if not found:
+            names = ", ".join(target.rpartition(".")[2] for target in self.planned[0]["site"]["targets"])
+            raise NotSwitched("the program has none of " + names)
+        devices = self.torch.utils._foreach_utils._get_fused_kernels_supported_devices()
+        for optimizer in found:
+            for group in optimizer.param_groups:
+                if group.get("differentiable") or group.get("capturable"):
+                    raise NotSwitched("the optimizer is differentiable or capturable")
+                for parameter in group["params"]:
+                    if not parameter.is_floating_point() or parameter.device.type not in devices:
+                        raise NotSwitched("a parameter is on %s, %s" % (parameter.device, parameter.dtype))
+                    if parameter.grad is not None and parameter.grad.is_sparse:
+                        raise NotSwitched("a gradient is sparse, which fused kernels do not take")
+        return found
+
+    def _move_counts(self, optimizer: Any) -> None:
+        """A fused kernel counts its steps where the parameter is; the others on the host."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                step = optimizer.state.get(parameter, {}).get("step")
+                if isinstance(step, self.torch.Tensor):
+                    device = parameter.device if group["fused"] else "cpu"
+                    optimizer.state[parameter]["step"] = step.to(device)
+
+
+class TransferSwitch(Switch):
+    """Methods of `Tensor` that copy to the device, covered while it is on."""
+
+    _NAMES = ("to", "cuda", "copy_")
+
+    def __init__(self, planned: list[Planned], program: Program) -> None:
+        super().__init__(planned, program)
+        self._transfer = TransferSite(planned, program.event)
+        self._own: dict[str, Any] = {}
+
+    def on(self) -> None:
+        tensor = self.torch.Tensor
+        self._own = {name: tensor.__dict__.get(name) for name in self._NAMES}
+        self._transfer.after_torch(self.torch)
+
+    def off(self) -> None:
+        tensor = self.torch.Tensor
+        for name, own in self._own.items():
+            if own is not None:
+                setattr(tensor, name, own)
+            elif name in tensor.__dict__:
+                delattr(tensor, name)  # it is inherited from the C class again
+        self._own = {}
+
+    def answers(self) -> list[Answer]:
+        return self._transfer.readback()
+
+
+class Arm:
+    """Settings that are switched together. `is_on`: the program runs with them now."""
+
+    def __init__(self, planned: list[Planned], program: Program) -> None:
+        by_class: dict[type[Switch], list[Planned]] = {}
+        for setting in planned:
+            by_class.setdefault(_switch_for(setting), []).append(setting)
+        self._switches = [made(settings, program) for made, settings in by_class.items()]
+        self._turned: list[Switch] = []
+        self.is_on = False
+        self.has_been_on = False
+
+    @property
+    def wants_around(self) -> bool:
+        """Whether calls of outermost modules must go through `around_root` while it is on."""
+        return any(switch.site is not None for switch in self._switches)
+
+    @property
+    def compiles(self) -> bool:
+        return any(switch.compiles for switch in self._switches)
+
+    @property
+    def suits_ranks(self) -> bool:
+        return all(switch.suits_ranks for switch in self._switches)
+
+    @property
+    def num_queued(self) -> int:
+        return max([0, *(switch.num_queued for switch in self._switches)])
+
+    def around_root(self, call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
+        entered: list[Around] = []
+        for switch in self._switches:
+            if switch.site is not None:
+                args, kwargs = switch.site.inputs(module, args, kwargs)
+                around = switch.site.around(module, args, kwargs)
+                if around is not None:
+                    entered.append(around)
+        return _call_inside(entered, call, module, args, kwargs)
+
+    def on(self) -> None:
+        """Raises NotSwitched: a setting did not take; those before it are off again."""
+        self.is_on = True
+        for switch in self._switches:
+            self._turned.append(switch)
+            switch.on()
+        self.has_been_on = True
+        self.check()
+
+    def off(self) -> None:
+        """Raises NotSwitched: something cannot be put back; the rest is."""
+        reason: NotSwitched | None = None
+        while self._turned:
+            try:
+                self._turned.pop().off()
+            except NotSwitched as error:
+                reason = error
+        self.is_on = False
+        if reason is not None:
+            raise reason
+
+    def check(self) -> None:
+        """Raises NotSwitched: something else holds than should."""
+        for switch in self._switches:
+            switch.check(self.is_on)
+
+    def check_acted(self) -> None:
+        """Raises NotSwitched: it was on for some steps, and did not act in them."""
+        for switch in self._switches:
+            for answer in switch.answers():
+                if answer["ok"] is False:
+                    raise NotSwitched(_refused(answer))
+
+
+def _switch_for(setting: Planned) -> type[Switch]:
+    from .loader_switch import LoaderSwitch
+
+    site = setting["site"]
+    kind = site.get("action", "") if site["type"] == "module" else site["type"]
+    found: dict[str, type[Switch]] = {
+        "attr": GlobalSwitch,
+        "call": GlobalSwitch,
+        "autocast": AutocastSwitch,
+        "channels_last": ChannelsLastSwitch,
+        "compile": CompileSwitch,
+        "method": TransferSwitch,
+    }
+    if kind == "constructor":
+        return LoaderSwitch if "torch.utils.data.DataLoader" in site["targets"] else FusedSwitch
+    return found.get(kind, Unswitched)
+
+
+class Unswitched(Switch):
+    """A setting of another version's catalogue, which nothing here can switch."""
+
+    def on(self) -> None:
+        raise NotSwitched("%s cannot be switched while the program runs" % self.planned[0]["knob"])
+
+
+def _call_inside(entered: list[Around], call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not entered:
+        return call(module, *args, **kwargs)
+    context, finish = entered[-1]
+    with context:
+        output = _call_inside(entered[:-1], call, module, args, kwargs)
+    return finish(output)
+
+
+def _alive(of: type) -> Iterator[Any]:
+    """Objects of a class that the program holds. Looked for once, outside timed steps."""
+    for found in gc.get_objects():
+        try:
+            if isinstance(found, of):
+                yield found
+        except Exception:  # a proxy whose __class__ raises
+            continue
+
+
+def _undo(torch: Any, site: dict[str, Any], value: Any) -> Callable[[], None]:
+    """Put back `value`, which holds now, and what the setter sets beside it."""
+    setter = site.get("set")
+    if setter == "torch.use_deterministic_algorithms":
+        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        return lambda: torch.use_deterministic_algorithms(value, warn_only=warn_only)
+    beside = []
+    if setter == "torch.set_float32_matmul_precision":
+        for path in _SET_BESIDE:
+            try:
+                beside.append(({"type": "attr", "path": path}, resolve(torch, path)))
+            except AttributeError:
+                continue  # torch before 2.9
+
+    def undo() -> None:
+        write(torch, site, value)
+        for other, found in beside:
+            write(torch, other, found)
+
+    return undo
+
+
+def _changed(setting: Planned, found: Any) -> str:
+    return "the program sets %s itself while it runs, to %s" % (setting["knob"], text(found))
+
+
+def _refused(answer: Answer) -> str:
+    found = answer["found"]
+    reason = answer["detail"] or (found if isinstance(found, str) else found.get("reason", "")) or "no reason was given"
+    return "%s did not act: %s" % (answer["knob"], reason)

@@ -1,0 +1,162 @@
+"""A comparison within one live run: the candidate is switched on and off beside the baseline, in blocks.
+
+A block takes the place of a pair: stretches of both arms, in an order that is drawn, are judged by the same
+group-sequential test. No start is paid for, and what differs between processes is the same on both sides.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from dynotune import knobs
+from dynotune.measure.comparison.stats import SequentialResult, judge
+from dynotune.measure.live.pilot import PILOT_LIMIT_S
+from dynotune.measure.live.request import CompareRequest, Watcher
+from dynotune.measure.live.switching import Block, SwitchedArms, counts_samples, switch_arms
+from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, Pair
+from dynotune.schema.setting import Setting
+
+STRETCH_S = 0.5
+"""Longer than one that only orders arms: a verdict rests on it."""
+FEWEST_BLOCKS = 4
+"""Fewer leave nothing to estimate the noise from."""
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """The settings that are switched on and off; the baseline runs with the rest."""
+
+    settings: tuple[Setting, ...]
+
+    @property
+    def key(self) -> str:
+        return " ".join(map(str, self.settings))
+
+
+def why_not(request: CompareRequest) -> str:
+    """Return why the arms cannot be compared within one run; empty if they can."""
+    run = request.run
+    if run.objective != "throughput":
+        return f"the objective is {run.objective}, and one run has one value of it"
+    if run.caches == "cold":
+        return "--caches cold is about starts"
+    if run.run_to_end:
+        return "--run-to-end is about whole runs"
+    taken_away = {one.knob for one in run.settings} - {one.knob for one in request.candidate}
+    if taken_away:
+        return f"the candidate is without {', '.join(sorted(taken_away))}, which the run begins with"
+    reasons = ((setting, knobs.why_not_switched(setting)) for setting in _switched(request))
+    return "; ".join(f"{setting}: {reason}" for setting, reason in reasons if reason)
+
+
+def _switched(request: CompareRequest) -> list[Setting]:
+    return [setting for setting in request.candidate if setting not in request.run.settings]
+
+
+def compare_within(
+    request: CompareRequest,
+    comparison: Comparison,
+    folder: Path,
+    watcher: Watcher,
+    save: Callable[[Comparison], None],
+) -> tuple[Comparison, str]:
+    """Compare the arms within one live run.
+
+    Args:
+        folder: of the comparison; the run's own is made in it.
+        save: is given the comparison after each block.
+
+    Returns:
+        The comparison, with a verdict, and why there is none, if it could not be made so.
+
+    Raises:
+        CannotRunHere, UsageError: the command or the machine, not the candidate.
+    """
+    arm = Candidate(tuple(sorted(_switched(request), key=lambda setting: setting.knob)))
+    told = 0
+
+    def enough(blocks: Mapping[str, list[Block]]) -> bool:
+        nonlocal comparison, told
+        pairs = _pairs(blocks[arm.key])
+        for number, pair in enumerate(pairs[told:], told + 1):
+            watcher.finished(
+                pair, number=number, max_pairs=request.max_pairs, unit=_unit(blocks[arm.key]), what="block"
+            )
+        if len(pairs) > told:
+            told = len(pairs)
+            comparison = msgspec.structs.replace(comparison, pairs=pairs, unit=_unit(blocks[arm.key]))
+            save(comparison)
+        return bool(pairs) and _judge(request, pairs).finished
+
+    found = switch_arms(
+        request.run,
+        [arm],
+        request.budget_s or request.run.timeout_s or PILOT_LIMIT_S,
+        folder=folder,
+        facts=comparison.facts,
+        watcher=watcher,
+        num_blocks=request.max_pairs,
+        fewest_blocks=1,
+        stretch_s=STRETCH_S,
+        enough=enough,
+    )
+    blocks = found.blocks.get(arm.key, [])
+    pairs = _pairs(blocks)
+    judgement = _judge(request, pairs, ended=len(pairs) < request.max_pairs)
+    if arm.key in found.given_up or (judgement.verdict == "undecided" and len(pairs) < FEWEST_BLOCKS):
+        return comparison, found.given_up.get(arm.key) or found.reason or "too few blocks were whole"
+    return _concluded(comparison, found, blocks, pairs, judgement), ""
+
+
+def _judge(request: CompareRequest, pairs: Sequence[Pair], *, ended: bool = False) -> SequentialResult:
+    result = judge(pairs, margin=request.margin, max_pairs=request.max_pairs)
+    if ended and not result.finished:
+        result = judge(pairs, margin=request.margin, max_pairs=request.max_pairs, ended=True)
+    return result
+
+
+def _unit(blocks: Sequence[Block]) -> str:
+    return "sample" if counts_samples(blocks) else "step"
+
+
+def _pairs(blocks: Sequence[Block]) -> list[Pair]:
+    by_sample = counts_samples(blocks)
+    firsts: dict[str, ArmName] = {"ABBA": "baseline", "BAAB": "candidate"}
+    return [Pair(firsts[block.order], *block.unit_s(by_sample=by_sample)) for block in blocks]
+
+
+def _concluded(
+    comparison: Comparison,
+    found: SwitchedArms,
+    blocks: Sequence[Block],
+    pairs: list[Pair],
+    judgement: SequentialResult,
+) -> Comparison:
+    unit = _unit(blocks)
+    outcome = found.outcome
+    start_s = outcome.first_step_s if outcome is not None else None
+    sides = [statistics.median(getattr(pair, f"{name}_s") for pair in pairs) for name in ("baseline", "candidate")]
+    summaries = [
+        ArmSummary(value=value, s_per_sample=value, samples_per_s=1 / value)
+        if unit == "sample"
+        else ArmSummary(value=value, s_per_step=value)
+        for value in sides
+    ]
+    return msgspec.structs.replace(
+        comparison,
+        verdict=judgement.verdict,
+        speedup=judgement.speedup,
+        ci=judgement.ci,
+        num_pairs=judgement.num_pairs,
+        reason=judgement.reason,
+        num_pairs_to_settle=judgement.num_pairs_to_settle,
+        pairs=pairs,
+        unit=unit,
+        step=found.step,
+        stretch_steps=found.stretch_steps,
+        baseline=msgspec.structs.replace(summaries[0], time_to_first_step_s=start_s),
+        candidate=summaries[1],
+    )

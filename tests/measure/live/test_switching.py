@@ -1,0 +1,404 @@
+"""From blocks to estimates, and real runs in which arms are switched on and off."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from dynotune import knobs
+from dynotune.launch.records.record import Record, Step
+from dynotune.measure.live import switching
+from dynotune.measure.live.switching import Block, Stretch, estimate, switch_arms, why_left_behind
+from dynotune.search.bench import arm
+
+from ...fakes import spec
+
+TRAIN = """
+import torch
+torch.manual_seed(0)
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 64)
+
+    def forward(self, x):
+        return self.linear(x)
+
+model = Model()
+{prepare}
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for step in range({num_steps}):
+    loss = model(torch.randn(256, 64)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    {each}
+"""
+
+
+def arm_of(*texts):
+    return arm(knobs.parse(text) for text in texts)
+
+
+def block(baseline_s, candidate_s, num_samples=None):
+    def stretches(seconds):
+        return [Stretch(seconds / 2, 10, num_samples), Stretch(seconds / 2, 10, num_samples)]
+
+    return Block(
+        arm=0, number=0, order="ABBA", begin_s=0.0, end_s=1.0,
+        baseline=stretches(baseline_s), candidate=stretches(candidate_s),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def switch(tmp_path, monkeypatch):
+    """Switches arms of a program that is given as text, as briefly as can be."""
+    monkeypatch.setattr(switching, "LEAST_S", 0.0)
+
+    def run(text, *arms, left_s=120.0, num_blocks=3):
+        path = tmp_path / "program.py"
+        path.write_text(text)
+        request = spec(
+            command=[sys.executable, str(path)], cwd=tmp_path, base=tmp_path / "runs",
+            env={**os.environ, "OMP_NUM_THREADS": "1"}, warmup_steps=4, lock=False, sandbox=False,
+        )  # fmt: skip
+        return switch_arms(
+            request,
+            [arm_of(*texts) for texts in arms],
+            left_s,
+            facts={},
+            num_blocks=num_blocks,
+            cache_folder=tmp_path / "caches",
+            stretch_s=0.005,
+        )
+
+    return run
+
+
+# Estimates
+
+
+@given(st.lists(st.tuples(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3)), min_size=3, max_size=12))
+def test_an_estimate_is_the_geometric_mean_of_the_blocks_and_lies_in_its_interval(times):
+    found = estimate("a=1", [block(*pair) for pair in times])
+    ratios = [before / after for before, after in times]
+    assert found.speedup == pytest.approx(math.prod(ratio ** (1 / len(ratios)) for ratio in ratios))
+    assert found.ci is not None
+    assert found.ci[0] <= found.speedup * (1 + 1e-9)
+    assert found.speedup <= found.ci[1] * (1 + 1e-9)
+    assert min(ratios) <= found.speedup * (1 + 1e-9)
+    assert found.num_blocks == len(times)
+
+
+@given(st.lists(st.floats(-0.5, 0.5), min_size=3, max_size=12))
+def test_the_other_way_round_is_the_inverse_and_the_p_value_the_rest(values):
+    assume(max(values) - min(values) > 1e-6)
+    one = estimate("a=1", [block(math.exp(value), 1.0) for value in values])
+    other = estimate("a=1", [block(1.0, math.exp(value)) for value in values])
+    assert one.speedup * other.speedup == pytest.approx(1.0)
+    assert one.ci is not None
+    assert other.ci is not None
+    assert one.ci[0] * other.ci[1] == pytest.approx(1.0)
+    assert one.p is not None
+    assert other.p is not None
+    assert one.p + other.p == pytest.approx(1.0)
+
+
+def test_the_interval_is_student_s():
+    # Mean 0.1, standard deviation 0.1 of 4 blocks; t(3) at 97.5% is 3.182.
+    values = [
+        0.1 - 0.15 / math.sqrt(3),
+        0.1 - 0.15 / math.sqrt(27),
+        0.1 + 0.15 / math.sqrt(27),
+        0.1 + 0.15 / math.sqrt(3),
+    ]
+    spread = math.sqrt(sum((value - 0.1) ** 2 for value in values) / 3)
+    found = estimate("a=1", [block(math.exp(value), 1.0) for value in values])
+    assert found.ci is not None
+    assert math.log(found.ci[1]) == pytest.approx(0.1 + 3.1824463 * spread / 2)
+
+
+def test_samples_count_where_all_stretches_know_them():
+    of_more_samples = block(1.0, 1.0, num_samples=10)
+    more = [Stretch(stretch.seconds, 10, 20) for stretch in of_more_samples.candidate]
+    twice = Block(
+        arm=0, number=0, order="ABBA", begin_s=0.0, end_s=1.0, baseline=of_more_samples.baseline, candidate=more
+    )
+    assert estimate("a=1", [twice] * 3).speedup == pytest.approx(2.0)
+    unknown = [Stretch(stretch.seconds, 10, None) for stretch in twice.candidate]
+    by_step = Block(arm=0, number=0, order="ABBA", begin_s=0.0, end_s=1.0, baseline=twice.baseline, candidate=unknown)
+    assert estimate("a=1", [by_step] * 3).speedup == pytest.approx(1.0)
+
+
+def of_stretches(order, *baseline):
+    stretches = [Stretch(seconds, 10, None) for seconds in baseline]
+    return Block(
+        arm=0, number=0, order=order, begin_s=0.0, end_s=1.0, baseline=stretches, candidate=[Stretch(1.0, 10, None)] * 2
+    )
+
+
+def test_a_baseline_that_is_not_what_it_was_once_the_arm_is_off_gives_the_arm_up():
+    slower = [of_stretches("ABBA", 1.0 + 0.001 * number, 1.2) for number in range(5)]
+    assert "once it is off again, a step takes +20%" in why_left_behind(slower)
+    alike = [of_stretches("ABBA", 1.0 + 0.01 * number, 1.02 - 0.01 * number) for number in range(5)]
+    assert why_left_behind(alike) == ""
+    # In a block BAAB both stretches of the baseline come after the arm: they tell nothing of before.
+    assert why_left_behind([of_stretches("BAAB", 1.0, 1.2 + 0.001 * number) for number in range(5)]) == ""
+
+
+# What can be switched
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("matmul.fp32_precision=high", "precision.autocast=bf16", "precision.autocast=fp16", "compile.mode=default"),
+        *("layout.channels_last=true", "optimizer.fused=true", "loader.num_workers=2", "loader.pin_memory=true"),
+        *("loader.prefetch_factor=4", "transfer.non_blocking=true", "host.num_threads=1"),
+    ],
+)
+def test_what_can_be_changed_between_two_steps_is_switched(text):
+    assert knobs.why_not_switched(knobs.parse(text)) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("cudnn.benchmark=true", "looks there first"),
+        ("determinism.algorithms=true", "would end the program"),
+        ("loader.persistent_workers=true", "where an epoch begins"),
+        ("env.OMP_NUM_THREADS=1", "when the process starts"),
+        ("host.interop_threads=1", "before CUDA is used"),
+        ("alloc.expandable_segments=true", "when the process starts"),
+    ],
+)
+def test_what_cannot_says_why(text, reason):
+    assert reason in knobs.why_not_switched(knobs.parse(text))
+
+
+def test_an_arm_with_one_setting_that_cannot_be_switched_is_left_out_and_nothing_runs(switch):
+    found = switch("raise SystemExit('it ran')", ["host.num_threads=1", "env.A=2"], [])
+    assert found.estimates == []
+    assert "when the process starts" in found.given_up["env.A=2 host.num_threads=1"]
+    assert found.given_up[""] == "it is the baseline"
+    assert found.stretch_steps == 0
+
+
+def record_of(step_s, epoch):
+    """A hundred steps; one that begins an epoch has the flag for it."""
+    flags = [4 if epoch and number % epoch == 0 else 0 for number in range(100)]
+    steps = [Step(step_s * (number + 1), 0.0, 8, flag) for number, flag in enumerate(flags)]
+    return Record(Path("x"), 1, 0.0, steps, {"cycle": [{"event": "cycle", "begin_s": 0.0, "num_steps": 3}]})
+
+
+@pytest.mark.parametrize(
+    ("step_s", "epoch", "num_steps"),
+    [(0.01, 0, 15), (2.0, 0, switching.FEWEST_STEPS), (0.01, 7, 21), (0.01, 90, 15)],
+)
+def test_stretches_are_long_enough_and_hold_whole_epochs_where_these_are_short(step_s, epoch, num_steps):
+    assert switching._stretch_steps([record_of(step_s, epoch)], 0.15) == num_steps
+
+
+# Real runs
+
+
+def test_arms_are_switched_in_a_real_program_and_one_that_ends_it_costs_the_others_nothing(switch, tmp_path):
+    prepare = f"""
+seen = set()
+def look(module, args, output):
+    state = torch.backends.cudnn.deterministic, torch.is_autocast_enabled("cpu"), torch.get_float32_matmul_precision()
+    if state not in seen:
+        seen.add(state)
+        with open({str(tmp_path / "seen")!r}, "a") as file:
+            print(*state, file=file)
+model.register_forward_hook(look)
+"""
+    found = switch(
+        TRAIN.format(prepare=prepare, num_steps=100_000, each="assert torch.get_num_threads() != 5"),
+        ["cudnn.deterministic=true"],
+        ["precision.autocast=bf16", "matmul.fp32_precision=high"],
+        ["host.num_threads=5"],
+    )
+    known = {estimate.arm: estimate for estimate in found.estimates}
+    assert set(known) == {"cudnn.deterministic=true", "matmul.fp32_precision=high precision.autocast=bf16"}
+    assert all(estimate.num_blocks == 3 and estimate.ci for estimate in known.values())
+    assert found.given_up == {"host.num_threads=5": "the program ended with an error while it was on"}
+    assert found.reason == ""
+    seen = (tmp_path / "seen").read_text().splitlines()
+    assert set(seen) == {"False False highest", "True False highest", "False True high"}
+
+
+def test_a_compiled_program_has_arms_given_up_that_compile_it_anew(switch):
+    found = switch(
+        TRAIN.format(prepare="model.compile(backend='eager')", num_steps=100_000, each="pass"),
+        ["matmul.fp32_precision=high"],
+        ["cudnn.deterministic=true"],
+    )
+    assert found.given_up == {"matmul.fp32_precision=high": "torch compiled the program anew after the switch"}
+    assert [estimate.arm for estimate in found.estimates] == ["cudnn.deterministic=true"]
+
+
+def test_a_program_that_ends_too_soon_says_so(switch):
+    found = switch(TRAIN.format(prepare="", num_steps=50, each="pass"), ["host.num_threads=7"])
+    assert found.estimates == []
+    assert found.reason == "the program ended after 50 steps"
+
+
+# Each kind of setting, in a real program that asserts what holds while it is on, and that it is gone afterwards
+
+
+def held(found, *keys):
+    """No arm was given up, and the program ended by no error of its own."""
+    assert found.given_up == {} and found.reason == ""
+    assert set(found.blocks) == set(keys)
+    return found
+
+
+IMAGES = """
+import json, sys, torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 36, 4))
+optimizer = torch.optim.AdamW(model.parameters(), 0.001)
+seen = []
+def look(module, args, output):
+    weight, group = model[0].weight, optimizer.param_groups[0]
+    last = weight.is_contiguous(memory_format=torch.channels_last)
+    assert args[0].is_contiguous(memory_format=torch.channels_last) or not last
+    for state in optimizer.state.values():
+        assert state["step"].device.type == "cpu"
+    averages = optimizer.state.get(weight, {}).get("exp_avg")
+    assert averages is None or averages.is_contiguous(memory_format=torch.channels_last) or not last
+    state = [last, bool(group.get("fused"))]
+    if state not in seen:
+        seen.append(state)
+        open(FILE, "w").write(json.dumps(seen))
+model.register_forward_hook(look)
+for step in range(100_000):
+    loss = model(torch.randn(8, 3, 8, 8)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_layout_and_fused_optimizers_are_switched_with_what_belongs_to_them(switch, tmp_path):
+    text = f"FILE = {str(tmp_path / 'seen')!r}\n{IMAGES}"
+    both = "layout.channels_last=true optimizer.fused=true"
+    held(switch(text, ["layout.channels_last=true"], ["optimizer.fused=true"], both.split()),
+         "layout.channels_last=true", "optimizer.fused=true", both)  # fmt: skip
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert sorted(seen) == [[False, False], [False, True], [True, False], [True, True]]
+
+
+def test_what_the_program_has_already_is_given_up(switch, tmp_path):
+    fused = IMAGES.replace("0.001)", "0.001, fused=True)")
+    found = switch(f"FILE = {str(tmp_path / 'seen')!r}\n{fused}", ["optimizer.fused=true"])
+    assert found.given_up == {"optimizer.fused=true": "the optimizer has it already"}
+
+
+def test_a_module_is_compiled_once_and_runs_eagerly_in_between(switch, tmp_path):
+    text = TRAIN.format(
+        prepare=f"""
+graphs = 0
+def backend(graph, inputs):
+    global graphs
+    graphs += 1
+    open({str(tmp_path / "graphs")!r}, "w").write(str(graphs))
+    return graph.forward
+plain = torch.compile
+torch.compile = lambda function, **options: plain(function, backend=backend)
+""",
+        num_steps=100_000,
+        each="pass",
+    )
+    held(switch(text, ["compile.mode=default"], num_blocks=4), "compile.mode=default")
+    assert (tmp_path / "graphs").read_text() == "1"
+
+
+LOADER = """
+import collections, os, torch
+from torch.utils.data import DataLoader, Dataset
+class Data(Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        return torch.full((16,), float(index)), os.getpid()
+torch.manual_seed(0)
+model = torch.nn.Linear(16, 1)
+optimizer = torch.optim.SGD(model.parameters(), 1e-9)
+pids, firsts = set(), []
+for epoch in range(100_000):
+    indices = collections.Counter()
+    for number, (batch, made_by) in enumerate(DataLoader(Data(), batch_size=4, shuffle=True)):
+        indices.update(int(each) for each in batch[:, 0])
+        pids.update(made_by.tolist())
+        if number == 0:
+            firsts.append(float(torch.rand(())))
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert sorted(indices.elements()) == list(range(400)), indices.most_common(3)
+    open(FILE, "w").write("%d %d" % (len(pids - {os.getpid()}), epoch + 1))
+    WAIT
+"""
+
+
+@pytest.mark.parametrize("settings", [["loader.num_workers=2"], ["loader.num_workers=1", "loader.prefetch_factor=3"]])
+def test_batches_of_other_workers_come_in_between_and_each_sample_once_an_epoch(switch, tmp_path, settings):
+    text = LOADER.replace("WAIT", "pass")
+    key = " ".join(sorted(settings))
+    found = held(switch(f"FILE = {str(tmp_path / 'seen')!r}\n{text}", settings), key)
+    # Of a loader that is made anew for each epoch samples are counted all along, too.
+    assert switching.counts_samples(found.blocks[key])
+    others, epochs = map(int, (tmp_path / "seen").read_text().split())
+    assert others >= 1 and epochs >= 1
+
+
+def test_samples_of_an_iterable_dataset_are_not_drawn_twice(switch):
+    found = switch(
+        """
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([torch.randn(16) for _ in range(100)])
+model = torch.nn.Linear(16, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+while True:
+    for batch in DataLoader(Stream(), batch_size=4):
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+        ["loader.num_workers=2"],
+    )
+    assert "each yield all of its samples" in found.given_up["loader.num_workers=2"]
+
+
+def test_enough_blocks_end_it(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(TRAIN.format(prepare="", num_steps=100_000, each="pass"))
+    request = spec(
+        command=[sys.executable, str(path)], cwd=tmp_path, base=tmp_path / "runs",
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, warmup_steps=4, lock=False, sandbox=False,
+    )  # fmt: skip
+    arm = arm_of("cudnn.deterministic=true")
+    found = switch_arms(
+        request,
+        [arm],
+        120.0,
+        facts={},
+        num_blocks=1000,
+        stretch_s=0.005,
+        enough=lambda blocks: len(blocks[arm.key]) >= 4,
+    )
+    assert 4 <= len(found.blocks[arm.key]) < 1000 and found.reason == ""

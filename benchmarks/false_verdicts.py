@@ -39,8 +39,8 @@ import numpy.typing as npt
 
 from dynotune.measure.comparison import boundary, schedule, stats
 from dynotune.schema import document
-from dynotune.schema.comparison import MAX_PAIRS, Comparison, Pair, Spread
-from dynotune.search.confirm import MOST_SEEN_DF
+from dynotune.schema.comparison import MAX_PAIRS, PRECISION, Comparison, Pair, Spread
+from dynotune.search.confirm import MOST_SEEN_DF, NOISIER
 from dynotune.search.fit import WIDENED
 
 RESULTS = Path(__file__).parent / "results"
@@ -139,6 +139,7 @@ class Scenario(NamedTuple):
             in a tune, with four degrees of freedom, and widened for runs that are normal after all.
         candidate_stalls: one candidate run in ten is longer by 5 to 30%, and no baseline run is.
         baseline_once: one run of the baseline, and no other, is longer by up to this share.
+        precision: pairs go on until the interval is so narrow.
         at_most, at_least: a verdict and the promised share of it; `false` is faster and slower together.
     """
 
@@ -151,6 +152,7 @@ class Scenario(NamedTuple):
     ends_after: int | None = None
     seen: float | None = None
     baseline_once: float = 0.0
+    precision: float = math.inf
     at_most: tuple[str, float] | None = None
     at_least: tuple[str, float] | None = None
 
@@ -182,6 +184,18 @@ SCENARIOS = (
     Scenario("A/A, at most 4 pairs, two modes", two_modes(0.5), max_pairs=4, at_most=FALSE),
     Scenario("A/A, at most 6 pairs, two modes", two_modes(0.5), max_pairs=6, at_most=FALSE),
     Scenario("A/A, at most 11 pairs", normal, max_pairs=11, at_most=FALSE),
+    *(
+        Scenario(f"A/A, at most {num} pairs{name}", noise, max_pairs=num, at_most=FALSE)
+        for num in (16, 24, 48)
+        for name, noise in (("", normal), (", two modes", two_modes(0.5)), (", correlation 0.5", autocorrelated(0.5)))
+    ),
+    *(
+        Scenario(f"{name}, until the interval is a fifth of it", noise, speedup=speedup, precision=PRECISION)
+        for name, noise, speedup in (
+            ("A/A, heavy tails (t3)", student_t3, 1.0), ("10% faster", normal, 1.1), ("twice as fast", normal, 2.0),
+            ("twice as fast, heavy tails (t3)", student_t3, 2.0), ("half as fast, two modes", two_modes(0.5), 0.5),
+        )
+    ),
     Scenario("3% faster, normal", normal, speedup=1.03, at_least=("faster", 0.90)),
     Scenario("3% slower, normal", normal, speedup=1 / 1.03, at_least=("slower", 0.90)),
     Scenario("3% faster, heavy tails (t3)", student_t3, speedup=1.03, at_least=("faster", 0.90)),
@@ -208,7 +222,8 @@ SCENARIOS = (
     Scenario("A/A, at most 2 pairs, spread seen, two modes", two_modes(0.5), max_pairs=2, seen=1.53, at_most=FALSE),
     Scenario("A/A, at most 2 pairs, spread seen, heavy tails (t3)", student_t3, max_pairs=2, seen=1.0, at_most=FALSE),
     *(
-        Scenario(f"A/A, at most {num} pairs, spread seen of runs half as noisy", normal, max_pairs=num, seen=0.5)
+        Scenario(f"A/A, at most {num} pairs, spread seen of runs half as noisy", normal, max_pairs=num, seen=0.5,
+                 at_most=FALSE)
         for num in (2, 3, 4, 8, 12)
     ),
     *(
@@ -248,9 +263,8 @@ def simulate(job: tuple[int, int, int, int]) -> tuple[int, collections.Counter[s
     stall = stalled * np.log1p(draw.uniform(0.05, 0.30, log_s.shape)) * scenario.candidate_stalls
     verdicts: collections.Counter[str] = collections.Counter()
     num_pairs = num_covered = 0
-    spreads = (
-        scenario.sd**2 * (WIDENED * (scenario.seen or 0.0)) ** 2 * draw.chisquare(MOST_SEEN_DF, num) / MOST_SEEN_DF
-    )
+    variance = NOISIER * (scenario.sd * WIDENED * (scenario.seen or 0.0)) ** 2
+    spreads = variance * draw.chisquare(MOST_SEEN_DF, num) / MOST_SEEN_DF
     for number in range(num):
         seen = None if scenario.seen is None else Spread(float(spreads[number]), MOST_SEEN_DF)
         pairs = list(_pairs(scenario, log_s[number], stall[number], seed=chunk * CHUNK + number))
@@ -268,10 +282,10 @@ def simulate(job: tuple[int, int, int, int]) -> tuple[int, collections.Counter[s
 def _at_looks(scenario: Scenario, pairs: list[Pair], seen: Spread | None) -> stats.SequentialResult:
     last = scenario.ends_after or scenario.max_pairs
     for look in [look for look in schedule.looks(scenario.max_pairs) if look < last]:
-        judgement = stats.judge(pairs[:look], seen=seen, max_pairs=scenario.max_pairs)
+        judgement = stats.judge(pairs[:look], seen=seen, max_pairs=scenario.max_pairs, precision=scenario.precision)
         if judgement.finished:
             return judgement
-    return stats.judge(pairs[:last], seen=seen, max_pairs=scenario.max_pairs, ended=True)
+    return stats.judge(pairs[:last], seen=seen, max_pairs=scenario.max_pairs, precision=scenario.precision, ended=True)
 
 
 def _pairs(scenario: Scenario, log_s: Array, stall: Array, seed: int) -> Iterator[Pair]:

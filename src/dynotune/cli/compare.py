@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from dynotune.cli import options
-from dynotune.cli.options import Budget, InProcess, Json, Margin, Pairs, Resume, runs_a_command
+from dynotune.cli.options import Budget, InProcess, Json, Margin, Pairs, Precision, Resume, one_of, runs_a_command
 from dynotune.schema.errors import CommandFailed, UsageError
 from dynotune.schema.run import RunSpec
 
@@ -40,7 +40,16 @@ def compare(
     pairs: Pairs = 12,
     margin: Margin = 0.01,
     budget: Budget = None,
+    precision: Precision = None,
     in_process: InProcess = "auto",
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VERDICT",
+            callback=one_of("slower", "not-faster"),
+            help="Exit with 1 if the candidate is slower, or is not shown to be faster.",
+        ),
+    ] = None,
     resume: Resume = None,
     json: Json = None,
     *,
@@ -52,7 +61,7 @@ def compare(
     options.check_json(json)
     folder = None
     if resume is not None:
-        folder = options.resumed_folder(context, resume, run.base, protocol.FILE, but=("budget",))
+        folder = options.resumed_folder(context, resume, run.base, protocol.FILE, but=("budget", "fail_on"))
     candidate, against = options.typed_settings(settings), options.typed_settings(baseline)
     if resume is None:
         if candidate == against:
@@ -68,9 +77,13 @@ def compare(
         max_pairs=pairs,
         margin=margin,
         budget_s=budget,
+        precision=precision,
         in_process=cast("How", in_process),
     )
-    show(measure(request, resume=folder), json)
+    comparison = measure(request, resume=folder)
+    show(comparison, json)
+    if comparison.verdict == "slower" or (fail_on == "not-faster" and comparison.verdict != "faster"):
+        raise typer.Exit(1 if fail_on else 0)
 
 
 def measure(request: CompareRequest, *, resume: Path | None = None) -> Comparison:

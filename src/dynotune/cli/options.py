@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from dynotune.cli import command_of
+from dynotune.schema.comparison import MOST_PAIRS
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import Caches, Objective, RunSpec
 from dynotune.schema.task import PageCache
@@ -84,7 +85,11 @@ InProcess = Annotated[
         help="Compare within one run of the command, if its settings can be switched there: auto, only or never.",
     ),
 ]
-Pairs = Annotated[int, typer.Option(metavar="N", help="Most pairs of runs to measure.", min=2, max=12)]
+Pairs = Annotated[int, typer.Option(metavar="N", help="Most pairs of runs to measure.", min=2, max=MOST_PAIRS)]
+Precision = Annotated[
+    float | None,
+    typer.Option(metavar="X", help="Go on until the interval is as narrow as this share of the difference.", min=0.01),
+]
 Resume = Annotated[
     str | None, typer.Option(metavar="NAME|DIR", help="Continue what was interrupted; give no command with it.")
 ]

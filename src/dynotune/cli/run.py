@@ -54,6 +54,11 @@ def run(
         raise UsageError("--strict is about a recipe, and there is none.", hint="Add --recipe FILE.")
     proved = None if recipe is None else _read(recipe)
     chosen = _settings(settings or [], proved, recipe)
+    if any(setting.knob == "git.ref" for setting in chosen):
+        raise UsageError(
+            "git.ref shows a revision to a run that is measured; this one is the command itself.",
+            hint="Check the revision out, or compare it: dynotune compare git.ref=REVISION -- COMMAND",
+        )
     env = environment()
     facts = _facts(command, Path.cwd(), env, chosen, proved)
     if proved is not None and recipe is not None:

@@ -13,6 +13,7 @@ from dynotune.knobs import (
     environment,
     host,
     kernels,
+    launching,
     loader,
     optimizer,
     precision,
@@ -36,6 +37,7 @@ _FAMILIES = (
     optimizer.KNOBS,
     allocator.KNOBS,
     host.KNOBS,
+    launching.KNOBS,
 )
 
 # What dynotune itself sets in order to reach the program.
@@ -45,18 +47,20 @@ _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 @functools.cache
 def all_knobs() -> tuple[Knob, ...]:
-    """The catalogue in the order of its families; `env.NAME` stands for any environment variable."""
+    """The catalogue in the order of its families; `env.NAME` and `arg.NAME` stand for any variable and placeholder."""
     return tuple(knob for family in _FAMILIES for knob in family)
 
 
 def get(knob_id: str) -> Knob:
-    """The knob called `knob_id`; `env.` with any variable's name is one.
+    """The knob called `knob_id`; `env.` with any variable's name is one, and `arg.` with any placeholder's.
 
     Raises:
         UsageError: there is none; the nearest names are offered.
     """
     if knob_id.startswith("env."):
         return _environment_knob(knob_id.removeprefix("env."))
+    if knob_id.startswith("arg."):
+        return launching.for_argument(knob_id.removeprefix("arg."))
     by_id = {knob.id: knob for knob in all_knobs()}
     if knob_id in by_id:
         return by_id[knob_id]

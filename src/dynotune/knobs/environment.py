@@ -48,6 +48,10 @@ def must_be_typed(setting: Setting) -> bool:
     A variable can make a program load code, read other files, or trust others. No list of those is complete, so this
     knows the variables that only tune, and values without a path.
     """
+    if setting.knob in ("python", "git.ref"):
+        return True
+    if setting.knob.startswith("arg."):
+        return "/" in str(setting.value)
     name = setting.knob.removeprefix("env.")
     if name == setting.knob:
         return False

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from dynotune.launch.process.foreground import die_by
     from dynotune.launch.process.launcher import Exit, Launched, start
     from dynotune.launch.process.lock import measuring
+    from dynotune.launch.process.revision import Revision
     from dynotune.launch.process.run_folder import last_lines, new_run_folder
+    from dynotune.launch.process.sandbox import Seed
 
 __all__ = [
     "Exit",
     "Launched",
+    "Revision",
+    "Seed",
     "die_by",
     "last_lines",
     "measuring",
@@ -34,6 +38,8 @@ __getattr__ = lazy_face(
     {
         "Exit": "process.launcher",
         "Launched": "process.launcher",
+        "Revision": "process.revision",
+        "Seed": "process.sandbox",
         "die_by": "process.foreground",
         "last_lines": "process.run_folder",
         "measuring": "process.lock",

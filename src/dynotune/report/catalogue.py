@@ -9,7 +9,21 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dynotune.schema.knob import AllocConf, Attr, Call, Constructor, Env, Knob, Method, Module, Preload, Site
+from dynotune.schema.knob import (
+    AllocConf,
+    Argument,
+    Attr,
+    Call,
+    Constructor,
+    Env,
+    Interpreter,
+    Knob,
+    Method,
+    Module,
+    Preload,
+    Revision,
+    Site,
+)
 
 __all__ = ["explanation", "table"]
 
@@ -122,6 +136,12 @@ def place(site: Site) -> str:
             return f"{argument}= of {', '.join(targets)}"
         case Module(action):
             return f"the outermost module, before its first call ({action})"
+        case Argument(name):
+            return f"the command, in place of {{{name}}}"
+        case Revision():
+            return "the command's view of its repository"
+        case Interpreter():
+            return "the command's first word"
 
 
 def _spelled(value: object) -> str:

@@ -144,7 +144,8 @@ def _arms(comparison: Comparison) -> RenderableType:
     rows.add_row(confidence, "", "", words.interval(comparison.ci))
     rows.add_row("blocks" if comparison.within else "pairs", "", "", _pairs(comparison))
     for label, text in _details(baseline, candidate):
-        if label == objective[0]:
+        # Within one run both arms have the same start.
+        if label == objective[0] or (comparison.within and words.UNKNOWN in text):
             continue
         rows.add_row(label, *text, "", style="dim")
     return rows

@@ -15,12 +15,16 @@ Verdict = Literal["faster", "slower", "same", "undecided"]
 
 InProcess = Literal["auto", "only", "never"]
 
-LOOKS = (2, 3, 4, 6, 8, 12)
+LOOKS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 """Numbers of pairs after which the data are looked at."""
 MIN_PAIRS = 2
 TELLING_PAIRS = 3
 """The fewest that can tell anything, if nothing else says how runs spread; they tell of large differences alone."""
-MAX_PAIRS = LOOKS[-1]
+MAX_PAIRS = 12
+"""Unless more are asked for."""
+MOST_PAIRS = LOOKS[-1]
+PRECISION = 0.2
+"""An interval that is as wide as so much of the gain is worth having."""
 MARGIN = 0.01
 """What differs by less is the same."""
 
@@ -130,6 +134,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     margin: float = 0.01
     num_pairs: int = 0
     max_pairs: int = 12
+    precision: float | None = None
     reason: str = ""
     num_pairs_to_settle: int | None = None
     seen: Spread | None = None

@@ -65,7 +65,26 @@ class Module(msgspec.Struct, frozen=True, tag="module"):
     action: str
 
 
-Site = Env | AllocConf | Preload | Attr | Call | Constructor | Method | Module
+class Argument(msgspec.Struct, frozen=True, tag="argument"):
+    """A placeholder of the command, `{name}`, filled in before it is started."""
+
+    name: str
+
+
+class Revision(msgspec.Struct, frozen=True, tag="revision"):
+    """The git revision at which the command sees its repository."""
+
+
+class Interpreter(msgspec.Struct, frozen=True, tag="interpreter"):
+    """The Python that runs the command."""
+
+
+Site = Env | AllocConf | Preload | Attr | Call | Constructor | Method | Module | Argument | Revision | Interpreter
+
+
+def is_of_launch(site: Site) -> bool:
+    """Whether it changes what is started, and nothing inside of it."""
+    return isinstance(site, Argument | Revision | Interpreter)
 
 
 class Knob(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,6 +62,25 @@ def parse(
     return found
 
 
+def first_values(asked: Asked, settings: Sequence[Setting]) -> list[Setting]:
+    """Of each placeholder of the command that `settings` leave open the first value named: the baseline's.
+
+    Raises:
+        UsageError: there is no second one.
+    """
+    named: dict[str, list[Setting]] = {}
+    for setting in asked.settings:
+        if setting.knob.startswith("arg.") and all(one.knob != setting.knob for one in settings):
+            named.setdefault(setting.knob, []).append(setting)
+    for knob_id, values in named.items():
+        if len(values) < 2:
+            raise UsageError(
+                f"{knob_id} has one value, which leaves nothing to compare it with.",
+                hint=f"Give several, the one to beat first: --values {knob_id}=A,B",
+            )
+    return [values[0] for values in named.values()]
+
+
 def _refuse_contradictions(asked: Asked) -> None:
     """Some values of a knob may be left out while others are tried."""
     both = [knob_id for knob_id in asked.extra_knobs if knob_id in asked.excluded_knobs]
@@ -106,6 +125,11 @@ def _values(text: str) -> list[Setting]:
 
 
 def _settable(setting: Setting) -> Setting:
+    if setting.knob in ("git.ref", "python"):
+        raise UsageError(
+            f"{setting} is compared, not searched for.",
+            hint=f"`dynotune compare {setting} -- COMMAND` does.",
+        )
     if knobs.get(setting.knob).effect == "system":
         raise UsageError(
             f"{setting} is a setting of the system, which dynotune never applies.",

@@ -14,6 +14,7 @@ from dynotune.measure.comparison import SequentialResult, judge, orders
 from dynotune.schema.comparison import (
     MAX_PAIRS,
     MIN_PAIRS,
+    PRECISION,
     TELLING_PAIRS,
     ArmName,
     ArmSummary,
@@ -31,6 +32,8 @@ from dynotune.search.running import OutOfTime, Search
 
 MOST_SEEN_DF = 4
 """Of a spread that earlier runs showed: with more, runs that spread otherwise later would hardly count."""
+NOISIER = 1.6
+"""Later runs may spread more than those seen, in variance: were they half as noisy, it still errs in less than 5%."""
 ENOUGH_SEEN_DF = 4
 """From so many on, pairs need not tell their own spread, and fewer are enough."""
 
@@ -76,7 +79,7 @@ def _seen(work: Search, candidate: Arm) -> Spread | None:
     """Return how pairs of earlier runs spread; None if too few ran."""
     fit = Fit(work.trials("prune"))
     found = fit.of_a_pair(*(key for key in (BASELINE.key, candidate.key) if fit.num_blocks(key)))
-    return None if found is None else replace(found, df=min(found.df, MOST_SEEN_DF))
+    return None if found is None else Spread(NOISIER * found.variance, min(found.df, MOST_SEEN_DF))
 
 
 def _begin(work: Search, candidate: Arm, max_pairs: int) -> Comparison:
@@ -112,6 +115,7 @@ def _judge(comparison: Comparison, *, ended: bool = False) -> SequentialResult:
         margin=comparison.margin,
         max_pairs=comparison.max_pairs,
         num_voided=len(comparison.voided),
+        precision=PRECISION,
         ended=ended,
     )
 

@@ -87,7 +87,10 @@ def tune(request: TuneRequest, budget_s: float, watcher: Watcher) -> tuple[Path,
         CommandFailed, CannotRunHere: the command as it is fails, or the machine.
         Interrupted: `resume` goes on.
     """
-    run, words = request.run, request.asked()
+    words = request.asked()
+    baseline = asked.first_values(words, request.run.settings)
+    run = msgspec.structs.replace(request.run, settings=[*request.run.settings, *baseline])
+    request = msgspec.structs.replace(request, run=run)
     facts = facts_of(run)
     for setting in run.settings:
         knobs.check_applies(setting, facts)

@@ -30,7 +30,7 @@ def runs(monkeypatch):
     runs = Runs(clock)
     monkeypatch.setattr(protocol, "run_arm", runs)
     monkeypatch.setattr(protocol, "time", clock)
-    monkeypatch.setattr(protocol, "facts_of", lambda request: dict(FACTS))
+    monkeypatch.setattr(protocol, "facts_of", lambda run, candidate=(): dict(FACTS))
     return runs
 
 
@@ -213,7 +213,7 @@ def test_what_one_run_could_not_verify_stays_unverified(compare, runs):
     assert compare().readback["env.A"] == unverified
 
 
-@pytest.mark.parametrize("max_pairs", [1, 13])
+@pytest.mark.parametrize("max_pairs", [1, 49])
 def test_a_number_of_pairs_that_no_schedule_has_is_refused_before_anything_runs(compare, runs, max_pairs):
     with pytest.raises(UsageError, match="pairs"):
         compare(max_pairs=max_pairs)

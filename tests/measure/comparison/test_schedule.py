@@ -37,13 +37,14 @@ def test_both_blocks_are_drawn_about_equally_often() -> None:
 
 def test_the_last_look_is_the_number_of_pairs_asked_for() -> None:
     assert looks(12) == (2, 3, 4, 6, 8, 12)
+    assert looks(20) == (2, 3, 4, 6, 8, 12, 16, 20)
     assert looks(10) == (2, 3, 4, 6, 8, 10)
     assert looks(8) == (2, 3, 4, 6, 8)
     assert looks(5) == (2, 3, 4, 5)
     assert looks(2) == (2,)
 
 
-@pytest.mark.parametrize("num_pairs", [-1, 0, 1, 13])
+@pytest.mark.parametrize("num_pairs", [-1, 0, 1, 49])
 def test_a_number_of_pairs_without_a_plan_is_refused(num_pairs: int) -> None:
-    with pytest.raises(UsageError, match="2 to 12 pairs"):
+    with pytest.raises(UsageError, match="2 to 48 pairs"):
         looks(num_pairs)

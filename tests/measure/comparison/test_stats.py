@@ -75,7 +75,7 @@ def test_the_unit_of_time_does_not_matter(ys: list[float], scale: float) -> None
 @given(st.lists(log_ratios, min_size=12, max_size=12, unique=True), st.randoms(use_true_random=False))
 def test_pairs_of_one_order_may_change_places(ys: list[float], shuffle: random.Random) -> None:
     pairs = pairs_of(ys)
-    for look in LOOKS:
+    for look in looks(MAX_PAIRS):
         groups = {first: [pair for pair in pairs[:look] if pair.first == first] for first in ("baseline", "candidate")}
         for group in groups.values():
             shuffle.shuffle(group)
@@ -124,7 +124,7 @@ def test_the_interval_at_the_last_look_is_student_s() -> None:
     order = np.array([1.0 if pair.first == "baseline" else -1.0 for pair in pairs])
     residual = y - y.mean() - (y * order).mean() * order
     se = math.sqrt((residual**2).sum() / 10 / 12)
-    level = nominal_levels(LOOKS, 0.05)[-1]
+    level = nominal_levels(looks(MAX_PAIRS), 0.05)[-1]
     interval = scipy_stats.t.interval(1 - level, 10, loc=y.mean(), scale=se)
     assert judgement.ci == pytest.approx(tuple(np.exp(interval)), rel=1e-9)
     assert judgement.speedup == pytest.approx(scipy_stats.gmean(np.exp(y)))
@@ -395,6 +395,43 @@ def test_without_pairs_nothing_is_claimed() -> None:
 def test_an_interval_beyond_all_numbers_is_no_interval() -> None:
     pairs = [Pair(first, value, 1.0) for first, value in zip(orders(3, 0), (1e-200, 1.0, 1e200), strict=True)]
     assert judge(pairs).ci is None
+
+
+# Precision
+
+
+@given(noisy, st.floats(0.02, 1.0))
+def test_going_on_for_a_narrower_interval_changes_no_verdict(ys: list[float], precision: float) -> None:
+    pairs = pairs_of(ys)
+    first = judge(pairs, ended=True)
+    more = judge(pairs, precision=precision, ended=True)
+    assert more.verdict == first.verdict and more.num_pairs >= first.num_pairs
+    if first.ci is not None and more.ci is not None:
+        assert more.ci[1] / more.ci[0] <= first.ci[1] / first.ci[0] * (1 + 1e-12)
+
+
+def test_a_clear_gain_goes_on_to_a_narrow_interval_while_pairs_are_left() -> None:
+    pairs = simulated(12, effect=0.5, sd=0.03, seed=1)
+    assert judge(pairs[:4]).verdict == "faster"
+    assert not judge(pairs[:4], precision=0.1).finished
+    assert judge(pairs[:5], precision=0.1, ended=True).verdict == "faster"
+    enough = judge(pairs, precision=0.2)
+    assert enough.verdict == "faster" and 4 < enough.num_pairs <= 12
+    assert enough.ci is not None and math.log(enough.ci[1] / enough.ci[0]) <= 0.2 * 0.55
+
+
+def test_more_pairs_than_flips_can_be_gone_through_give_nearly_the_same_p() -> None:
+    values = [0.01 * (1 + index % 5) * (-1) ** (index % 3) for index in range(17)]
+    exact = (
+        sum(
+            abs(sum(sign * value for sign, value in zip(signs, values, strict=True))) >= abs(sum(values)) - 1e-12
+            for signs in itertools.product((-1, 1), repeat=16)
+            for signs in [(*signs, 1)]
+        )
+        / 2**16
+    )
+    assert sign_flip_p(values) == pytest.approx(exact, abs=0.01)
+    assert sign_flip_p([0.1] * 40) == pytest.approx(2**-16)
 
 
 # Void pairs

@@ -27,7 +27,9 @@ __all__ = [
     "fresh_folder",
     "has_room",
     "processes",
+    "revision",
     "split_alloc_conf",
+    "variants",
 ]
 
 __getattr__ = lazy_face(

@@ -14,7 +14,7 @@ import dynotune
 from dynotune import knobs
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts
-from dynotune.schema.knob import AllocConf, Env, Knob, Preload, Site
+from dynotune.schema.knob import AllocConf, Env, Knob, Preload, Site, is_of_launch
 from dynotune.schema.setting import UNSET, Setting
 from dynotune.schema.task import PlannedSetting
 
@@ -37,7 +37,7 @@ def build(
     agent_dir: Path,
     facts: Facts,
 ) -> tuple[dict[str, str], list[PlannedSetting]]:
-    """The command's environment under `settings`, and each setting as the agent needs it.
+    """The command's environment under `settings`, and each setting that acts inside the process as the agent needs it.
 
     Args:
         base_env: what the command would inherit; not changed.
@@ -74,7 +74,8 @@ def build(
             sites[f"alloc.{key}"] |= {"text": text, "variable": variable, "other": other, "conf": conf}
     env["DYNOTUNE_RUN"] = str(run_dir)
     env["PYTHONPATH"] = _first_on_path(agent_dir / "bootstrap", env.get("PYTHONPATH", ""))
-    return env, [PlannedSetting(setting.knob, setting.value, sites[setting.knob]) for setting in settings]
+    inside = [setting for setting, knob in chosen if not is_of_launch(knob.site)]
+    return env, [PlannedSetting(setting.knob, setting.value, sites[setting.knob]) for setting in inside]
 
 
 def _refuse_conflicts(settings: Iterable[Setting]) -> None:

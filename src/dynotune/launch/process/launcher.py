@@ -23,7 +23,7 @@ from dynotune.launch.process.changes import Changes, Snapshot
 from dynotune.launch.process.messages import Messages
 from dynotune.launch.process.overlay import View
 from dynotune.launch.process.run_folder import STDERR, STDOUT
-from dynotune.launch.process.sandbox import changes_in, prepare
+from dynotune.launch.process.sandbox import Seed, changes_in, prepare
 from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
 
 SandboxMode = Literal["auto", "none"]
@@ -62,6 +62,7 @@ def start(
     capture: bool = True,
     sandbox: SandboxMode = "none",
     keep: Sequence[Path] = (),
+    seed: Seed | None = None,
     nice: int = 0,
 ) -> Launched:
     """Start `command` and return once it runs.
@@ -79,6 +80,7 @@ def start(
         env: the whole environment of the command; `DYNOTUNE_RUN` is added, by which its processes are known.
         sandbox: `auto` shows `cwd` copy-on-write where the kernel can; only with `capture`.
         keep: folders that the view leaves writable for real besides the run folder, such as caches.
+        seed: shows the folder above `cwd` with other files; only with a view.
         nice: added to our own niceness.
 
     Raises:
@@ -101,7 +103,11 @@ def start(
         "nice": nice,
         "view": None,
     }
-    view = prepare(cwd, run_dir, keep) if sandbox == "auto" and capture else "it was not asked for"
+    view = prepare(cwd, run_dir, keep, seed) if sandbox == "auto" and capture else "it was not asked for"
+    if seed is not None and isinstance(view, str):
+        raise CannotRunHere(
+            f"{seed.root} cannot be shown with other files: {view}.", hint="It takes a copy-on-write view."
+        )
     if isinstance(view, View):
         order["view"] = view._asdict()
     ours = [path.resolve() for path in (run_dir, *keep)]

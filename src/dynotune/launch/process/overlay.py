@@ -31,11 +31,15 @@ class View(NamedTuple):
         cwd: the directory; absolute, links resolved.
         scratch: an empty folder outside of it, on a file system that can hold an upper layer.
         keep: folders below `cwd` that stay what they are, writable for real.
+        seed: a folder whose files lie over those of `cwd` from the start; "" for none.
+        gone: files of `cwd`, relative to it, that the view does not have.
     """
 
     cwd: str
     scratch: str
     keep: Sequence[str] = ()
+    seed: str = ""
+    gone: Sequence[str] = ()
 
     @property
     def upper(self) -> str:
@@ -89,6 +93,21 @@ def enter(view: View) -> None:
         _mount(f"/proc/self/fd/{descriptor}", path, None, _MS_BIND | _MS_REC, None)
     for descriptor in (lower, upper, work, *(descriptor for _, descriptor in kept)):
         os.close(descriptor)
+    for name in view.gone:
+        _take_away(view.cwd, name)
+
+
+def _take_away(cwd: str, name: str) -> None:
+    """Remove a file from the view, and the folders that it leaves empty."""
+    try:
+        os.unlink(os.path.join(cwd, name))
+    except OSError as error:
+        raise NoOverlay(error, f"taking {name} out of the view") from error
+    folder = os.path.dirname(name)
+    with contextlib.suppress(OSError):
+        while folder:
+            os.rmdir(os.path.join(cwd, folder))
+            folder = os.path.dirname(folder)
 
 
 def make_layers(view: View) -> None:
@@ -107,8 +126,21 @@ def make_layers(view: View) -> None:
             os.chown(view.upper, covered.st_uid, covered.st_gid)
         os.chmod(view.upper, stat.S_IMODE(covered.st_mode))
         os.utime(view.upper, ns=(covered.st_atime_ns, covered.st_mtime_ns))
+        if view.seed:
+            _lay_over(view)
     except OSError as error:
         raise NoOverlay(error, f"keeping changes under {view.scratch}") from error
+
+
+def _lay_over(view: View) -> None:
+    """Copy the seed, its folders looking like those that they cover."""
+    import shutil
+
+    shutil.copytree(view.seed, view.upper, symlinks=True, dirs_exist_ok=True)
+    for folder, folders, _ in os.walk(view.upper):
+        for path in (folder, *(os.path.join(folder, name) for name in folders)):
+            with contextlib.suppress(FileNotFoundError):
+                os.chmod(path, stat.S_IMODE(os.stat(os.path.join(view.cwd, os.path.relpath(path, view.upper))).st_mode))
 
 
 def remove(scratch: str) -> None:

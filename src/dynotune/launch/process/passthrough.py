@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dynotune.launch.process import environment
+from dynotune.launch.process import environment, variants
 from dynotune.launch.process.foreground import run_in_foreground
 from dynotune.launch.process.launcher import Exit
 from dynotune.launch.records.record import Records, read_back, summarise
@@ -33,12 +33,13 @@ class TransparentRun:
         Raises:
             UsageError, CannotRunHere: it cannot be started, or not with these settings.
         """
+        command, env = variants.variant(self._command, env, self._settings, self._cwd)
         child_env, planned = environment.build(
             self._settings, env, run_dir=self._folder, agent_dir=environment.AGENT, facts=facts
         )
         document.write(self._folder / "plan.json", Plan(settings=planned, step_function=step_function))
         self._started_s, self._launched_s = time.time(), time.perf_counter()
-        exit_ = run_in_foreground(self._command, env=child_env, cwd=self._cwd, run_dir=self._folder)
+        exit_ = run_in_foreground(command, env=child_env, cwd=self._cwd, run_dir=self._folder)
         self._ended_s = time.perf_counter()
         return exit_
 
@@ -61,7 +62,7 @@ class TransparentRun:
             exit_code=exit_.status,
             ended_by="command",
             processes=processes,
-            readback=read_back(processes),
+            readback=read_back(processes, self._settings),
         )
         document.write(self._folder / "run.json", run)
         return run

@@ -51,12 +51,28 @@ def available(cwd: Path, run_dir: Path) -> str | None:
     return _find_place(cwd.resolve(), run_dir.resolve().parent).reason or None
 
 
-def prepare(cwd: Path, run_dir: Path, keep: Sequence[Path] = ()) -> View | str:
+class Seed(NamedTuple):
+    """What a view shows otherwise than the folder that it covers.
+
+    Args:
+        root: the folder that is covered, which holds the command's working directory.
+        files: a folder with files that lie over those of `root`.
+        gone: files of `root`, relative to it, that the view does not have.
+    """
+
+    root: Path
+    files: Path
+    gone: Sequence[str]
+
+
+def prepare(cwd: Path, run_dir: Path, keep: Sequence[Path] = (), seed: Seed | None = None) -> View | str:
     """A view for one run, its layers made; or the reason why there is none.
 
     Args:
         keep: folders that stay writable for real besides the run folder, where they lie below `cwd`.
+        seed: covers its root in place of `cwd`.
     """
+    cwd = cwd if seed is None else seed.root
     cwd, run_dir = cwd.resolve(), run_dir.resolve()
     place = _find_place(cwd, run_dir.parent)
     if place.reason:
@@ -69,6 +85,8 @@ def prepare(cwd: Path, run_dir: Path, keep: Sequence[Path] = ()) -> View | str:
         else:
             scratch = Path(tempfile.mkdtemp(prefix="dynotune-", dir=place.base))
         view = View(str(cwd), str(scratch), kept)
+        if seed is not None:
+            view = view._replace(seed=str(seed.files), gone=list(seed.gone))
         overlay.make_layers(view)
     except OSError as error:
         return f"the copies have no place: {error}"
@@ -86,6 +104,8 @@ def changes_in(view: View) -> Changes:
         if num_seen > MOST_ENTRIES:
             break
         name = str(path.relative_to(view.upper))
+        if _is_as_seeded(view, name, status):
+            continue
         below = _status(Path(view.cwd, name))
         if stat.S_ISCHR(status.st_mode) and status.st_rdev == 0:
             deleted.update(_all_of(Path(view.cwd), name, below))
@@ -102,9 +122,25 @@ def changes_in(view: View) -> Changes:
     return Changes(
         created=tuple(without_parents(created)),
         changed=tuple(sorted(changed)),
-        deleted=tuple(without_parents(deleted)),
+        deleted=tuple(without_parents({name for name in deleted if not _was_gone(view, name)})),
         incomplete=f"only the first {MOST_ENTRIES:,} files were looked at" if num_seen > MOST_ENTRIES else "",
     )
+
+
+def _is_as_seeded(view: View, name: str, status: os.stat_result) -> bool:
+    """Whether the program found this copy there, and left it."""
+    if not view.seed:
+        return False
+    seeded = _status(Path(view.seed, name))
+    if seeded is None:
+        return False
+    is_folder = stat.S_ISDIR(status.st_mode)
+    return is_folder == stat.S_ISDIR(seeded.st_mode) and (is_folder or not _differs(status, seeded))
+
+
+def _was_gone(view: View, name: str) -> bool:
+    """Whether it was taken out of the view before the program began: a file, or a folder that held one."""
+    return name in view.gone or (name.endswith("/") and any(gone.startswith(name) for gone in view.gone))
 
 
 @cache

@@ -11,9 +11,11 @@ from typing import Any
 
 import msgspec
 
+from dynotune.launch.process import variants
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import EnvironmentChange, Process, Readback, RecordedTrace, Spent, TimedWindow
+from dynotune.schema.setting import Setting
 
 _MAGIC = b"DYNOREC\0"
 _VERSION = 1
@@ -262,8 +264,12 @@ def spent(records: Sequence[Record], launched_s: float, ended_s: float) -> Spent
     )
 
 
-def read_back(processes: Sequence[Process]) -> list[Readback]:
-    """For each setting the word of the processes that made steps, of one that says no before one that says yes."""
+def read_back(processes: Sequence[Process], settings: Sequence[Setting] = ()) -> list[Readback]:
+    """For each setting the word of the processes that made steps, of one that says no before one that says yes.
+
+    Args:
+        settings: of the run; those of the launch are what it was started with, or it was not started.
+    """
     telling = [process for process in processes if process.num_steps] or [p for p in processes if p.torch]
     found: dict[str, Readback] = {}
     order = {False: 0, True: 1, None: 2}
@@ -272,7 +278,8 @@ def read_back(processes: Sequence[Process]) -> list[Readback]:
             before = found.get(readback.knob)
             if before is None or order[readback.ok] < order[before.ok]:
                 found[readback.knob] = readback
-    return list(found.values())
+    launched = [Readback(s.knob, str(s.value), str(s.value), "the launch", True) for s in variants.of_launch(settings)]
+    return [*found.values(), *launched]
 
 
 def _window(event: dict[str, Any]) -> TimedWindow:

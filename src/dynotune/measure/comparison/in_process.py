@@ -17,7 +17,7 @@ from dynotune.measure.comparison.stats import SequentialResult, judge
 from dynotune.measure.live.pilot import PILOT_LIMIT_S
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.measure.live.switching import Block, SwitchedArms, counts_samples, switch_arms
-from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, Pair
+from dynotune.schema.comparison import PRECISION, ArmName, ArmSummary, Comparison, Pair
 from dynotune.schema.setting import Setting
 
 STRETCH_S = 0.5
@@ -78,17 +78,19 @@ def compare_within(
     arm = Candidate(tuple(sorted(_switched(request), key=lambda setting: setting.knob)))
     told = 0
 
-    def enough(blocks: Mapping[str, list[Block]]) -> bool:
+    def tell(blocks: Sequence[Block]) -> list[Pair]:
         nonlocal comparison, told
-        pairs = _pairs(blocks[arm.key])
+        pairs, unit = _pairs(blocks), _unit(blocks)
         for number, pair in enumerate(pairs[told:], told + 1):
-            watcher.finished(
-                pair, number=number, max_pairs=request.max_pairs, unit=_unit(blocks[arm.key]), what="block"
-            )
+            watcher.finished(pair, number=number, max_pairs=request.max_pairs, unit=unit, what="block")
         if len(pairs) > told:
             told = len(pairs)
-            comparison = msgspec.structs.replace(comparison, pairs=pairs, unit=_unit(blocks[arm.key]))
+            comparison = msgspec.structs.replace(comparison, pairs=pairs, unit=unit)
             save(comparison)
+        return pairs
+
+    def enough(blocks: Mapping[str, list[Block]]) -> bool:
+        pairs = tell(blocks[arm.key])
         return bool(pairs) and _judge(request, pairs).finished
 
     found = switch_arms(
@@ -104,18 +106,17 @@ def compare_within(
         enough=enough,
     )
     blocks = found.blocks.get(arm.key, [])
-    pairs = _pairs(blocks)
-    judgement = _judge(request, pairs, ended=len(pairs) < request.max_pairs)
-    if arm.key in found.given_up or (judgement.verdict == "undecided" and len(pairs) < FEWEST_BLOCKS):
+    pairs = tell(blocks)
+    judgement = _judge(request, pairs, ended=True)
+    too_few = len(pairs) < min(FEWEST_BLOCKS, request.max_pairs)
+    if arm.key in found.given_up or (judgement.verdict == "undecided" and too_few):
         return comparison, found.given_up.get(arm.key) or found.reason or "too few blocks were whole"
     return _concluded(comparison, found, blocks, pairs, judgement), ""
 
 
 def _judge(request: CompareRequest, pairs: Sequence[Pair], *, ended: bool = False) -> SequentialResult:
-    result = judge(pairs, margin=request.margin, max_pairs=request.max_pairs)
-    if ended and not result.finished:
-        result = judge(pairs, margin=request.margin, max_pairs=request.max_pairs, ended=True)
-    return result
+    precision = PRECISION if request.precision is None else request.precision
+    return judge(pairs, margin=request.margin, max_pairs=request.max_pairs, precision=precision, ended=ended)
 
 
 def _unit(blocks: Sequence[Block]) -> str:

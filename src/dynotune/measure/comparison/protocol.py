@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import msgspec
 
 from dynotune import knobs, probe
 from dynotune.launch import new_run_folder
-from dynotune.launch.process import fresh_folder
+from dynotune.launch.process import fresh_folder, variants
 from dynotune.measure.comparison import in_process, objective, schedule, summary
 from dynotune.measure.comparison.stats import SequentialResult, judge
 from dynotune.measure.live import cautions
@@ -20,7 +21,7 @@ from dynotune.measure.live.outcome import Outcome, refuse_rejected
 from dynotune.measure.live.pilot import FirstStep, Steadiness, UntilStep, WindowPlan, limit_s, plan, plan_window
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.schema import document
-from dynotune.schema.comparison import ArmName, Comparison, FailedArm, Pair, Voided
+from dynotune.schema.comparison import PRECISION, ArmName, Comparison, FailedArm, Pair, Voided
 from dynotune.schema.errors import CommandFailed, DynotuneError, RecordError, UsageError
 from dynotune.schema.run import RunSpec
 
@@ -45,7 +46,8 @@ def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
     """
     judge([], margin=request.margin, max_pairs=request.max_pairs)  # refuses what is out of range
     run = request.run
-    facts = facts_of(run)
+    variants.refuse_missing(request.candidate, run.settings)
+    facts = facts_of(run, request.candidate)
     for setting in [*request.candidate, *run.settings]:
         knobs.check_applies(setting, facts)
         if caution := knobs.caution(setting, facts):
@@ -60,7 +62,7 @@ def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
             hint="Leave --in-process out: fresh processes compare them.",
         )
     folder = new_run_folder(run.base)
-    wary = cautions.cache_cautions(request)
+    wary = [*cautions.cache_cautions(request), *cautions.launch_cautions(request, facts)]
     for caution in wary:
         watcher.warn(caution)
     comparison = Comparison(
@@ -69,6 +71,7 @@ def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
         candidate_settings=request.candidate,
         margin=request.margin,
         max_pairs=request.max_pairs,
+        precision=request.precision,
         within=request.in_process != "never" and not reason,
         warnings=wary,
         facts={**facts, **probe.environment.facts(run.env)},
@@ -98,6 +101,7 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
         max_pairs=comparison.max_pairs,
         margin=comparison.margin,
         budget_s=budget_s,
+        precision=comparison.precision,
         in_process="auto" if comparison.within else "never",
     )
     objective.refuse_impossible(request.run)
@@ -173,6 +177,7 @@ class _Session:
         if max_pairs < self._request.max_pairs:
             self._watcher.say(f"The budget affords {max_pairs} of {self._request.max_pairs} pairs.")
         wary = cautions.window_cautions(self._request.run, window)
+        wary += cautions.unit_cautions(self._request, summary.unit(outcomes))
         wary += objective.cautions(self._request.run.objective, window.num_steps)
         for caution in wary:
             self._watcher.warn(caution)
@@ -299,8 +304,15 @@ class _Session:
             margin=self._comparison.margin,
             max_pairs=self._comparison.max_pairs,
             num_voided=len(self._comparison.voided),
+            precision=self._precision(),
             ended=ended,
         )
+
+    def _precision(self) -> float:
+        """Pairs are dear: without a budget they end with the verdict, unless more was asked for."""
+        if self._request.precision is not None:
+            return self._request.precision
+        return math.inf if self._request.budget_s is None else PRECISION
 
     def _conclude(self, judgement: SequentialResult) -> None:
         self._summarise(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from dynotune.schema.comparison import LOOKS, MAX_PAIRS, MIN_PAIRS, ArmName
+from dynotune.schema.comparison import LOOKS, MIN_PAIRS, MOST_PAIRS, ArmName
 from dynotune.schema.errors import UsageError
 
 
@@ -12,12 +12,12 @@ def looks(max_pairs: int) -> tuple[int, ...]:
     """The numbers of valid pairs after which a verdict may fall; the last one is `max_pairs`.
 
     Raises:
-        UsageError: `max_pairs` is not between 2 and 12.
+        UsageError: `max_pairs` is not between 2 and 48.
     """
-    if not MIN_PAIRS <= max_pairs <= MAX_PAIRS:
+    if not MIN_PAIRS <= max_pairs <= MOST_PAIRS:
         raise UsageError(
-            f"A comparison takes {MIN_PAIRS} to {MAX_PAIRS} pairs, not {max_pairs}.",
-            hint="Beyond 12 pairs, lengthen the window with --steps: that narrows every pair.",
+            f"A comparison takes {MIN_PAIRS} to {MOST_PAIRS} pairs, not {max_pairs}.",
+            hint=f"Beyond {MOST_PAIRS} pairs, lengthen the window with --steps: that narrows every pair.",
         )
     return (*(look for look in LOOKS if look < max_pairs), max_pairs)
 

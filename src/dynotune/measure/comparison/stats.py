@@ -23,6 +23,7 @@ ALLOWED_VOID = 0.2
 # The fewest pairs at which a sign-flip test can reach 5%: 2 of its 64 flips.
 SIGN_FLIP_FROM = 6
 SIGN_FLIP_LEVEL = 0.05
+MOST_FLIPPED = 16
 
 NOTHING_SEEN = Spread(0.0, 0)
 
@@ -70,18 +71,21 @@ def judge(
     margin: float = MARGIN,
     max_pairs: int = MAX_PAIRS,
     num_voided: int = 0,
+    precision: float = math.inf,
     ended: bool = False,
 ) -> SequentialResult:
     """Judge the valid `pairs`, in order of time, as a group-sequential comparison of at most `max_pairs`.
 
     The first look that settles it answers, whatever came after; so an interrupted comparison that is judged
-    again says the same. Only at a look, and at the latest at the last one, a verdict falls.
+    again says the same. Only at a look, and at the latest at the last one, a verdict falls. What comes after it may
+    only narrow the interval, which holds at all looks together.
 
     Args:
         seen: of pairs of such runs, from others than these: with it the spread of few pairs is better known. It never
             makes that of these smaller: a quiet past must not speak for a machine that is not.
         margin: `same` when the ratio lies between 1/(1 + margin) and 1 + margin.
         num_voided: pairs that did not measure their arms. While they are more than a fifth of all, no look settles it.
+        precision: go on until the interval is as narrow as this share of a difference that is shown, if pairs are left.
         ended: the time is up, and no more pairs will come. Those since the last look are judged at the level of the
             next one, which they resemble the looks before more than it would, and so pass no more often by chance.
 
@@ -103,18 +107,29 @@ def judge(
         reason = void.as_reason(len(pairs))
         return _state(_fit(pairs, seen), level, verdict="undecided", reason=reason)
 
+    settled: SequentialResult | None = None
     for k in range(num_passed):
         fit = _fit(pairs[: schedule[k]], seen)
+        if settled is not None:
+            settled = _narrower(settled, _state(fit, levels[k], verdict=settled.verdict, reason=""))
+            if _is_precise(settled, precision) or fit.num_pairs == max_pairs:
+                return settled
+            continue
         if void.is_too_many(fit.num_pairs):
             verdict, reason = None, void.as_reason(fit.num_pairs)
         else:
             verdict, reason = _verdict(fit, levels[k], equivalence_levels[k], margin)
         if verdict is not None:
-            return _state(fit, levels[k], verdict=verdict, reason=reason)
+            settled = _state(fit, levels[k], verdict=verdict, reason=reason)
+            if _is_precise(settled, precision) or fit.num_pairs == max_pairs:
+                return settled
+            continue
         if fit.num_pairs == max_pairs:
             to_settle = _pairs_to_settle(fit, level, equivalence_levels[k], margin)
             return _state(fit, level, verdict="undecided", reason=reason, num_pairs_to_settle=to_settle)
 
+    if settled is not None and ended:
+        return settled
     if ended:
         # Before the first look, what is judged has at least what a look has: pairs, or a spread that is known.
         unseen_until = 1 if seen.df else schedule[0] - 1
@@ -124,6 +139,24 @@ def judge(
     next_look = schedule[num_passed]
     reason = f"The next look is at {next_look} pairs."
     return _state(_fit(pairs, seen), level, verdict=None, reason=reason, next_look=next_look)
+
+
+def _is_precise(settled: SequentialResult, precision: float) -> bool:
+    """Whether more pairs would add nothing that is asked for."""
+    if settled.verdict == "same" or math.isinf(precision):
+        return True
+    if settled.ci is None or settled.speedup is None:
+        return False
+    return math.log(settled.ci[1] / settled.ci[0]) <= precision * abs(math.log(settled.speedup))
+
+
+def _narrower(settled: SequentialResult, later: SequentialResult) -> SequentialResult:
+    """The later one, unless its interval is wider: both hold."""
+    if later.ci is None or settled.ci is None:
+        return settled if later.ci is None else later
+    is_narrower = later.ci[1] / later.ci[0] <= settled.ci[1] / settled.ci[0]
+    same_side = later.ci[0] > 1 if settled.verdict == "faster" else later.ci[1] < 1
+    return later if is_narrower and same_side else settled
 
 
 def _ended(
@@ -234,10 +267,12 @@ def sign_flip_p(values: Sequence[float]) -> float:
     """Share of all 2^n choices of signs under which |sum| is at least what it is: an exact two-sided p.
 
     Args:
-        values: log ratios, drift removed; at most some 16, as all flips are gone through.
+        values: log ratios, drift removed; of more than 16 not all flips are gone through, but 2^16 that are drawn.
     """
     if not values:
         raise StatisticsError("A sign-flip test needs at least one value.")
+    if len(values) > MOST_FLIPPED:
+        return _drawn_sign_flip_p(values)
     # One sign may stay: flipping all signs leaves |sum| alone.
     sums = [values[0]]
     for value in values[1:]:
@@ -245,6 +280,16 @@ def sign_flip_p(values: Sequence[float]) -> float:
     # Flips that tie with the observed sum must count, whatever order they were summed in.
     observed = abs(math.fsum(values)) - 1e-9 * math.fsum(map(abs, values))
     return sum(abs(total) >= observed for total in sums) / len(sums)
+
+
+def _drawn_sign_flip_p(values: Sequence[float]) -> float:
+    """The same of flips drawn at random, always the same ones; the data's own signs are one of them."""
+    import numpy as np
+
+    signs = np.random.default_rng(0).integers(0, 2, (2**MOST_FLIPPED - 1, len(values))) * 2 - 1
+    observed = abs(math.fsum(values)) - 1e-9 * math.fsum(map(abs, values))
+    num_beyond = int(np.count_nonzero(np.abs(signs @ np.asarray(values)) >= observed))
+    return float((1 + num_beyond) / 2**MOST_FLIPPED)
 
 
 def _pairs_to_settle(fit: _Fit, level: float, equivalence_level: float, margin: float) -> int | None:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dynotune.launch.caches import contents
-from dynotune.launch.process import environment
+from dynotune.launch.process import environment, revision, variants
 from dynotune.launch.records import Record
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
 from dynotune.measure.live.live_run import num_ranks, run_once
+from dynotune.measure.live.machine import facts_of_arm
 from dynotune.measure.live.outcome import Outcome, refuse_failed
 from dynotune.measure.live.request import CompareRequest
 from dynotune.schema.comparison import ArmName
@@ -114,9 +115,14 @@ def refuse_impossible(run: RunSpec, settings: Sequence[Setting], facts: Facts) -
     """Find out before anything runs what `run_settings` would refuse in the settings.
 
     Raises:
-        UsageError, CannotRunHere: as `launch.environment.build`.
+        UsageError, CannotRunHere: as `environment.build`, `variants.variant`, `revision.find` and `facts_of_arm`.
     """
-    environment.build(settings, run.env, run_dir=run.base, agent_dir=environment.AGENT, facts=facts)
+    env = variants.variant(run.command, run.env, settings, run.cwd).env
+    arm_facts = facts_of_arm(run, settings, facts)
+    environment.build(settings, env, run_dir=run.base, agent_dir=environment.AGENT, facts=arm_facts)
+    ref = revision.pinned(settings, facts)
+    if ref is not None:
+        revision.refuse_unseen(revision.find(run.cwd, ref), run.base, sandbox=run.sandbox)
 
 
 def _has_window(records: Sequence[Record]) -> bool:

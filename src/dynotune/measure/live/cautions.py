@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dynotune.launch.caches import contents
+from dynotune.launch.process import revision
+from dynotune.measure.live.machine import facts_of_arm
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import SHORT_WINDOW_S, WindowPlan
 from dynotune.measure.live.request import CompareRequest
+from dynotune.schema.facts import Facts
 from dynotune.schema.run import RunSpec
 
 
@@ -70,6 +73,33 @@ def cache_cautions(request: CompareRequest) -> list[str]:
             elif folder not in shared and folder.is_dir() and any(folder.iterdir()):
                 found.append(f"{what}, and finds there what is there already.")
     return found
+
+
+def launch_cautions(request: CompareRequest, facts: Facts) -> list[str]:
+    """What the arms are, where they differ in more than settings of the program."""
+    run, found = request.run, []
+    for arm in ("baseline", "candidate"):
+        settings = request.arm(arm)
+        if commit := revision.pinned(settings, facts):
+            of = revision.find(run.cwd, commit)
+            found.append(f"The {arm}'s code is commit {of.commit[:12]} ({of.subject}).")
+        elif of_other := revision.pinned(request.arm("candidate" if arm == "baseline" else "baseline"), facts):
+            dirty = revision.find(run.cwd, of_other).is_dirty
+            more = ", with changes that are not committed" if dirty else ""
+            found.append(f"The {arm}'s code is the working tree{more}.")
+        if any(setting.knob == "python" for setting in settings):
+            has = facts_of_arm(run, settings, facts)
+            found.append(f"The {arm} has Python {has['python.version']} and torch {has['torch.version']}.")
+    return found
+
+
+def unit_cautions(request: CompareRequest, unit: str) -> list[str]:
+    """What a step does may differ between arms that differ in arguments; by samples they compare fairly."""
+    named = {one.knob for one in (*request.candidate, *request.run.settings) if one.knob.startswith("arg.")}
+    if unit == "sample" or request.run.objective != "throughput" or not named:
+        return []
+    names = " and ".join(sorted(named))
+    return [f"Samples could not be counted: the ratio is of steps, and {names} may change what a step holds."]
 
 
 def sandbox_warnings(outcome: Outcome) -> list[str]:

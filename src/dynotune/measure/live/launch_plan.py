@@ -9,7 +9,8 @@ from typing import Literal
 import msgspec
 
 from dynotune.launch.caches import contents
-from dynotune.launch.process import environment
+from dynotune.launch.process import environment, revision, variants
+from dynotune.measure.live.machine import facts_of_arm
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import Plan, Purpose, RunSpec
@@ -24,6 +25,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
         id: of the run, for its record.
         label: the run in words, as `a run of the baseline`.
         keep: folders that stay writable for real, such as caches.
+        revision: git's name of the revision at which the command sees its repository; None for its working tree.
         memory: watch how much memory the process tree has.
         samples: watch the machine from its launch, or from the time on that the program has imported torch.
         ready_pattern: a line of its output that ends the run; None where steps do.
@@ -40,6 +42,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: bool
     nice: int = 0
     keep: list[Path] = []
+    revision: str | None = None
     run_to_end: bool = False
     memory: bool = False
     samples: Literal["launch", "torch"] | None = None
@@ -94,7 +97,8 @@ def launch_plan(
     Raises:
         UsageError, CannotRunHere: as `launch.process.environment.build`.
     """
-    env = dict(run.env) | (more_env or {})
+    command, inherited = variants.variant(run.command, run.env, settings, run.cwd)
+    env = inherited | (more_env or {})
     kept = list(keep)
     if cache_folder is not None:
         env |= contents.environment(cache_folder)
@@ -104,12 +108,13 @@ def launch_plan(
     if not (startup or times_start):
         env["DYNOTUNE_BYTECODE"] = str(_bytecode_folder())
         kept.append(_bytecode_folder())
+    facts = facts_of_arm(run, settings, facts)
     env, planned = environment.build(settings, env, run_dir=folder, agent_dir=environment.AGENT, facts=facts)
     return LaunchPlan(
         id=folder.name if folder.parent == run.base else f"{folder.parent.name}/{folder.name}",
         label=label,
         purpose=purpose,
-        command=run.command,
+        command=command,
         cwd=run.cwd,
         env=env,
         settings=list(settings),
@@ -127,6 +132,7 @@ def launch_plan(
         sandbox=run.sandbox,
         nice=run.nice,
         keep=kept,
+        revision=revision.pinned(settings, facts),
         run_to_end=run.run_to_end if run_to_end is None else run_to_end,
         memory=memory,
         samples="launch" if samples and (startup or times_start or memory) else "torch" if samples else None,

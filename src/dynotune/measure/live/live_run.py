@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from dynotune import probe
-from dynotune.launch import Exit, Launched, start
-from dynotune.launch.process import processes
+from dynotune.launch import Exit, Launched, Seed, start
+from dynotune.launch.process import processes, revision
 from dynotune.launch.records import Record, Records, TaskPage, spent, summarise
 from dynotune.measure.live import ready, sampler_readout
 from dynotune.measure.live.launch_plan import LaunchPlan
@@ -87,6 +87,7 @@ class LiveRun:
                 capture=True,
                 sandbox="auto" if launch.sandbox else "none",
                 keep=launch.keep,
+                seed=_seed(launch, folder),
                 nice=launch.nice,
             )
         except BaseException:
@@ -337,6 +338,15 @@ class _Waiting:
             self._asked_again = True
             self._page.ask_again()
         return f"the program made no step for {waited_s:.0f} s" if waited_s > STALL_S else ""
+
+
+def _seed(launch: LaunchPlan, folder: Path) -> Seed | None:
+    """What the command's view of its repository holds otherwise, written into the run folder."""
+    if launch.revision is None:
+        return None
+    found = revision.find(launch.cwd, launch.revision)
+    revision.export(found, folder / "revision")
+    return Seed(found.root, folder / "revision", found.gone)
 
 
 def num_ranks(records: Sequence[Record]) -> int:

@@ -2,28 +2,72 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 from dynotune import probe
 from dynotune.launch import measuring
+from dynotune.launch.process import revision, variants
 from dynotune.measure.live.request import Watcher
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
+from dynotune.schema.setting import Setting
 
 SAME = ("host.cpu", "host.num_cores", "gpu.name", "gpu.count", "torch.version")
 """Where one of these differs, times cannot be compared."""
 
 
-def facts_of(run: RunSpec) -> Facts:
-    """What is known of machine and target before anything runs."""
-    facts: Facts = {**probe.host.facts(), **probe.nvml.facts(run.env)}
-    python = probe.interpreter(run.command, run.env, run.cwd)
-    if isinstance(python, str):
-        facts |= probe.torch_build.ask(python, run.cwd, run.env)
-    else:
-        facts |= dict.fromkeys(probe.torch_build.NAMES, python)
+def facts_of(run: RunSpec, candidate: Sequence[Setting] = ()) -> Facts:
+    """What is known of machine and target before anything runs.
+
+    Args:
+        candidate: settings of another arm, whose revision is pinned to the commit that it is now.
+
+    Raises:
+        UsageError, CannotRunHere: as `variants.variant` and `revision.find`.
+    """
+    facts: Facts = {**probe.host.facts(), **probe.nvml.facts(run.env), **_facts_of_target(run, run.settings)}
+    for arm in (run.settings, candidate):
+        ref = revision.pinned(arm, {})
+        if ref is not None:
+            facts[f"git.{ref}"] = revision.find(run.cwd, ref).commit
     return facts
+
+
+def facts_of_arm(run: RunSpec, settings: Sequence[Setting], facts: Facts) -> Facts:
+    """`facts`, with those of the Python that runs the command under `settings` where they name another.
+
+    Raises:
+        UsageError, CannotRunHere: it is not there, or has no torch.
+    """
+    python = next((one for one in settings if one.knob == "python"), None)
+    if python is None or python in run.settings:
+        return facts
+    found = _facts_of_target(run, settings)
+    version = found["torch.version"]
+    if isinstance(version, Unknown):
+        raise CannotRunHere(
+            f"{python}: it has no torch that can be asked: {version.reason}.",
+            hint="Install torch there, or name another interpreter.",
+        )
+    return facts | found
+
+
+def _facts_of_target(run: RunSpec, settings: Sequence[Setting]) -> Facts:
+    command, env = variants.variant(run.command, run.env, settings, run.cwd)
+    python = probe.interpreter(command, env, run.cwd)
+    if isinstance(python, Unknown):
+        return dict.fromkeys(probe.torch_build.NAMES, python)
+    return dict(_ask(python, run.cwd, tuple(sorted(env.items()))))
+
+
+@functools.cache
+def _ask(python: str, cwd: Path, env: tuple[tuple[str, str], ...]) -> Facts:
+    """Once for all runs of an arm: it takes a start of Python."""
+    return probe.torch_build.ask(python, cwd, dict(env))
 
 
 def refuse_another_machine(what: str, before: Facts, now: Facts) -> None:

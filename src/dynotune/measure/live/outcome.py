@@ -84,7 +84,7 @@ def refuse_rejected(outcome: Outcome, where: str) -> None:
 
 def readback_of(settings: Sequence[Setting], processes: Sequence[Process]) -> list[Readback]:
     """What the processes say of every setting; one that none speaks of is unverified."""
-    found = read_back(processes)
+    found = read_back(processes, settings)
     silent = [setting for setting in settings if setting.knob not in {readback.knob for readback in found}]
     nothing = Unknown("no process of the command said anything of it")
     return found + [Readback(s.knob, str(s.value), nothing, "", None) for s in silent]

@@ -18,6 +18,8 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
         run: with the settings of the baseline; its `timeout_s` is for each run.
         candidate: settings of the other arm, all of them.
         budget_s: for the whole comparison; None for no limit.
+        precision: go on, once a difference is shown, until its interval is as narrow as this share of it; None for
+            `PRECISION` where blocks or a budget bound what that takes.
         in_process: compare within one live run: `auto` if the settings can be switched there, `only` or not at all.
     """
 
@@ -26,6 +28,7 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_pairs: int = MAX_PAIRS
     margin: float = MARGIN
     budget_s: float | None = None
+    precision: float | None = None
     in_process: InProcess = "never"
 
     def arm(self, name: ArmName) -> list[Setting]:

@@ -1,0 +1,132 @@
+"""A repository as it was at another revision: what has to change in a view of the working tree."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dynotune import knobs
+from dynotune.launch.process.sandbox import available
+from dynotune.schema import knob
+from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.schema.facts import Facts
+from dynotune.schema.setting import Setting
+
+_SUBMODULE = "160000"
+
+
+class Revision(NamedTuple):
+    """A commit of the repository that a folder lies in.
+
+    Args:
+        root: of the working tree; absolute, links resolved.
+        commit: its full hash.
+        subject: the first line of its message.
+        is_dirty: the working tree has changes that are not committed.
+        differing: tracked files that the commit has otherwise than the working tree, relative to `root`.
+        gone: files of the working tree that the commit does not have.
+    """
+
+    root: Path
+    commit: str
+    subject: str
+    is_dirty: bool
+    differing: list[str]
+    gone: list[str]
+
+
+def find(cwd: Path, ref: str) -> Revision:
+    """Look `ref` up in the repository that holds `cwd`. Nothing is changed.
+
+    Raises:
+        CannotRunHere: git is not installed.
+        UsageError: no repository, no such revision, one whose submodules differ, or what the working tree holds.
+    """
+    root = Path(_git(cwd, "rev-parse", "--show-toplevel").strip()).resolve()
+    try:
+        commit = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}").strip()
+    except UsageError:
+        raise UsageError(
+            f"git knows no revision {ref!r} in {root}.", hint="`git branch --all` and `git log` name those there are."
+        ) from None
+    differing, gone = _differences(root, commit, ref)
+    if not differing and not gone:
+        raise UsageError(
+            f"The working tree holds {ref} already: both arms would be the same.",
+            hint="Name another revision, or check out the one that is to be judged.",
+        )
+    dirty = _git(root, "status", "--porcelain", "--untracked-files=no").strip()
+    subject = _git(root, "log", "-1", "--format=%s", commit).strip()
+    return Revision(root, commit, subject, bool(dirty), differing, gone)
+
+
+def refuse_unseen(revision: Revision, runs: Path, *, sandbox: bool) -> None:
+    """Refuse a revision where the command could not be shown it.
+
+    Raises:
+        CannotRunHere: there is no copy-on-write view.
+    """
+    why = available(revision.root, runs / "any") if sandbox else "it was not asked for"
+    if why is not None:
+        raise CannotRunHere(
+            f"Another revision of {revision.root} can only be shown in a copy-on-write view: {why}.",
+            hint="Check it out beside, by git worktree add, and compare the two by a placeholder of the command.",
+        )
+
+
+def pinned(settings: Sequence[Setting], facts: Facts) -> str | None:
+    """The revision that `settings` name, by the commit that it was when the measurement began; None without one."""
+    ref = next((str(one.value) for one in settings if isinstance(knobs.get(one.knob).site, knob.Revision)), None)
+    return None if ref is None else str(facts.get(f"git.{ref}", ref))
+
+
+def export(revision: Revision, folder: Path) -> None:
+    """Write the files that differ, as the commit has them, into `folder`, which is made.
+
+    Raises:
+        UsageError: git cannot check them out.
+    """
+    folder.mkdir(mode=0o700)
+    with tempfile.TemporaryDirectory(prefix="dynotune-") as scratch:
+        # An index of our own: the user's is not touched.
+        own = {"GIT_INDEX_FILE": os.path.join(scratch, "index")}  # noqa: PTH118 - text for git
+        _git(revision.root, "read-tree", revision.commit, env=own)
+        names = "".join(f"{name}\0" for name in revision.differing)
+        _git(revision.root, "checkout-index", "-z", "--stdin", f"--prefix={folder}/", env=own, given=names)
+
+
+def _differences(root: Path, commit: str, ref: str) -> tuple[list[str], list[str]]:
+    words = _git(root, "diff", "--raw", "-z", "--no-renames", "--no-ext-diff", commit, "--").split("\0")
+    differing: list[str] = []
+    gone: list[str] = []
+    for fields, name in zip(words[::2], words[1::2], strict=False):
+        before, after, *_, status = fields.lstrip(":").split()
+        if _SUBMODULE in (before, after):
+            raise UsageError(
+                f"{ref} has another revision of the submodule {name}, which cannot be shown.",
+                hint="Compare two worktrees of your own, made by git worktree add, by a placeholder of the command.",
+            )
+        (gone if status.startswith("A") else differing).append(name)
+    return differing, gone
+
+
+def _git(cwd: Path, *words: str, env: dict[str, str] | None = None, given: str = "") -> str:
+    if shutil.which("git") is None:
+        raise CannotRunHere("git.ref needs git, which is not installed.", hint="Install git.")
+    done = subprocess.run(
+        ["git", "-C", str(cwd), *words],
+        env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", **(env or {})},
+        input=given.encode("utf-8", "surrogateescape"),
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().removeprefix("fatal: ").partition("\n")[0]
+        hint = "git.ref needs a command that is started in its repository."
+        raise UsageError(f"git {words[0]} in {cwd}: {said or 'failed'}.", hint=hint)
+    return done.stdout.decode("utf-8", "surrogateescape")

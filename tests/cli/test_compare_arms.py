@@ -1,0 +1,88 @@
+"""`dynotune compare` of arms that differ in more than settings of the program, and within one run."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from dynotune.launch.process import sandbox
+
+from .conftest import CALLS
+
+BY_BATCH = """
+import sys, time, torch
+net = torch.nn.Linear(8, 8).requires_grad_(False)
+data = torch.utils.data.DataLoader(torch.zeros(100_000, 8), batch_size=int(sys.argv[1]))
+while True:
+    for batch in data:
+        net(batch)
+        time.sleep(0.01)
+"""
+
+
+def test_arguments_of_the_command_are_compared_by_the_sample(user):
+    user.write("train.py", BY_BATCH)
+    done = user.compares("arg.batch=64", "--baseline", "arg.batch=32", "--", sys.executable, "train.py", "{batch}")
+    assert done.returncode == 0, done.stderr
+    comparison = user.comparison()
+    assert comparison["unit"] == "sample"
+    assert all(1.5 < pair["baseline_s"] / pair["candidate_s"] < 2.5 for pair in comparison["pairs"])
+    assert comparison["readback"]["arg.batch"] == {
+        "knob": "arg.batch", "asked": "64", "found": "64", "witness": "the launch", "ok": True, "detail": "",
+    }  # fmt: skip
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_a_branch_is_compared_with_the_working_tree(user):
+    if (reason := sandbox.available(user.cwd, user.runs / "any")) is not None:
+        pytest.skip(f"no copy-on-write view here: {reason}")
+    user.write("train.py", CALLS + "import pace\nfor _ in range(100_000):\n    step()\n    time.sleep(pace.MORE_S)\n")
+    user.write("pace.py", "MORE_S = 0.0\n")
+    git = ["git", "-C", str(user.cwd), "-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
+    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "Quick"], ["tag", "quick"]):
+        subprocess.run([*git, *words], check=True)
+    user.write("pace.py", "MORE_S = 0.04\n")
+    done = user.compares("git.ref=quick", "--", sys.executable, "train.py")
+    assert done.returncode == 0, done.stderr
+    comparison = user.comparison()
+    assert all(3 < pair["baseline_s"] / pair["candidate_s"] < 7 for pair in comparison["pairs"])
+    assert any("working tree, with changes" in text for text in comparison["warnings"])
+    assert any("(Quick)" in text for text in comparison["warnings"])
+    assert (user.cwd / "pace.py").read_text() == "MORE_S = 0.04\n"
+
+
+def test_a_placeholder_that_the_command_lacks_costs_no_run(user):
+    user.write("train.py", BY_BATCH)
+    done = user.compares("arg.batch=64", "--baseline", "arg.batch=32", "--", sys.executable, "train.py")
+    assert done.returncode == 2
+    assert "no placeholder {batch}" in done.stderr
+    assert not user.runs.exists() or not list(user.runs.glob("*/comparison.json"))
+
+
+def test_settings_that_can_be_switched_are_compared_within_one_run(user):
+    user.write("train.py", BY_BATCH)
+    done = user.compares("host.num_threads=1", "--", sys.executable, "train.py", "8")
+    assert done.returncode == 0, done.stderr
+    comparison = user.comparison()
+    assert comparison["within"] and comparison["pairs"]
+    assert "block" in done.stdout
+
+
+def test_what_cannot_be_switched_is_refused_where_nothing_else_is_wanted(user):
+    user.write("train.py", BY_BATCH)
+    done = user.compares("--in-process", "only", "--", sys.executable, "train.py", "8")
+    assert done.returncode == 2
+    assert "cannot be compared within one run" in done.stderr
+
+
+@pytest.mark.parametrize(("fail_on", "exit_code"), [("slower", 1), ("not-faster", 1), (None, 0)])
+def test_a_candidate_that_is_slower_fails_the_build_where_that_is_asked_for(user, fail_on, exit_code):
+    user.write("train.py", BY_BATCH.replace("0.01", "float(sys.argv[2])"))
+    asked = [] if fail_on is None else ["--fail-on", fail_on]
+    settings = ["arg.pause=0.05", "--baseline", "arg.pause=0.01", "--pairs", "4"]
+    done = user.compares(*settings, *asked, "--", sys.executable, "train.py", "8", "{pause}")
+    assert user.comparison()["verdict"] == "slower", done.stderr
+    assert done.returncode == exit_code

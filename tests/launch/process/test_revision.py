@@ -1,0 +1,134 @@
+"""A command sees its repository at another revision, and the repository stays as it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dynotune.knobs import parse
+from dynotune.launch import Seed, start
+from dynotune.launch.process import revision, sandbox
+from dynotune.schema.errors import CannotRunHere, UsageError
+
+LISTS = """
+import os, pathlib, sys
+found = {}
+for folder, folders, files in os.walk("."):
+    folders[:] = [name for name in folders if name != ".git"]
+    found |= {os.path.join(folder, name)[2:]: pathlib.Path(folder, name).read_text() for name in files}
+pathlib.Path("made").write_text("1")
+pathlib.Path("code.py").write_text("changed by the program")
+pathlib.Path("data/big").write_text("overwritten")
+print(sorted(found.items()), os.access("run.sh", os.X_OK))
+"""
+
+
+def git(cwd, *words):
+    who = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
+    return subprocess.run(["git", "-C", str(cwd), *who, *words], check=True, capture_output=True, text=True).stdout
+
+
+def write(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+@pytest.fixture
+def repository(cwd):
+    """`old` and the working tree differ in every way that files can; `data` is not tracked."""
+    git(cwd, "init", "--quiet", "--initial-branch=main", ".")
+    write(cwd, {".gitignore": "data/\n", "code.py": "old", "only_old.py": "1", "run.sh": "#!/bin/sh", "pkg/a.py": "1"})
+    (cwd / "run.sh").chmod(0o755)
+    git(cwd, "add", "--all")
+    git(cwd, "commit", "--quiet", "--message", "The old one")
+    git(cwd, "branch", "old")
+    git(cwd, "rm", "--quiet", "only_old.py", "pkg/a.py")
+    write(cwd, {"code.py": "new", "new/deep.py": "1", "data/big": "kept"})
+    (cwd / "run.sh").chmod(0o644)
+    git(cwd, "add", "--all")
+    git(cwd, "commit", "--quiet", "--message", "The new one")
+    write(cwd, {"code.py": "newer", "untracked.py": "1"})
+    return cwd
+
+
+def test_what_differs_is_told_from_the_working_tree_and_its_changes(repository):
+    found = revision.find(repository, "old")
+    assert sorted(found.differing) == ["code.py", "only_old.py", "pkg/a.py", "run.sh"]
+    assert found.gone == ["new/deep.py"]
+    assert (found.subject, found.is_dirty, found.root) == ("The old one", True, repository.resolve())
+    assert found.commit == git(repository, "rev-parse", "old").strip()
+
+
+def test_the_command_sees_the_revision_and_nothing_of_the_repository_changes(repository, run_dir):
+    if (reason := sandbox.available(repository, run_dir)) is not None:
+        pytest.skip(f"no copy-on-write view here: {reason}")
+    before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
+    found = revision.find(repository, "old")
+    revision.export(found, run_dir / "revision")
+    launched = start(
+        [sys.executable, "-c", LISTS], env=dict(os.environ), cwd=repository, run_dir=run_dir,
+        sandbox="auto", seed=Seed(found.root, run_dir / "revision", found.gone),
+    )  # fmt: skip
+    with launched:
+        assert launched.wait(120).code == 0, (run_dir / "stderr").read_text()
+    seen, executable = (run_dir / "stdout").read_text().strip().rsplit(" ", 1)
+    assert dict(eval(seen)) == {
+        ".gitignore": "data/\n", "code.py": "old", "only_old.py": "1", "run.sh": "#!/bin/sh", "pkg/a.py": "1",
+        "data/big": "kept", "untracked.py": "1",
+    }  # fmt: skip
+    assert executable == "True"
+    assert {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()} == before
+    # What the program itself did is listed, and only that.
+    assert launched.changed_files == ["code.py", "data/big", "made"]
+
+
+def test_a_folder_below_the_repositorys_root_sees_its_own_part(repository, run_dir):
+    if (reason := sandbox.available(repository, run_dir)) is not None:
+        pytest.skip(f"no copy-on-write view here: {reason}")
+    (repository / "pkg").mkdir(exist_ok=True)
+    found = revision.find(repository / "pkg", "old")
+    revision.export(found, run_dir / "revision")
+    seed = Seed(found.root, run_dir / "revision", found.gone)
+    words = ["cat", "a.py", "../code.py"]
+    place = {"cwd": repository / "pkg", "run_dir": run_dir, "sandbox": "auto", "seed": seed}
+    with start(words, env=dict(os.environ), **place) as launched:
+        assert launched.wait(120).code == 0
+    assert (run_dir / "stdout").read_text() == "1old"
+
+
+def test_a_revision_that_is_not_there_or_is_the_working_tree_is_refused(repository, tmp_path):
+    for name in ("nowhere", "--help", ""):
+        with pytest.raises(UsageError, match="git knows no revision"):
+            revision.find(repository, name)
+    git(repository, "checkout", "--quiet", "--", ".")
+    with pytest.raises(UsageError, match="both arms would be the same"):
+        revision.find(repository, "main")
+    with pytest.raises(UsageError, match="not a git repository"):
+        revision.find(tmp_path, "main")
+
+
+def test_a_submodule_that_differs_is_refused(repository, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "--quiet", ".")
+    git(other, "commit", "--quiet", "--allow-empty", "--message", "Its own")
+    git(repository, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "sub")
+    git(repository, "commit", "--quiet", "--message", "With a submodule")
+    with pytest.raises(UsageError, match="submodule sub"):
+        revision.find(repository, "old")
+
+
+def test_without_a_copy_on_write_view_no_revision_can_be_shown(repository, run_dir):
+    with pytest.raises(CannotRunHere, match="only be shown in a copy-on-write view"):
+        revision.refuse_unseen(revision.find(repository, "old"), run_dir, sandbox=False)
+
+
+def test_a_branch_stays_the_commit_that_it_was_when_the_measurement_began():
+    settings = [parse("git.ref=main")]
+    assert revision.pinned(settings, {}) == "main"
+    assert revision.pinned(settings, {"git.main": "1234"}) == "1234"
+    assert revision.pinned([], {"git.main": "1234"}) is None

@@ -1,6 +1,6 @@
 """What `compare` says within one run against what it says in fresh processes, of the same settings and programs.
 
-    python benchmarks/in_process.py [--device cuda] [--pairs 6] [--only transformer]
+    python benchmarks/in_process.py [--device cuda] [--pairs 6] [--only gpt]
 
 They agree where the ratios lie within 3% of each other or the intervals overlap. A knob of which they do not is not to
 be switched. One result grows over several calls: what it holds already is not measured again.
@@ -9,7 +9,6 @@ be switched. One result grows over several calls: what it holds already is not m
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 import os
 import sys
@@ -29,49 +28,27 @@ from dynotune.report import Progress
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.run import RunSpec
 
-HERE = Path(__file__).parent
-NETS = HERE / "programs" / "three_nets.py"
+PROGRAM = Path(__file__).parent / "programs" / "tuned" / "train.py"
 LIKELY = ["matmul.fp32_precision=high", "precision.autocast=bf16", "compile.mode=default", "optimizer.fused=true"]
-LOADED = ["loader.num_workers=1", "loader.prefetch_factor=8", "loader.pin_memory=true", "transfer.non_blocking=true"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Program:
-    words: list[str]
-    settings: dict[str, list[str]]
-    """By device; several words are one arm."""
-
-
-PROGRAMS = {
-    "transformer": Program(
-        [str(NETS), "--net", "transformer"],
-        {
-            "cpu": [
-                "host.num_threads=1",
-                "precision.autocast=bf16",
-                "compile.mode=default",
-                "cudnn.deterministic=true",
-            ],
-            "cuda": [*LIKELY, "matmul.fp32_precision=high precision.autocast=bf16", "precision.autocast=fp16"],
-        },
-    ),
-    "convolutions": Program(
-        [str(NETS), "--net", "convolutions"],
-        {
-            "cpu": ["host.num_threads=1", "layout.channels_last=true", "precision.autocast=bf16"],
-            "cuda": [*LIKELY, "layout.channels_last=true", "cudnn.deterministic=true"],
-        },
-    ),
-    "loader": Program(
-        [str(NETS), "--net", "loader"],
-        {"cpu": ["loader.num_workers=1", "loader.prefetch_factor=8"], "cuda": [*LOADED, "loader.num_workers=8"]},
-    ),
-    "images": Program(
-        [str(HERE.parent / "examples" / "train_images.py")],
-        {"cpu": ["loader.num_workers=2"], "cuda": [*LIKELY, *LOADED, "layout.channels_last=true"]},
-    ),
-    "gpt": Program([str(HERE / "programs" / "train_gpt.py")], {"cpu": [], "cuda": LIKELY}),
+LOADED = ["loader.num_workers=4", "loader.prefetch_factor=8", "loader.pin_memory=true", "transfer.non_blocking=true"]
+CONVOLUTIONS = ["layout.channels_last=true", "cudnn.deterministic=true"]
+SETTINGS: dict[str, dict[str, list[str]]] = {
+    "cuda": {
+        "gpt": [*LIKELY, "matmul.fp32_precision=high precision.autocast=bf16", "precision.autocast=fp16"],
+        "vit": [*LIKELY, *LOADED],
+        "resnet50": [*LIKELY, *LOADED, *CONVOLUTIONS],
+        "bert": LIKELY,
+        "starved": LOADED,
+        "mlp": [*LIKELY, *LOADED],
+    },
+    "cpu": {
+        "mlp": ["host.num_threads=1", "optimizer.fused=true", "loader.num_workers=1"],
+        "gpt": ["host.num_threads=1", "precision.autocast=bf16"],
+        "starved": ["loader.num_workers=1", "loader.num_workers=2"],
+        "resnet50": ["layout.channels_last=true", "cudnn.deterministic=true"],
+    },
 }
+"""By device and net; several words are one arm."""
 
 
 def main() -> None:
@@ -79,20 +56,20 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--budget", type=float, default=180.0, help="seconds for each comparison")
-    parser.add_argument("--only", action="append", choices=list(PROGRAMS))
+    parser.add_argument("--only", action="append", choices=list(SETTINGS["cuda"]))
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     out = asked.out or RESULTS / f"in_process_{asked.device}.json"
     with tempfile.TemporaryDirectory() as base, Progress(Console(stderr=True)) as progress:
-        for name in asked.only or PROGRAMS:
-            program = PROGRAMS[name]
+        for name in asked.only or SETTINGS[asked.device]:
+            size = "large" if asked.device == "cuda" else "small"
             run = RunSpec(
-                command=[sys.executable, *program.words],
+                command=[sys.executable, str(PROGRAM), name, "--size", size, "--device", asked.device],
                 cwd=Path.cwd(),
                 env=os.environ | ({} if asked.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}),
                 base=Path(base),
             )
-            for words in program.settings[asked.device]:
+            for words in SETTINGS[asked.device][name]:
                 if f"{name}: {words}" in kept.read(out).get("answers", {}):
                     continue
                 within, fresh = (measured(run, words, how, asked, progress) for how in ("only", "never"))

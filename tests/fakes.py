@@ -167,7 +167,7 @@ class Watcher:
     def running(self, what):
         pass
 
-    def running_arm(self, arm, *, pair, max_pairs):
+    def running_arm(self, arm, *, pair, max_pairs, so_far=""):
         pass
 
     def finished(self, pair, *, number, max_pairs, unit="sample", objective="throughput"):

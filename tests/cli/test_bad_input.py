@@ -66,7 +66,7 @@ def test_contradicting_settings_are_refused_before_anything_runs(user):
     "option",
     [
         "--pairs=1",
-        "--pairs=13",
+        "--pairs=49",
         "--margin=2",
         "--timeout=soon",
         "--budget=0s",

@@ -64,10 +64,11 @@ def test_a_placeholder_that_the_command_lacks_costs_no_run(user):
 
 def test_settings_that_can_be_switched_are_compared_within_one_run(user):
     user.write("train.py", BY_BATCH)
+    user.env["OMP_NUM_THREADS"] = "2"
     done = user.compares("host.num_threads=1", "--", sys.executable, "train.py", "8")
     assert done.returncode == 0, done.stderr
     comparison = user.comparison()
-    assert comparison["within"] and comparison["pairs"]
+    assert comparison["within"] and comparison["pairs"], done.stderr
     assert "block" in done.stdout
 
 
@@ -86,3 +87,13 @@ def test_a_candidate_that_is_slower_fails_the_build_where_that_is_asked_for(user
     done = user.compares(*settings, *asked, "--", sys.executable, "train.py", "8", "{pause}")
     assert user.comparison()["verdict"] == "slower", done.stderr
     assert done.returncode == exit_code
+
+
+def test_arms_that_are_the_same_are_told_within_one_run(user):
+    user.write("train.py", BY_BATCH)
+    user.env["OMP_NUM_THREADS"] = "1"
+    done = user.compares("host.num_threads=1", "--", sys.executable, "train.py", "8")
+    assert done.returncode == 0, done.stderr
+    comparison = user.comparison()
+    assert (comparison["verdict"], comparison["pairs"]) == ("same", [])
+    assert "The program has host.num_threads=1 already" in done.stdout

@@ -56,6 +56,7 @@ def test_an_interrupted_comparison_leaves_no_process_and_goes_on_with_its_finish
     until(lambda: not carrying(mark), "all processes gone")
     before = user.comparison()
     assert user.num_finished() == 1
+    assert "Not settled: so far" in err or not before["pairs"]
 
     (user.cwd / "hang").unlink()
     done = user.types("compare", "--resume", str(folder), "--no-lock")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -16,7 +15,7 @@ from dynotune.schema import document
 from dynotune.schema import recipe as recipes
 from dynotune.schema.errors import UsageError
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import BaseRecipe, Study
+from dynotune.schema.study import BaseRecipe, Estimate, Study
 from dynotune.search import tune as studies
 from dynotune.search.earlier import pilots_on_disk
 
@@ -120,10 +119,18 @@ def test_the_gate_says_no_where_nothing_was_proved(asked):
     assert dynotune("--fail-on", "nothing-proved", *COMMAND) == 0
 
 
-def test_an_interrupted_study_says_how_to_go_on(asked, capsys):
-    asked.raises = Interrupted(Path("/a folder/s"))
+def test_an_interrupted_study_says_what_is_known_and_how_to_go_on(asked, capsys, tmp_path):
+    folder = tmp_path / "a folder" / "s"
+    folder.mkdir(parents=True)
+    document.write(folder / studies.FILE, asked.study)
+    asked.raises = Interrupted(folder)
     assert dynotune(*COMMAND) == 130
-    assert "dynotune tune --resume '/a folder/s'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"dynotune tune --resume '{folder}'" in said and "answer" not in said
+    one = Estimate(arm="env.A=1", against="", phase="switch", speedup=1.5, ci=(1.4, 1.6), num_blocks=8)
+    document.write(folder / studies.FILE, replace(asked.study, estimates=[one]))
+    assert dynotune(*COMMAND) == 130
+    assert "Not finished" in capsys.readouterr().err
 
 
 @pytest.fixture

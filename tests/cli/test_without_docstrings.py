@@ -56,7 +56,7 @@ def test_every_help_is_the_same_text_without_docstrings(user: User) -> None:
 
 def test_a_process_of_its_own_shows_help_without_docstrings(stripped: User) -> None:
     assert "Proves on your own PyTorch command" in stripped.types("--help").stdout
-    assert "The command runs once for each arm" in stripped.types("compare", "--help").stdout
+    assert "Settings that can be switched while a program" in stripped.types("compare", "--help").stdout
 
 
 def test_doctor_judges_every_rule_without_docstrings(stripped: User) -> None:

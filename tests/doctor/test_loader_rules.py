@@ -9,7 +9,7 @@ import pytest
 from dynotune.doctor import ObservationView, all_rules, examine
 from dynotune.knobs import get, parse
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Compilation, Loader, Loading, Model, Observation, SlowStep
+from dynotune.schema.observation import Compilation, Loader, Loading, Model, Observation, SlowStep, Tensor
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
@@ -87,6 +87,25 @@ def test_workers_are_never_asked_for_beyond_the_cores_of_a_rank():
         "loader.num_workers=3"
     ]
     assert settings(found(waits(0.5, loader(2), facts={"host.num_cores": 2}))["loader-bound"]) == []
+
+
+def test_workers_that_mostly_wait_are_asked_for_beyond_the_cores_of_a_rank_that_are_idle():
+    idle = {"host.num_cores": 2, "window.tree_cpu_s_per_s": 0.9}
+    waiting = loader(2, loading=loading(fetch_s=0.055, cpu_s=0.02))
+    assert settings(found(waits(0.5, waiting, facts=idle))["loader-bound"]) == [
+        "loader.num_workers=4", "loader.num_workers=5",
+    ]  # fmt: skip
+    busy = idle | {"window.tree_cpu_s_per_s": 1.5}
+    assert settings(found(waits(0.5, waiting, facts=busy))["loader-bound"]) == []
+    computing = loader(2, loading=loading(fetch_s=0.055, cpu_s=0.054))
+    assert settings(found(waits(0.5, computing, facts=idle))["loader-bound"]) == []
+
+
+def test_more_workers_are_not_asked_for_than_have_room_in_shared_memory():
+    facts = {"host.num_cores": 64, "host.shm_free_bytes": 64 << 20}
+    images = Tensor(shape=[64, 3, 128, 128], dtype="float32", device="cpu", num_bytes=4 << 20)
+    heavy = loader(2, batch=[images], prefetch_factor=2)
+    assert settings(found(waits(0.8, heavy, facts=facts))["loader-bound"]) == ["loader.num_workers=4"]
 
 
 def test_more_workers_are_not_asked_for_where_those_there_have_time_left():

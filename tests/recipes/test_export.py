@@ -16,6 +16,7 @@ from dynotune.report.export import Parts
 from dynotune.schema import recipe as recipes
 from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.facts import Unknown
+from dynotune.schema.knob import is_of_launch
 from dynotune.schema.recipe import Header, Recipe
 from dynotune.schema.setting import Setting
 
@@ -26,9 +27,9 @@ NAMES = st.from_regex(r"[A-Z_][A-Z0-9_]{0,6}", fullmatch=True).filter(lambda nam
 VARIABLES = st.dictionaries(NAMES.map("V".__add__), PRINTABLE, max_size=6)
 
 
-def made(*chosen, shm_size=None, **facts):
+def made(*chosen, shm_size=None, command=COMMAND, **facts):
     settings_ = [Setting(knob, value) for knob, value in chosen]
-    head = Header(recipes.SCHEMA, command=COMMAND, speedup=1.42, ci=(1.38, 1.47))
+    head = Header(recipes.SCHEMA, command=command, speedup=1.42, ci=(1.38, 1.47))
     return export_parts(Recipe(head, dict(chosen), facts=facts), settings_, "recipe.toml", shm_size)
 
 
@@ -112,8 +113,15 @@ def test_every_value_of_every_knob_can_be_written():
     for knob in knobs.all_knobs():
         values = knob.values or {"bool": (True, False), "int": (20,), "float": (0.5,), "str": ("1",)}[knob.type]
         for value in values:
+            if is_of_launch(knob.site):
+                continue
             shown = made((knob.id, value), torch="2.11.0")
             assert shown.code or shown.variables or shown.preload or shown.beside, (knob.id, value)
+
+
+def test_a_placeholder_of_the_command_is_filled_in():
+    shown = made(("arg.batch", "32"), command=["python", "train.py", "--batch", "{batch}"])
+    assert shown.command == ["python", "train.py", "--batch", "32"]
 
 
 def test_the_line_that_needs_nothing_else_is_there_and_is_a_comment():

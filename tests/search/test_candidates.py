@@ -233,23 +233,23 @@ def test_two_findings_of_one_setting_make_one_candidate_with_both_reasons():
     now=st.integers(0, 32),
     named=st.lists(st.integers(1, 64), min_size=1, max_size=2),
 )
-def test_no_value_goes_beyond_the_cores_of_a_rank(cores, ranks, now, named):
+def test_no_neighbour_goes_beyond_the_cores_of_a_rank_and_what_the_finding_names(cores, ranks, now, named):
     facts = {"host.num_cores": cores}
     found, _ = offer(
         finding("loader-bound", *(Setting("loader.num_workers", num) for num in named)),
         facts=facts, has={"loader.num_workers": now}, num_ranks=ranks,
     )  # fmt: skip
     workers = [candidate.setting.value for candidate in found if not candidate.needs]
-    assert all(num <= max(1, cores // ranks) and num != now for num in workers)
-    assert len(workers) == len(set(workers)) <= values.MOST_VALUES
-    assert {num for num in named if num <= max(1, cores // ranks) and num != now} <= set(workers)
+    assert all(num <= max(1, cores // ranks, *named) and num != now for num in workers)
+    assert len(workers) == len(set(workers)) <= max(values.MOST_VALUES, len(set(named)))
+    assert {num for num in named if num != now} <= set(workers)
 
 
 def test_workers_are_tried_around_what_the_finding_names():
     found, _ = offer(STARVED, has={"loader.num_workers": 0})
     assert alone(found) == {f"loader.num_workers={num}" for num in (2, 4, 8, 16)}
     found, _ = offer(STARVED, facts=GPU | {"host.num_cores": 6}, has={"loader.num_workers": 0})
-    assert alone(found) == {f"loader.num_workers={num}" for num in (2, 4, 6)}
+    assert alone(found) == {f"loader.num_workers={num}" for num in (2, 4, 8)}
 
 
 def test_fewer_workers_are_tried_as_the_finding_names_them():

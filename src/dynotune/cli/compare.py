@@ -96,6 +96,7 @@ def measure(request: CompareRequest, *, resume: Path | None = None) -> Compariso
 
     from dynotune.measure.comparison import protocol
     from dynotune.report import Progress
+    from dynotune.text import words
 
     console = Console(stderr=True, highlight=False)
     with Progress(console) as progress:
@@ -106,6 +107,9 @@ def measure(request: CompareRequest, *, resume: Path | None = None) -> Compariso
             return protocol.resume(resume, request.run, watcher, budget_s=request.budget_s)
         except protocol.Interrupted as stopped:
             which = options.resume_with(stopped.folder)
+            found = protocol.so_far(stopped.folder)
+            if known := words.so_far(found.speedup, found.ci):
+                console.print(f"Not settled: {known}, from {found.num_pairs} pairs.", soft_wrap=True)
             console.print(f"Stopped. Finished pairs are kept: dynotune compare --resume {which}", soft_wrap=True)
             raise
 

@@ -146,6 +146,10 @@ def _watched(work: Callable[[Watcher], T]) -> T:
     """
     from dynotune.measure.comparison import Interrupted
     from dynotune.report import Progress
+    from dynotune.report.study import study_report
+    from dynotune.schema import document
+    from dynotune.schema.study import Study
+    from dynotune.search import tune as studies
 
     console = _console()
     with Progress(console) as progress:
@@ -153,6 +157,9 @@ def _watched(work: Callable[[Watcher], T]) -> T:
             return work(progress)
         except Interrupted as stopped:
             which = options.resume_with(stopped.folder)
+            study = document.read(stopped.folder / studies.FILE, Study)
+            if study.trials or study.estimates:
+                console.print(study_report(study))
             console.print(
                 f"Stopped. What was measured is kept: dynotune tune --resume {which}", soft_wrap=True, markup=False
             )

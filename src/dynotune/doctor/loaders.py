@@ -12,6 +12,9 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
 from dynotune.schema.setting import Setting
 
+MOST_WORKERS_A_CORE = 4
+MOST_WORKERS = 256
+
 
 def main_loader(view: ObservationView) -> Loader | None:
     """Return the first loader that the steps draw from; None if the program uses none of torch's."""
@@ -81,18 +84,40 @@ def are_behind(loader: Loader) -> bool:
 
 
 def more_workers(view: ObservationView, loader: Loader) -> list[Setting]:
-    """Return the number of workers that make batches as fast as they are used, and twice that, within a rank's cores.
+    """Return the number of workers that make batches as fast as they are used, and twice that, as many as have room.
 
     Return none for a data set that gives each worker all of its data.
     """
     if gives_all_to_each(loader):
         return []
     cores = max(1, int(view.number("host.num_cores")) // num_ranks(view))
+    room = min(_kept_busy_by(view, loader, cores), _fitting_in_shared_memory(view, loader))
     wait = min(view.attribution.shares.input, 0.99)
     makers = max(1, loader.num_workers)
     needed = math.ceil(makers / (1.0 - wait)) if loader.num_workers else math.ceil(wait / (1.0 - wait)) + 1
-    most = {min(needed, cores), min(2 * needed, cores)}
+    most = {min(needed, room), min(2 * needed, room)}
     return [Setting("loader.num_workers", num) for num in sorted(most) if num > loader.num_workers]
+
+
+def _kept_busy_by(view: ObservationView, loader: Loader, cores: int) -> int:
+    """Return how many workers `cores` keep busy: more than cores, if making a batch mostly waits (for storage, say).
+
+    If the cores are busy, a batch waits for them, and more workers make it wait longer.
+    """
+    used = number_or_none(view, "window.tree_cpu_s_per_s")
+    if isinstance(loader.loading, Unknown) or used is None or used > cores / 2 or loader.loading.cpu_s <= 0:
+        return cores
+    waits = loader.loading.fetch_s / loader.loading.cpu_s
+    return max(cores, min(MOST_WORKERS_A_CORE * cores, int(cores * waits)))
+
+
+def _fitting_in_shared_memory(view: ObservationView, loader: Loader) -> int:
+    """Return how many workers can have their batches ready in half of the shared memory that is free."""
+    free = number_or_none(view, "host.shm_free_bytes")
+    held = sum(tensor.num_bytes for tensor in loader.batch or ()) * (loader.prefetch_factor or 2)
+    if free is None or not held:
+        return MOST_WORKERS
+    return max(1, loader.num_workers, int(free / 2 / held))
 
 
 def gives_all_to_each(loader: Loader) -> bool:

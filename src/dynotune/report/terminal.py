@@ -33,7 +33,7 @@ def comparison_table(comparison: Comparison) -> RenderableType:
     parts: list[RenderableType] = [_headline(comparison)]
     if comparison.failed is not None:
         parts.append(_failure(comparison))
-    if comparison.failed is None or comparison.pairs:
+    if comparison.pairs or (comparison.failed is None and comparison.verdict != "same"):
         parts.append(Padding(_arms(comparison), (1, 0)))
     parts.append(_notes(comparison))
     return Group(*parts)
@@ -75,9 +75,9 @@ class Progress:
             self._status.start()
         self._status.update(Text(what, style="dim"))
 
-    def running_arm(self, arm: ArmName, *, pair: int, max_pairs: int) -> None:
+    def running_arm(self, arm: ArmName, *, pair: int, max_pairs: int, so_far: str = "") -> None:
         """One run of a pair is in progress. `pair` counts from 1."""
-        self.running(f"pair {pair} of at most {max_pairs}: {arm}")
+        self.running(f"pair {pair} of at most {max_pairs}: {arm}" + (f"; {so_far}" if so_far else ""))
 
     def finished(
         self,
@@ -235,7 +235,7 @@ def _measured(comparison: Comparison) -> list[str]:
     lines = []
     if comparison.step:
         lines.append(f"A step is: {comparison.step}.")
-    if comparison.within:
+    if comparison.within and comparison.pairs:
         lines.append(
             f"One run compared both arms, switched on and off in blocks: {comparison.stretch_steps} steps with the "
             "candidate and as many without, twice each. --in-process never compares fresh processes."

@@ -57,6 +57,7 @@ def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
         if judgement.finished:
             comparison = _concluded(work, comparison, judgement)
             break
+        work.best = judgement.speedup, judgement.ci
         try:
             comparison = _as_planned(work, _pair(work, comparison, candidate))
         except OutOfTime:

@@ -14,6 +14,7 @@ from dynotune.schema.study import Candidate, CandidateOutcome, Estimate, Outcome
 from dynotune.search.bench import BASELINE, Arm, Bench, arm
 from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import Gain, counts
+from dynotune.text import words as formats
 
 # A run that something else disturbed is repeated at most so often; then its block goes without it.
 MOST_REPEATS = 2
@@ -40,6 +41,8 @@ class Search:
         self.study = study
         self.bench = bench
         self.watcher = watcher
+        self.best: tuple[float | None, tuple[float, float] | None] = (None, None)
+        """Of the best arm so far, for whoever watches: the speed-up and its interval."""
         self._save = save
 
     # What is known
@@ -98,7 +101,8 @@ class Search:
         """
         self._must_fit(self.bench.run_s(one))
         place = "pilot" if block == 0 else f"{phase}, block {block}"
-        self.watcher.running(f"{place}: {one.key or 'baseline'}")
+        known = formats.so_far(*self.best, self.bench.left_s())
+        self.watcher.running(f"{place}: {one.key or 'baseline'}; {known}")
         trial = self.bench.run(one, phase, block)
         self.update(trials=[*self.study.trials, trial])
         if one == BASELINE and gave_nothing(trial):

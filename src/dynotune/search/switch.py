@@ -32,7 +32,9 @@ def switch(work: Search) -> None:
         share = SHARE_COMPILING if _compiling(quick) else SHARE
         work.estimate(work.bench.switch(_arms(quick), share * work.bench.left_s()))
     if estimates := switched(work.study):
-        work.watcher.say(_in_words(work.study, max(estimates.values(), key=lambda one: one.speedup)))
+        best = max(estimates.values(), key=lambda one: one.speedup)
+        work.best = best.speedup, best.ci
+        work.watcher.say(_in_words(work.study, best))
         work.settle(_hopeless(work.study, quick, estimates))
 
 

@@ -15,7 +15,7 @@ from dynotune.search.present import Present
 MOST_VALUES = 4
 """Of one knob: its cost has one best value, and half as many or twice as many are near enough to it."""
 _PER_CORE = ("loader.num_workers", "host.num_threads")
-"""More of these than cores only take turns on them."""
+"""More of these than cores mostly take turns on them."""
 
 
 def num_cores(facts: Facts, num_ranks: int) -> int | None:
@@ -27,16 +27,16 @@ def num_cores(facts: Facts, num_ranks: int) -> int | None:
 
 
 def beyond_cores(setting: Setting, cores: int | None) -> bool:
-    """Whether it asks for more workers or threads than there are cores."""
+    """Whether it asks for more threads than there are cores; workers may wait, and a finding knows how much they do."""
     counted = isinstance(setting.value, int) and not isinstance(setting.value, bool)
-    return cores is not None and setting.knob in _PER_CORE and counted and int(setting.value) > cores
+    return cores is not None and setting.knob == "host.num_threads" and counted and int(setting.value) > cores
 
 
 def around(settings: Sequence[Setting], present: Present, cores: int | None) -> list[Setting]:
     """`settings`, that one finding names, and their neighbours where one value is only the likeliest of many.
 
     A finding knows how many workers would keep up if each were as fast as the loading process was. Half of them and
-    twice as many are tried too, within the cores; not where it asks for fewer than there are.
+    twice as many are tried too, within the cores or what it names; not where it asks for fewer than there are.
     """
     found = list(dict.fromkeys(settings))
     named = sorted({int(s.value) for s in found if s.knob == "loader.num_workers" and not isinstance(s.value, str)})
@@ -44,7 +44,8 @@ def around(settings: Sequence[Setting], present: Present, cores: int | None) -> 
     if not named or cores is None or not isinstance(now, int) or named[0] <= now:
         return found
     near = (*named, named[0] // 2, 2 * named[-1], 2)
-    more = sorted(num for num in {min(num, cores) for num in near} if num > now)
+    most = max(cores, named[-1])
+    more = sorted(num for num in {min(num, most) for num in near} if num > now)
     keep = set(named) | set(_spread([num for num in more if num not in named], MOST_VALUES - len(named)))
     rest = [setting for setting in found if setting.knob != "loader.num_workers"]
     return [*(Setting("loader.num_workers", num) for num in more if num in keep), *rest]

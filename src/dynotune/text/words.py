@@ -62,6 +62,8 @@ def verdict(comparison: Comparison) -> str:
             return f"{_ratio(comparison.speedup)} faster{in_what}"
         case "slower" if comparison.speedup:
             return f"{_ratio(1 / comparison.speedup)} slower{in_what}"
+        case "same" if comparison.speedup is None:
+            return "no effect"
         case "same":
             return f"no effect: within ±{comparison.margin * 100:g}%"
         case "undecided":
@@ -106,6 +108,17 @@ def speedup(comparison: Comparison) -> str:
 def interval(ci: tuple[float, float] | None) -> str:
     """`1.38× to 1.47×`, with as many digits as its width deserves; an end beyond reason as `times` says it."""
     return _interval(ci, lambda end: times(end, digits=digits(ci)))
+
+
+def so_far(speedup: float | None, ci: tuple[float, float] | None, left_s: float | None = None) -> str:
+    """What is known before the answer, and the time left: `so far 1.71× (1.22× to 2.40×), 80 s left`; may be empty."""
+    parts = []
+    if speedup is not None:
+        known = f" ({interval(ci)})" if ci is not None else ""
+        parts.append(f"so far {times(speedup, digits=digits(ci))}{known}")
+    if left_s is not None:
+        parts.append(f"{max(0.0, left_s):.0f} s left")
+    return ", ".join(parts)
 
 
 def gained(comparison: Comparison) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dynotune import knobs
 from dynotune.launch.records.record import Record, Step
 from dynotune.measure.live import switching
-from dynotune.measure.live.switching import Block, Stretch, estimate, switch_arms, why_left_behind
+from dynotune.measure.live.switching import HAS_ALREADY, Block, Stretch, estimate, switch_arms, why_left_behind
 from dynotune.search.bench import arm
 
 from ...fakes import spec
@@ -262,7 +262,7 @@ def held(found, *keys):
 
 
 IMAGES = """
-import json, sys, torch
+import json, os, torch
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 36, 4))
 optimizer = torch.optim.AdamW(model.parameters(), 0.001)
@@ -278,7 +278,9 @@ def look(module, args, output):
     state = [last, bool(group.get("fused"))]
     if state not in seen:
         seen.append(state)
-        open(FILE, "w").write(json.dumps(seen))
+        with open(FILE + ".new", "w") as file:
+            json.dump(seen, file)
+        os.replace(FILE + ".new", FILE)
 model.register_forward_hook(look)
 for step in range(100_000):
     loss = model(torch.randn(8, 3, 8, 8)).square().mean()
@@ -300,7 +302,7 @@ def test_layout_and_fused_optimizers_are_switched_with_what_belongs_to_them(swit
 def test_what_the_program_has_already_is_given_up(switch, tmp_path):
     fused = IMAGES.replace("0.001)", "0.001, fused=True)")
     found = switch(f"FILE = {str(tmp_path / 'seen')!r}\n{fused}", ["optimizer.fused=true"])
-    assert found.given_up == {"optimizer.fused=true": "the optimizer has it already"}
+    assert found.given_up == {"optimizer.fused=true": HAS_ALREADY}
 
 
 def test_a_module_is_compiled_once_and_runs_eagerly_in_between(switch, tmp_path):
@@ -346,7 +348,9 @@ for epoch in range(100_000):
         loss.backward()
         optimizer.step()
     assert sorted(indices.elements()) == list(range(400)), indices.most_common(3)
-    open(FILE, "w").write("%d %d" % (len(pids - {os.getpid()}), epoch + 1))
+    with open(FILE + ".new", "w") as file:
+        file.write("%d %d" % (len(pids - {os.getpid()}), epoch + 1))
+    os.replace(FILE + ".new", FILE)
     WAIT
 """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from threading import get_ident
 
-from .switches import NotSwitched, Switch
+from .switches import HasAlready, NotSwitched, Switch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class _Sources:
         if not hasattr(own, "_dynotune_loader"):
             raise NotSwitched("another library's iterator cannot be made again")
         if all(self._has(name) == value for name, value in options.items()):
-            raise NotSwitched("the loader has it already")
+            raise HasAlready
         if not options.get("num_workers", own._num_workers):
             for name in set(options) & set(_FROM_WORKERS):
                 raise NotSwitched("loader.%s needs loading processes, and the loader has none" % name)

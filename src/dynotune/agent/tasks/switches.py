@@ -33,6 +33,13 @@ class NotSwitched(Exception):
     """Settings cannot be switched, or not any more; why, in words."""
 
 
+class HasAlready(NotSwitched):
+    """The program has these settings already: there is nothing to switch."""
+
+    def __init__(self) -> None:
+        super().__init__("the program has it already")
+
+
 class Switch:
     """Settings of one place.
 
@@ -83,7 +90,7 @@ class GlobalSwitch(Switch):
         if self._before is None:
             self._before = [self._read(setting) for setting in self.planned]
             if self._before == self._values:
-                raise NotSwitched("the program has it already")
+                raise HasAlready
         self.check(False)
         self._undo = [_undo(self.torch, setting["site"], self._read(setting)) for setting in self.planned]
         for setting in self.planned:
@@ -168,7 +175,7 @@ class ChannelsLastSwitch(Switch):
         if not tensors:
             raise NotSwitched("no outermost module has a 4-D weight")
         if all(weight.is_contiguous(memory_format=wanted) for weight in tensors):
-            raise NotSwitched("the weights have this layout already")
+            raise HasAlready
         self._before = [(weight, self._layout_of(weight)) for weight in tensors]
         for weight in tensors:
             self._convert(weight, wanted)
@@ -267,7 +274,7 @@ class FusedSwitch(Switch):
             optimizers = self._optimizers()
             has = [bool(group.get("fused")) for optimizer in optimizers for group in optimizer.param_groups]
             if all(each == self.value for each in has):
-                raise NotSwitched("the optimizer has it already")
+                raise HasAlready
             fused = [[group.get("fused") for group in each.param_groups] for each in optimizers]
             scales = [each.__dict__.get("_step_supports_amp_scaling") for each in optimizers]
             self._before = list(zip(optimizers, fused, scales))
@@ -389,11 +396,17 @@ class Arm:
         return _call_inside(entered, call, module, args, kwargs)
 
     def on(self) -> None:
-        """Raises NotSwitched: a setting did not take; those before it are off again."""
+        """Raises NotSwitched: a setting did not take; HasAlready: the program has all of them."""
         self.is_on = True
-        for switch in self._switches:
+        for switch in list(self._switches):
             self._turned.append(switch)
-            switch.on()
+            try:
+                switch.on()
+            except HasAlready:
+                self._turned.pop()
+                if len(self._switches) == 1:
+                    raise
+                self._switches.remove(switch)
         self.has_been_on = True
         self.check()
 

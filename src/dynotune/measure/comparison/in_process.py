@@ -16,9 +16,10 @@ from dynotune import knobs
 from dynotune.measure.comparison.stats import SequentialResult, judge
 from dynotune.measure.live.pilot import PILOT_LIMIT_S
 from dynotune.measure.live.request import CompareRequest, Watcher
-from dynotune.measure.live.switching import Block, SwitchedArms, counts_samples, switch_arms
+from dynotune.measure.live.switching import HAS_ALREADY, Block, SwitchedArms, counts_samples, switch_arms
 from dynotune.schema.comparison import PRECISION, ArmName, ArmSummary, Comparison, Pair
 from dynotune.schema.setting import Setting
+from dynotune.text import words
 
 STRETCH_S = 0.5
 """Longer than one that only orders arms: a verdict rests on it."""
@@ -91,7 +92,10 @@ def compare_within(
 
     def enough(blocks: Mapping[str, list[Block]]) -> bool:
         pairs = tell(blocks[arm.key])
-        return bool(pairs) and _judge(request, pairs).finished
+        judgement = _judge(request, pairs)
+        known = words.so_far(judgement.speedup, judgement.ci)
+        watcher.running(f"block {len(pairs) + 1} of at most {request.max_pairs}" + (f"; {known}" if known else ""))
+        return bool(pairs) and judgement.finished
 
     found = switch_arms(
         request.run,
@@ -105,6 +109,9 @@ def compare_within(
         stretch_s=STRETCH_S,
         enough=enough,
     )
+    if found.given_up.get(arm.key) == HAS_ALREADY:
+        reason = f"The program has {arm.key} already: both arms are the same."
+        return msgspec.structs.replace(comparison, verdict="same", reason=reason, step=found.step), ""
     blocks = found.blocks.get(arm.key, [])
     pairs = tell(blocks)
     judgement = _judge(request, pairs, ended=True)

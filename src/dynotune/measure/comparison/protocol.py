@@ -24,6 +24,7 @@ from dynotune.schema import document
 from dynotune.schema.comparison import PRECISION, ArmName, Comparison, FailedArm, Pair, Voided
 from dynotune.schema.errors import CommandFailed, DynotuneError, RecordError, UsageError
 from dynotune.schema.run import RunSpec
+from dynotune.text import words
 
 FILE = "comparison.json"
 ARMS: tuple[ArmName, ArmName] = ("baseline", "candidate")
@@ -107,6 +108,16 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
     objective.refuse_impossible(request.run)
     refuse_another_machine("comparison", comparison.facts, facts_of(request.run))
     return _sit(request, folder, watcher)
+
+
+def so_far(folder: Path) -> SequentialResult:
+    """What the pairs, or blocks, of an interrupted comparison say until now.
+
+    Raises:
+        RecordError: there is no comparison in `folder`.
+    """
+    comparison = document.read(folder / FILE, Comparison)
+    return judge(comparison.pairs, margin=comparison.margin, max_pairs=comparison.max_pairs)
 
 
 def _is_over(comparison: Comparison) -> bool:
@@ -275,14 +286,15 @@ class _Session:
                 judgement = self._judge(ended=True)
                 break
             order = schedule.orders(self._comparison.max_pairs, self._comparison.run.seed or 0)
-            self._pair(attempt + 1, order[valid], window, limit)
+            told = words.so_far(judgement.speedup, judgement.ci, self._left_s())
+            self._pair(attempt + 1, order[valid], window, limit, told)
         self._conclude(judgement)
 
-    def _pair(self, number: int, first: ArmName, window: WindowPlan, limit: float) -> None:
+    def _pair(self, number: int, first: ArmName, window: WindowPlan, limit: float, so_far: str) -> None:
         values: dict[ArmName, float] = {}
         runs: dict[ArmName, Outcome] = {}
         for arm in (first, _other(first)):
-            self._watcher.running_arm(arm, pair=number, max_pairs=self._comparison.max_pairs)
+            self._watcher.running_arm(arm, pair=number, max_pairs=self._comparison.max_pairs, so_far=so_far)
             runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window)
             values[arm] = objective.value(runs[arm], self._request.run.objective, self._comparison.unit)
         pair = Pair(first, values["baseline"], values["candidate"], runs["baseline"].run.id, runs["candidate"].run.id)

@@ -46,6 +46,8 @@ MOST_CRASHES = 2
 FEWEST_BLOCKS = 3
 # A start, and a block of an arm, take more than this.
 LEAST_S = 5.0
+HAS_ALREADY = "the program has it already"
+"""As the agent says it of an arm that is given up, because it would change nothing."""
 # What an arm leaves behind shows in the stretches without it: those after it differ from those before by so much.
 LEFT_BEHIND, LEFT_BEHIND_ERROR = 0.03, 0.001
 

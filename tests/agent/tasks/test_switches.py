@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dynotune.agent.tasks.arm_toggle import ArmToggle, NotSwitched
+from dynotune.agent.tasks.switches import Arm, HasAlready, NotSwitched
+
+from .fake_program import fake_program
 
 THREADS = {"type": "call", "set": "torch.set_num_threads", "get": "torch.get_num_threads"}
 PRECISION = {
@@ -46,15 +48,14 @@ def planned(knob, site, value):
 
 
 @pytest.fixture
-def switch():
-    def make(*settings):
-        made = ArmToggle(list(settings), events.append, lambda where, error: events.append((where, error)))
-        made.torch_is_here(torch)
-        return made
+def program():
+    return fake_program(torch)
 
-    events: list = []
-    yield make
-    assert events == []
+
+@pytest.fixture
+def switch(program):
+    yield lambda *settings: Arm(list(settings), program)
+    assert (program.events, program.errors) == ([], [])
 
 
 def test_every_setting_of_an_arm_holds_while_it_is_on_and_not_before_or_after(switch):
@@ -87,8 +88,23 @@ def test_what_a_setter_sets_beside_its_value_is_put_back(switch):
 
 def test_an_arm_that_the_program_has_already_is_none(switch):
     arm = switch(planned("cudnn.deterministic", CUDNN, torch.backends.cudnn.deterministic))
-    with pytest.raises(NotSwitched, match="has it already"):
+    with pytest.raises(HasAlready, match="has it already"):
         arm.on()
+
+
+def test_of_several_settings_those_that_the_program_has_are_left_alone(switch, program):
+    before = settings_now()
+    convolution = torch.nn.Conv2d(4, 4, 3).to(memory_format=torch.channels_last)
+    program.roots.alive = lambda: [convolution]
+    has = planned("layout.channels_last", {"type": "module", "action": "channels_last"}, True)
+    arm = switch(has, planned("cudnn.deterministic", CUDNN, not before["cudnn"]))
+    for _ in range(2):
+        arm.on()
+        assert torch.backends.cudnn.deterministic is not before["cudnn"]
+        arm.off()
+        assert convolution.weight.is_contiguous(memory_format=torch.channels_last)
+    with pytest.raises(HasAlready):
+        switch(has).on()
 
 
 def test_a_program_that_changes_the_setting_while_the_arm_is_off_ends_it(switch):
@@ -108,7 +124,7 @@ def test_a_program_that_changes_the_setting_while_the_arm_is_off_ends_it(switch)
 
 
 def test_what_the_program_sets_while_the_arm_is_on_stays(switch):
-    before = torch.backends.cudnn.deterministic
+    before, num_threads = torch.backends.cudnn.deterministic, torch.get_num_threads()
     arm = switch(planned("cudnn.deterministic", CUDNN, not before), planned("host.num_threads", THREADS, 3))
     arm.on()
     torch.set_num_threads(5)
@@ -120,7 +136,7 @@ def test_what_the_program_sets_while_the_arm_is_on_stays(switch):
         assert torch.get_num_threads() == 5
         assert torch.backends.cudnn.deterministic == before
     finally:
-        torch.set_num_threads(arm._before[1])
+        torch.set_num_threads(num_threads)
 
 
 def test_a_setting_that_cannot_be_read_is_not_switched(switch):
@@ -148,16 +164,14 @@ def test_autocast_acts_in_calls_while_it_is_on_and_says_where_it_did_not(switch)
         seen.append(torch.is_autocast_enabled("cpu"))
         return module(*args)
 
-    arm.around_root(call, module, inputs, {})
     arm.on()
     output = arm.around_root(call, module, inputs, {})
-    arm.check_around()
+    arm.check_acted()
     arm.off()
-    arm.around_root(call, module, inputs, {})
-    assert seen == [False, True, False]
+    assert seen == [True]
     assert output.dtype is torch.float32
     arm.on()
     arm.around_root(call, torch.nn.Linear(4, 4).bfloat16(), (inputs[0].bfloat16(),), {})
     with pytest.raises(NotSwitched, match="the weights of Linear are bfloat16 already"):
-        arm.check_around()
+        arm.check_acted()
     arm.off()

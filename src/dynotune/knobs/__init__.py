@@ -4,7 +4,7 @@
 Where a setting acts is said in its site; carrying it out is the work of `launch` and of the agent.
 """
 
-from dynotune.knobs.catalogue import all_knobs, caution, check_applies, get, parse, why_not_switched
+from dynotune.knobs.catalogue import all_knobs, caution, check_applies, get, of_launch, parse, why_not_switched
 from dynotune.knobs.environment import must_be_typed
 
-__all__ = ["all_knobs", "caution", "check_applies", "get", "must_be_typed", "parse", "why_not_switched"]
+__all__ = ["all_knobs", "caution", "check_applies", "get", "must_be_typed", "of_launch", "parse", "why_not_switched"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
+from collections.abc import Iterable
 
 from dynotune.knobs import (
     allocator,
@@ -21,7 +22,7 @@ from dynotune.knobs import (
 )
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.knob import AllocConf, Env, Knob, Scalar
+from dynotune.schema.knob import AllocConf, Env, Knob, Scalar, is_of_launch
 from dynotune.schema.setting import UNSET, Setting
 
 __all__ = ["all_knobs", "caution", "check_applies", "get", "parse"]
@@ -187,6 +188,11 @@ def check_applies(setting: Setting, facts: Facts) -> None:
             f"{setting} cannot work here: {knob.unless} ({found}).",
             hint=f"Leave it out, or run where it applies. `dynotune knobs {knob.id}` says more.",
         )
+
+
+def of_launch(settings: Iterable[Setting]) -> list[Setting]:
+    """Those of `settings` that change what is started, and nothing inside of it."""
+    return [setting for setting in settings if is_of_launch(get(setting.knob).site)]
 
 
 _READ_ONCE = {"process": "it is read when the process starts", "before_cuda": "it is read before CUDA is used"}

@@ -16,6 +16,7 @@ from dynotune.probe.facts import compatibility, environment, gpu, host, torch_bu
 from dynotune.probe.facts.machine import machine
 from dynotune.probe.sampling.energy import Energy, energy
 from dynotune.probe.sampling.interference import Interference, foreign, judge
+from dynotune.probe.sampling.neighbours import Neighbours, neighbours
 from dynotune.probe.sampling.sampler import Sampler
 from dynotune.probe.sampling.window import over
 from dynotune.probe.sources import nvml
@@ -26,6 +27,7 @@ from dynotune.probe.sources.samples import Sample, read_samples
 __all__ = [
     "Energy",
     "Interference",
+    "Neighbours",
     "Sample",
     "Sampler",
     "compatibility",
@@ -38,6 +40,7 @@ __all__ = [
     "interpreter",
     "judge",
     "machine",
+    "neighbours",
     "nvml",
     "over",
     "read_samples",

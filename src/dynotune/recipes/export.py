@@ -60,7 +60,7 @@ def export_parts(recipe: Recipe, settings: Sequence[Setting], name: str, shm_siz
     return formats.Parts(
         recipe=name,
         about=formats.about(head.speedup, head.ci, head.objective, told),
-        command=variants.variant(head.command, {}, variants.of_launch(settings), Path()).command,
+        command=variants.variant(head.command, {}, knobs.of_launch(settings), Path()).command,
         # One with line ends would not survive in a comment.
         typed=[text for one in settings if knobs.must_be_typed(one) and (text := str(one)).isprintable()],
         variables=_variables(recipe, chosen),

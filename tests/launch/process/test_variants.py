@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dynotune.knobs import parse
+from dynotune.knobs import of_launch, parse
 from dynotune.launch.process import variants
 from dynotune.schema.errors import UsageError
 
@@ -81,4 +81,4 @@ def test_what_is_no_interpreter_is_refused(tmp_path):
 
 def test_only_settings_of_the_launch_are_its_own():
     settings = [parse("arg.a=1"), parse("loader.num_workers=2"), parse("git.ref=main"), parse("env.A=1")]
-    assert [one.knob for one in variants.of_launch(settings)] == ["arg.a", "git.ref"]
+    assert [one.knob for one in of_launch(settings)] == ["arg.a", "git.ref"]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dynotune import knobs
 from dynotune.schema.errors import UsageError
-from dynotune.schema.knob import Argument, Interpreter, is_of_launch
+from dynotune.schema.knob import Argument, Interpreter
 from dynotune.schema.setting import Setting
 
 _PYTHON = re.compile(r"python[0-9.]*")
@@ -37,11 +37,6 @@ def variant(command: Sequence[str], env: Mapping[str, str], settings: Sequence[S
         elif isinstance(site, Interpreter):
             found = _run_by(found, cwd / Path(str(setting.value)).expanduser())
     return found
-
-
-def of_launch(settings: Sequence[Setting]) -> list[Setting]:
-    """Those of `settings` that change what is started, and nothing inside of it."""
-    return [setting for setting in settings if is_of_launch(knobs.get(setting.knob).site)]
 
 
 def refuse_missing(candidate: Sequence[Setting], baseline: Sequence[Setting]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dynotune.launch.process import variants
+from dynotune import knobs
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import EnvironmentChange, Process, Readback, RecordedTrace, Spent, TimedWindow
@@ -278,7 +278,7 @@ def read_back(processes: Sequence[Process], settings: Sequence[Setting] = ()) ->
             before = found.get(readback.knob)
             if before is None or order[readback.ok] < order[before.ok]:
                 found[readback.knob] = readback
-    launched = [Readback(s.knob, str(s.value), str(s.value), "the launch", True) for s in variants.of_launch(settings)]
+    launched = [Readback(s.knob, str(s.value), str(s.value), "the launch", True) for s in knobs.of_launch(settings)]
     return [*found.values(), *launched]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from dynotune import probe
@@ -16,6 +16,8 @@ from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
 
+BUSY = 0.4
+"""Share of the cores from which on others' work is worth a word."""
 SAME = ("host.cpu", "host.num_cores", "gpu.name", "gpu.count", "torch.version")
 """Where one of these differs, times cannot be compared."""
 
@@ -84,22 +86,43 @@ def refuse_another_machine(what: str, before: Facts, now: Facts) -> None:
         )
 
 
-def machine_lock(run: RunSpec, watcher: Watcher) -> AbstractContextManager[None]:
-    """Wait until no other dynotune measures on the same cores or GPUs, and keep others waiting until left."""
+@contextmanager
+def machine_lock(run: RunSpec, watcher: Watcher) -> Iterator[None]:
+    """Wait until no other dynotune measures on the same cores or GPUs, and keep others waiting until left.
+
+    Then say what else uses the cores, if that is much.
+    """
 
     def waits(pid: int | None) -> None:
         who = f"another dynotune (process {pid})" if pid else "another dynotune"
         watcher.say(f"Waiting: {who} is measuring on the same cores or GPU. --no-lock does not wait.")
 
     if not run.lock:
-        return nullcontext()
+        yield
+        return
     from platformdirs import user_state_path
 
     gpus = probe.nvml.visible_gpus(run.env)
-    return measuring(
+    with measuring(
         # Not below the run folder: comparisons with different --run-dir share the cores all the same.
         user_state_path("dynotune"),
         cpus=probe.host.usable_cpus(),
         gpus=None if isinstance(gpus, Unknown) else gpus,
         on_wait=waits,
+    ):
+        if busy := _busy():
+            watcher.warn(busy)
+        yield
+
+
+def _busy() -> str:
+    """That something else takes the cores, and what; empty where it does not, or is not known."""
+    cpus = probe.host.usable_cpus()
+    found = probe.neighbours(cpus)
+    if found is None or found.num_cores < BUSY * len(cpus):
+        return ""
+    which = f": {found.name} (process {found.pid}) {found.most_cores:.1f} of them" if found.most_cores > 0.1 else ""
+    return (
+        f"Other programs use {found.num_cores:.1f} of {len(cpus)} cores{which}. Answers will be less exact; they are "
+        "sooner there when it is quiet."
     )

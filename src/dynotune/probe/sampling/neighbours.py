@@ -1,0 +1,58 @@
+"""What other programs take of the cores, before anything of ours runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+from dynotune.probe.sources import counters
+from dynotune.schema.facts import Unknown
+
+LOOK_S = 0.3
+
+
+class Neighbours(NamedTuple):
+    """Programs that run beside us.
+
+    Args:
+        num_cores: processor time that all of them used a second.
+        pid, name: of the one that used most; 0 and "" where none could be seen, as in another container.
+        most_cores: that it used.
+    """
+
+    num_cores: float
+    pid: int = 0
+    name: str = ""
+    most_cores: float = 0.0
+
+
+def neighbours(cpus: Collection[int], *, root: Path = Path("/"), look_s: float = LOOK_S) -> Neighbours | None:
+    """Look for `look_s` at what uses `cpus`; None where the kernel does not say."""
+    before, processes_before, began_s = counters.cores(cpus, root), _processes(root), time.monotonic()
+    time.sleep(look_s)
+    after, processes, took_s = counters.cores(cpus, root), _processes(root), time.monotonic() - began_s
+    if isinstance(before, Unknown) or isinstance(after, Unknown):
+        return None
+    used = {pid: cpu_s - processes_before[pid][1] for pid, (_, cpu_s) in processes.items() if pid in processes_before}
+    used.pop(os.getpid(), None)
+    pid = max(used, key=lambda one: used[one], default=0)
+    found = Neighbours((after.busy_s - before.busy_s + after.steal_s - before.steal_s) / took_s)
+    return found if not pid else found._replace(pid=pid, name=processes[pid][0], most_cores=used[pid] / took_s)
+
+
+def _processes(root: Path) -> dict[int, tuple[str, float]]:
+    """Name and processor time of each process that we may see."""
+    found = {}
+    for folder in (root / "proc").glob("[0-9]*"):
+        try:
+            text = (folder / "stat").read_text(errors="replace")
+        except OSError:
+            continue
+        # The name stands in parentheses, and may hold some.
+        name, _, rest = text.partition("(")[2].rpartition(")")
+        fields = rest.split()
+        found[int(folder.name)] = (name, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+    return found

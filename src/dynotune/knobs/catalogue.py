@@ -22,7 +22,7 @@ from dynotune.knobs import (
 )
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.knob import AllocConf, Env, Knob, Scalar, is_of_launch
+from dynotune.schema.knob import AllocConf, Argument, Env, Knob, Scalar, is_of_launch
 from dynotune.schema.setting import UNSET, Setting
 
 __all__ = ["all_knobs", "caution", "check_applies", "get", "parse"]
@@ -105,6 +105,9 @@ def parse(text: str) -> Setting:
         if "\0" in value:
             raise UsageError(f"The value of {knob_id} holds a NUL character, which no variable can.")
         _refuse_unreadable(knob, value)
+        return Setting(knob_id, value)
+    if isinstance(knob.site, Argument):
+        # The program's own words, spaces and all; with none the word is left out.
         return Setting(knob_id, value)
     return Setting(knob_id, _typed(knob, value.strip()))
 

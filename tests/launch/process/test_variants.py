@@ -28,6 +28,11 @@ def test_a_value_may_hold_what_looks_like_another_placeholder_or_an_equals_sign(
     assert made("arg.a=x=1 {b}", command=["run", "{a}"]).command == ["run", "x=1 {b}"]
 
 
+def test_without_a_value_a_word_of_its_own_is_left_out_and_part_of_a_word_is_empty():
+    assert made("arg.x=", command=["python", "{x}", "--name={x}"]).command == ["python", "--name="]
+    assert made("arg.x=--half", command=["python", "{x}"]).command == ["python", "--half"]
+
+
 def test_a_placeholder_that_the_command_lacks_is_refused_with_where_to_write_it():
     with pytest.raises(UsageError, match=r"no placeholder \{width\}") as refused:
         made("arg.width=2")

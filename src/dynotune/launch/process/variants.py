@@ -60,7 +60,7 @@ def _filled(command: list[str], name: str, value: str) -> list[str]:
             f"The command has no placeholder {placeholder}.",
             hint=f"Write {placeholder} where arg.{name} belongs: python train.py --{name} {placeholder}",
         )
-    return [word.replace(placeholder, value) for word in command]
+    return [word.replace(placeholder, value) for word in command if value or word != placeholder]
 
 
 def _run_by(found: Variant, python: Path) -> Variant:

@@ -32,7 +32,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hardware import RESULTS, describe
 from kept import opened, read
@@ -43,6 +43,7 @@ from tuning_tables import QUARTER, against_best, block_s, blocks_of, empty, num_
 from dynotune.schema.errors import DynotuneError
 
 TABLE_KINDS = ("table", "table-tune")
+Taken = TypeVar("Taken", bound=Program)
 
 
 # What is left
@@ -261,27 +262,38 @@ def in_lanes(num: int, words: Sequence[str]) -> None:
         cores = ",".join(map(str, cpus[lane * size : (lane + 1) * size]))
         mine = [*words, "--lanes", "1", "--lane", f"{lane}/{num}", "--no-lock"]
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": str(lane)}
-        running.append(subprocess.Popen(["taskset", "-c", cores, sys.executable, __file__, *mine], env=env))
+        running.append(subprocess.Popen(["taskset", "-c", cores, sys.executable, sys.argv[0], *mine], env=env))
     for process in running:
         process.wait()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(about: str | None, kinds: Sequence[str], work: str) -> argparse.ArgumentParser:
+    """What benchmarks of programs and parts are asked by. `work`: a name for the folder of what programs read."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
-    parser.add_argument("--part", action="append", choices=(*KINDS, *TABLE_KINDS), metavar="KIND")
+    parser.add_argument("--part", action="append", choices=kinds, metavar="KIND")
     parser.add_argument("--lane", default="0/1", metavar="I/N")
     parser.add_argument("--lanes", type=int, default=1, metavar="N")
     parser.add_argument("--plan", action="store_true")
     parser.add_argument("--budget-s", type=float, default=math.inf)
     parser.add_argument("--tune-s", type=float, help="budget of each tune, in place of the program's")
-    parser.add_argument("--blocks", type=int, help="of each table: runs of an arm")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--tables", type=Path, default=RESULTS / "tuning_tables")
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "dynotune-tuning")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / work)
     parser.add_argument("--keep", type=Path, help="folder for each study, its recipe and its report")
     parser.add_argument("--no-lock", action="store_true")
+    return parser
+
+
+def in_this_lane(programs: Sequence[Taken], given: argparse.Namespace) -> list[Taken]:
+    lane, lanes = map(int, given.lane.split("/"))
+    return [program for program in programs if not given.only or program.name in given.only][lane::lanes]
+
+
+def main() -> None:
+    parser = options(__doc__, (*KINDS, *TABLE_KINDS), "dynotune-tuning")
+    parser.add_argument("--blocks", type=int, help="of each table: runs of an arm")
+    parser.add_argument("--tables", type=Path, default=RESULTS / "tuning_tables")
     given = parser.parse_args()
     if given.lanes > 1 and not given.plan:
         in_lanes(given.lanes, sys.argv[1:])
@@ -289,9 +301,7 @@ def main() -> None:
     until_s = time.monotonic() + given.budget_s
     out = given.out or RESULTS / f"tuning_{given.device}.json"
     kinds = given.part or [*KINDS, *TABLE_KINDS]
-    lane, lanes = map(int, given.lane.split("/"))
-    named = [program for program in PROGRAMS if not given.only or program.name in given.only]
-    programs = named[lane::lanes]
+    programs = in_this_lane(PROGRAMS, given)
     if given.keep is not None:
         given.keep.mkdir(parents=True, exist_ok=True)
     setup = Setup(given.device, given.work.absolute(), given.keep, not given.no_lock, given.tune_s, given.blocks)

@@ -16,10 +16,10 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hardware import without_places
-from tuning_programs import AS, HERE, INFORMED, Program, folder_of, spelled
+from tuning_programs import HERE, Program, folder_of, spelled
 
 Row = dict[str, Any]
 KINDS = ("tune", "verify", "informed", "autotune", "autotune-pairs", "slowai", "slowai-pairs")
@@ -34,6 +34,7 @@ PILOT_RUNS = 3.0
 """Of both arms of a comparison: first runs are longer, by cold caches and compilation."""
 PEER_S = {"cuda": {"autotune": 120, "slowai": 150}, "cpu": {"autotune": 25, "slowai": 240}}
 GRACE_S = 45.0
+HEARD_EVERY_S = 0.1
 AS_WRITTEN = ""
 
 
@@ -96,7 +97,7 @@ def needs_no_run(kind: str, program: Program, rows: Mapping[str, Row]) -> Row | 
     recipe = recipe_of(rows)
     if kind == "verify":
         return {"outcome": "nothing to verify"} if not recipe else None
-    against = INFORMED if kind == "informed" else chosen(kind, rows)
+    against = program.hand if kind == "informed" else chosen(kind, rows)
     if against is None:
         return {"cannot": "it gave no answer"}
     if against == AS_WRITTEN:
@@ -157,7 +158,8 @@ def tuned(words: Sequence[str], program: Program, folder: Path, setup: Setup, li
     with tempfile.TemporaryDirectory() as there:
         recipe, study, report = (Path(there) / file for file in ("recipe.toml", "study.json", "report.html"))
         ours = [*words, "--output", str(recipe), "--json", str(study), "--report", str(report)]
-        ran = _dynotune(ours, program, folder, setup, limit_s)
+        moments = Moments()
+        ran = _dynotune(ours, program, folder, setup, limit_s, hear=moments.hear)
         if not study.is_file():
             return ran
         if setup.keep is not None:
@@ -169,7 +171,35 @@ def tuned(words: Sequence[str], program: Program, folder: Path, setup: Setup, li
         text = recipe.read_text() if recipe.is_file() else ""
     proved = tomllib.loads(text) if text else None
     command = shlex.join(["dynotune", *words, "--", *spelled(program.command(setup.device))])
-    return {"command": command, **of_study(found, proved), "recipe_toml": without_places(text)}
+    return {
+        "command": command,
+        "moments_s": moments.told(),
+        **of_study(found, proved),
+        "recipe_toml": without_places(text),
+    }
+
+
+class Moments:
+    """When a tune said what, in seconds since it was started: a study does not keep all of that."""
+
+    _BEGINS: ClassVar = {"in_process": "Within one process,", "recipe": "Recipe:", "report": "Report:"}
+
+    def __init__(self) -> None:
+        self._at_s: dict[str, float] = {}
+        self._is_next = False
+
+    def hear(self, at_s: float, line: str) -> None:
+        if self._is_next and not line.startswith("warning:"):
+            # The verdict of the diagnosis has no beginning of its own to be told by.
+            self._at_s.setdefault("diagnosis", round(at_s, 1))
+            self._is_next = False
+        self._is_next |= "First, what holds the command up." in line
+        for name, begin in self._BEGINS.items():
+            if line.startswith(begin):
+                self._at_s.setdefault(name, round(at_s, 1))
+
+    def told(self) -> dict[str, float]:
+        return dict(self._at_s)
 
 
 def of_study(study: Row, proved: Row | None) -> Row:
@@ -186,6 +216,7 @@ def of_study(study: Row, proved: Row | None) -> Row:
     return {
         "verdict": study["verdict"],
         "recipe": [_text({"knob": knob, "value": value}) for knob, value in sorted(chosen.items())],
+        "proved_s": _proved_s(study),
         "began_from": [_text(setting) for setting in began_from["settings"]],
         "stated": head.get("speedup"),
         "ci": head.get("ci"),
@@ -203,6 +234,12 @@ def of_study(study: Row, proved: Row | None) -> Row:
         "pays_off": study["pays_off"],
         "warnings": [without_places(text) for text in study["warnings"]],
     }
+
+
+def _proved_s(study: Row) -> float | None:
+    """When the last run that the recipe is proved by had ended, since the study began."""
+    ends = [trial["began_s"] + trial["wall_s"] for trial in study["trials"] if trial["phase"] == "confirm"]
+    return round(max(ends), 1) if ends and study["recipe"] else None
 
 
 def _text(setting: Mapping[str, Any]) -> str:
@@ -226,13 +263,15 @@ def _verify(program: Program, folder: Path, rows: Mapping[str, Row], setup: Setu
 
 def _against(kind: str, program: Program, folder: Path, rows: Mapping[str, Row], setup: Setup, limit_s: float) -> Row:
     """The recipe against the program as it is informed, or as a tool chose, in fresh pairs."""
-    words = INFORMED if kind == "informed" else str(chosen(kind, rows))
+    words = program.hand if kind == "informed" else str(chosen(kind, rows))
+    arms = program.arms(words, setup.device)
     budget_s = limit_s - GRACE_S
     with tempfile.TemporaryDirectory() as there:
         out = Path(there) / "comparison.json"
-        ours = ["compare", *recipe_of(rows), "--baseline", f"{AS}={words}"]
+        ours = ["compare", *arms.recipe, *recipe_of(rows), "--in-process", "never"]
+        ours += [word for setting in arms.other for word in ("--baseline", setting)]
         ours += ["--pairs", str(PAIRS[kind]), "--budget", f"{budget_s:.0f}s", "--json", str(out)]
-        ran = _dynotune(ours, program, folder, setup, limit_s)
+        ran = _dynotune(ours, program, folder, setup, limit_s, command=arms.command)
         if not out.is_file():
             return ran
         found = json.loads(out.read_text())
@@ -264,9 +303,20 @@ def _peer(tool: str, program: Program, folder: Path, setup: Setup, limit_s: floa
         return dict(json.loads(without_places(out.read_text())))
 
 
-def _dynotune(words: Sequence[str], program: Program, folder: Path, setup: Setup, limit_s: float) -> Row:
+def _dynotune(
+    words: Sequence[str],
+    program: Program,
+    folder: Path,
+    setup: Setup,
+    limit_s: float,
+    *,
+    command: Sequence[str] = (),
+    hear: Callable[[float, str], None] | None = None,
+) -> Row:
+    """`command`: in place of the program's."""
     ours = [*DYNOTUNE, *words, "--run-dir", str(setup.work / "records"), *([] if setup.lock else ["--no-lock"])]
-    return run_within(limit_s, [*ours, "--", *program.command(setup.device)], folder, program.environment())
+    whole = [*ours, "--", *(command or program.command(setup.device))]
+    return run_within(limit_s, whole, folder, program.environment(), hear=hear)
 
 
 def run_within(
@@ -277,15 +327,20 @@ def run_within(
     *,
     patience_s: float = 20.0,
     say: Callable[[str], None] = lambda text: None,
+    hear: Callable[[float, str], None] | None = None,
 ) -> Row:
-    """Run a command for at most so long; `failed` says how it ended where nothing came of it."""
+    """Run a command for at most so long; `failed` says how it ended where nothing came of it.
+
+    Args:
+        hear: is told each line soon after it was written, and at how many seconds since the start.
+    """
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
             words, cwd=folder, env=dict(env), stdout=said, stderr=subprocess.STDOUT, start_new_session=True
         )
         timed_out = False
         try:
-            process.wait(limit_s)
+            _wait(process, limit_s, said.fileno(), hear)
         except subprocess.TimeoutExpired:
             timed_out = True
         finally:
@@ -296,6 +351,29 @@ def run_within(
     if timed_out:
         return {"failed": f"it took longer than {limit_s:.0f} s", "timed_out": True}
     return {"failed": f"it ended with {process.returncode}: {without_places(text[-1500:])}"}
+
+
+def _wait(
+    process: subprocess.Popen[bytes], limit_s: float, said: int, hear: Callable[[float, str], None] | None
+) -> None:
+    """Raises TimeoutExpired. `said`: the open file that it writes to."""
+    if hear is None:
+        process.wait(limit_s)
+        return
+    began_s, read_to, partial = time.monotonic(), 0, b""
+    while True:
+        ended = process.poll() is not None
+        at_s = time.monotonic() - began_s
+        while data := os.pread(said, 1 << 16, read_to):
+            read_to += len(data)
+            *lines, partial = (partial + data).split(b"\n")
+            for line in lines:
+                hear(at_s, line.decode(errors="replace"))
+        if ended:
+            return
+        if at_s > limit_s:
+            raise subprocess.TimeoutExpired(process.args, limit_s)
+        time.sleep(HEARD_EVERY_S)
 
 
 def _end(process: subprocess.Popen[bytes], patience_s: float) -> None:

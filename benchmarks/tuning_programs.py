@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from frameworks_diagnosed import OFFLINE
 from frameworks_diagnosed import photographs as yolo_photographs
@@ -17,6 +18,19 @@ from hardware import without_places
 HERE = Path(__file__).resolve().parent / "programs" / "tuned"
 AS = "env.TUNED_AS"
 INFORMED = "informed"
+
+
+class Arms(NamedTuple):
+    """How a recipe is compared with what somebody else chose.
+
+    Args:
+        command: of both arms.
+        recipe: settings that the recipe's arm has besides the recipe.
+    """
+
+    command: list[str]
+    recipe: list[str]
+    other: list[str]
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,15 @@ class Program:
         file, *rest = self.words
         size = "large" if device == "cuda" else "small"
         return [sys.executable, str(HERE / file), *rest, "--size", size, "--device", device]
+
+    @property
+    def hand(self) -> str:
+        """What an informed hand makes of it, in words of TUNED_AS; "" where that is the program as written."""
+        return INFORMED
+
+    def arms(self, words: str, device: str) -> Arms:
+        """Of a comparison with what `words` say."""
+        return Arms(self.command(device), [], [f"{AS}={words}"])
 
     def environment(self) -> dict[str, str]:
         """Ours, without what would change how the program runs.

@@ -211,13 +211,13 @@ def of_study(study: Row, proved: Row | None) -> Row:
     confirmed = study["confirmed"] or {}
     head = proved["recipe"] if proved else {}
     chosen = proved["settings"] if proved else {}
-    began_from = study["began_from"] or {"settings": []}
+    began_from = (study["base_recipe"] or {"recipe": {}})["recipe"]
     diagnosis = study["diagnosis"]
     return {
         "verdict": study["verdict"],
-        "recipe": [_text({"knob": knob, "value": value}) for knob, value in sorted(chosen.items())],
+        "recipe": _texts(chosen),
         "proved_s": _proved_s(study),
-        "began_from": [_text(setting) for setting in began_from["settings"]],
+        "began_from": _texts(began_from.get("settings", {})),
         "stated": head.get("speedup"),
         "ci": head.get("ci"),
         "num_pairs": confirmed.get("num_pairs", 0),
@@ -226,12 +226,12 @@ def of_study(study: Row, proved: Row | None) -> Row:
         "noise": study["noise"],
         "bottleneck": diagnosis.get("bottleneck"),
         "findings": [finding["id"] for finding in diagnosis.get("findings", [])],
-        "fates": {id_: [fate["kind"], fate["reason"]] for id_, fate in study["fates"].items()},
+        "fates": {id_: [one["kind"], one["reason"]] for id_, one in study["outcomes"].items()},
         "num_trials": len(study["trials"]),
         "pilots_s": {trial["arm"]: trial["wall_s"] for trial in study["trials"] if trial["phase"] == "pilot"},
         "pairs": [[pair["baseline_s"], pair["candidate_s"]] for pair in confirmed.get("pairs", [])],
         "guarded": {row["arm"]: [row["ok"], row["difference"], row["tolerance"]] for row in study["guarded"]},
-        "pays_off": study["pays_off"],
+        "pays_off": study["break_even"],
         "warnings": [without_places(text) for text in study["warnings"]],
     }
 
@@ -242,9 +242,10 @@ def _proved_s(study: Row) -> float | None:
     return round(max(ends), 1) if ends and study["recipe"] else None
 
 
-def _text(setting: Mapping[str, Any]) -> str:
-    value = setting["value"]
-    return f"{setting['knob']}={str(value).lower() if isinstance(value, bool) else value}"
+def _texts(settings: Mapping[str, object]) -> list[str]:
+    return [
+        f"{knob}={str(value).lower() if isinstance(value, bool) else value}" for knob, value in sorted(settings.items())
+    ]
 
 
 def _verify(program: Program, folder: Path, rows: Mapping[str, Row], setup: Setup, limit_s: float) -> Row:

@@ -72,14 +72,19 @@ class Public(Program):
 
     @property
     def hand(self) -> str:
-        return " ".join([*self.hand_settings, self.hand_words]).strip()
+        return " ".join([*self._settings, self.hand_words]).strip()
+
+    @property
+    def _settings(self) -> list[str]:
+        """Pinned memory is for a GPU, and refused without one."""
+        return [one for one in self.hand_settings if self.device == "cuda" or one != _PINNED]
 
     def arms(self, words: str, device: str) -> Arms:
         """With a shell where words differ: a placeholder is one word, and a hand may have several."""
         if not self.hand_words:
-            return Arms(self.command(device), [], list(self.hand_settings))
+            return Arms(self.command(device), [], self._settings)
         line = f"exec {shlex.join(self.command(device))} {{{HAND}}}"
-        return Arms(["sh", "-c", line], [f"arg.{HAND}="], [*self.hand_settings, f"arg.{HAND}={self.hand_words}"])
+        return Arms(["sh", "-c", line], [f"arg.{HAND}="], [*self._settings, f"arg.{HAND}={self.hand_words}"])
 
 
 def _beside_python(name: str) -> str:

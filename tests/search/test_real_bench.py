@@ -9,6 +9,7 @@ import pytest
 
 from dynotune.measure.live import pilot
 from dynotune.measure.live.pilot import WindowPlan as Window
+from dynotune.measure.live.switching import SwitchedArms
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
@@ -124,6 +125,14 @@ def test_arms_share_what_was_compiled(bench, runs):
     pilots(bench, FAST, SLOW)
     bench.run(FAST, "prune", 1)
     assert len({folder for _, _, _, folder, _ in runs.launched}) == 1
+
+
+def test_why_nothing_could_be_compared_within_one_process_is_said(bench, monkeypatch):
+    key = FAST.key
+    found = SwitchedArms(given_up={key: "the 20 s given were over"}, reason="the 20 s given were over")
+    monkeypatch.setattr(real_bench.switching, "switch_arms", lambda *given, **more: found)
+    assert bench.switch([FAST], 20.0) == []
+    assert [text for text in bench._watcher.said if "the 20 s given were over." in text]
 
 
 def test_where_the_start_is_measured_each_arm_has_caches_of_its_own(runs, tmp_path):

@@ -126,7 +126,7 @@ class RealBench:
         """As `Bench.switch`."""
         if not arms or self._study.run.objective != "throughput":
             return []
-        return switching.switch_arms(
+        found = switching.switch_arms(
             self._request,
             arms,
             limit_s,
@@ -135,7 +135,12 @@ class RealBench:
             facts=self._facts,
             watcher=self._watcher,
             runner=self._runner,
-        ).estimates
+        )
+        reasons = list(dict.fromkeys([*found.given_up.values(), found.reason]))
+        if not found.estimates and any(reasons):
+            why = "; ".join(filter(None, reasons)).rstrip(".")
+            self._watcher.say(f"Within one process nothing could be compared: {why}. Fresh runs tell.")
+        return found.estimates
 
     def run_s(self, arm: Arm) -> float:
         """As `Bench.run_s`."""

@@ -87,6 +87,21 @@ def test_the_recipe_holds_what_was_confirmed_and_where():
     assert recipe.about["loader.num_workers"].startswith("Processes that load batches")
 
 
+def test_placeholders_of_the_command_keep_the_value_that_was_compared_with(tmp_path):
+    batch = Setting("arg.batch", "32"), Setting("arg.batch", "64")
+    recipe = writing.recipe_of(study(settings=[batch[0]], recipe=[batch[1], WORKERS]))
+    assert recipe.settings["arg.batch"] == "64" and recipe.recipe.baseline == ["arg.batch=32"]
+    recipes.write(tmp_path / "recipe.toml", recipe)
+    again = recipes.read(tmp_path / "recipe.toml")
+    assert checking.baseline(again, "recipe.toml") == [batch[0]]
+    # Of another's recipe only what fills a placeholder is taken, and no path.
+    foreign = replace(again, recipe=replace(again.recipe, baseline=["loader.num_workers=4"]))
+    assert checking.baseline(foreign, "recipe.toml") == []
+    for text in ("python=/tmp/python", "git.ref=main", "arg.file=/etc/passwd"):
+        with pytest.raises(UsageError, match="foreign"):
+            checking.baseline(replace(again, recipe=replace(again.recipe, baseline=[text])), "recipe.toml")
+
+
 def test_each_setting_is_proved_by_the_last_ablation_that_left_it_out():
     whole = [WORKERS, SPACED, PINNED]
     estimates = [

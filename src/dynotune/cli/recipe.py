@@ -76,6 +76,7 @@ def verify(
     run: RunSpec,
 ) -> None:
     from dynotune.measure.live import CompareRequest
+    from dynotune.recipes import checking
     from dynotune.schema import recipe as recipes
 
     check_json(json)
@@ -83,7 +84,7 @@ def verify(
     settings = _settings(found, file, run.settings)
     run = msgspec.structs.replace(
         run,
-        settings=[],
+        settings=checking.baseline(found, str(file)),
         command=_command(context, found, file),
         objective=found.recipe.objective,
         step_function=run.step_function or found.recipe.step_function,

@@ -20,6 +20,7 @@ from dynotune.schema.setting import Setting
 
 __all__ = [
     "Differs",
+    "baseline",
     "command_differs",
     "command_hash",
     "differences",
@@ -88,6 +89,16 @@ def settings(recipe: Recipe, name: str, typed: Sequence[Setting] = ()) -> list[S
     given = {setting.knob: setting for setting in typed}
     chosen = {knob: given.get(knob) or setting_of(knob, value, name) for knob, value in recipe.settings.items()}
     return list((chosen | given).values())
+
+
+def baseline(recipe: Recipe, name: str) -> list[Setting]:
+    """What an untrusted recipe was compared with: values of the command's placeholders.
+
+    Raises:
+        UsageError: as `settings`.
+    """
+    pairs = (text.partition("=") for text in recipe.recipe.baseline)
+    return knobs.of_launch([setting_of(knob, value, name) for knob, _, value in pairs])
 
 
 def setting_of(knob: str, value: Scalar, name: str) -> Setting:

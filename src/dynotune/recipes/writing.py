@@ -47,6 +47,7 @@ def recipe_of(study: Study) -> Recipe:
         step_function=study.run.step_function,
         caches=study.run.caches,
         study=study.id,
+        baseline=list(map(str, knobs.of_launch(study.run.settings))),
     )
     proofs = {setting.knob: _proof(study, setting, confirmed) for setting in chosen}
     if study.base_recipe is not None:

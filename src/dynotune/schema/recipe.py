@@ -46,6 +46,7 @@ class Header(msgspec.Struct, frozen=True):
             from another, the product of both; then there are no pairs of the whole.
         step_function, caches: as it was measured.
         study: the study's id.
+        baseline: settings of the launch that the command was compared with, as text: a placeholder needs a value there.
     """
 
     schema: str
@@ -58,6 +59,7 @@ class Header(msgspec.Struct, frozen=True):
     step_function: str | None = None
     caches: Caches = "warm"
     study: str = ""
+    baseline: list[str] = []
 
 
 class Proof(msgspec.Struct, frozen=True):

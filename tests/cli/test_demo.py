@@ -51,7 +51,7 @@ def test_the_demo_tunes_the_example_script_and_says_where_recipe_and_report_are(
     ((request, _),) = calls
     assert request.extra == [demo.EXTRA]
     assert request.run.base == tmp_path / "runs"
-    python, script, folder = request.run.command
+    python, script, folder, *_epochs = request.run.command
     assert (python, Path(script).name) == (sys.executable, "train_images.py")
     assert len(list(Path(folder).glob("*/*.jpg"))) == 6
     out, err = capsys.readouterr()

@@ -440,3 +440,13 @@ def test_every_order_of_candidates_finds_the_same_settings() -> None:
     gains = {"a=1": 0.2, "b=1": 0.1}
     for order in itertools.permutations([IDLE[0], candidate("a=1"), candidate("b=1")]):
         assert recipe(tuned(Table(gains), order)) == set(gains)
+
+
+def test_where_the_first_value_of_a_knob_costs_another_has_its_turn_in_the_time_that_is_left() -> None:
+    two, one = candidate("workers=2", bound=0.6), candidate("workers=1", bound=0.5)
+    beside = [candidate(f"beside{at}=1", bound=0.3) for at in range(3)]
+    table = Table({"workers=2": math.log(0.85), "workers=1": math.log(1.4)})
+    # It holds no block with the other value, beside all that is left out by turns.
+    study = tuned(table, [two, one, *beside], budget_s=230.0)
+    assert study.rounds[0].values == {}
+    assert recipe(study) == {"workers=1"}

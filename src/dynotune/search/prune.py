@@ -114,10 +114,7 @@ def _planned(work: Search, whole: list[Setting]) -> Round | None:
         num_blocks = _affordable_blocks(work, arms, 2 * FEWEST_BLOCKS)
         if num_blocks >= FEWEST_BLOCKS:
             break
-        if values:
-            _leave_out(work, values.pop())
-        else:
-            tested.pop()
+        (values or tested).pop()
     if not tested and not values:
         return None
     without = each_left_out(whole, work.study.candidates)
@@ -138,11 +135,6 @@ def _affordable_blocks(work: Search, arms: Sequence[Arm], num_later: int = 0) ->
     left_s = work.bench.left_s() - CONFIRMING_PAIRS * pair_s - num_later * longest_s
     block_s = math.fsum(work.bench.run_s(one) for one in arms)
     return max(0, min(MOST_BLOCKS, int(left_s / block_s))) if math.isfinite(left_s) else MOST_BLOCKS
-
-
-def _leave_out(work: Search, setting: Setting) -> None:
-    reason = "The budget affords too few runs to try this value. A longer --budget tries it."
-    work.settle({str(setting): CandidateOutcome("not-tried", reason)})
 
 
 # Rounds
@@ -215,7 +207,8 @@ def _pruned(work: Search, round_: Round) -> list[Setting]:
     if wins is not None:
         work.estimate([estimate_of(arm(whole).key, "", "prune", wins)])
     if wins is None or wins.p > PART_ERROR:
-        return _alone(work, _round_alone(work, whole)) if len(whole) > 1 else []
+        rest = whole if len(whole) > 1 else []
+        return _alone(work, _round_alone(work, [*rest, *_other_values(work, round_)]))
     ps = dict(zip(gains, holm([gain.p for gain in gains.values()]), strict=True))
     work.estimate(
         replace(estimate_of(tests[id_][0].key, tests[id_][1].key, "prune", gain), p=ps[id_], corrected_over=len(gains))
@@ -288,19 +281,29 @@ def _gain_of(setting: Setting, gains: dict[str, Gain]) -> float:
 # Each alone, if the bundle does not win
 
 
+def _other_values(work: Search, round_: Round) -> list[Setting]:
+    """Return values that no run has tried of knobs of the bundle: where one costs, another need not."""
+    knobs = {setting.knob for setting in round_.whole}
+    ran = {*round_.whole, *(setting for settings in round_.values.values() for setting in settings)}
+    return [one.setting for one in in_predicted_order(work) if one.setting.knob in knobs and one.setting not in ran]
+
+
 def _round_alone(work: Search, whole: Sequence[Setting]) -> Round:
     found = next((one for one in work.study.rounds if one.kind == "alone"), None)
     if found is not None:
         return found
     last = work.study.rounds[-1]
     single = [one for one in in_predicted_order(work) if one.setting in whole and not one.needs]
-    first_block = last.first_block + last.num_blocks
+    while single and _affordable_blocks(work, [BASELINE, *map(alone, single)]) < FEWEST_BLOCKS:
+        single.pop()
     made = Round(
         kind="alone",
         arms={one.id: list(alone(one).settings) for one in single},
-        first_block=first_block,
-        num_blocks=last.num_blocks,
+        first_block=last.first_block + last.num_blocks,
+        num_blocks=_affordable_blocks(work, [BASELINE, *map(alone, single)]) if single else 0,
     )
+    if not single:
+        return made
     work.watcher.say("Together they are not faster than the command: each runs alone.")
     _begin(work, made)
     return made

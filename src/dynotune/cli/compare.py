@@ -82,8 +82,9 @@ def compare(
     )
     comparison = measure(request, resume=folder)
     show(comparison, json)
-    if comparison.verdict == "slower" or (fail_on == "not-faster" and comparison.verdict != "faster"):
-        raise typer.Exit(1 if fail_on else 0)
+    failing = {"slower": comparison.verdict == "slower", "not-faster": comparison.verdict != "faster"}
+    if fail_on is not None and failing[fail_on]:
+        raise typer.Exit(1)
 
 
 def measure(request: CompareRequest, *, resume: Path | None = None) -> Comparison:
@@ -110,7 +111,7 @@ def measure(request: CompareRequest, *, resume: Path | None = None) -> Compariso
             found = protocol.so_far(stopped.folder)
             if known := words.so_far(found.speedup, found.ci):
                 console.print(f"Not settled: {known}, from {found.num_pairs} pairs.", soft_wrap=True)
-            console.print(f"Stopped. Finished pairs are kept: dynotune compare --resume {which}", soft_wrap=True)
+            console.print(f"Stopped. To go on: dynotune compare --resume {which}", soft_wrap=True)
             raise
 
 

@@ -153,14 +153,8 @@ def _ends_all(work: Search, trial: Trial, num_pairs: int) -> str:
 
 
 def _concluded(work: Search, comparison: Comparison, judgement: SequentialResult) -> Comparison:
-    return replace(
+    return judgement.conclude(
         comparison,
-        verdict=judgement.verdict,
-        speedup=judgement.speedup,
-        ci=judgement.ci,
-        num_pairs=judgement.num_pairs,
-        reason=judgement.reason,
-        num_pairs_to_settle=judgement.num_pairs_to_settle,
         baseline=_summary(work, comparison, "baseline", BASELINE.key),
         candidate=_summary(work, comparison, "candidate", arm(comparison.candidate_settings).key),
     )

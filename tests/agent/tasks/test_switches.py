@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dynotune.agent.tasks.switches import Arm, HasAlready, NotSwitched
+from dynotune.agent.tasks.arm import Arm
+from dynotune.agent.tasks.switches import HasAlready, NotSwitched
 
 from .fake_program import fake_program
 

@@ -158,6 +158,25 @@ def test_busy_cores_make_no_pair_void(compare, runs):
     assert any("80% of the cores" in warning for warning in comparison.warnings)
 
 
+def test_a_budget_that_one_run_used_up_starts_no_fresh_processes(compare, runs, monkeypatch):
+    def uses_up(request, comparison, folder, watcher, save):
+        runs.clock.now_s += 60.0
+        return comparison, "the 60 s given were over"
+
+    monkeypatch.setattr(protocol.in_process, "compare_within", uses_up)
+    comparison = compare(candidate=[Setting("host.num_threads", 1)], in_process="auto", budget_s=60.0)
+    assert (comparison.verdict, runs.names) == ("undecided", [])
+    assert "the 60 s given were over" in comparison.reason
+
+
+def test_what_cannot_be_compared_within_one_run_is_compared_in_fresh_processes(compare, runs, monkeypatch):
+    gives_up = lambda request, comparison, folder, watcher, save: (comparison, "it changed the setting")  # noqa: E731
+    monkeypatch.setattr(protocol.in_process, "compare_within", gives_up)
+    runs.step_s = {"baseline": 0.02, "candidate": 0.01}
+    comparison = compare(candidate=[Setting("host.num_threads", 1)], in_process="auto")
+    assert (comparison.verdict, comparison.within) == ("faster", False)
+
+
 FAILURE = CommandFailed("failed", command_exit_code=3, last_lines=("Traceback", "Boom"))
 
 

@@ -18,7 +18,8 @@ from threading import get_ident
 from time import perf_counter
 
 from ..core.device import device_allocations, synchronise
-from .switches import Arm, NotSwitched
+from .arm import Arm
+from .switches import NotSwitched
 from .task import Task
 
 TYPE_CHECKING = False

@@ -153,14 +153,8 @@ def _concluded(
         else ArmSummary(value=value, s_per_step=value)
         for value in sides
     ]
-    return msgspec.structs.replace(
+    return judgement.conclude(
         comparison,
-        verdict=judgement.verdict,
-        speedup=judgement.speedup,
-        ci=judgement.ci,
-        num_pairs=judgement.num_pairs,
-        reason=judgement.reason,
-        num_pairs_to_settle=judgement.num_pairs_to_settle,
         pairs=pairs,
         unit=unit,
         step=found.step,

@@ -170,7 +170,8 @@ class _Session:
         if not reason:
             self._keep(found)
             return True
-        if self._request.in_process == "only":
+        left_s = self._left_s()
+        if self._request.in_process == "only" or (left_s is not None and left_s <= 0):
             self._update(verdict="undecided", reason=f"Within one run they could not be compared: {reason}.")
             return True
         self._watcher.say(f"Within one run they could not be compared: {reason}. Fresh processes compare them.")
@@ -327,14 +328,8 @@ class _Session:
         return math.inf if self._request.budget_s is None else PRECISION
 
     def _conclude(self, judgement: SequentialResult) -> None:
-        self._summarise(
-            verdict=judgement.verdict,
-            speedup=judgement.speedup,
-            ci=judgement.ci,
-            num_pairs=judgement.num_pairs,
-            reason=judgement.reason,
-            num_pairs_to_settle=judgement.num_pairs_to_settle,
-        )
+        self._comparison = judgement.conclude(self._comparison)
+        self._summarise()
 
     def _summarise(self, **answer: object) -> None:
         """The answer, with what is shown beside it of the pairs that count."""

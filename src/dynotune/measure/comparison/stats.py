@@ -11,7 +11,7 @@ import msgspec
 
 from dynotune.measure.comparison.boundary import nominal_levels
 from dynotune.measure.comparison.schedule import looks
-from dynotune.schema.comparison import MARGIN, MAX_PAIRS, Pair, Spread, Verdict
+from dynotune.schema.comparison import MARGIN, MAX_PAIRS, Comparison, Pair, Spread, Verdict
 from dynotune.schema.errors import StatisticsError, UsageError
 
 CONFIDENCE = 0.95
@@ -62,6 +62,14 @@ class SequentialResult(msgspec.Struct, frozen=True, kw_only=True):
     next_look: int | None = None
     num_pairs_to_settle: int | None = None
     reason: str = ""
+
+    def conclude(self, comparison: Comparison, **more: object) -> Comparison:
+        """The comparison with this as its answer, and with `more` of its fields."""
+        said = {name: getattr(self, name) for name in _ANSWER}
+        return msgspec.structs.replace(comparison, **said, **more)
+
+
+_ANSWER = ("verdict", "speedup", "ci", "num_pairs", "reason", "num_pairs_to_settle")
 
 
 def judge(

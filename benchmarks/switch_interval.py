@@ -1,6 +1,6 @@
-"""How often the interval of a screening holds the truth, and how often it would have a good arm dropped; simulated.
+"""How often a live run's interval of an arm holds the truth, and how often a good arm would be dropped; simulated.
 
-    python benchmarks/screening_interval.py [--times 2000]
+    python benchmarks/switch_interval.py [--times 2000]
 
 A stretch's time has heavy-tailed noise of 2%, a drift that wanders, and now and then a stall.
 """
@@ -73,7 +73,7 @@ def main() -> None:
             )
             print(json.dumps(rows[-1]), flush=True)
     result = {"times": args.times, "num_blocks": NUM_BLOCKS, "margin": MARGIN, "rows": rows}
-    (RESULTS / "screening_interval.json").write_text(json.dumps(result, indent=1) + "\n")
+    (RESULTS / "switch_interval.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,141 @@
+"""Settings that are switched together, while the program runs."""
+
+from __future__ import annotations
+
+from .loader_switch import LoaderSwitch
+from .switches import (
+    AutocastSwitch,
+    ChannelsLastSwitch,
+    CompileSwitch,
+    FusedSwitch,
+    GlobalSwitch,
+    HasAlready,
+    NotSwitched,
+    Switch,
+    TransferSwitch,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..apply.site import Answer, Args, Around, Kwargs, Planned
+    from ..core.program import Program
+
+
+class Arm:
+    """Settings that are switched together. `is_on`: the program runs with them now."""
+
+    def __init__(self, planned: list[Planned], program: Program) -> None:
+        by_class: dict[type[Switch], list[Planned]] = {}
+        for setting in planned:
+            by_class.setdefault(_switch_for(setting), []).append(setting)
+        self._switches = [made(settings, program) for made, settings in by_class.items()]
+        self._turned: list[Switch] = []
+        self.is_on = False
+        self.has_been_on = False
+
+    @property
+    def wants_around(self) -> bool:
+        """Whether calls of outermost modules must go through `around_root` while it is on."""
+        return any(switch.site is not None for switch in self._switches)
+
+    @property
+    def compiles(self) -> bool:
+        return any(switch.compiles for switch in self._switches)
+
+    @property
+    def suits_ranks(self) -> bool:
+        return all(switch.suits_ranks for switch in self._switches)
+
+    @property
+    def num_queued(self) -> int:
+        return max([0, *(switch.num_queued for switch in self._switches)])
+
+    def around_root(self, call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
+        entered: list[Around] = []
+        for switch in self._switches:
+            if switch.site is not None:
+                args, kwargs = switch.site.inputs(module, args, kwargs)
+                around = switch.site.around(module, args, kwargs)
+                if around is not None:
+                    entered.append(around)
+        return _call_inside(entered, call, module, args, kwargs)
+
+    def on(self) -> None:
+        """Raises NotSwitched: a setting did not take; HasAlready: the program has all of them."""
+        self.is_on = True
+        for switch in list(self._switches):
+            self._turned.append(switch)
+            try:
+                switch.on()
+            except HasAlready:
+                self._turned.pop()
+                if len(self._switches) == 1:
+                    raise
+                self._switches.remove(switch)
+        self.has_been_on = True
+        self.check()
+
+    def off(self) -> None:
+        """Raises NotSwitched: something cannot be put back; the rest is."""
+        reason: NotSwitched | None = None
+        while self._turned:
+            try:
+                self._turned.pop().off()
+            except NotSwitched as error:
+                reason = error
+        self.is_on = False
+        if reason is not None:
+            raise reason
+
+    def check(self) -> None:
+        """Raises NotSwitched: something else holds than should."""
+        for switch in self._switches:
+            switch.check(self.is_on)
+
+    def check_acted(self) -> None:
+        """Raises NotSwitched: it was on for some steps, and did not act in them."""
+        for switch in self._switches:
+            for answer in switch.answers():
+                if answer["ok"] is False:
+                    raise NotSwitched(_refused(answer))
+
+
+class Unswitched(Switch):
+    """A setting of another version's catalogue, which nothing here can switch."""
+
+    def on(self) -> None:
+        raise NotSwitched("%s cannot be switched while the program runs" % self.planned[0]["knob"])
+
+
+def _switch_for(setting: Planned) -> type[Switch]:
+    site = setting["site"]
+    kind = site.get("action", "") if site["type"] == "module" else site["type"]
+    found: dict[str, type[Switch]] = {
+        "attr": GlobalSwitch,
+        "call": GlobalSwitch,
+        "autocast": AutocastSwitch,
+        "channels_last": ChannelsLastSwitch,
+        "compile": CompileSwitch,
+        "method": TransferSwitch,
+    }
+    if kind == "constructor":
+        return LoaderSwitch if "torch.utils.data.DataLoader" in site["targets"] else FusedSwitch
+    return found.get(kind, Unswitched)
+
+
+def _call_inside(entered: list[Around], call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not entered:
+        return call(module, *args, **kwargs)
+    context, finish = entered[-1]
+    with context:
+        output = _call_inside(entered[:-1], call, module, args, kwargs)
+    return finish(output)
+
+
+def _refused(answer: Answer) -> str:
+    found = answer["found"]
+    reason = answer["detail"] or (found if isinstance(found, str) else found.get("reason", "")) or "no reason was given"
+    return "%s did not act: %s" % (answer["knob"], reason)

@@ -450,3 +450,12 @@ def test_where_the_first_value_of_a_knob_costs_another_has_its_turn_in_the_time_
     study = tuned(table, [two, one, *beside], budget_s=230.0)
     assert study.rounds[0].values == {}
     assert recipe(study) == {"workers=1"}
+
+
+def test_the_value_that_the_live_run_showed_to_be_fastest_stands_for_its_knob() -> None:
+    values = [candidate(f"workers={num}", in_process=True, needs_warm_cache=False) for num in (2, 4, 16)]
+    table = Table({"workers=2": math.log(1.3), "workers=4": math.log(3.8), "workers=16": math.log(9.4)})
+    # There is time to run one value against none, and no other.
+    study = tuned(table, [*values, candidate("beside=1", in_process=True)], budget_s=160.0, switch_sd=0.01)
+    assert study.rounds == [] or "workers=16" in map(str, study.rounds[0].whole)
+    assert "workers=16" in recipe(study)

@@ -13,18 +13,19 @@ proved then, and they are part of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from dynotune.schema.comparison import MIN_PAIRS
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Round
+from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, Round
 from dynotune.search import words
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.fit import Fit, Gain, holm
 from dynotune.search.needs import complete, each_left_out, needed_first
 from dynotune.search.running import Search, alone, estimate_of, in_predicted_order, outcome_of_failure
+from dynotune.search.switch import switched
 
 FEWEST_BLOCKS, MOST_BLOCKS = 2, 6
 CONFIRMING_PAIRS = 2 * MIN_PAIRS
@@ -36,7 +37,7 @@ def prune(work: Search) -> list[Setting]:
     first = next(iter(work.study.rounds), None)
     if first is None:
         work.pilot(BASELINE)
-        whole = _right(work, _running(work, _bundle(in_predicted_order(work))))
+        whole = _right(work, _running(work, _bundle(work, in_predicted_order(work))))
         if not whole:
             return []
         first = _planned(work, whole)
@@ -53,12 +54,22 @@ def prune(work: Search) -> list[Setting]:
 # The bundle
 
 
-def _bundle(ordered: Sequence[Candidate]) -> list[Setting]:
-    """Return one value of each knob, the first in order, without what means nothing beside the others."""
-    chosen: dict[str, Setting] = {}
+def _bundle(work: Search, ordered: Sequence[Candidate]) -> list[Setting]:
+    """Return one value of each knob, without what means nothing beside the others.
+
+    The first in order, unless the live run showed another one to be faster.
+    """
+    alone_there = switched(work.study)
+    by_knob: dict[str, list[Candidate]] = {}
     for one in ordered:
-        chosen.setdefault(one.setting.knob, one.setting)
-    return complete(list(chosen.values()), ordered)
+        by_knob.setdefault(one.setting.knob, []).append(one)
+    chosen = [_fastest(values, alone_there).setting for values in by_knob.values()]
+    return complete(chosen, ordered)
+
+
+def _fastest(values: Sequence[Candidate], known: Mapping[str, Estimate]) -> Candidate:
+    """Return the value with the largest gain that the live run showed; the first one if it showed none of them."""
+    return max(values, key=lambda one: known[one.id].speedup if one.id in known else 0.0)
 
 
 def _running(work: Search, settings: list[Setting]) -> list[Setting]:

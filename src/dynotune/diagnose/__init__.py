@@ -4,7 +4,7 @@
 trace to the plain step, `upper_bounds` runs loader and computation alone, `roofline` compares with the peaks of the
 device. `conclude` asks the rules of `doctor` and names the bottleneck.
 
-What a finding is, is decided in `doctor`; how a live run works, in `measure.live`; what a trace says, in `trace`.
+`doctor` decides what a finding is, `measure.live` how a live run works, `trace` what a trace says.
 """
 
 from typing import TYPE_CHECKING

@@ -1,1 +1,1 @@
-"""What a live run is asked to do: time a window, record a trace, isolate the loader, switch arms, check results."""
+"""Tasks of a live run: time a window, record a trace, isolate the loader, switch arms, check results."""

@@ -100,7 +100,7 @@ class Router:
         return __next__
 
     def _sources(self, iterator: Any) -> _Sources | None:
-        """Of an iterator whose batches belong to the steps."""
+        """The sources of an iterator whose batches belong to the steps; None for another."""
         try:
             found = self._seen.get(id(iterator))
             if found is not None and found.is_of_this_epoch(iterator):

@@ -3,8 +3,8 @@
 A block of an arm is four stretches, ABBA or BAAB: B with the arm's settings, A without. The device is synchronised at
 both ends of each. After each switch some steps are not counted: those that hold what the switch sets off (plans,
 kernels, code and memory that are needed for the first time), and as many as use up batches that were made before it.
-What lasts after that is the same with the arm and without: plans and blocks of memory are kept and looked up by what
-they are needed for, so the next stretch without the arm finds its own again.
+Plans and blocks of memory that last beyond that are kept and looked up by what they are needed for, so the next stretch
+without the arm finds its own again.
 
 All ranks of a program switch at the same steps: then as many steps are not counted after each switch whatever they
 hold, and no stretch is timed again.
@@ -148,7 +148,7 @@ class SwitchArms(Task):
         for number in range(self._num_blocks):
             turns = list(self._alive)
             self._draw.shuffle(turns)
-            # What compiles takes long the first time: the others have their first blocks before.
+            # Arms that compile take long the first time: the others have their first blocks before.
             turns.sort(key=lambda at: self._arms[at].compiles and not self._arms[at].has_been_on)
             for at in turns:
                 try:

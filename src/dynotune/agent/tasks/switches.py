@@ -74,7 +74,7 @@ class Switch:
         """Raises NotSwitched: something else holds than was set here, or than the program had before."""
 
     def answers(self) -> list[Answer]:
-        """What was read back while it was on."""
+        """Its read-back while it was on."""
         return self.site.readback() if self.site is not None else []
 
 

@@ -8,8 +8,13 @@ import sys
 
 import pytest
 
+from dynotune import cli
+from dynotune.cli import compare as comparing
 from dynotune.launch.process import sandbox
+from dynotune.schema.comparison import Comparison
+from dynotune.schema.setting import Setting
 
+from ..fakes import of_run
 from .conftest import CALLS
 
 BY_BATCH = """
@@ -79,14 +84,39 @@ def test_what_cannot_be_switched_is_refused_where_nothing_else_is_wanted(user):
     assert "cannot be compared within one run" in done.stderr
 
 
-@pytest.mark.parametrize(("fail_on", "exit_code"), [("slower", 1), ("not-faster", 1), (None, 0)])
-def test_a_candidate_that_is_slower_fails_the_build_where_that_is_asked_for(user, fail_on, exit_code):
+def test_a_candidate_that_is_slower_fails_the_build_where_that_is_asked_for(user):
     user.write("train.py", BY_BATCH.replace("0.01", "float(sys.argv[2])"))
-    asked = [] if fail_on is None else ["--fail-on", fail_on]
-    settings = ["arg.pause=0.05", "--baseline", "arg.pause=0.01", "--pairs", "4"]
-    done = user.compares(*settings, *asked, "--", sys.executable, "train.py", "8", "{pause}")
+    settings = ["arg.pause=0.05", "--baseline", "arg.pause=0.01", "--pairs", "4", "--fail-on", "slower"]
+    done = user.compares(*settings, "--", sys.executable, "train.py", "8", "{pause}")
     assert user.comparison()["verdict"] == "slower", done.stderr
-    assert done.returncode == exit_code
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "verdict", "exit_code"),
+    [
+        ("slower", "slower", 1), ("slower", "same", 0), ("slower", "undecided", 0), ("slower", "faster", 0),
+        ("not-faster", "slower", 1), ("not-faster", "same", 1), ("not-faster", "undecided", 1),
+        ("not-faster", "faster", 0), (None, "slower", 0),
+    ],
+)  # fmt: skip
+def test_a_verdict_is_an_exit_code_only_where_that_is_asked_for(monkeypatch, tmp_path, fail_on, verdict, exit_code):
+    answer = of_run(Comparison, id="c", command=["true"], candidate_settings=[Setting("env.A", "1")], verdict=verdict)
+    monkeypatch.setattr(comparing, "measure", lambda request, resume=None: answer)
+    monkeypatch.chdir(tmp_path)
+    asked = [] if fail_on is None else ["--fail-on", fail_on]
+    with pytest.raises(SystemExit) as end:
+        cli.main(["compare", "env.A=1", *asked, "--run-dir", str(tmp_path / "runs"), "--", "true"])
+    assert (end.value.code or 0) == exit_code
+
+
+def test_an_interpreter_without_torch_is_refused_before_anything_runs(user, tmp_path):
+    user.write("train.py", BY_BATCH)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "other")], check=True)
+    done = user.compares(f"python={tmp_path}/other/bin/python", "--", sys.executable, "train.py", "8")
+    assert done.returncode == 3
+    assert "has no torch" in done.stderr
+    assert not user.runs.exists() or not list(user.runs.glob("*/comparison.json"))
 
 
 def test_arms_that_are_the_same_are_told_within_one_run(user):

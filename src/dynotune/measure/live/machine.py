@@ -52,7 +52,7 @@ def facts_of_arm(run: RunSpec, settings: Sequence[Setting], facts: Facts) -> Fac
     version = found["torch.version"]
     if isinstance(version, Unknown):
         raise CannotRunHere(
-            f"{python}: it has no torch that can be asked: {version.reason}.",
+            f"{python} has no torch that can be asked: {version.reason}.",
             hint="Install torch there, or name another interpreter.",
         )
     return facts | found

@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 HELP = """Prove on your command whether settings help.
 
-Settings that can be switched while a program runs are compared within one run of the command, in blocks. Others are
-compared in pairs of fresh runs, in random order, until the answer is clear. For example:
+Settings that can be switched while a program runs are compared within one
+run of the command, in blocks. Others are compared in pairs of fresh runs, in
+random order, until the answer is clear. For example:
 
 dynotune compare loader.num_workers=4 -- python train.py
+
+An arm may also fill a placeholder of the command (arg.batch=64 for {batch}),
+show it another revision (git.ref=main), or run it by another python=PATH.
 """
 
 
@@ -47,7 +51,7 @@ def compare(
         typer.Option(
             metavar="VERDICT",
             callback=one_of("slower", "not-faster"),
-            help="Exit with 1 if the candidate is slower, or is not shown to be faster.",
+            help="slower or not-faster: exit with 1 if the candidate is.",
         ),
     ] = None,
     resume: Resume = None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 
 import msgspec
@@ -57,10 +59,61 @@ def test_a_good_recipe_is_applied_and_the_command_line_wins(user, run):
 
 def test_a_variable_that_is_not_known_is_applied_once_the_user_types_it(user, run):
     own = recipe(user, RECIPE + '[settings]\n"env.A" = "1 2"\n')
-    refused = run("--recipe", own)
-    said(refused, 2, "recipe.toml", "env.A=1 2", "type it yourself: --set 'env.A=1 2'")
-    assert refused.stdout == ""
+    left_out = run("--recipe", own)
+    said(left_out, 0, "recipe.toml: not applied", "type it yourself:", "--set 'env.A=1 2'")
+    assert left_out.stdout == "None\n"
     assert run("--recipe", own, "--set", "env.A=1 2").stdout == "1 2\n"
+    strict = run("--strict", "--recipe", own)
+    said(strict, 3, "recipe.toml: not applied", "--set 'env.A=1 2'")
+    assert strict.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LD_PRELOAD", "/tmp/evil.so"),
+        ("PYTHONSTARTUP", "x.py"),
+        ("PATH", "/tmp"),
+        ("NCCL_NET_PLUGIN", "evil"),
+        ("TRITON_CACHE_DIR", "/tmp"),
+        ("NODE_OPTIONS", "--require evil"),
+        ("CUBLAS_WORKSPACE_CONFIG", "/tmp"),
+        ("OPENSSL_CONF", "evil.cnf"),
+        ("BROWSER", "evil"),
+    ],
+)
+def test_what_could_load_foreign_code_does_not_reach_the_command(user, run, name, value):
+    program = f"import os; print(os.environ.get('OMP_DYNAMIC'), os.environ.get('{name}') == {value!r})"
+    hostile = recipe(user, f'{RECIPE}[settings]\n"env.OMP_DYNAMIC" = true\n"env.{name}" = "{value}"\n')
+    done = run("--recipe", hostile, program=program)
+    said(done, 0, "foreign code", f"env.{name}=")
+    assert done.stdout == "true False\n"
+
+
+@pytest.mark.parametrize("where", ["absolute", "relative"])
+def test_a_recipe_does_not_load_a_shared_object_through_a_variable(user, run, where):
+    """As it was seen: the constructor of an OpenSSL engine ran as soon as the command imported ssl."""
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler to make a shared object with")
+    source = (
+        '#include <stdio.h>\n__attribute__((constructor)) static void load(void) { fclose(fopen("LOADED", "w")); }\n'
+    )
+    library = user.cwd / "evil.so"
+    user.write("evil.c", source)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, user.cwd / "evil.c"], check=True)
+    named = str(library) if where == "absolute" else "./evil.so"
+    conf = "openssl_conf = init\n[init]\nengines = engines\n[engines]\nevil = it\n"
+    user.write("evil.cnf", f"{conf}[it]\nengine_id = evil\ndynamic_path = {named}\ninit = 1\n")
+    folder = user.cwd if where == "absolute" else "."
+    hostile = {"OPENSSL_CONF": f"{folder}/evil.cnf", "LD_PRELOAD": named, "LD_AUDIT": named}
+    lines = "".join(f'"env.{name}" = "{value}"\n' for name, value in hostile.items())
+    program = "import ssl, ctypes; ssl.create_default_context(); print('done')"
+    done = run("--recipe", recipe(user, f"{RECIPE}[settings]\n{lines}"), program=program)
+    assert done.stdout == "done\n"
+    assert not (user.cwd / "LOADED").exists()
+    # The object is one that loads: typed by the user, it does.
+    assert run("--set", f"env.LD_PRELOAD={library}", program=program).stdout == "done\n"
+    assert (user.cwd / "LOADED").exists()
 
 
 @pytest.mark.parametrize(
@@ -68,13 +121,6 @@ def test_a_variable_that_is_not_known_is_applied_once_the_user_types_it(user, ru
     [
         ('"loader.num_worker" = 2', 2, "loader.num_workers"),
         ('"loader.num_workers" = "; rm -rf ~"', 2, "a whole number"),
-        ('"env.LD_PRELOAD" = "/tmp/evil.so"', 2, "foreign code"),
-        ('"env.PYTHONSTARTUP" = "x.py"', 2, "foreign code"),
-        ('"env.PATH" = "/tmp"', 2, "foreign code"),
-        ('"env.NCCL_NET_PLUGIN" = "evil"', 2, "foreign code"),
-        ('"env.TRITON_CACHE_DIR" = "/tmp"', 2, "foreign code"),
-        ('"env.NODE_OPTIONS" = "--require evil"', 2, "foreign code"),
-        ('"env.CUBLAS_WORKSPACE_CONFIG" = "/tmp"', 2, "foreign code"),
         ('"env.PYTHONPATH" = "/tmp"', 2, "dynotune sets PYTHONPATH itself"),
         ('"env.A" = "\\u001b]0;title\\u0007"', 2, "do not print"),
         ('"env.A=B" = "x"', 2, "is no knob"),
@@ -90,9 +136,17 @@ def test_a_hostile_recipe_is_refused_before_the_command_starts(user, run, settin
 
 
 def test_variables_that_only_tune_are_a_recipes_to_set(user, run):
-    tuning = ["OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "PYTHONHASHSEED", "NCCL_ALGO"]
-    lines = "".join(f'"env.{name}" = "1"\n' for name in tuning) + '"env.CUDA_MODULE_LOADING" = "LAZY"\n'
-    said(run("--recipe", recipe(user, f"{RECIPE}[settings]\n{lines}")), 0)
+    tuning = {
+        "OMP_NUM_THREADS": "1",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "PYTHONHASHSEED": "1",
+        "NCCL_ALGO": "Ring,Tree",
+        "CUDA_MODULE_LOADING": "LAZY",
+    }
+    lines = "".join(f'"env.{name}" = "{value}"\n' for name, value in tuning.items())
+    program = f"import os; print([name for name, value in {tuning}.items() if os.environ.get(name) != value])"
+    done = run("--recipe", recipe(user, f"{RECIPE}[settings]\n{lines}"), program=program)
+    assert (done.stdout, "not applied" in done.stderr) == ("[]\n", False)
 
 
 @pytest.mark.parametrize(

@@ -234,8 +234,9 @@ def test_a_recipe_is_begun_from(asked, tmp_path):
 
 def test_a_variable_of_a_recipe_is_typed_to_begin_from_it(asked, tmp_path, capsys):
     (tmp_path / "first.toml").write_text(RECIPE + '"env.A" = "1"\n')
-    assert dynotune("--recipe", "first.toml", *COMMAND) == 2
+    assert dynotune("--recipe", "first.toml", *COMMAND) == 0
     assert "--set env.A=1" in " ".join(capsys.readouterr().err.split())
+    assert asked.request.run.settings == [Setting("env.OMP_SCHEDULE", "1")]
     assert dynotune("--recipe", "first.toml", "--set", "env.A=2", *COMMAND) == 0
     assert asked.request.run.settings == [Setting("env.OMP_SCHEDULE", "1"), Setting("env.A", "2")]
 

@@ -248,6 +248,13 @@ def test_only_the_user_sets_a_variable_that_is_not_known_to_do_nothing_but_tune(
         (Setting("env.CUDA_FORCE_PTX_JIT", "@unset"), False),
         (Setting("env.LD_PRELOAD", "@unset"), True),
         (Setting("env.OMP_PLACES", "/tmp/x"), True),
+        (Setting("env.OMP_NUM_THREADS", "evil.so"), True),
+        (Setting("env.CUBLAS_WORKSPACE_CONFIG", "evil"), True),
+        (Setting("env.PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True,max_split_size_mb:512"), False),
+        (Setting("arg.batch", "32"), False),
+        (Setting("arg.amp", "true"), False),
+        (Setting("arg.config", "evil.py"), True),
+        (Setting("arg.option", "--load=evil"), True),
         (Setting("loader.num_workers", 4), False),
         (Setting("host.malloc", "jemalloc"), False),
     ],
@@ -261,8 +268,8 @@ def test_what_the_doctor_offers_a_recipe_may_set():
     """Else a recipe that tune writes by itself could not be applied."""
     source = Path(dynotune.__file__).parent / "doctor"
     text = "".join(path.read_text() for path in source.rglob("*.py")).replace('unset("NAME")', "")
-    literal = re.findall(r'Setting\("env\.([A-Z0-9_]+)"', text)
+    literal = re.findall(r'Setting\("env\.([A-Z0-9_]+)", (?:"(\w+)"|str)', text)
     taken_away = [name for names in re.findall(r"unset\(([^)*]+)\)", text) for name in re.findall(r'"(\w+)"', names)]
     assert len(literal) > 2 and len(taken_away) > 10
-    assert not [name for name in literal if knobs.must_be_typed(Setting(f"env.{name}", "1"))]
+    assert not [name for name, value in literal if knobs.must_be_typed(Setting(f"env.{name}", value or "1"))]
     assert not [name for name in taken_away if knobs.must_be_typed(Setting(f"env.{name}", "@unset"))]

@@ -97,7 +97,7 @@ def test_placeholders_of_the_command_keep_the_value_that_was_compared_with(tmp_p
     # Of another's recipe only what fills a placeholder is taken, and no path.
     foreign = replace(again, recipe=replace(again.recipe, baseline=["loader.num_workers=4"]))
     assert checking.baseline(foreign, "recipe.toml") == []
-    for text in ("python=/tmp/python", "git.ref=main", "arg.file=/etc/passwd"):
+    for text in ("python=/tmp/python", "git.ref=main", "arg.file=/etc/passwd", "arg.file=evil.py"):
         with pytest.raises(UsageError, match="foreign"):
             checking.baseline(replace(again, recipe=replace(again.recipe, baseline=[text])), "recipe.toml")
 
@@ -137,7 +137,7 @@ def first(*settings, **changes):
 
 def on_top(recipe, **changes):
     """A study that began from this recipe, and proved PINNED on top."""
-    base_recipe, base = BaseRecipe("first.toml", recipe), checking.settings(recipe, "first.toml")
+    base_recipe, base = BaseRecipe("first.toml", recipe), checking.settings(recipe, "first.toml").applied
     return study(recipe=[PINNED], selected=[PINNED], base_recipe=base_recipe, settings=base, **changes)
 
 
@@ -172,7 +172,7 @@ def edited(recipe, **settings):
         first(SPACED, caches="cold"),
         first(SPACED, step_function="a:b"),
         first(SPACED, speedup=1e300, ci=(1e-300, 1e305)),
-        edited(first(SPACED), **{"env.OMP_DYNAMIC": "by hand"}),
+        edited(first(SPACED), **{"env.OMP_DYNAMIC": "true"}),
         edited(first(SPACED), **{"env.OMP_SCHEDULE": "by hand"}),
         replace(first(SPACED, WORKERS), settings={"env.OMP_SCHEDULE": "x y"}),
         replace(first(SPACED), facts={**first(SPACED).facts, "gpu": "NVIDIA T4"}),
@@ -216,9 +216,17 @@ def test_a_study_that_proved_nothing_has_no_recipe(changes):
 def test_the_recipe_of_a_study_can_be_read_and_applied(tmp_path):
     recipes.write(tmp_path / "recipe.toml", writing.recipe_of(study()))
     found = recipes.read(tmp_path / "recipe.toml")
-    assert checking.settings(found, "it") == sorted([WORKERS, SPACED, PINNED], key=lambda setting: setting.knob)
+    assert checking.settings(found, "it").applied == sorted([WORKERS, SPACED, PINNED], key=lambda setting: setting.knob)
     assert checking.differences(found, FACTS, COMMAND, strict=True) == []
     assert checking.unproved(found) == []
+
+
+def test_of_a_recipe_that_was_not_applied_whole_nothing_is_stated():
+    """A variable that was left out is no part of the gain, though the recipe that is begun from has its proof."""
+    whole = first(SPACED, Setting("env.A", "1"))
+    study = on_top(whole)
+    study = replace(study, run=replace(study.run, settings=[SPACED]))
+    assert writing.recipe_of(study).recipe.speedup is None
 
 
 # From the recipe to settings
@@ -237,7 +245,6 @@ def recipe(settings=None, **facts):
         ("loader.num_workers", True, "cannot be 'true'"),
         ("env.A", "a\nb", "do not print"),
         ("env.A\u202e", "x", "is no knob"),
-        ("env.LD_PRELOAD", "x.so", "foreign code"),
         ("env.A=B", "x", "is no knob"),
     ],
 )
@@ -246,6 +253,18 @@ def test_a_setting_that_cannot_be_applied_names_the_recipe(knob, value, said):
         checking.settings(recipe({"env.OMP_DYNAMIC": 1, knob: value}), "mine.toml")
     assert "mine.toml" in error.value.message
     assert error.value.message.isprintable()
+
+
+def test_what_only_the_user_may_set_is_left_out_and_said_with_what_to_type():
+    found = recipe({"env.OMP_DYNAMIC": 1, "env.LD_PRELOAD": "x .so", "loader.num_workers": 2})
+    applied, left_out = checking.settings(found, "mine.toml")
+    assert [setting.knob for setting in applied] == ["env.OMP_DYNAMIC", "loader.num_workers"]
+    why, option = checking.not_applied(left_out, "mine.toml")
+    assert why.startswith("mine.toml: not applied") and "foreign code" in why
+    assert option.strip() == "--set 'env.LD_PRELOAD=x .so'"
+    typed = [Setting("env.LD_PRELOAD", "mine.so")]
+    assert checking.settings(found, "mine.toml", typed) == ([applied[0], typed[0], applied[1]], [])
+    assert checking.not_applied([], "mine.toml") == []
 
 
 def test_a_value_that_was_changed_by_hand_is_unproved():
@@ -381,6 +400,13 @@ def test_commands_differ_exactly_where_their_hashes_do(one, other):
 def test_a_speed_up_is_met_by_one_that_is_not_below_the_stated_interval(now, outcome):
     stated = Recipe(Header(recipes.SCHEMA, speedup=1.42, ci=(1.38, 1.47)))
     assert judge_recipe(stated, compared(**now))[0] == outcome
+
+
+def test_a_recipe_that_was_not_applied_whole_is_not_refuted():
+    stated = Recipe(Header(recipes.SCHEMA, speedup=1.42, ci=(1.38, 1.47)))
+    slow = compared(verdict="same", speedup=1.0, ci=(0.99, 1.01))
+    assert judge_recipe(stated, slow, is_whole=False)[0] == "undecided"
+    assert judge_recipe(stated, compared(), is_whole=False)[0] == "met"
 
 
 def test_a_recipe_that_states_nothing_is_met_by_any_gain():

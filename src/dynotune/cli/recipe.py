@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,7 @@ from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
+    from dynotune.knobs import Checked
     from dynotune.measure.live import CompareRequest
     from dynotune.schema.recipe import Recipe
     from dynotune.schema.setting import Setting
@@ -48,18 +50,13 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="recipe.toml, as `dyn
     """
 )
 def show(file: File, json: Json = None) -> None:
-    from dynotune.recipes import setting_of
+    from dynotune.recipes import checking
     from dynotune.report import recipe_report
     from dynotune.schema import recipe as recipes
 
     check_json(json)
     found = recipes.read(file)
-    problems = {}
-    for knob, value in found.settings.items():
-        try:
-            setting_of(knob, value, file.name)
-        except UsageError as error:
-            problems[knob] = error.message
+    problems = checking.problems(found, file.name)
     options.show(lambda: recipe_report(found, problems=problems), found, json)
 
 
@@ -81,7 +78,11 @@ def verify(
 
     check_json(json)
     found = recipes.read(file)
-    settings = _settings(found, file, run.settings)
+    settings, left_out = _checked(found, file, run.settings)
+    if not settings:
+        raise UsageError(
+            f"The recipe {file} has no setting to apply.", hint='They stand below [settings]: "knob" = value.'
+        )
     run = msgspec.structs.replace(
         run,
         settings=checking.baseline(found, str(file)),
@@ -92,7 +93,7 @@ def verify(
     )
     options.check_run(context, run, settings)
     request = CompareRequest(run=run, candidate=settings, max_pairs=pairs, margin=margin, budget_s=budget)
-    if not _is_met(found, request, file, json):
+    if not _is_met(found, request, file, json, left_out=left_out):
         raise typer.Exit(1)
 
 
@@ -112,16 +113,19 @@ def _command(context: typer.Context, found: Recipe, file: Path) -> list[str]:
     return list(found.recipe.command)
 
 
-def _settings(found: Recipe, file: Path, typed: list[Setting]) -> list[Setting]:
+def _checked(found: Recipe, file: Path, typed: list[Setting]) -> Checked:
+    """Part the recipe's settings into those that may be applied and the others, which are said on stderr."""
     from dynotune.recipes import checking
 
-    settings = checking.settings(found, str(file), typed)
-    if not settings:
-        raise UsageError(f"The recipe {file} has no settings.", hint='They stand below [settings]: "knob" = value.')
-    return settings
+    checked = checking.settings(found, str(file), typed)
+    for line in checking.not_applied(checked.left_out, str(file)):
+        print(line, file=sys.stderr)
+    return checked
 
 
-def _is_met(found: Recipe, request: CompareRequest, file: Path, json: str | None) -> bool:
+def _is_met(
+    found: Recipe, request: CompareRequest, file: Path, json: str | None, *, left_out: Sequence[Setting]
+) -> bool:
     """Measure, say what came of it, and whether that is what the recipe states."""
     from dynotune.cli import compare
     from dynotune.measure.live import facts_of
@@ -131,11 +135,12 @@ def _is_met(found: Recipe, request: CompareRequest, file: Path, json: str | None
 
     differs = [str(one) for one in checking.differences(found, facts_of(request.run), request.run.command)]
     differs += checking.unproved(found) if found.proof else []
+    differs += [f"{setting} is not applied: only the user may set it" for setting in left_out]
     comparison = compare.measure(request)
     if comparison.failed is not None:
         # The command's own last lines are the answer; there is nothing to judge.
         compare.show(comparison, json)
-    outcome, reason = judge_recipe(found, comparison)
+    outcome, reason = judge_recipe(found, comparison, is_whole=not left_out)
     verification = Verification(
         recipe=str(file),
         stated=found.recipe.speedup,
@@ -179,7 +184,8 @@ def export(
     if output is not None and Path(output).exists() and Path(output).resolve() == file.resolve():
         raise UsageError(f"--output {output} is the recipe itself.", hint="Name another file.")
     found = recipes.read(file)
-    text = _exported(found, _checked(found, file, typed_settings(settings)), file, format, shm_size)
+    checked = _checked(found, file, typed_settings(settings))
+    text = _exported(found, checked, file, format, shm_size)
     if output is None:
         # As UTF-8 whatever the terminal's encoding is: it is a file for others.
         sys.stdout.flush()
@@ -196,13 +202,7 @@ def export(
         ) from error
 
 
-def _checked(found: Recipe, file: Path, typed: list[Setting]) -> list[Setting]:
-    from dynotune.recipes import checking
-
-    return checking.settings(found, str(file), typed)
-
-
-def _exported(found: Recipe, settings: list[Setting], file: Path, format: str, shm_size: str | None) -> str:
+def _exported(found: Recipe, checked: Checked, file: Path, format: str, shm_size: str | None) -> str:
     from dynotune.recipes import export_parts
     from dynotune.report import export as formats
 
@@ -214,6 +214,6 @@ def _exported(found: Recipe, settings: list[Setting], file: Path, format: str, s
         facts = probe.machine(environment(), python=sys.executable, cwd=Path.cwd(), deadline_s=DEADLINE_S)
         return formats.sysctl(file.name, *examine(ObservationView(Observation(facts=facts)), "machine"))
 
-    made = export_parts(found, settings, str(file), shm_size)
+    made = export_parts(found, checked.applied, str(file), shm_size, left_out=checked.left_out)
     write = {"shell": formats.shell, "docker": formats.docker, "kubernetes": formats.kubernetes}[format]
     return write(made)

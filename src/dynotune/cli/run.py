@@ -53,7 +53,7 @@ def run(
     if strict and recipe is None:
         raise UsageError("--strict is about a recipe, and there is none.", hint="Add --recipe FILE.")
     proved = None if recipe is None else _read(recipe)
-    chosen = _settings(settings or [], proved, recipe)
+    chosen = _settings(settings or [], proved, recipe, strict=strict)
     if any(setting.knob == "git.ref" for setting in chosen):
         raise UsageError(
             "git.ref shows a revision to a run that is measured; this one is the command itself.",
@@ -107,15 +107,25 @@ def _read(path: Path) -> Recipe:
     return recipes.read(path)
 
 
-def _settings(texts: list[str], recipe: Recipe | None, path: Path | None) -> list[Setting]:
-    """The recipe's settings, and those of the command line, which win."""
+def _settings(texts: list[str], recipe: Recipe | None, path: Path | None, *, strict: bool) -> list[Setting]:
+    """The recipe's settings that may be applied, and those of the command line, which win; the others are said.
+
+    Raises:
+        CannotRunHere: there are others, and `strict`.
+    """
     given = typed_settings(texts)
     if recipe is None:
         return given
     from dynotune.recipes import checking
 
-    chosen = checking.settings(recipe, str(path), given)
-    if not chosen:
+    chosen, left_out = checking.settings(recipe, str(path), given)
+    lines = checking.not_applied(left_out, str(path))
+    if strict and lines:
+        first, *options = lines
+        raise CannotRunHere(first, hint=" ".join(map(str.strip, options)))
+    for line in lines:
+        print(f"dynotune: {line}", file=sys.stderr)
+    if not chosen and not left_out:
         print(f"dynotune: {path} has no settings: the command runs as it is", file=sys.stderr)
     return chosen
 

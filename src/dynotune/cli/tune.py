@@ -121,9 +121,12 @@ def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Set
     recipe = recipes.read(file)
     # A name that is no text cannot be kept in a study.
     name = str(file.absolute()).encode(errors="replace").decode()
-    chosen = checking.settings(recipe, name, typed)
+    chosen, left_out = checking.settings(recipe, name, typed)
+    for line in checking.not_applied(left_out, file.name):
+        _say(line)
     if not chosen:
-        raise UsageError(f"{file} has no settings to begin from.", hint="Leave --recipe out.")
+        what = "has no settings" if not left_out else "has no setting that is applied,"
+        raise UsageError(f"{file} {what} to begin from.", hint="Leave --recipe out.")
     return BaseRecipe(name, recipe), chosen
 
 

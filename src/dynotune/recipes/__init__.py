@@ -1,7 +1,7 @@
 """Recipes: written from studies; read, checked and exported as the untrusted input that they are.
 
-`writing` makes a recipe from a study, `checking` refuses settings that the catalogue does not know and compares
-machines, `verify` holds a recipe against a new comparison, `export` says what each setting takes elsewhere.
+`writing` makes a recipe from a study, `checking` lets through what a recipe may set and compares machines,
+`verify` holds a recipe against a new comparison, `export` says what each setting takes elsewhere.
 
 The struct is `schema.recipe`'s. What is proved is decided in `search`; texts for shells and containers are made in
 `report.export`.
@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
-    from dynotune.recipes.checking import setting_of
     from dynotune.recipes.export import ON_WORKERS, export_parts
     from dynotune.recipes.verify import judge_recipe
     from dynotune.recipes.writing import recipe_of
 
-__all__ = ["ON_WORKERS", "checking", "export_parts", "judge_recipe", "recipe_of", "setting_of"]
+__all__ = ["ON_WORKERS", "checking", "export_parts", "judge_recipe", "recipe_of"]
 
 __getattr__ = lazy_face(
     __name__,
@@ -26,6 +25,5 @@ __getattr__ = lazy_face(
         "export_parts": "export",
         "judge_recipe": "verify",
         "recipe_of": "writing",
-        "setting_of": "checking",
     },
 )

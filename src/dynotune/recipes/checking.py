@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-import shlex
 from collections.abc import Sequence
 
 import msgspec
@@ -17,6 +16,7 @@ from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Scalar
 from dynotune.schema.recipe import Recipe, proof_of
 from dynotune.schema.setting import Setting
+from dynotune.text import words
 
 __all__ = [
     "Differs",
@@ -24,7 +24,8 @@ __all__ = [
     "command_differs",
     "command_hash",
     "differences",
-    "setting_of",
+    "not_applied",
+    "problems",
     "settings",
     "unproved",
 ]
@@ -77,32 +78,63 @@ class Differs(msgspec.Struct, frozen=True):
 # To settings
 
 
-def settings(recipe: Recipe, name: str, typed: Sequence[Setting] = ()) -> list[Setting]:
-    """The settings of an untrusted recipe, and those that the user typed, which win.
+def settings(recipe: Recipe, name: str, typed: Sequence[Setting] = ()) -> knobs.Checked:
+    """The settings of an untrusted recipe that may be applied, with those that the user typed, which win; the others.
 
     Args:
         name: of the recipe's file, for errors.
 
     Raises:
-        UsageError: one of the recipe's is unknown, of a wrong value, or a variable that only the user may set.
+        UsageError: one of the recipe's is unknown, or of a value that its knob does not take.
     """
     given = {setting.knob: setting for setting in typed}
-    chosen = {knob: given.get(knob) or setting_of(knob, value, name) for knob, value in recipe.settings.items()}
-    return list((chosen | given).values())
+    found = [given.get(knob) or _setting_of(knob, value, name) for knob, value in recipe.settings.items()]
+    return knobs.check(found, typed)
 
 
 def baseline(recipe: Recipe, name: str) -> list[Setting]:
     """What an untrusted recipe was compared with: values of the command's placeholders.
 
     Raises:
-        UsageError: as `settings`.
+        UsageError: as `settings`, or only the user may set one of them.
     """
     pairs = (text.partition("=") for text in recipe.recipe.baseline)
-    return knobs.of_launch([setting_of(knob, value, name) for knob, _, value in pairs])
+    checked = knobs.check(_setting_of(knob, value, name) for knob, _, value in pairs)
+    for setting in checked.left_out:
+        raise UsageError(
+            f"The recipe {name} was compared with {setting}, which only the user may set: it could name foreign code.",
+            hint="If you trust it, give the command after two dashes, with the value in place of the placeholder.",
+        )
+    return knobs.of_launch(checked.applied)
 
 
-def setting_of(knob: str, value: Scalar, name: str) -> Setting:
-    """One setting of an untrusted recipe; UsageError as `settings`."""
+def not_applied(left_out: Sequence[Setting], name: str) -> list[str]:
+    """Lines that say which settings of the recipe `name` are not applied, why, and what to type."""
+    if not left_out:
+        return []
+    why = (
+        f"{words.plain(name)}: not applied: a recipe sets only variables that are known to tune and do nothing else, "
+        "with plain values; another one could make the command load foreign code. If you trust it, type it yourself:"
+    )
+    return [why, *(f"  {knobs.how_to_type(setting)}" for setting in left_out)]
+
+
+def problems(recipe: Recipe, name: str) -> dict[str, str]:
+    """Knob to the reason why its setting is refused, or is not applied unless it is typed."""
+    found = {}
+    for knob, value in recipe.settings.items():
+        try:
+            setting = _setting_of(knob, value, name)
+        except UsageError as error:
+            found[knob] = error.message
+        else:
+            if knobs.must_be_typed(setting):
+                found[knob] = " ".join(not_applied([setting], name))
+    return found
+
+
+def _setting_of(knob: str, value: Scalar, name: str) -> Setting:
+    """One setting of an untrusted recipe, not yet checked; UsageError as `settings`."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     try:
         setting = knobs.parse(f"{knob}={text}")
@@ -114,12 +146,6 @@ def setting_of(knob: str, value: Scalar, name: str) -> Setting:
         raise UsageError(
             f"In the recipe {name}: the value of {knob} holds characters that do not print: {text[:100]!r}.",
             hint=f"If you trust it, type it yourself: --set {knob}=…",
-        )
-    if knobs.must_be_typed(setting):
-        raise UsageError(
-            f"The recipe {name} sets {setting}. A recipe sets only variables that are known to tune and do nothing "
-            "else; another one could make the command load foreign code.",
-            hint=f"If you trust it, type it yourself: --set {shlex.quote(str(setting))}",
         )
     if knobs.get(knob).effect == "system":
         raise UsageError(

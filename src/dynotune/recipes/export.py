@@ -38,11 +38,18 @@ ON_WORKERS = ("loader.prefetch_factor", "loader.persistent_workers", "loader.mul
 """Knobs that mean nothing to a loader without workers."""
 
 
-def export_parts(recipe: Recipe, settings: Sequence[Setting], name: str, shm_size: str | None = None) -> formats.Parts:
+def export_parts(
+    recipe: Recipe,
+    settings: Sequence[Setting],
+    name: str,
+    shm_size: str | None = None,
+    *,
+    left_out: Sequence[Setting] = (),
+) -> formats.Parts:
     """The settings, by what it takes to have them.
 
     Args:
-        settings: of `recipe`, checked.
+        settings: of `recipe`, checked; `left_out`: its others, which are named and not written.
         name: of its file.
         shm_size: as given by the user, in Kubernetes' words.
 
@@ -63,6 +70,7 @@ def export_parts(recipe: Recipe, settings: Sequence[Setting], name: str, shm_siz
         command=variants.variant(head.command, {}, knobs.of_launch(settings), Path()).command,
         # One with line ends would not survive in a comment.
         typed=[text for one in settings if knobs.must_be_typed(one) and (text := str(one)).isprintable()],
+        left_out=[knobs.how_to_type(one) for one in left_out],
         variables=_variables(recipe, chosen),
         preload=[
             knob.site.libraries[str(setting.value)][0]

@@ -9,14 +9,23 @@ from dynotune.text import words
 __all__ = ["judge_recipe"]
 
 
-def judge_recipe(recipe: Recipe, comparison: Comparison) -> tuple[Outcome, str]:
+def judge_recipe(recipe: Recipe, comparison: Comparison, *, is_whole: bool = True) -> tuple[Outcome, str]:
     """`met`, `not-met` or `undecided`, and why.
+
+    Without some of its settings (`is_whole` is false) a recipe may still be met, but not refuted.
 
     Met: better again, and by no less than the lower end of the stated interval. Of two honest measurements, each with
     its own error, the second lies above the first one's lower end in 19 of 20 cases or more; an interval that merely
     reaches it could be so wide that it says nothing. Not met: not better, or the new interval lies below the stated
     one. Else undecided: more pairs, or a quieter machine, would tell.
     """
+    outcome, reason = _judge(recipe, comparison)
+    if outcome == "not-met" and not is_whole:
+        return "undecided", f"Not all settings of the recipe were applied. {reason}"
+    return outcome, reason
+
+
+def _judge(recipe: Recipe, comparison: Comparison) -> tuple[Outcome, str]:
     if comparison.verdict in ("undecided", None):
         return "undecided", f"Whether it is better was not decided. {comparison.reason}".rstrip()
     if comparison.verdict != "faster" or comparison.speedup is None or comparison.ci is None:

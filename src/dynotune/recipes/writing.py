@@ -72,7 +72,9 @@ def _holds(first: Recipe, study: Study) -> bool:
     head, run = first.recipe, study.run
     told = (head.objective, head.caches, head.step_function) == (run.objective, run.caches, run.step_function)
     whole = {proof.knob for proof in first.proof} == set(first.settings) and not unproved(first)
-    return told and whole and not differences(first, study.facts, run.command, strict=True)
+    # Some may be left out here, since only the user may set them.
+    applied = {str(Setting(knob, value)) for knob, value in first.settings.items()} <= set(map(str, run.settings))
+    return applied and told and whole and not differences(first, study.facts, run.command, strict=True)
 
 
 def _times(head: Header, first: Header) -> Header:

@@ -30,6 +30,7 @@ class Parts:
         about: lines on what it gained and where.
         command: that it was proved on; may be empty.
         typed: settings that `dynotune run` takes from its user only.
+        left_out: settings that are not written unless the user types them: the options that do so.
         variables: name to value.
         preload: libraries to be put first in LD_PRELOAD, by their sonames.
         unset: variables to be taken away.
@@ -43,6 +44,7 @@ class Parts:
     about: list[str] = field(default_factory=list)
     command: list[str] = field(default_factory=list)
     typed: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     preload: list[str] = field(default_factory=list)
     unset: list[str] = field(default_factory=list)
@@ -152,7 +154,11 @@ def sysctl(recipe: str, findings: Sequence[Finding], unknown: Sequence[NotKnown]
 
 
 def _introduction(parts: Parts) -> list[str]:
-    return [f"From {parts.recipe}, by dynotune recipe export.", *parts.about]
+    lines = [f"From {parts.recipe}, by dynotune recipe export.", *parts.about]
+    if parts.left_out:
+        lines += ["", "Left out: settings that only you may set. If you trust one, export again with its option:"]
+        lines += [f"    {option}" for option in parts.left_out]
+    return lines
 
 
 def _run(parts: Parts, recipe: str) -> list[str]:

@@ -171,9 +171,10 @@ def test_growth_is_what_is_new_and_what_files_grew_by(before, after):
 def test_the_variables_of_a_folder_are_found_again_and_no_others(tmp_path):
     chosen = contents.own_environment(tmp_path, {})
     assert chosen["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] == "0"
-    contents.write_variables(tmp_path, {**chosen, "LD_PRELOAD": "/evil.so", "TRITON_X": "a b'c"})
+    evil = {"LD_PRELOAD": "/evil.so", "TRITON_CACHE_MANAGER": "evil:Manager", "TORCHINDUCTOR_FREEZING": "a b'c"}
+    contents.write_variables(tmp_path, {**chosen, **evil, "TORCHINDUCTOR_CPP_WRAPPER": "1"})
     found = contents.read_variables(tmp_path)
-    assert found == {**chosen, "TRITON_X": "a b'c"}
+    assert found == {**chosen, "TORCHINDUCTOR_CPP_WRAPPER": "1"}
     assert contents.own_environment(tmp_path, {}) == found
 
 

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 import tarfile
 from pathlib import Path
 
@@ -119,6 +120,18 @@ def test_a_manifest_that_no_dynotune_wrote_is_refused(tmp_path, document):
 def test_a_variable_that_no_dynotune_packs_is_refused(tmp_path, variable, value):
     pack = packs.by_hand(tmp_path / "p", packs.manifest(ONE, variables={variable: value}), packs.member(FILE))
     assert f"'{variable}' is no variable that a pack may set" in refused(pack, tmp_path)
+
+
+def test_of_a_compilers_variables_a_pack_sets_only_those_that_tune(tmp_path):
+    """Behind --trust, too: the code in a pack was looked at by whoever trusts it, and a module's name leads elsewhere."""
+    manager = {"TRITON_CACHE_MANAGER": "evil:Manager", "TORCHINDUCTOR_CUTLASS_DIR": "/tmp/it's"}
+    variables = {**manager, "TORCHINDUCTOR_MAX_AUTOTUNE": "1", "TORCHINDUCTOR_FREEZING": "evil"}
+    pack = packs.by_hand(tmp_path / "p", packs.manifest(ONE, variables=variables), packs.member(FILE))
+    unpacked = take(pack, tmp_path / "cache")
+    assert unpacked.variables == {"TORCHINDUCTOR_MAX_AUTOTUNE": "1"}
+    said = "\n".join(unpacked.notes)
+    assert "export TRITON_CACHE_MANAGER=evil:Manager" in said and "export TORCHINDUCTOR_FREEZING=evil" in said
+    assert f"export TORCHINDUCTOR_CUTLASS_DIR={shlex.quote('/tmp/it' + chr(39) + 's')}" in said
 
 
 def test_a_manifest_of_another_version_is_refused_as_such(tmp_path):

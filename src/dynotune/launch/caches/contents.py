@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from dynotune import knobs
 from dynotune.launch.caches.places import HEADERS, Place, cuda_limit_bytes, places
 from dynotune.probe.facts import mounts
 from dynotune.schema import atomic
@@ -91,13 +92,17 @@ def own_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_variables(folder: Path) -> dict[str, str] | None:
-    """What `write_variables` wrote there, as far as it is about caches; None where it did not."""
+    """What `write_variables` wrote there, as far as it is about caches and may be set; None where it did not.
+
+    The folder may come from elsewhere.
+    """
     try:
         words = shlex.split((folder / VARIABLES_FILE).read_text(encoding="utf-8"), comments=True)
     except (OSError, ValueError):
         return None
     found = dict(word.split("=", 1) for word in words if "=" in word)
-    return {name: value for name, value in found.items() if is_compilers(name) or name in VARIABLES}
+    allowed, _ = knobs.check_variables((name, value) for name, value in found.items() if is_compilers(name))
+    return {name: value for name, value in found.items() if name in allowed or name in VARIABLES}
 
 
 def write_variables(folder: Path, chosen: Mapping[str, str]) -> None:

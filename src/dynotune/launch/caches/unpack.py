@@ -11,6 +11,7 @@ import contextlib
 import gzip
 import hashlib
 import os
+import shlex
 import shutil
 import stat
 import tarfile
@@ -21,6 +22,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
+from dynotune import knobs
 from dynotune.launch.caches.merge import MergeResult, merge, relocate
 from dynotune.launch.caches.pack import member_name
 from dynotune.launch.caches.places import Place
@@ -132,6 +134,8 @@ def unpack(
         merged = MergeResult()
         for cache, folder in staged.items():
             merged += merge(cache, folder, folders[cache])
+    # What decides how things are compiled may also name what compiles them.
+    allowed, others = knobs.check_variables(manifest.variables.items())
     return Unpacked(
         file=name,
         folders={cache: str(folder) for cache, folder in folders.items()},
@@ -141,8 +145,16 @@ def unpack(
         new_bytes=merged.new_bytes,
         differences=list(differences),
         left_out=[*left_out, *merged.left_out],
-        variables={**(variables or {}), **manifest.variables},
-        notes=merged.notes,
+        variables={**(variables or {}), **allowed},
+        notes=[*merged.notes, *map(_not_set, others.items())],
+    )
+
+
+def _not_set(variable: tuple[str, str]) -> str:
+    name, value = variable
+    return (
+        f"It was packed with {name}={value}, which is not set for you: a pack sets only variables that are known to "
+        f"tune and do nothing else. If you trust it, set it yourself: export {name}={shlex.quote(value)}"
     )
 
 

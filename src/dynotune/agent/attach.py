@@ -43,7 +43,7 @@ class Agent:
         folder = os.environ["DYNOTUNE_RUN"]
         with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
             plan = json.load(file)
-        agent = cls(Writer(folder), plan, folder)
+        agent = cls(Writer(folder, plan), plan, folder)
         agent._attach()
         return agent
 

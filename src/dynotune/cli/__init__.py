@@ -150,16 +150,18 @@ def _explain(error: Exception) -> int:
     from rich.console import Console
     from rich.text import Text
 
+    from dynotune.schema.redaction import redacted
+
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     if not isinstance(error, DynotuneError):
-        what = f"{type(error).__name__}: {error}"
+        what = redacted(f"{type(error).__name__}: {error}")
         console.print(Text.assemble(("dynotune made a mistake: ", "bold red"), what))
         console.print(Text("Run it again with --debug and report what it prints.", style="dim"))
         return INTERNAL_ERROR
-    console.print(Text.assemble(("error: ", "bold red"), error.message))
+    console.print(Text.assemble(("error: ", "bold red"), redacted(error.message)))
     if isinstance(error, CommandFailed):
         for line in error.last_lines:
-            console.print(Text(f"  │ {line}", style="dim"))
+            console.print(Text(f"  │ {redacted(line)}", style="dim"))
     if error.hint:
-        console.print(Text.assemble(("next: ", "bold"), error.hint))
+        console.print(Text.assemble(("next: ", "bold"), redacted(error.hint)))
     return error.exit_code

@@ -109,7 +109,8 @@ def measure(request: CompareRequest, *, resume: Path | None = None) -> Compariso
         try:
             if resume is None:
                 return protocol.compare(request, watcher)
-            return protocol.resume(resume, request.run, watcher, budget_s=request.budget_s)
+            typed = msgspec.structs.replace(request.run, settings=[*request.candidate, *request.run.settings])
+            return protocol.resume(resume, typed, watcher, budget_s=request.budget_s)
         except protocol.Interrupted as stopped:
             which = options.resume_with(stopped.folder)
             found = protocol.so_far(stopped.folder)
@@ -127,7 +128,7 @@ def show(comparison: Comparison, json: str | None) -> None:
     """
     from dynotune.report import comparison_table
 
-    options.show(lambda: comparison_table(comparison), comparison, json)
+    options.show(comparison_table, comparison, json)
     if comparison.failed is not None:
         failed = comparison.failed
         raise CommandFailed(

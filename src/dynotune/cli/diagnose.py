@@ -69,7 +69,7 @@ def diagnose(
     from dynotune.report import diagnosis_report
 
     diagnosis = conclude(observation, **beside)
-    options.show(lambda: diagnosis_report(diagnosis), diagnosis, json)
+    options.show(diagnosis_report, diagnosis, json)
     if fail_on is not None and _is_there(diagnosis, fail_on):
         raise typer.Exit(1)
 

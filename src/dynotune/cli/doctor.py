@@ -70,7 +70,7 @@ def doctor(
         return
     other = None if baseline is None else _read(baseline)
     examination = _examine(_facts(python, context.find_root().obj), other)
-    options.show(lambda: _report(examination), examination, json)
+    options.show(_report, examination, json)
     worse = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on is not None else ()
     if any(each.severity in worse for each in examination.findings):
         raise typer.Exit(1)

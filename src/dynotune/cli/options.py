@@ -15,20 +15,24 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
 from dynotune.cli import command_of
+from dynotune.schema import redaction
 from dynotune.schema.comparison import MOST_PAIRS
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import Caches, Objective, RunSpec
 from dynotune.schema.task import PageCache
 
 if TYPE_CHECKING:
+    import msgspec
+
     from dynotune.schema.setting import Setting
 
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+D = TypeVar("D", bound="msgspec.Struct")
 RUN_PANEL = "How the command is run"
 _UNITS_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _UNITS_S = {"s": 1, "min": 60, "m": 60, "h": 3600}
@@ -222,7 +226,7 @@ def run_of(
     Raises:
         UsageError: a setting does not exist, or two of one knob were given.
     """
-    return RunSpec(
+    run = RunSpec(
         command=list(context.find_root().obj or []),
         cwd=Path.cwd(),
         env=environment(),
@@ -230,6 +234,8 @@ def run_of(
         settings=typed_settings(settings),
         **options,
     )
+    redaction.learn(run.env, run.command)
+    return run
 
 
 def typed_settings(texts: Sequence[str] | None) -> list[Setting]:
@@ -248,6 +254,7 @@ def typed_settings(texts: Sequence[str] | None) -> list[Setting]:
         if chosen.setdefault(setting.knob, setting) != setting:
             other = chosen[setting.knob]
             raise UsageError(f"{other} and {setting} both set {setting.knob}.", hint="Give one of them.")
+    redaction.learn({}, settings=chosen.values())
     return list(chosen.values())
 
 
@@ -281,17 +288,21 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
         UsageError: there is none, or something else was given.
     """
     what = file.removesuffix(".json")
-    extra = given(context, but=("resume", "base", "lock", "json", *but))
-    if context.find_root().obj:
+    places = (Path(resume).expanduser().absolute(), base / resume)
+    folder = next((place for place in places if (place / file).is_file()), None)
+    # What stands for secrets in it is typed again: `schema.document.completed` says what is missing.
+    lacks_secrets = folder is not None and redaction.MARK.encode() in (folder / file).read_bytes()
+    typed = ("settings", "baseline") if lacks_secrets else ()
+    extra = given(context, but=("resume", "base", "lock", "json", *typed, *but))
+    if context.find_root().obj and not lacks_secrets:
         extra.append("command")
     if extra:
         raise UsageError(
             f"--resume continues a {what} as it was begun, and takes no {' and no '.join(extra)}.",
             hint=f"Leave it out: {context.command_path} --resume {resume}; or leave --resume out to begin a new one.",
         )
-    for folder in (Path(resume).expanduser().absolute(), base / resume):
-        if (folder / file).is_file():
-            return folder
+    if folder is not None:
+        return folder
     known = sorted(path.parent.name for path in base.glob(f"*/{file}"))[-3:]
     raise UsageError(
         f"There is no {what} {resume}.",
@@ -414,15 +425,20 @@ def check_run(context: typer.Context, run: RunSpec, candidate: Iterable[Setting]
     check_runs_folder(run.base)
 
 
-def show(report: Callable[[], Any], document: object, json: str | None, *, soft_wrap: bool = False) -> None:
-    """Print what `report` makes, unless the JSON goes to standard output; write the JSON where that was asked for."""
+def show(report: Callable[[D], Any], document: D, json: str | None, *, soft_wrap: bool = False) -> None:
+    """Print what `report` makes of the document without its secrets, unless the JSON goes to standard output.
+
+    The JSON is written where that was asked for, without secrets, too.
+    """
     if json != "-":
         from rich.console import Console
+
+        from dynotune.schema.document import without_secrets
 
         # Names in a program may hold what the terminal's encoding does not.
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")
-        Console(highlight=False, soft_wrap=soft_wrap).print(report())
+        Console(highlight=False, soft_wrap=soft_wrap).print(report(without_secrets(document)))
     if json is not None:
         write_json(document, json)
 

@@ -26,6 +26,7 @@ from dynotune.cli.options import (
     typed_settings,
 )
 from dynotune.schema.errors import UsageError
+from dynotune.schema.redaction import MARK
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def show(file: File, json: Json = None) -> None:
     check_json(json)
     found = recipes.read(file)
     problems = checking.problems(found, file.name)
-    options.show(lambda: recipe_report(found, problems=problems), found, json)
+    options.show(lambda kept: recipe_report(kept, problems=problems), found, json)
 
 
 @recipe.command()
@@ -107,6 +108,11 @@ def _command(context: typer.Context, found: Recipe, file: Path) -> list[str]:
             f"{file} does not say on what command it was proved.",
             hint=f"Put it after two dashes: dynotune recipe verify {shlex.quote(str(file))} -- python train.py",
         )
+    if any(MARK in word for word in found.recipe.command):
+        raise UsageError(
+            f"The command of {file} held secrets, which no recipe keeps: {shlex.join(found.recipe.command)}",
+            hint=f"Type it again, after two dashes: dynotune recipe verify {shlex.quote(str(file))} -- COMMAND",
+        )
     from dynotune.text import words
 
     print(f"Running the recipe's own command: {words.plain(shlex.join(found.recipe.command))}", file=sys.stderr)
@@ -152,7 +158,7 @@ def _is_met(
     )
     if json != "-":
         compare.show(comparison, None)
-    options.show(lambda: verification_report(verification), verification, json)
+    options.show(verification_report, verification, json)
     return outcome == "met"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 import typer
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dynotune.schema.study import Study
 
 T = TypeVar("T", bound=msgspec.Struct)
-Rendering = tuple[msgspec.Struct, Callable[[], "RenderableType"]]
+Rendering = tuple[msgspec.Struct, Callable[[Any], "RenderableType"]]
 """The document, and what makes its report."""
 
 # What a folder may hold, the first that is there.
@@ -111,7 +111,7 @@ def _study(file: Path) -> Rendering:
     from dynotune.schema.study import Study
 
     found = read(file, Study)
-    return found, lambda: study_report(found)
+    return found, study_report
 
 
 def _comparison(file: Path) -> Rendering:
@@ -119,7 +119,7 @@ def _comparison(file: Path) -> Rendering:
     from dynotune.schema.comparison import Comparison
 
     found = read(file, Comparison)
-    return found, lambda: comparison_table(found)
+    return found, comparison_table
 
 
 def _observation(file: Path) -> Rendering:
@@ -137,7 +137,7 @@ def _diagnosis(file: Path) -> Rendering:
 def _of_diagnosis(found: Diagnosis) -> Rendering:
     from dynotune.report import diagnosis_report
 
-    return found, lambda: diagnosis_report(found)
+    return found, diagnosis_report
 
 
 def _trace(file: Path) -> Rendering:
@@ -145,7 +145,7 @@ def _trace(file: Path) -> Rendering:
     from dynotune.schema.trace_summary import TraceSummary
 
     found = read(file, TraceSummary)
-    return found, lambda: trace_report(found)
+    return found, trace_report
 
 
 def _trace_difference(file: Path) -> Rendering:
@@ -153,7 +153,7 @@ def _trace_difference(file: Path) -> Rendering:
     from dynotune.schema.trace_summary import TraceDifference
 
     found = read(file, TraceDifference)
-    return found, lambda: difference_report(found)
+    return found, difference_report
 
 
 def _memory_snapshot(file: Path) -> Rendering:
@@ -161,7 +161,7 @@ def _memory_snapshot(file: Path) -> Rendering:
     from dynotune.schema.memory_snapshot import MemorySnapshot
 
     found = read(file, MemorySnapshot)
-    return found, lambda: snapshot_report(found)
+    return found, snapshot_report
 
 
 def _examination(file: Path) -> Rendering:
@@ -171,7 +171,7 @@ def _examination(file: Path) -> Rendering:
 
     found = read(file, Examination)
     costs = {rule.id: rule.costs for rule in all_rules().values()}
-    return found, lambda: examination_report(found, costs=costs)
+    return found, lambda kept: examination_report(kept, costs=costs)
 
 
 def _startup(file: Path) -> Rendering:
@@ -179,7 +179,7 @@ def _startup(file: Path) -> Rendering:
     from dynotune.schema.startup import Startup
 
     found = read(file, Startup)
-    return found, lambda: startup_report(found)
+    return found, startup_report
 
 
 READERS: dict[str, Callable[[Path], Rendering]] = {

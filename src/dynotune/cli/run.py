@@ -22,6 +22,7 @@ from dynotune.cli.options import (
     typed_settings,
     write_json,
 )
+from dynotune.schema import redaction
 from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def run(
             hint="Check the revision out, or compare it: dynotune compare git.ref=REVISION -- COMMAND",
         )
     env = environment()
+    redaction.learn(env, command)
     facts = _facts(command, Path.cwd(), env, chosen, proved)
     if proved is not None and recipe is not None:
         _check_proved(proved, recipe, facts, command, strict=strict)

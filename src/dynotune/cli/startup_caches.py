@@ -66,7 +66,7 @@ def warm(
         places.write_variables(folder, variables)
     with Progress(Console(stderr=True, highlight=False)) as progress:
         warmed = fill(WarmRequest(run=run, max_runs=max_runs, variables=variables), progress)
-    options.show(lambda: warmed_report(warmed), warmed, json, soft_wrap=True)
+    options.show(warmed_report, warmed, json, soft_wrap=True)
     if warmed.end == "not-warm":
         raise typer.Exit(1)
 
@@ -111,7 +111,7 @@ def pack(
     with _busy("Packing"):
         packed = cache_pack.pack(file, found, conditions, command=command, env=env, without=left)
     variables = {**places.variables(Path(cache_lines.FOLDER)), **packed.manifest.variables}
-    options.show(lambda: packed_report(packed, variables), packed, json, soft_wrap=True)
+    options.show(lambda kept: packed_report(kept, variables), packed, json, soft_wrap=True)
 
 
 UNPACK_HELP = """Put packed compile caches in place, where they fit this machine.
@@ -179,7 +179,7 @@ def unpack(
     if caches is not None:
         places.write_variables(caches.expanduser().absolute(), unpacked.variables)
     trusted_by = "--trust" if sha256 is None else f"--sha256 {sha256}"
-    options.show(lambda: unpacked_report(unpacked, trusted_by=trusted_by), unpacked, json, soft_wrap=True)
+    options.show(lambda kept: unpacked_report(kept, trusted_by=trusted_by), unpacked, json, soft_wrap=True)
 
 
 def _refuse(differences: list[Difference], name: str, force: bool) -> None:

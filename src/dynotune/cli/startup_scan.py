@@ -67,7 +67,7 @@ def scan(
             hint="Name one: --compute-capability 9.0",
         )
     found = _scan(_places(paths or [], python, context.find_root().obj), gpus, timeout)
-    options.show(lambda: device_code_report(found, every=every), found, json)
+    options.show(lambda kept: device_code_report(kept, every=every), found, json)
     if fail_on is not None and _fails(found, fail_on):
         raise typer.Exit(1)
 

@@ -52,7 +52,7 @@ def time(
         folder = options.resumed_folder(context, resume, run.base, starting.FILE, but=("budget",))
     run = msgspec.structs.replace(run, objective="time-to-first-step")
     startup = _timed(StartRequest(run=run, max_blocks=blocks, margin=margin, budget_s=budget), folder)
-    options.show(lambda: startup_report(startup), startup, json)
+    options.show(startup_report, startup, json)
 
 
 def _timed(request: StartRequest, resume: Path | None) -> Startup:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dynotune.measure.live import Recording, RecordRequest, Watcher
     from dynotune.trace import Timeline
 
-Answer = tuple[object, Callable[[], "RenderableType"]]
+Answer = tuple[msgspec.Struct, Callable[[Any], "RenderableType"]]
 """The document, and what makes its report."""
 
 # Reading a smaller one takes no longer than noticing that there was a bar.
@@ -136,7 +136,7 @@ def _explained(files: Sequence[Path], asked: Question, limit_bytes: int | None, 
 
     loaded = load_snapshot(snapshots[0], limit_bytes=limit_bytes or MAX_SNAPSHOT_BYTES)
     found = msgspec.structs.replace(loaded, file=_as_text(snapshots[0]))
-    return found, lambda: snapshot_report(found, top=top)
+    return found, lambda kept: snapshot_report(kept, top=top)
 
 
 def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answer:
@@ -175,13 +175,13 @@ def _answer(arguments: Sequence[Sequence[Timeline]], asked: Question, top: int, 
 
         (summary,) = summaries
         told = msgspec.structs.replace(summary, notes=[*notes, *summary.notes])
-        return told, lambda: trace_report(told, top=top)
+        return told, lambda kept: trace_report(kept, top=top)
 
     from dynotune.report.trace import difference_report
     from dynotune.trace import difference
 
     found = difference(*summaries)
-    return found, lambda: difference_report(found, top=top)
+    return found, lambda kept: difference_report(kept, top=top)
 
 
 def _read(arguments: Sequence[Sequence[Path]], limit_bytes: int | None) -> list[list[Timeline]]:

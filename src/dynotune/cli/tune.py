@@ -214,7 +214,7 @@ def show(study: Study, json: str | None, *, recipe: Path) -> None:
     from dynotune.report.study import study_report
 
     if json != "-":
-        options.show(lambda: study_report(study, recipe=str(recipe)), study, None)
+        options.show(lambda kept: study_report(kept, recipe=str(recipe)), study, None)
 
 
 def _console() -> Console:

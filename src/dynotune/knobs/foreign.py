@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dynotune.knobs import caches
+from dynotune.schema.redaction import MARK, redacted
 from dynotune.schema.setting import UNSET, Setting
 
 __all__ = ["Checked", "check", "check_variables", "how_to_type", "must_be_typed"]
@@ -122,5 +123,5 @@ def must_be_typed(setting: Setting) -> bool:
 
 
 def how_to_type(setting: Setting) -> str:
-    """The option that sets it, quoted for a shell."""
-    return f"--set {shlex.quote(str(setting))}"
+    """The option that sets it, quoted for a shell; a secret has to be filled in."""
+    return f"--set {shlex.quote(redacted(str(setting)).replace(MARK, 'VALUE'))}"

@@ -11,6 +11,7 @@ import msgspec
 
 from dynotune import knobs
 from dynotune.probe.sources import PYTHON
+from dynotune.schema import redaction
 from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Scalar
@@ -214,6 +215,7 @@ def command_differs(recipe: Recipe, command: Sequence[str]) -> Differs | None:
         same = proved == command_hash(command)
         return None if same else Differs("command", "another, kept as its hash alone", " ".join(command))
     old, new = _identity(there), _identity(command)
+    there, command = redaction.words(there), redaction.words(command)
     if old == new:
         return None
     spans = [
@@ -229,11 +231,12 @@ def command_differs(recipe: Recipe, command: Sequence[str]) -> Differs | None:
 
 
 def command_hash(command: Sequence[str]) -> str:
-    """Of what counts of a command: the same for two that `command_differs` holds for one."""
+    """Of what counts of a command: the same for two that `command_differs` holds for one. Secrets do not count."""
     return hashlib.sha256("\0".join(_identity(command)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _identity(command: Sequence[str]) -> list[str]:
+    command = redaction.words(command)
     words = [_without_folder(word) if at else _program(word) for at, word in enumerate(command)]
     for at, word in enumerate(command[:-1]):
         if word == "-c":  # a program's text, not a place

@@ -8,6 +8,7 @@ from pathlib import Path
 from dynotune import knobs
 from dynotune.launch.process import environment, variants
 from dynotune.report import export as formats
+from dynotune.schema import redaction
 from dynotune.schema.knob import AllocConf, Attr, Call, Constructor, Env, Knob, Method, Module, Preload, Scalar
 from dynotune.schema.recipe import Recipe
 from dynotune.schema.setting import UNSET, Setting
@@ -63,15 +64,24 @@ def export_parts(
     told: dict[str, str] = {
         each: str(recipe.facts[each]) for each in ("gpu", "driver", "torch", "cpu") if each in recipe.facts
     }
+    variables = _variables(recipe, chosen)
+    secret = [
+        name for name, value in variables.items() if redaction.is_name(name) or redaction.redacted(value) != value
+    ]
     code = {str(setting): _code(setting, knob, device) for setting, knob in chosen}
     return formats.Parts(
         recipe=name,
         about=formats.about(head.speedup, head.ci, head.objective, told),
-        command=variants.variant(head.command, {}, knobs.of_launch(settings), Path()).command,
+        command=redaction.words(variants.variant(head.command, {}, knobs.of_launch(settings), Path()).command),
         # One with line ends would not survive in a comment.
-        typed=[text for one in settings if knobs.must_be_typed(one) and (text := str(one)).isprintable()],
+        typed=[
+            redaction.redacted(text)
+            for one in settings
+            if knobs.must_be_typed(one) and (text := str(one)).isprintable()
+        ],
         left_out=[knobs.how_to_type(one) for one in left_out],
-        variables=_variables(recipe, chosen),
+        variables={name: value for name, value in variables.items() if name not in secret},
+        secret=secret,
         preload=[
             knob.site.libraries[str(setting.value)][0]
             for setting, knob in chosen

@@ -31,7 +31,7 @@ class Parts:
         command: that it was proved on; may be empty.
         typed: settings that `dynotune run` takes from its user only.
         left_out: settings that are not written unless the user types them: the options that do so.
-        variables: name to value.
+        variables: name to value; `secret`: the names of others, whose values are nobody else's to read.
         preload: libraries to be put first in LD_PRELOAD, by their sonames.
         unset: variables to be taken away.
         code: setting to the line of Python that does it.
@@ -46,6 +46,7 @@ class Parts:
     typed: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
+    secret: list[str] = field(default_factory=list)
     preload: list[str] = field(default_factory=list)
     unset: list[str] = field(default_factory=list)
     code: dict[str, str] = field(default_factory=dict)
@@ -158,6 +159,8 @@ def _introduction(parts: Parts) -> list[str]:
     if parts.left_out:
         lines += ["", "Left out: settings that only you may set. If you trust one, export again with its option:"]
         lines += [f"    {option}" for option in parts.left_out]
+    if parts.secret:
+        lines += ["", f"Left out, as secrets: {', '.join(parts.secret)}. Set them where the program starts."]
     return lines
 
 

@@ -11,6 +11,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from dynotune.schema import redaction
 from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, Pair, Voided
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Objective
@@ -60,11 +61,11 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Write a line that stays: what it will cost, who it waits for."""
-        self._console.print(Text(text, style="dim"), soft_wrap=True)
+        self._console.print(Text(redaction.redacted(text), style="dim"), soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """Write a line that stays and is to be seen."""
-        self._console.print(Text.assemble(("warning: ", "yellow"), text), soft_wrap=True)
+        self._console.print(Text.assemble(("warning: ", "yellow"), redaction.redacted(text)), soft_wrap=True)
 
     def running(self, what: str) -> None:
         """The run in progress, in words; replaces the one before."""
@@ -73,7 +74,7 @@ class Progress:
         if self._status is None:
             self._status = self._console.status("", spinner_style="dim")
             self._status.start()
-        self._status.update(Text(what, style="dim"))
+        self._status.update(Text(redaction.redacted(what), style="dim"))
 
     def running_arm(self, arm: ArmName, *, pair: int, max_pairs: int, so_far: str = "") -> None:
         """One run of a pair is in progress. `pair` counts from 1."""

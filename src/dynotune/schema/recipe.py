@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import textwrap
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dynotune.schema import atomic
+from dynotune.schema import atomic, document
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.document import check_schema
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
@@ -221,6 +222,8 @@ def text(recipe: Recipe) -> str:
     Raises:
         UsageError: as `write`.
     """
+    with contextlib.suppress(UnicodeEncodeError):  # `quoted` says so below
+        recipe = document.without_secrets(recipe)
     head = recipe.recipe
     lines = commented(_introduction(recipe))
     lines += ["", "[recipe]"]

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from dynotune.schema import redaction
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.task import PageCache, PlannedSetting, Task
@@ -81,6 +82,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         observe: look at the state of the process, and write it with its window (event `state`).
         sync_steps: wait for the device at the end of each step, for the time of single ones.
         startup: note what the start is made of (events `span`).
+        secret_hint, secret_patterns: what the record leaves out, as `schema.redaction` has it.
     """
 
     schema: str = "dynotune.plan/2"
@@ -93,6 +95,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     observe: bool = False
     sync_steps: bool = False
     startup: bool = False
+    secret_hint: str = redaction.HINT
+    secret_patterns: tuple[str, ...] = redaction.PATTERNS
 
 
 class Readback(msgspec.Struct, frozen=True):

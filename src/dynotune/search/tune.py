@@ -112,11 +112,12 @@ def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher)
     """Go on with the study in `folder`; one that is finished is only read.
 
     Args:
-        now: its `env`, `base` and `lock` count; the rest is as it was.
+        now: its `env`, `base` and `lock` count, and its command and settings for secrets; the rest is as it was.
         budget_s: for all attempts together, in place of what was given before.
 
     Raises:
         RecordError: there is no study in `folder`, or not one that can be read.
+        UsageError: a secret is missing, which no record holds.
         CannotRunHere: this is another machine than the one it was begun on, or the command's folder is gone.
         Interrupted: as `tune`.
     """
@@ -125,6 +126,7 @@ def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher)
         if not (folder / REPORT).exists():
             write_results(folder, study, watcher)
         return study
+    study = document.completed(study, now, *(one.setting for one in study.candidates))
     request = _as_begun(study, now)
     objective.refuse_impossible(request.run)
     refuse_another_machine("study", study.facts, facts_of(request.run))

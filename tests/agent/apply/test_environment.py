@@ -181,3 +181,13 @@ def test_a_library_that_was_not_mapped_is_not_taken_for_preloaded(child):
     done = child("", torch=False, planned=planned)
     assert done.readback["host.malloc"]["ok"] is False
     assert done.readback["host.malloc"]["found"] == "system"
+
+
+def test_a_secret_is_kept_and_read_back_though_the_plan_does_not_hold_it(child):
+    done = child(
+        PRELUDE + 'os.environ["A_TOKEN"] = "other"\nout["c"] = c("A_TOKEN")\nout["inherited"] = inherited("A_TOKEN")\n',
+        "env.A_TOKEN=abc",
+        torch=False,
+    )
+    assert done.out == {"c": "abc", "inherited": "abc"}
+    assert done.readback["env.A_TOKEN"]["ok"] is True

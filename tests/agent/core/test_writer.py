@@ -7,11 +7,13 @@ import sys
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dynotune.agent.core import writer as writers
 from dynotune.agent.core.writer import Writer
 from dynotune.launch.records.record import Reader
+from dynotune.schema.run import Plan
 
 
 @pytest.fixture
@@ -178,3 +180,13 @@ def test_what_a_signal_handler_has_to_say_in_the_middle_of_writing_is_written_to
     monkeypatch.setattr(writer, "_write", write_and_be_interrupted)
     writer.event(event="program")
     assert list(written().events) == ["program", "handler"]
+
+
+def test_an_event_is_written_as_the_plan_says_that_it_may_be_kept(tmp_path, written):
+    plan = msgspec.to_builtins(Plan())
+    argv = ["python", "t.py", "--token", "abc", "--lr", "0.1"]
+    Writer(str(tmp_path), plan).event(event="process", argv=argv, url="https://me:abc@example.org")
+    (event,) = written().events
+    assert event["argv"] == ["python", "t.py", "--token", "@redacted", "--lr", "0.1"]
+    assert event["url"] == "https://@redacted@example.org"
+    assert all(b"abc" not in path.read_bytes() for path in tmp_path.iterdir())

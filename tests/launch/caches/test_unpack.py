@@ -123,7 +123,7 @@ def test_a_variable_that_no_dynotune_packs_is_refused(tmp_path, variable, value)
 
 
 def test_of_a_compilers_variables_a_pack_sets_only_those_that_tune(tmp_path):
-    """Behind --trust, too: the code in a pack was looked at by whoever trusts it, and a module's name leads elsewhere."""
+    """Behind --trust, too: whoever trusts the code in a pack does not know of the module that a variable names."""
     manager = {"TRITON_CACHE_MANAGER": "evil:Manager", "TORCHINDUCTOR_CUTLASS_DIR": "/tmp/it's"}
     variables = {**manager, "TORCHINDUCTOR_MAX_AUTOTUNE": "1", "TORCHINDUCTOR_FREEZING": "evil"}
     pack = packs.by_hand(tmp_path / "p", packs.manifest(ONE, variables=variables), packs.member(FILE))

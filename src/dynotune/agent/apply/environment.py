@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     Name = str | bytes | PathLike[str] | PathLike[bytes]
 
 _UNSET = "@unset"
+# In place of a secret, which is not written into the plan: the process was started with it.
+_REDACTED = "@redacted"
 _putenv, _unsetenv = os.putenv, os.unsetenv
 
 
@@ -108,7 +110,7 @@ class EnvironmentSite(Site):
     """`env.NAME`."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
-        super().__init__(planned, event)
+        super().__init__([_with_secret(setting) for setting in planned], event)
         self._names = {setting["site"]["name"] for setting in planned if setting.get("keep", True)}
 
     def before_torch(self) -> None:
@@ -116,7 +118,7 @@ class EnvironmentSite(Site):
             {
                 setting["site"]["name"]: None if setting["value"] == _UNSET else str(setting["value"])
                 for setting in self.planned
-                if setting.get("keep", True)
+                if setting.get("keep", True) and setting["value"] != _REDACTED
             }
         )
 
@@ -139,6 +141,12 @@ class EnvironmentSite(Site):
             found == asked,
             _what_the_program_wrote(name),
         )
+
+
+def _with_secret(setting: Planned) -> Planned:
+    if setting["value"] != _REDACTED:
+        return setting
+    return {**setting, "value": os.environ.get(setting["site"]["name"], _REDACTED)}
 
 
 class AllocatorSite(EnvironmentSite):

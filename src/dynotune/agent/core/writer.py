@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import re
 import struct
 import sys
 import threading
@@ -41,10 +42,16 @@ _LAST_BYTES = 64 * 1024 * 1024
 
 
 class Writer:
-    """Appends steps and events to a file of its own in `folder`; silent once it cannot write."""
+    """Appends steps and events to a file of its own in `folder`; silent once it cannot write.
 
-    def __init__(self, folder: str) -> None:
+    Args:
+        plan: says what in events is a secret.
+    """
+
+    def __init__(self, folder: str, plan: dict[str, Any] | None = None) -> None:
         self._folder = folder
+        self._hint: str | None = (plan or {}).get("secret_hint")
+        self._patterns: list[str] = (plan or {}).get("secret_patterns", [])
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
@@ -61,7 +68,15 @@ class Writer:
     def event(self, **fields: Any) -> None:
         """Append a JSON event; `fields` hold `event`, its name."""
         # "replace": names of files and values of variables need not be text, JSON must be.
-        self._append(EVENT, json.dumps(fields, default=str, ensure_ascii=False).encode("utf-8", "replace"))
+        text = json.dumps(fields, default=str, ensure_ascii=False)
+        self._append(EVENT, self._without_secrets(text).encode("utf-8", "replace"))
+
+    def _without_secrets(self, text: str) -> str:
+        """The text as the plan says that it may be kept. Most events hold nothing that looks like a secret."""
+        if self._hint and re.search(self._hint, text.lower()):
+            for pattern in self._patterns:
+                text = re.sub(pattern, r"\g<1>@redacted", text, flags=re.IGNORECASE | re.DOTALL)
+        return text
 
     def step(self, end_s: float, wait_s: float, num_samples: int, flags: int) -> None:
         """Append a step: its end and loader wait in seconds, samples (-1 unknown), flags."""

@@ -12,9 +12,10 @@ import msgspec
 
 import dynotune
 from dynotune import knobs
+from dynotune.schema import redaction
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts
-from dynotune.schema.knob import AllocConf, Env, Knob, Preload, Site, is_of_launch
+from dynotune.schema.knob import AllocConf, Env, Knob, Preload, Scalar, Site, is_of_launch
 from dynotune.schema.setting import UNSET, Setting
 from dynotune.schema.task import PlannedSetting
 
@@ -75,7 +76,13 @@ def build(
     env["DYNOTUNE_RUN"] = str(run_dir)
     env["PYTHONPATH"] = _first_on_path(agent_dir / "bootstrap", env.get("PYTHONPATH", ""))
     inside = [setting for setting, knob in chosen if not is_of_launch(knob.site)]
-    return env, [PlannedSetting(setting.knob, setting.value, sites[setting.knob]) for setting in inside]
+    return env, [PlannedSetting(setting.knob, _told(setting), sites[setting.knob]) for setting in inside]
+
+
+def _told(setting: Setting) -> Scalar:
+    """The value as the plan has it, which stays on disk: the agent finds a secret in its environment."""
+    is_secret = setting.value != UNSET and redaction.is_name(setting.knob)
+    return redaction.MARK if is_secret else setting.value
 
 
 def _refuse_conflicts(settings: Iterable[Setting]) -> None:

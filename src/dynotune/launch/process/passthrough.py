@@ -37,7 +37,8 @@ class TransparentRun:
         child_env, planned = environment.build(
             self._settings, env, run_dir=self._folder, agent_dir=environment.AGENT, facts=facts
         )
-        document.write(self._folder / "plan.json", Plan(settings=planned, step_function=step_function))
+        plan = Plan(settings=planned, step_function=step_function)
+        document.write(self._folder / "plan.json", plan, to_agent=True)
         self._started_s, self._launched_s = time.time(), time.perf_counter()
         exit_ = run_in_foreground(command, env=child_env, cwd=self._cwd, run_dir=self._folder)
         self._ended_s = time.perf_counter()

@@ -9,6 +9,7 @@ import shutil
 import time
 from pathlib import Path
 
+from dynotune.schema import redaction
 from dynotune.schema.errors import CannotRunHere
 
 STDOUT = "stdout"
@@ -89,12 +90,12 @@ def _no_folder(base: Path, error: OSError) -> CannotRunHere:
 def last_lines(run_dir: Path, num: int) -> tuple[str, ...]:
     """The last lines that a captured run printed to stderr, or to stdout when stderr is empty.
 
-    Without terminal codes; of a line drawn over again, as progress bars do, what it showed last.
+    Without terminal codes and secrets; of a line drawn over again, as progress bars do, what it showed last.
     """
     for name in (STDERR, STDOUT):
         lines = [shown for line in _tail(run_dir / name).split("\n") if (shown := _as_shown(line))]
         if lines:
-            return tuple(lines[-num:]) if num > 0 else ()
+            return tuple(map(redaction.redacted, lines[-num:])) if num > 0 else ()
     return ()
 
 

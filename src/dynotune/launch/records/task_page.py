@@ -55,7 +55,7 @@ class TaskPage:
         Raises:
             CannotRunHere: the task file cannot be written; nothing is ordered then.
         """
-        document.write(self._folder / f"task-{self._num_tasks + 1:03d}.json", TaskFile(task=task))
+        document.write(self._folder / f"task-{self._num_tasks + 1:03d}.json", TaskFile(task=task), to_agent=True)
         self._num_tasks += 1
         self._write()
         return self._num_tasks

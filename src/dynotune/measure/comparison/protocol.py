@@ -85,17 +85,19 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
     """Go on with the comparison in `folder`, from its last finished pair; one that is finished is only read.
 
     Args:
-        now: its `env`, `base` and `lock` count; the rest is as it was.
+        now: its `env`, `base` and `lock` count, and its command and settings for secrets; the rest is as it was.
         budget_s: for what is left.
 
     Raises:
         RecordError: there is no comparison in `folder`, or not one that can be read.
+        UsageError: a secret is missing, which no record holds.
         CannotRunHere: this is another machine than the one it was begun on, or the command's folder is gone.
         Interrupted: as `compare`.
     """
     comparison = document.read(folder / FILE, Comparison)
     if _is_over(comparison):
         return comparison
+    comparison = document.completed(comparison, now, *comparison.candidate_settings)
     request = CompareRequest(
         run=comparison.run.resumed(now),
         candidate=comparison.candidate_settings,

@@ -68,7 +68,7 @@ class LiveRun:
 
     def __init__(self, launch: LaunchPlan, *, folder: Path, limit_s: float) -> None:
         self.launch, self.folder, self.limit_s = launch, folder, limit_s
-        document.write(folder / "plan.json", launch.plan)
+        document.write(folder / "plan.json", launch.plan, to_agent=True)
         self._page = TaskPage(folder) if launch.plan.live else None
         self._started_s, self.launched_s = time.time(), time.perf_counter()
         self._deadline_s = time.monotonic() + limit_s

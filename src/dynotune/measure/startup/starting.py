@@ -127,17 +127,19 @@ def resume(folder: Path, now: RunSpec, watcher: StartWatcher, *, budget_s: float
     """Go on with what is in `folder`, from its last finished block; what is finished is only read.
 
     Args:
-        now: its `env`, `base` and `lock` count; the rest is as it was.
+        now: its `env`, `base` and `lock` count, and its command for secrets; the rest is as it was.
         budget_s: for what is left.
 
     Raises:
         RecordError: nothing of the kind is in `folder`, or it cannot be read.
+        UsageError: a secret is missing, which no record holds.
         CannotRunHere: it was begun on another machine, or the command's folder is gone.
         Interrupted: as `time_starts`.
     """
     startup = document.read(folder / FILE, Startup)
     if startup.finished:
         return startup
+    startup = document.completed(startup, now)
     request = StartRequest(
         run=startup.run.resumed(now), max_blocks=startup.max_blocks, margin=startup.margin, budget_s=budget_s
     )

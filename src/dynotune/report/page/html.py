@@ -18,7 +18,7 @@ from dynotune.report.page import plots, tables
 from dynotune.report.study.commands import Command, compares, repeats, shell
 from dynotune.report.study.header import headline, stats
 from dynotune.report.study.rows import ablated, joints, saved, tried
-from dynotune.schema import atomic
+from dynotune.schema import atomic, document, redaction
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.study import Study
 from dynotune.text import words
@@ -49,6 +49,7 @@ def page(study: Study, *, recipe: str = "") -> str:
     Raises:
         CannotRunHere: the installed plotly has no script to put into the page.
     """
+    study, recipe = document.without_secrets(study), redaction.redacted(recipe)
     figures = _figures(study)
     scripts = [_plotly(), _part("page.js")] if figures else []
     return (

@@ -1,0 +1,254 @@
+"""Secrets are found by the names beside them, by their form, or because they were told; and nothing else is."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import tomllib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynotune.schema import comparison, diagnosis, document, observation, redaction, run, startup, study
+from dynotune.schema import recipe as recipes
+from dynotune.schema.comparison import Comparison
+from dynotune.schema.errors import UsageError
+from dynotune.schema.recipe import Header, Proof, Recipe
+from dynotune.schema.run import EnvironmentChange, Readback, Run
+from dynotune.schema.setting import Setting
+
+from ..fakes import of_run
+
+SECRET = "s3cr3t-Value"
+HIDDEN = """
+    HF_TOKEN WANDB_API_KEY --token --api-key --hf_token AWS_SECRET_ACCESS_KEY AWS_ACCESS_KEY_ID DB_PASSWORD token
+    env.HF_TOKEN --auth-token GITHUB_PAT MYSQL_PWD SMTP_PASS apiKey --client-secret SSH_PASSPHRASE
+    GOOGLE_CREDENTIALS_JSON
+""".split()  # noqa: SIM905
+PLAIN = """
+    PWD --pad-token TOKENIZERS_PARALLELISM --max-tokens --tokenizer --token-budget --eos_token PATH --num-tokens knob
+    value key --key PYTHONHASHSEED --compass SECRETS_DIR --batch-size
+""".split()  # noqa: SIM905
+
+
+@pytest.fixture(autouse=True)
+def nothing_learned(monkeypatch):
+    monkeypatch.setattr(redaction, "_known", set())
+
+
+def test_names_say_whether_something_is_a_secret():
+    assert [name for name in HIDDEN if not redaction.is_name(name)] == []
+    assert [name for name in PLAIN if redaction.is_name(name)] == []
+
+
+def test_no_field_of_a_record_is_called_like_a_secret():
+    modules = (comparison, diagnosis, observation, recipes, run, startup, study)
+    structs = [each for module in modules for _, each in inspect.getmembers(module, inspect.isclass)]
+    fields = {name for each in structs if issubclass(each, msgspec.Struct) for name in each.__struct_fields__}
+    assert len(fields) > 100
+    assert [name for name in fields if redaction.is_name(name)] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "kept"),
+    [
+        (["t", "--token", SECRET], ["t", "--token", "@redacted"]),
+        (["t", f'--api-key={SECRET} "y', "--b"], ["t", "--api-key=@redacted", "--b"]),
+        (["t", f"https://me:{SECRET}@h/x"], ["t", "https://@redacted@h/x"]),
+        (["t", f"https://h/x?a=1&token={SECRET}&b=2"], ["t", "https://h/x?a=1&token=@redacted&b=2"]),
+        (["t", f"https://h/x?X-Amz-Signature={SECRET}"], ["t", "https://h/x?X-Amz-Signature=@redacted"]),
+        (["t", f"data.url=postgres://u:{SECRET}@h/d"], ["t", "data.url=postgres://@redacted@h/d"]),
+        (
+            ["sh", "-c", f"A_TOKEN={SECRET} t --password 'a b' -v"],
+            ["sh", "-c", "A_TOKEN=@redacted t --password @redacted -v"],
+        ),
+        (["curl", "-H", f"Authorization: Bearer {SECRET}"], ["curl", "-H", "Authorization: Bearer @redacted"]),
+        (["t", "hf_abcdefghijklmnopqrstu"], ["t", "@redacted"]),
+        (["t", "hub.token=" + SECRET], ["t", "hub.token=@redacted"]),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else None,
+)
+def test_secrets_of_a_command_are_not_kept(command, kept):
+    assert redaction.words(command) == kept
+    assert redaction.words(kept) == kept
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["t", "--token", "--b"],
+        ["t", "--token"],
+        ["t", "--token", "{token}"],
+        ["t", "--token", "$TOKEN"],
+        ["t", "--token=${TOKEN}"],
+        ["t", "--use-auth-token", "true"],
+        ["t", "--pad-token", "<pad>", "--tokenizer", "gpt2", "--max-tokens", "4096"],
+        ["git", "clone", "ssh://git@github.com/a/b", "https://example.org/a@b"],
+        ["t", "--sort-key", "name", "lr=1e-3", "a/b:c@d"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_no_secret_stays(command):
+    assert redaction.words(command) == command
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"ValueError: Invalid token: {SECRET}",
+        f"    login(token='{SECRET}')",
+        f'    headers = {{"api_key": "{SECRET}"}}',
+        f"requests.HTTPError: 401 for url: https://h/x?access_token={SECRET}",
+        f'export HF_TOKEN="{SECRET} and more"',
+        f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET.replace('-', '')}\n-----END RSA PRIVATE KEY-----",
+    ],
+)
+def test_lines_of_a_traceback_hold_no_secrets(text):
+    shown = redaction.redacted(text)
+    assert "@redacted" in shown and "s3cr3t" not in shown
+    assert redaction.redacted(shown) == shown
+
+
+def test_a_value_that_was_learned_is_hidden_wherever_a_program_prints_it():
+    redaction.learn({"MY_TOKEN": SECRET, "A_TOKEN": "abc", "B_SECRET": "throughput", "C_AUTH": "/run/x1"})
+    assert redaction.redacted(f"got {SECRET}!") == "got @redacted!"
+    redaction.learn({}, ["t", "--api-key", "q7" + SECRET[3:]], [Setting("env.X_TOKEN", 'a "quoted" 1')])
+    assert redaction.redacted(f"got q7{SECRET[3:]}") == "got @redacted"
+    assert redaction.redacted(json.dumps('a "quoted" 1')) == '"@redacted"'
+    # Words that mean something else in a record do not vanish from it.
+    assert redaction.redacted('"throughput", "/run/x1/a", "abc"') == '"throughput", "/run/x1/a", "abc"'
+
+
+KEYS = st.sampled_from([*HIDDEN, *PLAIN])
+VALUES = st.text(max_size=12) | st.sampled_from(
+    [SECRET, "@unset", "https://a:b@c", "--token", "Bearer abcdefgh", "'a b'", "token=", "api_key='", 'TOKEN="']
+)
+TREES = st.recursive(
+    VALUES | st.integers() | st.booleans() | st.none(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(KEYS | VALUES, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def shape(tree):
+    if isinstance(tree, dict):
+        return [shape(inner) for inner in tree.values()]
+    return [shape(inner) for inner in tree] if isinstance(tree, list) else type(tree)
+
+
+def as_pairs(pairs):
+    """Of an object in which two keys may have become one."""
+    return dict(enumerate(value for _, value in pairs))
+
+
+@given(TREES, st.sampled_from([None, 1]))
+def test_json_stays_json_of_the_same_shape_and_redacting_it_again_changes_nothing(tree, indent):
+    text = json.dumps(tree, indent=indent, ensure_ascii=False)
+    kept = redaction.redacted(text)
+    assert shape(json.loads(kept, object_pairs_hook=as_pairs)) == shape(tree)
+    assert redaction.redacted(kept) == kept
+
+
+@given(st.sampled_from(HIDDEN), st.from_regex(r"[A-Za-z0-9_+/]{4,40}", fullmatch=True), st.sampled_from([None, 1]))
+def test_a_value_beside_the_name_of_a_secret_is_in_no_record(name, value, indent):
+    name, value = name.lstrip("-"), f"{value}zq"
+    tree = {
+        "argv": ["python", f"--{name}", value, f"--{name}={value}"],
+        "settings": [{"knob": f"env.{name}", "value": value}],
+        "facts": {f"env.{name}": value},
+        "text": f"run with --{name} {value} and {name}={value}",
+    }
+    assert value not in redaction.redacted(json.dumps(tree, indent=indent))
+
+
+def test_the_hint_is_in_all_that_the_patterns_find():
+    whole = [f"{name}={SECRET}" for name in HIDDEN] + [f'"{name}": "{SECRET}"' for name in HIDDEN]
+    assert [text for text in whole if not re.search(redaction.HINT, text.lower())] == []
+
+
+# Documents
+
+
+def a_run(**changes):
+    fields = {
+        "command": ["t", "--token", SECRET],
+        "settings": [Setting("env.HF_TOKEN", SECRET), Setting("loader.num_workers", 2)],
+        "readback": [Readback("env.HF_TOKEN", SECRET, SECRET, "getenv", True, f"the program set it to {SECRET}")],
+    }
+    return Run(id="r", purpose="run", cwd="/", started_s=0.0, **(fields | changes))
+
+
+def test_a_record_is_written_and_shown_without_secrets_and_is_a_record(tmp_path):
+    document.write(tmp_path / "run.json", a_run())
+    assert SECRET not in (tmp_path / "run.json").read_text()
+    kept = document.read(tmp_path / "run.json", Run)
+    assert kept == document.without_secrets(a_run())
+    assert kept.command == ["t", "--token", "@redacted"] and kept.settings[1] == Setting("loader.num_workers", 2)
+    plain = a_run(command=["t"], settings=[], readback=[])
+    assert document.without_secrets(plain) is plain
+
+
+def test_a_change_of_a_variable_is_kept_without_its_value():
+    change = EnvironmentChange("HF_TOKEN", SECRET, "t.py", 1, "main")
+    assert SECRET not in document.encode(change).decode()
+
+
+def test_a_recipe_is_written_without_secrets():
+    proof = Proof("env.HF_TOKEN", 1.2, (1.1, 1.3), 4, "semantics", value=SECRET)
+    head = Header(recipes.SCHEMA, command=["t", f"--token={SECRET}", "x"], baseline=["arg.x=1"])
+    text = recipes.text(Recipe(head, {"env.HF_TOKEN": SECRET, "loader.num_workers": 2}, [proof]))
+    assert SECRET not in text
+    assert tomllib.loads(text)["recipe"]["command"] == ["t", "--token=@redacted", "x"]
+
+
+# Going on
+
+
+def begun(*settings, command=("t", "--token", SECRET), candidate=()):
+    made = of_run(
+        Comparison, id="c", command=list(command), settings=list(settings), candidate_settings=list(candidate)
+    )
+    return document.without_secrets(made)
+
+
+def typed(kept, *settings, command=()):
+    return msgspec.structs.replace(kept.run, command=list(command), settings=list(settings))
+
+
+def test_secrets_of_a_record_are_taken_from_what_is_typed_when_it_goes_on():
+    token, other = Setting("env.HF_TOKEN", 'a "b" \\1'), Setting("env.A", "1")
+    kept = begun(other, candidate=[token])
+    assert SECRET not in str(kept) and kept.candidate_settings[0].value == "@redacted"
+    now = typed(kept, token, command=["t", "--token", "another-1"])
+    whole = document.completed(kept, now, *kept.candidate_settings)
+    assert (whole.run.command, whole.candidate_settings) == (["t", "--token", "another-1"], [token])
+    assert whole.run.settings == [other]
+
+
+@pytest.mark.parametrize(
+    ("command", "settings", "said"),
+    [
+        ((), [], "env.HF_TOKEN and the command"),
+        ((), [Setting("env.HF_TOKEN", "x")], "those of the command"),
+        (("t", "--token", "x"), [], "those of env.HF_TOKEN"),
+        (("t", "--token", "x", "--more"), [], "another command"),
+    ],
+)
+def test_a_record_does_not_go_on_without_its_secrets(command, settings, said):
+    kept = begun(candidate=[Setting("env.HF_TOKEN", SECRET)])
+    with pytest.raises(UsageError, match=said):
+        document.completed(kept, typed(kept, *settings, command=command), *kept.candidate_settings)
+
+
+def test_two_secrets_of_one_variable_are_not_taken_for_the_same():
+    kept = begun(Setting("env.HF_TOKEN", "one-1"), command=["t"], candidate=[Setting("env.HF_TOKEN", "two-2")])
+    with pytest.raises(UsageError, match="Two values"):
+        document.completed(kept, typed(kept, Setting("env.HF_TOKEN", "one-1")), *kept.candidate_settings)
+
+
+def test_a_record_without_secrets_goes_on_as_it_is():
+    kept = begun(Setting("env.A", "1"), command=["t"])
+    assert document.completed(kept, typed(kept, command=["other"])) is kept

@@ -290,11 +290,10 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
     what = file.removesuffix(".json")
     places = (Path(resume).expanduser().absolute(), base / resume)
     folder = next((place for place in places if (place / file).is_file()), None)
-    # What stands for secrets in it is typed again: `schema.document.completed` says what is missing.
-    lacks_secrets = folder is not None and redaction.MARK.encode() in (folder / file).read_bytes()
-    typed = ("settings", "baseline") if lacks_secrets else ()
+    is_typed_again = folder is not None and _is_typed_again(folder, file)
+    typed = ("settings", "baseline") if is_typed_again else ()
     extra = given(context, but=("resume", "base", "lock", "json", *typed, *but))
-    if context.find_root().obj and not lacks_secrets:
+    if context.find_root().obj and not is_typed_again:
         extra.append("command")
     if extra:
         raise UsageError(
@@ -308,6 +307,22 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
         f"There is no {what} {resume}.",
         hint=f"The last ones in {base} are: {', '.join(known)}." if known else "Was it made with another --run-dir?",
     )
+
+
+def _is_typed_again(folder: Path, file: str) -> bool:
+    """Whether a command and settings may stand beside --resume: for secrets, or since the folder is from elsewhere.
+
+    `schema.document.completed` and `origin.refuse_foreign` say what is missing.
+    """
+    import msgspec
+
+    from dynotune.launch.process import origin
+
+    try:
+        raw = (folder / file).read_bytes()
+        return redaction.MARK.encode() in raw or any(origin.to_type(folder, raw))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, msgspec.MsgspecError):
+        return False  # whoever reads it says what is wrong
 
 
 def resume_with(folder: Path) -> str:

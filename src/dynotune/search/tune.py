@@ -13,6 +13,7 @@ import msgspec
 from dynotune import knobs, probe
 from dynotune.diagnose import LiveDiagnosis, conclude, gather
 from dynotune.launch import new_run_folder
+from dynotune.launch.process import origin
 from dynotune.measure.comparison import Interrupted, objective
 from dynotune.measure.live import (
     SYNCHRONISED,
@@ -112,12 +113,13 @@ def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher)
     """Go on with the study in `folder`; one that is finished is only read.
 
     Args:
-        now: its `env`, `base` and `lock` count, and its command and settings for secrets; the rest is as it was.
+        now: its `env`, `base` and `lock` count, and its command and settings for what the folder does not hold or
+            comes from elsewhere; the rest is as it was.
         budget_s: for all attempts together, in place of what was given before.
 
     Raises:
         RecordError: there is no study in `folder`, or not one that can be read.
-        UsageError: a secret is missing, which no record holds.
+        UsageError: a secret is missing, which no record holds; or the folder is from elsewhere.
         CannotRunHere: this is another machine than the one it was begun on, or the command's folder is gone.
         Interrupted: as `tune`.
     """
@@ -126,6 +128,7 @@ def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher)
         if not (folder / REPORT).exists():
             write_results(folder, study, watcher)
         return study
+    origin.refuse_foreign(folder, study, now)
     study = document.completed(study, now, *(one.setting for one in study.candidates))
     request = _as_begun(study, now)
     objective.refuse_impossible(request.run)
@@ -149,6 +152,7 @@ def _begin(request: TuneRequest, budget_s: float, facts: Facts, watcher: Watcher
         facts=facts,
         base_recipe=request.base_recipe,
     )
+    origin.mark(folder, study)
     document.write(folder / FILE, study)
     return folder, _sit(request, folder, study, watcher)
 

@@ -185,8 +185,8 @@ def test_what_a_signal_handler_has_to_say_in_the_middle_of_writing_is_written_to
 def test_an_event_is_written_as_the_plan_says_that_it_may_be_kept(tmp_path, written):
     plan = msgspec.to_builtins(Plan())
     argv = ["python", "t.py", "--token", "abc", "--lr", "0.1"]
-    Writer(str(tmp_path), plan).event(event="process", argv=argv, url="https://me:abc@example.org")
-    (event,) = written().events
+    Writer(str(tmp_path), plan).event(event="said", argv=argv, url="https://me:abc@example.org")
+    (event,) = written().events["said"]
     assert event["argv"] == ["python", "t.py", "--token", "@redacted", "--lr", "0.1"]
     assert event["url"] == "https://@redacted@example.org"
     assert all(b"abc" not in path.read_bytes() for path in tmp_path.iterdir())

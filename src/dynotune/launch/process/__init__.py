@@ -1,7 +1,8 @@
 """Starting a command, watching over its process tree, and ending all of it.
 
 `dynotune.launch` offers what most callers need. Here is the rest: `environment` turns settings into variables and a
-plan for the agent, `processes` reads process tables, `TransparentRun` is the run of `dynotune run`.
+plan for the agent, `processes` reads process tables, `TransparentRun` is the run of `dynotune run`,
+`origin` tells folders that were begun here from others.
 
 The supervisor imports `processes`, `signals`, `overlay` and `messages` without site-packages. They use the standard
 library alone, and this face imports late.
@@ -26,6 +27,7 @@ __all__ = [
     "find_executable",
     "fresh_folder",
     "has_room",
+    "origin",
     "processes",
     "revision",
     "split_alloc_conf",

@@ -10,7 +10,7 @@ import msgspec
 
 from dynotune import knobs, probe
 from dynotune.launch import new_run_folder
-from dynotune.launch.process import fresh_folder, variants
+from dynotune.launch.process import fresh_folder, origin, variants
 from dynotune.measure.comparison import in_process, objective, schedule, summary
 from dynotune.measure.comparison.stats import SequentialResult, judge
 from dynotune.measure.live import cautions
@@ -77,6 +77,7 @@ def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
         warnings=wary,
         facts={**facts, **probe.environment.facts(run.env)},
     )
+    origin.mark(folder, comparison)
     document.write(folder / FILE, comparison)
     return _sit(request, folder, watcher)
 
@@ -85,18 +86,20 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
     """Go on with the comparison in `folder`, from its last finished pair; one that is finished is only read.
 
     Args:
-        now: its `env`, `base` and `lock` count, and its command and settings for secrets; the rest is as it was.
+        now: its `env`, `base` and `lock` count, and its command and settings for what the folder does not hold or
+            comes from elsewhere; the rest is as it was.
         budget_s: for what is left.
 
     Raises:
         RecordError: there is no comparison in `folder`, or not one that can be read.
-        UsageError: a secret is missing, which no record holds.
+        UsageError: a secret is missing, which no record holds; or the folder is from elsewhere.
         CannotRunHere: this is another machine than the one it was begun on, or the command's folder is gone.
         Interrupted: as `compare`.
     """
     comparison = document.read(folder / FILE, Comparison)
     if _is_over(comparison):
         return comparison
+    origin.refuse_foreign(folder, comparison, now)
     comparison = document.completed(comparison, now, *comparison.candidate_settings)
     request = CompareRequest(
         run=comparison.run.resumed(now),

@@ -15,7 +15,7 @@ import msgspec
 from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.caches import contents
-from dynotune.launch.process import fresh_folder
+from dynotune.launch.process import fresh_folder, origin
 from dynotune.launch.records import Record
 from dynotune.measure.comparison import summary
 from dynotune.measure.comparison.protocol import Interrupted
@@ -119,6 +119,7 @@ def time_starts(request: StartRequest, watcher: StartWatcher) -> Startup:
         own=own,
         facts={**facts, **probe.environment.facts(run.env), **code_facts.facts(run)},
     )
+    origin.mark(folder, startup)
     document.write(folder / FILE, startup)
     return _sit(request, folder, watcher)
 
@@ -127,18 +128,20 @@ def resume(folder: Path, now: RunSpec, watcher: StartWatcher, *, budget_s: float
     """Go on with what is in `folder`, from its last finished block; what is finished is only read.
 
     Args:
-        now: its `env`, `base` and `lock` count, and its command for secrets; the rest is as it was.
+        now: its `env`, `base` and `lock` count, and its command for secrets, or if the folder is from elsewhere; the
+            rest is as it was.
         budget_s: for what is left.
 
     Raises:
         RecordError: nothing of the kind is in `folder`, or it cannot be read.
-        UsageError: a secret is missing, which no record holds.
+        UsageError: a secret is missing, which no record holds; or the folder is from elsewhere.
         CannotRunHere: it was begun on another machine, or the command's folder is gone.
         Interrupted: as `time_starts`.
     """
     startup = document.read(folder / FILE, Startup)
     if startup.finished:
         return startup
+    origin.refuse_foreign(folder, startup, now)
     startup = document.completed(startup, now)
     request = StartRequest(
         run=startup.run.resumed(now), max_blocks=startup.max_blocks, margin=startup.margin, budget_s=budget_s

@@ -1,0 +1,148 @@
+"""Where the folder of a comparison, a study or timed starts comes from: begun by this user, or brought from elsewhere.
+
+What goes on runs the command and the settings in the folder. A folder that was begun here says so by a mark that only
+this user can make. In any other one, the user types again what could run foreign code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dynotune import knobs
+from dynotune.schema import atomic, document, redaction
+from dynotune.schema.errors import UsageError
+from dynotune.schema.run import RunSpec
+from dynotune.schema.setting import Setting
+
+__all__ = ["mark", "refuse_foreign", "to_type"]
+
+FILE = "origin.json"
+_KEY_BYTES = 32
+
+
+class _Origin(msgspec.Struct, frozen=True):
+    """What was typed when it was begun, without secrets, and the mark of the user who typed it."""
+
+    command: list[str]
+    cwd: str
+    settings: list[str]
+    mark: str = ""
+
+
+def mark(folder: Path, begun: msgspec.Struct) -> None:
+    """Mark the new folder of the document `begun`. Without a place for the user's key, it stays unmarked."""
+    tree = _tree(begun)
+    run = tree["run"]
+    origin = _Origin(run["command"], run["cwd"], [str(one) for one in _settings(tree) if knobs.must_be_typed(one)])
+    with contextlib.suppress(OSError):
+        origin = msgspec.structs.replace(origin, mark=_mark_of(origin, _key()))
+        atomic.write(folder / FILE, msgspec.json.encode(origin))
+
+
+def to_type(folder: Path, begun: msgspec.Struct | bytes) -> tuple[list[str], list[Setting]]:
+    """What of a document in `folder` the user did not type here: its command (empty if he did), and settings.
+
+    Args:
+        begun: the document, or its JSON. Secrets in it do not count.
+    """
+    tree = _tree(begun)
+    found = [one for one in _settings(tree) if knobs.must_be_typed(one)]
+    origin = _read(folder)
+    if origin is None or (origin.command, origin.cwd) != (tree["run"]["command"], tree["run"]["cwd"]):
+        return tree["run"]["command"], found
+    return [], [one for one in found if str(one) not in origin.settings]
+
+
+def refuse_foreign(folder: Path, begun: msgspec.Struct, now: RunSpec) -> None:
+    """Refuse to go on with a command or settings from elsewhere that the user does not type now.
+
+    Args:
+        now: its command and settings are those typed now, or empty.
+
+    Raises:
+        UsageError: with what to type.
+    """
+    command, settings = to_type(folder, begun)
+    typed = {redaction.redacted(str(one)) for one in now.settings}
+    left = [one for one in settings if str(one) not in typed]
+    if command and redaction.words(now.command) == command:
+        command = []
+    if not command and not left:
+        return
+    parts = [knobs.how_to_type(one) for one in left] + ([f"-- {shlex.join(command)}"] if command else [])
+    raise UsageError(
+        f"{folder} was not begun here by you, and what is in it could run foreign code.",
+        hint=f"If you trust it, type it beside --resume (compare takes settings without --set): {' '.join(parts)}",
+    )
+
+
+def _tree(begun: msgspec.Struct | bytes) -> dict[str, Any]:
+    raw = begun if isinstance(begun, bytes) else document.encode(begun)
+    tree: dict[str, Any] = msgspec.json.decode(raw)
+    return tree
+
+
+def _settings(tree: dict[str, Any]) -> list[Setting]:
+    """All settings in a document, and those that words in it name: of --try, KNOB=VALUE; of --values, KNOB=A,B."""
+    texts = [*tree.get("extra", []), *tree.get("values", [])]
+    found = list(_nested(tree))
+    for knob, _, value in (text.partition("=") for text in texts if "=" in text):
+        found += [Setting(knob, word.strip()) for word in (value, *value.split(","))]
+    return list(dict.fromkeys(found))
+
+
+def _nested(tree: Any) -> Iterator[Setting]:
+    if isinstance(tree, dict) and tree.keys() == {"knob", "value"}:
+        yield Setting(tree["knob"], tree["value"])
+    elif isinstance(tree, dict | list):
+        for inner in tree.values() if isinstance(tree, dict) else tree:
+            yield from _nested(inner)
+
+
+def _read(folder: Path) -> _Origin | None:
+    """What the mark in the folder covers; None without one, or with one of somebody else."""
+    try:
+        origin = msgspec.json.decode((folder / FILE).read_bytes(), type=_Origin)
+        expected = _mark_of(origin, _key())
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return origin if hmac.compare_digest(expected.encode(), origin.mark.encode()) else None
+
+
+def _mark_of(origin: _Origin, key: bytes) -> str:
+    covered = msgspec.json.encode(msgspec.structs.replace(origin, mark=""))
+    return hmac.new(key, covered, hashlib.sha256).hexdigest()
+
+
+def _key() -> bytes:
+    """The user's own key, made at its first use.
+
+    Raises:
+        OSError: it cannot be read or made.
+    """
+    from platformdirs import user_state_path
+
+    path = user_state_path("dynotune") / "origin.key"
+    with contextlib.suppress(FileExistsError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Whole or not at all: another dynotune may look at it now.
+        made = path.with_name(f"origin.key.{os.getpid()}")
+        made.touch(mode=0o600)
+        made.write_bytes(os.urandom(_KEY_BYTES))
+        try:
+            os.link(made, path)
+        finally:
+            made.unlink()
+    key = path.read_bytes()
+    if len(key) != _KEY_BYTES:
+        raise OSError(f"{path} is no key")
+    return key

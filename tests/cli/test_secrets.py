@@ -154,6 +154,10 @@ def test_no_export_holds_a_secret(types, tmp_path, format_):
 
 def test_a_recipe_is_shown_without_secrets_that_somebody_wrote_into_it(types, tmp_path):
     settings = f'"env.HF_TOKEN" = "{VARIABLE}"\n'
-    (tmp_path / "recipe.toml").write_text(f'{RECIPE}command = ["t", "--token", "{ARGUMENT}"]\n[settings]\n{settings}')
+    (tmp_path / "recipe.toml").write_text(
+        f'{RECIPE}command = ["python", "--token", "{ARGUMENT}"]\n[settings]\n{settings}'
+    )
     assert types("recipe", "show", "recipe.toml")[0] == 0
     assert types("recipe", "show", "recipe.toml", "--json", "-")[0] == 0
+    code, text = types("recipe", "verify", "recipe.toml", "--set", "env.OMP_DYNAMIC=true")
+    assert code == 0 and "own command: python --token @redacted" in text

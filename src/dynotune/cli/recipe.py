@@ -25,8 +25,8 @@ from dynotune.cli.options import (
     runs_a_command,
     typed_settings,
 )
+from dynotune.schema import redaction
 from dynotune.schema.errors import UsageError
-from dynotune.schema.redaction import MARK
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
@@ -108,14 +108,16 @@ def _command(context: typer.Context, found: Recipe, file: Path) -> list[str]:
             f"{file} does not say on what command it was proved.",
             hint=f"Put it after two dashes: dynotune recipe verify {shlex.quote(str(file))} -- python train.py",
         )
-    if any(MARK in word for word in found.recipe.command):
+    if any(redaction.MARK in word for word in found.recipe.command):
         raise UsageError(
             f"The command of {file} held secrets, which no recipe keeps: {shlex.join(found.recipe.command)}",
             hint=f"Type it again, after two dashes: dynotune recipe verify {shlex.quote(str(file))} -- COMMAND",
         )
     from dynotune.text import words
 
-    print(f"Running the recipe's own command: {words.plain(shlex.join(found.recipe.command))}", file=sys.stderr)
+    redaction.learn({}, found.recipe.command)
+    shown = words.plain(shlex.join(redaction.words(found.recipe.command)))
+    print(f"Running the recipe's own command: {shown}", file=sys.stderr)
     return list(found.recipe.command)
 
 

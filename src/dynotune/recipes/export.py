@@ -75,9 +75,9 @@ def export_parts(
         command=redaction.words(variants.variant(head.command, {}, knobs.of_launch(settings), Path()).command),
         # One with line ends would not survive in a comment.
         typed=[
-            redaction.redacted(text)
-            for one in settings
-            if knobs.must_be_typed(one) and (text := str(one)).isprintable()
+            redaction.redacted(text).replace(redaction.MARK, "VALUE")
+            for text in map(str, knobs.check(settings).left_out)
+            if text.isprintable()
         ],
         left_out=[knobs.how_to_type(one) for one in left_out],
         variables={name: value for name, value in variables.items() if name not in secret},

@@ -2,7 +2,7 @@
 
 A secret is the value of a variable, an option, a key or a part of an address whose name says so, a token of a known
 form, or a value that `learn` was told. Everything here works on text, since commands, settings and output all end up
-as text: JSON, TOML, a line for a terminal. The agent is handed the same patterns in its plan.
+as text: JSON, TOML, a line for a terminal. The agent is handed the same patterns in its plan. The standard library is all that is imported: run folders need this, too.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from dynotune.schema.setting import Setting
+if TYPE_CHECKING:
+    from dynotune.schema.setting import Setting
 
 __all__ = ["HINT", "MARK", "PATTERNS", "is_name", "learn", "redacted", "words"]
 
@@ -42,7 +44,7 @@ PATTERNS: tuple[str, ...] = (
     rf"(\"{_NAME}\"\s*[:=]\s*\"){_NONE}{_STRING}",
     rf"(\"(?:knob|name)\":\s*\"{_NAME}\",\s*\"(?:value|asked)\":\s*\"){_NONE}{_STRING}",
     *(
-        rf"(\"knob\":\s*\"{_NAME}\",[^{{}}]*?\"{field}\":\s*\"){_NONE}{_STRING}"
+        rf"(\"knob\":\s*\"{_NAME}\",[^{{}}]{{0,1000}}?\"{field}\":\s*\"){_NONE}{_STRING}"
         for field in ("value", "found", "detail")
     ),
     # In any text: the same as a shell, Python and people write it.

@@ -2,8 +2,8 @@
 
 A secret is the value of a variable, an option, a key or a part of an address whose name says so, a token of a known
 form, or a value that `learn` was told. Everything here works on text, since commands, settings and output all end up
-as text: JSON, TOML, a line for a terminal. The agent is handed the same patterns in its plan. Run folders are read where
-only the standard library can be imported.
+as text: JSON, TOML, a line for a terminal. The agent is handed the same patterns in its plan. Run folders are read
+where only the standard library can be imported.
 """
 
 from __future__ import annotations

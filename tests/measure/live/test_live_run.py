@@ -139,7 +139,7 @@ def test_a_damaged_task_file_is_refused_and_recorded_and_the_program_goes_on(liv
     run = live(CALLS)
     assert run.until(has_steps(10))
 
-    def damaged(path, task):
+    def damaged(path, task, **how):
         path.write_text(json.dumps({"schema": "dynotune.task/99", "task": {}}))
 
     with monkeypatch.context() as patch:

@@ -27,9 +27,9 @@ _IN_RUN_FOLDER = "sandbox"
 _TRY_OUT = """\
 import os, sys
 sys.path.append(sys.argv[1])
-from dynotune.launch.process import overlay
+from dynotune.launch.process import overlay, proof
 try:
-    overlay.try_out(overlay.View(sys.argv[2], sys.argv[3], sys.argv[4:]))
+    proof.try_out(overlay.View(sys.argv[2], sys.argv[3], sys.argv[4:]))
 except overlay.NoOverlay as error:
     print(error)
     sys.exit(1)

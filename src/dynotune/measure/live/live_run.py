@@ -240,6 +240,7 @@ class LiveRun:
             exit_code=None if self._exit is None else self._exit.status,
             ended_by=self._ended_by,
             sandbox=self._launched.sandbox,
+            sandbox_reason=self._launched.sandbox_reason if launch.sandbox else "",
             changed_files=self._launched.changed_files,
             processes=found,
             readback=readback_of(launch.settings, found),

@@ -1,0 +1,187 @@
+"""The proof of a copy-on-write view: before the first run, what this user may do in this folder is done in the view.
+
+The folder's files are sorted into kinds by type, owner, group and mode. One of each kind is written, moved, linked and
+has its mode set in the view, and a file is made in one folder of each kind. Whatever the user may do in the folder
+itself must work in the view, with the same outcome, and must not reach the folder. Files that are neither the user's
+own nor writable are only looked at: moving them is rare, and losing the view for it would cost more.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from dynotune.launch.process import overlay
+from dynotune.launch.process.overlay import NoOverlay, View
+
+_MOST_ENTRIES = 50_000
+_LARGEST_BYTES = 1 << 26
+
+
+class _Sample(NamedTuple):
+    """One file or folder of a kind. `name` is relative to the directory, "." for itself; the rest as found outside."""
+
+    name: str
+    status: os.stat_result
+    writable: bool
+
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(self.status.st_mode)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the user may set its mode and move it. Root may not only where nobody may write."""
+        return self.writable if os.geteuid() == 0 else os.geteuid() == self.status.st_uid
+
+
+def try_out(view: View) -> None:
+    """Enter the view and prove that it behaves as the directory does, and keeps what is written from it.
+
+    Raises:
+        NoOverlay: it does not work here, or not as the directory.
+    """
+    try:
+        real = os.open(view.cwd, os.O_RDONLY | os.O_DIRECTORY)
+        samples = list(_samples(view.cwd, {*view.keep, *overlay.mounts_below(view.cwd)}))
+    except OSError as error:
+        raise NoOverlay(error, f"looking into {view.cwd}") from error
+    overlay.make_layers(view)
+    overlay.enter(view)
+    os.chdir(view.cwd)
+    token = f".dynotune-{os.urandom(8).hex()}"
+    # Folders last: a renamed file is found under its own name again.
+    for sample in sorted(samples, key=lambda one: one.is_folder):
+        try:
+            (_try_folder if sample.is_folder else _try_file)(sample, token, real)
+        except OSError as error:
+            if error.errno == errno.EOVERFLOW:
+                error = OSError(error.errno, "without privileges, files of this user or group cannot be changed there")
+            raise NoOverlay(error, f"{_where(sample)} in the view") from error
+    try:
+        for path in view.keep:
+            os.close(os.open(os.path.join(path, token), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            os.unlink(os.path.join(path, token))
+    except OSError as error:
+        raise NoOverlay(error, "writing past the view") from error
+
+
+def _samples(cwd: str, skip: set[str]) -> Iterator[_Sample]:
+    """One of each kind, the smallest of files, from a walk that lists nearest folders first."""
+    kinds: dict[tuple[int, ...], _Sample] = {}
+    to_list, seen = [""], 0
+    root = os.stat(cwd)
+    kinds[_kind(root, writable=True)] = _Sample(".", root, os.access(cwd, os.W_OK | os.X_OK))
+    for folder in to_list:
+        for item in _entries(os.path.join(cwd, folder)):
+            seen += 1
+            if seen > _MOST_ENTRIES:
+                break
+            try:
+                status = item.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if item.path in skip or status.st_dev != root.st_dev:
+                continue
+            name, is_folder = os.path.join(folder, item.name), stat.S_ISDIR(status.st_mode)
+            if is_folder:
+                to_list.append(name)
+            elif not stat.S_ISREG(status.st_mode):
+                continue
+            writable = os.access(item.path, os.W_OK | (os.X_OK if is_folder else 0))
+            known = kinds.get(_kind(status, writable))
+            if known is None or (not is_folder and status.st_size < known.status.st_size):
+                kinds[_kind(status, writable)] = _Sample(name, status, writable)
+    yield from kinds.values()
+
+
+def _entries(folder: str) -> Sequence[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as items:
+            return list(items)
+    except OSError:
+        return ()
+
+
+def _kind(status: os.stat_result, writable: bool) -> tuple[int, ...]:
+    return status.st_mode, status.st_uid, status.st_gid, writable
+
+
+def _try_file(sample: _Sample, token: str, real: int) -> None:
+    """Write to it, link it, move it and set its mode; the real one stays as it is."""
+    name, was = sample.name, sample.status
+    if was.st_size > _LARGEST_BYTES or not _is_unchanged(sample, real):
+        return
+    _must(os.lstat(name).st_mode == was.st_mode, "it has another mode in the view")
+    if sample.writable:
+        with open(name, "ab", buffering=0) as file:
+            file.write(b"x")
+        _must(os.stat(name).st_size == was.st_size + 1, "what was written is not there")
+    if sample.is_own:
+        os.chmod(name, stat.S_IMODE(was.st_mode))
+        os.utime(name, ns=(was.st_atime_ns, was.st_mtime_ns))
+        if os.access(os.path.dirname(name) or ".", os.W_OK | os.X_OK):
+            os.link(name, name + token)
+            os.unlink(name)
+            os.rename(name + token, name)
+    if sample.writable or sample.is_own:
+        now = os.lstat(name)
+        _must((now.st_uid, now.st_gid) == (was.st_uid, was.st_gid), "it belongs to someone else in the view")
+    _must(_is_unchanged(sample, real), "what was written in the view reached the folder")
+
+
+def _try_folder(sample: _Sample, token: str, real: int) -> None:
+    """Make a folder and a file in it, which must belong to whom they would outside; move and remove them."""
+    was, made, moved = sample.status, os.path.join(sample.name, token), os.path.join(sample.name, f"{token}-moved")
+    _must(os.stat(sample.name).st_mode == was.st_mode, "it has another mode in the view")
+    try:
+        os.mkdir(made)
+    except PermissionError:
+        if sample.writable:
+            raise
+        return
+    _must(sample.writable, "it can be written only in the view")
+    file = os.path.join(made, "file")
+    with open(file, "xb") as new:
+        new.write(b"x")
+    inherits = was.st_mode & stat.S_ISGID
+    owner = (os.geteuid(), was.st_gid if inherits else os.getegid())
+    for path in (made, file):
+        now = os.stat(path)
+        _must((now.st_uid, now.st_gid) == owner, "new files belong to someone else in the view")
+    _must(os.stat(made).st_mode & stat.S_ISGID == inherits, "new folders have another mode in the view")
+    try:
+        os.stat(made, dir_fd=real)
+    except FileNotFoundError:
+        pass
+    else:
+        raise OSError(errno.EPERM, "what was written in the view reached the folder")
+    os.chmod(file, 0o600)
+    os.rename(file, moved)
+    os.link(moved, file)
+    os.unlink(moved)
+    os.rename(made, moved)
+    os.unlink(os.path.join(moved, "file"))
+    os.rmdir(moved)
+
+
+def _is_unchanged(sample: _Sample, real: int) -> bool:
+    """Whether the real file is as it was found. Another program may be at work on it."""
+    try:
+        now = os.stat(sample.name, dir_fd=real, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    was = sample.status
+    return (now.st_ino, now.st_size, now.st_mtime_ns) == (was.st_ino, was.st_size, was.st_mtime_ns)
+
+
+def _must(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise OSError(errno.EPERM, otherwise)
+
+
+def _where(sample: _Sample) -> str:
+    return "the folder itself" if sample.name == "." else sample.name

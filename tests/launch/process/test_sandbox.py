@@ -195,7 +195,7 @@ def test_the_proof_leaves_files_of_every_kind_as_they_are(umask, project, run_di
         (project / f"folder{number}").mkdir()
         (project / f"folder{number}" / "inside").write_text("before")
         (project / f"folder{number}").chmod(mode | 0o2100)
-    os.symlink("file0", project / "link")
+    (project / "link").symlink_to("file0")
     os.mkfifo(project / "fifo")
     os.link(project / "file1", project / "second name")
     before, old = contents(project), os.umask(umask)
@@ -205,7 +205,7 @@ def test_the_proof_leaves_files_of_every_kind_as_they_are(umask, project, run_di
     finally:
         os.umask(old)
     assert contents(project) == before
-    assert os.listdir(run_dir.parent) == [run_dir.name]
+    assert list(run_dir.parent.iterdir()) == [run_dir]
 
 
 def test_a_folder_that_is_read_only_needs_no_view_and_stays_read_only(project, tmp_path):
@@ -316,14 +316,13 @@ class TestWithoutPrivileges:
 
     def test_a_folder_that_the_user_may_not_write_is_not_writable_in_a_run(self, someone):
         code = "try:\n  open('new', 'w')\nexcept PermissionError:\n  print('refused')"
-        kind, _, changes, run_dir = self.run(someone, code, as_root="chown 0:0 project; chmod 755 project")
+        kind, _, _, run_dir = self.run(someone, code, as_root="chown 0:0 project; chmod 755 project")
         assert kind == "none"
         assert (run_dir / "stdout").read_text() == "refused\n"
 
     def test_files_of_others_that_the_user_may_only_read_do_not_cost_the_view(self, someone):
-        kind, reason, changes, _ = self.run(
-            someone, "open('new', 'w')", as_root="echo 1 > project/theirs; mkdir -m 755 project/also; mkdir -m 700 project/no"
-        )
+        theirs = "echo 1 > project/theirs; mkdir -m 755 project/also; mkdir -m 700 project/no"
+        kind, reason, changes, _ = self.run(someone, "open('new', 'w')", as_root=theirs)
         assert (kind, changes[0]) == ("overlay", ["new"]), reason
 
     def test_nothing_is_left_of_a_killed_one(self, someone, marked):

@@ -81,14 +81,15 @@ def enter(view: View) -> None:
     lower, upper, work = (_open(path) for path in (view.cwd, view.upper, view.work))
     options = f"lowerdir=/proc/self/fd/{lower},upperdir=/proc/self/fd/{upper},workdir=/proc/self/fd/{work}"
     target = f"/proc/self/fd/{lower}"
+    source = os.path.basename(view.scratch)  # processes that see the view are known by it (see `leases`)
     if _may_set(view.upper, "trusted.overlay.dynotune"):
         try:
             # So that a directory of the user's can be renamed in one step, as it can without us.
-            _mount("overlay", target, "overlay", 0, options + ",redirect_dir=on")
+            _mount(source, target, "overlay", 0, options + ",redirect_dir=on")
         except NoOverlay:
-            _mount("overlay", target, "overlay", 0, options)
+            _mount(source, target, "overlay", 0, options)
     else:
-        _mount("overlay", target, "overlay", 0, options + ",userxattr")
+        _mount(source, target, "overlay", 0, options + ",userxattr")
     for path, descriptor in kept:
         _mount(f"/proc/self/fd/{descriptor}", path, None, _MS_BIND | _MS_REC, None)
     for descriptor in (lower, upper, work, *(descriptor for _, descriptor in kept)):

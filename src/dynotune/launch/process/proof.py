@@ -12,6 +12,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from dynotune.launch.process import overlay
@@ -63,8 +64,8 @@ def try_out(view: View) -> None:
             raise NoOverlay(error, f"{_where(sample)} in the view") from error
     try:
         for path in view.keep:
-            os.close(os.open(os.path.join(path, token), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            os.unlink(os.path.join(path, token))
+            Path(path, token).touch(0o600, exist_ok=False)
+            Path(path, token).unlink()
     except OSError as error:
         raise NoOverlay(error, "writing past the view") from error
 
@@ -73,10 +74,10 @@ def _samples(cwd: str, skip: set[str]) -> Iterator[_Sample]:
     """One of each kind, the smallest of files, from a walk that lists nearest folders first."""
     kinds: dict[tuple[int, ...], _Sample] = {}
     to_list, seen = [""], 0
-    root = os.stat(cwd)
+    root = Path(cwd).stat()
     kinds[_kind(root, writable=True)] = _Sample(".", root, os.access(cwd, os.W_OK | os.X_OK))
     for folder in to_list:
-        for item in _entries(os.path.join(cwd, folder)):
+        for item in _entries(f"{cwd}/{folder}"):
             seen += 1
             if seen > _MOST_ENTRIES:
                 break
@@ -86,9 +87,9 @@ def _samples(cwd: str, skip: set[str]) -> Iterator[_Sample]:
                 continue
             if item.path in skip or status.st_dev != root.st_dev:
                 continue
-            name, is_folder = os.path.join(folder, item.name), stat.S_ISDIR(status.st_mode)
+            name, is_folder = f"{folder}{item.name}", stat.S_ISDIR(status.st_mode)
             if is_folder:
-                to_list.append(name)
+                to_list.append(f"{name}/")
             elif not stat.S_ISREG(status.st_mode):
                 continue
             writable = os.access(item.path, os.W_OK | (os.X_OK if is_folder else 0))
@@ -112,60 +113,64 @@ def _kind(status: os.stat_result, writable: bool) -> tuple[int, ...]:
 
 def _try_file(sample: _Sample, token: str, real: int) -> None:
     """Write to it, link it, move it and set its mode; the real one stays as it is."""
-    name, was = sample.name, sample.status
+    path, was = Path(sample.name), sample.status
     if was.st_size > _LARGEST_BYTES or not _is_unchanged(sample, real):
         return
-    _must(os.lstat(name).st_mode == was.st_mode, "it has another mode in the view")
+    _must(path.lstat().st_mode == was.st_mode, "it has another mode in the view")
     if sample.writable:
-        with open(name, "ab", buffering=0) as file:
+        with path.open("ab", buffering=0) as file:
             file.write(b"x")
-        _must(os.stat(name).st_size == was.st_size + 1, "what was written is not there")
+        _must(path.stat().st_size == was.st_size + 1, "what was written is not there")
     if sample.is_own:
-        os.chmod(name, stat.S_IMODE(was.st_mode))
-        os.utime(name, ns=(was.st_atime_ns, was.st_mtime_ns))
-        if os.access(os.path.dirname(name) or ".", os.W_OK | os.X_OK):
-            os.link(name, name + token)
-            os.unlink(name)
-            os.rename(name + token, name)
+        path.chmod(stat.S_IMODE(was.st_mode))
+        os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+        if os.access(path.parent, os.W_OK | os.X_OK):
+            moved = path.with_name(path.name[:200] + token)
+            moved.hardlink_to(path)
+            path.unlink()
+            moved.rename(path)
     if sample.writable or sample.is_own:
-        now = os.lstat(name)
+        now = path.lstat()
         _must((now.st_uid, now.st_gid) == (was.st_uid, was.st_gid), "it belongs to someone else in the view")
     _must(_is_unchanged(sample, real), "what was written in the view reached the folder")
 
 
 def _try_folder(sample: _Sample, token: str, real: int) -> None:
     """Make a folder and a file in it, which must belong to whom they would outside; move and remove them."""
-    was, made, moved = sample.status, os.path.join(sample.name, token), os.path.join(sample.name, f"{token}-moved")
-    _must(os.stat(sample.name).st_mode == was.st_mode, "it has another mode in the view")
+    path, was = Path(sample.name), sample.status
+    made, moved = path / token, path / f"{token}-moved"
+    _must(path.stat().st_mode == was.st_mode, "it has another mode in the view")
     try:
-        os.mkdir(made)
+        made.mkdir()
     except PermissionError:
         if sample.writable:
             raise
         return
     _must(sample.writable, "it can be written only in the view")
-    file = os.path.join(made, "file")
-    with open(file, "xb") as new:
-        new.write(b"x")
+    file = made / "file"
+    file.write_bytes(b"x")
     inherits = was.st_mode & stat.S_ISGID
     owner = (os.geteuid(), was.st_gid if inherits else os.getegid())
-    for path in (made, file):
-        now = os.stat(path)
+    for new in (made, file):
+        now = new.stat()
         _must((now.st_uid, now.st_gid) == owner, "new files belong to someone else in the view")
-    _must(os.stat(made).st_mode & stat.S_ISGID == inherits, "new folders have another mode in the view")
+    _must(made.stat().st_mode & stat.S_ISGID == inherits, "new folders have another mode in the view")
+    _must(not _is_outside(made, real), "what was written in the view reached the folder")
+    file.chmod(0o600)
+    file.rename(moved)
+    file.hardlink_to(moved)
+    moved.unlink()
+    made.rename(moved)
+    (moved / "file").unlink()
+    moved.rmdir()
+
+
+def _is_outside(path: Path, real: int) -> bool:
     try:
-        os.stat(made, dir_fd=real)
+        os.stat(path, dir_fd=real, follow_symlinks=False)
     except FileNotFoundError:
-        pass
-    else:
-        raise OSError(errno.EPERM, "what was written in the view reached the folder")
-    os.chmod(file, 0o600)
-    os.rename(file, moved)
-    os.link(moved, file)
-    os.unlink(moved)
-    os.rename(made, moved)
-    os.unlink(os.path.join(moved, "file"))
-    os.rmdir(moved)
+        return False
+    return True
 
 
 def _is_unchanged(sample: _Sample, real: int) -> bool:

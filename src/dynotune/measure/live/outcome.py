@@ -119,10 +119,10 @@ def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
     if run.ended_by == "command" and run.exit_code:
         if run.sandbox == "overlay" and (line := next(filter(_OF_THE_VIEW.search, lines), "")):
             raise CannotRunHere(
-                f"The command failed in {launch.label} {_in_words(run.exit_code)}. It ran in a copy-on-write view of its "
-                f"folder, which may be why: {line}",
-                hint="Run it with --no-sandbox; it then works in your folder itself. Without privileges the view cannot "
-                "rename a folder that was there before.",
+                f"The command failed in {launch.label} {_in_words(run.exit_code)}. It ran in a copy-on-write view of "
+                f"its folder, which may be why: {line}",
+                hint="Run it with --no-sandbox; it then works in your folder itself. Without privileges, the view "
+                "cannot rename a folder that was there before.",
             )
         raise CommandFailed(
             f"The command failed in {launch.label} {_in_words(run.exit_code)}.",

@@ -80,7 +80,7 @@ def build(
 
 
 def applied_inside(settings: Iterable[Setting]) -> list[Setting]:
-    """The settings that the agent applies inside the process. The others act through the command and its environment."""
+    """The settings that the agent applies inside the process. The others need the command and its environment alone."""
     outside = (Env, AllocConf, Preload)
     sites = [(setting, knobs.get(setting.knob).site) for setting in settings]
     return [setting for setting, site in sites if not is_of_launch(site) and not isinstance(site, outside)]

@@ -413,14 +413,15 @@ def _streams(run_dir: Path | None) -> Iterator[dict[str, Any]]:
     if run_dir is None:
         yield {}
         return
-    try:
-        with (run_dir / STDOUT).open("ab") as stdout, (run_dir / STDERR).open("ab") as stderr:
-            yield {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr}
-    except OSError as error:
-        raise CannotRunHere(
-            f"Cannot write in the run folder {run_dir}: {error.strerror}.",
-            hint="Free some space there, or name another folder with --run-dir.",
-        ) from error
+    with contextlib.ExitStack() as stack:
+        try:
+            stdout, stderr = (stack.enter_context((run_dir / name).open("ab")) for name in (STDOUT, STDERR))
+        except OSError as error:
+            raise CannotRunHere(
+                f"Cannot write in the run folder {run_dir}: {error.strerror}.",
+                hint="Free some space there, or name another folder with --run-dir.",
+            ) from error
+        yield {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr}
 
 
 def _fill_in(command: Sequence[str], run_dir: Path) -> list[str]:

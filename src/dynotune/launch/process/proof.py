@@ -75,7 +75,7 @@ def _samples(cwd: str, skip: set[str]) -> Iterator[_Sample]:
     kinds: dict[tuple[int, ...], _Sample] = {}
     to_list, seen = [""], 0
     root = Path(cwd).stat()
-    kinds[_kind(root, writable=True)] = _Sample(".", root, os.access(cwd, os.W_OK | os.X_OK))
+    kinds[_kind(root, writable=True)] = _Sample(".", root, _may(cwd, os.W_OK | os.X_OK))
     for folder in to_list:
         for item in _entries(f"{cwd}/{folder}"):
             seen += 1
@@ -92,11 +92,15 @@ def _samples(cwd: str, skip: set[str]) -> Iterator[_Sample]:
                 to_list.append(f"{name}/")
             elif not stat.S_ISREG(status.st_mode):
                 continue
-            writable = os.access(item.path, os.W_OK | (os.X_OK if is_folder else 0))
+            writable = _may(item.path, os.W_OK | (os.X_OK if is_folder else 0))
             known = kinds.get(_kind(status, writable))
             if known is None or (not is_folder and status.st_size < known.status.st_size):
                 kinds[_kind(status, writable)] = _Sample(name, status, writable)
     yield from kinds.values()
+
+
+def _may(path: str | Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=True)
 
 
 def _entries(folder: str) -> Sequence[os.DirEntry[str]]:
@@ -124,7 +128,7 @@ def _try_file(sample: _Sample, token: str, real: int) -> None:
     if sample.is_own:
         path.chmod(stat.S_IMODE(was.st_mode))
         os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
-        if os.access(path.parent, os.W_OK | os.X_OK):
+        if _may(path.parent, os.W_OK | os.X_OK):
             moved = path.with_name(path.name[:200] + token)
             moved.hardlink_to(path)
             path.unlink()

@@ -131,8 +131,8 @@ class LiveRun:
     def sample(self) -> None:
         """Watch the machine from here on."""
         if not self._samples:
-            self._samples = True
             self._sampler.start()
+            self._samples = True
 
     def until(self, enough: Enough) -> bool:
         """Wait until `enough(records)`; False if the command ended or its time was up before."""

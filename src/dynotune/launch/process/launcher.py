@@ -279,6 +279,8 @@ class Launched:
             message = self._messages.wait_for_one(_START_S)
             if message is None and not self._messages.broken:
                 self._supervisor.kill()
+                self._lost()
+                message = {"failed": "hang", "errno": errno.ETIMEDOUT, "why": ""}
             if message is None:
                 raise self._lost()
             if "pid" not in message:

@@ -60,8 +60,8 @@ def try_out(view: View) -> None:
             (_try_folder if sample.is_folder else _try_file)(sample, token, real)
         except OSError as error:
             if error.errno == errno.EOVERFLOW:
-                error = OSError(error.errno, "without privileges, files of this user or group cannot be changed there")
-            raise NoOverlay(error, f"{_where(sample)} in the view") from error
+                error = OSError(error.errno, "without privileges a view cannot change files of this user or group")
+            raise NoOverlay(error, f"trying it on {_where(sample)}") from error
     try:
         for path in view.keep:
             Path(path, token).touch(0o600, exist_ok=False)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -126,12 +127,9 @@ def note(state, text=None, **fields):
     "make",
     [
         lambda copies, elsewhere: (elsewhere, elsewhere),
-        lambda copies, elsewhere: (
-            (copies.mkdir(), (copies / "upper").mkdir(), (copies / "mine").touch()) and (copies, copies)
-        ),
         lambda copies, elsewhere: copies.symlink_to(elsewhere) or (copies, elsewhere),
     ],
-    ids=["another name", "other files in it", "a link"],
+    ids=["another name", "a link"],
 )
 def test_a_folder_that_is_no_copy_of_ours_stays(make, state, tmp_path):
     elsewhere = tmp_path / "elsewhere"
@@ -177,6 +175,26 @@ def test_the_note_of_another_machine_stays_for_a_month(state, tmp_path):
     os.utime(path, (time.time() - 31 * 86400,) * 2)
     sweep()
     assert not path.exists()
+
+
+@pytest.mark.parametrize("home", ["/dev/null", "/proc"])
+def test_a_run_needs_no_room_for_its_note(home, monkeypatch, marked, run_dir, cwd):
+    monkeypatch.setenv("XDG_STATE_HOME", home)
+    with start(["/bin/true"], env=marked.env, cwd=cwd, run_dir=run_dir, sandbox="auto") as launched:
+        assert launched.wait(120).code == 0
+    assert sweep() == leases.Leftovers()
+
+
+def test_a_user_without_a_home_has_no_notes(monkeypatch, marked, run_dir, cwd):
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    with start(["/bin/true"], env=marked.env, cwd=cwd, run_dir=run_dir) as launched:
+        assert launched.wait(120).code == 0
+    assert sweep() == leases.Leftovers()
+
+
+def no_home():
+    raise RuntimeError("Could not determine home directory.")
 
 
 @pytest.mark.parametrize("what", ["note", "folder", "copies"])

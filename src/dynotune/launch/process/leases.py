@@ -22,8 +22,8 @@ from typing import NamedTuple
 from dynotune.launch.process import overlay, processes
 
 MARK = "DYNOTUNE_RUN"
-PREFIX = "dynotune-"
-_LAYERS = {"upper", "work"}
+PREFIX = "dt-"
+"""Short: programs put sockets below their folder for temporary files; the path of a socket has 107 bytes at most."""
 _OLD_S = 30 * 86400.0
 _ENDING_S = 10.0
 _LOOK_AGAIN_S = 0.02
@@ -44,7 +44,7 @@ class Lease:
         self.descriptor: int | None = None
 
     def scratch_below(self, base: Path) -> Path:
-        """Where the run's copies go. The name is the run's alone; it is also the source of the mount."""
+        """Where the run's copies, or other temporary files, go. The name is also the source of its mount."""
         return base / f"{PREFIX}{self.token}"
 
     def take(self, scratch: str = "") -> None:
@@ -62,8 +62,24 @@ class Lease:
                 partial.rename(self.path)
             except OSError:
                 os.close(descriptor)
+                partial.unlink(missing_ok=True)
                 raise
             self.descriptor = descriptor
+
+    def make_scratch(self, base: Path) -> Path:
+        """Make that folder, noted before it is there.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        scratch = self.scratch_below(base)
+        self.take(str(scratch))
+        try:
+            scratch.mkdir(mode=0o700)
+        except OSError:
+            self.give_back()
+            raise
+        return scratch
 
     def close(self) -> None:
         """Let go of the descriptor; the note stays for as long as the supervisor holds it."""
@@ -117,7 +133,7 @@ def _sweep_one(path: Path) -> Leftovers:
             return Leftovers()
         num_processes = _end_marked(token, str(noted["run_dir"])) if is_here else 0
         num_bytes = 0
-        if _is_copies(scratch, token):
+        if _is_ours(scratch, token):
             num_bytes = _size_bytes(scratch)
             overlay.remove(str(scratch))
             if scratch.exists():
@@ -176,12 +192,11 @@ def _is_marked(pid: int, token: str, run_dir: str) -> bool:
     return False
 
 
-def _is_copies(scratch: Path, token: str) -> bool:
+def _is_ours(scratch: Path, token: str) -> bool:
     """Whether that is what a run of ours made, and not what someone put in its place."""
     try:
         status = scratch.lstat()
-        is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-        return is_own and scratch.name == f"{PREFIX}{token}" and {path.name for path in scratch.iterdir()} <= _LAYERS
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and scratch.name == f"{PREFIX}{token}"
     except OSError:
         return False
 
@@ -197,7 +212,12 @@ def _size_bytes(folder: Path) -> int:
 
 def _folder() -> Path:
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    return (state if state.is_absolute() else Path("~/.local/state").expanduser()) / "dynotune" / "leases"
+    if not state.is_absolute():
+        try:
+            state = Path.home() / ".local" / "state"
+        except RuntimeError:
+            state = Path(os.devnull)  # a user without a home: there can be no note
+    return state / "dynotune" / "leases"
 
 
 def _where() -> str:

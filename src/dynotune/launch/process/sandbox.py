@@ -83,10 +83,7 @@ def prepare(
         return place.reason
     kept = _below(cwd, [run_dir, *(path.resolve() for path in keep)])
     try:
-        lease = lease or Lease()
-        scratch = lease.scratch_below(run_dir if place.base is None else Path(place.base))
-        lease.take(str(scratch))
-        scratch.mkdir(mode=0o700)
+        scratch = (lease or Lease()).make_scratch(run_dir if place.base is None else Path(place.base))
         view = View(str(cwd), str(scratch), kept)
         if seed is not None:
             view = view._replace(seed=str(seed.files), gone=list(seed.gone))
@@ -190,10 +187,8 @@ def _try_out(cwd: Path, folder: Path, keep: Sequence[str]) -> str | None:
 @contextlib.contextmanager
 def _scratch(folder: Path) -> Iterator[str]:
     lease = Lease()
-    scratch = lease.scratch_below(folder)
-    lease.take(str(scratch))
+    scratch = lease.make_scratch(folder)
     try:
-        scratch.mkdir(mode=0o700)
         yield str(scratch)
     finally:
         overlay.remove(str(scratch))

@@ -122,8 +122,8 @@ def _sweep(watcher: Watcher) -> None:
     left = sweep()
     if left.num_processes or left.num_bytes:
         watcher.say(
-            f"An earlier run was killed before it could clean up. Its {left.num_processes} processes were ended, and "
-            f"{words.num_bytes(left.num_bytes)} of copies removed."
+            f"Cleaned up after an earlier run that was killed: processes ended: {left.num_processes}; temporary files "
+            f"removed: {words.num_bytes(left.num_bytes)}."
         )
 
 

@@ -73,14 +73,14 @@ def try_out(view: View) -> None:
 def _samples(cwd: str, skip: set[str]) -> Iterator[_Sample]:
     """One of each kind, the smallest of files, from a walk that lists nearest folders first."""
     kinds: dict[tuple[int, ...], _Sample] = {}
-    to_list, seen = [""], 0
+    to_list, num_seen = [""], 0
     root = Path(cwd).stat()
     kinds[_kind(root, writable=True)] = _Sample(".", root, _may(cwd, os.W_OK | os.X_OK))
     for folder in to_list:
+        if num_seen > _MOST_ENTRIES:
+            break
         for item in _entries(f"{cwd}/{folder}"):
-            seen += 1
-            if seen > _MOST_ENTRIES:
-                break
+            num_seen += 1
             try:
                 status = item.stat(follow_symlinks=False)
             except OSError:
@@ -146,7 +146,7 @@ def _try_folder(sample: _Sample, token: str, real: int) -> None:
     _must(path.stat().st_mode == was.st_mode, "it has another mode in the view")
     try:
         made.mkdir()
-    except PermissionError:
+    except OSError:
         if sample.writable:
             raise
         return

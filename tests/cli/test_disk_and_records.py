@@ -59,6 +59,65 @@ def test_a_limit_on_file_sizes_loses_no_finished_pair(user):
     said(done, 3, "--run-dir")
 
 
+RECORDLESS = {
+    "full": "dd if=/dev/zero of={runs}/full bs=1k 2> /dev/null",
+    "read-only": "mount -o remount,ro {runs}",
+    "a file": "umount {runs}; rmdir {runs}; echo 1 > {runs}",
+}
+SHOWS = "import os, sys; print(os.environ.get('A'), os.environ.get('DYNOTUNE_RUN')); sys.exit(7)"
+HAS_TWO_WORKERS = """
+import torch
+from torch.utils.data import DataLoader
+if __name__ == "__main__":
+    loader = DataLoader(torch.zeros(4, 1))
+    list(loader)
+    print(loader.num_workers)
+"""
+
+
+@pytest.fixture(params=RECORDLESS)
+def no_room(request, user, small_disk):
+    """A folder for runs that takes none."""
+    subprocess.run(["sh", "-c", RECORDLESS[request.param].format(runs=user.runs)], check=False)
+    yield user.runs
+    if user.runs.is_file():
+        user.runs.unlink()
+        user.runs.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "none", str(user.runs)], check=True)
+
+
+def test_a_command_runs_where_its_record_cannot_be_kept(user, no_room):
+    done = user.types("run", "--set", "env.A=1", "--run-dir", str(no_room), "--", PYTHON, "-c", SHOWS)
+    assert (done.returncode, done.stdout) == (7, "1 None\n")
+    (line,) = done.stderr.splitlines()
+    assert "nothing is recorded" in line
+
+
+def test_settings_inside_the_process_hold_where_its_record_cannot_be_kept(user, no_room, tmp_path):
+    user.env["TMPDIR"] = str(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    words = ["--set", "loader.num_workers=2", "--run-dir", str(no_room), "--", PYTHON, "-c", HAS_TWO_WORKERS]
+    done = user.types("run", *words)
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+    assert [line for line in done.stderr.splitlines() if "nothing is recorded" in line] == done.stderr.splitlines()
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 1 << 10, 1 << 15, 1 << 17])
+def test_a_limit_on_file_sizes_does_not_keep_a_command_from_running(limit_bytes, user):
+    def limit():
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+
+    words = ["run", "--set", "loader.num_workers=2", "--run-dir", str(user.runs), "--json", "-"]
+    done = user.types(*words, "--", PYTHON, "-c", "raise SystemExit(7)", preexec_fn=limit)
+    assert done.returncode == 7
+    if limit_bytes < 1 << 16:
+        assert "nothing is recorded" in done.stderr
+        assert "not applied: loader.num_workers=2" in done.stderr
+
+
 # Records
 
 

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import typer
 
+from dynotune.cli import limits
 from dynotune.schema.errors import CommandFailed, DynotuneError, UsageError
 
 __all__ = ["command_of", "main", "with_command"]
@@ -37,6 +38,7 @@ COMMANDS = {
     "demo": "Watch a comparison of settings on a real training script, on this machine.",
 }
 WITH_COMMAND = ("diagnose", "compare", "tune", "run")
+WITHOUT_NUMBERS = ("run", "recipe", "doctor", "explain", "knobs", "--help", "--version")
 EPILOG = (
     "Exit codes: 0 done; 1 a gate said no; 2 wrong usage; 3 cannot run here; 4 your command failed; "
     "70 a mistake of dynotune's own; 130 interrupted. `dynotune run` exits as your command does."
@@ -50,12 +52,15 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     # Wherever it stands: nobody remembers which half of a command line it belongs to.
     debug = "--debug" in ours
     ours = [argument for argument in ours if argument != "--debug"]
+    limits.one_thread_for_numbers()
     try:
+        if not set(ours) & set(WITHOUT_NUMBERS):
+            limits.refuse_little_memory()
         _parser(ours).main(args=ours, prog_name="dynotune", obj=command)
     except Exception as error:
         if debug:
             raise
-        sys.exit(_explain(error))
+        sys.exit(_explain(limits.of_the_machine(error) or error))
     sys.exit(0)
 
 

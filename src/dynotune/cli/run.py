@@ -26,6 +26,8 @@ from dynotune.schema import redaction
 from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dynotune.launch import Exit
     from dynotune.schema.facts import Facts
     from dynotune.schema.recipe import Recipe
@@ -66,23 +68,52 @@ def run(
     if proved is not None and recipe is not None:
         _check_proved(proved, recipe, facts, command, strict=strict)
 
-    from dynotune.launch import new_run_folder
     from dynotune.launch.process import TransparentRun
 
-    folder = new_run_folder(runs_folder(run_dir))
-    transparent = TransparentRun(command, chosen, cwd=Path.cwd(), folder=folder)
-    _let_interrupts_pass()
-    exit_ = transparent.run(env, facts, step_function=step_function)
-    try:
-        record = transparent.record(exit_)
-        _warn(record)
-        if json is not None:
-            write_json(record, json)
-    except (DynotuneError, OSError) as error:
-        # The command's end is its own: what becomes of the record does not change it.
-        with contextlib.suppress(OSError):
-            print(f"dynotune: {error}", file=sys.stderr)
+    with _folder(runs_folder(run_dir), chosen) as folder:
+        transparent = TransparentRun(command, chosen, cwd=Path.cwd(), folder=folder)
+        _let_interrupts_pass()
+        exit_ = transparent.run(env, facts, step_function=step_function)
+        try:
+            record = transparent.record(exit_)
+            if folder is not None:
+                _warn(record)
+            if json is not None:
+                write_json(record, json)
+        except (DynotuneError, OSError) as error:
+            # The command's end is its own: what becomes of the record does not change it.
+            with contextlib.suppress(OSError):
+                print(f"dynotune: {error}", file=sys.stderr)
     _end_as(exit_)
+
+
+@contextlib.contextmanager
+def _folder(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
+    """The run folder. Where there can be none the command runs all the same, and nothing of it is recorded.
+
+    Settings that act inside the process take a folder while it runs: a temporary one, or they are left out.
+    """
+    import tempfile
+
+    from dynotune.launch import new_run_folder
+    from dynotune.launch.process import environment
+
+    folder, said, inside = None, "", environment.applied_inside(settings)
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = new_run_folder(base)
+        except CannotRunHere as error:
+            said = f"dynotune: nothing is recorded: {error}"
+        if folder is None and inside:
+            try:
+                temporary = tempfile.TemporaryDirectory(prefix="dynotune-", ignore_cleanup_errors=True)
+                folder = new_run_folder(Path(stack.enter_context(temporary)))
+            except (CannotRunHere, OSError):
+                said += f" Without a folder these settings are not applied: {', '.join(map(str, inside))}."
+        if said:
+            with contextlib.suppress(OSError):
+                print(said, file=sys.stderr)
+        yield folder
 
 
 def _let_interrupts_pass() -> None:

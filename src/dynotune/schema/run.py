@@ -261,7 +261,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         exit_code: of the command; minus the signal's number when a signal ended it; None while it runs.
         ended_by: what ended it: the command itself, the complete window, the timeout, the user.
         changed_files: files under the working directory that it created or changed.
-        sandbox: `overlay` when those changes went to a copy that is gone, else `none`.
+        sandbox: `overlay` when those changes went to a copy that is gone, else `none`; `sandbox_reason`: why, where one
+            was asked for.
         launched_s: CLOCK_MONOTONIC at the launch.
         energy_j: of the GPUs that it used, in the window; `energy_from`: NVML's counter of energy, or power that was
             sampled and summed up.
@@ -281,6 +282,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     ended_by: EndedBy | None = None
     sandbox: Literal["overlay", "none"] = "none"
+    sandbox_reason: str = ""
     changed_files: list[str] = []
     processes: list[Process] = []
     readback: list[Readback] = []

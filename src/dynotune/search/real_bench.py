@@ -319,6 +319,7 @@ class RealBench:
         window = self._window()
         wary = cautions.window_cautions(self._request, window)
         wary += objective.cautions(self._study.run.objective, window.num_steps)
+        wary += cautions.sandbox_warnings(baseline)
         for text in wary:
             self._watcher.warn(text)
         self._study = msgspec.structs.replace(
@@ -331,7 +332,7 @@ class RealBench:
             run_s=window.run_s,
             unit=objective.unit_of(self._study.run.objective, summary.unit([baseline, *pilots.values()])),
             step=summary.step(baseline),
-            warnings=[*self._study.warnings, *wary, *cautions.sandbox_warnings(baseline)],
+            warnings=[*self._study.warnings, *wary],
         )
         run_s = self._planned_s[BASELINE.key] = self._own(baseline).run_s
         for key, outcome in pilots.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dynotune.launch import measuring
+from dynotune.launch.process import lock
 from dynotune.launch.process.lock import parse_visible
 from dynotune.schema.errors import CannotRunHere
 
@@ -114,14 +116,35 @@ def test_overlapping_sets_all_get_their_turn(holder):
 
 
 def test_interrupting_the_wait_is_possible(holder):
-    import signal
-
     one = holder()
     assert one.says() == "holds"
     two = holder()
     assert two.says().startswith("waits")
     two.process.send_signal(signal.SIGINT)
     assert two.process.wait(120) != 0
+
+
+def test_one_that_is_stopped_is_not_waited_for(holder, tmp_path):
+    one = holder()
+    assert one.says() == "holds"
+    one.process.send_signal(signal.SIGSTOP)
+    with (
+        pytest.raises(CannotRunHere, match=f"process {one.pid}.*is stopped") as raised,
+        measuring(tmp_path, cpus=[0], gpus=[], on_wait=lambda pid: None),
+    ):
+        pass
+    assert "--no-lock" in raised.value.hint
+
+
+def test_one_that_holds_for_very_long_is_not_waited_for_without_end(holder, tmp_path, monkeypatch):
+    one = holder()
+    assert one.says() == "holds"
+    monkeypatch.setattr(lock, "_LONGEST_WAIT_S", 0.0)
+    with (
+        pytest.raises(CannotRunHere, match=f"process {one.pid}.*for hours"),
+        measuring(tmp_path, cpus=[0], gpus=[], on_wait=lambda pid: None),
+    ):
+        pass
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path):

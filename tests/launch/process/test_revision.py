@@ -26,6 +26,15 @@ print(sorted(found.items()), os.access("run.sh", os.X_OK))
 """
 
 
+def test_a_git_that_does_not_end_is_not_waited_for_without_end(tmp_path, monkeypatch):
+    (tmp_path / "git").write_text("#!/bin/sh\nexec tail -f /dev/null\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(revision, "_GIT_S", 0.2)
+    with pytest.raises(CannotRunHere, match="did not end"):
+        revision.find(tmp_path, "main")
+
+
 def git(cwd, *words):
     who = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
     return subprocess.run(["git", "-C", str(cwd), *who, *words], check=True, capture_output=True, text=True).stdout

@@ -186,6 +186,38 @@ def test_a_view_that_fails_after_all_is_said(project, run_dir, monkeypatch):
     assert not Path(view.scratch).exists()
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_the_proof_leaves_files_of_every_kind_as_they_are(umask, project, run_dir):
+    need_overlay(project, run_dir)
+    for number, mode in enumerate((0o400, 0o444, 0o600, 0o664, 0o755)):
+        (project / f"file{number}").write_text("before")
+        (project / f"file{number}").chmod(mode)
+        (project / f"folder{number}").mkdir()
+        (project / f"folder{number}" / "inside").write_text("before")
+        (project / f"folder{number}").chmod(mode | 0o2100)
+    (project / "link").symlink_to("file0")
+    os.mkfifo(project / "fifo")
+    os.link(project / "file1", project / "second name")
+    before, old = contents(project), os.umask(umask)
+    sandbox._find_place.cache_clear()
+    try:
+        assert sandbox.available(project, run_dir) is None
+    finally:
+        os.umask(old)
+    assert contents(project) == before
+    assert list(run_dir.parent.iterdir()) == [run_dir]
+
+
+def test_a_folder_that_is_read_only_needs_no_view_and_stays_read_only(project, tmp_path):
+    script = 'mount --bind "$1" "$1"; mount -o remount,ro,bind "$1"; exec "$2" -c "$3" "$4" "$1" "$5" "$6"'
+    code = "import errno\ntry:\n  open('new', 'w')\nexcept OSError as error:\n  assert error.errno == errno.EROFS"
+    code += "\n  print('refused')"
+    words = [str(project), sys.executable, AS_SOMEONE, SOURCE, str(tmp_path / "runs"), code]
+    kind, reason, _, run_dir = as_root_in_a_namespace(script, *words)
+    assert (kind, "only in the view" in reason) == ("none", True), reason
+    assert Path(run_dir, "stdout").read_text() == "refused\n"
+
+
 def as_root_in_a_namespace(script, *words):
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("needs root and unshare")
@@ -233,14 +265,16 @@ class TestWithoutPrivileges:
         shutil.rmtree(base, ignore_errors=True)
 
     @staticmethod
-    def become():
-        return ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    def become(*groups):
+        more = [f"--groups={','.join(groups)}"] if groups else ["--clear-groups"]
+        return ["setpriv", "--reuid", "65534", "--regid", "65534", *more]
 
-    def run(self, base, code, *, setup=""):
+    def run(self, base, code, *, setup="", as_root="", groups=()):
         prepare = f"mkdir -p project/data runs; {setup}"
         subprocess.run([*self.become(), "sh", "-c", prepare], cwd=base, check=True)
+        subprocess.run(["sh", "-ec", as_root], cwd=base, check=True)
         words = ["/usr/bin/python3", "-c", AS_SOMEONE, SOURCE, "project", "runs", code]
-        done = subprocess.run([*self.become(), *words], cwd=base, capture_output=True, text=True)
+        done = subprocess.run([*self.become(*groups), *words], cwd=base, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         kind, reason, changes, run_dir = json.loads(done.stdout)
         if kind == "none" and "user namespace" in reason:
@@ -258,6 +292,38 @@ class TestWithoutPrivileges:
         assert (someone / "project" / "gone").exists()
         assert not (someone / "project" / "empty").exists()
         assert sorted(path.name for path in run_dir.iterdir()) == ["stderr", "stdout"]
+
+    @pytest.mark.parametrize(
+        ("as_root", "names"),
+        [
+            ("chgrp 54321 project project/own; chmod 2775 project", "own"),
+            ("mkdir project/shared; chown 65534:54321 project/shared; chmod 2775 project/shared", "shared"),
+            ("echo 1 > project/theirs; chown 0:54321 project/theirs; chmod 664 project/theirs", "theirs"),
+            ("chgrp 54321 project/own; chmod 444 project/own", "own"),
+        ],
+        ids=["a folder of a group", "a folder of a group below", "another's file", "a file that is read-only"],
+    )
+    def test_where_files_of_a_group_could_not_be_changed_there_is_no_view(self, as_root, names, someone):
+        code = "import os, pathlib\nfor p in pathlib.Path('.').iterdir():\n"
+        code += "  os.chmod(p, 0o775) if p.owner() == 'nobody' else None\n"
+        code += "  (p / 'new' if p.is_dir() else p).open('a').write('x')\nprint('done')"
+        kind, reason, changes, run_dir = self.run(
+            someone, code, setup="echo 1 > project/own", as_root=as_root, groups=("54321",)
+        )
+        assert (kind, names in reason) == ("none", True), reason
+        assert (run_dir / "stdout").read_text() == "done\n", (run_dir / "stderr").read_text()
+        assert changes[0] or changes[1]
+
+    def test_a_folder_that_the_user_may_not_write_is_not_writable_in_a_run(self, someone):
+        code = "try:\n  open('new', 'w')\nexcept PermissionError:\n  print('refused')"
+        kind, _, _, run_dir = self.run(someone, code, as_root="chown 0:0 project; chmod 755 project")
+        assert kind == "none"
+        assert (run_dir / "stdout").read_text() == "refused\n"
+
+    def test_files_of_others_that_the_user_may_only_read_do_not_cost_the_view(self, someone):
+        theirs = "echo 1 > project/theirs; mkdir -m 755 project/also; mkdir -m 700 project/no"
+        kind, reason, changes, _ = self.run(someone, "open('new', 'w')", as_root=theirs)
+        assert (kind, changes[0]) == ("overlay", ["new"]), reason
 
     def test_nothing_is_left_of_a_killed_one(self, someone, marked):
         subprocess.run([*self.become(), "mkdir", "project", "runs"], cwd=someone, check=True)

@@ -173,6 +173,28 @@ def test_torchrun_and_its_ranks_are_ended(how, measures, marked, run_dir, cwd, t
     marked.wait_until_gone()
 
 
+@pytest.mark.parametrize("hangs", ["supervisor", "command"])
+def test_a_start_that_hangs_is_said_after_a_limit(hangs, marked, run_dir, cwd, monkeypatch):
+    """As with a network drive that does not answer."""
+    forever = "import signal\nsignal.pause()\n"
+    if hangs == "command":
+        # In the child, before it becomes the command.
+        forever = "import signal\nfrom dynotune.launch.process import supervisor\nsupervisor._START_S = 0.5\n"
+        forever += "supervisor._become_command = lambda *_, **__: signal.pause()\n"
+    else:
+        monkeypatch.setattr(launcher, "_START_S", 0.5)
+    first, path, rest = launcher._SUPERVISOR.partition("sys.path.append(sys.argv[1])\n")
+    monkeypatch.setattr(launcher, "_SUPERVISOR", first + path + forever + rest)
+    with pytest.raises(CannotRunHere, match="did not start in time"):
+        start([sys.executable, "-c", PAUSE], env=marked.env, cwd=cwd, run_dir=run_dir, sandbox="auto")
+    assert sorted(path.name for path in run_dir.iterdir()) == ["stderr", "stdout"]
+    assert not [p for p in processes.descendants(os.getpid()) if b"supervisor" in cmdline(p.pid)]
+
+
+def cmdline(pid):
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 ENDS_BEFORE_SIGNALS_ARE_TAKEN = """
 import os, signal, sys
 from dynotune.launch.process import supervisor

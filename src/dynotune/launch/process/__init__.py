@@ -15,6 +15,7 @@ from dynotune.lazy_face import lazy_face
 if TYPE_CHECKING:
     from dynotune.launch.process.environment import ALLOC_CONF_NAMES, split_alloc_conf
     from dynotune.launch.process.executable import find_executable
+    from dynotune.launch.process.leases import Lease
     from dynotune.launch.process.passthrough import TransparentRun
     from dynotune.launch.process.run_folder import STDERR, STDOUT, fresh_folder, has_room
 
@@ -22,6 +23,7 @@ __all__ = [
     "ALLOC_CONF_NAMES",
     "STDERR",
     "STDOUT",
+    "Lease",
     "TransparentRun",
     "environment",
     "find_executable",
@@ -38,6 +40,7 @@ __getattr__ = lazy_face(
     __name__,
     {
         "ALLOC_CONF_NAMES": "environment",
+        "Lease": "leases",
         "STDERR": "run_folder",
         "STDOUT": "run_folder",
         "TransparentRun": "passthrough",

@@ -19,7 +19,7 @@ from dynotune.schema.knob import AllocConf, Env, Knob, Preload, Scalar, Site, is
 from dynotune.schema.setting import UNSET, Setting
 from dynotune.schema.task import PlannedSetting
 
-__all__ = ["AGENT", "ALLOC_CONF_NAMES", "build", "find_library", "split_alloc_conf"]
+__all__ = ["AGENT", "ALLOC_CONF_NAMES", "applied_inside", "build", "find_library", "split_alloc_conf"]
 
 AGENT = Path(dynotune.__file__).parent / "agent"
 """The package that runs inside the user's process."""
@@ -34,7 +34,7 @@ def build(
     settings: Sequence[Setting],
     base_env: Mapping[str, str],
     *,
-    run_dir: Path,
+    run_dir: Path | None,
     agent_dir: Path,
     facts: Facts,
 ) -> tuple[dict[str, str], list[PlannedSetting]]:
@@ -42,7 +42,7 @@ def build(
 
     Args:
         base_env: what the command would inherit; not changed.
-        run_dir: the run folder, where the agent finds its plan and writes its record.
+        run_dir: the run folder, where the agent finds its plan and writes its record; None for a run without agent.
         agent_dir: the package `agent`; its folder `bootstrap` is put first on PYTHONPATH.
         facts: `torch.version` decides under which name the allocator's variable is set.
 
@@ -73,8 +73,9 @@ def build(
         env.pop(other, None)
         for key, text in keys.items():
             sites[f"alloc.{key}"] |= {"text": text, "variable": variable, "other": other, "conf": conf}
-    env["DYNOTUNE_RUN"] = str(run_dir)
-    env["PYTHONPATH"] = _first_on_path(agent_dir / "bootstrap", env.get("PYTHONPATH", ""))
+    if run_dir is not None:
+        env["DYNOTUNE_RUN"] = str(run_dir)
+        env["PYTHONPATH"] = _first_on_path(agent_dir / "bootstrap", env.get("PYTHONPATH", ""))
     inside = [setting for setting, knob in chosen if not is_of_launch(knob.site)]
     return env, [PlannedSetting(setting.knob, _told(setting), sites[setting.knob]) for setting in inside]
 
@@ -83,6 +84,13 @@ def _told(setting: Setting) -> Scalar:
     """The value as the plan has it, which stays on disk: the agent finds a secret in its environment."""
     is_secret = setting.value != UNSET and redaction.is_name(setting.knob)
     return redaction.MARK if is_secret else setting.value
+
+
+def applied_inside(settings: Iterable[Setting]) -> list[Setting]:
+    """The settings that the agent applies inside the process. The others need the command and its environment alone."""
+    outside = (Env, AllocConf, Preload)
+    sites = [(setting, knobs.get(setting.knob).site) for setting in settings]
+    return [setting for setting, site in sites if not is_of_launch(site) and not isinstance(site, outside)]
 
 
 def _refuse_conflicts(settings: Iterable[Setting]) -> None:

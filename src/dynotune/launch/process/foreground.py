@@ -16,7 +16,7 @@ from dynotune.launch.process.launcher import Exit, start
 from dynotune.launch.process.signals import FROM_OUTSIDE, SignalInbox
 
 
-def run_in_foreground(command: Sequence[str], *, env: Mapping[str, str], cwd: Path, run_dir: Path) -> Exit:
+def run_in_foreground(command: Sequence[str], *, env: Mapping[str, str], cwd: Path, run_dir: Path | None) -> Exit:
     """Start the command on our own descriptors, in our own process group, and wait for its end.
 
     A signal sent to dynotune alone is handed on; one that the whole group got is not, since the command has

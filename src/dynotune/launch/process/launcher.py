@@ -20,6 +20,7 @@ from typing import Any, Literal
 import dynotune
 from dynotune.launch.process import changes, executable, overlay, processes
 from dynotune.launch.process.changes import Changes, Snapshot
+from dynotune.launch.process.leases import MARK, Lease
 from dynotune.launch.process.messages import Messages
 from dynotune.launch.process.overlay import View
 from dynotune.launch.process.run_folder import STDERR, STDOUT
@@ -36,8 +37,10 @@ main(int(sys.argv[2]))
 """
 _FILES = "files"
 _UNKILLABLE_S = 60.0
+_UNENDABLE_S = 5.0
+_START_S = 120.0
+_REMOVAL_S = 600.0
 _LOOK_AGAIN_S = 0.02
-_MARK = "DYNOTUNE_RUN"
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def start(
     *,
     env: Mapping[str, str],
     cwd: Path,
-    run_dir: Path,
+    run_dir: Path | None,
     capture: bool = True,
     sandbox: SandboxMode = "none",
     keep: Sequence[Path] = (),
@@ -78,6 +81,7 @@ def start(
 
     Args:
         env: the whole environment of the command; `DYNOTUNE_RUN` is added, by which its processes are known.
+        run_dir: None for nothing to be kept; only without `capture`.
         sandbox: `auto` shows `cwd` copy-on-write where the kernel can; only with `capture`.
         keep: folders that the view leaves writable for real besides the run folder, such as caches.
         seed: shows the folder above `cwd` with other files; only with a view.
@@ -87,14 +91,19 @@ def start(
         UsageError: the command or the working directory is not there or cannot be started.
         CannotRunHere: the machine refuses.
     """
-    cwd, run_dir = cwd.absolute(), run_dir.absolute()
+    cwd = cwd.absolute()
+    if run_dir is None:
+        assert not capture, "what is captured is kept in the run folder"
+    else:
+        run_dir = run_dir.absolute()
     if not cwd.is_dir():
         raise UsageError(f"The working directory {cwd} is not there.", hint="Check the path.")
-    words = _fill_in(command, run_dir) if capture else list(command)
+    words = _fill_in(command, run_dir) if capture and run_dir else list(command)
+    lease = Lease(run_dir)
     order: dict[str, Any] = {
         "command": words,
         "executable": executable.find_executable(words[0] if words else "", env=env, cwd=cwd),
-        "env": {**env, _MARK: str(run_dir)},
+        "env": dict(env) if run_dir is None else {**env, MARK: str(run_dir)},
         "cwd": str(cwd),
         "ignored": _ignored_signals(),
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
@@ -103,24 +112,31 @@ def start(
         "nice": nice,
         "view": None,
     }
-    view = prepare(cwd, run_dir, keep, seed) if sandbox == "auto" and capture else "it was not asked for"
+    view: View | str = "it was not asked for"
+    if run_dir is not None and capture and sandbox == "auto":
+        view = prepare(cwd, run_dir, keep, seed, lease)
     if seed is not None and isinstance(view, str):
+        lease.give_back()
         raise CannotRunHere(
             f"{seed.root} cannot be shown with other files: {view}.", hint="It takes a copy-on-write view."
         )
     if isinstance(view, View):
         order["view"] = view._asdict()
-    ours = [path.resolve() for path in (run_dir, *keep)]
-    before = changes.scan(cwd.resolve(), skip=ours) if capture and order["view"] is None else None
-    processes.become_subreaper()
+    ours = [path.resolve() for path in (run_dir, *keep) if path is not None]
     try:
-        supervisor, messages = _start_supervisor(run_dir, capture=capture)
+        before = changes.scan(cwd.resolve(), skip=ours) if capture and order["view"] is None else None
+        processes.become_subreaper()
+        if capture and lease.descriptor is None:
+            lease.take()
+        order["lease"] = {"path": str(lease.path), "descriptor": lease.descriptor}
+        supervisor, messages = _start_supervisor(run_dir if capture else None, lease)
         messages.send(order)
-        launched = Launched(order, run_dir, supervisor, messages, view=view, before=before, ours=ours)
+        launched = Launched(order, run_dir, supervisor, messages, view=view, before=before, ours=ours, lease=lease)
         launched._wait_until_started()
     except BaseException:
         if isinstance(view, View):
             overlay.remove(view.scratch)
+        lease.give_back()
         raise
     return launched
 
@@ -139,13 +155,14 @@ class Launched:
     def __init__(
         self,
         order: Mapping[str, Any],
-        run_dir: Path,
+        run_dir: Path | None,
         supervisor: subprocess.Popen[bytes],
         messages: Messages,
         *,
         view: View | str,
         before: Snapshot | None,
         ours: Sequence[Path],
+        lease: Lease,
     ) -> None:
         self.pid = 0
         self.sandbox: Literal["overlay", "none"] = "overlay" if isinstance(view, View) else "none"
@@ -158,6 +175,7 @@ class Launched:
         self._view = view if isinstance(view, View) else None
         self._before = before
         self._ours = ours
+        self._lease = lease
         self._over = False
         self._exit: Exit | None = None
         self._cpu_s: float | None = None
@@ -258,7 +276,11 @@ class Launched:
 
     def _wait_until_started(self) -> None:
         try:
-            message = self._messages.wait_for_one()
+            message = self._messages.wait_for_one(_START_S)
+            if message is None and not self._messages.broken:
+                self._supervisor.kill()
+                self._lost()
+                message = {"failed": "hang", "errno": errno.ETIMEDOUT, "why": ""}
             if message is None:
                 raise self._lost()
             if "pid" not in message:
@@ -273,6 +295,7 @@ class Launched:
         self._messages.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._supervisor.wait(_UNKILLABLE_S)
+        self._lease.close()
 
     def _learn(self, message: Mapping[str, Any]) -> None:
         if "stopped" in message:
@@ -283,9 +306,10 @@ class Launched:
         try:
             self._look_at_changes()
         finally:
-            # It waits for this to remove the copies.
+            # It waits for this to remove the copies. If that takes very long, it goes on alone.
             self._messages.close()
-            self._supervisor.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._supervisor.wait(_REMOVAL_S)
         if message["left"]:
             raise CannotRunHere(
                 f"Another user's processes are left: {_list(message['left'])}.",
@@ -302,10 +326,19 @@ class Launched:
 
     def _lost(self) -> CannotRunHere:
         """End what the supervisor left when it was killed."""
-        status = self._supervisor.wait()
+        try:
+            status = self._supervisor.wait(_UNKILLABLE_S)
+        except subprocess.TimeoutExpired:
+            return CannotRunHere(
+                f"The process that watches over the command (process {self._supervisor.pid}) does not answer, and does "
+                "not end.",
+                hint="Look at what it waits for (ps -o pid,stat,wchan), and end it and the command by hand.",
+            )
         left = self._end_orphans()
         if self._view is not None:
             overlay.remove(self._view.scratch)
+        if not left:
+            self._lease.give_back()
         ended = f"The process that watches over the command has ended ({_in_words(status)})"
         if left:
             return CannotRunHere(
@@ -323,19 +356,23 @@ class Launched:
         Returns:
             Ids of the processes that still live when the limit has passed: another user's, or stuck in the kernel.
         """
-        mark = os.fsencode(f"{_MARK}={self._run_dir}")
-        deadline_s = time.monotonic() + _UNKILLABLE_S
+        mark = os.fsencode(f"{MARK}={self._run_dir}")
+        began_s = time.monotonic()
         killed: dict[int, processes.Process] = {}
+        refused: set[int] = set()
         while True:
             orphans = [process for process in processes.descendants(os.getpid()) if self._is_ours(process, mark)]
             for process in orphans:
-                processes.kill_all(process.pid)
-                processes.send(process, signal.SIGKILL)
+                refused.update(processes.kill_all(process.pid))
+                if not processes.send(process, signal.SIGKILL):
+                    refused.add(process.pid)
                 killed[process.pid] = process
             killed = {pid: process for pid, process in killed.items() if not _is_reaped(process, killed)}
             if not orphans and not killed:
                 return []
-            if time.monotonic() >= deadline_s:
+            # Nobody waits for what may not be ended.
+            limit_s = _UNENDABLE_S if refused.issuperset(killed) else _UNKILLABLE_S
+            if time.monotonic() >= began_s + limit_s:
                 return sorted(killed)
             time.sleep(_LOOK_AGAIN_S)
 
@@ -344,15 +381,17 @@ class Launched:
         return own_session or processes.environment_holds(process.pid, mark)
 
 
-def _start_supervisor(run_dir: Path, *, capture: bool) -> tuple[subprocess.Popen[bytes], Messages]:
+def _start_supervisor(run_dir: Path | None, lease: Lease) -> tuple[subprocess.Popen[bytes], Messages]:
+    """Start it with streams in `run_dir`, which captures what the command prints; None for our own streams."""
     ours, theirs = socket.socketpair()
     source = str(Path(dynotune.__file__).parent.parent)
     command = [sys.executable, "-I", "-S", "-c", _SUPERVISOR, source, str(theirs.fileno())]
     found = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        with theirs, _streams(run_dir, capture=capture) as streams:
-            if capture:
-                more: dict[str, Any] = {"start_new_session": True, "pass_fds": [theirs.fileno()]}
+        with theirs, _streams(run_dir) as streams:
+            if run_dir is not None:
+                passed = [theirs.fileno()] + ([] if lease.descriptor is None else [lease.descriptor])
+                more: dict[str, Any] = {"start_new_session": True, "pass_fds": passed}
             else:
                 # Descriptors that we were given beyond the three are the command's as well.
                 theirs.set_inheritable(True)
@@ -362,9 +401,7 @@ def _start_supervisor(run_dir: Path, *, capture: bool) -> tuple[subprocess.Popen
             supervisor = subprocess.Popen(command, cwd="/", **streams, **more)
     except OSError as error:
         ours.close()
-        raise CannotRunHere(
-            f"Cannot start a process: {error.strerror}.", hint="See `ulimit -u` and free memory."
-        ) from error
+        raise _no_process(error.strerror or str(error)) from error
     except BaseException:
         ours.close()
         raise
@@ -374,18 +411,19 @@ def _start_supervisor(run_dir: Path, *, capture: bool) -> tuple[subprocess.Popen
 
 
 @contextlib.contextmanager
-def _streams(run_dir: Path, *, capture: bool) -> Iterator[dict[str, Any]]:
-    if not capture:
+def _streams(run_dir: Path | None) -> Iterator[dict[str, Any]]:
+    if run_dir is None:
         yield {}
         return
-    try:
-        with (run_dir / STDOUT).open("ab") as stdout, (run_dir / STDERR).open("ab") as stderr:
-            yield {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr}
-    except OSError as error:
-        raise CannotRunHere(
-            f"Cannot write in the run folder {run_dir}: {error.strerror}.",
-            hint="Free some space there, or name another folder with --run-dir.",
-        ) from error
+    with contextlib.ExitStack() as stack:
+        try:
+            stdout, stderr = (stack.enter_context((run_dir / name).open("ab")) for name in (STDOUT, STDERR))
+        except OSError as error:
+            raise CannotRunHere(
+                f"Cannot write in the run folder {run_dir}: {error.strerror}.",
+                hint="Free some space there, or name another folder with --run-dir.",
+            ) from error
+        yield {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr}
 
 
 def _fill_in(command: Sequence[str], run_dir: Path) -> list[str]:
@@ -401,11 +439,25 @@ def _ignored_signals() -> list[int]:
     return sorted(ignored - {signal.SIGPIPE, signal.SIGXFSZ})
 
 
+def _no_process(why: str) -> CannotRunHere:
+    return CannotRunHere(
+        f"Cannot start a process: {why}.",
+        hint="The machine allows no more of them, or has no memory left: see `ulimit -u`, `ulimit -v` and `free`.",
+    )
+
+
 def _not_started(order: Mapping[str, Any], failure: Mapping[str, Any]) -> DynotuneError:
     name, why = order["command"][0], os.strerror(failure["errno"]) if failure["errno"] else failure["why"]
     if failure["failed"] == "sandbox":
         return CannotRunHere(
             f"No copy-on-write view of {order['cwd']}: {failure['why']}.", hint="Try it with --no-sandbox."
+        )
+    if failure["failed"] == "fork":
+        return _no_process(why)
+    if failure["failed"] == "hang":
+        return CannotRunHere(
+            f"{name} did not start in time.",
+            hint=f"Does {order['cwd']}, or {order['executable']}, lie on a network drive that does not answer?",
         )
     if failure["failed"] == "cwd":
         return UsageError(f"Cannot work in {order['cwd']}: {why}.", hint="Check the path.")

@@ -11,16 +11,20 @@ import errno
 import fcntl
 import os
 import struct
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from dynotune.launch.process import processes
 from dynotune.schema.errors import CannotRunHere
 
 # struct flock where off_t has 64 bits: l_type, l_whence, l_start, l_len, l_pid.
 _FLOCK = struct.Struct("hhqqi4x")
 _TO_THE_END = 0
+_LONGEST_WAIT_S = 12 * 3600.0
+_LOOK_AGAIN_S = 0.2
 
 
 class _Part(NamedTuple):
@@ -49,7 +53,7 @@ def measuring(
         unknown.
 
     Raises:
-        CannotRunHere: the lock files cannot be made.
+        CannotRunHere: the lock files cannot be made; the other is stopped, or holds them for hours.
     """
     wanted = [("cpus", _Part(cpu, 1)) for cpu in sorted(set(cpus))]
     wanted += [("gpus", part) for part in _gpu_parts(gpus)]
@@ -60,8 +64,7 @@ def measuring(
         while (busy := _take_all(files, wanted)) is not None:
             kind, part = busy
             on_wait(_holder(files[kind], part))
-            fcntl.lockf(files[kind], fcntl.LOCK_EX, part.length, part.start)
-            fcntl.lockf(files[kind], fcntl.LOCK_UN, part.length, part.start)
+            _wait_for(files[kind], part)
         yield
     finally:
         for descriptor in files.values():
@@ -111,6 +114,36 @@ def _take_all(files: Mapping[str, int], wanted: list[tuple[str, _Part]]) -> tupl
                 fcntl.lockf(descriptor, fcntl.LOCK_UN, _TO_THE_END, 0)
             return kind, part
     return None
+
+
+def _wait_for(descriptor: int, part: _Part) -> None:
+    deadline_s = time.monotonic() + _LONGEST_WAIT_S
+    while _is_taken(descriptor, part):
+        pid = _holder(descriptor, part)
+        holder = None if pid is None else processes.read(pid)
+        if holder is not None and holder.state in "Tt":
+            raise CannotRunHere(
+                f"Another dynotune (process {holder.pid}) measures on the same cores or GPU, and is stopped.",
+                hint=f"Let it go on (kill -CONT {holder.pid}) or end it; --no-lock does not wait for it.",
+            )
+        if time.monotonic() > deadline_s:
+            who = f"Another dynotune (process {pid})" if pid else "Another dynotune"
+            raise CannotRunHere(
+                f"{who} has measured on the same cores or GPU for hours.",
+                hint="Look at what it does; --no-lock does not wait for it.",
+            )
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _is_taken(descriptor: int, part: _Part) -> bool:
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, part.length, part.start)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
+        return True
+    fcntl.lockf(descriptor, fcntl.LOCK_UN, part.length, part.start)
+    return False
 
 
 def _holder(descriptor: int, part: _Part) -> int | None:

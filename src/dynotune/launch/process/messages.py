@@ -37,10 +37,19 @@ class Messages:
         come, self._come = self._come, []
         return come
 
-    def wait_for_one(self) -> dict[str, Any] | None:
-        """The next message; None when the other side goes away before it is whole."""
-        while not self._come and not self.broken:
-            self._receive(0)
+    def wait_for_one(self, limit_s: float | None = None) -> dict[str, Any] | None:
+        """The next message; None when the other side goes away before it is whole, or `limit_s` have passed.
+
+        Without a limit for who lives only as long as the other side.
+        """
+        self._control.settimeout(limit_s)
+        try:
+            while not self._come and not self.broken:
+                self._receive(0)
+        except TimeoutError:
+            return None
+        finally:
+            self._control.settimeout(None)
         return self._come.pop(0) if self._come else None
 
     def close(self) -> None:

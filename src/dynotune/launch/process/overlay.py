@@ -81,14 +81,15 @@ def enter(view: View) -> None:
     lower, upper, work = (_open(path) for path in (view.cwd, view.upper, view.work))
     options = f"lowerdir=/proc/self/fd/{lower},upperdir=/proc/self/fd/{upper},workdir=/proc/self/fd/{work}"
     target = f"/proc/self/fd/{lower}"
+    source = os.path.basename(view.scratch)  # processes that see the view are known by it (see `leases`)
     if _may_set(view.upper, "trusted.overlay.dynotune"):
         try:
             # So that a directory of the user's can be renamed in one step, as it can without us.
-            _mount("overlay", target, "overlay", 0, options + ",redirect_dir=on")
+            _mount(source, target, "overlay", 0, options + ",redirect_dir=on")
         except NoOverlay:
-            _mount("overlay", target, "overlay", 0, options)
+            _mount(source, target, "overlay", 0, options)
     else:
-        _mount("overlay", target, "overlay", 0, options + ",userxattr")
+        _mount(source, target, "overlay", 0, options + ",userxattr")
     for path, descriptor in kept:
         _mount(f"/proc/self/fd/{descriptor}", path, None, _MS_BIND | _MS_REC, None)
     for descriptor in (lower, upper, work, *(descriptor for _, descriptor in kept)):
@@ -125,6 +126,9 @@ def make_layers(view: View) -> None:
         with contextlib.suppress(PermissionError):
             os.chown(view.upper, covered.st_uid, covered.st_gid)
         os.chmod(view.upper, stat.S_IMODE(covered.st_mode))
+        for acl in ("system.posix_acl_access", "system.posix_acl_default"):
+            with contextlib.suppress(OSError):
+                os.setxattr(view.upper, acl, os.getxattr(view.cwd, acl))
         os.utime(view.upper, ns=(covered.st_atime_ns, covered.st_mtime_ns))
         if view.seed:
             _lay_over(view)
@@ -165,31 +169,6 @@ def mounts_below(path: str) -> list[str]:
         if inside and not any(point.startswith(above + "/") for above in found):
             found.append(point)
     return found
-
-
-def try_out(view: View) -> None:
-    """Enter the view and prove that what is written in it does not reach the real directory.
-
-    Raises:
-        NoOverlay: it does not work here.
-    """
-    real = os.open(view.cwd, os.O_RDONLY | os.O_DIRECTORY)
-    make_layers(view)
-    enter(view)
-    name = f".dynotune-{os.urandom(8).hex()}"
-    try:
-        os.chdir(view.cwd)
-        os.mkdir(name)
-        try:
-            if name in os.listdir(real):
-                raise OSError(errno.EPERM, "what was written in the view reached the directory")
-        finally:
-            os.rmdir(name)
-        for path in view.keep:
-            os.close(os.open(os.path.join(path, name), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            os.unlink(os.path.join(path, name))
-    except OSError as error:
-        raise NoOverlay(error, "writing in the view") from error
 
 
 def _own_namespace() -> None:

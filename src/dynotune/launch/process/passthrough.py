@@ -17,12 +17,12 @@ from dynotune.schema.setting import Setting
 
 
 class TransparentRun:
-    """A command that runs as if dynotune were not there; `folder` takes what is recorded of it.
+    """A command that runs as if dynotune were not there; `folder` takes what is recorded of it, None for nothing.
 
     Running and recording are two calls: the command's exit is its own, whatever becomes of the record.
     """
 
-    def __init__(self, command: Sequence[str], settings: Sequence[Setting], *, cwd: Path, folder: Path) -> None:
+    def __init__(self, command: Sequence[str], settings: Sequence[Setting], *, cwd: Path, folder: Path | None) -> None:
         self._command, self._settings = list(command), list(settings)
         self._cwd, self._folder = cwd, folder
         self._started_s, self._launched_s, self._ended_s = 0.0, 0.0, 0.0
@@ -37,23 +37,26 @@ class TransparentRun:
         child_env, planned = environment.build(
             self._settings, env, run_dir=self._folder, agent_dir=environment.AGENT, facts=facts
         )
-        plan = Plan(settings=planned, step_function=step_function)
-        document.write(self._folder / "plan.json", plan, to_agent=True)
+        if self._folder is not None:
+            plan = Plan(settings=planned, step_function=step_function)
+            document.write(self._folder / "plan.json", plan, to_agent=True)
         self._started_s, self._launched_s = time.time(), time.perf_counter()
         exit_ = run_in_foreground(command, env=child_env, cwd=self._cwd, run_dir=self._folder)
         self._ended_s = time.perf_counter()
         return exit_
 
     def record(self, exit_: Exit) -> Run:
-        """What came of the run that ended with `exit_`; written as `run.json`.
+        """What came of the run that ended with `exit_`; written as `run.json` where there is a folder.
 
         Raises:
             RecordError: what its processes wrote cannot be read.
             CannotRunHere: it cannot be written.
         """
-        processes = [summarise(record, self._launched_s) for record in Records(self._folder).update()]
+        folder = self._folder
+        records = [] if folder is None else Records(folder).update()
+        processes = [summarise(record, self._launched_s) for record in records]
         run = Run(
-            id=self._folder.name,
+            id="" if folder is None else folder.name,
             purpose="run",
             command=self._command,
             cwd=str(self._cwd),
@@ -65,5 +68,6 @@ class TransparentRun:
             processes=processes,
             readback=read_back(processes, self._settings),
         )
-        document.write(self._folder / "run.json", run)
+        if folder is not None:
+            document.write(folder / "run.json", run)
         return run

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 import signal
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -60,7 +61,7 @@ def tree(root: int) -> list[Process]:
     One that forks while this looks can be missed: who must find all looks until nothing new turns up.
     """
     children: dict[int, list[Process]] = {}
-    for process in _all():
+    for process in everyone():
         children.setdefault(process.parent, []).append(process)
     found: list[Process] = []
     to_visit = [root]
@@ -76,7 +77,8 @@ def descendants(root: int) -> list[Process]:
     return [process for process in tree(root) if process.state not in "ZX"]
 
 
-def _all() -> Iterator[Process]:
+def everyone() -> Iterator[Process]:
+    """Every process that we may see."""
     for name in os.listdir("/proc"):
         if name.isdigit() and (process := read(int(name))) is not None:
             yield process
@@ -127,14 +129,18 @@ def _send_by_pid(process: Process, number: int) -> bool:
     return True
 
 
-def kill_all(root: int) -> list[int]:
+def kill_all(root: int, limit_s: float = 1.0) -> list[int]:
     """Freeze, then SIGKILL everything below `root`. Returns the ids of those that we may not signal.
 
-    Frozen first, so that a tree that forks faster than we look cannot outrun us.
+    Frozen first, so that a tree that forks faster than we look cannot outrun us. Another user's tree can: after
+    `limit_s` no more of its processes are looked for.
     """
     frozen: set[int] = set()
     refused: set[int] = set()
+    deadline_s = time.monotonic() + limit_s
     while new := [p for p in descendants(root) if p.pid not in frozen | refused]:
+        if refused and time.monotonic() > deadline_s:
+            break
         for process in new:
             (frozen if send(process, signal.SIGSTOP) else refused).add(process.pid)
     for process in descendants(root):

@@ -18,6 +18,7 @@ from dynotune.schema.facts import Facts
 from dynotune.schema.setting import Setting
 
 _SUBMODULE = "160000"
+_GIT_S = 600.0
 
 
 class Revision(NamedTuple):
@@ -118,13 +119,19 @@ def _differences(root: Path, commit: str, ref: str) -> tuple[list[str], list[str
 def _git(cwd: Path, *words: str, env: dict[str, str] | None = None, given: str = "") -> str:
     if shutil.which("git") is None:
         raise CannotRunHere("git.ref needs git, which is not installed.", hint="Install git.")
-    done = subprocess.run(
-        ["git", "-C", str(cwd), *words],
-        env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", **(env or {})},
-        input=given.encode("utf-8", "surrogateescape"),
-        capture_output=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(cwd), *words],
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", **(env or {})},
+            input=given.encode("utf-8", "surrogateescape"),
+            capture_output=True,
+            timeout=_GIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CannotRunHere(
+            f"git {words[0]} in {cwd} did not end within {_GIT_S:.0f} s.", hint="Try it by hand: what does it wait for?"
+        ) from error
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().removeprefix("fatal: ").partition("\n")[0]
         hint = "git.ref needs a command that is started in its repository."

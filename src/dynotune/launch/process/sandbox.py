@@ -21,15 +21,16 @@ from typing import NamedTuple
 import dynotune
 from dynotune.launch.process import overlay
 from dynotune.launch.process.changes import MOST_ENTRIES, Changes, without_parents
+from dynotune.launch.process.leases import Lease
 from dynotune.launch.process.overlay import View
 
-_IN_RUN_FOLDER = "sandbox"
+_TRY_OUT_S = 60.0
 _TRY_OUT = """\
 import os, sys
 sys.path.append(sys.argv[1])
-from dynotune.launch.process import overlay
+from dynotune.launch.process import overlay, proof
 try:
-    overlay.try_out(overlay.View(sys.argv[2], sys.argv[3], sys.argv[4:]))
+    proof.try_out(overlay.View(sys.argv[2], sys.argv[3], sys.argv[4:]))
 except overlay.NoOverlay as error:
     print(error)
     sys.exit(1)
@@ -65,12 +66,15 @@ class Seed(NamedTuple):
     gone: Sequence[str]
 
 
-def prepare(cwd: Path, run_dir: Path, keep: Sequence[Path] = (), seed: Seed | None = None) -> View | str:
+def prepare(
+    cwd: Path, run_dir: Path, keep: Sequence[Path] = (), seed: Seed | None = None, lease: Lease | None = None
+) -> View | str:
     """A view for one run, its layers made; or the reason why there is none.
 
     Args:
         keep: folders that stay writable for real besides the run folder, where they lie below `cwd`.
         seed: covers its root in place of `cwd`.
+        lease: notes the copies before they are made.
     """
     cwd = cwd if seed is None else seed.root
     cwd, run_dir = cwd.resolve(), run_dir.resolve()
@@ -79,11 +83,7 @@ def prepare(cwd: Path, run_dir: Path, keep: Sequence[Path] = (), seed: Seed | No
         return place.reason
     kept = _below(cwd, [run_dir, *(path.resolve() for path in keep)])
     try:
-        if place.base is None:
-            scratch = run_dir / _IN_RUN_FOLDER
-            scratch.mkdir(mode=0o700)
-        else:
-            scratch = Path(tempfile.mkdtemp(prefix="dynotune-", dir=place.base))
+        scratch = (lease or Lease()).make_scratch(run_dir if place.base is None else Path(place.base))
         view = View(str(cwd), str(scratch), kept)
         if seed is not None:
             view = view._replace(seed=str(seed.files), gone=list(seed.gone))
@@ -168,22 +168,31 @@ def _try_out(cwd: Path, folder: Path, keep: Sequence[str]) -> str | None:
         with _scratch(folder) as scratch:
             source = str(Path(dynotune.__file__).parent.parent)
             command = [sys.executable, "-I", "-S", "-c", _TRY_OUT, source, str(cwd), scratch, *keep]
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+            child = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+            )
+            try:
+                stdout, stderr = child.communicate(timeout=_TRY_OUT_S)
+            except subprocess.TimeoutExpired:
+                child.kill()  # and not waited for: it may be stuck in the kernel
+                return f"{folder}: trying it took longer than {_TRY_OUT_S:.0f} s"
     except OSError as error:
         return f"{folder}: {error.strerror}"
-    if done.returncode == 0:
+    if child.returncode == 0:
         return None
-    said = done.stdout.strip() or done.stderr.strip() or f"exit code {done.returncode}"
+    said = stdout.strip() or stderr.strip() or f"exit code {child.returncode}"
     return said.splitlines()[-1]
 
 
 @contextlib.contextmanager
 def _scratch(folder: Path) -> Iterator[str]:
-    scratch = tempfile.mkdtemp(prefix="dynotune-", dir=folder)
+    lease = Lease()
+    scratch = lease.make_scratch(folder)
     try:
-        yield scratch
+        yield str(scratch)
     finally:
-        overlay.remove(scratch)
+        overlay.remove(str(scratch))
+        lease.give_back()
 
 
 def _below(cwd: Path, folders: Sequence[Path]) -> list[str]:

@@ -32,6 +32,7 @@ _SAME_SIGNAL_S = 0.1
 _WITNESS_WAIT_S = 0.02
 _KILL_AGAIN_S = 0.05
 _GIVE_UP_ON_FOREIGN_S = 5.0
+_START_S = 60.0
 
 
 def main(control_descriptor: int) -> None:
@@ -45,6 +46,9 @@ def main(control_descriptor: int) -> None:
         if order is None:
             return
         processes.become_subreaper()
+        lease = order["lease"]
+        if lease["descriptor"] is not None:
+            os.set_inheritable(lease["descriptor"], False)
         supervisor = Supervisor(order, messages, inbox)
         if supervisor.start():
             supervisor.serve()
@@ -53,6 +57,9 @@ def main(control_descriptor: int) -> None:
             while messages.wait_for_one() is not None:
                 pass
             overlay.remove(order["view"]["scratch"])
+        if lease["descriptor"] is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(lease["path"])
 
 
 class Supervisor:
@@ -77,7 +84,11 @@ class Supervisor:
         read_end, write_end = os.pipe()
         us = os.getpid()
         missed = signal.sigpending()
-        self._command = os.fork()
+        try:
+            self._command = os.fork()
+        except OSError as error:
+            self._messages.send({"failed": "fork", "errno": error.errno, "why": str(error)})
+            return False
         if self._command == 0:
             _become_command(self._order, supervisor=us, failure=write_end)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -87,6 +98,10 @@ class Supervisor:
             self._witnessed_s.pop(number, None)
         os.close(write_end)
         with open(read_end, "rb") as pipe:
+            if not select.select([pipe], [], [], _START_S)[0]:
+                processes.kill_all(us)
+                self._messages.send({"failed": "hang", "errno": errno.ETIMEDOUT, "why": ""})
+                return False
             failure = pipe.read()
         if failure:
             # It may have ended before the signals were taken, and was reaped with them.
@@ -196,13 +211,12 @@ class Supervisor:
             return
         refused = processes.kill_all(os.getpid())
         self._reap()
-        living = {process.pid for process in processes.descendants(os.getpid())}
-        if not living or not living <= set(refused):
+        if not refused:
             self._refused_since_s = None
         elif self._refused_since_s is None:
             self._refused_since_s = time.monotonic()
         elif time.monotonic() - self._refused_since_s > _GIVE_UP_ON_FOREIGN_S:
-            self._left = sorted(living)
+            self._left = sorted(refused)
 
     def _report(self) -> None:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)

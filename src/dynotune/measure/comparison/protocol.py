@@ -196,6 +196,7 @@ class _Session:
         wary = cautions.window_cautions(self._request.run, window)
         wary += cautions.unit_cautions(self._request, summary.unit(outcomes))
         wary += objective.cautions(self._request.run.objective, window.num_steps)
+        wary += cautions.sandbox_warnings(outcomes[0])
         for caution in wary:
             self._watcher.warn(caution)
         self._update(
@@ -208,7 +209,7 @@ class _Session:
             max_pairs=max_pairs,
             unit=summary.unit(outcomes),
             step=summary.step(outcomes[0]),
-            warnings=[*self._comparison.warnings, *wary, *cautions.sandbox_warnings(outcomes[0])],
+            warnings=[*self._comparison.warnings, *wary],
         )
         self._watcher.say(summary.cost(self._comparison, window))
         return window

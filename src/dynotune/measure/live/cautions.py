@@ -103,9 +103,11 @@ def unit_cautions(request: CompareRequest, unit: str) -> list[str]:
 
 
 def sandbox_warnings(outcome: Outcome) -> list[str]:
-    """Files of the user's that a run without a sandbox created or changed."""
-    files = outcome.run.changed_files
-    if outcome.run.sandbox == "overlay" or not files:
+    """That runs worked in the user's folder itself, why, and which files they created or changed there."""
+    run = outcome.run
+    if run.sandbox == "overlay" or not (run.changed_files or run.sandbox_reason):
         return []
-    shown = ", ".join(files[:5]) + (", …" if len(files) > 5 else "")
-    return [f"Runs work in your folder itself and changed {len(files)} files there: {shown}"]
+    shown = ", ".join(run.changed_files[:5]) + (", …" if len(run.changed_files) > 5 else "")
+    changed = f" and changed {len(run.changed_files)} files there: {shown}" if shown else ""
+    why = f" There is no copy-on-write view of it: {run.sandbox_reason}." if run.sandbox_reason else ""
+    return [f"Runs work in your folder itself{changed}.{why}"]

@@ -131,8 +131,8 @@ class LiveRun:
     def sample(self) -> None:
         """Watch the machine from here on."""
         if not self._samples:
-            self._samples = True
             self._sampler.start()
+            self._samples = True
 
     def until(self, enough: Enough) -> bool:
         """Wait until `enough(records)`; False if the command ended or its time was up before."""
@@ -240,6 +240,7 @@ class LiveRun:
             exit_code=None if self._exit is None else self._exit.status,
             ended_by=self._ended_by,
             sandbox=self._launched.sandbox,
+            sandbox_reason=self._launched.sandbox_reason if launch.sandbox else "",
             changed_files=self._launched.changed_files,
             processes=found,
             readback=readback_of(launch.settings, found),

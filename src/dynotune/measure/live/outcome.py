@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +21,8 @@ from dynotune.schema.run import Process, Readback, Run, TimedWindow
 from dynotune.schema.setting import Setting
 
 NUM_LAST_LINES = 12
+# EXDEV and EOVERFLOW: an overlay refuses with them what the folder below it allows.
+_OF_THE_VIEW = re.compile("|".join(map(os.strerror, (errno.EXDEV, errno.EOVERFLOW))))
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +117,13 @@ def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
             hint="Free some space there, or name another folder with --run-dir.",
         )
     if run.ended_by == "command" and run.exit_code:
+        if run.sandbox == "overlay" and (line := next(filter(_OF_THE_VIEW.search, lines), "")):
+            raise CannotRunHere(
+                f"The command failed in {launch.label} {_in_words(run.exit_code)}. It ran in a copy-on-write view of "
+                f"its folder, which may be why: {line}",
+                hint="Run it with --no-sandbox; it then works in your folder itself. Without privileges, the view "
+                "cannot rename a folder that was there before.",
+            )
         raise CommandFailed(
             f"The command failed in {launch.label} {_in_words(run.exit_code)}.",
             hint=f"All that it printed is in {outcome.folder}.",

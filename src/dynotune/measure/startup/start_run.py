@@ -12,6 +12,7 @@ import msgspec
 
 from dynotune.launch import last_lines
 from dynotune.launch.caches import contents as caches
+from dynotune.launch.process import Lease
 from dynotune.launch.records import COMPILED, Record
 from dynotune.measure.comparison import objective
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
@@ -61,11 +62,11 @@ class AllPlaces:
     """Of all arms. A context manager: temporary folders are gone when it is left; the warm caches stay."""
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
-        self._folder = folder
+        self._folder, self._lease = folder, Lease()
         wanted = env.get("TMPDIR")
         base = wanted if wanted and Path(wanted).is_dir() else None
         try:
-            self._temporary = Path(tempfile.mkdtemp(prefix="dt-", dir=base))
+            self._temporary = self._lease.make_scratch(Path(base or tempfile.gettempdir()))
         except OSError as error:
             raise CannotRunHere(
                 f"Cannot make a temporary folder: {error.strerror}.", hint="Free some space there, or set TMPDIR."
@@ -76,6 +77,7 @@ class AllPlaces:
 
     def __exit__(self, *exception: object) -> None:
         shutil.rmtree(self._temporary, ignore_errors=True)
+        self._lease.give_back()
         for arm in ("cold", "off"):
             shutil.rmtree(self._folder / "caches" / arm, ignore_errors=True)
 

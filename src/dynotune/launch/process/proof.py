@@ -1,0 +1,196 @@
+"""The proof of a copy-on-write view: before the first run, what this user may do in this folder is done in the view.
+
+The folder's files are sorted into kinds by type, owner, group and mode. One of each kind is written, moved, linked and
+has its mode set in the view, and a file is made in one folder of each kind. Whatever the user may do in the folder
+itself must work in the view, with the same outcome, and must not reach the folder. Files that are neither the user's
+own nor writable are only looked at: moving them is rare, and losing the view for it would cost more.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dynotune.launch.process import overlay
+from dynotune.launch.process.overlay import NoOverlay, View
+
+_MOST_ENTRIES = 50_000
+_LARGEST_BYTES = 1 << 26
+
+
+class _Sample(NamedTuple):
+    """One file or folder of a kind. `name` is relative to the directory, "." for itself; the rest as found outside."""
+
+    name: str
+    status: os.stat_result
+    writable: bool
+
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(self.status.st_mode)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the user may set its mode and move it. Root may not only where nobody may write."""
+        return self.writable if os.geteuid() == 0 else os.geteuid() == self.status.st_uid
+
+
+def try_out(view: View) -> None:
+    """Enter the view and prove that it behaves as the directory does, and keeps what is written from it.
+
+    Raises:
+        NoOverlay: it does not work here, or not as the directory.
+    """
+    try:
+        real = os.open(view.cwd, os.O_RDONLY | os.O_DIRECTORY)
+        samples = list(_samples(view.cwd, {*view.keep, *overlay.mounts_below(view.cwd)}))
+    except OSError as error:
+        raise NoOverlay(error, f"looking into {view.cwd}") from error
+    overlay.make_layers(view)
+    overlay.enter(view)
+    os.chdir(view.cwd)
+    token = f".dynotune-{os.urandom(8).hex()}"
+    # Folders last: a renamed file is found under its own name again.
+    for sample in sorted(samples, key=lambda one: one.is_folder):
+        try:
+            (_try_folder if sample.is_folder else _try_file)(sample, token, real)
+        except OSError as error:
+            if error.errno == errno.EOVERFLOW:
+                error = OSError(error.errno, "without privileges a view cannot change files of this user or group")
+            raise NoOverlay(error, f"trying it on {_where(sample)}") from error
+    try:
+        for path in view.keep:
+            Path(path, token).touch(0o600, exist_ok=False)
+            Path(path, token).unlink()
+    except OSError as error:
+        raise NoOverlay(error, "writing past the view") from error
+
+
+def _samples(cwd: str, skip: set[str]) -> Iterator[_Sample]:
+    """One of each kind, the smallest of files, from a walk that lists nearest folders first."""
+    kinds: dict[tuple[int, ...], _Sample] = {}
+    to_list, num_seen = [""], 0
+    root = Path(cwd).stat()
+    kinds[_kind(root, writable=True)] = _Sample(".", root, _may(cwd, os.W_OK | os.X_OK))
+    for folder in to_list:
+        if num_seen > _MOST_ENTRIES:
+            break
+        for item in _entries(f"{cwd}/{folder}"):
+            num_seen += 1
+            try:
+                status = item.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if item.path in skip or status.st_dev != root.st_dev:
+                continue
+            name, is_folder = f"{folder}{item.name}", stat.S_ISDIR(status.st_mode)
+            if is_folder:
+                to_list.append(f"{name}/")
+            elif not stat.S_ISREG(status.st_mode):
+                continue
+            writable = _may(item.path, os.W_OK | (os.X_OK if is_folder else 0))
+            known = kinds.get(_kind(status, writable))
+            if known is None or (not is_folder and status.st_size < known.status.st_size):
+                kinds[_kind(status, writable)] = _Sample(name, status, writable)
+    yield from kinds.values()
+
+
+def _may(path: str | Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=True)
+
+
+def _entries(folder: str) -> Sequence[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as items:
+            return list(items)
+    except OSError:
+        return ()
+
+
+def _kind(status: os.stat_result, writable: bool) -> tuple[int, ...]:
+    return status.st_mode, status.st_uid, status.st_gid, writable
+
+
+def _try_file(sample: _Sample, token: str, real: int) -> None:
+    """Write to it, link it, move it and set its mode; the real one stays as it is."""
+    path, was = Path(sample.name), sample.status
+    if was.st_size > _LARGEST_BYTES or not _is_unchanged(sample, real):
+        return
+    _must(path.lstat().st_mode == was.st_mode, "it has another mode in the view")
+    if sample.writable:
+        with path.open("ab", buffering=0) as file:
+            file.write(b"x")
+        _must(path.stat().st_size == was.st_size + 1, "what was written is not there")
+    if sample.is_own:
+        path.chmod(stat.S_IMODE(was.st_mode))
+        os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+        if _may(path.parent, os.W_OK | os.X_OK):
+            moved = path.with_name(path.name[:200] + token)
+            moved.hardlink_to(path)
+            path.unlink()
+            moved.rename(path)
+    if sample.writable or sample.is_own:
+        now = path.lstat()
+        _must((now.st_uid, now.st_gid) == (was.st_uid, was.st_gid), "it belongs to someone else in the view")
+    _must(_is_unchanged(sample, real), "what was written in the view reached the folder")
+
+
+def _try_folder(sample: _Sample, token: str, real: int) -> None:
+    """Make a folder and a file in it, which must belong to whom they would outside; move and remove them."""
+    path, was = Path(sample.name), sample.status
+    made, moved = path / token, path / f"{token}-moved"
+    _must(path.stat().st_mode == was.st_mode, "it has another mode in the view")
+    try:
+        made.mkdir()
+    except OSError:
+        if sample.writable:
+            raise
+        return
+    _must(sample.writable, "it can be written only in the view")
+    file = made / "file"
+    file.write_bytes(b"x")
+    inherits = was.st_mode & stat.S_ISGID
+    owner = (os.geteuid(), was.st_gid if inherits else os.getegid())
+    for new in (made, file):
+        now = new.stat()
+        _must((now.st_uid, now.st_gid) == owner, "new files belong to someone else in the view")
+    _must(made.stat().st_mode & stat.S_ISGID == inherits, "new folders have another mode in the view")
+    _must(not _is_outside(made, real), "what was written in the view reached the folder")
+    file.chmod(0o600)
+    file.rename(moved)
+    file.hardlink_to(moved)
+    moved.unlink()
+    made.rename(moved)
+    (moved / "file").unlink()
+    moved.rmdir()
+
+
+def _is_outside(path: Path, real: int) -> bool:
+    try:
+        os.stat(path, dir_fd=real, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _is_unchanged(sample: _Sample, real: int) -> bool:
+    """Whether the real file is as it was found. Another program may be at work on it."""
+    try:
+        now = os.stat(sample.name, dir_fd=real, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    was = sample.status
+    return (now.st_ino, now.st_size, now.st_mtime_ns) == (was.st_ino, was.st_size, was.st_mtime_ns)
+
+
+def _must(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise OSError(errno.EPERM, otherwise)
+
+
+def _where(sample: _Sample) -> str:
+    return "the folder itself" if sample.name == "." else sample.name

@@ -10,6 +10,8 @@ What a subcommand does lives in the rooms below, and what a result looks like in
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -17,7 +19,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from dynotune.schema.errors import CommandFailed, DynotuneError, UsageError
+from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, UsageError
 
 __all__ = ["command_of", "main", "with_command"]
 
@@ -42,6 +44,7 @@ EPILOG = (
     "70 a mistake of dynotune's own; 130 interrupted. `dynotune run` exits as your command does."
 )
 INTERNAL_ERROR = 70
+LONGEST_MESSAGE = 4000
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -50,13 +53,37 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     # Wherever it stands: nobody remembers which half of a command line it belongs to.
     debug = "--debug" in ours
     ours = [argument for argument in ours if argument != "--debug"]
+    code = 0
+    for stream in (sys.stdout, sys.stderr):
+        # Names may hold what the terminal's encoding does not, and bytes that are no text.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     try:
-        _parser(ours).main(args=ours, prog_name="dynotune", obj=command)
+        try:
+            _parser(ours).main(args=ours, prog_name="dynotune", obj=command)
+        except SystemExit as ended:
+            code = ended.code  # type: ignore[assignment]
+        if sys.stdout is not None:  # closed
+            sys.stdout.flush()
     except Exception as error:
         if debug:
             raise
-        sys.exit(_explain(error))
-    sys.exit(0)
+        error = _refused(error) if isinstance(error, OSError | MemoryError) else error
+        code = error.exit_code if isinstance(error, DynotuneError) else INTERNAL_ERROR
+        with contextlib.suppress(OSError):
+            _explain(error)
+        _give_up_output()
+    sys.exit(code)
+
+
+def _give_up_output() -> None:
+    """Throw away what a full disk does not take: Python would try again as it ends, and complain."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def command_of(context: typer.Context) -> list[str]:
@@ -145,21 +172,33 @@ def _options(
     """Take the options that stand before a subcommand."""
 
 
-def _explain(error: Exception) -> int:
-    """Say on stderr what happened, why, and what to do next; the exit code that goes with it."""
-    from rich.console import Console
+def _explain(error: Exception) -> None:
+    """Say on stderr what happened, why, and what to do next."""
     from rich.text import Text
 
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    from dynotune.report import console
+    from dynotune.text import words
+
+    screen = console(stderr=True, soft_wrap=True)
     if not isinstance(error, DynotuneError):
-        what = f"{type(error).__name__}: {error}"
-        console.print(Text.assemble(("dynotune made a mistake: ", "bold red"), what))
-        console.print(Text("Run it again with --debug and report what it prints.", style="dim"))
-        return INTERNAL_ERROR
-    console.print(Text.assemble(("error: ", "bold red"), error.message))
+        what = words.plain(f"{type(error).__name__}: {error}", longest=LONGEST_MESSAGE)
+        screen.print(Text.assemble(("dynotune made a mistake: ", "bold red"), what))
+        screen.print(Text("Run it again with --debug and report what it prints.", style="dim"))
+        return
+    screen.print(Text.assemble(("error: ", "bold red"), words.plain(error.message, longest=LONGEST_MESSAGE)))
     if isinstance(error, CommandFailed):
         for line in error.last_lines:
-            console.print(Text(f"  │ {line}", style="dim"))
+            screen.print(Text(f"  │ {words.plain(line)}", style="dim"))
     if error.hint:
-        console.print(Text.assemble(("next: ", "bold"), error.hint))
-    return error.exit_code
+        screen.print(Text.assemble(("next: ", "bold"), words.plain(error.hint, longest=LONGEST_MESSAGE)))
+
+
+def _refused(error: OSError | MemoryError) -> CannotRunHere:
+    """What the machine did not give: room on a disk, a file, a process. That is no mistake of dynotune's."""
+    if isinstance(error, MemoryError):
+        return CannotRunHere("There is not enough memory.", hint="Free some, or raise the limit (ulimit -v).")
+    of = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+    return CannotRunHere(
+        f"The system refused what dynotune needs: {error.strerror or error}{of}.",
+        hint="Look at the disk, the limits (ulimit -a) and where the output goes; --debug shows at what it was.",
+    )

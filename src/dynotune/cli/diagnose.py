@@ -90,15 +90,14 @@ def _recorded(path: Path) -> Observation:
 
 def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Observation, dict[str, Any]]:
     """Watch the command with the progress on stderr; what was asked for besides, as `conclude` takes it."""
-    from rich.console import Console
     from rich.text import Text
 
     from dynotune.diagnose import LiveDiagnosis
-    from dynotune.report import Progress
+    from dynotune.report import Progress, console
     from dynotune.text import words
 
-    console = Console(stderr=True, highlight=False)
-    with Progress(console) as progress:
+    screen = console(stderr=True)
+    with Progress(screen) as progress:
         watcher: Watcher = progress
         beside: dict[str, Any] = {}
         with LiveDiagnosis(run, watcher) as live:
@@ -108,7 +107,7 @@ def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Obser
             if roofline:
                 beside["roofline"] = live.roofline()
             live.end()
-    console.print(Text(words.plain(f"Observed: {path}"), style="dim"), soft_wrap=True)
+    screen.print(Text(words.plain(f"Observed: {path}"), style="dim"), soft_wrap=True)
     return observation, beside
 
 

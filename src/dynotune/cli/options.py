@@ -11,7 +11,6 @@ import functools
 import inspect
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -301,7 +300,9 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
 
 def resume_with(folder: Path) -> str:
     """What `--resume` takes for this folder: its name where that is enough."""
-    return folder.name if folder.parent == runs_folder(None) else shlex.join([str(folder)])
+    from dynotune.text import words
+
+    return folder.name if folder.parent == runs_folder(None) else words.command([str(folder)])
 
 
 def num_bytes(text: str | None, option: str) -> int | None:
@@ -417,12 +418,9 @@ def check_run(context: typer.Context, run: RunSpec, candidate: Iterable[Setting]
 def show(report: Callable[[], Any], document: object, json: str | None, *, soft_wrap: bool = False) -> None:
     """Print what `report` makes, unless the JSON goes to standard output; write the JSON where that was asked for."""
     if json != "-":
-        from rich.console import Console
+        from dynotune.report import console
 
-        # Names in a program may hold what the terminal's encoding does not.
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")
-        Console(highlight=False, soft_wrap=soft_wrap).print(report())
+        console(soft_wrap=soft_wrap).print(report())
     if json is not None:
         write_json(document, json)
 
@@ -435,13 +433,20 @@ def write_json(document: object, target: str) -> None:
     """
     from dynotune.schema.document import encode
 
-    text = encode(document).decode()
+    raw = encode(document) + b"\n"
     if target == "-":
-        print(text, flush=True)
+        write_bytes(raw)
         return
     from dynotune.schema import atomic
 
     try:
-        atomic.write(Path(target), text.encode() + b"\n")
+        atomic.write(Path(target), raw)
     except OSError as error:
         raise UsageError(f"Cannot write {target}: {error.strerror}.", hint="Name another file with --json.") from error
+
+
+def write_bytes(raw: bytes) -> None:
+    """Write UTF-8 to standard output, whatever the terminal's encoding is: it is a file for others."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(raw)
+    sys.stdout.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -101,14 +100,14 @@ def _command(context: typer.Context, found: Recipe, file: Path) -> list[str]:
     command = context.find_root().obj
     if command:
         return list(command)
+    from dynotune.text import words
+
     if not found.recipe.command:
         raise UsageError(
             f"{file} does not say on what command it was proved.",
-            hint=f"Put it after two dashes: dynotune recipe verify {shlex.quote(str(file))} -- python train.py",
+            hint=f"Put it after two dashes: dynotune recipe verify {words.command([str(file)])} -- python train.py",
         )
-    from dynotune.text import words
-
-    print(f"Running the recipe's own command: {words.plain(shlex.join(found.recipe.command))}", file=sys.stderr)
+    print(f"Running the recipe's own command: {words.command(found.recipe.command)}", file=sys.stderr)
     return list(found.recipe.command)
 
 
@@ -181,10 +180,7 @@ def export(
     found = recipes.read(file)
     text = _exported(found, _checked(found, file, typed_settings(settings)), file, format, shm_size)
     if output is None:
-        # As UTF-8 whatever the terminal's encoding is: it is a file for others.
-        sys.stdout.flush()
-        sys.stdout.buffer.write(text.encode())
-        sys.stdout.flush()
+        options.write_bytes(text.encode())
         return
     from dynotune.schema import atomic
 

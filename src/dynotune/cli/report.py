@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from dynotune.cli.options import Json, check_json, show
-from dynotune.schema.document import read
+from dynotune.schema.document import Head, parse, read
 from dynotune.schema.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,17 +81,13 @@ def _file_of(path: Path) -> Path:
     return found
 
 
-class _Head(msgspec.Struct):
-    schema: str = ""
-
-
 def _noun_of(file: Path) -> str:
     """`study` of `dynotune.study/2`; "" where it says nothing of the kind."""
     try:
-        schema = msgspec.json.decode(file.read_bytes(), type=_Head).schema
+        schema = parse(file.read_bytes(), Head).schema
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}.", hint="Check that you may read it.") from error
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(
             f"{file} is not a JSON document: {error}.", hint="Was it cut short, or is it of another program?"
         ) from error
@@ -220,9 +216,9 @@ def _recipe_beside(file: Path, study: Study) -> str:
 
 
 def _say(text: str) -> None:
-    from rich.console import Console
     from rich.text import Text
 
+    from dynotune.report import console
     from dynotune.text import words
 
-    Console(stderr=True, highlight=False).print(Text(words.plain(text), style="dim"), soft_wrap=True)
+    console(stderr=True).print(Text(words.plain(text), style="dim"), soft_wrap=True)

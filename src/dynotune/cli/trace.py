@@ -148,12 +148,10 @@ def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answ
 
 
 def _record(request: RecordRequest) -> Recording:
-    from rich.console import Console
-
     from dynotune.measure.live import record
-    from dynotune.report import Progress
+    from dynotune.report import Progress, console
 
-    with Progress(Console(stderr=True, highlight=False)) as progress:
+    with Progress(console(stderr=True)) as progress:
         watcher: Watcher = progress
         return record(request, watcher)
 
@@ -207,11 +205,12 @@ def _bar(paths: Sequence[Path]) -> Iterator[Callable[[int, int | None], None] | 
     if sum(path.stat().st_size for path in paths) < BAR_FROM_BYTES or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from dynotune.report import console
+
     columns = (TextColumn("Reading"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
 
         def advance(done_bytes: int, size_bytes: int | None) -> None:
@@ -221,9 +220,9 @@ def _bar(paths: Sequence[Path]) -> Iterator[Callable[[int, int | None], None] | 
 
 
 def _say(text: str) -> None:
-    from rich.console import Console
     from rich.text import Text
 
+    from dynotune.report import console
     from dynotune.text import words
 
-    Console(stderr=True, highlight=False).print(Text(words.plain(text), style="dim"), soft_wrap=True)
+    console(stderr=True).print(Text(words.plain(text), style="dim"), soft_wrap=True)

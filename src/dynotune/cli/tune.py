@@ -119,8 +119,7 @@ def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Set
     from dynotune.schema.study import BaseRecipe
 
     recipe = recipes.read(file)
-    # A name that is no text cannot be kept in a study.
-    name = str(file.absolute()).encode(errors="replace").decode()
+    name = str(file.absolute())
     chosen = checking.settings(recipe, name, typed)
     if not chosen:
         raise UsageError(f"{file} has no settings to begin from.", hint="Leave --recipe out.")
@@ -215,6 +214,6 @@ def show(study: Study, json: str | None, *, recipe: Path) -> None:
 
 
 def _console() -> Console:
-    from rich.console import Console
+    from dynotune.report import console
 
-    return Console(stderr=True, highlight=False)
+    return console(stderr=True)

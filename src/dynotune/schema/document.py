@@ -1,9 +1,16 @@
-"""Reading and writing what goes to disk: JSON with a schema name and a version, validated both ways."""
+"""Reading and writing what goes to disk: JSON with a schema name and a version, validated both ways.
+
+Arguments, names of files and output are bytes. Python holds a byte that is no UTF-8 as half of a surrogate pair, and
+JSON as its escape, `\\udcff` for 0xff: so a command that was stored is the command that is started again.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -13,13 +20,66 @@ from dynotune.schema.errors import CannotRunHere, RecordError
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class _Head(msgspec.Struct):
+class Head(msgspec.Struct):
+    """What every document says of itself first."""
+
     schema: str = ""
 
 
-def encode(document: object) -> bytes:
-    """Encode `document` as indented JSON; a `Path` becomes text."""
-    return msgspec.json.format(msgspec.json.encode(document, enc_hook=_plain), indent=1)
+# What msgspec does not write or read, or reads without a limit: half of a surrogate pair, and long numbers.
+_RARE = re.compile(rb"\\u[dD][89a-fA-F]|[0-9]{19}")
+LARGEST_INT = 2**64 - 1
+
+
+def encode(document: object, *, indent: int = 1) -> bytes:
+    """Encode `document` as JSON, on one line where `indent` is 0; a `Path` becomes text."""
+    try:
+        raw = msgspec.json.encode(document, enc_hook=_plain)
+        return msgspec.json.format(raw, indent=indent) if indent else raw
+    except UnicodeEncodeError:
+        plain = _without_infinity(msgspec.to_builtins(document, str_keys=True, enc_hook=_plain))
+        return json.dumps(plain, indent=indent or None).encode()
+
+
+def _without_infinity(value: Any) -> Any:
+    """With None for a number that JSON does not know, as msgspec writes it."""
+    if isinstance(value, dict):
+        return {key: _without_infinity(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_infinity(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def parse(raw: bytes | str, type_: Any = Any) -> Any:
+    """The value of `type_` that the JSON `raw` is.
+
+    Raises:
+        ValueError: `raw` is none, nests too deeply, or holds a number that no field of ours has room for; in words.
+    """
+    raw = raw.encode(errors="surrogatepass") if isinstance(raw, str) else raw
+    try:
+        if not _RARE.search(raw):
+            return msgspec.json.decode(raw, type=type_, dec_hook=_from_plain)
+        plain = json.loads(raw.decode(), parse_int=_int, parse_float=_float, parse_constant=_no_number)
+        return msgspec.convert(plain, type_, str_keys=True, dec_hook=_from_plain)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start:,} is no UTF-8") from None
+    except RecursionError:
+        raise ValueError("its values nest too deeply") from None
+
+
+def _int(digits: str) -> int:
+    number = int(digits) if len(digits) <= len(str(-LARGEST_INT)) else math.inf
+    return int(number) if -LARGEST_INT <= number <= LARGEST_INT else _no_number(digits)
+
+
+def _float(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _no_number(digits)
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text[:20]}{'…' if len(text) > 20 else ''} is no number that it may hold")
 
 
 def _plain(value: object) -> str:
@@ -70,13 +130,13 @@ def decode(raw: bytes, type_: type[T], *, name: str) -> T:
     """
     expected = str(msgspec.structs.fields(type_)[0].default)
     try:
-        found = msgspec.json.decode(raw, type=_Head).schema
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        found = parse(raw, Head).schema
+    except ValueError as error:
         raise RecordError(f"{name} is not a complete JSON document: {error}.") from error
     check_schema(found, expected, name=name)
     try:
-        return msgspec.json.decode(raw, type=type_, dec_hook=_from_plain)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        return parse(raw, type_)  # type: ignore[no-any-return]
+    except ValueError as error:
         raise RecordError(f"{name} is not a valid {expected}: {error}.") from error
 
 

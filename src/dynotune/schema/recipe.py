@@ -18,7 +18,7 @@ from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 from dynotune.schema.knob import Effect, Scalar
 from dynotune.schema.run import Caches, Objective
 from dynotune.schema.setting import Setting
-from dynotune.schema.toml_text import commented, quoted, value
+from dynotune.schema.toml_text import argument, arguments, commented, quoted, value
 
 SCHEMA = "dynotune.recipe/2"
 LARGEST_BYTES = 1 << 18
@@ -159,6 +159,8 @@ def _recipe(table: dict[str, Any], name: str) -> Recipe:
     try:
         if isinstance(table.get("settings"), dict):
             table = {**table, "settings": _flat(table["settings"])}
+        if isinstance(head, dict) and isinstance(command := head.get("command"), list):
+            table = {**table, "recipe": {**head, "command": list(map(argument, command))}}
         recipe = msgspec.convert(table, Recipe)
         _check_numbers(recipe)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -224,7 +226,8 @@ def text(recipe: Recipe) -> str:
     head = recipe.recipe
     lines = commented(_introduction(recipe))
     lines += ["", "[recipe]"]
-    lines += [f"{key} = {value(entry)}" for key, entry in msgspec.structs.asdict(head).items() if entry not in _UNTOLD]
+    told = {key: entry for key, entry in msgspec.structs.asdict(head).items() if entry not in _UNTOLD}
+    lines += [f"{key} = {(arguments if key == 'command' else value)(entry)}" for key, entry in told.items()]
     lines += ["", "[settings]"]
     for knob, given in recipe.settings.items():
         lines += ["", *commented(_comment(recipe, knob)), f"{quoted(knob)} = {value(given)}"]

@@ -60,8 +60,8 @@ class Writer:
 
     def event(self, **fields: Any) -> None:
         """Append a JSON event; `fields` hold `event`, its name."""
-        # "replace": names of files and values of variables need not be text, JSON must be.
-        self._append(EVENT, json.dumps(fields, default=str, ensure_ascii=False).encode("utf-8", "replace"))
+        # As ASCII: names of files and values of variables may hold bytes that are no text, and come through as escapes.
+        self._append(EVENT, json.dumps(fields, default=str).encode("ascii"))
 
     def step(self, end_s: float, wait_s: float, num_samples: int, flags: int) -> None:
         """Append a step: its end and loader wait in seconds, samples (-1 unknown), flags."""

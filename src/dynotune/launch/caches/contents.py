@@ -93,7 +93,7 @@ def own_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
 def read_variables(folder: Path) -> dict[str, str] | None:
     """What `write_variables` wrote there, as far as it is about caches; None where it did not."""
     try:
-        words = shlex.split((folder / VARIABLES_FILE).read_text(encoding="utf-8"), comments=True)
+        words = shlex.split((folder / VARIABLES_FILE).read_text(encoding="utf-8", errors="surrogateescape"), comments=True)
     except (OSError, ValueError):
         return None
     found = dict(word.split("=", 1) for word in words if "=" in word)
@@ -109,7 +109,7 @@ def write_variables(folder: Path, chosen: Mapping[str, str]) -> None:
     lines = [f"export {name}={shlex.quote(value)}" for name, value in chosen.items()]
     text = "# By dynotune startup: the compile caches in this folder are found with these variables.\n"
     try:
-        atomic.write(folder / VARIABLES_FILE, (text + "\n".join(lines) + "\n").encode())
+        atomic.write(folder / VARIABLES_FILE, (text + "\n".join(lines) + "\n").encode(errors="surrogateescape"))
     except OSError as error:
         raise CannotRunHere(
             f"Cannot write in {folder}: {error.strerror}.", hint="Name another folder with --caches."

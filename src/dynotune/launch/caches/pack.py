@@ -19,8 +19,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-import msgspec
-
 from dynotune import __version__
 from dynotune.launch.caches import contents
 from dynotune.launch.caches.places import Place
@@ -207,7 +205,7 @@ def _copied(file: IO[bytes], spool: IO[bytes]) -> tuple[int, str] | str:
 
 def _join(manifest: Manifest, body: Path, whole: Path) -> str:
     """The manifest, then the files; the digest of all of it."""
-    text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    text = document.encode(manifest)
     with whole.open("wb") as file:
         with _compressed(file) as stream:
             # A tar that goes on in the next gzip member: no end of its own.

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from dynotune import knobs
+from dynotune.schema import document
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import EnvironmentChange, Process, Readback, RecordedTrace, Spent, TimedWindow
@@ -161,7 +162,7 @@ class Reader:
             self.record.steps.append(Step(end_s, wait_s, num_samples if num_samples >= 0 else None, flags))
         elif kind == _EVENT:
             try:
-                event = msgspec.json.decode(payload)
+                event = document.parse(payload)
                 if isinstance(number := event["event"] and event.get("task"), int):
                     if number in self.record.results:
                         return  # it was asked for again
@@ -169,7 +170,7 @@ class Reader:
                 self.record.events.setdefault(str(event["event"]), []).append(event)
                 # The program trains after all: what it repeated before, on the way there, were no steps.
                 del self.record.steps[: event.get("num_superseded", 0)]
-            except (msgspec.DecodeError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError):
                 pass  # a damaged event says nothing; those around it stand
 
 

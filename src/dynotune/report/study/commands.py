@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -12,8 +11,9 @@ from msgspec.structs import replace
 from dynotune.report.study.rows import Tried, tried
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Study
+from dynotune.text.words import shell
 
-__all__ = ["RECIPE", "Command", "compares", "repeats", "shell"]
+__all__ = ["RECIPE", "Command", "compares", "repeats"]
 
 RECIPE = "recipe.toml"
 
@@ -85,25 +85,6 @@ def _compare_alone(study: Study, row: Tried) -> Command:
     if not beside:
         return Command(f"{setting} alone", _compare(study, [setting], []))
     return Command(f"{setting} beside {beside[0]}", _compare(study, [setting, *beside], beside))
-
-
-def shell(arguments: Iterable[str]) -> list[str]:
-    """Words for a shell; what does not print is written as an escape in bash's and zsh's `$'…'`."""
-    return list(map(_quoted, arguments))
-
-
-def _quoted(word: str) -> str:
-    if word.isprintable():
-        return shlex.quote(word)
-    return "$'" + "".join(_escaped(character) for character in word) + "'"
-
-
-def _escaped(character: str) -> str:
-    if character in "\\'":
-        return f"\\{character}"
-    if character.isprintable():
-        return character
-    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
 
 
 def _tune(study: Study, recipe: str = "") -> list[str]:

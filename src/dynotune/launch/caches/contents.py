@@ -93,7 +93,9 @@ def own_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
 def read_variables(folder: Path) -> dict[str, str] | None:
     """What `write_variables` wrote there, as far as it is about caches; None where it did not."""
     try:
-        words = shlex.split((folder / VARIABLES_FILE).read_text(encoding="utf-8", errors="surrogateescape"), comments=True)
+        words = shlex.split(
+            (folder / VARIABLES_FILE).read_text(encoding="utf-8", errors="surrogateescape"), comments=True
+        )
     except (OSError, ValueError):
         return None
     found = dict(word.split("=", 1) for word in words if "=" in word)

@@ -22,6 +22,7 @@ from typing import IO
 from dynotune import __version__
 from dynotune.launch.caches import contents
 from dynotune.launch.caches.places import Place
+from dynotune.schema import document
 from dynotune.schema.cache_pack import (
     MANIFEST_NAME,
     MOST_FILES,

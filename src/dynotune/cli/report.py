@@ -49,10 +49,7 @@ def report(
 ) -> None:
     check_json(json)
     file = _file_of(path)
-    noun = _noun_of(file)
-    if noun not in READERS:
-        known = ", ".join(READERS)
-        raise UsageError(f"{file} holds no report{_named(noun)}.", hint=f"It is made of one of these: {known}.")
+    noun = noun_of(file)
     if html is not None and noun != "study":
         raise UsageError(f"--html is of a study, and {file} is {_article(noun)}.", hint="Leave it out.")
     document, told = READERS[noun](file)
@@ -81,8 +78,12 @@ def _file_of(path: Path) -> Path:
     return found
 
 
-def _noun_of(file: Path) -> str:
-    """`study` of `dynotune.study/2`; "" where it says nothing of the kind."""
+def noun_of(file: Path) -> str:
+    """What document of `READERS` the file is: `study` of `dynotune.study/2`.
+
+    Raises:
+        UsageError: it cannot be read, or has no report.
+    """
     try:
         schema = parse(file.read_bytes(), Head).schema
     except OSError as error:
@@ -91,7 +92,11 @@ def _noun_of(file: Path) -> str:
         raise UsageError(
             f"{file} is not a JSON document: {error}.", hint="Was it cut short, or is it of another program?"
         ) from error
-    return schema.removeprefix("dynotune.").partition("/")[0] if schema.startswith("dynotune.") else ""
+    noun = schema.removeprefix("dynotune.").partition("/")[0] if schema.startswith("dynotune.") else ""
+    if noun not in READERS:
+        known = ", ".join(READERS)
+        raise UsageError(f"{file} holds no report{_named(noun)}.", hint=f"It is made of one of these: {known}.")
+    return noun
 
 
 def _named(noun: str) -> str:

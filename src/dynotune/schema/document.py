@@ -10,7 +10,7 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, overload
 
 import msgspec
 
@@ -18,6 +18,7 @@ from dynotune.schema import atomic
 from dynotune.schema.errors import CannotRunHere, RecordError
 
 T = TypeVar("T", bound=msgspec.Struct)
+V = TypeVar("V")
 
 
 class Head(msgspec.Struct):
@@ -50,6 +51,10 @@ def _without_infinity(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+@overload
+def parse(raw: bytes | str, type_: type[V]) -> V: ...
+@overload
+def parse(raw: bytes | str, type_: Any = ...) -> Any: ...
 def parse(raw: bytes | str, type_: Any = Any) -> Any:
     """The value of `type_` that the JSON `raw` is.
 
@@ -61,11 +66,37 @@ def parse(raw: bytes | str, type_: Any = Any) -> Any:
         if not _RARE.search(raw):
             return msgspec.json.decode(raw, type=type_, dec_hook=_from_plain)
         plain = json.loads(raw.decode(), parse_int=_int, parse_float=_float, parse_constant=_no_number)
-        return msgspec.convert(plain, type_, str_keys=True, dec_hook=_from_plain)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"byte {error.start:,} is no UTF-8") from None
-    except RecursionError:
-        raise ValueError("its values nest too deeply") from None
+    except (UnicodeError, RecursionError) as error:
+        raise ValueError(in_words(error)) from None
+    return convert(plain, type_, str_keys=True)
+
+
+@overload
+def convert(plain: object, type_: type[V], *, str_keys: bool = ...) -> V: ...
+@overload
+def convert(plain: object, type_: Any, *, str_keys: bool = ...) -> Any: ...
+def convert(plain: object, type_: Any, *, str_keys: bool = False) -> Any:
+    """The value of `type_` that plain data is: dicts, lists, strings, numbers.
+
+    Raises:
+        ValueError: it is none; in words.
+    """
+    try:
+        return msgspec.convert(plain, type_, str_keys=str_keys, dec_hook=_from_plain)
+    except (UnicodeError, RecursionError) as error:
+        raise ValueError(in_words(error)) from None
+
+
+def in_words(error: Exception) -> str:
+    """What a parser says of its input, for those who do not know Python's exceptions; without a full stop."""
+    match error:
+        case RecursionError():
+            return "its values nest too deeply"
+        case UnicodeDecodeError():
+            return f"byte {error.start:,} is no UTF-8"
+        case UnicodeEncodeError():
+            return "a word of it is no text"
+    return str(error).rstrip(".")
 
 
 def _int(digits: str) -> int:
@@ -135,7 +166,7 @@ def decode(raw: bytes, type_: type[T], *, name: str) -> T:
         raise RecordError(f"{name} is not a complete JSON document: {error}.") from error
     check_schema(found, expected, name=name)
     try:
-        return parse(raw, type_)  # type: ignore[no-any-return]
+        return parse(raw, type_)
     except ValueError as error:
         raise RecordError(f"{name} is not a valid {expected}: {error}.") from error
 

@@ -13,7 +13,7 @@ import msgspec
 
 from dynotune.schema import atomic
 from dynotune.schema.comparison import Comparison
-from dynotune.schema.document import check_schema
+from dynotune.schema.document import check_schema, in_words
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 from dynotune.schema.knob import Effect, Scalar
 from dynotune.schema.run import Caches, Objective
@@ -141,7 +141,7 @@ def read(path: Path) -> Recipe:
             raise RecordError(f"{path} is not a recipe: it has a key of more than 100 parts.")
         table = tomllib.loads(content)
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"{path} is not TOML: {str(error).rstrip('.')}.") from error
+        raise RecordError(f"{path} is not TOML: {in_words(error)}.") from error
     return _recipe(table, str(path))
 
 
@@ -163,8 +163,8 @@ def _recipe(table: dict[str, Any], name: str) -> Recipe:
             table = {**table, "recipe": {**head, "command": list(map(argument, command))}}
         recipe = msgspec.convert(table, Recipe)
         _check_numbers(recipe)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise RecordError(f"{name} is not a recipe: {error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{name} is not a recipe: {in_words(error)}.") from error
     return recipe
 
 

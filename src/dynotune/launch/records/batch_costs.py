@@ -34,9 +34,7 @@ def with_loading(
         pin_s = _pin_s(next((record for record in records if record.pid == pid), None), begin_s, end_s)
         return [_filled(loader, loaders, groups, pin_s, begin_s, end_s) for loader in loaders]
     except (KeyError, TypeError, ValueError) as error:
-        raise RecordError(
-            f"An event of {pid} or its workers is not as dynotune's agent writes it ({error!r})."
-        ) from error
+        raise RecordError(f"An event of {pid} or its workers is not as dynotune's agent writes it.") from error
 
 
 _Events = list[dict[str, Any]]

@@ -7,7 +7,7 @@ import statistics
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -51,6 +51,45 @@ class Step(msgspec.Struct, frozen=True):
     flags: int
 
 
+_Int = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
+
+
+class _Event(msgspec.Struct):
+    """Fields that are read one by one, each with the type it has in every event; None is what was not known."""
+
+    event: str
+    task: _Int | None = None
+    kind: str | None = None
+    reason: str | None = None
+    at_exit: bool | None = None
+    argv: list[str] | None = None
+    executable: str | None = None
+    python: str | None = None
+    version: str | None = None
+    step: str | None = None
+    where: str | None = None
+    error: str | None = None
+    phase: str | None = None
+    name: str | None = None
+    settings: list[dict[str, Any]] | None = None
+    unknown: dict[str, str] | None = None
+    failed: dict[str, str] | None = None
+    step_s: list[float] | None = None
+    begin_s: float | None = None
+    end_s: float | None = None
+    at_s: float | None = None
+    time_s: float | None = None
+    done_s: float | None = None
+    started_s: float | None = None
+    rank: _Int | None = None
+    world_size: _Int | None = None
+    first_step: _Int | None = None
+    num_steps: _Int | None = None
+    num_events: _Int | None = None
+    num_superseded: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)] | None = None
+    arm: _Int | None = None
+
+
 class Record(msgspec.Struct):
     """What one process has written so far. `events` by their name, in order; `results` of tasks by their number."""
 
@@ -77,7 +116,7 @@ class Record(msgspec.Struct):
     def begin_s(self) -> float | None:
         """When the first step began, CLOCK_MONOTONIC."""
         cycle = self.last("cycle")
-        return float(cycle["begin_s"]) if cycle else None
+        return (cycle or {}).get("begin_s")
 
     @property
     def step_s(self) -> list[float]:
@@ -163,7 +202,8 @@ class Reader:
         elif kind == _EVENT:
             try:
                 event = document.parse(payload)
-                if isinstance(number := event["event"] and event.get("task"), int):
+                document.convert(event, _Event)
+                if (number := event.get("task")) is not None:
                     if number in self.record.results:
                         return  # it was asked for again
                     self.record.results[number] = event
@@ -202,9 +242,7 @@ def summarise(record: Record, launched_s: float) -> Process:
     try:
         return _summary(record, launched_s)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(
-            f"{record.path} is damaged: an event of it is not as dynotune's agent writes it ({error!r})."
-        ) from error
+        raise RecordError(f"{record.path} is damaged: an event of it is not as dynotune's agent writes it.") from error
 
 
 def _summary(record: Record, launched_s: float) -> Process:
@@ -285,7 +323,7 @@ def read_back(processes: Sequence[Process], settings: Sequence[Setting] = ()) ->
 
 def _window(event: dict[str, Any]) -> TimedWindow:
     fields = {key: value for key, value in event.items() if key in TimedWindow.__struct_fields__}
-    return msgspec.convert(fields, TimedWindow)
+    return document.convert(fields, TimedWindow)
 
 
 def _is_of_trace(event: dict[str, Any]) -> bool:
@@ -302,7 +340,7 @@ def _trace(event: dict[str, Any], step_s: Sequence[float]) -> RecordedTrace:
         before = step_s[max(0, unready - NUM_STEPS_BEFORE) : unready]
         fields["median_step_s"] = statistics.median(event["step_s"])
         fields["median_before_s"] = statistics.median(before) if before else None
-    return msgspec.convert(fields, RecordedTrace)
+    return document.convert(fields, RecordedTrace)
 
 
 def _readback(entry: dict[str, Any]) -> Readback:
@@ -320,4 +358,4 @@ def _readback(entry: dict[str, Any]) -> Readback:
 
 
 def _change(event: dict[str, Any]) -> EnvironmentChange:
-    return msgspec.convert({k: v for k, v in event.items() if k != "event"}, EnvironmentChange)
+    return document.convert({k: v for k, v in event.items() if k != "event"}, EnvironmentChange)

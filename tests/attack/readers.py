@@ -11,7 +11,7 @@ import json
 import os
 import pickle
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -20,8 +20,8 @@ from typing import Any
 
 from dynotune.agent.core.writer import Writer
 from dynotune.agent.tasks.queue import TaskQueue
+from dynotune.cli import main
 from dynotune.cli import report as reports
-from dynotune.cli.trace_files import arrange, files_of, is_snapshot
 from dynotune.diagnose.attribute import attribute
 from dynotune.diagnose.conclusions import conclude
 from dynotune.launch.caches import pack as packing
@@ -33,11 +33,7 @@ from dynotune.launch.records.record import Records, read_back, spent, summarise
 from dynotune.measure.checks import guard
 from dynotune.measure.startup import phases
 from dynotune.probe.sources.samples import Sample, SamplesFile, read_samples
-from dynotune.recipes import checking, export_parts
-from dynotune.report import export, recipe_report
-from dynotune.report.page import html
-from dynotune.report.plain_console import console
-from dynotune.report.trace import difference_report, snapshot_report, trace_report
+from dynotune.recipes import checking
 from dynotune.schema import document
 from dynotune.schema import recipe as recipes
 from dynotune.schema.cache_pack import Conditions
@@ -45,11 +41,9 @@ from dynotune.schema.diagnosis import Examination, Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.recipe import Header, Proof, Recipe
 from dynotune.schema.startup import PHASES, Block, Ratio, Start, Startup
-from dynotune.schema.study import Study
 from dynotune.schema.task import SwitchArms, TaskFile, TimeWindow
 from dynotune.trace import difference
 from dynotune.trace import summarise as summarise_trace
-from dynotune.trace.readers import read_traces
 from dynotune.trace.snapshot import load_snapshot
 
 from ..diagnose.simulated import MS, SYNC, US, kernels, load, recorded, timed
@@ -84,13 +78,17 @@ def plainly(change: mutations.Change) -> Mutate:
     return lambda random, content, folder: change(random, content)
 
 
-def show(made: Any) -> str:
-    """What a terminal of its own is given."""
-    screen = console()
-    screen.file = told = io.StringIO()
-    screen.print(made)
-    assert "\x1b" not in told.getvalue()
-    return told.getvalue()
+def dynotune(*words: str | Path) -> str:
+    """What `dynotune WORDS` prints; raises what would end it with another exit code than 0."""
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
+    with redirect_stdout(streams[0]), redirect_stderr(streams[1]):
+        try:
+            main([*map(str, words), "--debug"])
+        except SystemExit as ended:
+            assert ended.code == 0, f"exit code {ended.code}"
+    out, err = (stream.buffer.getvalue().decode() for stream in streams)  # type: ignore[attr-defined]
+    assert (out + err).replace("\n", "").isprintable()
+    return out
 
 
 # Traces
@@ -155,14 +153,8 @@ def _nsys(folder: Path) -> None:
 
 
 def _read_trace(path: Path) -> None:
-    arguments = files_of([path])
-    assert not is_snapshot(path)
-    (timelines,) = (read_traces(paths) for paths in arguments)
-    for part in arrange([timelines], "ranks").traces:
-        summary = summarise_trace(part)
-        document.encode(summary)
-        show(trace_report(summary, top=5))
-        show(difference_report(difference(summary, summary), top=5))
+    dynotune("trace", path, "--json", path.with_name("told.json"))
+    dynotune("report", path.with_name("told.json"))
 
 
 # Snapshots
@@ -179,10 +171,8 @@ def _snapshots(folder: Path) -> None:
 
 
 def _read_snapshot(path: Path) -> None:
-    assert is_snapshot(path)
-    found = load_snapshot(path, limit_bytes=1 << 30)
-    document.encode(found)
-    show(snapshot_report(found, top=5))
+    dynotune("trace", path, "--json", path.with_name("told.json"))
+    dynotune("report", path.with_name("told.json"))
 
 
 # Recipes and packs
@@ -199,16 +189,13 @@ def _recipes(folder: Path) -> None:
 
 
 def _read_recipe(path: Path) -> None:
+    dynotune("recipe", "show", path, "--json", path.with_name("told.json"))
     found = recipes.read(path)
-    document.encode(found)
-    show(recipe_report(found, problems={}))
-    recipes.text(found)
-    chosen = checking.settings(found, str(path), [])
     checking.unproved(found)
     checking.differences(found, {"gpu.count": 1}, ["python", "train.py"])
-    parts = export_parts(found, chosen, str(path))
-    for write in (export.shell, export.docker, export.kubernetes):
-        assert "\x1b" not in write(parts)
+    for name in ("shell", "docker", "kubernetes"):
+        dynotune("recipe", "export", path, "--format", name, "--output", path.with_name("out"))
+    recipes.write(path.with_name("again.toml"), found)
 
 
 def _packs(folder: Path) -> None:
@@ -270,11 +257,9 @@ def _documents(folder: Path) -> None:
 
 
 def _read_document(path: Path) -> None:
-    found, told = reports.READERS[reports.noun_of(path)](path)
-    document.encode(found)
-    show(told())
-    if isinstance(found, Study):
-        html.page(found).encode()
+    if reports.noun_of(path) == "observation":
+        dynotune("diagnose", "--replay", path)
+    dynotune("report", path, "--json", path.with_name("told.json"))
 
 
 def _samples(folder: Path) -> None:

@@ -104,6 +104,7 @@ def test_a_diagnosis_of_a_command_of_bytes_is_made_and_made_again(elsewhere):
     [[b"re\xffport"], [b"report", b"no\xff"], [b"recipe", b"show", b"no\xff"], [b"trace", b"no\xff.json"],
      [b"run", b"--set", b"no\xff=1", b"--", b"true"], [b"compare", b"env.A=1", b"--", b"no\xff"],
      [b"run", b"--json", b"no\xff/x.json", b"--", b"true"], [b"startup", b"unpack", b"no\xff"],
+     [b"tune", b"--try", b"env.A=\xff", b"--", b"true"],
      [b"explain", b"\xff\x1b[31m"]],
     ids=lambda words: os.fsdecode(b"-".join(words)).encode(errors="replace").decode().replace("\x1b", "E"),
 )  # fmt: skip

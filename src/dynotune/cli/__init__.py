@@ -188,7 +188,7 @@ def _explain(error: Exception) -> None:
     screen.print(Text.assemble(("error: ", "bold red"), words.plain(error.message, longest=LONGEST_MESSAGE)))
     if isinstance(error, CommandFailed):
         for line in error.last_lines:
-            screen.print(Text(f"  │ {words.plain(line)}", style="dim"))
+            screen.print(Text(f"  │ {line}", style="dim"))
     if error.hint:
         screen.print(Text.assemble(("next: ", "bold"), words.plain(error.hint, longest=LONGEST_MESSAGE)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from dynotune.cli import options
 from dynotune.cli.options import Json, one_of, runs_a_command
-from dynotune.schema.errors import UsageError
+from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
@@ -68,8 +69,9 @@ def diagnose(
     from dynotune.diagnose import conclude
     from dynotune.report import diagnosis_report
 
-    diagnosis = conclude(observation, **beside)
-    options.show(lambda: diagnosis_report(diagnosis), diagnosis, json)
+    with from_elsewhere(replay) if replay is not None else contextlib.nullcontext():
+        diagnosis = conclude(observation, **beside)
+        options.show(lambda: diagnosis_report(diagnosis), diagnosis, json)
     if fail_on is not None and _is_there(diagnosis, fail_on):
         raise typer.Exit(1)
 
@@ -85,7 +87,8 @@ def _refuse_watching(context: typer.Context) -> None:
 def _recorded(path: Path) -> Observation:
     from dynotune.diagnose import replayed
 
-    return replayed(path)
+    with from_elsewhere(path):
+        return replayed(path)
 
 
 def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Observation, dict[str, Any]]:

@@ -11,7 +11,7 @@ import typer
 
 from dynotune.cli.options import Json, check_json, show
 from dynotune.schema.document import Head, parse, read
-from dynotune.schema.errors import UsageError
+from dynotune.schema.errors import UsageError, from_elsewhere
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -52,10 +52,11 @@ def report(
     noun = noun_of(file)
     if html is not None and noun != "study":
         raise UsageError(f"--html is of a study, and {file} is {_article(noun)}.", hint="Leave it out.")
-    document, told = READERS[noun](file)
-    show(told, document, json)
-    if noun == "study":
-        _write_page(file, document, html)
+    with from_elsewhere(file):
+        document, told = READERS[noun](file)
+        show(told, document, json)
+        if noun == "study":
+            _write_page(file, document, html)
 
 
 def _file_of(path: Path) -> Path:

@@ -16,7 +16,7 @@ import typer
 from dynotune.cli import options
 from dynotune.cli.options import Json, check_json, num_bytes, runs_a_command
 from dynotune.cli.trace_files import Question, arrange, files_of, is_snapshot
-from dynotune.schema.errors import UsageError
+from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
@@ -84,15 +84,16 @@ def trace(
     _check(context, files or [], command)
     if command is None:
         asked: Question = "compare" if compare else "ranks" if ranks else None
-        answer = _explained(files or [], asked, limit_bytes, top)
+        with from_elsewhere(files[0] if files else "the trace"):
+            document, report = _explained(files or [], asked, limit_bytes, top)
+            options.show(report, document, json)
     else:
         from dynotune.measure.live import RecordRequest
 
         options.check_run(context, run)
         request = RecordRequest(run=run, num_steps=steps, stacks=stacks, shapes=shapes, memory=memory)
-        answer = _recorded(request, limit_bytes, top)
-    document, report = answer
-    options.show(report, document, json)
+        document, report = _recorded(request, limit_bytes, top)
+        options.show(report, document, json)
 
 
 def _check(context: typer.Context, files: Sequence[Path], command: Sequence[str] | None) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from dynotune.cli import options
 from dynotune.cli.options import Budget, Json, Margin, Resume, one_of, runs_a_command
+from dynotune.schema import toml_text
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 
@@ -92,6 +93,8 @@ def tune(
         elif run.settings:
             raise UsageError("--set is about a recipe, and there is none.", hint="Add --recipe FILE; or try it: --try.")
         options.check_run(context, run)
+        for text in (*(extra or ()), *(values or ()), *map(str, run.settings)):
+            toml_text.quoted(text)  # what no recipe can hold is refused before it is measured
         request = studies.TuneRequest(
             run=run,
             margin=margin,

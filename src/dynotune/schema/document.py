@@ -83,7 +83,7 @@ def convert(plain: object, type_: Any, *, str_keys: bool = False) -> Any:
     """
     try:
         return msgspec.convert(plain, type_, str_keys=str_keys, dec_hook=_from_plain)
-    except (UnicodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(in_words(error)) from None
 
 
@@ -96,7 +96,7 @@ def in_words(error: Exception) -> str:
             return f"byte {error.start:,} is no UTF-8"
         case UnicodeEncodeError():
             return "a word of it is no text"
-    return str(error).rstrip(".")
+    return str(error).rstrip(".").replace("`NoneType`", "`null`")
 
 
 def _int(digits: str) -> int:

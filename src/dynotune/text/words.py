@@ -255,7 +255,9 @@ def _escaped(character: str) -> str:
         return f"\\{character}"
     if character.isprintable():
         return character
-    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
+    is_byte = "\udc80" <= character <= "\udcff"
+    raw = character.encode(errors="surrogateescape" if is_byte else "surrogatepass")
+    return "".join(f"\\x{byte:02x}" for byte in raw)
 
 
 def command(arguments: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Record, Step, summarise
 from dynotune.schema import document
-from dynotune.schema.errors import RecordError
+from dynotune.schema.errors import CONTRADICTIONS, RecordError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import (
     Allocator,
@@ -65,7 +65,7 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
     try:
         parts = _parts(record.last("state") or {})
         timed = _timing(process, record, drawn=_draws(process, parts.get("loaders", [])), steady=steady)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except CONTRADICTIONS as error:
         raise RecordError(f"{record.path} is damaged: an event of it is not as dynotune's agent writes it.") from error
     parts.setdefault("peak_rss_bytes", process.peak_rss_bytes)
     return ProcessState(

@@ -13,7 +13,7 @@ import msgspec
 
 from dynotune import knobs
 from dynotune.schema import document
-from dynotune.schema.errors import RecordError
+from dynotune.schema.errors import CONTRADICTIONS, RecordError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import EnvironmentChange, Process, Readback, RecordedTrace, Spent, TimedWindow
 from dynotune.schema.setting import Setting
@@ -54,6 +54,16 @@ class Step(msgspec.Struct, frozen=True):
 _Int = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
 
 
+class _Setting(msgspec.Struct):
+    """An entry of the event `readback`."""
+
+    knob: str
+    asked: Any
+    witness: str = ""
+    ok: bool | None = None
+    detail: str = ""
+
+
 class _Event(msgspec.Struct):
     """Fields that are read one by one, each with the type it has in every event; None is what was not known."""
 
@@ -71,7 +81,7 @@ class _Event(msgspec.Struct):
     error: str | None = None
     phase: str | None = None
     name: str | None = None
-    settings: list[dict[str, Any]] | None = None
+    settings: list[_Setting] | None = None
     unknown: dict[str, str] | None = None
     failed: dict[str, str] | None = None
     step_s: list[float] | None = None
@@ -241,7 +251,7 @@ def summarise(record: Record, launched_s: float) -> Process:
     """
     try:
         return _summary(record, launched_s)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except CONTRADICTIONS as error:
         raise RecordError(f"{record.path} is damaged: an event of it is not as dynotune's agent writes it.") from error
 
 

@@ -10,6 +10,7 @@ from dynotune.cli import report as reports
 from dynotune.report.page import html
 from dynotune.schema import document
 from dynotune.schema.errors import DynotuneError
+from dynotune.schema.observation import Observation
 from dynotune.schema.study import Study
 
 from . import mutations
@@ -31,11 +32,11 @@ def test_the_files_that_are_mutated_are_valid(reader: Reader, tmp_path):
 
 
 def test_a_mutated_file_is_read_or_refused_in_words():
-    counts = attack(400, seed=41)
+    counts = attack(300, seed=41)
     assert counts.failures == []
-    assert counts.tried.total() == counts.refused.total() + counts.read.total() == 400
+    assert counts.tried.total() == counts.refused.total() + counts.read.total() == 300
     assert set(counts.tried) == {reader.name for reader in READERS}
-    assert min(counts.refused.total(), counts.read.total()) > 40
+    assert min(counts.refused.total(), counts.read.total()) > 30
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
@@ -75,18 +76,18 @@ def test_what_happens_to_a_file_is_told_from_outside(monkeypatch):
 
 
 def hostile(path):
-    """The document at `path` with the payload in every string in which it is still one."""
-    plain = document.parse(path.read_bytes())
+    """Put the payload into every string of the document at `path` that may be any text; give what a report reads."""
     reader = reports.READERS[reports.noun_of(path)]
+    plain = document.parse(path.read_bytes())
+    type_ = Observation if plain["schema"].startswith("dynotune.observation/") else type(reader(path)[0])
     for box, key in list(mutations.places(plain)):
-        if isinstance(box[key], str):
-            was = box[key]
+        if isinstance(was := box[key], str):
             box[key] = PAYLOAD + was
-            path.write_bytes(document.encode(plain))
             try:
-                reader(path)
-            except DynotuneError:
+                document.convert(plain, type_, str_keys=True)
+            except ValueError:
                 box[key] = was
+    plain["schema"] = document.parse(path.read_bytes(), document.Head).schema
     path.write_bytes(document.encode(plain))
     return reader(path)[0]
 

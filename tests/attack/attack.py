@@ -34,15 +34,7 @@ FILES_OF_A_WORKER = 500
 MOST_MEMORY_BYTES = 2 << 30
 BAD_INPUT = (2, 3)
 # Of Python's own exceptions: a user can do nothing with them.
-NOT_FOR_USERS = ('recursion', "codec can't", 'object has no attribute', 'NoneType', 'Traceback', ' object at 0x', '<class')
-    "recursion",
-    "codec can't",
-    "object has no attribute",
-    "NoneType",
-    "Traceback",
-    " object at 0x",
-    "<class '",
-)
+NOT_FOR_USERS = ("recursion", "codec can't", "has no attribute", "NoneType", "Traceback", " object at 0x", "<class '")
 
 
 @dataclass

@@ -101,7 +101,13 @@ class _Event(msgspec.Struct):
 
 
 class Record(msgspec.Struct):
-    """What one process has written so far. `events` by their name, in order; `results` of tasks by their number."""
+    """What one process has written so far.
+
+    Args:
+        events: by their name, in order.
+        results: of tasks, by their number.
+        is_damaged: an event was left out, because a field of it is not of its type.
+    """
 
     path: Path
     pid: int
@@ -109,6 +115,7 @@ class Record(msgspec.Struct):
     steps: list[Step] = []
     events: dict[str, list[dict[str, Any]]] = {}
     results: dict[int, dict[str, Any]] = {}
+    is_damaged: bool = False
 
     def last(self, event: str) -> dict[str, Any] | None:
         found = self.events.get(event)
@@ -212,16 +219,28 @@ class Reader:
         elif kind == _EVENT:
             try:
                 event = document.parse(payload)
-                document.convert(event, _Event)
+                if not isinstance(event, dict) or "event" not in event:
+                    return
+                if not _is_sound(event):
+                    self.record.is_damaged = True
+                    return
                 if (number := event.get("task")) is not None:
                     if number in self.record.results:
                         return  # it was asked for again
                     self.record.results[number] = event
-                self.record.events.setdefault(str(event["event"]), []).append(event)
+                self.record.events.setdefault(event["event"], []).append(event)
                 # The program trains after all: what it repeated before, on the way there, were no steps.
-                del self.record.steps[: event.get("num_superseded", 0)]
-            except (ValueError, KeyError, TypeError):
+                del self.record.steps[: event.get("num_superseded") or 0]
+            except ValueError:
                 pass  # a damaged event says nothing; those around it stand
+
+
+def _is_sound(event: dict[str, Any]) -> bool:
+    try:
+        document.convert(event, _Event)
+    except ValueError:
+        return False
+    return True
 
 
 class Records:
@@ -249,10 +268,13 @@ def summarise(record: Record, launched_s: float) -> Process:
     Raises:
         RecordError: an event of it lacks what belongs to it.
     """
+    damaged = RecordError(f"{record.path} is damaged: an event of it is not as dynotune's agent writes it.")
+    if record.is_damaged:
+        raise damaged
     try:
         return _summary(record, launched_s)
     except CONTRADICTIONS as error:
-        raise RecordError(f"{record.path} is damaged: an event of it is not as dynotune's agent writes it.") from error
+        raise damaged from error
 
 
 def _summary(record: Record, launched_s: float) -> Process:

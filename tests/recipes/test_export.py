@@ -162,6 +162,25 @@ def test_a_variable_that_only_the_user_sets_is_typed_on_the_line_that_runs_all_a
     assert "--set" not in formats.shell(made(("env.A", "1\nevil")))
 
 
+STRANGE = {"TURNS": "a\u202eb", "ESCAPES": "\x1b[31m", "BYTES": "\udcff", "ENDS": "1\nRUN evil", "PLAIN": "1"}
+
+
+@pytest.mark.parametrize(
+    ("format_", "kept"),
+    [("shell", ["ENDS", "PLAIN"]), ("docker", ["PLAIN"]), ("kubernetes", ["TURNS", "ESCAPES", "ENDS", "PLAIN"])],
+)
+def test_a_value_that_the_file_cannot_show_is_left_out_and_named(format_, kept):
+    parts = Parts(recipe="r\udcff", command=["a\udcff", "b"], unset=["GONE"], variables=STRANGE)
+    text = getattr(formats, format_)(parts)
+    text.encode()
+    assert text.replace("\n", "").isprintable()
+    left = ", ".join(name for name in STRANGE if name not in kept)
+    assert f"# Left out, since its value does not print: {left}. dynotune run can set it.\n" in text
+    assert all(name in text.replace(left, "") for name in kept)
+    assert not any(line.startswith("RUN") for line in text.splitlines()) or format_ == "shell"
+    assert format_ == "docker" or "COMMAND" in text or r"$'a\xff' b" in text
+
+
 # Kubernetes
 
 

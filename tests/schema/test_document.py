@@ -1,8 +1,14 @@
 """Documents: what a run was, read back as it was, without secrets; what another version wrote is refused."""
 
+import json
+import os
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
@@ -45,3 +51,43 @@ def test_a_path_that_is_none_is_refused_as_any_wrong_field_is():
     with pytest.raises(RecordError, match="not a valid dynotune"):
         document.decode(raw, Comparison, name="x")
     assert Path("/") == document.decode(raw.replace(b": 7", b': "/"'), Comparison, name="x").run.base
+
+
+OF_ANYTHING = msgspec.defstruct("OfAnything", [("schema", str, "x"), ("a", Any, None)])
+
+
+@given(st.lists(st.binary(max_size=8), min_size=1), st.text(st.characters(categories=["Cs", "L", "So"]), max_size=4))
+def test_a_command_of_any_bytes_is_read_back_as_the_same_bytes(words, text):
+    command = [os.fsdecode(word) for word in words] + [text]
+    made = of_run(Comparison, id="c", run=spec(command=command), candidate_settings=[])
+    for indent in (0, 1):
+        raw = document.encode(made, indent=indent)
+        assert document.decode(raw, Comparison, name="x") == made
+        assert json.loads(raw)["run"]["command"] == command
+        assert (b"\n" in raw) is bool(indent)
+
+
+@given(st.floats())
+def test_a_number_that_json_does_not_know_is_none_beside_bytes_too(number):
+    beside = [json.loads(document.encode([number, text]))[0] for text in ("text", "\udcff")]
+    assert beside[0] == beside[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (b"[" * 100_000, "nests? too deeply"),
+        (b"1e400", "out of range|no number"),
+        (b"1" * 5000, "111… is no number that it may hold"),
+        (b"-" + b"9" * 20, "is no number that it may hold"),
+        (b'["\\ud800", NaN]', "NaN is no number"),
+        (b'"\xff"', "byte 0 is no UTF-8"),
+        (b'"\\ud800', "is not a complete JSON document"),
+        (b"", "malformed"),
+    ],
+    ids=["depth", "exponent", "digits", "64-bits", "nan", "bytes", "half", "cut"],
+)
+def test_json_that_python_would_stumble_over_is_refused_in_words(value, why):
+    with pytest.raises(RecordError, match=why) as refused:
+        document.decode(b'{"schema":"x","a":' + value + b"}", OF_ANYTHING, name="x")
+    assert "recursion" not in str(refused.value) and "codec" not in str(refused.value)

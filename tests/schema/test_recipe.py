@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 
 import pytest
@@ -37,7 +38,9 @@ def made(draw):
     head = Header(
         recipes.SCHEMA,
         draw(TEXT),
-        draw(st.lists(TEXT, max_size=4)),
+        draw(
+            st.lists(TEXT | st.binary(max_size=5).filter(lambda word: b"\0" not in word).map(os.fsdecode), max_size=4)
+        ),
         draw(st.sampled_from(["throughput", "memory"])),
         *draw(st.sampled_from([(None, None, None), (speedup, (low, high), 8)])),
         step_function=draw(st.one_of(st.none(), TEXT.filter(bool))),

@@ -174,11 +174,12 @@ def test_the_hint_is_in_all_that_the_patterns_find():
 
 def a_run(**changes):
     fields = {
+        "cwd": "/",
         "command": ["t", "--token", SECRET],
         "settings": [Setting("env.HF_TOKEN", SECRET), Setting("loader.num_workers", 2)],
         "readback": [Readback("env.HF_TOKEN", SECRET, SECRET, "getenv", True, f"the program set it to {SECRET}")],
     }
-    return Run(id="r", purpose="run", cwd="/", started_s=0.0, **(fields | changes))
+    return Run(id="r", purpose="run", started_s=0.0, **(fields | changes))
 
 
 def test_a_record_is_written_and_shown_without_secrets_and_is_a_record(tmp_path):
@@ -202,6 +203,24 @@ def test_a_recipe_is_written_without_secrets():
     text = recipes.text(Recipe(head, {"env.HF_TOKEN": SECRET, "loader.num_workers": 2}, [proof]))
     assert SECRET not in text
     assert tomllib.loads(text)["recipe"]["command"] == ["t", "--token=@redacted", "x"]
+
+
+BYTES = "\udcff"
+
+
+@pytest.mark.parametrize("hidden", [SECRET, f"{BYTES}{SECRET}{BYTES}"])
+def test_secrets_beside_and_of_bytes_that_are_no_text_are_left_out_too(hidden, tmp_path):
+    redaction.learn({"MY_TOKEN": hidden})
+    made = a_run(command=[BYTES, "--token", hidden, f"x{hidden}"], cwd=f"/{BYTES}é")
+    for indent in (0, 1):
+        raw = document.encode(made, indent=indent)
+        assert b"s3cr3t" not in raw
+        kept = document.decode(raw, Run, name="x")
+        assert kept == document.without_secrets(made)
+        assert (kept.command, kept.cwd) == ([BYTES, "--token", "@redacted", "x@redacted"], f"/{BYTES}é")
+    recipes.write(tmp_path / "r.toml", Recipe(Header(recipes.SCHEMA, command=made.command), {"loader.num_workers": 2}))
+    assert "s3cr3t" not in (tmp_path / "r.toml").read_text()
+    assert recipes.read(tmp_path / "r.toml").recipe.command == kept.command
 
 
 # Going on
@@ -247,6 +266,13 @@ def test_two_secrets_of_one_variable_are_not_taken_for_the_same():
     kept = begun(Setting("env.HF_TOKEN", "one-1"), command=["t"], candidate=[Setting("env.HF_TOKEN", "two-2")])
     with pytest.raises(UsageError, match="Two values"):
         document.completed(kept, typed(kept, Setting("env.HF_TOKEN", "one-1")), *kept.candidate_settings)
+
+
+def test_a_record_of_bytes_goes_on_with_secrets_of_bytes():
+    token = Setting("env.HF_TOKEN", f"{BYTES}é1")
+    kept = begun(candidate=[token], command=["t", BYTES])
+    whole = document.completed(kept, typed(kept, token), *kept.candidate_settings)
+    assert (whole.run.command, whole.candidate_settings) == (["t", BYTES], [token])
 
 
 def test_a_record_without_secrets_goes_on_as_it_is():

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dynotune.text import words
@@ -103,6 +105,19 @@ def test_a_count_is_whole_unless_it_is_a_mean():
 )
 def test_text_of_a_stranger_cannot_steer_the_terminal(text, said):
     assert words.plain(text) == said
+
+
+@given(st.lists(st.binary(min_size=1).filter(lambda word: b"\0" not in word), min_size=1, max_size=20))
+@settings(max_examples=20, deadline=None)
+def test_a_command_that_is_shown_is_the_same_bytes_for_a_shell(arguments):
+    shown = words.command(map(os.fsdecode, arguments))
+    assert shown.isprintable()
+    line = f"set -f; for word in {shown}; do printf '%s\\0' \"$word\"; done"
+    assert subprocess.check_output(["bash", "-c", line]).split(b"\0")[:-1] == arguments
+
+
+def test_half_a_character_that_is_no_byte_can_be_shown_too():
+    assert words.command(["\ud800"]) == r"$'\xed\xa0\x80'"
 
 
 def test_text_of_a_stranger_has_an_end():

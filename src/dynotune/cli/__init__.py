@@ -10,6 +10,8 @@ What a subcommand does lives in the rooms below, and what a result looks like in
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -44,6 +46,7 @@ EPILOG = (
     "70 a mistake of dynotune's own; 130 interrupted. `dynotune run` exits as your command does."
 )
 INTERNAL_ERROR = 70
+LONGEST_MESSAGE = 4000
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -52,16 +55,40 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     # Wherever it stands: nobody remembers which half of a command line it belongs to.
     debug = "--debug" in ours
     ours = [argument for argument in ours if argument != "--debug"]
+    code = 0
     limits.one_thread_for_numbers()
+    for stream in (sys.stdout, sys.stderr):
+        # Names may hold what the terminal's encoding does not, and bytes that are no text.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     try:
-        if not set(ours) & set(WITHOUT_NUMBERS):
-            limits.refuse_little_memory()
-        _parser(ours).main(args=ours, prog_name="dynotune", obj=command)
+        try:
+            if not set(ours) & set(WITHOUT_NUMBERS):
+                limits.refuse_little_memory()
+            _parser(ours).main(args=ours, prog_name="dynotune", obj=command)
+        except SystemExit as ended:
+            code = ended.code  # type: ignore[assignment]
+        if sys.stdout is not None:  # closed
+            sys.stdout.flush()
     except Exception as error:
         if debug:
             raise
-        sys.exit(_explain(limits.of_the_machine(error) or error))
-    sys.exit(0)
+        error = limits.of_the_machine(error) or error
+        code = error.exit_code if isinstance(error, DynotuneError) else INTERNAL_ERROR
+        with contextlib.suppress(OSError):
+            _explain(error)
+        _give_up_output()
+    sys.exit(code)
+
+
+def _give_up_output() -> None:
+    """Throw away what a full disk does not take: Python would try again as it ends, and complain."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def command_of(context: typer.Context) -> list[str]:
@@ -150,23 +177,30 @@ def _options(
     """Take the options that stand before a subcommand."""
 
 
-def _explain(error: Exception) -> int:
-    """Say on stderr what happened, why, and what to do next; the exit code that goes with it."""
-    from rich.console import Console
+def _explain(error: Exception) -> None:
+    """Say on stderr what happened, why, and what to do next."""
     from rich.text import Text
 
+    from dynotune.report import console
     from dynotune.schema.redaction import redacted
 
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    screen = console(stderr=True, soft_wrap=True)
     if not isinstance(error, DynotuneError):
-        what = redacted(f"{type(error).__name__}: {error}")
-        console.print(Text.assemble(("dynotune made a mistake: ", "bold red"), what))
-        console.print(Text("Run it again with --debug and report what it prints.", style="dim"))
-        return INTERNAL_ERROR
-    console.print(Text.assemble(("error: ", "bold red"), redacted(error.message)))
+        what = _said(f"{type(error).__name__}: {error}")
+        screen.print(Text.assemble(("dynotune made a mistake: ", "bold red"), what))
+        screen.print(Text("Run it again with --debug and report what it prints.", style="dim"))
+        return
+    screen.print(Text.assemble(("error: ", "bold red"), _said(error.message)))
     if isinstance(error, CommandFailed):
         for line in error.last_lines:
-            console.print(Text(f"  │ {redacted(line)}", style="dim"))
+            screen.print(Text(f"  │ {redacted(line)}", style="dim"))
     if error.hint:
-        console.print(Text.assemble(("next: ", "bold"), redacted(error.hint)))
-    return error.exit_code
+        screen.print(Text.assemble(("next: ", "bold"), _said(error.hint)))
+
+
+def _said(text: str) -> str:
+    """Of an error, on one line and without secrets."""
+    from dynotune.schema.redaction import redacted
+    from dynotune.text import words
+
+    return words.plain(redacted(text), longest=LONGEST_MESSAGE)

@@ -97,14 +97,12 @@ def measure(request: CompareRequest, *, resume: Path | None = None) -> Compariso
     Raises:
         DynotuneError: as `measure.protocol.compare`; protocol.Interrupted after saying how to go on.
     """
-    from rich.console import Console
-
     from dynotune.measure.comparison import protocol
-    from dynotune.report import Progress
+    from dynotune.report import Progress, console
     from dynotune.text import words
 
-    console = Console(stderr=True, highlight=False)
-    with Progress(console) as progress:
+    screen = console(stderr=True)
+    with Progress(screen) as progress:
         watcher: Watcher = progress
         try:
             if resume is None:
@@ -115,8 +113,8 @@ def measure(request: CompareRequest, *, resume: Path | None = None) -> Compariso
             which = options.resume_with(stopped.folder)
             found = protocol.so_far(stopped.folder)
             if known := words.so_far(found.speedup, found.ci):
-                console.print(f"Not settled: {known}, from {found.num_pairs} pairs.", soft_wrap=True)
-            console.print(f"Stopped. To go on: dynotune compare --resume {which}", soft_wrap=True)
+                screen.print(f"Not settled: {known}, from {found.num_pairs} pairs.", soft_wrap=True)
+            screen.print(f"Stopped. To go on: dynotune compare --resume {which}", soft_wrap=True)
             raise
 
 

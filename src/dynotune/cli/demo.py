@@ -40,15 +40,14 @@ def demo(
     ] = sys.executable,
     run_dir: RunDir = None,
 ) -> None:
-    from rich.console import Console
-
     from dynotune.cli.tune import show, studied
+    from dynotune.report import console
     from dynotune.search import RECIPE, REPORT, TuneRequest
 
     script = example("train_images.py")
     if python == sys.executable:
         _check_packages()
-    told = Console(stderr=True, highlight=False)
+    told = console(stderr=True)
     # As many epochs as last for the live run, in which settings are switched.
     command = [python, str(script), str(_photographs(told)), "--epochs", "100"]
     told.print(f"The training script: {script}", style="dim", soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from dynotune.cli import options
 from dynotune.cli.options import Json, one_of, runs_a_command
-from dynotune.schema.errors import UsageError
+from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
@@ -68,8 +69,9 @@ def diagnose(
     from dynotune.diagnose import conclude
     from dynotune.report import diagnosis_report
 
-    diagnosis = conclude(observation, **beside)
-    options.show(diagnosis_report, diagnosis, json)
+    with from_elsewhere(replay) if replay is not None else contextlib.nullcontext():
+        diagnosis = conclude(observation, **beside)
+        options.show(diagnosis_report, diagnosis, json)
     if fail_on is not None and _is_there(diagnosis, fail_on):
         raise typer.Exit(1)
 
@@ -85,20 +87,20 @@ def _refuse_watching(context: typer.Context) -> None:
 def _recorded(path: Path) -> Observation:
     from dynotune.diagnose import replayed
 
-    return replayed(path)
+    with from_elsewhere(path):
+        return replayed(path)
 
 
 def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Observation, dict[str, Any]]:
     """Watch the command with the progress on stderr; what was asked for besides, as `conclude` takes it."""
-    from rich.console import Console
     from rich.text import Text
 
     from dynotune.diagnose import LiveDiagnosis
-    from dynotune.report import Progress
+    from dynotune.report import Progress, console
     from dynotune.text import words
 
-    console = Console(stderr=True, highlight=False)
-    with Progress(console) as progress:
+    screen = console(stderr=True)
+    with Progress(screen) as progress:
         watcher: Watcher = progress
         beside: dict[str, Any] = {}
         with LiveDiagnosis(run, watcher) as live:
@@ -108,7 +110,7 @@ def _watch(run: RunSpec, *, isolate_loader: bool, roofline: bool) -> tuple[Obser
             if roofline:
                 beside["roofline"] = live.roofline()
             live.end()
-    console.print(Text(words.plain(f"Observed: {path}"), style="dim"), soft_wrap=True)
+    screen.print(Text(words.plain(f"Observed: {path}"), style="dim"), soft_wrap=True)
     return observation, beside
 
 

@@ -38,8 +38,6 @@ def show(word: str, json: str | None) -> None:
     if json is not None:
         write_json(explanation, json)
         return
-    from rich.console import Console
+    from dynotune.report import console, explanation_report
 
-    from dynotune.report import explanation_report
-
-    Console(highlight=False).print(explanation_report(explanation))
+    console().print(explanation_report(explanation))

@@ -32,12 +32,10 @@ def knobs(
     if json is not None:
         write_json(Catalogue(knobs=[_fields(knob) for knob in chosen]), json)
         return
-    from rich.console import Console
-
     from dynotune.report import catalogue as tables
+    from dynotune.report import console
 
-    console = Console(highlight=False)
-    console.print(tables.table(chosen) if id is None else tables.explanation(chosen[0]))
+    console().print(tables.table(chosen) if id is None else tables.explanation(chosen[0]))
 
 
 def _fields(knob: Knob) -> dict[str, Any]:

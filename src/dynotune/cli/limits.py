@@ -18,7 +18,10 @@ _SCARCE = {
     errno.ENOSPC: "a disk is full",
     errno.EDQUOT: "a disk's quota is used up",
 }
-_HINT = "See `ulimit -u` (processes), `ulimit -v` (memory), `ulimit -n` (open files), `free` and `df`."
+_HINT = (
+    "See `ulimit -u` (processes), `ulimit -v` (memory), `ulimit -n` (open files), `free` and `df`; "
+    "--debug shows at what it was."
+)
 
 
 def one_thread_for_numbers() -> None:
@@ -49,18 +52,23 @@ def refuse_little_memory() -> None:
 
 def of_the_machine(error: Exception) -> DynotuneError | None:
     """The same in plain words, if it is the machine that refused; None if it is a mistake."""
-    if isinstance(error, FileNotFoundError) and _is_gone():
-        return CannotRunHere(
-            "The working directory is gone.", hint="Change into a folder that is there (cd), and repeat."
-        )
-    if isinstance(error, MemoryError):
-        return CannotRunHere(f"dynotune stopped: {_SCARCE[errno.ENOMEM]}.", hint=_HINT)
-    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
-        return CannotRunHere(f"dynotune stopped: {_SCARCE[errno.EAGAIN]}.", hint=_HINT)
-    if isinstance(error, OSError) and error.errno in _SCARCE:
-        where = f" ({error.filename})" if error.filename else ""
-        return CannotRunHere(f"dynotune stopped: {_SCARCE[error.errno]}{where}.", hint=_HINT)
-    return None
+    match error:
+        case FileNotFoundError() if _is_gone():
+            return CannotRunHere(
+                "The working directory is gone.", hint="Change into a folder that is there (cd), and repeat."
+            )
+        case FileNotFoundError():
+            return None
+        case OSError():
+            why = _SCARCE.get(error.errno or 0) or error.strerror or str(error)
+            why += f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+        case MemoryError():
+            why = _SCARCE[errno.ENOMEM]
+        case RuntimeError() if "can't start new thread" in str(error):
+            why = _SCARCE[errno.EAGAIN]
+        case _:
+            return None
+    return CannotRunHere(f"The system refused what dynotune needs: {why}.", hint=_HINT)
 
 
 def _is_gone() -> bool:

@@ -11,7 +11,6 @@ import functools
 import inspect
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ import typer
 from dynotune.cli import command_of
 from dynotune.schema import redaction
 from dynotune.schema.comparison import MOST_PAIRS
-from dynotune.schema.errors import UsageError
+from dynotune.schema.errors import CONTRADICTIONS, UsageError
 from dynotune.schema.run import Caches, Objective, RunSpec
 from dynotune.schema.task import PageCache
 
@@ -314,20 +313,20 @@ def _is_typed_again(folder: Path, file: str) -> bool:
 
     `schema.document.completed` and `origin.refuse_foreign` say what is missing.
     """
-    import msgspec
-
     from dynotune.launch.process import origin
 
     try:
         raw = (folder / file).read_bytes()
         return redaction.MARK.encode() in raw or any(origin.to_type(folder, raw))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, msgspec.MsgspecError):
+    except (OSError, *CONTRADICTIONS):
         return False  # whoever reads it says what is wrong
 
 
 def resume_with(folder: Path) -> str:
     """What `--resume` takes for this folder: its name where that is enough."""
-    return folder.name if folder.parent == runs_folder(None) else shlex.join([str(folder)])
+    from dynotune.text import words
+
+    return folder.name if folder.parent == runs_folder(None) else words.command([str(folder)])
 
 
 def num_bytes(text: str | None, option: str) -> int | None:
@@ -446,14 +445,10 @@ def show(report: Callable[[D], Any], document: D, json: str | None, *, soft_wrap
     The JSON is written where that was asked for, without secrets, too.
     """
     if json != "-":
-        from rich.console import Console
-
+        from dynotune.report import console
         from dynotune.schema.document import without_secrets
 
-        # Names in a program may hold what the terminal's encoding does not.
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")
-        Console(highlight=False, soft_wrap=soft_wrap).print(report(without_secrets(document)))
+        console(soft_wrap=soft_wrap).print(report(without_secrets(document)))
     if json is not None:
         write_json(document, json)
 
@@ -466,13 +461,20 @@ def write_json(document: object, target: str) -> None:
     """
     from dynotune.schema.document import encode
 
-    text = encode(document).decode()
+    raw = encode(document) + b"\n"
     if target == "-":
-        print(text, flush=True)
+        write_bytes(raw)
         return
     from dynotune.schema import atomic
 
     try:
-        atomic.write(Path(target), text.encode() + b"\n")
+        atomic.write(Path(target), raw)
     except OSError as error:
         raise UsageError(f"Cannot write {target}: {error.strerror}.", hint="Name another file with --json.") from error
+
+
+def write_bytes(raw: bytes) -> None:
+    """Write UTF-8 to standard output, whatever the terminal's encoding is: it is a file for others."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(raw)
+    sys.stdout.flush()

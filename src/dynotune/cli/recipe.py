@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,20 +102,20 @@ def _command(context: typer.Context, found: Recipe, file: Path) -> list[str]:
     command = context.find_root().obj
     if command:
         return list(command)
+    from dynotune.text import words
+
     if not found.recipe.command:
         raise UsageError(
             f"{file} does not say on what command it was proved.",
-            hint=f"Put it after two dashes: dynotune recipe verify {shlex.quote(str(file))} -- python train.py",
+            hint=f"Put it after two dashes: dynotune recipe verify {words.command([str(file)])} -- python train.py",
         )
+    shown = words.command(redaction.words(found.recipe.command))
     if any(redaction.MARK in word for word in found.recipe.command):
         raise UsageError(
-            f"The command of {file} held secrets, which no recipe keeps: {shlex.join(found.recipe.command)}",
-            hint=f"Type it again, after two dashes: dynotune recipe verify {shlex.quote(str(file))} -- COMMAND",
+            f"The command of {file} held secrets, which no recipe keeps: {shown}",
+            hint=f"Type it again, after two dashes: dynotune recipe verify {words.command([str(file)])} -- COMMAND",
         )
-    from dynotune.text import words
-
     redaction.learn({}, found.recipe.command)
-    shown = words.plain(shlex.join(redaction.words(found.recipe.command)))
     print(f"Running the recipe's own command: {shown}", file=sys.stderr)
     return list(found.recipe.command)
 
@@ -195,10 +194,7 @@ def export(
     checked = _checked(found, file, typed_settings(settings))
     text = _exported(found, checked, file, format, shm_size)
     if output is None:
-        # As UTF-8 whatever the terminal's encoding is: it is a file for others.
-        sys.stdout.flush()
-        sys.stdout.buffer.write(text.encode())
-        sys.stdout.flush()
+        options.write_bytes(text.encode())
         return
     from dynotune.schema import atomic
 

@@ -10,8 +10,8 @@ import msgspec
 import typer
 
 from dynotune.cli.options import Json, check_json, show
-from dynotune.schema.document import read
-from dynotune.schema.errors import UsageError
+from dynotune.schema.document import Head, parse, read
+from dynotune.schema.errors import UsageError, from_elsewhere
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,16 +49,14 @@ def report(
 ) -> None:
     check_json(json)
     file = _file_of(path)
-    noun = _noun_of(file)
-    if noun not in READERS:
-        known = ", ".join(READERS)
-        raise UsageError(f"{file} holds no report{_named(noun)}.", hint=f"It is made of one of these: {known}.")
+    noun = noun_of(file)
     if html is not None and noun != "study":
         raise UsageError(f"--html is of a study, and {file} is {_article(noun)}.", hint="Leave it out.")
-    document, told = READERS[noun](file)
-    show(told, document, json)
-    if noun == "study":
-        _write_page(file, document, html)
+    with from_elsewhere(file):
+        document, told = READERS[noun](file)
+        show(told, document, json)
+        if noun == "study":
+            _write_page(file, document, html)
 
 
 def _file_of(path: Path) -> Path:
@@ -81,21 +79,25 @@ def _file_of(path: Path) -> Path:
     return found
 
 
-class _Head(msgspec.Struct):
-    schema: str = ""
+def noun_of(file: Path) -> str:
+    """What document of `READERS` the file is: `study` of `dynotune.study/2`.
 
-
-def _noun_of(file: Path) -> str:
-    """`study` of `dynotune.study/2`; "" where it says nothing of the kind."""
+    Raises:
+        UsageError: it cannot be read, or has no report.
+    """
     try:
-        schema = msgspec.json.decode(file.read_bytes(), type=_Head).schema
+        schema = parse(file.read_bytes(), Head).schema
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}.", hint="Check that you may read it.") from error
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(
             f"{file} is not a JSON document: {error}.", hint="Was it cut short, or is it of another program?"
         ) from error
-    return schema.removeprefix("dynotune.").partition("/")[0] if schema.startswith("dynotune.") else ""
+    noun = schema.removeprefix("dynotune.").partition("/")[0] if schema.startswith("dynotune.") else ""
+    if noun not in READERS:
+        known = ", ".join(READERS)
+        raise UsageError(f"{file} holds no report{_named(noun)}.", hint=f"It is made of one of these: {known}.")
+    return noun
 
 
 def _named(noun: str) -> str:
@@ -220,9 +222,9 @@ def _recipe_beside(file: Path, study: Study) -> str:
 
 
 def _say(text: str) -> None:
-    from rich.console import Console
     from rich.text import Text
 
+    from dynotune.report import console
     from dynotune.text import words
 
-    Console(stderr=True, highlight=False).print(Text(words.plain(text), style="dim"), soft_wrap=True)
+    console(stderr=True).print(Text(words.plain(text), style="dim"), soft_wrap=True)

@@ -83,7 +83,7 @@ def run(
         except (DynotuneError, OSError) as error:
             # The command's end is its own: what becomes of the record does not change it.
             with contextlib.suppress(OSError):
-                print(f"dynotune: {error}", file=sys.stderr)
+                _say(f"{error}")
     _end_as(exit_)
 
 
@@ -103,7 +103,7 @@ def _folder(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
         try:
             folder = new_run_folder(base)
         except CannotRunHere as error:
-            said = f"dynotune: nothing is recorded: {error}"
+            said = f"nothing is recorded: {error}"
         if folder is None and inside:
             try:
                 temporary = tempfile.TemporaryDirectory(prefix="dynotune-", ignore_cleanup_errors=True)
@@ -112,8 +112,15 @@ def _folder(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
                 said += f" Without a folder these settings are not applied: {', '.join(map(str, inside))}."
         if said:
             with contextlib.suppress(OSError):
-                print(said, file=sys.stderr)
+                _say(said)
         yield folder
+
+
+def _say(text: str) -> None:
+    """A line beside the command's own on stderr, without secrets."""
+    from dynotune.text import words
+
+    print(f"dynotune: {words.plain(redaction.redacted(text), longest=4000)}", file=sys.stderr)
 
 
 def _let_interrupts_pass() -> None:
@@ -157,9 +164,9 @@ def _settings(texts: list[str], recipe: Recipe | None, path: Path | None, *, str
         first, *options = lines
         raise CannotRunHere(first, hint=" ".join(map(str.strip, options)))
     for line in lines:
-        print(f"dynotune: {line}", file=sys.stderr)
+        _say(line)
     if not chosen and not left_out:
-        print(f"dynotune: {path} has no settings: the command runs as it is", file=sys.stderr)
+        _say(f"{path} has no settings: the command runs as it is")
     return chosen
 
 
@@ -170,18 +177,17 @@ def _check_proved(recipe: Recipe, path: Path, facts: Facts, command: list[str], 
         CannotRunHere: it is not, and `strict`.
     """
     from dynotune.recipes import checking
-    from dynotune.text import words
 
     said = [str(differs) for differs in checking.differences(recipe, facts, command, strict=strict)]
     if strict or recipe.proof:
         said += checking.unproved(recipe)
     if strict and said:
         raise CannotRunHere(
-            f"{path} was not proved as it would be run: {'; '.join(map(words.plain, said))}.",
+            f"{path} was not proved as it would be run: {'; '.join(said)}.",
             hint="Prove it here: dynotune recipe verify FILE -- COMMAND; or leave --strict out to apply it anyway.",
         )
     for text in said:
-        print(f"dynotune: {path}: {words.plain(text)}", file=sys.stderr)
+        _say(f"{path}: {text}")
 
 
 def _facts(command: list[str], cwd: Path, env: dict[str, str], settings: list[Setting], recipe: Recipe | None) -> Facts:
@@ -212,9 +218,9 @@ def _warn(record: Run) -> None:
             if not record.processes
             else "torch was not imported"
         )
-        print(f"dynotune: {', '.join(sorted(missing))}: could not be read back: {why}", file=sys.stderr)
+        _say(f"{', '.join(sorted(missing))}: could not be read back: {why}")
     for readback in record.readback:
         if readback.ok is False:
             found = readback.found.reason if isinstance(readback.found, Unknown) else readback.found
             detail = f" ({readback.detail})" if readback.detail and readback.detail != found else ""
-            print(f"dynotune: {readback.knob}={readback.asked} did not take effect: {found}{detail}", file=sys.stderr)
+            _say(f"{readback.knob}={readback.asked} did not take effect: {found}{detail}")

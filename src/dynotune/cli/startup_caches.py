@@ -49,12 +49,10 @@ def warm(
     *,
     run: RunSpec,
 ) -> None:
-    from rich.console import Console
-
     from dynotune.launch.caches import contents as places
     from dynotune.measure.startup import WarmRequest
     from dynotune.measure.startup import warm as fill
-    from dynotune.report import Progress
+    from dynotune.report import Progress, console
     from dynotune.report.startup import warmed_report
 
     check_json(json)
@@ -64,7 +62,7 @@ def warm(
     run = msgspec.structs.replace(run, env={**run.env, **variables})
     if folder is not None:
         places.write_variables(folder, variables)
-    with Progress(Console(stderr=True, highlight=False)) as progress:
+    with Progress(console(stderr=True)) as progress:
         warmed = fill(WarmRequest(run=run, max_runs=max_runs, variables=variables), progress)
     options.show(warmed_report, warmed, json, soft_wrap=True)
     if warmed.end == "not-warm":
@@ -224,11 +222,11 @@ def _names(without: list[str] | None) -> set[CacheName]:
 
 @contextmanager
 def _busy(what: str) -> Iterator[None]:
-    from rich.console import Console
+    from dynotune.report import console
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    screen = console(stderr=True)
+    if not screen.is_terminal:
         yield
         return
-    with console.status(f"{what} …"):
+    with screen.status(f"{what} …"):
         yield

@@ -117,11 +117,10 @@ def _places(paths: list[Path], python: str | None, command: list[str] | None) ->
 
 
 def _scan(places: code_places.Places, gpus: list[Gpu] | Unknown, deadline_s: float | None) -> DeviceCode:
-    from rich.console import Console
-
     from dynotune.probe.gpu_code import device_code
+    from dynotune.report import console
 
-    with Console(stderr=True).status("Reading …") as status:
+    with console(stderr=True).status("Reading …") as status:
         return device_code.scan(
             places,
             gpus,

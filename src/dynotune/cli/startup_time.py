@@ -56,14 +56,13 @@ def time(
 
 
 def _timed(request: StartRequest, resume: Path | None) -> Startup:
-    from rich.console import Console
-
     from dynotune.measure.comparison import Interrupted
     from dynotune.measure.startup import starting
+    from dynotune.report import console
     from dynotune.report.startup import StartProgress
 
-    console = Console(stderr=True, highlight=False)
-    watcher = StartProgress(console)
+    screen = console(stderr=True)
+    watcher = StartProgress(screen)
     with watcher:
         try:
             if resume is None:
@@ -71,5 +70,5 @@ def _timed(request: StartRequest, resume: Path | None) -> Startup:
             return starting.resume(resume, request.run, watcher, budget_s=request.budget_s)
         except Interrupted as stopped:
             which = options.resume_with(stopped.folder)
-            console.print(f"Stopped. Finished blocks are kept: dynotune startup time --resume {which}", soft_wrap=True)
+            screen.print(f"Stopped. Finished blocks are kept: dynotune startup time --resume {which}", soft_wrap=True)
             raise

@@ -16,7 +16,7 @@ import typer
 from dynotune.cli import options
 from dynotune.cli.options import Json, check_json, num_bytes, runs_a_command
 from dynotune.cli.trace_files import Question, arrange, files_of, is_snapshot
-from dynotune.schema.errors import UsageError
+from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
 
 if TYPE_CHECKING:
@@ -84,15 +84,16 @@ def trace(
     _check(context, files or [], command)
     if command is None:
         asked: Question = "compare" if compare else "ranks" if ranks else None
-        answer = _explained(files or [], asked, limit_bytes, top)
+        with from_elsewhere(files[0] if files else "the trace"):
+            document, report = _explained(files or [], asked, limit_bytes, top)
+            options.show(report, document, json)
     else:
         from dynotune.measure.live import RecordRequest
 
         options.check_run(context, run)
         request = RecordRequest(run=run, num_steps=steps, stacks=stacks, shapes=shapes, memory=memory)
-        answer = _recorded(request, limit_bytes, top)
-    document, report = answer
-    options.show(report, document, json)
+        document, report = _recorded(request, limit_bytes, top)
+        options.show(report, document, json)
 
 
 def _check(context: typer.Context, files: Sequence[Path], command: Sequence[str] | None) -> None:
@@ -148,12 +149,10 @@ def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answ
 
 
 def _record(request: RecordRequest) -> Recording:
-    from rich.console import Console
-
     from dynotune.measure.live import record
-    from dynotune.report import Progress
+    from dynotune.report import Progress, console
 
-    with Progress(Console(stderr=True, highlight=False)) as progress:
+    with Progress(console(stderr=True)) as progress:
         watcher: Watcher = progress
         return record(request, watcher)
 
@@ -207,11 +206,12 @@ def _bar(paths: Sequence[Path]) -> Iterator[Callable[[int, int | None], None] | 
     if sum(path.stat().st_size for path in paths) < BAR_FROM_BYTES or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from dynotune.report import console
+
     columns = (TextColumn("Reading"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
 
         def advance(done_bytes: int, size_bytes: int | None) -> None:
@@ -221,9 +221,9 @@ def _bar(paths: Sequence[Path]) -> Iterator[Callable[[int, int | None], None] | 
 
 
 def _say(text: str) -> None:
-    from rich.console import Console
     from rich.text import Text
 
+    from dynotune.report import console
     from dynotune.text import words
 
-    Console(stderr=True, highlight=False).print(Text(words.plain(text), style="dim"), soft_wrap=True)
+    console(stderr=True).print(Text(words.plain(text), style="dim"), soft_wrap=True)

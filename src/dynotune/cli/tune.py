@@ -11,6 +11,7 @@ import typer
 
 from dynotune.cli import options
 from dynotune.cli.options import Budget, Json, Margin, Resume, one_of, runs_a_command
+from dynotune.schema import toml_text
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 
@@ -92,6 +93,8 @@ def tune(
         elif run.settings:
             raise UsageError("--set is about a recipe, and there is none.", hint="Add --recipe FILE; or try it: --try.")
         options.check_run(context, run)
+        for text in (*(extra or ()), *(values or ()), *map(str, run.settings)):
+            toml_text.quoted(text)  # what no recipe can hold is refused before it is measured
         request = studies.TuneRequest(
             run=run,
             margin=margin,
@@ -119,8 +122,7 @@ def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Set
     from dynotune.schema.study import BaseRecipe
 
     recipe = recipes.read(file)
-    # A name that is no text cannot be kept in a study.
-    name = str(file.absolute()).encode(errors="replace").decode()
+    name = str(file.absolute())
     chosen, left_out = checking.settings(recipe, name, typed)
     for line in checking.not_applied(left_out, file.name):
         _say(line)
@@ -218,6 +220,6 @@ def show(study: Study, json: str | None, *, recipe: Path) -> None:
 
 
 def _console() -> Console:
-    from rich.console import Console
+    from dynotune.report import console
 
-    return Console(stderr=True, highlight=False)
+    return console(stderr=True)

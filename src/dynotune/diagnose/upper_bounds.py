@@ -11,6 +11,7 @@ from dynotune.diagnose.profiled import in_words
 from dynotune.diagnose.window import window_from_now, window_within
 from dynotune.launch.records import Record
 from dynotune.measure.live import TaskRunner, Watcher, refuse_failed
+from dynotune.schema import document
 from dynotune.schema.diagnosis import UpperBound
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Unknown
@@ -172,6 +173,6 @@ def _page_cache(dropped: PageCacheDrop | None, asked: PageCache) -> tuple[str, l
 
 def _decoded(event: dict[str, Any]) -> LoaderIsolation | Unknown:
     try:
-        return msgspec.convert(event, LoaderIsolation)
-    except msgspec.ValidationError as error:
+        return document.convert(event, LoaderIsolation)
+    except ValueError as error:
         return Unknown(f"the agent's answer is damaged: {error}")

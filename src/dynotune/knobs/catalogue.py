@@ -148,7 +148,7 @@ def _converted(type_: str, text: str) -> Scalar | None:
     if type_ == "bool":
         return True if text.lower() in _TRUE else False if text.lower() in _FALSE else None
     if type_ == "int":
-        return int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else None
+        return int(text) if re.fullmatch(r"[+-]?[0-9]{1,300}", text) else None  # as many as a float has
     if type_ == "float":
         return float(text) if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", text, re.I) else None
     return text or None

@@ -8,13 +8,13 @@ module, a library or an address: a path is always the user's to type.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dynotune.knobs import caches
 from dynotune.schema.redaction import MARK, redacted
 from dynotune.schema.setting import UNSET, Setting
+from dynotune.text import words
 
 __all__ = ["Checked", "check", "check_variables", "how_to_type", "must_be_typed"]
 
@@ -124,4 +124,4 @@ def must_be_typed(setting: Setting) -> bool:
 
 def how_to_type(setting: Setting) -> str:
     """The option that sets it, quoted for a shell; a secret has to be filled in."""
-    return f"--set {shlex.quote(redacted(str(setting)).replace(MARK, 'VALUE'))}"
+    return f"--set {words.command([redacted(str(setting)).replace(MARK, 'VALUE')])}"

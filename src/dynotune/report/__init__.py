@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dynotune.report.diagnosis import diagnosis_report
     from dynotune.report.doctor import examination_report
     from dynotune.report.explanation import explanation_report
+    from dynotune.report.plain_console import console
     from dynotune.report.recipe import recipe_report, verification_report
     from dynotune.report.terminal import Progress, comparison_table
 
@@ -23,6 +24,7 @@ __all__ = [
     "Progress",
     "catalogue",
     "comparison_table",
+    "console",
     "diagnosis_report",
     "examination_report",
     "explanation_report",
@@ -36,6 +38,7 @@ __getattr__ = lazy_face(
     {
         "Progress": "terminal",
         "comparison_table": "terminal",
+        "console": "plain_console",
         "diagnosis_report": "diagnosis",
         "examination_report": "doctor",
         "explanation_report": "explanation",

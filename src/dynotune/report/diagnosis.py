@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -49,7 +48,7 @@ def _head(diagnosis: Diagnosis) -> RenderableType:
     lines = Table.grid(padding=(0, 2, 0, 0))
     lines.add_column(style="dim", no_wrap=True)
     lines.add_column(overflow="fold")
-    lines.add_row("command", Text(words.plain(shlex.join(diagnosis.command))))
+    lines.add_row("command", Text(words.plain(words.command(diagnosis.command))))
     if isinstance(diagnosis.steps, Timing):
         lines.add_row("steps", Text(_steps(diagnosis.steps)))
     lines.add_row("bottleneck", Text(diagnosis.bottleneck, style="bold"))
@@ -124,7 +123,7 @@ def _commands(finding: Finding, command: Sequence[str]) -> list[RenderableType]:
     lines: list[RenderableType] = []
     if finding.candidates:
         arguments = [*map(str, finding.candidates), "--", *command]
-        lines.append(ShellCommand(["dynotune", "compare", *map(shlex.quote, arguments)], indent=2))
+        lines.append(ShellCommand(["dynotune", "compare", *words.shell(arguments)], indent=2))
     lines += [Text(f"  {words.plain(line, longest=4000)}", style="cyan", overflow="fold") for line in finding.commands]
     return lines
 

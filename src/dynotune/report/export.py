@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from unicodedata import category
 
 from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.toml_text import commented, quoted
@@ -58,7 +59,7 @@ class Parts:
 def shell(parts: Parts) -> str:
     """Lines for a POSIX shell to read (`. FILE`, or `eval`): they set variables and start nothing."""
     lines = [*commented([*_introduction(parts), *_all_at_once(parts)]), ""]
-    good, bad = _by_name(parts)
+    good, bad = _by_name(parts, may_hold="\n\t".__contains__)
     lines += [f"export {name}={shlex.quote(value)}" for name, value in good.items()]
     if parts.preload:
         libraries = shlex.quote(":".join(parts.preload))
@@ -71,7 +72,7 @@ def shell(parts: Parts) -> str:
 def docker(parts: Parts) -> str:
     """Lines for a Dockerfile."""
     lines = [*commented(_introduction(parts)), ""]
-    good, bad = _by_name(parts)
+    good, bad = _by_name(parts, may_hold=lambda sign: False)
     lines += [f"ENV {name}={docker_quoted(value)}" for name, value in good.items()]
     if parts.preload:
         lines.append(f"ENV LD_PRELOAD={docker_quoted(':'.join(parts.preload))}")
@@ -80,12 +81,12 @@ def docker(parts: Parts) -> str:
     if removed := [name for name in parts.unset if _NAME.fullmatch(name)]:
         words_ = [word for name in removed for word in ("-u", name)]
         notes += ["", "A Dockerfile cannot take a variable away. The command can:"]
-        notes.append(f"CMD {json.dumps(['env', *words_, *(parts.command or ['COMMAND'])])}")
+        notes.append(f"CMD {json.dumps(['env', *words_, *_command(parts)])}")
     if parts.shm_size:
         notes += ["", f"Loader workers hand their batches over in {SHM}, of which a container has 64 MiB:"]
         notes += [f"docker run --shm-size={_docker_size(parts.shm_size)} …  ({parts.shm_why})"]
     notes += [*bad, *_by_hand(parts)]
-    run = [*_run(parts, "/recipe.toml"), *(parts.command or ["COMMAND"])]
+    run = [*_run(parts, "/recipe.toml"), *_command(parts)]
     notes += ["", "All of it at once, where dynotune is installed in the image:"]
     notes += [f"COPY {json.dumps([parts.recipe, '/recipe.toml'])}", f"CMD {json.dumps(run)}"]
     return _text([*lines, *_notes(notes)])
@@ -93,7 +94,7 @@ def docker(parts: Parts) -> str:
 
 def kubernetes(parts: Parts) -> str:
     """YAML to be merged into a pod's template: env, and shared memory for loader workers."""
-    good, bad = _by_name(parts)
+    good, bad = _by_name(parts, may_hold=_is_text)
     if parts.preload:
         good["LD_PRELOAD"] = ":".join(parts.preload)
     removed = [name for name in parts.unset if _NAME.fullmatch(name)]
@@ -109,7 +110,7 @@ def kubernetes(parts: Parts) -> str:
         if removed:
             lines += commented(["A pod cannot take a variable of its image away; the command can."])
             taken = [word for name in removed for word in ("-u", name)]
-            command = ["env", *taken, *(parts.command or ["COMMAND"])]
+            command = ["env", *taken, *_command(parts)]
             lines += ["      command:", *(f"        - {kubernetes_quoted(word)}" for word in command)]
         if parts.shm_size:
             lines += ["      volumeMounts:", "        - name: shm", f"          mountPath: {SHM}"]
@@ -169,11 +170,9 @@ def _run(parts: Parts, recipe: str) -> list[str]:
 
 
 def _all_at_once(parts: Parts) -> list[str]:
-    """The line that needs nothing else. A command with line ends would not survive in a comment."""
-    command = shlex.join(parts.command)
-    line = shlex.join(_run(parts, parts.recipe))
-    shown = f"{line} {command if command and command.isprintable() else 'COMMAND'}"
-    return ["", "All of it at once, checked in the running program:", f"    {shown}"]
+    """The line that needs nothing else."""
+    line = f"{words.command(_run(parts, parts.recipe))} {words.command(parts.command) or 'COMMAND'}"
+    return ["", "All of it at once, checked in the running program:", f"    {line}"]
 
 
 def _set_by_program(parts: Parts) -> list[str]:
@@ -198,12 +197,36 @@ def _nothing(parts: Parts) -> list[str]:
     return commented(["No setting of this recipe is an environment variable."])
 
 
-def _by_name(parts: Parts) -> tuple[dict[str, str], list[str]]:
-    """Variables that a shell can name, and a note on the others."""
+def _by_name(parts: Parts, *, may_hold: Callable[[str], bool]) -> tuple[dict[str, str], list[str]]:
+    """Variables that a shell can name and the file can hold, and a note on the others.
+
+    Args:
+        may_hold: whether a character that does not print can stand in a value all the same.
+    """
     good = {name: value for name, value in parts.variables.items() if _NAME.fullmatch(name)}
     bad = [name for name in (*parts.variables, *parts.unset) if not _NAME.fullmatch(name)]
-    note = f"Left out, since no shell can name it: {', '.join(map(repr, bad))}. dynotune run can."
-    return good, ["", note] if bad else []
+    strange = [name for name, value in good.items() if not all(_shows(sign) or may_hold(sign) for sign in value)]
+    notes = {
+        f"Left out, since no shell can name it: {', '.join(map(repr, bad))}. dynotune run can.": bad,
+        f"Left out, since its value does not print: {', '.join(strange)}. dynotune run can set it.": strange,
+    }
+    good = {name: value for name, value in good.items() if name not in strange}
+    return good, ["", *(note for note, names in notes.items() if names)] if bad or strange else []
+
+
+def _shows(sign: str) -> bool:
+    """Whether a character is there to be seen, or a blank: it ends no line, and no terminal acts on it."""
+    return category(sign)[0] != "C" and category(sign) not in ("Zl", "Zp")
+
+
+def _is_text(sign: str) -> bool:
+    return sign != "\0" and category(sign) != "Cs"
+
+
+def _command(parts: Parts) -> list[str]:
+    """The words of the command for a file of text; a stand-in where it has none, or one that is no UTF-8."""
+    is_text = all(ord(sign) < 0xD800 or ord(sign) > 0xDFFF for word in parts.command for sign in word)
+    return parts.command if parts.command and is_text else ["COMMAND"]
 
 
 def docker_quoted(value: str) -> str:

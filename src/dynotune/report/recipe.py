@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
@@ -64,7 +63,7 @@ def _header(head: Header) -> RenderableType:
     lines = Table.grid(padding=(0, 2))
     lines.add_column(style="dim", no_wrap=True)
     lines.add_column(overflow="fold")
-    command = words.plain(shlex.join(head.command)) if head.command else "not told"
+    command = words.plain(words.command(head.command)) if head.command else "not told"
     lines.add_row("command", Text(command))
     lines.add_row("created", Text(words.plain(head.created) or words.UNKNOWN))
     lines.add_row("objective", head.objective)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -115,7 +114,7 @@ class Progress:
 
 def _headline(comparison: Comparison) -> RenderableType:
     lines = [
-        Text.assemble(("command   ", "dim"), shlex.join(comparison.run.command)),
+        Text.assemble(("command   ", "dim"), words.command(comparison.run.command)),
         Text.assemble(
             ("compared  ", "dim"),
             words.settings(comparison.candidate_settings, separator=" "),

@@ -1,12 +1,17 @@
-"""Reading and writing what goes to disk: JSON with a schema name and a version, validated both ways."""
+"""Reading and writing what goes to disk: JSON with a schema name and a version, validated both ways.
+
+Arguments, names of files and output are bytes. Python holds a byte that is no UTF-8 as half of a surrogate pair, and
+JSON as its escape, `\\udcff` for 0xff: so a command that was stored is the command that is started again.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar, overload
 
 import msgspec
 
@@ -16,30 +21,116 @@ from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
 
 T = TypeVar("T", bound=msgspec.Struct)
+V = TypeVar("V")
 
 
-class _Head(msgspec.Struct):
+class Head(msgspec.Struct):
+    """What every document says of itself first."""
+
     schema: str = ""
 
 
-def encode(document: object) -> bytes:
-    """Encode `document` as indented JSON, without secrets; a `Path` becomes text."""
-    return redaction.redacted(_formatted(document).decode()).encode()
+# What msgspec does not write or read, or reads without a limit: half of a surrogate pair, and long numbers.
+_RARE = re.compile(rb"\\u[dD][89a-fA-F]|[0-9]{19}")
+LARGEST_INT = 2**64 - 1
+
+
+def encode(document: object, *, indent: int = 1) -> bytes:
+    """Encode `document` as JSON without secrets, on one line where `indent` is 0; a `Path` becomes text."""
+    return _encoded(redaction.redacted(_text(document, indent)))
 
 
 def without_secrets(document: T) -> T:
     """`document` as it is kept, for whoever shows it."""
-    whole = _formatted(document).decode()
+    whole = _text(document)
     kept = redaction.redacted(whole)
-    return document if kept == whole else _decoded(kept.encode(), type(document))
+    return document if kept == whole else parse(_encoded(kept), type(document))
 
 
-def _formatted(document: object) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(document, enc_hook=_plain), indent=1)
+def _text(document: object, indent: int = 1) -> str:
+    """`document` as JSON in which bytes that are no text stand as Python holds them."""
+    try:
+        raw = msgspec.json.encode(document, enc_hook=_plain)
+        return (msgspec.json.format(raw, indent=indent) if indent else raw).decode()
+    except UnicodeEncodeError:
+        plain = _without_infinity(msgspec.to_builtins(document, str_keys=True, enc_hook=_plain))
+        separators = None if indent else (",", ":")
+        return json.dumps(plain, indent=indent or None, separators=separators, ensure_ascii=False)
 
 
-def _decoded(raw: bytes | str, type_: type[T]) -> T:
-    return msgspec.json.decode(raw, type=type_, dec_hook=_from_plain)
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="backslashreplace")  # JSON's escape of half a surrogate pair is Python's
+
+
+def _without_infinity(value: Any) -> Any:
+    """With None for a number that JSON does not know, as msgspec writes it."""
+    if isinstance(value, dict):
+        return {key: _without_infinity(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_infinity(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@overload
+def parse(raw: bytes | str, type_: type[V]) -> V: ...
+@overload
+def parse(raw: bytes | str, type_: Any = ...) -> Any: ...
+def parse(raw: bytes | str, type_: Any = Any) -> Any:
+    """The value of `type_` that the JSON `raw` is.
+
+    Raises:
+        ValueError: `raw` is none, nests too deeply, or holds a number that no field of ours has room for; in words.
+    """
+    raw = raw.encode(errors="surrogatepass") if isinstance(raw, str) else raw
+    try:
+        if not _RARE.search(raw):
+            return msgspec.json.decode(raw, type=type_, dec_hook=_from_plain)
+        plain = json.loads(raw.decode(), parse_int=_int, parse_float=_float, parse_constant=_no_number)
+    except (UnicodeError, RecursionError) as error:
+        raise ValueError(in_words(error)) from None
+    return convert(plain, type_, str_keys=True)
+
+
+@overload
+def convert(plain: object, type_: type[V], *, str_keys: bool = ...) -> V: ...
+@overload
+def convert(plain: object, type_: Any, *, str_keys: bool = ...) -> Any: ...
+def convert(plain: object, type_: Any, *, str_keys: bool = False) -> Any:
+    """The value of `type_` that plain data is: dicts, lists, strings, numbers.
+
+    Raises:
+        ValueError: it is none; in words.
+    """
+    try:
+        return msgspec.convert(plain, type_, str_keys=str_keys, dec_hook=_from_plain)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(in_words(error)) from None
+
+
+def in_words(error: Exception) -> str:
+    """What a parser says of its input, for those who do not know Python's exceptions; without a full stop."""
+    match error:
+        case RecursionError():
+            return "its values nest too deeply"
+        case UnicodeDecodeError():
+            return f"byte {error.start:,} is no UTF-8"
+        case UnicodeEncodeError():
+            return "a word of it is no text"
+    return str(error).rstrip(".").replace("`NoneType`", "`null`")
+
+
+def _int(digits: str) -> int:
+    number = int(digits) if len(digits) <= len(str(-LARGEST_INT)) else math.inf
+    return int(number) if -LARGEST_INT <= number <= LARGEST_INT else _no_number(digits)
+
+
+def _float(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _no_number(digits)
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text[:20]}{'…' if len(text) > 20 else ''} is no number that it may hold")
 
 
 def _plain(value: object) -> str:
@@ -64,7 +155,7 @@ def write(path: Path, document: msgspec.Struct, *, to_agent: bool = False) -> No
         CannotRunHere: the disk is full or read-only; what was there before is still there.
     """
     try:
-        atomic.write(path, (_formatted(document) if to_agent else encode(document)) + b"\n")
+        atomic.write(path, (_encoded(_text(document)) if to_agent else encode(document)) + b"\n")
     except OSError as error:
         raise CannotRunHere(
             f"Cannot write {path}: {error.strerror}.",
@@ -93,13 +184,13 @@ def decode(raw: bytes, type_: type[T], *, name: str) -> T:
     """
     expected = str(msgspec.structs.fields(type_)[0].default)
     try:
-        found = msgspec.json.decode(raw, type=_Head).schema
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        found = parse(raw, Head).schema
+    except ValueError as error:
         raise RecordError(f"{name} is not a complete JSON document: {error}.") from error
     check_schema(found, expected, name=name)
     try:
-        return _decoded(raw, type_)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        return parse(raw, type_)
+    except ValueError as error:
         raise RecordError(f"{name} is not a valid {expected}: {error}.") from error
 
 
@@ -133,7 +224,7 @@ def completed(document: T, now: RunSpec, *arms: Setting) -> T:
     Raises:
         UsageError: a secret is missing, or two values of one setting are, which nobody can tell apart any more.
     """
-    text = msgspec.json.encode(document, enc_hook=_plain).decode()
+    text = _text(document, 0)
     if redaction.MARK not in text:
         return document
     begun: RunSpec = msgspec.structs.asdict(document)["run"]
@@ -146,7 +237,7 @@ def completed(document: T, now: RunSpec, *arms: Setting) -> T:
         for before in (f'"knob":"{setting.knob}","value":"', f"{setting.knob}="):
             text = text.replace(before + redaction.MARK, before + value)
     missing = sorted({one or other for one, other in _REDACTED.findall(text)})
-    filled = _decoded(text, type(document))
+    filled = parse(_encoded(text), type(document))
     run: RunSpec = msgspec.structs.asdict(filled)["run"]
     if any(redaction.MARK in word for word in run.command):
         if now.command and redaction.words(now.command) != run.command:
@@ -158,6 +249,6 @@ def completed(document: T, now: RunSpec, *arms: Setting) -> T:
             f"No record holds secrets, and some are needed to go on: those of {' and '.join(missing)}.",
             hint="Type them again beside --resume: settings as when it was begun, the command after two dashes.",
         )
-    if redaction.MARK in _formatted(run).decode():
+    if redaction.MARK in _text(run):
         raise UsageError("A secret is missing that was part of an option, which no record holds.", hint=again)
     return msgspec.structs.replace(filled, run=run)

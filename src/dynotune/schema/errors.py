@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class DynotuneError(Exception):
     """Root of all errors that dynotune raises on purpose.
@@ -57,3 +60,22 @@ class CommandFailed(DynotuneError):
         super().__init__(message, hint=hint)
         self.command_exit_code = command_exit_code
         self.last_lines = last_lines
+
+
+CONTRADICTIONS = (ArithmeticError, AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError)
+
+
+@contextmanager
+def from_elsewhere(name: object) -> Iterator[None]:
+    """Work on values of the file `name`, which anyone may have written.
+
+    Raises:
+        RecordError: in place of what Python raises where values are of the right types and contradict each other.
+    """
+    try:
+        yield
+    except CONTRADICTIONS as error:
+        raise RecordError(
+            f"{name} is damaged: its values contradict each other.",
+            hint="Make it again, or get it again from where it is; --debug shows what does not fit.",
+        ) from error

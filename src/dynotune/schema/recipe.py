@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import textwrap
@@ -14,12 +13,12 @@ import msgspec
 
 from dynotune.schema import atomic, document
 from dynotune.schema.comparison import Comparison
-from dynotune.schema.document import check_schema
+from dynotune.schema.document import check_schema, in_words
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 from dynotune.schema.knob import Effect, Scalar
 from dynotune.schema.run import Caches, Objective
 from dynotune.schema.setting import Setting
-from dynotune.schema.toml_text import commented, quoted, value
+from dynotune.schema.toml_text import argument, arguments, commented, quoted, value
 
 SCHEMA = "dynotune.recipe/2"
 LARGEST_BYTES = 1 << 18
@@ -142,7 +141,7 @@ def read(path: Path) -> Recipe:
             raise RecordError(f"{path} is not a recipe: it has a key of more than 100 parts.")
         table = tomllib.loads(content)
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"{path} is not TOML: {str(error).rstrip('.')}.") from error
+        raise RecordError(f"{path} is not TOML: {in_words(error)}.") from error
     return _recipe(table, str(path))
 
 
@@ -160,10 +159,12 @@ def _recipe(table: dict[str, Any], name: str) -> Recipe:
     try:
         if isinstance(table.get("settings"), dict):
             table = {**table, "settings": _flat(table["settings"])}
+        if isinstance(head, dict) and isinstance(command := head.get("command"), list):
+            table = {**table, "recipe": {**head, "command": list(map(argument, command))}}
         recipe = msgspec.convert(table, Recipe)
         _check_numbers(recipe)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise RecordError(f"{name} is not a recipe: {error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{name} is not a recipe: {in_words(error)}.") from error
     return recipe
 
 
@@ -222,12 +223,12 @@ def text(recipe: Recipe) -> str:
     Raises:
         UsageError: as `write`.
     """
-    with contextlib.suppress(UnicodeEncodeError):  # `quoted` says so below
-        recipe = document.without_secrets(recipe)
+    recipe = document.without_secrets(recipe)
     head = recipe.recipe
     lines = commented(_introduction(recipe))
     lines += ["", "[recipe]"]
-    lines += [f"{key} = {value(entry)}" for key, entry in msgspec.structs.asdict(head).items() if entry not in _UNTOLD]
+    told = {key: entry for key, entry in msgspec.structs.asdict(head).items() if entry not in _UNTOLD}
+    lines += [f"{key} = {(arguments if key == 'command' else value)(entry)}" for key, entry in told.items()]
     lines += ["", "[settings]"]
     for knob, given in recipe.settings.items():
         lines += ["", *commented(_comment(recipe, knob)), f"{quoted(knob)} = {value(given)}"]

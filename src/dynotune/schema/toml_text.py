@@ -7,12 +7,14 @@ Python's reader. Source: https://toml.io/en/v1.0.0
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Sequence
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from dynotune.schema.errors import UsageError
 from dynotune.schema.knob import Scalar
 
-__all__ = ["commented", "quoted", "value"]
+__all__ = ["argument", "arguments", "commented", "quoted", "value"]
 
 _SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 LARGEST_INT = 2**63 - 1
@@ -54,6 +56,26 @@ def quoted(text: str) -> str:
                 hint="Use names and values of valid UTF-8, without NUL.",
             )
     return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def arguments(words: Sequence[str]) -> str:
+    """A command as a list; a word that is no UTF-8, which TOML has no room for, as `{ percent = "caf%E9" }`."""
+    return "[" + ", ".join(map(_argument, words)) + "]"
+
+
+def _argument(word: str) -> str:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return f'{{ percent = "{quote_from_bytes(os.fsencode(word))}" }}'
+    return quoted(word)
+
+
+def argument(told: object) -> object:
+    """The word that `arguments` wrote; anything else as it is."""
+    if isinstance(told, dict) and told.keys() == {"percent"} and isinstance(told["percent"], str):
+        return os.fsdecode(unquote_to_bytes(told["percent"]))
+    return told
 
 
 def commented(lines: Iterable[str]) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Sequence
 
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.run import Objective
@@ -11,6 +12,7 @@ from dynotune.schema.setting import Setting
 __all__ = [
     "bandwidth",
     "change",
+    "command",
     "count",
     "digits",
     "duration",
@@ -26,6 +28,7 @@ __all__ = [
     "says_nothing",
     "settings",
     "share",
+    "shell",
     "speedup",
     "times",
     "value",
@@ -236,9 +239,35 @@ def plain(text: str, *, longest: int = 1000) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def shell(arguments: Iterable[str]) -> list[str]:
+    """Words for a shell; what does not print is written as an escape in bash's and zsh's `$'…'`."""
+    return list(map(_quoted, arguments))
+
+
+def _quoted(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(_escaped(character) for character in word) + "'"
+
+
+def _escaped(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    is_byte = "\udc80" <= character <= "\udcff"
+    raw = character.encode(errors="surrogateescape" if is_byte else "surrogatepass")
+    return "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+def command(arguments: Iterable[str]) -> str:
+    """A command on one line, which a shell reads as these arguments, byte for byte."""
+    return " ".join(shell(arguments))
+
+
 def settings(chosen: Sequence[Setting], *, separator: str = "\n") -> str:
     """The settings of an arm; an arm without any is the command as it is."""
-    return separator.join(map(str, chosen)) or "as it is"
+    return separator.join(plain(str(setting)) for setting in chosen) or "as it is"
 
 
 def _threedigits(number: float, *, zeros: bool = False) -> str:

@@ -49,6 +49,16 @@ def test_a_folder_that_was_begun_here_goes_on_without_a_word(folder, tmp_path):
     origin.refuse_foreign(moved, replace(begun, run=replace(begun.run, window_steps=7)), typed(begun))
 
 
+def test_a_folder_that_was_begun_here_with_bytes_that_are_no_text_goes_on(folder):
+    begun = compared(Setting("env.A", "\udcff"), command=["python", "\udcff.py"])
+    origin.mark(folder, begun)
+    assert origin.to_type(folder, document.encode(begun)) == ([], [])
+    (folder / origin.FILE).unlink()
+    with pytest.raises(UsageError) as refused:
+        origin.refuse_foreign(folder, begun, typed(begun))
+    assert r"--set $'env.A=\xff' -- python $'\xff.py'" in refused.value.hint
+
+
 def test_the_key_is_the_users_alone_and_is_made_once(folder, state):
     origin.mark(folder, compared())
     (key,) = (state / "dynotune").iterdir()

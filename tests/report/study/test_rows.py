@@ -13,11 +13,12 @@ from msgspec.structs import replace
 
 from dynotune.report.page import plots
 from dynotune.report.page.plot_axes import ratio_axis
-from dynotune.report.study.commands import compares, repeats, shell
+from dynotune.report.study.commands import compares, repeats
 from dynotune.report.study.header import arrow, pays_off
 from dynotune.report.study.rows import ablated, joints, level, long_time, medians, parts_of, saved, tried
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import BreakEven, Candidate, Estimate
+from dynotune.text import words
 
 from .. import studies
 
@@ -222,7 +223,7 @@ def test_what_was_not_tried_is_not_compared():
 @settings(max_examples=30, deadline=None)
 @given(st.lists(WORDS, min_size=1, max_size=5))
 def test_a_shell_reads_the_words_that_were_meant_and_nothing_else_prints(arguments):
-    line = " ".join(shell(arguments))
+    line = words.command(arguments)
     assert line.isprintable()
     said = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, check=True).stdout
     assert said.decode().split("\0")[:-1] == arguments

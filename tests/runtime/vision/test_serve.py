@@ -194,6 +194,45 @@ def test_of_batches_that_are_due_the_one_with_the_oldest_frame_goes_first():
     assert [len(batch) for batch in batches] == [1, 1, 2]
 
 
+def queued(sizes, last, *, ended=()):
+    """What would form batches of up to 16 of sources with queues of 2; `sizes` and `last` are those of each source."""
+    mux = serve._Mux(
+        lanes=None, sources={str(number): [] for number in range(len(sizes))},
+        max_wait_s=1e9, max_batch=16, drop="never", queue=2,
+    )  # fmt: skip
+    for number, (source, waiting) in enumerate(zip(mux.sources, sizes, strict=True)):
+        source.waiting.extend(serve._Waiting(source, index, None, (key, key), 1.0) for index, key in enumerate(waiting))
+        source.last_key, source.ended = (last[number], last[number]) if last[number] else None, number in ended
+    return mux
+
+
+def test_a_batch_that_no_source_can_add_to_does_not_wait_for_a_source_of_another_size():
+    mux = queued([(1, 1), (1, 1), (2,), ()], last=[1, 1, 2, 2])
+    with mux._lock:
+        assert mux._is_as_full_as_it_gets((1, 1))
+        assert not mux._is_as_full_as_it_gets((2, 2)), "the third source has room"
+    assert [waiting.key for waiting in mux._next()] == [(1, 1)] * 4
+
+
+@pytest.mark.parametrize(
+    ("sizes", "last", "ended", "full"),
+    [
+        ([(1, 1), (1,)], [1, 1], (), False),
+        ([(1, 1), (1,)], [1, 1], (1,), True),
+        ([(1, 1), ()], [1, 0], (), False),
+        ([(1, 1), ()], [1, 1], (), False),
+        ([(1, 1), ()], [1, 2], (), True),
+        ([(1, 1), (1, 2)], [1, 2], (), True),
+        ([(1, 1), (2,)], [1, 2], (), True),
+    ],
+    ids=["room", "ended", "gave-nothing-yet", "comes-again", "another-size", "behind-another-size", "in-front"],
+)
+def test_a_batch_waits_only_for_a_source_that_may_still_give_its_size(sizes, last, ended, full):
+    mux = queued(sizes, last, ended=ended)
+    with mux._lock:
+        assert mux._is_as_full_as_it_gets((1, 1)) is full
+
+
 def test_frames_that_closing_throws_away_are_neither_waiting_nor_under_way(ours):
     gate, given = threading.Event(), threading.Event()
     server = ours.serve({"fast": gated(20, gate, given)}, max_batch=2, queue=64, depth=1, max_wait_s=0.0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dynotune.trace.facts import kernel_names
 from dynotune.trace.facts.kernel_names import CLASSES, classify, uses_tensor_cores, without_arguments
 
 from ..recorded import FOLDER, raw
@@ -116,3 +117,13 @@ def test_a_name_is_told_the_same_wherever_it_stands_in_the_list() -> None:
     names = list(RECORDED)
     assert classify(names[::-1]).tolist() == classify(names).tolist()[::-1]
     assert classify([]).tolist() == []
+
+
+def test_each_name_is_judged_once_however_many_a_trace_has(monkeypatch):
+    monkeypatch.setattr(kernel_names, "_COMPILED", ())
+    names = [f"kernel_of_its_own_{number}" for number in range(70_000)]
+    before = kernel_names.class_of.cache_info().misses
+    for _ in range(3):
+        kernel_names.classify(names)
+    assert kernel_names.class_of.cache_info().misses - before == len(names)
+    kernel_names.class_of.cache_clear()

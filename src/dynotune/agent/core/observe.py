@@ -26,7 +26,7 @@ _MAX_CHANGES = 200
 def process() -> dict[str, Any]:
     """Facts of this interpreter, for its first event."""
     with open("/proc/self/cmdline", "rb") as file:
-        argv = [word.decode(errors="replace") for word in file.read().split(b"\0")[:-1]]
+        argv = [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
     return {
         "pid": os.getpid(),
         "ppid": os.getppid(),

@@ -67,9 +67,9 @@ class Writer:
 
     def event(self, **fields: Any) -> None:
         """Append a JSON event; `fields` hold `event`, its name."""
-        # "replace": names of files and values of variables need not be text, JSON must be.
+        # Names of files and values of variables may hold bytes that are no text, and come through as escapes.
         text = json.dumps(fields, default=str, ensure_ascii=False)
-        self._append(EVENT, self._without_secrets(text).encode("utf-8", "replace"))
+        self._append(EVENT, self._without_secrets(text).encode("utf-8", "backslashreplace"))
 
     def _without_secrets(self, text: str) -> str:
         """The text as the plan says that it may be kept. Most events hold nothing that looks like a secret."""

@@ -97,7 +97,9 @@ def read_variables(folder: Path) -> dict[str, str] | None:
     The folder may come from elsewhere.
     """
     try:
-        words = shlex.split((folder / VARIABLES_FILE).read_text(encoding="utf-8"), comments=True)
+        words = shlex.split(
+            (folder / VARIABLES_FILE).read_text(encoding="utf-8", errors="surrogateescape"), comments=True
+        )
     except (OSError, ValueError):
         return None
     found = dict(word.split("=", 1) for word in words if "=" in word)
@@ -114,7 +116,7 @@ def write_variables(folder: Path, chosen: Mapping[str, str]) -> None:
     lines = [f"export {name}={shlex.quote(value)}" for name, value in chosen.items()]
     text = "# By dynotune startup: the compile caches in this folder are found with these variables.\n"
     try:
-        atomic.write(folder / VARIABLES_FILE, (text + "\n".join(lines) + "\n").encode())
+        atomic.write(folder / VARIABLES_FILE, (text + "\n".join(lines) + "\n").encode(errors="surrogateescape"))
     except OSError as error:
         raise CannotRunHere(
             f"Cannot write in {folder}: {error.strerror}.", hint="Name another folder with --caches."

@@ -51,7 +51,7 @@ def relocate(staged: Path, target: Path) -> None:
             continue
         try:
             found = json.loads((staged / path).read_bytes())
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         children = found.get("child_paths") if isinstance(found, dict) else None
         if not isinstance(children, dict):

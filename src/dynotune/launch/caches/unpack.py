@@ -11,7 +11,6 @@ import contextlib
 import gzip
 import hashlib
 import os
-import shlex
 import shutil
 import stat
 import tarfile
@@ -39,6 +38,7 @@ from dynotune.schema.cache_pack import (
 )
 from dynotune.schema.caches import CacheName
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
+from dynotune.text import words
 
 __all__ = ["MOST_BYTES", "opened", "read_manifest", "refuse_digest", "unpack"]
 
@@ -154,7 +154,7 @@ def _not_set(variable: tuple[str, str]) -> str:
     name, value = variable
     return (
         f"It was packed with {name}={value}, which is not set for you: a pack sets only variables that are known to "
-        f"tune and do nothing else. If you trust it, set it yourself: export {name}={shlex.quote(value)}"
+        f"tune and do nothing else. If you trust it, set it yourself: export {name}={words.command([value])}"
     )
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import json
 import os
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from dynotune.schema import atomic, document, redaction
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
+from dynotune.text import words
 
 __all__ = ["mark", "refuse_foreign", "to_type"]
 
@@ -45,7 +46,7 @@ def mark(folder: Path, begun: msgspec.Struct) -> None:
     origin = _Origin(run["command"], run["cwd"], [str(one) for one in _settings(tree) if knobs.must_be_typed(one)])
     with contextlib.suppress(OSError):
         origin = msgspec.structs.replace(origin, mark=_mark_of(origin, _key()))
-        atomic.write(folder / FILE, msgspec.json.encode(origin))
+        atomic.write(folder / FILE, _raw(origin))
 
 
 def to_type(folder: Path, begun: msgspec.Struct | bytes) -> tuple[list[str], list[Setting]]:
@@ -78,7 +79,7 @@ def refuse_foreign(folder: Path, begun: msgspec.Struct, now: RunSpec) -> None:
         command = []
     if not command and not left:
         return
-    parts = [knobs.how_to_type(one) for one in left] + ([f"-- {shlex.join(command)}"] if command else [])
+    parts = [knobs.how_to_type(one) for one in left] + ([f"-- {words.command(command)}"] if command else [])
     raise UsageError(
         f"{folder} was not begun here by you, and what is in it could run foreign code.",
         hint=f"If you trust it, type it beside --resume (compare takes settings without --set): {' '.join(parts)}",
@@ -87,7 +88,7 @@ def refuse_foreign(folder: Path, begun: msgspec.Struct, now: RunSpec) -> None:
 
 def _tree(begun: msgspec.Struct | bytes) -> dict[str, Any]:
     raw = begun if isinstance(begun, bytes) else document.encode(begun)
-    tree: dict[str, Any] = msgspec.json.decode(raw)
+    tree: dict[str, Any] = document.parse(raw)
     return tree
 
 
@@ -111,16 +112,20 @@ def _nested(tree: Any) -> Iterator[Setting]:
 def _read(folder: Path) -> _Origin | None:
     """What the mark in the folder covers; None without one, or with one of somebody else."""
     try:
-        origin = msgspec.json.decode((folder / FILE).read_bytes(), type=_Origin)
+        origin = document.parse((folder / FILE).read_bytes(), _Origin)
         expected = _mark_of(origin, _key())
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, ValueError):
         return None
     return origin if hmac.compare_digest(expected.encode(), origin.mark.encode()) else None
 
 
 def _mark_of(origin: _Origin, key: bytes) -> str:
-    covered = msgspec.json.encode(msgspec.structs.replace(origin, mark=""))
-    return hmac.new(key, covered, hashlib.sha256).hexdigest()
+    return hmac.new(key, _raw(msgspec.structs.replace(origin, mark="")), hashlib.sha256).hexdigest()
+
+
+def _raw(origin: _Origin) -> bytes:
+    """Not as documents are: what a secret is now does not change what the mark covers."""
+    return json.dumps(msgspec.to_builtins(origin)).encode()
 
 
 def _key() -> bytes:

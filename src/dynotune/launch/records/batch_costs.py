@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dynotune.launch.records.record import Record
-from dynotune.schema.errors import RecordError
+from dynotune.schema.errors import CONTRADICTIONS, RecordError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
 from dynotune.schema.trace_summary import Place
@@ -33,10 +33,8 @@ def with_loading(
         groups = _by_loader([events for one in told for events in one])
         pin_s = _pin_s(next((record for record in records if record.pid == pid), None), begin_s, end_s)
         return [_filled(loader, loaders, groups, pin_s, begin_s, end_s) for loader in loaders]
-    except (KeyError, TypeError, ValueError) as error:
-        raise RecordError(
-            f"An event of {pid} or its workers is not as dynotune's agent writes it ({error!r})."
-        ) from error
+    except CONTRADICTIONS as error:
+        raise RecordError(f"An event of {pid} or its workers is not as dynotune's agent writes it.") from error
 
 
 _Events = list[dict[str, Any]]

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Record, Step, summarise
-from dynotune.schema.errors import RecordError
+from dynotune.schema import document
+from dynotune.schema.errors import CONTRADICTIONS, RecordError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.observation import (
     Allocator,
@@ -64,10 +65,8 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
     try:
         parts = _parts(record.last("state") or {})
         timed = _timing(process, record, drawn=_draws(process, parts.get("loaders", [])), steady=steady)
-    except (msgspec.ValidationError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(
-            f"{record.path} is damaged: an event of it is not as dynotune's agent writes it ({error})."
-        ) from error
+    except CONTRADICTIONS as error:
+        raise RecordError(f"{record.path} is damaged: an event of it is not as dynotune's agent writes it.") from error
     parts.setdefault("peak_rss_bytes", process.peak_rss_bytes)
     return ProcessState(
         pid=record.pid,
@@ -82,7 +81,7 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
 
 def _parts(said: dict[str, Any]) -> dict[str, Any]:
     """Fields of ProcessState; what failed in the process is unknown where there is a place for that."""
-    parts = {name: msgspec.convert(said[name], type_) for name, type_ in _PARTS.items() if name in said}
+    parts = {name: document.convert(said[name], type_) for name, type_ in _PARTS.items() if name in said}
     for name in ("collections", "compilation"):
         if name not in parts and name in said.get("failed", {}):
             parts[name] = Unknown(f"looking at it failed: {said['failed'][name]}")

@@ -7,12 +7,13 @@ import statistics
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from dynotune import knobs
-from dynotune.schema.errors import RecordError
+from dynotune.schema import document
+from dynotune.schema.errors import CONTRADICTIONS, RecordError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import EnvironmentChange, Process, Readback, RecordedTrace, Spent, TimedWindow
 from dynotune.schema.setting import Setting
@@ -50,8 +51,63 @@ class Step(msgspec.Struct, frozen=True):
     flags: int
 
 
+_Int = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
+
+
+class _Setting(msgspec.Struct):
+    """An entry of the event `readback`."""
+
+    knob: str
+    asked: Any
+    witness: str = ""
+    ok: bool | None = None
+    detail: str = ""
+
+
+class _Event(msgspec.Struct):
+    """Fields that are read one by one, each with the type it has in every event; None is what was not known."""
+
+    event: str
+    task: _Int | None = None
+    kind: str | None = None
+    reason: str | None = None
+    at_exit: bool | None = None
+    argv: list[str] | None = None
+    executable: str | None = None
+    python: str | None = None
+    version: str | None = None
+    step: str | None = None
+    where: str | None = None
+    error: str | None = None
+    phase: str | None = None
+    name: str | None = None
+    settings: list[_Setting] | None = None
+    unknown: dict[str, str] | None = None
+    failed: dict[str, str] | None = None
+    step_s: list[float] | None = None
+    begin_s: float | None = None
+    end_s: float | None = None
+    at_s: float | None = None
+    time_s: float | None = None
+    done_s: float | None = None
+    started_s: float | None = None
+    rank: _Int | None = None
+    world_size: _Int | None = None
+    first_step: _Int | None = None
+    num_steps: _Int | None = None
+    num_events: _Int | None = None
+    num_superseded: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)] | None = None
+    arm: _Int | None = None
+
+
 class Record(msgspec.Struct):
-    """What one process has written so far. `events` by their name, in order; `results` of tasks by their number."""
+    """What one process has written so far.
+
+    Args:
+        events: by their name, in order.
+        results: of tasks, by their number.
+        is_damaged: an event was left out, because a field of it is not of its type.
+    """
 
     path: Path
     pid: int
@@ -59,6 +115,7 @@ class Record(msgspec.Struct):
     steps: list[Step] = []
     events: dict[str, list[dict[str, Any]]] = {}
     results: dict[int, dict[str, Any]] = {}
+    is_damaged: bool = False
 
     def last(self, event: str) -> dict[str, Any] | None:
         found = self.events.get(event)
@@ -76,7 +133,7 @@ class Record(msgspec.Struct):
     def begin_s(self) -> float | None:
         """When the first step began, CLOCK_MONOTONIC."""
         cycle = self.last("cycle")
-        return float(cycle["begin_s"]) if cycle else None
+        return (cycle or {}).get("begin_s")
 
     @property
     def step_s(self) -> list[float]:
@@ -161,16 +218,29 @@ class Reader:
             self.record.steps.append(Step(end_s, wait_s, num_samples if num_samples >= 0 else None, flags))
         elif kind == _EVENT:
             try:
-                event = msgspec.json.decode(payload)
-                if isinstance(number := event["event"] and event.get("task"), int):
+                event = document.parse(payload)
+                if not isinstance(event, dict) or "event" not in event:
+                    return
+                if not _is_sound(event):
+                    self.record.is_damaged = True
+                    return
+                if (number := event.get("task")) is not None:
                     if number in self.record.results:
                         return  # it was asked for again
                     self.record.results[number] = event
-                self.record.events.setdefault(str(event["event"]), []).append(event)
+                self.record.events.setdefault(event["event"], []).append(event)
                 # The program trains after all: what it repeated before, on the way there, were no steps.
-                del self.record.steps[: event.get("num_superseded", 0)]
-            except (msgspec.DecodeError, KeyError, TypeError):
+                del self.record.steps[: event.get("num_superseded") or 0]
+            except ValueError:
                 pass  # a damaged event says nothing; those around it stand
+
+
+def _is_sound(event: dict[str, Any]) -> bool:
+    try:
+        document.convert(event, _Event)
+    except ValueError:
+        return False
+    return True
 
 
 class Records:
@@ -198,12 +268,13 @@ def summarise(record: Record, launched_s: float) -> Process:
     Raises:
         RecordError: an event of it lacks what belongs to it.
     """
+    damaged = RecordError(f"{record.path} is damaged: an event of it is not as dynotune's agent writes it.")
+    if record.is_damaged:
+        raise damaged
     try:
         return _summary(record, launched_s)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(
-            f"{record.path} is damaged: an event of it is not as dynotune's agent writes it ({error!r})."
-        ) from error
+    except CONTRADICTIONS as error:
+        raise damaged from error
 
 
 def _summary(record: Record, launched_s: float) -> Process:
@@ -284,7 +355,7 @@ def read_back(processes: Sequence[Process], settings: Sequence[Setting] = ()) ->
 
 def _window(event: dict[str, Any]) -> TimedWindow:
     fields = {key: value for key, value in event.items() if key in TimedWindow.__struct_fields__}
-    return msgspec.convert(fields, TimedWindow)
+    return document.convert(fields, TimedWindow)
 
 
 def _is_of_trace(event: dict[str, Any]) -> bool:
@@ -301,7 +372,7 @@ def _trace(event: dict[str, Any], step_s: Sequence[float]) -> RecordedTrace:
         before = step_s[max(0, unready - NUM_STEPS_BEFORE) : unready]
         fields["median_step_s"] = statistics.median(event["step_s"])
         fields["median_before_s"] = statistics.median(before) if before else None
-    return msgspec.convert(fields, RecordedTrace)
+    return document.convert(fields, RecordedTrace)
 
 
 def _readback(entry: dict[str, Any]) -> Readback:
@@ -319,4 +390,4 @@ def _readback(entry: dict[str, Any]) -> Readback:
 
 
 def _change(event: dict[str, Any]) -> EnvironmentChange:
-    return msgspec.convert({k: v for k, v in event.items() if k != "event"}, EnvironmentChange)
+    return document.convert({k: v for k, v in event.items() if k != "event"}, EnvironmentChange)

@@ -21,6 +21,7 @@ from dynotune.measure.checks.tolerance import Tolerance, allowed, guarded
 from dynotune.measure.live.arm_run import run_arm
 from dynotune.measure.live.outcome import refuse_rejected
 from dynotune.measure.live.request import CompareRequest
+from dynotune.schema import document
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
@@ -273,8 +274,6 @@ def _reading(event: dict[str, Any], record: Record) -> Reading:
     }
     try:
         fields["losses" if event.get("what") == "losses" else "outputs"] = event.get("values")
-        return msgspec.convert(fields, Reading)
-    except (msgspec.ValidationError, TypeError) as error:
-        raise RecordError(
-            f"{record.path} is damaged: what it says of results is not as we write it ({error})."
-        ) from error
+        return document.convert(fields, Reading)
+    except (ValueError, TypeError) as error:
+        raise RecordError(f"{record.path} is damaged: what it says of results is not as we write it.") from error

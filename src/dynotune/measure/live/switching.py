@@ -27,6 +27,7 @@ from dynotune.measure.live.pilot import epoch_steps
 from dynotune.measure.live.placement import earliest, recent_step_s
 from dynotune.measure.live.request import Silent, Watcher
 from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import RunSpec
@@ -371,8 +372,8 @@ def _said(record: Record | None, keys: Sequence[str]) -> tuple[dict[str, str], d
             given_up[keys[arm]] = str(event.get("reason", ""))
     for event in events.get("arm_block", []):
         try:
-            block = msgspec.convert(event, Block)
-        except msgspec.ValidationError:
+            block = document.convert(event, Block)
+        except ValueError:
             continue
         if 0 <= block.arm < len(keys) and _is_whole(block):
             blocks[keys[block.arm]].append(block)

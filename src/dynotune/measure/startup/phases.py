@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from dynotune.launch.records import Record
+from dynotune.schema import document
 from dynotune.schema.facts import Unknown
 from dynotune.schema.startup import PHASES, Compiled, Phase, Span
 
@@ -103,8 +102,8 @@ def _recorded(record: Record) -> list[Span]:
     found = []
     for event in record.events.get("span", []):
         try:
-            found.append(msgspec.convert({key: event[key] for key in Span.__struct_fields__}, Span))
-        except (msgspec.ValidationError, KeyError):
+            found.append(document.convert({key: event[key] for key in Span.__struct_fields__}, Span))
+        except (ValueError, KeyError):
             continue  # a damaged event says nothing; those around it stand
     return found
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from dynotune.schema.document import check_schema
+from dynotune.schema.document import check_schema, encode, parse
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Unknown
 
@@ -179,7 +179,7 @@ class SamplesFile:
         self._file.close()
 
     def _line(self, document: msgspec.Struct) -> None:
-        line = msgspec.json.encode(document) + b"\n"
+        line = encode(document, indent=0) + b"\n"
         if self._file.write(line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -195,8 +195,8 @@ def read_samples(path: Path) -> list[Sample]:
     except OSError as error:
         raise RecordError(f"Cannot read {path}: {error.strerror}.") from error
     try:
-        header = msgspec.json.decode(lines[0], type=_Header).schema if lines else ""
+        header = parse(lines[0], _Header).schema if lines else ""
         check_schema(header, SCHEMA, name=str(path))
-        return [msgspec.json.decode(line, type=Sample) for line in lines[1:]]
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        return [parse(line, Sample) for line in lines[1:]]
+    except ValueError as error:
         raise RecordError(f"{path} is not a valid {SCHEMA}: {error}.") from error

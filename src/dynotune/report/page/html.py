@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from dynotune.report.page import plots, tables
-from dynotune.report.study.commands import Command, compares, repeats, shell
+from dynotune.report.study.commands import Command, compares, repeats
 from dynotune.report.study.header import headline, stats
 from dynotune.report.study.rows import ablated, joints, saved, tried
 from dynotune.schema import atomic, document, redaction
@@ -58,7 +58,7 @@ def page(study: Study, *, recipe: str = "") -> str:
         .render(
             study=study,
             title=f"dynotune: {words.plain(' '.join(study.run.command), longest=80)}",
-            command=_words(shell(study.run.command)),
+            command=_words(words.shell(study.run.command)),
             headline=headline(study),
             stats=stats(study),
             style=Markup(_part("style.css")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
@@ -115,8 +114,8 @@ def unpacked_report(unpacked: Unpacked, *, trusted_by: str) -> RenderableType:
     if unpacked.variables:
         parts += _lines("Set these for every start:", cache_lines.shell(unpacked.variables))
     parts += _lines("In a Dockerfile:", cache_lines.docker_copy(unpacked))
-    below = f" --caches {shlex.quote(unpacked.below)}" if unpacked.below else ""
-    fill = f"dynotune startup unpack {shlex.quote(words.plain(unpacked.file))} {trusted_by}{below}"
+    below = f" --caches {words.command([unpacked.below])}" if unpacked.below else ""
+    fill = f"dynotune startup unpack {words.command([unpacked.file])} {trusted_by}{below}"
     parts += _lines(
         "On a Kubernetes volume:",
         cache_lines.kubernetes(cache_lines.mounts(unpacked), unpacked.variables, fill),
@@ -199,5 +198,5 @@ def _lines(title: str, lines: Sequence[str]) -> list[RenderableType]:
 
 def _pack_line(warmed: Warmed) -> str:
     below = next((value for name, value in warmed.variables.items() if name == "TORCHINDUCTOR_CACHE_DIR"), "")
-    caches = f" --caches {shlex.quote(below.rpartition('/')[0])}" if below else ""
-    return f"dynotune startup pack caches.pack{caches} -- {words.plain(shlex.join(warmed.command))}"
+    caches = f" --caches {words.command([below.rpartition('/')[0]])}" if below else ""
+    return f"dynotune startup pack caches.pack{caches} -- {words.plain(words.command(warmed.command))}"

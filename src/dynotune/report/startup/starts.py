@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import statistics
 from collections.abc import Sequence
 
@@ -80,7 +79,7 @@ def _headline(startup: Startup) -> RenderableType:
         else startup.step or "the first step"
     )
     lines = [
-        Text.assemble(("command  ", "dim"), words.plain(shlex.join(startup.run.command))),
+        Text.assemble(("command  ", "dim"), words.plain(words.command(startup.run.command))),
         Text.assemble(("until    ", "dim"), words.plain(until)),
     ]
     lines += [_ratio(ratio) for ratio in startup.ratios]

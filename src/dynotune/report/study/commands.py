@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -12,8 +11,9 @@ from msgspec.structs import replace
 from dynotune.report.study.rows import Tried, tried
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Study
+from dynotune.text import words
 
-__all__ = ["RECIPE", "Command", "compares", "repeats", "shell"]
+__all__ = ["RECIPE", "Command", "compares", "repeats"]
 
 RECIPE = "recipe.toml"
 
@@ -33,28 +33,33 @@ class Command:
 def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
     """To go on or tune again, to run with the recipe, to prove it again, and to compare it by hand."""
     found = (
-        [] if study.finished else [Command("Go on where it stopped", shell(["dynotune", "tune", "--resume", study.id]))]
+        []
+        if study.finished
+        else [Command("Go on where it stopped", words.shell(["dynotune", "tune", "--resume", study.id]))]
     )
-    found.append(Command("Tune again", shell(_tune(study))))
+    found.append(Command("Tune again", words.shell(_tune(study))))
     if study.recipe:
         command = ["--", *study.run.command]
         found += [
-            Command("Run with the recipe", shell(["dynotune", "run", "--recipe", recipe, *_typed(study), *command])),
             Command(
-                "Prove the recipe again", shell(["dynotune", "recipe", "verify", recipe, *_typed(study), *command])
+                "Run with the recipe", words.shell(["dynotune", "run", "--recipe", recipe, *_typed(study), *command])
+            ),
+            Command(
+                "Prove the recipe again",
+                words.shell(["dynotune", "recipe", "verify", recipe, *_typed(study), *command]),
             ),
             Command(f"Compare the recipe with the command {study.begun}", _compare(study, study.recipe, [])),
         ]
         # A step that became shorter asks for another window.
         anew = replace(study, run=replace(study.run, warmup_steps=None, window_steps=None))
-        found.append(Command("Go on from the recipe", shell(_tune(anew, recipe))))
+        found.append(Command("Go on from the recipe", words.shell(_tune(anew, recipe))))
     return found
 
 
 def _typed(study: Study) -> list[str]:
     """Options for the recipe's variables that the user typed: a recipe alone cannot set every variable."""
-    words = [*study.extra, *study.values, *map(str, study.run.settings)]
-    knobs = {word.partition("=")[0] for word in words if word.startswith("env.")}
+    typed = [*study.extra, *study.values, *map(str, study.run.settings)]
+    knobs = {word.partition("=")[0] for word in typed if word.startswith("env.")}
     chosen = over(study.run.settings, study.recipe or [])
     return [word for setting in chosen if setting.knob in knobs for word in _set(setting)]
 
@@ -87,25 +92,6 @@ def _compare_alone(study: Study, row: Tried) -> Command:
     return Command(f"{setting} beside {beside[0]}", _compare(study, [setting, *beside], beside))
 
 
-def shell(arguments: Iterable[str]) -> list[str]:
-    """Words for a shell; what does not print is written as an escape in bash's and zsh's `$'…'`."""
-    return list(map(_quoted, arguments))
-
-
-def _quoted(word: str) -> str:
-    if word.isprintable():
-        return shlex.quote(word)
-    return "$'" + "".join(_escaped(character) for character in word) + "'"
-
-
-def _escaped(character: str) -> str:
-    if character in "\\'":
-        return f"\\{character}"
-    if character.isprintable():
-        return character
-    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
-
-
 def _tune(study: Study, recipe: str = "") -> list[str]:
     options = ["--budget", _time(study.budget_s)]
     if began_from := recipe or (study.base_recipe.file if study.base_recipe is not None else ""):
@@ -127,7 +113,9 @@ def _compare(study: Study, settings: Sequence[Setting], against: Sequence[Settin
     baseline = [word for setting in over(study.run.settings, against) for word in ("--baseline", str(setting))]
     objective = [] if study.run.objective == "throughput" else ["--objective", study.run.objective]
     names = list(map(str, over(study.run.settings, settings)))
-    return shell(["dynotune", "compare", *names, *baseline, *objective, *_measured_as(study), "--", *study.run.command])
+    return words.shell(
+        ["dynotune", "compare", *names, *baseline, *objective, *_measured_as(study), "--", *study.run.command]
+    )
 
 
 def _measured_as(study: Study) -> list[str]:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dynotune.report.shell_lines import ShellCommand
 from dynotune.report.step_parts import PARTS, Bar, glyph
-from dynotune.report.study.commands import RECIPE, repeats, shell
+from dynotune.report.study.commands import RECIPE, repeats
 from dynotune.report.study.header import headline, machine, pays_off, stats
 from dynotune.report.study.rows import KINDS, Kind, Tried, ablated, interval_of, tried
 from dynotune.report.trace_parts import prose, title
@@ -70,7 +70,7 @@ def _head(study: Study) -> RenderableType:
     lines = Table.grid(padding=(0, 2, 0, 0))
     lines.add_column(style="dim", no_wrap=True)
     lines.add_column(overflow="fold")
-    lines.add_row("command", Text(words.plain(" ".join(shell(study.run.command)))))
+    lines.add_row("command", Text(words.plain(words.command(study.run.command))))
     style = "bold green" if answer.good else "bold yellow"
     lines.add_row("answer", Text.assemble((answer.large, style), "  ", answer.rest))
     if answer.verdict:

@@ -203,7 +203,8 @@ class Detector(Closing):
 
         Args:
             sources: by name, or a sequence (names are then their numbers). Frames as in `stream`.
-            max_wait_s: how long the oldest frame waits for others to fill its batch.
+            max_wait_s: how long the oldest frame waits for others to fill its batch. A batch that no source can add to
+                (all queues that hold its size are full) does not wait.
             max_batch: frames a batch at most; None is the largest of `batch`.
             drop: when a source's queue is full: "never" has the source wait, "oldest" drops the frame that waits
                 longest, "newest" the one that arrived. Every dropped frame is counted.

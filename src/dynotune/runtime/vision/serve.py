@@ -83,12 +83,21 @@ class _Source:
     frames: Iterable[Frame]
     room: threading.Condition
     waiting: deque[_Waiting] = field(default_factory=deque)
+    last_key: tuple[int, int] | None = None
     num_read: int = 0
     num_taken: int = 0
     num_served: int = 0
     num_dropped: int = 0
     ended: bool = False
     error: DynotuneRuntimeError | None = None
+
+    def may_add(self, key: tuple[int, int], queue: int) -> bool:
+        """Whether a frame that it has yet to give could join a batch of `key`: what waits is in front of that frame.
+
+        A source is taken to go on in the size of its last frame.
+        """
+        here = len(self.waiting) < queue and all(waiting.key == key for waiting in self.waiting)
+        return here and not self.ended and self.last_key in (None, key)
 
 
 class _Mux:
@@ -167,6 +176,7 @@ class _Mux:
                 source.room.wait()
             if self._stopped:
                 return False
+            source.last_key = waiting.key
             if len(source.waiting) >= self._queue:
                 source.num_dropped += 1
                 if self._drop == "newest":
@@ -184,17 +194,16 @@ class _Mux:
     def _next(self) -> list[_Waiting] | None:
         with self._lock:
             while not self._stopped:
-                is_all = all(source.ended for source in self.sources)
                 oldest_s = self._oldest_s()
                 if not oldest_s:
-                    if is_all:
+                    if all(source.ended for source in self.sources):
                         return None
                     self._arrived.wait()
                     continue
                 overdue_s = time.monotonic() - self._max_wait_s
                 due = [
                     key for key, arrived_s in oldest_s.items()
-                    if is_all or arrived_s <= overdue_s or self._num_alike(key) >= self._max_batch
+                    if arrived_s <= overdue_s or self._is_as_full_as_it_gets(key)
                 ]  # fmt: skip
                 if due:
                     return self._take(min(due, key=oldest_s.__getitem__))
@@ -209,6 +218,12 @@ class _Mux:
                 head = source.waiting[0]
                 oldest_s[head.key] = min(head.arrived_s, oldest_s.get(head.key, head.arrived_s))
         return oldest_s
+
+    def _is_as_full_as_it_gets(self, key: tuple[int, int]) -> bool:
+        """Whether waiting adds no frame: the batch is full, or each source has ended, has no room, or gives others."""
+        if self._num_alike(key) >= self._max_batch:
+            return True
+        return not any(source.may_add(key, self._queue) for source in self.sources)
 
     def _num_alike(self, key: tuple[int, int]) -> int:
         num = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -21,7 +21,7 @@ _MEMORY = re.compile(r"\((.+?) (?:->|to) (.+?)\)")
 _ON_DEVICE = {"H": "H", "D": "D", "A": "D", "P": "P"}
 
 
-@lru_cache(maxsize=1 << 12)
+@cache
 def kind_of(name: str) -> Kind:
     """Direction and pinnedness that the name of a copy tells: "Memcpy HtoD (Pinned -> Device)" is ("HtoD", True)."""
     found = _DIRECTION.search(name)

@@ -149,7 +149,7 @@ def _read(path: Path) -> list[_Event]:
         text += piece
     try:
         return msgspec.json.decode(text, type=_Document).events
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no trace of torch.profiler: {error}", hint="record it again") from error
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,6 +137,8 @@ _NO_TENSOR_CORES = re.compile(
 _COMPILED = tuple((CLASSES.index(name), re.compile(pattern)) for name, pattern in _RULES)
 _OTHER = CLASSES.index("other")
 _BRACKETS = re.compile(r"[()]")
+# What templates of CUTLASS reach, and more. Some patterns take time in the square of the length.
+LONGEST_NAME = 8192
 
 
 def classify(names: list[str]) -> NDArray[np.int8]:
@@ -161,18 +163,19 @@ def without_arguments(name: str) -> str:
     return name
 
 
-# A program has some hundred distinct kernels; their names come again for each rank and each fact.
-@lru_cache(maxsize=1 << 16)
+# Names come again for each rank and each fact. The trace holds them all, so that a bound would save nothing; and once
+# a trace has more names than fit, each of them would be judged anew every time.
+@cache
 def class_of(name: str) -> int:
     """Class of the kernel, as index into `CLASSES`."""
-    name = without_arguments(name.lower())
+    name = without_arguments(name.lower()[:LONGEST_NAME])
     return next((index for index, pattern in _COMPILED if pattern.search(name)), _OTHER)
 
 
-@lru_cache(maxsize=1 << 16)
+@cache
 def tensor_cores_of(name: str) -> int:
     """Whether the kernel's name tells of tensor cores: 1 yes, 0 no, UNKNOWN where it does not tell."""
-    name = without_arguments(name.lower())
+    name = without_arguments(name.lower()[:LONGEST_NAME])
     if _BESIDE_PRODUCT.search(name):
         return UNKNOWN
     if _TENSOR_CORES.search(name):

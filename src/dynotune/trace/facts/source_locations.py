@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -267,7 +267,7 @@ _INSTALLED = re.compile(
 )
 
 
-@lru_cache(maxsize=1 << 16)
+@cache
 def is_of_library(file: str) -> bool:
     """Whether the file lies in an installed package, the standard library, torch or our agent, or torch made it."""
     first = file.split("/")[0].removesuffix(".py")

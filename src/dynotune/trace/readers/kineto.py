@@ -196,7 +196,7 @@ def _value(slices: Slices[Any], key: str, kind: type[_Kind]) -> _Kind | None:
     """A value beside the events; None where it is absent or of another shape, which says nothing we could use."""
     try:
         return msgspec.json.decode(slices.document[key], type=kind)
-    except (KeyError, msgspec.ValidationError):
+    except (KeyError, ValueError, RecursionError):
         return None
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dynotune.schema.document import in_words
 from dynotune.schema.errors import UsageError
 
 Ints = NDArray[np.int64]
@@ -63,7 +64,7 @@ def opened(path: Path, *, advance: Callable[[str, int], None] = lambda table, nu
             yield Database(path, connection, _columns(connection), advance)
     except (sqlite3.Error, UnicodeError) as error:  # Python decodes SQLite's own messages strictly.
         raise UsageError(
-            f"{path} is a damaged SQLite database: {error}.", hint="Export it again from the .nsys-rep file."
+            f"{path} is a damaged SQLite database: {in_words(error)}.", hint="Export it again from the .nsys-rep file."
         ) from error
 
 

@@ -52,7 +52,7 @@ def load(raw: bytes, *, name: str) -> object:
         *(pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, MemoryError, OverflowError),
         *(RecursionError, TypeError, ValueError),
     ) as error:
-        raise UsageError(f"{name} is a damaged pickle: {type(error).__name__}: {error}.") from error
+        raise UsageError(f"{name} is a damaged pickle: its instructions do not fit together.") from error
 
 
 def _check(raw: bytes, name: str) -> int:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from dynotune.schema.document import convert
 from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory_snapshot import DeviceMemory, History, MemoryCause, MemorySnapshot
@@ -118,8 +119,8 @@ def _convert(data: object, path: Path, *, num_bytes: int) -> _Snapshot:
     if sum(len(part) for part in parts if isinstance(part, list)) > num_bytes:
         raise UsageError(f"{path} is no memory snapshot: it repeats itself to more than its size can hold.")
     try:
-        return msgspec.convert(data, _Snapshot)
-    except msgspec.ValidationError as error:
+        return convert(data, _Snapshot)
+    except ValueError as error:
         raise UsageError(f"{path} is a pickle, but no memory snapshot: {error}.", hint=_WRITE) from error
 
 

@@ -1,0 +1,39 @@
+"""The terminal that every report, message and error goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+__all__ = ["console"]
+
+_PICTURES = {number: 0x2400 + number for number in range(0x20)} | {0x7F: 0x2421}
+"""Of control characters, as Unicode draws them: `␛`."""
+
+
+def console(*, stderr: bool = False, soft_wrap: bool = False) -> Console:
+    """Make a console on standard output or standard error whose texts can only be read.
+
+    Names, arguments and lines of output are anybody's. Reports write out what does not print (`text.words.plain`);
+    what slips through stands here as one sign for one character, so that no text moves the cursor or names a colour. A
+    text is no markup.
+    """
+    return _Console(stderr=stderr, soft_wrap=soft_wrap, highlight=False, markup=False, emoji=False)
+
+
+class _Console(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control or _prints(segment.text) else segment._replace(text=_drawn(segment.text))
+
+
+def _prints(text: str) -> bool:
+    return text.isprintable() or text.replace("\n", "").isprintable()
+
+
+def _drawn(text: str) -> str:
+    return "".join(
+        sign if sign.isprintable() or sign == "\n" else chr(_PICTURES.get(ord(sign), 0xFFFD)) for sign in text
+    )

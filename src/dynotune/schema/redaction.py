@@ -17,62 +17,80 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dynotune.schema.setting import Setting
 
-__all__ = ["HINT", "MARK", "PATTERNS", "is_name", "learn", "redacted", "words"]
+__all__ = ["HINTS", "MARK", "PATTERNS", "is_name", "learn", "redacted", "words"]
 
 MARK = "@redacted"
 
 # Words of language models that end like the name of a secret.
 _OTHER_TOKENS = "pad eos bos unk sep cls mask image special stop start end next prev first last max min per new num"
-_NO_TOKEN = "".join(rf"(?<!{word}[_.-])" for word in _OTHER_TOKENS.split())
+_NO_TOKEN = "".join(rf"(?<!{word}[_.-]token)" for word in _OTHER_TOKENS.split())
+_KEYS = "access private secret auth account license signing master session encryption".split()  # noqa: SIM905
+# How the name of a secret ends. What stands before it in the name does not matter.
 _WORD = (
-    rf"(?:secrets?|pass(?:word|wd|phrase)s?|credentials?|{_NO_TOKEN}token|api[_-]?key|access[_-]?key(?:[_-]?id)?"
-    r"|(?:private|secret|auth|account|license|signing|master|session|encryption)[_-]?key"
-    r"|(?<=[_.-])(?:auth|pwd|pat|pass))"
+    rf"(?:secrets?|pass(?:word|wd|phrase)s?|credentials?|token{_NO_TOKEN}|api[_-]?key|access[_-]?key[_-]?id"
+    rf"|(?:{'|'.join(_KEYS)})[_-]?key|(?<=[_.-])(?:auth|pwd|pat|pass))"
+    r"(?:[_-]?(?:[0-9]{1,2}|value|json|b64|base64))?"
 )
-_NAME = rf"(?:[\w.-]{{0,80}}?{_WORD}(?:[_-]?(?:[0-9]{{1,2}}|value|json|b64|base64))?)"
+_NAME = rf"(?:[\w.-]{{0,80}}?{_WORD})"
 # Switches, small numbers, placeholders, and what a shell fills in, are no secrets.
 _NONE = (
-    r"(?!@redacted|(?:[0-9]{1,3}|true|false|yes|no|on|off|none|null|auto|@unset|\{\w+\}|\\?\$\{?\w+\}?)"
+    r"(?!@redacted|(?:[0-9]{1,3}|true|false|yes|no|on|off|none|null|auto|@unset|\{\w{1,80}\}|\\?\$\{?\w{1,80}\}?)"
     r"(?:\\?[\"'\s,;&)\]]|$))"
 )
-_STRING = r"((?:[^\"\\]|\\.)+)(?=\")"
+_STRING = r"((?:[^\"\\\n]|\\[^\n])+)"
 _BARE = r"('[^'\"]+'|\"[^\",:\n\]}]+\"|\\\"[^\"\\]+\\\"|[^\s\"'&,;\\]+)"
 
 PATTERNS: tuple[str, ...] = (
     # In JSON: an option and the next word; an option with its value; a key and its value; a setting; a variable.
     rf"(\"-{{1,2}}{_NAME}\",\s*\")(?!-){_NONE}{_STRING}",
     rf"(\"-{{1,2}}{_NAME}=){_NONE}{_STRING}",
-    rf"(\"{_NAME}\"\s*[:=]\s*\"){_NONE}{_STRING}",
+    rf"({_WORD}\"\s*[:=]\s*\"){_NONE}{_STRING}",
     rf"(\"(?:knob|name)\":\s*\"{_NAME}\",\s*\"(?:value|asked)\":\s*\"){_NONE}{_STRING}",
     *(
-        rf"(\"knob\":\s*\"{_NAME}\",[^{{}}]{{0,1000}}?\"{field}\":\s*\"){_NONE}{_STRING}"
+        rf"(\"knob\":\s*\"{_NAME}\",(?:[^{{}}\"]|\"(?!knob\")){{0,1000}}?\"{field}\":\s*\"){_NONE}{_STRING}"
         for field in ("value", "found", "detail")
     ),
     # In any text: the same as a shell, Python and people write it.
-    rf"((?<![\w.-]){_NAME}\\?[\"']\s*[:=]\s*\\?[\"']){_NONE}([^\"'\\]+)",
-    rf"((?<![\w.-])-{{0,2}}{_NAME}=){_NONE}{_BARE}",
-    rf"((?<![\w.-])-{{1,2}}{_NAME}\s+)(?!-){_NONE}{_BARE}",
-    rf"((?<![\w.-]){_NAME}:\s+){_NONE}([^\s\"'\\]{{0,200}}[0-9][^\s\"'\\]{{3,}})",
+    rf"({_WORD}\\?[\"']\s*[:=]\s*\\?[\"']){_NONE}([^\"'\\]+)",
+    rf"({_WORD}=){_NONE}{_BARE}",
+    rf"(-(?<![\w.-]-){_NAME}\s+)(?!-){_NONE}{_BARE}",
+    rf"({_WORD}:\s+){_NONE}([^\s\"'\\]{{0,200}}[0-9][^\s\"'\\]{{3,}})",
     r"(authorization:\s*(?:bearer\s+|basic\s+|token\s+)?)([^\s\"'\\,]+)",
     r"(\bbearer\s+)([\w.~+/=-]{8,})",
     # Addresses.
     r"(://)(?!git@|@redacted@)([^/@\s\"'\\]+)(?=@)",
-    rf"([?&](?:{_NAME}|sig|signature|key|code|x-[\w-]{{0,40}}(?:signature|credential))=){_NONE}([^&#\s\"'\\]+)",
+    rf"([?&](?:sig|signature|key|code|x-[\w-]{{0,40}}(?:signature|credential))=){_NONE}([^&#\s\"'\\]+)",
     # Tokens that tell by their form.
     r"(\b)((?:hf_|gh[pousr]_|github_pat_|glpat-|(?<![a-z])sk-|xox[abprs]-|AKIA|AIza)[\w-]{16,})",
-    r"(\b)(eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)",
+    r"((?<![\w-]))(eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)",
     r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)([^\"-]+)",
 )
-"""Group 1 stays, group 2 is the secret, which never leaves its string of JSON. Case is ignored, a dot is anything."""
+"""Group 1 stays, group 2 is the secret, which never leaves its string of JSON. Case is ignored, a dot is anything.
 
-HINT = (
-    r"token(?![a-z]|[_-][a-z]{2})|token[_-](?:value|json|b64|base)|secret|passw|passph|[_.-]pass(?![a-z])|credential"
-    r"|(?:api|access|private|auth|account|license|signing|master|session|encryption)[_-]?key|[_.-](?:auth|pwd|pat)(?![a-z])"
-    r"|authorization|bearer|://[^/\s]*@|[?&](?:sig|key|code|x-)|hf_|gh[pousr]_|glpat-|(?<![a-z])sk-|xox[abprs]-|akia|aiza"
-    r"|eyj|private key"
-)
-"""Text in lower case in which this is not found holds no secret that the patterns find."""
-_BEFORE, _AFTER = 200, 1000
+The time that they take grows as the text does, whatever it holds: before a secret only white space is repeated without
+a bound, and what begins a secret is not looked at again by the next try."""
+
+_END = r"(?![a-z]|[_-][a-z]{2}|[0-9]{3})|[_-]?(?:value|json|b64|base|id)"
+_HINTS: dict[str, str] = {
+    "secret": "",
+    "credential": "",
+    "token": _END,
+    "key": "|".join([r"(?<=[_-]key)", "(?<=apikey)", "(?<=private key)", *(rf"(?<={word}key)" for word in _KEYS)]),
+    "pass": rf"w|ph|(?<=[_.-]pass)(?:{_END})",
+    "pwd": rf"(?<=[_.-]pwd)(?:{_END})",
+    "pat": rf"(?<=[_.-]pat)(?:{_END})|(?<=glpat)-|(?<=github_pat)_",
+    "auth": rf"orization|(?<=[_.-]auth)(?:{_END})",
+    "bearer": "",
+    "://": r"[^/\s]*@",
+    **dict.fromkeys("?&", "(?:sig|key|code|x-)"),
+    **dict.fromkeys(("hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "xox", "akia", "aiza", "eyj"), ""),
+    "sk-": "(?<![a-z]sk-)",
+}
+HINTS: tuple[str, ...] = tuple(f"{re.escape(literal)}(?:{beside})" for literal, beside in _HINTS.items())
+"""Text in lower case in which none of these is found holds no secret that the patterns find."""
+# Around a hint: the longest name, and the longest secret that may hold line ends, which is a private key.
+_BEFORE, _AFTER = 200, 4000
+_CUT = re.compile(r"(?<!\\)(?:\\\\)*\"|\n")
 
 # Shorter or plainer values stand for themselves elsewhere, too.
 _TELLING = re.compile(r"(?![/~.]|[A-Za-z]?[a-z]*$|[0-9.]*$).{6,}", re.DOTALL)
@@ -90,8 +108,8 @@ def _named() -> re.Pattern[str]:
 
 
 @functools.cache
-def _hint() -> re.Pattern[str]:
-    return re.compile(HINT)
+def _hint(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
 
 
 def is_name(name: str) -> bool:
@@ -104,8 +122,8 @@ def learn(env: Mapping[str, str], command: Sequence[str] = (), settings: Iterabl
     found = {value for name, value in env.items() if is_name(name)}
     found |= {str(setting.value) for setting in settings if is_name(setting.knob)}
     text = json.dumps(list(command), ensure_ascii=False)
-    if _hint().search(text.lower()):
-        found |= {match[2] for pattern in _patterns() for match in pattern.finditer(text)}
+    for begin, end in _suspicious(text):
+        found |= {match[2] for pattern in _patterns() for match in pattern.finditer(text, begin, end)}
     _known.update(value for value in found if _TELLING.fullmatch(value) and MARK not in value)
 
 
@@ -128,24 +146,28 @@ def redacted(text: str) -> str:
 
 
 def _suspicious(text: str) -> Iterator[tuple[int, int]]:
-    """Stretches of whole lines around each hint, so that megabytes without any take milliseconds."""
-    end = 0
+    """Stretches around hints, cut where no secret goes on, so that megabytes without any take milliseconds."""
     lowered = text.lower()
     if len(lowered) != len(text):  # a few letters have more when they are small
         yield 0, len(text)
         return
-    begin = -1
-    for match in _hint().finditer(lowered):
-        if match.end() > end:
-            if begin >= 0 and match.start() - _BEFORE > end:
+    begin = end = 0
+    for first, last in _hinted(lowered):
+        if first - _BEFORE > end:
+            if end:
                 yield begin, end
-                begin = -1
-            if begin < 0:
-                begin = max(end, lowered.rfind("\n", 0, max(0, match.start() - _BEFORE)) + 1)
-            line_end = lowered.find("\n", match.end() + _AFTER)
-            end = len(text) if line_end < 0 else line_end
-    if begin >= 0:
+            begin = max(end, *(lowered.rfind(sign, end, first - _BEFORE) for sign in '"\n'))
+        if last + _AFTER > end:
+            cut = _CUT.search(text, min(last + _AFTER, len(text)))
+            end = cut.end() if cut else len(text)
+    if end:
         yield begin, end
+
+
+def _hinted(lowered: str) -> list[tuple[int, int]]:
+    """Where hints begin and end. Whether a word is there at all is found far faster than a pattern."""
+    found = [_hint(hint).finditer(lowered) for literal, hint in zip(_HINTS, HINTS, strict=True) if literal in lowered]
+    return sorted(match.span() for matches in found for match in matches)
 
 
 def words(command: Sequence[str]) -> list[str]:

@@ -82,7 +82,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         observe: look at the state of the process, and write it with its window (event `state`).
         sync_steps: wait for the device at the end of each step, for the time of single ones.
         startup: note what the start is made of (events `span`).
-        secret_hint, secret_patterns: what the record leaves out, as `schema.redaction` has it.
+        secret_hints, secret_patterns: what the record leaves out, as `schema.redaction` has it.
     """
 
     schema: str = "dynotune.plan/2"
@@ -95,7 +95,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     observe: bool = False
     sync_steps: bool = False
     startup: bool = False
-    secret_hint: str = redaction.HINT
+    secret_hints: tuple[str, ...] = redaction.HINTS
     secret_patterns: tuple[str, ...] = redaction.PATTERNS
 
 

@@ -50,7 +50,7 @@ class Writer:
 
     def __init__(self, folder: str, plan: dict[str, Any] | None = None) -> None:
         self._folder = folder
-        self._hint: str | None = (plan or {}).get("secret_hint")
+        self._hints: list[str] = (plan or {}).get("secret_hints", [])
         self._patterns: list[str] = (plan or {}).get("secret_patterns", [])
         self.reset_after_fork()
 
@@ -73,7 +73,8 @@ class Writer:
 
     def _without_secrets(self, text: str) -> str:
         """The text as the plan says that it may be kept. Most events hold nothing that looks like a secret."""
-        if self._hint and re.search(self._hint, text.lower()):
+        lowered = text.lower()
+        if any(re.search(hint, lowered) for hint in self._hints):
             for pattern in self._patterns:
                 text = re.sub(pattern, r"\g<1>@redacted", text, flags=re.IGNORECASE | re.DOTALL)
         return text

@@ -92,10 +92,10 @@ def start(
         CannotRunHere: the machine refuses.
     """
     cwd = cwd.absolute()
-    if run_dir is None:
-        assert not capture, "what is captured is kept in the run folder"
-    else:
+    if run_dir is not None:
         run_dir = run_dir.absolute()
+    elif capture:
+        raise ValueError("what is captured is kept in the run folder")
     if not cwd.is_dir():
         raise UsageError(f"The working directory {cwd} is not there.", hint="Check the path.")
     words = _fill_in(command, run_dir) if capture and run_dir else list(command)

@@ -79,6 +79,8 @@ class Problem(NamedTuple):
     noise: Noise
     budget_s: float
     seed: int
+    switch_sd: float = 0.01
+    """Of the logarithm of what one block within a process says."""
 
 
 def by_knob(candidates: Sequence[Candidate]) -> list[list[Setting]]:

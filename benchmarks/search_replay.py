@@ -8,7 +8,8 @@ Commands are tables, runs take simulated seconds, the search is the shipped one,
   step is made of parts, of which settings spare some;
 - tables recorded on real machines (`results/tuning_tables/*.json`: every arm of a full factorial with its values), in a
   quarter of the table's time, a run being drawn from what was recorded;
-- tunes of 20 settings that do nothing, and of one that helps among 19.
+- tunes of 20 settings that do nothing, and of one that helps among 19;
+- the same of 8 that can be switched within one process, of a command whose start leaves no time for fresh pairs.
 
 Regret is what the best arm gains beyond the recipe, as the logarithm of a ratio.
 """
@@ -37,8 +38,8 @@ from dynotune.search.study import search
 SDS = (0.005, 0.02, 0.05)
 RUNS = {"synthetic": (18, 30, 60, 120), "few": (12, 18, 30), "parts": (18, 30, 60)}
 MAKERS = {"synthetic": synthetic, "few": few, "parts": of_parts}
-SWITCH_SD = 0.01
-"""Of the logarithm of what one block within a process says."""
+SLOW_START = {"start_s": 40.0, "window_s": 5.0}
+THREE_MINUTES_S = 180.0
 
 
 class Answer(NamedTuple):
@@ -53,7 +54,7 @@ class Answer(NamedTuple):
 
 def tuned(problem: Problem) -> Answer:
     bench = SimulatedBench(
-        problem.table, budget_s=problem.budget_s, noise=problem.noise, seed=problem.seed, switch_sd=SWITCH_SD
+        problem.table, budget_s=problem.budget_s, noise=problem.noise, seed=problem.seed, switch_sd=problem.switch_sd
     )
     asked = study_of(problem.candidates, budget_s=problem.budget_s, seed=problem.seed)
     study = search(asked, bench, lambda study: None, Silent())
@@ -75,6 +76,15 @@ def helping(gain: float, sd: float, seed: int) -> Problem:
     return Problem(Table({"good=1": math.log1p(gain)}), candidates, Noise(sd=sd), 100 * RUN_S, seed)
 
 
+def slow_start(gain: float, sd: float, seed: int) -> Problem:
+    """8 settings that do nothing, or of which one gains: three minutes, and a start that takes forty seconds."""
+    candidates = [candidate(f"idle{at:02d}=1", in_process=True) for at in range(8)]
+    if gain:
+        candidates[seed % 8] = candidate("good=1", in_process=True)
+    table = Table({"good=1": math.log1p(gain)}, **SLOW_START)
+    return Problem(table, candidates, Noise(sd=sd), THREE_MINUTES_S, seed, switch_sd=sd)
+
+
 def jobs_of(num: int, tunes: int, tables: Path) -> list[tuple[str, Problem]]:
     jobs = [
         (f"{name}, noise {sd:.1%}, {runs} runs", MAKERS[name](seed, sd, runs))
@@ -94,6 +104,15 @@ def jobs_of(num: int, tunes: int, tables: Path) -> list[tuple[str, Problem]]:
         for sd in SDS
         for gain in (0.05, 0.1)
         for seed in range(num)
+    ]
+    jobs += [
+        (
+            f"slow start, {f'the bundle gains {gain:.0%}' if gain else 'nothing helps'}, noise {sd:.1%}",
+            slow_start(gain, sd, seed),
+        )
+        for sd in SDS
+        for gain in (0.0, 0.05, 0.2)
+        for seed in range(num if gain else tunes)
     ]
     return jobs
 

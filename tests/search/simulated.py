@@ -11,9 +11,11 @@ import numpy as np
 from msgspec.structs import replace
 from scipy.special import stdtrit
 
+from dynotune.measure.comparison import judge, orders
+from dynotune.schema.comparison import MIN_PAIRS, PRECISION, Comparison, Pair
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended, Estimate, Phase, Study, Trial
-from dynotune.search.bench import BASELINE, Arm
+from dynotune.search.bench import BASELINE, Arm, Tested
 
 from ..fakes import of_run
 
@@ -154,6 +156,7 @@ class SimulatedBench:
         self._cold_s = cold_s
         self._switch_sd = switch_sd
         self.switched: list[str] = []
+        self.tested: list[str] = []
 
     def add_to(self, study: Study) -> Study:
         return replace(study, unit="s/sample") if self.is_planned else study
@@ -219,6 +222,29 @@ class SimulatedBench:
         running = [one for one in arms if self.table.end(one) == "measured"]
         return [self._switched(one, num) for one in running] if num >= FEWEST_SWITCH_BLOCKS else []
 
+    def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float) -> Tested:
+        """Blocks as those of `switch`, one arm's alone."""
+        if self._switch_sd is None:
+            return Tested(reason="nothing can be switched")
+        self.tested.append(arm.key)
+        if (ended := self.table.end(arm)) not in ("measured", "wrong-results"):
+            blamed = tuple(one.knob for one in arm.settings if self.table.end(Arm((one,))) == ended)
+            return Tested(reason="a call failed with it", blamed=blamed, ended_program=not blamed)
+        block_s, pairs = self.table.window_s / SWITCH_BLOCKS, list[Pair]()
+        while len(pairs) < min(plan.max_pairs, int(limit_s / block_s)):
+            # Heavy tails, of variance 1.
+            log = self.table.gain(arm) + self._switch_sd * self._rng.standard_t(3) / math.sqrt(3)
+            first = orders(plan.max_pairs, 0)[len(pairs)]
+            pairs.append(Pair(first, self.table.base, self.table.base * math.exp(-log)))
+            judged = judge(pairs, margin=plan.margin, max_pairs=plan.max_pairs, precision=PRECISION, error=error)
+            if judged.finished:
+                break
+        self.clock_s += len(pairs) * block_s
+        judged = judge(pairs, margin=plan.margin, max_pairs=plan.max_pairs, error=error, ended=True)
+        if len(pairs) < MIN_PAIRS:
+            return Tested(reason="the time was too short")
+        return Tested(comparison=judged.conclude(plan, pairs=pairs))
+
     def _switched(self, one: Arm, num: int) -> Estimate:
         logs = self.table.gain(one) + float(self._switch_sd or 0.0) * self._rng.standard_normal(num)
         mean, se = float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(num)
@@ -227,6 +253,9 @@ class SimulatedBench:
             arm=one.key, against="", phase="switch", speedup=math.exp(mean),
             ci=(math.exp(mean - reach), math.exp(mean + reach)), num_blocks=num,
         )  # fmt: skip
+
+    def block_s(self) -> float:
+        return self.table.window_s / SWITCH_BLOCKS
 
     def run_s(self, arm: Arm) -> float:
         # A first guess, as a diagnosis gives it; then what the arm's last run took.

@@ -7,6 +7,7 @@ import math
 import re
 
 import pytest
+from msgspec.structs import replace
 
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
@@ -84,7 +85,7 @@ QUICK = [candidate(f"quick{at}=1", in_process=True) for at in range(3)]
 
 
 def test_what_does_nothing_within_one_process_has_no_run_of_its_own() -> None:
-    study = tuned(Table({"quick0=1": 0.2}), [*QUICK, candidate("slow=1")], switch_sd=0.005)
+    study = tuned(Table({"quick0=1": 0.2}), [*QUICK, candidate("slow=1")], switch_sd=0.002)
     assert recipe(study) == {"quick0=1"}
     assert kinds(study)["quick1=1"] == "no-effect" and "within one process" in study.outcomes["quick1=1"].reason
     assert not any("quick1=1" in trial.arm for trial in study.trials)
@@ -117,12 +118,81 @@ def test_the_live_run_goes_before_any_other() -> None:
             order.append(phase)
             return super().run(arm, phase, block)
 
+        def test(self, arm, plan, error, limit_s):
+            order.append("test")
+            return super().test(arm, plan, error, limit_s)
+
         def switch(self, arms, limit_s):
             order.append("switch")
             return super().switch(arms, limit_s)
 
     search(study_of(QUICK), Live(Table({"quick0=1": 0.2}), switch_sd=0.005), lambda study: None, Silent())
-    assert order[0] == "switch" and order.count("switch") == 1
+    assert order[:2] == ["test", "switch"] and order.count("switch") == 1
+
+
+# Proof within one process, where starts leave no time for fresh pairs
+
+
+SLOW_START = {"start_s": 40.0, "window_s": 4.0}
+THREE_MINUTES_S = 180.0
+
+
+def within(table: Table, candidates, *, budget_s=THREE_MINUTES_S, **bench):
+    return run(study_of(candidates, budget_s=budget_s), table, budget_s=budget_s, noise=SOME_NOISE, **bench)
+
+
+def test_the_bundle_is_proved_within_one_process_where_the_time_holds_no_fresh_pairs() -> None:
+    study, bench, _ = within(Table({"quick0=1": 0.4, "quick1=1": 0.2}, **SLOW_START), QUICK, switch_sd=0.01)
+    assert recipe(study) == {"quick0=1", "quick1=1"}
+    assert study.confirmed is not None and study.confirmed.within and study.confirmed.verdict == "faster"
+    assert "blocks within one process" in study.verdict
+    assert {phase for _, phase, _ in bench.ran} == {"pilot"}, "it is started once with the recipe, and no more"
+    assert bench.tested[0] == arm(one.setting for one in QUICK).key
+
+
+def test_a_bundle_that_holds_what_does_nothing_stands_if_there_is_no_time_to_prune_it() -> None:
+    table = Table({"quick0=1": 0.4}, start_s=40.0, window_s=60.0)
+    study, bench, _ = within(table, QUICK, switch_sd=0.01)
+    assert recipe(study) == {"quick0=1", "quick1=1", "quick2=1"} and len(bench.tested) == 1
+
+
+def test_what_a_call_fails_with_is_left_out_and_the_rest_is_proved() -> None:
+    table = Table({"quick0=1": 0.4}, ends={frozenset({"quick1=1"}): "failed"}, **SLOW_START)
+    study, _, _ = within(table, QUICK, switch_sd=0.01)
+    assert kinds(study)["quick1=1"] == "failed" and "a call failed" in study.outcomes["quick1=1"].reason.lower()
+    assert recipe(study) == {"quick0=1"}
+
+
+def test_what_does_not_run_from_the_start_is_no_recipe_whatever_one_process_said() -> None:
+    class NotLaunched(SimulatedBench):
+        def run(self, arm, phase, block):
+            trial = super().run(arm, phase, block)
+            return replace(trial, ended="rejected", detail="it did not act") if arm.settings else trial
+
+    made = NotLaunched(Table({"quick0=1": 0.4}, **SLOW_START), budget_s=THREE_MINUTES_S, switch_sd=0.01)
+    study = search(study_of(QUICK, budget_s=THREE_MINUTES_S), made, lambda study: None, Silent())
+    assert study.recipe == [] and "did not act" in study.verdict
+
+
+def test_what_one_process_leaves_open_is_said_with_its_interval() -> None:
+    study, _, _ = within(Table(**SLOW_START), QUICK[:1], switch_sd=0.2)
+    assert study.recipe == [] and study.confirmed is not None
+    assert "within one process" in study.verdict and "%" in study.verdict
+
+
+def test_settings_that_do_nothing_are_never_proved_within_one_process_more_often_than_in_one_of_twenty() -> None:
+    proved = sum(
+        bool(
+            search(
+                study_of(QUICK, budget_s=THREE_MINUTES_S, seed=seed),
+                SimulatedBench(Table(**SLOW_START), budget_s=THREE_MINUTES_S, switch_sd=0.02, seed=seed),
+                lambda study: None,
+                Silent(),
+            ).recipe
+        )
+        for seed in range(200)
+    )
+    assert proved <= 18  # of 200 at 5%: more come in one of a hundred such tests
 
 
 # Prune
@@ -319,10 +389,13 @@ def test_what_is_confirmed_tells_the_unit_and_the_window_of_its_runs(ids: list[s
     assert confirmed.baseline.s_per_step == pytest.approx(0.1) and confirmed.baseline.s_per_sample is None
 
 
-def test_what_could_not_be_confirmed_in_time_is_unproved_and_not_in_the_recipe() -> None:
+def test_a_proof_that_the_time_does_not_hold_is_not_begun_and_what_it_takes_is_said() -> None:
     study = tuned(Table({"good=1": 0.3}), [candidate("good=1")], budget_s=4.5 * RUN_S)
-    assert study.recipe == [] and kinds(study)["good=1"] == "unproved"
-    assert study.verdict == ("Nothing is proved: good=1 was to be proved, but the time was too short to decide it.")
+    assert study.recipe == [] and kinds(study)["good=1"] == "not-tried" and study.trials == []
+    assert study.verdict == "Nothing was tried: the time was too short."
+    (said,) = study.warnings
+    needed_s = float(re.search(r"--budget of (\d+) s", said)[1])
+    assert recipe(tuned(Table({"good=1": 0.3}), [candidate("good=1")], budget_s=needed_s + RUN_S)) == {"good=1"}
 
 
 # Time, noise, disturbance

@@ -44,6 +44,7 @@ def recipe_of(study: Study) -> Recipe:
         speedup=confirmed.speedup,
         ci=confirmed.ci,
         num_pairs=confirmed.num_pairs,
+        within=confirmed.within,
         step_function=study.run.step_function,
         caches=study.run.caches,
         study=study.id,

@@ -70,7 +70,8 @@ def _header(head: Header) -> RenderableType:
     if head.speedup is None:
         lines.add_row("together", Text("no speed-up is stated", style="yellow"))
     else:
-        pairs = "" if head.num_pairs is None else f", {head.num_pairs} pairs"
+        of_what = "blocks within one process" if head.within else "pairs"
+        pairs = "" if head.num_pairs is None else f", {head.num_pairs} {of_what}"
         stated = Text.assemble((words.times(head.speedup, digits=3), "bold"), f" ({words.interval(head.ci)}){pairs}")
         lines.add_row("together", stated)
     return lines
@@ -93,7 +94,8 @@ def _settings(recipe: Recipe, problems: Mapping[str, str]) -> RenderableType:
             rows.add_row(setting, "", "", Text("none", style="yellow"), "")
         else:
             numbers = words.times(proof.speedup, digits=3), words.interval(proof.ci)
-            how = f"{HOW[proof.by][0]}, {proof.num_pairs} pairs"
+            of_what = "blocks" if recipe.recipe.within and proof.by == "confirmation" else "pairs"
+            how = f"{HOW[proof.by][0]}, {proof.num_pairs} {of_what}"
             rows.add_row(setting, *numbers, how, Text(proof.effect, style=EFFECT_STYLES[proof.effect]))
             meanings |= dict([HOW[proof.by]]) | {proof.effect: EFFECTS[proof.effect]}
     meanings |= {

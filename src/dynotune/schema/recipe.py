@@ -32,7 +32,7 @@ EFFECTS: dict[str, str] = {
     "semantics": "it may change what the program computes",
     "system": "it changes the machine; dynotune never applies it",
 }
-_UNTOLD: tuple[object, ...] = (None, "", [])
+_UNTOLD: tuple[object, ...] = (None, "", [], False)
 Outcome = Literal["met", "not-met", "undecided"]
 
 
@@ -44,6 +44,7 @@ class Header(msgspec.Struct, frozen=True):
         command: that it was proved on; empty where it is not told.
         speedup, ci, num_pairs: of the confirmation: all settings against the command as it is. Of a recipe that went on
             from another, the product of both; then there are no pairs of the whole.
+        within: these pairs are blocks within one process, with the settings and without: fresh ones had no time.
         step_function, caches: as it was measured.
         study: the study's id.
         baseline: settings of the launch that the command was compared with, as text: a placeholder needs a value there.
@@ -60,6 +61,7 @@ class Header(msgspec.Struct, frozen=True):
     caches: Caches = "warm"
     study: str = ""
     baseline: list[str] = []
+    within: bool = False
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -250,7 +252,8 @@ def _introduction(recipe: Recipe) -> list[str]:
     lines = ["Apply it:        dynotune run --recipe THIS_FILE -- COMMAND"]
     lines += ["Prove it again:  dynotune recipe verify THIS_FILE -- COMMAND", ""]
     if head.speedup is not None:
-        pairs = "" if head.num_pairs is None else f", {head.num_pairs} pairs of runs"
+        of_what = "blocks within one process" if head.within else "pairs of runs"
+        pairs = "" if head.num_pairs is None else f", {head.num_pairs} {of_what}"
         lines += [f"All of it together: {_gain(head.objective, head.speedup, head.ci)}{pairs}."]
     lines += ["Intervals hold with a confidence of 95%, on the command and the machine named below.", ""]
     lines += ["You may edit this file. A setting that is changed or added is applied, and said to be unproved."]
@@ -283,7 +286,9 @@ def _comment(recipe: Recipe, knob: str) -> list[str]:
         "confirmation": "all settings together, compared with none",
     }[found.by]
     gain = _gain(recipe.recipe.objective, found.speedup, found.ci)
-    sentence = f"Proved: {gain}, {against}, in {found.num_pairs} pairs of runs. Effect: {EFFECTS[found.effect]}."
+    is_within = recipe.recipe.within and found.by == "confirmation"
+    where = f"in {found.num_pairs} {'blocks within one process' if is_within else 'pairs of runs'}"
+    sentence = f"Proved: {gain}, {against}, {where}. Effect: {EFFECTS[found.effect]}."
     return [*lines, *textwrap.wrap(sentence, 110)]
 
 

@@ -240,10 +240,12 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         base_recipe: a recipe that all runs have: the baseline is the command with it, and what is proved comes on top.
         diagnosis: of the baseline; `diagnosis_with_recipe`: with the recipe's settings.
         stage: the search is in it; what is before it is decided.
+        within: arms that were tested in blocks within one process, in order.
         rounds: of the stage `prune`, in order.
         selected: what that stage left to confirm; None before it ended.
         recipe: what was confirmed.
-        confirmed: `selected` against the baseline, on fresh pairs; None where there was no time, or nothing to confirm.
+        confirmed: `selected` against the baseline, on fresh pairs; the last of `within` that is faster, where the time
+            did not hold those; None where neither is there.
         verdict: the whole in one sentence.
         noise: standard deviation of the logarithm of a run's value, from the baseline's runs; None before two.
         report: what could not be done, or gives reason to be wary.
@@ -274,6 +276,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: dict[str, CandidateOutcome] = {}
     noise: float | None = None
     stage: Stage = "know"
+    within: list[Comparison] = []
     rounds: list[Round] = []
     selected: list[Setting] | None = None
     recipe: list[Setting] | None = None

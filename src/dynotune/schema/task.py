@@ -66,6 +66,9 @@ class SwitchArms(_At, frozen=True, kw_only=True, tag="switch-arms"):
         num_blocks: of each arm: two stretches of steps with it and two without, in the order ABBA or BAAB.
         stretch_steps: steps of each stretch.
         seed: draws these orders, and in which order the arms take their turns.
+        step_s: what a step of the baseline takes, as far as it is known.
+        num_results: calls of each arm whose results are compared with those of the same calls without it.
+        give_up_slow: an arm with which steps take far longer has no more blocks.
         caches: variables that say where compilers keep what they make; set before an arm compiles for the first time.
     """
 
@@ -73,6 +76,9 @@ class SwitchArms(_At, frozen=True, kw_only=True, tag="switch-arms"):
     num_blocks: int
     stretch_steps: int
     seed: int = 0
+    step_s: float = 0.0
+    num_results: int = 0
+    give_up_slow: bool = False
     caches: dict[str, str] = {}
 
 

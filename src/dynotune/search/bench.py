@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Estimate, Phase, Study, Trial
 
@@ -25,6 +26,22 @@ class Arm(msgspec.Struct, frozen=True):
     def short_name(self) -> str:
         """For a folder: a key may be longer than a file's name may be."""
         return hashlib.sha256(self.key.encode()).hexdigest()[:16] if self.settings else "baseline"
+
+
+class Tested(msgspec.Struct, frozen=True, kw_only=True):
+    """What blocks within one live run say of an arm.
+
+    Args:
+        comparison: with its answer, which may be `undecided`; None if there are no blocks to judge.
+        reason: why there is none, in words.
+        blamed: knobs that a call of the program failed with, and went well without.
+        ended_program: the program ended with an error while the arm was on.
+    """
+
+    comparison: Comparison | None = None
+    reason: str = ""
+    blamed: tuple[str, ...] = ()
+    ended_program: bool = False
 
 
 BASELINE = Arm()
@@ -59,6 +76,15 @@ class Bench(Protocol):
         """
         ...
 
+    def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float) -> Tested:
+        """Compare one arm with the baseline in blocks within one process, until that is decided.
+
+        Args:
+            plan: what is compared; `max_pairs` blocks at most.
+            error: of calling what does nothing `faster` or `slower`.
+        """
+        ...
+
     def check(self, arm: Arm) -> Trial | None:
         """A trial that ended with wrong results, where losses or outputs differ by more than rounding.
 
@@ -72,6 +98,10 @@ class Bench(Protocol):
 
     def run_s(self, arm: Arm) -> float:
         """About how long a run of the arm takes, seconds; of an arm not yet run, as the baseline."""
+        ...
+
+    def block_s(self) -> float:
+        """About how long a block of an arm takes within one process, seconds."""
         ...
 
     def left_s(self) -> float:

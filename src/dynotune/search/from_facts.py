@@ -6,11 +6,13 @@ import msgspec
 
 from dynotune.doctor import Missing, ObservationView, bound_of_compiling, policy
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Compilation, Observation
+from dynotune.schema.observation import Attribution, Compilation, Observation
 from dynotune.schema.setting import Setting
 from dynotune.search.present import Present
+from dynotune.search.values import COMPILED, GRAPHS
 
-COMPILED = Setting("compile.mode", "default")
+MUCH_HOST = 0.25
+"""Of a step: where the device waits so long for the host, graphs that are replayed spare more than fused kernels do."""
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +40,10 @@ def named_by_facts(observation: Observation, present: Present) -> list[Named]:
     if bound < policy.MUCH_TO_COMPILE:
         return []
     by = "what fusing kernels and launching fewer could spare"
-    return [Named(setting=COMPILED, why=["kernels.fusable_s", "shares.host"], bound=bound, bound_by=by)]
+    waits = isinstance(observation.attribution, Attribution) and observation.attribution.shares.host >= MUCH_HOST
+    modes = [GRAPHS, COMPILED] if waits else [COMPILED]
+    why = ["kernels.fusable_s", "shares.host"]
+    return [Named(setting=mode, why=why, bound=bound, bound_by=by) for mode in modes]
 
 
 def _compiles(observation: Observation) -> bool:

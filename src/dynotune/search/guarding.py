@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from dynotune.launch.process import has_room
 from dynotune.measure.checks import guard, guarded
@@ -43,6 +44,21 @@ class Guards:
         if not self.is_known(one):
             self._found[chosen.key] = self._compare(chosen, limit_s)
         return self._known(chosen)
+
+    def seen(self, one: Arm, event: dict[str, Any]) -> Guarded | None:
+        """Keep what calls within a running program say of the arm, if they say that its results are right.
+
+        Where they do not, runs of their own have the last word: they see losses, and how far the program lies from
+        itself.
+        """
+        if self.is_known(one):
+            return None
+        chosen = arm(guarded(one.settings))
+        found = guard.within(chosen.settings, event)
+        if not isinstance(found, Guarded) or not found.ok:
+            return None
+        self._found[chosen.key] = found
+        return found
 
     def is_known(self, one: Arm) -> bool:
         """Whether asking costs no run."""

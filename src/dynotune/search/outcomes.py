@@ -13,7 +13,7 @@ from dynotune.search.bench import arm
 from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import CONFIDENCE, counts, value_of
 from dynotune.search.running import Search, gave_nothing, outcome_of_failure
-from dynotune.search.switch import switched
+from dynotune.search.switch import proved_within, switched
 
 LATE = "the time was too short to decide it"
 # Of a gain worth having, to say how many pairs the noise asks for.
@@ -27,7 +27,9 @@ _BROKEN: tuple[OutcomeKind, ...] = ("failed", "out-of-memory", "rejected", "wron
 def conclude(work: Search) -> None:
     """Write the outcomes that are not yet there, the recipe, the noise and the verdict."""
     study = work.study
-    confirmed = study.confirmed
+    confirmed = _within(work) or study.confirmed
+    work.update(confirmed=confirmed)
+    study = work.study
     proved = confirmed.candidate_settings if confirmed is not None and confirmed.verdict == "faster" else []
     outcomes = {one.id: _outcome(work, one, proved) for one in study.candidates}
     work.update(outcomes=outcomes, recipe=list(proved), noise=_noise(study.trials), finished=True)
@@ -39,6 +41,20 @@ def conclude(work: Search) -> None:
             "A longer window (--steps) or a quieter machine helps."
         )
     work.update(verdict=verdict(work.study, spread))
+
+
+def _within(work: Search) -> Comparison | None:
+    """Return what blocks within one process say, where fresh runs decided nothing and the arm runs from the start.
+
+    What they proved, or else what they were asked last.
+    """
+    study = work.study
+    if study.confirmed is not None and study.confirmed.verdict not in (None, "undecided"):
+        return None
+    found = proved_within(study)
+    if found is None and study.confirmed is None and work.alive():
+        found = next(reversed(study.within), None)
+    return None if found is None or work.failure(arm(found.candidate_settings).key) else found
 
 
 def pairs_needed(sd: float) -> int:
@@ -110,7 +126,8 @@ def _of_pairs(study: Study, confirmed: Comparison) -> str:
         return f"Proved: with {names} it is {seen}."
     if confirmed.verdict == "undecided":
         return f"Nothing is proved: with {names} it may be {seen}. {confirmed.reason}".rstrip()
-    return f"Nothing helps: on fresh pairs, {names} is {seen}."
+    where = "" if confirmed.within else "on fresh pairs, "
+    return f"Nothing helps: {where}{names} is {seen}."
 
 
 def _none_of(study: Study, does: str, does_not: str) -> str:
@@ -181,7 +198,7 @@ def _proof(study: Study, one: Candidate) -> str:
     assert confirmed is not None
     if len(confirmed.candidate_settings) > 1:
         return f"The whole is {_seen(study, confirmed)}; there was no time to run it without this setting."
-    return f"It is {_seen(study, confirmed)}, on pairs that played no part in choosing it."
+    return f"It is {_seen(study, confirmed)}" + ("." if confirmed.within else ", which played no part in choosing it.")
 
 
 def _left_out(study: Study, one: Candidate) -> CandidateOutcome | None:
@@ -262,7 +279,8 @@ def _unconfirmed(study: Study, confirmed: Comparison) -> CandidateOutcome:
     if confirmed.speedup is None:
         return CandidateOutcome(kind, f"It was not confirmed: {confirmed.reason or LATE}".rstrip(".") + ".")
     with_ = "It is" if len(confirmed.candidate_settings) == 1 else f"With {_names(confirmed.candidate_settings)} it is"
-    seen = f"{with_} {_seen(study, confirmed)} on fresh pairs: {confirmed.reason or kind}"
+    where = "" if confirmed.within else " on fresh pairs"
+    seen = f"{with_} {_seen(study, confirmed)}{where}: {confirmed.reason or kind}"
     return CandidateOutcome(kind, seen.rstrip(".") + ".")
 
 
@@ -271,7 +289,9 @@ def _unconfirmed(study: Study, confirmed: Comparison) -> CandidateOutcome:
 
 def _seen(study: Study, confirmed: Comparison) -> str:
     assert confirmed.speedup is not None
-    pairs = f"{confirmed.num_pairs} pair{'s' * (confirmed.num_pairs != 1)}"
+    plural = "s" * (confirmed.num_pairs != 1)
+    unit = f"block{plural} within one process" if confirmed.within else f"pair{plural}"
+    pairs = f"{confirmed.num_pairs} {unit}"
     return f"{words.size(study, confirmed.speedup)} ({words.interval(study, confirmed.ci)}, {pairs})"
 
 

@@ -24,8 +24,8 @@ from dynotune.search import words
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.fit import Fit, Gain, holm
 from dynotune.search.needs import complete, each_left_out, needed_first
-from dynotune.search.running import Search, alone, estimate_of, in_predicted_order, outcome_of_failure
-from dynotune.search.switch import switched
+from dynotune.search.running import OutOfTime, Search, alone, estimate_of, in_predicted_order, outcome_of_failure
+from dynotune.search.switch import fresh_fits, fresh_s, proved_within, switched
 
 FEWEST_BLOCKS, MOST_BLOCKS = 2, 6
 CONFIRMING_PAIRS = 2 * MIN_PAIRS
@@ -34,6 +34,9 @@ CONFIRMING_PAIRS = 2 * MIN_PAIRS
 
 def prune(work: Search) -> list[Setting]:
     """Return the settings that are worth confirming; none if nothing is."""
+    proved = proved_within(work.study)
+    if not work.study.rounds and not fresh_fits(work):
+        return _as_launched(work, proved.candidate_settings) if proved is not None else _no_time(work)
     first = next(iter(work.study.rounds), None)
     if first is None:
         work.pilot(BASELINE)
@@ -49,6 +52,34 @@ def prune(work: Search) -> list[Setting]:
         return _alone(work, first)
     _run(work, first)
     return _pruned(work, first)
+
+
+def _no_time(work: Search) -> list[Setting]:
+    """Say what fresh runs would take; none of them is begun that could not be brought to an end."""
+    if work.alive():
+        needed_s = work.study.budget_s - work.bench.left_s() + fresh_s(work)
+        run_s = work.bench.run_s(BASELINE)
+        work.warn(
+            f"A run takes about {run_s:.0f} s: a proof by fresh runs needs a --budget of {needed_s:.0f} s at least."
+        )
+    return []
+
+
+def _as_launched(work: Search, settings: list[Setting]) -> list[Setting]:
+    """See whether what is proved within one process also runs from the start and leaves results right; return it.
+
+    What fails is in the trials, and what there is no time to see is said.
+    """
+    one = arm(settings)
+    try:
+        work.check(one)
+    except OutOfTime:
+        work.warn(f"Whether results stay right with {one.key} was not looked at: there was no time.")
+    try:
+        work.pilot(one)
+    except OutOfTime:
+        work.warn(f"The command was not started with {one.key} yet: there was no time. dynotune recipe verify does.")
+    return settings
 
 
 # The bundle

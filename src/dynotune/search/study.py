@@ -1,11 +1,12 @@
 """The search, in four stages: know, switch, prune, confirm.
 
 1. Know: the diagnosis has named the candidates and bounded what each can gain. What cannot gain the margin is out.
-2. Switch: candidates that can change at any step are compared with the baseline within one live run: all together,
-   each left out, each alone.
+2. Switch: candidates that can change at any step are compared with the baseline within one live run: all together
+   until that is decided, then each left out and each alone.
 3. Prune: the bundle of all that is left runs against the baseline in fresh processes, and against itself without each
    of its settings. What it does not need goes.
-4. Confirm: what is left against the baseline, on fresh pairs.
+4. Confirm: what is left against the baseline, on fresh pairs. If the time does not hold them, the blocks of stage 2 are
+   the proof.
 
 Every decision is in the study before the next run, so a search that was stopped anywhere goes on from there.
 """
@@ -22,7 +23,7 @@ from dynotune.search.confirm import confirm
 from dynotune.search.outcomes import conclude
 from dynotune.search.prune import prune
 from dynotune.search.running import OutOfTime, Search, Watcher
-from dynotune.search.switch import switch
+from dynotune.search.switch import fresh_fits, proved_within, switch
 
 
 def search(study: Study, bench: Bench, save: Callable[[Study], None], watcher: Watcher) -> Study:
@@ -55,7 +56,7 @@ def _go(work: Search) -> None:
         work.enter("prune")
     if work.study.stage == "prune":
         work.update(selected=prune(work), stage="confirm")
-    if work.study.selected:
+    if work.study.selected and (work.study.rounds or proved_within(work.study) is None or fresh_fits(work)):
         confirm(work, work.study.selected)
 
 

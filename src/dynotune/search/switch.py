@@ -1,8 +1,11 @@
-"""Stage 2: settings that can change at any step, in turns within one live run.
+"""Stage 2: settings that can change at any step, compared with the baseline within one live run.
 
 One process tells more in less time than fresh ones: no start is paid for, and what differs between processes is the
-same on both sides. It proves nothing for a recipe: fresh pairs do. It drops what surely does nothing, and of settings
-that spare the same work all but one.
+same on both sides. The bundle comes first, in blocks until it is decided; what else the time allows tells which of its
+settings it needs, and what is left is tested as the bundle was. At most two arms are tested, each at half the error.
+
+Where the time holds fresh pairs, they prove the recipe, and this stage only drops what surely does nothing. A command
+that takes half a minute to start has no time for them in three minutes: then these blocks are the proof.
 """
 
 from __future__ import annotations
@@ -10,32 +13,68 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from dynotune.schema.comparison import MAX_PAIRS, PRECISION, TELLING_PAIRS, Comparison
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Candidate, CandidateOutcome, Estimate, OutcomeKind, Study
+from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, OutcomeKind, Study
 from dynotune.search import words
-from dynotune.search.bench import Arm, arm
+from dynotune.search.bench import BASELINE, Arm, Tested, arm
+from dynotune.search.bounds import bound_log
+from dynotune.search.needs import complete
 from dynotune.search.running import Search, alone, in_predicted_order
 
 SHARE, SHARE_COMPILING = 0.2, 0.4
-"""Of the time left. What an arm compiles lies in the caches of the fresh runs that follow."""
+"""Of the time left, where fresh runs follow. What an arm compiles lies in their caches."""
 MOST_ARMS = 9
 """A block of each takes some steps: more arms have fewer blocks in the same time."""
+MOST_TESTS = 2
+BLOCKS_OF_A_TEST = 4
+FEWEST_BLOCKS = 3
+"""Of an arm that is compared in turns: with fewer there is no estimate."""
+FRESH_RUNS = 1 + 2 * TELLING_PAIRS
+"""Of the command, that fresh pairs take to prove a recipe, a look at results aside."""
+FOR_THE_NEXT = 0.4
+"""Of the time of the first test: what is left for another arm, if nothing comes of one."""
+LAUNCH_SHARE = 0.25
+"""Of the time left, at most, for a start with what was proved within one process."""
 
 
 def switch(work: Search) -> None:
-    """Compare what can be switched, once in a study; settle what surely does nothing there."""
+    """Test what can be switched, once in a study; settle what does not run or surely does nothing."""
     quick = [one for one in in_predicted_order(work) if one.in_process]
     if not quick:
         return
-    if not switched(work.study):
-        work.watcher.running(f"{len(quick)} settings in turns within one process")
+    # What is left of the time at the end of this stage.
+    until_s = min(work.bench.run_s(BASELINE), LAUNCH_SHARE * work.bench.left_s())
+    if not work.study.within and not switched(work.study):
+        _test_first(work, quick, until_s)
+    if fresh := fresh_fits(work):
         share = SHARE_COMPILING if _compiling(quick) else SHARE
-        work.estimate(work.bench.switch(_arms(quick), share * work.bench.left_s()))
+        until_s = (1 - share) * work.bench.left_s()
+    quick = [one for one in quick if one.id not in work.study.outcomes]
+    if not quick:
+        return
+    if not switched(work.study):
+        _in_turns(work, quick, until_s, 0 if fresh else BLOCKS_OF_A_TEST)
     if estimates := switched(work.study):
         best = max(estimates.values(), key=lambda one: one.speedup)
-        work.best = best.speedup, best.ci
         work.watcher.say(_in_words(work.study, best))
         work.settle(_hopeless(work.study, quick, estimates))
+    if not fresh:
+        _test_rest(work, quick, until_s)
+    if (found := proved_within(work.study)) is not None:
+        work.best = found.speedup, found.ci
+
+
+def fresh_fits(work: Search) -> bool:
+    """Whether the time left holds what fresh pairs take to prove a recipe."""
+    return work.bench.left_s() >= fresh_s(work)
+
+
+def fresh_s(work: Search) -> float:
+    """Return what fresh pairs take to prove a recipe, at least."""
+    alive = in_predicted_order(work)
+    check_s = work.bench.check_s(arm(_bundle(alive))) if alive else 0.0
+    return FRESH_RUNS * work.bench.run_s(BASELINE) + check_s
 
 
 def switched(study: Study) -> dict[str, Estimate]:
@@ -43,15 +82,143 @@ def switched(study: Study) -> dict[str, Estimate]:
     return {one.arm: one for one in study.estimates if one.phase == "switch"}
 
 
-def _arms(quick: Sequence[Candidate]) -> list[Arm]:
-    """Return the bundle, the bundle without what compiles, each alone, and that smaller bundle without each.
+def proved_within(study: Study) -> Comparison | None:
+    """Return the arm that blocks within one process proved to be fastest, the smaller of equals; None without one."""
+    faster = [one for one in study.within if one.verdict == "faster" and one.speedup is not None]
+    best = max((one.speedup or 0.0 for one in faster), default=0.0)
+    equal = [one for one in faster if (one.speedup or 0.0) * (1 + study.margin) >= best]
+    return min(equal, key=lambda one: len(one.candidate_settings), default=None)
 
-    Every arm that compiles does so anew, so few do.
+
+# Tests
+
+
+def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> None:
+    """Test the bundle; with what compiles, or first without it, by what promises more."""
+    bundle = complete(_bundle(quick), quick)
+    compiling = _compiling(quick)
+    eager = complete([one for one in bundle if one not in compiling], quick)
+    gains = {one.setting: bound_log(one) for one in quick}
+    most = [max((gains[one] for one in part), default=-math.inf) for part in (compiling & {*bundle}, eager)]
+    milder = list(arm([*bundle, *_milder(quick, bundle)]).settings)
+    in_turn = [bundle, milder, eager] if most[0] >= most[1] else [eager, bundle, milder]
+    arms = [one for one in dict.fromkeys(map(arm, in_turn)) if one.settings]
+    for number, one in enumerate(arms, 1):
+        # Compiling may take all of the time, or end the program: something is left for what comes after.
+        spare_s = 0.0 if number == len(arms) else FOR_THE_NEXT * (work.bench.left_s() - until_s)
+        if _tested(work, one.settings, until_s + spare_s).comparison is not None:
+            return
+
+
+def _milder(quick: Sequence[Candidate], bundle: Sequence[Setting]) -> list[Setting]:
+    """Return the next value of what the bundle compiles with."""
+    values = [one.setting for one in quick if one.setting.knob == "compile.mode" and one.setting not in bundle]
+    return values[:1]
+
+
+def _in_turns(work: Search, quick: Sequence[Candidate], until_s: float, num_later: int) -> None:
+    """Compare as many arms in turns as the time holds blocks of, beside those of a later test."""
+    arms, left_s = _arms(work.study, quick), work.bench.left_s() - until_s
+    block_s = work.bench.block_s()
+    num_arms = int((left_s / block_s - num_later) / FEWEST_BLOCKS) if math.isfinite(left_s) else len(arms)
+    if num_arms < 1 or not arms:
+        return
+    work.watcher.running(f"{len(quick)} settings in turns within one process")
+    work.estimate(work.bench.switch(arms[:num_arms], left_s - num_later * block_s))
+
+
+def _tested(work: Search, settings: Sequence[Setting], until_s: float) -> Tested:
+    """Test an arm within the live run; again without a setting that calls of the program fail with."""
+    study, left = work.study, list(settings)
+    while left:
+        one = arm(left)
+        plan = Comparison(
+            id=study.id,
+            run=study.run,
+            candidate_settings=list(one.settings),
+            margin=study.margin,
+            max_pairs=MAX_PAIRS,
+            precision=PRECISION,
+            facts=study.facts,
+            within=True,
+        )
+        work.watcher.running(f"{one.key} within one process")
+        found = work.bench.test(one, plan, PART_ERROR / MOST_TESTS, work.bench.left_s() - until_s)
+        if found.comparison is not None:
+            work.update(within=[*work.study.within, found.comparison])
+            work.watcher.say(_as_tested(work.study, found.comparison))
+            return found
+        work.watcher.say(f"Within one process nothing was decided of {one.key}: {found.reason.rstrip('.')}.")
+        blamed = [setting for setting in left if setting.knob in found.blamed]
+        if not blamed or len(blamed) == len(settings) > 1:
+            return found
+        work.settle(
+            {str(setting): CandidateOutcome("failed", f"{_upper(found.reason.rstrip('.'))}.") for setting in blamed}
+        )
+        left = complete([setting for setting in left if setting not in blamed], study.candidates)
+    return Tested(reason="no setting of it runs")
+
+
+def _test_rest(work: Search, quick: Sequence[Candidate], until_s: float) -> None:
+    """Test what is left of the bundle, or the arm that seems fastest where the bundle is not proved."""
+    tested = [arm(one.candidate_settings) for one in work.study.within]
+    left = _left(work, quick)
+    if left and arm(left) not in tested and len(tested) < MOST_TESTS and work.bench.left_s() > until_s:
+        _tested(work, left, until_s)
+
+
+def _left(work: Search, quick: Sequence[Candidate]) -> list[Setting]:
+    """Return the settings of the proved bundle that it seems to need; without one, the arm that seems fastest."""
+    known, proved = switched(work.study), proved_within(work.study)
+    alive = [one for one in quick if one.id not in work.study.outcomes]
+    if proved is not None:
+        # Two that spare the same work both go here. The test says so, and the bundle stands.
+        whole, margin = arm(proved.candidate_settings), 1 + work.study.margin
+        rest = {one: known.get(arm(other for other in whole.settings if other != one).key) for one in whole.settings}
+        before = known.get(whole.key)
+        needed = [
+            one
+            for one in whole.settings
+            if before is None or (without := rest[one]) is None or without.speedup * margin < before.speedup
+        ]
+        return complete([one for one in needed if one in {other.setting for other in alive}], quick)
+    if not known:
+        # There was no time to see which is best: then the one that promises most.
+        return complete([one.setting for one in alive[:1]], quick)
+    gains = {key: one.speedup for key, one in known.items() if one.speedup > 1 + work.study.margin}
+    fastest = max(
+        (one for one in _arms(work.study, quick) if one.key in gains), key=lambda one: gains[one.key], default=arm([])
+    )
+    return list(fastest.settings)
+
+
+def _as_tested(study: Study, found: Comparison) -> str:
+    with_ = words.names(list(map(str, found.candidate_settings)))
+    if found.speedup is None:
+        return f"Within one process, {with_} makes no difference: {found.reason}"
+    known = f"{words.size(study, found.speedup)} ({words.interval(study, found.ci)}, {found.num_pairs} blocks)"
+    return f"Within one process, with {with_} it is {known}."
+
+
+def _upper(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+# Each in turns
+
+
+def _arms(study: Study, quick: Sequence[Candidate]) -> list[Arm]:
+    """Return the arms that are compared in turns, those first that tell most.
+
+    If the bundle is proved: the bundle without each setting, then each alone. If it is not: each alone, then the bundle
+    and its parts. Every arm that compiles does so anew, so few do.
     """
     bundle = _bundle(quick)
     eager = [one for one in bundle if one not in _compiling(quick)]
     without = [arm(one for one in eager if one != setting) for setting in eager]
-    arms = [arm(bundle), arm(eager), *map(alone, quick), *without]
+    whole, single = [arm(bundle), arm(eager)], [alone(one) for one in quick]
+    undecided = proved_within(study) is None and bool(study.within)
+    arms = [*single, *whole, *without] if undecided else [*whole, *without, *single]
     return [one for one in dict.fromkeys(arms) if one.settings][:MOST_ARMS]
 
 
@@ -118,5 +285,5 @@ def _names(settings: Sequence[Setting]) -> str:
 
 def _in_words(study: Study, best: Estimate) -> str:
     if best.speedup <= 1 + study.margin:
-        return "Within one process, no setting was faster by more than the margin."
-    return f"Within one process, {best.arm} was best: {_seen(study, best)}. Fresh runs have to confirm it."
+        return "In turns within one process, no setting was faster by more than the margin."
+    return f"In turns within one process, {best.arm} was best: {_seen(study, best)}."

@@ -300,7 +300,8 @@ class _Attempt:
             guess_s=_guess_s(self.study),
             runner=runner,
         )
-        found = search(self.study, self._bench, self._save, self._watcher)
+        with contextlib.closing(self._bench):
+            found = search(self.study, self._bench, self._save, self._watcher)
         warnings = [*found.warnings, *self._bench.cautions(), *void_caution(found)]
         self._save(msgspec.structs.replace(found, warnings=list(dict.fromkeys(warnings))))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dynotune import knobs
 from dynotune.schema.errors import UsageError
@@ -14,6 +14,7 @@ from dynotune.search.present import Present
 
 MOST_VALUES = 4
 """Of one knob: its cost has one best value, and half as many or twice as many are near enough to it."""
+GRAPHS, COMPILED = Setting("compile.mode", "reduce-overhead"), Setting("compile.mode", "default")
 _PER_CORE = ("loader.num_workers", "host.num_threads")
 """More of these than cores mostly take turns on them."""
 
@@ -38,7 +39,7 @@ def around(settings: Sequence[Setting], present: Present, cores: int | None) -> 
     A finding knows how many workers would keep up if each were as fast as the loading process was. Half of them and
     twice as many are tried too, within the cores or what it names; not where it asks for fewer than there are.
     """
-    found = list(dict.fromkeys(settings))
+    found = [*_with_milder(list(dict.fromkeys(settings)))]
     named = sorted({int(s.value) for s in found if s.knob == "loader.num_workers" and not isinstance(s.value, str)})
     now = present.get("loader.num_workers", 0)
     if not named or cores is None or not isinstance(now, int) or named[0] <= now:
@@ -49,6 +50,14 @@ def around(settings: Sequence[Setting], present: Present, cores: int | None) -> 
     keep = set(named) | set(_spread([num for num in more if num not in named], MOST_VALUES - len(named)))
     rest = [setting for setting in found if setting.knob != "loader.num_workers"]
     return [*(Setting("loader.num_workers", num) for num in more if num in keep), *rest]
+
+
+def _with_milder(settings: Sequence[Setting]) -> Iterator[Setting]:
+    """After CUDA graphs, compiling without them: a model that is called twice in a step does not run with them."""
+    for setting in settings:
+        yield setting
+        if setting == GRAPHS and COMPILED not in settings:
+            yield COMPILED
 
 
 def beside_workers(settings: Sequence[Setting], present: Present) -> list[Setting]:

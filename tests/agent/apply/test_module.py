@@ -177,6 +177,29 @@ out["class"] = type(net).__name__
     assert done.readback["compile.mode"]["ok"] is True
 
 
+def test_a_class_that_means_something_else_by_compile_is_compiled_all_the_same(child):
+    done = child(
+        CONV
+        + """
+torch.compile, compile = (lambda model, **k: compile(model, backend="eager")), torch.compile
+class Task(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = net
+    def forward(self, x):
+        return self.net(x)
+    def compile(self, backend="inductor", mode=None):
+        raise AssertionError("it is the program's")
+task = Task()
+task(x); task(x)
+out["compiled"] = task._compiled_call_impl is not None
+""",
+        "compile.mode=default",
+    )
+    assert done.out == {"compiled": True}
+    assert done.readback["compile.mode"]["ok"] is True
+
+
 COMPILED = {
     "knob": "compile.mode",
     "value": "default",

@@ -9,7 +9,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from dynotune.agent.tasks.check_results import NUM_SAMPLED, CheckResults
+from dynotune.agent.tasks import check_results
+from dynotune.agent.tasks.check_results import CheckResults
+from dynotune.agent.tasks.digests import NUM_SAMPLED
 
 from .fake_program import fake_program
 
@@ -251,7 +253,7 @@ def test_a_mistake_of_ours_is_logged_and_the_program_goes_on(monkeypatch):
     def fails(*args, **kwargs):
         raise MemoryError("no room for a digest")
 
-    monkeypatch.setattr(noted.results, "_digest", fails)
+    monkeypatch.setattr(check_results, "digests_of", fails)
     monkeypatch.setattr(noted.results, "_mean", fails)
     assert torch.equal(noted.call(nn.Identity(), weight), weight)
     weight.sum().backward()

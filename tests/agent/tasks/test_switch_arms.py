@@ -178,6 +178,22 @@ def test_after_a_switch_as_many_batches_as_were_made_before_it_are_used_up(progr
     assert ran.ratios(0) == pytest.approx([0.04 / 0.035] * 2)
 
 
+def test_workers_that_are_not_drawn_from_end_their_work_before_anything_is_timed(program):
+    """For 9 steps they take the cores; then 6 batches are drawn that lay ready, and these steps wait for none."""
+    since = 0
+
+    def cost_s(ran, number):
+        nonlocal since
+        since = 0 if len(ran.values) > 1 and ran.values[-1] != ran.values[-2] else since + 1
+        return 0.5 if since < 9 else 0.0 if since < 15 else 0.03
+
+    ran = program([FAST], num_blocks=3, cost_s=cost_s)
+    ran.program.loader_router = SimpleNamespace(waiting=lambda: (since >= 9, 6))
+    ran.program.loader_begun("loader", SimpleNamespace(num_workers=2, prefetch_factor=2))
+    ran.run()
+    assert ran.ratios(0) == pytest.approx([0.04 / 0.035] * 3)
+
+
 def test_a_step_that_allocates_is_waited_out(program):
     def before(ran, number):
         if len(ran.values) > 4 and any(ran.values[-at] != ran.values[-at - 1] for at in (1, 2, 3, 4)):
@@ -225,6 +241,25 @@ def test_a_stretch_with_the_begin_of_a_long_epoch_in_it_is_timed_again(program):
     ran = program([FAST], num_blocks=4, before=before, cost_s=lambda ran, number: 3.0 * (number % 50 == 0))
     ran.run()
     assert ran.ratios(0) == pytest.approx([2.0] * 4)
+
+
+def test_a_stretch_in_which_the_program_did_something_else_is_timed_again(program):
+    """It validates after each hundred steps, for as long as a hundred steps take."""
+    ran = program([FAST], num_blocks=6, cost_s=lambda ran, number: 1.0 * (number % 100 == 0)).run()
+    assert ran.ratios(0) == pytest.approx([2.0] * 6)
+
+
+def test_an_arm_that_is_slow_in_every_stretch_is_counted_as_it_is(program):
+    ran = program([SLOW], num_blocks=3, cost_s=lambda ran, number: 0.5 * ran.torch.slow).run()
+    assert ran.ratios(0) == pytest.approx([0.01 / 0.52] * 3)
+
+
+def test_it_ends_when_another_task_is_ordered_and_leaves_all_as_it_was(program):
+    ran = program([FAST], num_blocks=50)
+    ran.program.more_ordered = lambda: len(ran.values) > 60
+    ran.run()
+    assert ran.result["reason"] == "another task was ordered" and ran.torch.fast is False
+    assert len(ran.values) < 100
 
 
 def test_begins_of_epochs_that_a_stretch_holds_whole_are_part_of_it(program):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dynotune import knobs
 from dynotune.launch.records.record import Record, Step
+from dynotune.measure.checks import guard
 from dynotune.measure.live import switching
 from dynotune.measure.live.switching import HAS_ALREADY, Block, Stretch, estimate, switch_arms, why_left_behind
 from dynotune.search.bench import arm
@@ -62,7 +63,7 @@ def switch(tmp_path, monkeypatch):
     """Switches arms of a program that is given as text, as briefly as can be."""
     monkeypatch.setattr(switching, "LEAST_S", 0.0)
 
-    def run(text, *arms, left_s=120.0, num_blocks=3):
+    def run(text, *arms, left_s=120.0, num_blocks=3, num_results=0):
         path = tmp_path / "program.py"
         path.write_text(text)
         request = spec(
@@ -77,6 +78,7 @@ def switch(tmp_path, monkeypatch):
             num_blocks=num_blocks,
             cache_folder=tmp_path / "caches",
             stretch_s=0.005,
+            num_results=num_results,
         )
 
     return run
@@ -203,7 +205,12 @@ def record_of(step_s, epoch):
     [(0.01, 0, 15), (2.0, 0, switching.FEWEST_STEPS), (0.01, 7, 21), (0.01, 90, 15)],
 )
 def test_stretches_are_long_enough_and_hold_whole_epochs_where_these_are_short(step_s, epoch, num_steps):
-    assert switching._stretch_steps([record_of(step_s, epoch)], 0.15) == num_steps
+    assert switching._stretch_steps([record_of(step_s, epoch)], 0.15, []) == num_steps
+
+
+def test_a_stretch_holds_batches_of_each_worker():
+    arms = [arm_of("loader.num_workers=24", "loader.pin_memory=true"), arm_of("loader.num_workers=2")]
+    assert switching._stretch_steps([record_of(2.0, 0)], 0.15, arms) == 48
 
 
 # Real runs
@@ -235,6 +242,43 @@ model.register_forward_hook(look)
     assert set(seen) == {"False False highest", "True False highest", "False True high"}
 
 
+GAN = """
+import torch
+torch.manual_seed(0)
+net, judge = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(), torch.nn.Sigmoid()), torch.nn.BCELoss()
+class Picky(torch.nn.Module):
+    def forward(self, x):
+        if torch.is_autocast_enabled("cpu"):
+            raise TypeError("not under autocast")
+        return x
+picky = Picky()
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+for step in range(100_000):
+    x = picky(net(torch.randn(256, 64)))
+    loss = judge(x, torch.ones_like(x))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_call_that_fails_with_a_setting_is_made_again_without_it_and_the_program_goes_on(switch):
+    found = switch(GAN, ["precision.autocast=bf16", "matmul.fp32_precision=high"], ["cudnn.deterministic=true"])
+    (arm, reason), *others = found.given_up.items()
+    assert others == [] and "precision.autocast=bf16" in arm
+    assert reason == "a call failed with it: TypeError: not under autocast"
+    assert found.blamed[arm] == ["precision.autocast"]
+    assert list(found.blocks) == ["cudnn.deterministic=true"] and not found.ended_program
+
+
+def test_calls_that_train_are_compared_with_the_same_calls_without_the_arm(switch):
+    found = switch(GAN.replace("if torch", "if 0 and torch"), ["precision.autocast=bf16"], num_results=2)
+    (event,) = found.results.values()
+    assert event["draws"] == ["cpu"] and len(event["redrawn"]) == len(event["candidate"]) == 2
+    judged = guard.within([knobs.parse("precision.autocast=bf16")], event)
+    assert judged.ok and 0 < judged.difference < judged.tolerance
+
+
 def test_a_compiled_program_has_arms_given_up_that_compile_it_anew(switch):
     found = switch(
         TRAIN.format(prepare="model.compile(backend='eager')", num_steps=100_000, each="pass"),
@@ -248,7 +292,7 @@ def test_a_compiled_program_has_arms_given_up_that_compile_it_anew(switch):
 def test_a_program_that_ends_too_soon_says_so(switch):
     found = switch(TRAIN.format(prepare="", num_steps=50, each="pass"), ["host.num_threads=7"])
     assert found.estimates == []
-    assert found.reason == "the program ended after 50 steps"
+    assert found.reason == "the program ended after 50 steps" and found.ran_out
 
 
 # Each kind of setting, in a real program that asserts what holds while it is on, and that it is gone afterwards
@@ -405,4 +449,5 @@ def test_enough_blocks_end_it(tmp_path):
         stretch_s=0.005,
         enough=lambda blocks: len(blocks[arm.key]) >= 4,
     )
+    assert found.given_up == {}
     assert 4 <= len(found.blocks[arm.key]) < 1000 and found.reason == ""

@@ -101,7 +101,8 @@ class CompileSite(Site):
             compiled = self._torch.compile(module.forward, mode=self._mode)
             module._compiled_call_impl = CompiledInside(module, compiled, self._torch.Tensor)
         else:
-            module.compile(mode=self._mode)
+            # Not by its own name: a class may mean something else by it.
+            self._torch.nn.Module.compile(module, mode=self._mode)
         self._roots.append(weakref.ref(module))
 
     def _why_not(self, module: Any) -> str:

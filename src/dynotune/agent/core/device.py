@@ -29,5 +29,11 @@ def device_allocations(torch: Any) -> int | None:
     return sum(int(device.get("num_device_alloc", 0)) for device in stats)
 
 
+def free_memory(torch: Any, error: Exception) -> None:
+    """Give blocks that nothing uses back to the driver, where an error says that memory ran out."""
+    if _has_cuda(torch) and type(error).__name__ == "OutOfMemoryError":
+        torch.cuda.empty_cache()
+
+
 def _has_cuda(torch: Any) -> bool:
     return torch is not None and bool(torch.cuda.is_initialized())

@@ -25,6 +25,8 @@ class Program:
         num_compilations: compiled graphs so far.
         num_queued: batches that the loaders' workers may have ready at most.
         replays_graphs: a captured CUDA graph was launched.
+        compiles_itself, replays_itself: whether it compiled, or replayed graphs, before any arm was switched on; None
+            before that was asked.
         loader_router: of a task that draws from other loaders in the program's place; None before there was one.
         loader_begun_s: when an iterator of each loader was made last, CLOCK_MONOTONIC.
     """
@@ -39,9 +41,13 @@ class Program:
         self.state: Any = None
         self.loader_router: Any = None
         self.num_compilations = 0
+        self.compiles_itself: bool | None = None
+        self.replays_itself = False
         self.num_queued = 0
         self.replays_graphs = False
         self.loader_begun_s: dict[Any, float] = {}
+        # Whether the parent has ordered a task that is not taken up yet. Set by the tasks' queue.
+        self.more_ordered: Callable[[], bool] = lambda: False
         # Set by the agent. Called before a task begins and before its result is written; to write the observed state;
         # and to cover the calls that are needed once `roots.around` has changed.
         self.prepare: Callable[[], None] = lambda: None

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, suppress
+
+from ..core.device import free_memory
+from ..core.errors import by_a_signal
 from .loader_switch import LoaderSwitch
 from .switches import (
     AutocastSwitch,
@@ -17,7 +21,7 @@ from .switches import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from ..apply.site import Answer, Args, Around, Kwargs, Planned
@@ -31,15 +35,19 @@ class Arm:
         by_class: dict[type[Switch], list[Planned]] = {}
         for setting in planned:
             by_class.setdefault(_switch_for(setting), []).append(setting)
+        self.program = program
         self._switches = [made(settings, program) for made, settings in by_class.items()]
         self._turned: list[Switch] = []
         self.is_on = False
         self.has_been_on = False
+        self.blamed: list[str] = []
+        """Knobs that a call failed with, and went well without."""
+        self._failure = ""
 
     @property
-    def wants_around(self) -> bool:
+    def acts_in_calls(self) -> bool:
         """Whether calls of outermost modules must go through `around_root` while it is on."""
-        return any(switch.site is not None for switch in self._switches)
+        return any(switch.acts_in_calls for switch in self._switches)
 
     @property
     def compiles(self) -> bool:
@@ -62,6 +70,59 @@ class Arm:
                 if around is not None:
                     entered.append(around)
         return _call_inside(entered, call, module, args, kwargs)
+
+    def called_without(self, error: Exception, call: Callable[[], Any]) -> Any:
+        """Make a call that has failed again: without one of the switches after the other, then without all of them.
+
+        From then on the arm is as good as off; `check` says so.
+
+        Args:
+            call: goes through `around_root`.
+
+        Raises:
+            Exception: what the call raises without the arm, too.
+        """
+        suspects = [switch for switch in self._turned if switch.acts_in_calls]
+        free_memory(self.program.torch, error)
+        for suspect in suspects if len(suspects) > 1 else ():
+            self._bench(suspect)
+            try:
+                output = call()
+            except Exception as other:
+                if by_a_signal(other):
+                    raise
+                free_memory(self.program.torch, other)
+                self._unbench(suspect)
+            else:
+                self._failed_with([suspect], error)
+                return output
+        for suspect in suspects:
+            self._bench(suspect)
+        error.__traceback__ = None  # it holds what the failed call computed
+        output = call()
+        self._failed_with(suspects, error)
+        return output
+
+    def _bench(self, switch: Switch) -> None:
+        self._turned.remove(switch)
+        self._switches.remove(switch)
+        switch.off()
+
+    def _unbench(self, switch: Switch) -> None:
+        self._switches.append(switch)
+        self._turned.append(switch)
+        with suppress(NotSwitched):
+            switch.on()
+
+    def _failed_with(self, switches: list[Switch], error: Exception) -> None:
+        self.blamed = [setting["knob"] for switch in switches for setting in switch.planned]
+        line = (str(error).strip().splitlines() or [""])[0]
+        self._failure = "a call failed with it: %s: %s" % (type(error).__name__, line)
+
+    def refuse_failed(self) -> None:
+        """Raises NotSwitched: a call failed while it was on."""
+        if self._failure:
+            raise NotSwitched(self._failure)
 
     def on(self) -> None:
         """Raises NotSwitched: a setting did not take; HasAlready: the program has all of them."""
@@ -90,8 +151,21 @@ class Arm:
         if reason is not None:
             raise reason
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Off for a while. Raises NotSwitched: as `on` and `off`."""
+        turned = list(self._turned)
+        for switch in reversed(turned):
+            switch.off()
+        try:
+            yield
+        finally:
+            for switch in turned:
+                switch.on()
+
     def check(self) -> None:
         """Raises NotSwitched: something else holds than should."""
+        self.refuse_failed()
         for switch in self._switches:
             switch.check(self.is_on)
 

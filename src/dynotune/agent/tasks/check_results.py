@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Mapping
 
-from ..core.autocast import inside_forward
 from ..core.device import is_capturing
+from .digests import as_fields, digests_of, is_plain, local, number, plainly, precision_of, random_states
 from .task import NEVER, Task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any
 
     from ..core.program import Program
+    from .digests import Digest
 
-NUM_SAMPLED = 64
-"""Elements of each tensor, evenly spaced."""
-MOST_TENSORS, MOST_DEPTH = 8, 6
 # A program that has an optimizer may evaluate for a while before it trains; so many times the calls are waited for.
 PATIENCE = 10
 # Calls that are looked at for random numbers and precision.
@@ -48,7 +45,7 @@ class CheckResults(Task):
         self._nudge: float = order.get("nudge") or 0.0
         self._nudged: set[int] = set()
         self._losses: list[Any] = []
-        self._outputs: list[list[tuple[list[int], Any]]] = []
+        self._outputs: list[list[Digest]] = []
         self._scaled: list[tuple[weakref.ref[Any], Any, Any]] = []
         self._inside_backward = 0
         self._num_calls = 0
@@ -115,7 +112,7 @@ class CheckResults(Task):
             return
         self._outputs = []
         losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        with torch.no_grad(), _plainly(torch):
+        with torch.no_grad(), plainly(torch):
             values = [self._unscaled(loss) for loss in losses]
             self._losses.append(sum(values[1:], values[0]))
         if len(self._losses) >= self._num_values:
@@ -134,8 +131,8 @@ class CheckResults(Task):
 
     def _mean(self, tensor: Any) -> Any:
         torch = self._torch
-        local = _local(tensor)
-        return torch.mean(torch.view_as_real(local) if local.is_complex() else local, dtype=torch.float64)
+        part = local(tensor)
+        return torch.mean(torch.view_as_real(part) if part.is_complex() else part, dtype=torch.float64)
 
     # Outputs
 
@@ -161,8 +158,8 @@ class CheckResults(Task):
             self._nudge_weights(module)
         if self._num_calls > NUM_LOOKED_AT or is_capturing(self._torch):
             return None
-        self._precision = self._precision or _precision(self._torch, module)
-        return _random_states(self._torch)
+        self._precision = self._precision or precision_of(self._torch, module)
+        return random_states(self._torch)
 
     def _draw_others(self) -> None:
         torch = self._torch
@@ -176,8 +173,8 @@ class CheckResults(Task):
         torch = self._torch
         with torch.inference_mode(False), torch.no_grad():
             for parameter in module.parameters():
-                weight = _local(parameter)
-                if _is_plain(torch, weight) and id(parameter) not in self._nudged:
+                weight = local(parameter)
+                if is_plain(torch, weight) and id(parameter) not in self._nudged:
                     self._nudged.add(id(parameter))
                     places = torch.arange(weight.numel(), device=weight.device, dtype=torch.int64)
                     signs = (places * 2654435761 >> 16 & 1) * 2 - 1
@@ -189,53 +186,16 @@ class CheckResults(Task):
             self._num_captured += 1
             return
         if before is not None:
-            now = _random_states(torch)
+            now = random_states(torch)
             self._draws |= {kind for kind, state in before.items() if kind in now and now[kind] != state}
         if self._losses or self._inside_backward:
             return
         if len(self._outputs) < self._num_values:
-            with torch.no_grad(), _plainly(torch):
-                found = (tensor for _, tensor in zip(range(MOST_TENSORS), self._tensors(output, 0)))
-                self._outputs.append([self._digest(tensor) for tensor in found])
+            self._outputs.append(digests_of(torch, output))
         if len(self._outputs) >= self._num_values and (
             not self.program.steps.optimizers or self._num_calls >= PATIENCE * self._num_values
         ):
             self._read()
-
-    def _tensors(self, value: Any, depth: int) -> Iterator[Any]:
-        """The tensors of floating-point numbers in it, in order."""
-        torch = self._torch
-        if isinstance(value, torch.Tensor):
-            local = _local(value)
-            if _is_plain(torch, local):
-                yield torch.view_as_real(local) if local.is_complex() else local
-            return
-        if depth >= MOST_DEPTH:
-            return
-        parts: list[Any] = []
-        if isinstance(value, Mapping):
-            parts = list(value.values())
-        elif isinstance(value, (list, tuple)):
-            parts = list(value)
-        elif hasattr(type(value), "__dataclass_fields__"):
-            parts = [getattr(value, name, None) for name in type(value).__dataclass_fields__]
-        for part in parts:
-            yield from self._tensors(part, depth + 1)
-
-    def _digest(self, tensor: Any) -> tuple[list[int], Any]:
-        """Shape, and on the device: sum, sum of magnitudes, root of the sum of squares, sampled elements."""
-        torch = self._torch
-        num, double = tensor.numel(), torch.float64
-        if not num:
-            return list(tensor.shape), None
-        # No copy of the tensor is made: it may be as large as what is left of the memory.
-        norm = torch.linalg.vector_norm
-        moments = [torch.sum(tensor, dtype=double), norm(tensor, 1, dtype=double), norm(tensor, 2, dtype=double)]
-        places = torch.arange(min(num, NUM_SAMPLED), device=tensor.device, dtype=torch.int64)
-        if num > NUM_SAMPLED:
-            places = places * (num - 1) // (NUM_SAMPLED - 1)
-        sampled = torch.take(tensor, places).to(double)
-        return list(tensor.shape), torch.cat([torch.stack(moments), sampled])
 
     # What there is
 
@@ -244,9 +204,9 @@ class CheckResults(Task):
         values: list[Any] = []
         try:
             if self._losses:
-                values = [_number(float(loss)) for loss in self._losses]
+                values = [number(float(loss)) for loss in self._losses]
             else:
-                values = [[_as_fields(shape, found) for shape, found in call] for call in self._outputs]
+                values = [[as_fields(shape, found) for shape, found in call] for call in self._outputs]
         except Exception as error:
             # The device may be lost: then there is nothing to compare, and whoever reads this is told why.
             self.program.log("results", error)
@@ -267,65 +227,3 @@ class CheckResults(Task):
         except Exception as error:
             self.program.log("results", error)
             return None
-
-
-def _local(tensor: Any) -> Any:
-    """Of a tensor that is spread over ranks, the part that is here: to look at the whole would be a collective."""
-    return getattr(tensor, "_local_tensor", tensor).detach()
-
-
-def _is_plain(torch: Any, tensor: Any) -> bool:
-    """Whether it has numbers that can be read, of 16 bits or more."""
-    kinds = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
-    if tensor.dtype not in kinds or tensor.is_meta or tensor.is_nested or tensor.layout is not torch.strided:
-        return False
-    wrapped = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", None)
-    return type(tensor).__name__ != "FakeTensor" and not (wrapped is not None and wrapped(tensor))
-
-
-def _plainly(torch: Any) -> Any:
-    """What subclasses of tensors do of their own accord is not asked for."""
-    return torch._C.DisableTorchFunctionSubclass()
-
-
-def _random_states(torch: Any) -> dict[str, Any]:
-    """What changes when random numbers are drawn, by kind of device."""
-    generators = {"cpu": [torch.default_generator]}
-    if torch.cuda.is_initialized():
-        generators["cuda"] = list(torch.cuda.default_generators)
-    return {kind: [bytes(one.get_state().numpy()) for one in found] for kind, found in generators.items()}
-
-
-def _precision(torch: Any, module: Any) -> str:
-    """The lowest that its calls are made in, as far as that can be seen from outside."""
-    halves = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
-    parameter = next((p for p in module.parameters() if p.is_floating_point()), None)
-    device = "cpu" if parameter is None else parameter.device.type
-    if parameter is not None and parameter.dtype in halves:
-        return halves[parameter.dtype]
-    if torch.is_autocast_enabled(device):
-        return halves.get(torch.get_autocast_dtype(device), "")
-    inside = inside_forward(torch, module)
-    if inside is not None:
-        return inside
-    if device != "cuda":
-        return "float32"
-    return "tf32" if torch.get_float32_matmul_precision() != "highest" or torch.backends.cudnn.allow_tf32 else "float32"
-
-
-def _as_fields(shape: list[int], found: Any) -> dict[str, Any]:
-    if found is None:
-        return {"shape": shape, "num": 0}
-    total, magnitudes, root, *sampled = found.tolist()
-    return {
-        "shape": shape,
-        "sum": _number(total),
-        "magnitudes": _number(magnitudes),
-        "root": _number(root),
-        "sampled": [_number(value) for value in sampled],
-    }
-
-
-def _number(value: float) -> float | None:
-    """None where it is none: JSON has no word for it."""
-    return value if -1e308 < value < 1e308 else None

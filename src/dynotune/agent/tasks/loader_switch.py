@@ -1,7 +1,8 @@
 """A second loader over the dataset and sampler of one that the program draws from, in its place for a while.
 
 Both draw their indices from one iterator of the sampler, so each sample still comes once in an epoch. What either has
-ready when the other's turn comes lies there until its own next turn, or the end of the epoch.
+ready when the other's turn comes lies there until its own next turn, or the end of the epoch. Its workers first finish
+what they were given: until then they take the cores from the other's.
 """
 
 from __future__ import annotations
@@ -73,6 +74,11 @@ class Router:
     def num_queued(self, options: dict[str, Any]) -> int:
         """Batches that an iterator with these options has ready at most."""
         return max([0, *(sources.num_queued(options) for sources in self._seen.values())])
+
+    def waiting(self) -> tuple[bool, int]:
+        """Whether workers that are not drawn from have nothing left to do; and batches that lie ready to be drawn."""
+        found = [sources.waiting(self.active) for sources in list(self._seen.values())]
+        return all(quiet for quiet, _ in found), max([0, *(num for _, num in found)])
 
     def refuse(self, options: dict[str, Any]) -> None:
         """Raises NotSwitched: no loader of the steps can be drawn from with these options."""
@@ -153,6 +159,14 @@ class _Sources:
             for name in set(options) & set(_FROM_WORKERS):
                 raise NotSwitched("loader.%s needs loading processes, and the loader has none" % name)
 
+    def waiting(self, options: Options | None) -> tuple[bool, int]:
+        """As `Router.waiting`."""
+        own = self._own()
+        drawn = own if options is None else self._others.get(options)
+        idle = [each for each in (own, *self._others.values()) if each is not None and each is not drawn]
+        done = [_done(each) for each in idle]
+        return all(ready >= asked_for for ready, asked_for in done), 0 if drawn is None else _done(drawn)[0]
+
     def _has(self, name: str) -> Any:
         return getattr(self._own(), "_" + name, None)
 
@@ -205,6 +219,15 @@ class _Sources:
             finally:
                 for each, state in zip(generators, states):
                     torch.set_rng_state(state) if each is None else each.set_state(state)
+
+
+def _done(iterator: Any) -> tuple[int, int]:
+    """Batches that its workers have made and nobody has drawn, and those that they were asked for."""
+    try:
+        stored = sum(len(info) > 1 for info in iterator._task_info.values())
+        return stored + iterator._data_queue.qsize(), iterator._tasks_outstanding
+    except (AttributeError, NotImplementedError, OSError):
+        return 0, 0  # it has no workers, or they are gone
 
 
 class _Shared:

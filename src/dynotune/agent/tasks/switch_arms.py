@@ -4,7 +4,10 @@ A block of an arm is four stretches, ABBA or BAAB: B with the arm's settings, A 
 both ends of each. After each switch some steps are not counted: those that hold what the switch sets off (plans,
 kernels, code and memory that are needed for the first time), and as many as use up batches that were made before it.
 Plans and blocks of memory that last beyond that are kept and looked up by what they are needed for, so the next stretch
-without the arm finds its own again.
+without the arm finds its own again. A stretch in which the program did something else as well (it validated, wrote a
+checkpoint) is timed again.
+
+A call that fails while an arm is on is made again without it: the program goes on, and the arm is given up.
 
 All ranks of a program switch at the same steps: then as many steps are not counted after each switch whatever they
 hold, and no stretch is timed again.
@@ -14,17 +17,20 @@ from __future__ import annotations
 
 import os
 import random
+from statistics import median
 from threading import get_ident
 from time import perf_counter
 
 from ..core.device import device_allocations, synchronise
+from ..core.errors import by_a_signal
 from .arm import Arm
+from .results_within import ResultsWithin
 from .switches import NotSwitched
 from .task import Task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
     from typing import Any
 
     from ..apply.site import Args, Kwargs
@@ -38,8 +44,12 @@ if TYPE_CHECKING:
 WASH_OUT_STEPS, QUIET_STEPS, MOST_RESTLESS_STEPS = 3, 2, 30
 # Steps that ranks leave out after each switch, whatever they hold.
 STEPS_OF_RANKS = 8
-# A stretch with the begin of an epoch in it, or a new allocation, is timed again, so often.
+# A stretch with the begin of an epoch in it, a new allocation, or steps that took so many times as long as usual, is
+# timed again, so often.
 MOST_REPEATS = 2
+ODD = 2.0
+# Of what a step takes without it: an arm with which steps take longer has no more blocks, where that was asked for.
+HOPELESS = 2.5
 # Blocks in which the program itself compiled something, before its arm is given up.
 MOST_SPOILT = 3
 # A compiled program keeps few variants of its code; each arm that it compiles anew for takes one of them.
@@ -55,7 +65,7 @@ class _Spoilt(Exception):
 class SwitchArms(Task):
     """Compares each of `arms` with the program as it runs, in `num_blocks` blocks of stretches of `stretch_steps`.
 
-    Events meanwhile: `arm_switched` (to an arm, or None), `arm_block`, `arm_given_up`.
+    Events meanwhile: `arm_switched` (to an arm, or None), `arm_block`, `arm_results`, `arm_given_up`.
     """
 
     event = "switched"
@@ -69,6 +79,8 @@ class SwitchArms(Task):
         self._alive = list(range(len(self._planned)))
         self._num_recompiled = 0
         self._drawn: dict[int, int] = {}
+        self._usual: dict[Arm | None, list[float]] = {None: [float(order.get("step_s") or 0.0)]}
+        self._results: dict[Arm, ResultsWithin] = {}
         self._has_ranks = False
         self._on: Arm | None = None
         self._thread: int | None = None  # in which steps end
@@ -78,12 +90,18 @@ class SwitchArms(Task):
 
     def begin(self, num_steps: int) -> int:
         program = self.program
-        if program.replays_graphs:
+        if program.compiles_itself is None:
+            program.compiles_itself = bool(program.num_compilations)
+            program.replays_itself = program.replays_graphs
+        if program.replays_itself:
             self.give_up("it replays captured CUDA graphs, which no switch reaches")
             return num_steps
         self._has_ranks = program.ranks().get("world_size", 1) > 1
         self._arms = [Arm(planned, program) for planned in self._planned]
-        if any(arm.wants_around for arm in self._arms):
+        if not self._has_ranks:
+            wanted = self.order.get("num_results", 0)
+            self._results = {arm: ResultsWithin(program, wanted) for arm in self._arms if wanted}
+        if any(arm.acts_in_calls for arm in self._arms):
             self._call_through(self._around(program.roots.around))
         self._thread = get_ident()
         self._work = self._all_blocks()
@@ -94,6 +112,10 @@ class SwitchArms(Task):
             return self._stop
         if get_ident() != self._thread:
             self.give_up("its steps are made in several threads")
+            return self._stop
+        if self.program.more_ordered():
+            # Whoever ordered this has what it wanted.
+            self.give_up("another task was ordered")
             return self._stop
         assert self._work is not None
         try:
@@ -125,17 +147,31 @@ class SwitchArms(Task):
         """`inner`, around it the arm that is on."""
         self._inner.append(inner)
 
+        def plainly(call: Call, module: Any, args: Args, kwargs: Kwargs) -> Any:
+            return inner(call, module, args, kwargs) if inner is not None else call(module, *args, **kwargs)
+
         def around_root(call: Call, module: Any, args: Args, kwargs: Kwargs) -> Any:
             on = self._on
             if on is None:
-                return inner(call, module, args, kwargs) if inner is not None else call(module, *args, **kwargs)
-            if inner is None:
-                return on.around_root(call, module, args, kwargs)
+                return plainly(call, module, args, kwargs)
 
-            def through(module: Any, *args: Any, **kwargs: Any) -> Any:
-                return inner(call, module, args, kwargs)
+            def without() -> Any:
+                with on.paused():
+                    return plainly(call, module, args, kwargs)
 
-            return on.around_root(through, module, args, kwargs)
+            def with_it() -> Any:
+                def through(module: Any, *args: Any, **kwargs: Any) -> Any:
+                    return plainly(call, module, args, kwargs)
+
+                return on.around_root(through, module, args, kwargs)
+
+            results = self._results.get(on)
+            try:
+                return with_it() if results is None else results.compared(module, without, with_it)
+            except Exception as error:
+                if by_a_signal(error):
+                    raise
+                return on.called_without(error, with_it)
 
         return around_root
 
@@ -154,21 +190,22 @@ class SwitchArms(Task):
                 try:
                     yield from self._block(at, number)
                 except NotSwitched as error:
-                    yield from self._drop(at, str(error))
+                    yield from self._drop(at, str(error), self._arms[at].blamed)
                 if self._num_recompiled >= MOST_RECOMPILED:
                     reason = "torch compiles the program anew after a switch; more would be too many variants of it"
                     for other in list(self._alive):
                         self._say_dropped(other, reason)
                     return
 
-    def _drop(self, at: int, reason: str) -> Steps:
-        self._say_dropped(at, reason)
+    def _drop(self, at: int, reason: str, blamed: list[str]) -> Steps:
+        self._say_dropped(at, reason, blamed)
         self._switch_off(at)
         yield from self._wash_out(None)
 
-    def _say_dropped(self, at: int, reason: str) -> None:
+    def _say_dropped(self, at: int, reason: str, blamed: Sequence[str] = ()) -> None:
+        """`blamed`: the knobs without which a call went well that had failed."""
         self._alive.remove(at)
-        self.program.event({"event": "arm_given_up", "arm": at, "reason": reason})
+        self.program.event({"event": "arm_given_up", "arm": at, "reason": reason, "blamed": list(blamed)})
 
     def _block(self, at: int, number: int) -> Steps:
         """One block of the arm; one that was spoilt is begun anew.
@@ -185,8 +222,14 @@ class SwitchArms(Task):
                 continue
             fields = {"arm": at, "number": number, "order": order, "begin_s": begin_s, "end_s": perf_counter()}
             self.program.event({"event": "arm_block", **fields, **timed})
+            self._tell_results(at)
             return
         raise NotSwitched("the program compiles something again and again")
+
+    def _tell_results(self, at: int) -> None:
+        results = self._results.pop(self._arms[at], None)
+        if results is not None and (found := results.read()) is not None:
+            self.program.event({"event": "arm_results", "arm": at, **found})
 
     def _order(self, at: int, number: int) -> str:
         """Each order comes once in two blocks of an arm: a drift then passes for no difference."""
@@ -231,18 +274,26 @@ class SwitchArms(Task):
     # Steps that are timed, and steps that are not
 
     def _wash_out(self, arm: Arm | None) -> Steps:
-        least = WASH_OUT_STEPS + max(self.program.num_queued, arm.num_queued if arm is not None else 0)
+        queued = max(self.program.num_queued, arm.num_queued if arm is not None else 0)
         if self._has_ranks:
-            yield least + STEPS_OF_RANKS
+            yield WASH_OUT_STEPS + queued + STEPS_OF_RANKS
             return
-        quiet, before = 0, self._counters()
-        for number in range(1, least + MOST_RESTLESS_STEPS + 1):
+        router, quiet, before = self.program.loader_router, 0, self._counters()
+        # Until workers that are not drawn from have ended their work: how many steps that takes, they say.
+        least = WASH_OUT_STEPS + (queued if router is None else 0)
+        is_settled = router is None
+        for number in range(1, WASH_OUT_STEPS + 2 * queued + MOST_RESTLESS_STEPS + 1):
             yield 1
             now = self._counters()
+            if arm is not None:
+                arm.refuse_failed()
             if not (arm is not None and arm.is_on and arm.compiles):
                 self._refuse_compiled(arm, before, now)
+            if not is_settled:
+                is_settled, num_ready = router.waiting()
+                least = max(least, number + num_ready)
             quiet, before = (quiet + 1 if now == before else 0), now
-            if number >= least and quiet >= QUIET_STEPS:
+            if is_settled and number >= least and quiet >= QUIET_STEPS:
                 return
 
     def _stretch(self, arm: Arm) -> Steps:
@@ -262,14 +313,38 @@ class SwitchArms(Task):
             self._refuse_compiled(arm, before, now)
             # Stretches of whole epochs hold as many begins each; of longer epochs they would differ.
             has_begin = steps.num_epochs != num_epochs and (steps.epoch_steps is None or steps.epoch_steps > length)
-            if self._has_ranks or not (repeats_left and (has_begin or now != before)):
+            is_odd = self._is_odd(arm, duration_s / (steps.num_steps - num_steps))
+            if self._has_ranks or not (repeats_left and (has_begin or is_odd or now != before)):
                 break
+        if not has_begin:
+            self._refuse_hopeless(arm, duration_s / (steps.num_steps - num_steps))
         uncounted = steps.num_uncounted - counted[1]
         return {
             "seconds": duration_s,
             "num_steps": steps.num_steps - num_steps,
             "num_samples": None if uncounted else steps.num_samples - counted[0],
         }
+
+    def _is_odd(self, arm: Arm, step_s: float) -> bool:
+        """Whether steps took far longer than is usual on their side: the program did something else in between.
+
+        An arm's first stretch is held against the baseline's.
+        """
+        usual = self._usual.setdefault(arm if arm.is_on else None, [])
+        known = [each for each in usual or self._usual[None] if each > 0]
+        if known and step_s > ODD * median(known):
+            return True
+        usual.append(step_s)
+        return False
+
+    def _refuse_hopeless(self, arm: Arm, step_s: float) -> None:
+        """Raises NotSwitched: with the arm, steps take so long that no more of its time is worth while."""
+        known = [each for each in self._usual[None] if each > 0]
+        if not (self.order.get("give_up_slow") and arm.is_on and known):
+            return
+        ratio = step_s / median(known)
+        if ratio > HOPELESS:
+            raise NotSwitched("with it a step takes %.1f times as long" % ratio)
 
     def _counters(self) -> tuple[int, int | None]:
         return self.program.num_compilations, device_allocations(self.program.torch)

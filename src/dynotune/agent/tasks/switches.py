@@ -50,6 +50,8 @@ class Switch:
 
     site: Site | None = None
     """Calls of outermost modules go through it while the switch is on; None if nothing of them changes."""
+    acts_in_calls = False
+    """Calls of outermost modules run otherwise while it is on, and may fail with it."""
     compiles = False
     """The first steps after it is switched on compile."""
     suits_ranks = True
@@ -132,6 +134,8 @@ class GlobalSwitch(Switch):
 class AutocastSwitch(Switch):
     """Autocast around calls of outermost modules. A GradScaler has a scale of its own with it and without."""
 
+    acts_in_calls = True
+
     def __init__(self, planned: list[Planned], program: Program) -> None:
         super().__init__(planned, program)
         self.site = self._autocast = AutocastSite(planned, program.event)
@@ -160,6 +164,7 @@ class AutocastSwitch(Switch):
 class ChannelsLastSwitch(Switch):
     """The layout of 4-D weights, of what the optimizer keeps for them, and of the inputs."""
 
+    acts_in_calls = True
     suits_ranks = False  # buckets of gradients are views of the layout that the weights began with
 
     def __init__(self, planned: list[Planned], program: Program) -> None:
@@ -210,6 +215,7 @@ class ChannelsLastSwitch(Switch):
 class CompileSwitch(Switch):
     """The compiled call of outermost modules; `off` lets a program that compiles itself run eagerly."""
 
+    acts_in_calls = True
     suits_ranks = False  # ranks are done with compiling at different steps
 
     def __init__(self, planned: list[Planned], program: Program) -> None:
@@ -250,7 +256,7 @@ class CompileSwitch(Switch):
         return found
 
     def _compile(self, root: Any) -> Any:
-        root.compile(mode=self.value)
+        self.torch.nn.Module.compile(root, mode=self.value)
         compiled, root._compiled_call_impl = root._compiled_call_impl, None
         return compiled
 

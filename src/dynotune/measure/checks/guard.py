@@ -139,6 +139,24 @@ def guard(
     return judged if isinstance(nudged, Unknown) else compared(settings, own, found, nudged)
 
 
+def within(settings: Sequence[Setting], event: dict[str, Any]) -> Guarded | Unknown:
+    """Judge calls of one running program, made without the settings and with them, as the agent saw them."""
+    if not guarded(settings):
+        return Unknown("none of its settings changes how numbers are rounded, and that alone")
+    seen = {"what": "outputs", "draws": event.get("draws"), "precision": event.get("precision")}
+    try:
+        plain, redrawn, arm = (
+            msgspec.convert({**seen, "outputs": event.get(name)}, Reading)
+            for name in ("baseline", "redrawn", "candidate")
+        )
+    except msgspec.ValidationError as error:
+        return Unknown(f"what the program said of results is damaged: {error}")
+    found = compared(settings, Own(first=[plain]), [arm])
+    if (isinstance(found, Guarded) and found.ok) or not redrawn.outputs:
+        return found
+    return compared(settings, Own(first=[plain], redrawn=[redrawn]), [arm])
+
+
 def _is_clear(judged: Guarded | Unknown) -> bool:
     """No further run could change it."""
     return isinstance(judged, Unknown) or judged.ok or bool(judged.num_not_finite)

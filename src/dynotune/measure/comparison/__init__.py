@@ -17,6 +17,7 @@ __all__ = [
     "Interrupted",
     "MeasuredRun",
     "SequentialResult",
+    "in_process",
     "judge",
     "looks",
     "measured",

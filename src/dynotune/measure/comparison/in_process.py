@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -81,7 +82,7 @@ def compare_within(
 
     def tell(blocks: Sequence[Block]) -> list[Pair]:
         nonlocal comparison, told
-        pairs, unit = _pairs(blocks), _unit(blocks)
+        pairs, unit = pairs_of(blocks), unit_of(blocks)
         for number, pair in enumerate(pairs[told:], told + 1):
             watcher.finished(pair, number=number, max_pairs=request.max_pairs, unit=unit, what="block")
         if len(pairs) > told:
@@ -118,7 +119,7 @@ def compare_within(
     too_few = len(pairs) < min(FEWEST_BLOCKS, request.max_pairs)
     if arm.key in found.given_up or (judgement.verdict == "undecided" and too_few):
         return comparison, found.given_up.get(arm.key) or found.reason or "too few blocks were whole"
-    return _concluded(comparison, found, blocks, pairs, judgement), ""
+    return concluded(comparison, found, blocks, pairs, judgement), ""
 
 
 def _judge(request: CompareRequest, pairs: Sequence[Pair], *, ended: bool = False) -> SequentialResult:
@@ -126,24 +127,26 @@ def _judge(request: CompareRequest, pairs: Sequence[Pair], *, ended: bool = Fals
     return judge(pairs, margin=request.margin, max_pairs=request.max_pairs, precision=precision, ended=ended)
 
 
-def _unit(blocks: Sequence[Block]) -> str:
+def unit_of(blocks: Sequence[Block]) -> Literal["sample", "step"]:
     return "sample" if counts_samples(blocks) else "step"
 
 
-def _pairs(blocks: Sequence[Block]) -> list[Pair]:
+def pairs_of(blocks: Sequence[Block]) -> list[Pair]:
+    """Return each block as a pair: the time of a sample, or a step, in the baseline's stretches and in the arm's."""
     by_sample = counts_samples(blocks)
     firsts: dict[str, ArmName] = {"ABBA": "baseline", "BAAB": "candidate"}
     return [Pair(firsts[block.order], *block.unit_s(by_sample=by_sample)) for block in blocks]
 
 
-def _concluded(
+def concluded(
     comparison: Comparison,
     found: SwitchedArms,
     blocks: Sequence[Block],
     pairs: list[Pair],
     judgement: SequentialResult,
 ) -> Comparison:
-    unit = _unit(blocks)
+    """Return the comparison with its answer, and with what its blocks say."""
+    unit = unit_of(blocks)
     outcome = found.outcome
     start_s = outcome.first_step_s if outcome is not None else None
     sides = [statistics.median(getattr(pair, f"{name}_s") for pair in pairs) for name in ("baseline", "candidate")]

@@ -80,6 +80,7 @@ def judge(
     max_pairs: int = MAX_PAIRS,
     num_voided: int = 0,
     precision: float = math.inf,
+    error: float = 1 - CONFIDENCE,
     ended: bool = False,
 ) -> SequentialResult:
     """Judge the valid `pairs`, in order of time, as a group-sequential comparison of at most `max_pairs`.
@@ -93,6 +94,7 @@ def judge(
             makes that of these smaller: a quiet past must not speak for a machine that is not.
         margin: `same` when the ratio lies between 1/(1 + margin) and 1 + margin.
         num_voided: pairs that did not measure their arms. While they are more than a fifth of all, no look settles it.
+        error: of calling what does nothing `faster` or `slower`, over all looks together.
         precision: go on until the interval is as narrow as this share of a difference that is shown, if pairs are left.
         ended: the time is up, and no more pairs will come. Those since the last look are judged at the level of the
             next one, which they resemble the looks before more than it would, and so pass no more often by chance.
@@ -106,7 +108,7 @@ def judge(
     if not 0 <= margin < 1:
         raise UsageError(f"The margin is a share from 0 to below 1, not {margin}.")
     _refuse_unusable(pairs, max_pairs)
-    levels = nominal_levels(schedule, 1 - CONFIDENCE)
+    levels = nominal_levels(schedule, error)
     equivalence_levels = nominal_levels(schedule, 2 * SAME_ERROR)
     num_passed = sum(look <= len(pairs) for look in schedule)
     level = levels[max(0, num_passed - 1)]

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -40,6 +40,7 @@ CONFIDENCE = 0.95
 # A process that is pushed off its core is away for some milliseconds; a short stretch holds that, or does not.
 STRETCH_S = 0.15
 FEWEST_STEPS = 4
+BATCHES_OF_A_WORKER = 2
 # Of epochs up to so many stretches long, a stretch holds whole ones.
 MOST_STRETCHES_AN_EPOCH = 4
 # An arm that ends the program with an error takes the others' turns with it: they begin anew without it.
@@ -97,7 +98,11 @@ class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         blocks: of each arm, by its key.
         given_up: keys of arms that have no estimate, with the reason.
+        blamed: of an arm in which a call failed, the knobs without which it went well.
+        results: of each arm, what calls gave without it and with it; the agent's events.
         reason: why it ended before all arms had all their blocks; empty if they had.
+        ended_program: the program ended with an error while an arm was on.
+        ran_out: the program ended by itself before all arms had all their blocks.
         stretch_steps: steps of each stretch; 0 if it never began.
         wall_s: of all its runs, starts included.
         folder: of the last run.
@@ -106,7 +111,11 @@ class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
 
     blocks: dict[str, list[Block]] = {}
     given_up: dict[str, str] = {}
+    blamed: dict[str, list[str]] = {}
+    results: dict[str, dict[str, Any]] = {}
     reason: str = ""
+    ended_program: bool = False
+    ran_out: bool = False
     stretch_steps: int = 0
     wall_s: float = 0.0
     folder: str = ""
@@ -130,7 +139,10 @@ def switch_arms(
     num_blocks: int = NUM_BLOCKS,
     fewest_blocks: int = FEWEST_BLOCKS,
     stretch_s: float = STRETCH_S,
+    num_results: int = 0,
+    give_up_slow: bool = False,
     runner: TaskRunner | None = None,
+    goes_on: bool = False,
     enough: Callable[[Mapping[str, list[Block]]], bool] | None = None,
 ) -> SwitchedArms:
     """Compare each arm with the request's baseline, in turns within one run of the command.
@@ -144,7 +156,10 @@ def switch_arms(
         facts: of machine and target; asked for where None.
         fewest_blocks: an arm with fewer is given up.
         stretch_s: the least that a stretch lasts.
+        num_results: calls of each arm whose results are compared.
+        give_up_slow: have no more blocks of an arm with which steps take far longer.
         runner: has a live run of the baseline that may go on with this; None, or one that has ended, for a new one.
+        goes_on: leave the runner's live run as it is afterwards, for further tasks.
         enough: is shown the blocks so far, by the arms' keys, and says whether they will do.
 
     Raises:
@@ -179,8 +194,10 @@ def switch_arms(
                     )
                 )
                 runner.start()
-            switched = _Switched(runner, request, waiting, facts, num_blocks, rest_s, caches, enough, stretch_s)
-            runner.end()
+            more = {"num_results": num_results, "give_up_slow": give_up_slow}
+            switched = _Switched(runner, request, waiting, facts, num_blocks, rest_s, caches, enough, stretch_s, more)
+            if not goes_on:
+                runner.end()
             found = _merged(found, switched.found(fewest_blocks))
             waiting = [arm for arm in waiting if arm.key not in found.blocks and arm.key not in found.given_up]
             if not waiting:
@@ -256,10 +273,12 @@ def _why_not(arm: Arm) -> str:
     return "; ".join(f"{setting}: {reason}" for setting, reason in reasons if reason)
 
 
+_BY_ARM = ("blocks", "given_up", "blamed", "results")
+
+
 def _merged(before: SwitchedArms, after: SwitchedArms) -> SwitchedArms:
-    return msgspec.structs.replace(
-        after, blocks={**before.blocks, **after.blocks}, given_up={**before.given_up, **after.given_up}
-    )
+    both = {name: {**getattr(before, name), **getattr(after, name)} for name in _BY_ARM}
+    return msgspec.structs.replace(after, **both)
 
 
 class _Switched:
@@ -267,6 +286,7 @@ class _Switched:
 
     Args:
         runner: of a live run of the command with the baseline's settings.
+        more: fields of the task.
     """
 
     def __init__(
@@ -280,14 +300,18 @@ class _Switched:
         caches: Mapping[str, str],
         enough: Callable[[Mapping[str, list[Block]]], bool] | None,
         stretch_s: float,
+        more: dict[str, Any],
     ) -> None:
         self._arms, self._runner, self._caches, self._stretch_s = arms, runner, caches, stretch_s
+        self._more = more
         self._run, self._facts, self._num_blocks = run, facts, num_blocks
         self._task: SwitchArms | None = None
+        self._before: dict[str, int] = {}  # events of earlier tasks
+        self._ran_out = False
         self._keys = [arm.key for arm in arms]
 
         def have_enough(records: Sequence[Record]) -> bool:
-            return bool(records) and enough is not None and enough(_said(records[0], self._keys)[1])
+            return bool(records) and enough is not None and enough(self._said(records[0]).blocks)
 
         try:
             self._answer = runner.do(self._soon, self._within, what="switched", limit_s=limit_s, enough=have_enough)
@@ -297,18 +321,24 @@ class _Switched:
         self._record = next(iter(self._outcome.records), None)
 
     def _soon(self, records: Sequence[Record]) -> SwitchArms:
-        return self._planned(earliest(records), _stretch_steps(records, self._stretch_s))
+        self._before = {name: len(events) for name, events in records[0].events.items()}
+        return self._planned(
+            earliest(records), _stretch_steps(records, self._stretch_s, self._arms), recent_step_s(records[0])
+        )
 
     def _within(self, record: Record) -> SwitchArms:
+        self._ran_out = True
         raise CannotRunHere(f"the program ended after {len(record.steps)} steps")
 
-    def _planned(self, at_step: int, stretch_steps: int) -> SwitchArms:
+    def _planned(self, at_step: int, stretch_steps: int, step_s: float) -> SwitchArms:
         self._task = SwitchArms(
             at_step=at_step,
             arms=[_planned(arm, self._run.base, self._facts) for arm in self._arms],
             num_blocks=self._num_blocks,
             stretch_steps=stretch_steps,
             seed=self._run.seed or 0,
+            step_s=step_s,
+            **self._more,
             caches=dict(self._caches),
         )
         return self._task
@@ -322,25 +352,52 @@ class _Switched:
         arm = (self._record.last("arm_switched") or {}).get("arm")
         return arm if isinstance(arm, int) and 0 <= arm < len(self._arms) else None
 
+    def _said(self, record: Record | None) -> SwitchedArms:
+        """What the agent has said of this task's arms so far; what is damaged in a record says nothing."""
+        keys = self._keys
+        found = SwitchedArms(blocks={key: [] for key in keys}, given_up={}, blamed={}, results={})
+        for at, event in self._events(record, "arm_given_up"):
+            found.given_up[keys[at]] = str(event.get("reason", ""))
+            found.blamed[keys[at]] = [str(knob) for knob in event.get("blamed") or ()]
+        for at, event in self._events(record, "arm_results"):
+            found.results[keys[at]] = event
+        for at, event in self._events(record, "arm_block"):
+            if (block := _block(event)) is not None:
+                found.blocks[keys[at]].append(block)
+        return found
+
+    def _events(self, record: Record | None, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Those of this task, with the arm that they are of."""
+        if record is None:
+            return
+        for event in record.events.get(name, [])[self._before.get(name, 0) :]:
+            if isinstance(at := event.get("arm"), int) and 0 <= at < len(self._keys):
+                yield at, event
+
     def found(self, fewest_blocks: int) -> SwitchedArms:
-        given_up, whole = _said(self._record, self._keys)
+        said = self._said(self._record)
+        given_up, blocks = dict(said.given_up), {}
         if self.crashed is not None:
             given_up[self._keys[self.crashed]] = "the program ended with an error while it was on"
-        blocks = {}
         for key in (key for key in self._keys if key not in given_up):
-            if reason := why_left_behind(whole[key]):
+            whole = said.blocks[key]
+            if reason := why_left_behind(whole):
                 given_up[key] = reason
-            elif len(whole[key]) >= fewest_blocks:
-                blocks[key] = whole[key]
+            elif len(whole) >= fewest_blocks:
+                blocks[key] = whole
             elif self.crashed is None:
                 # If another arm ended the program, there is one more run for those that it left without.
                 why = self._answer.reason or "the others were not whole"
-                given_up[key] = f"only {len(whole[key])} of its blocks count: {why}"
+                given_up[key] = f"only {len(whole)} of its blocks count: {why}"
         step = (self._record.last("cycle") or {}).get("step", "") if self._record is not None else ""
         return SwitchedArms(
             blocks=blocks,
             given_up=given_up,
+            blamed=said.blamed,
+            results=said.results,
             reason=self._answer.reason,
+            ended_program=self.crashed is not None,
+            ran_out=self._ran_out,
             stretch_steps=self._task.stretch_steps if self._task is not None else 0,
             folder=str(self._outcome.folder),
             step=step,
@@ -353,33 +410,30 @@ def _planned(arm: Arm, folder: Path, facts: Facts) -> list[PlannedSetting]:
     return planned
 
 
-def _stretch_steps(records: Sequence[Record], stretch_s: float) -> int:
-    """Steps of a stretch that is long enough to time, and of whole epochs where they are short."""
-    num_steps = max(FEWEST_STEPS, math.ceil(stretch_s / recent_step_s(records[0])))
+def _stretch_steps(records: Sequence[Record], stretch_s: float, arms: Sequence[Arm]) -> int:
+    """Steps of a stretch that is long enough to time, and of whole epochs where they are short.
+
+    Workers make batches side by side, so that they come several at a time: a stretch holds some of each worker's.
+    """
+    workers = [
+        BATCHES_OF_A_WORKER * int(str(one.value))
+        for arm in arms
+        for one in arm.settings
+        if one.knob == "loader.num_workers"
+    ]
+    num_steps = max(FEWEST_STEPS, math.ceil(stretch_s / recent_step_s(records[0])), *workers)
     epoch = epoch_steps(records)
     if epoch is not None and epoch <= MOST_STRETCHES_AN_EPOCH * num_steps:
         num_steps = math.ceil(num_steps / epoch) * epoch
     return num_steps
 
 
-def _said(record: Record | None, keys: Sequence[str]) -> tuple[dict[str, str], dict[str, list[Block]]]:
-    """Why arms were given up, and the blocks of each; what is damaged in a record says nothing."""
-    given_up: dict[str, str] = {}
-    blocks: dict[str, list[Block]] = {key: [] for key in keys}
-    events = record.events if record is not None else {}
-    for event in events.get("arm_given_up", []):
-        if isinstance(arm := event.get("arm"), int) and 0 <= arm < len(keys):
-            given_up[keys[arm]] = str(event.get("reason", ""))
-    for event in events.get("arm_block", []):
-        try:
-            block = document.convert(event, Block)
-        except ValueError:
-            continue
-        if 0 <= block.arm < len(keys) and _is_whole(block):
-            blocks[keys[block.arm]].append(block)
-    return given_up, blocks
-
-
-def _is_whole(block: Block) -> bool:
+def _block(event: dict[str, Any]) -> Block | None:
+    """None if it is not whole."""
+    try:
+        block = document.convert(event, Block)
+    except ValueError:
+        return None
     stretches = [*block.baseline, *block.candidate]
-    return bool(block.baseline and block.candidate) and all(s.seconds > 0 and s.num_steps > 0 for s in stretches)
+    is_whole = block.baseline and block.candidate and all(s.seconds > 0 and s.num_steps > 0 for s in stretches)
+    return block if is_whole else None

@@ -1,0 +1,122 @@
+"""What the program computes, in few numbers that stay on the device until they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..core.autocast import inside_forward
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    Digest = tuple[list[int], Any]
+
+NUM_SAMPLED = 64
+"""Elements of each tensor, evenly spaced."""
+MOST_TENSORS, MOST_DEPTH = 8, 6
+
+
+def digests_of(torch: Any, output: Any) -> list[Digest]:
+    """Of the first tensors in an output; of each its shape, and on the device, in float64: sum, sum of magnitudes,
+    root of the sum of squares, sampled elements; None for the latter where it is empty.
+    """
+    with torch.no_grad(), plainly(torch):
+        return [_digest(torch, tensor) for _, tensor in zip(range(MOST_TENSORS), _tensors(torch, output, 0))]
+
+
+def _tensors(torch: Any, value: Any, depth: int) -> Iterator[Any]:
+    """The tensors of floating-point numbers in it, in order."""
+    if isinstance(value, torch.Tensor):
+        tensor = local(value)
+        if is_plain(torch, tensor):
+            yield torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        return
+    if depth >= MOST_DEPTH:
+        return
+    parts: list[Any] = []
+    if isinstance(value, Mapping):
+        parts = list(value.values())
+    elif isinstance(value, (list, tuple)):
+        parts = list(value)
+    elif hasattr(type(value), "__dataclass_fields__"):
+        parts = [getattr(value, name, None) for name in type(value).__dataclass_fields__]
+    for part in parts:
+        yield from _tensors(torch, part, depth + 1)
+
+
+def _digest(torch: Any, tensor: Any) -> Digest:
+    num, double = tensor.numel(), torch.float64
+    if not num:
+        return list(tensor.shape), None
+    # No copy of the tensor is made: it may be as large as what is left of the memory.
+    norm = torch.linalg.vector_norm
+    moments = [torch.sum(tensor, dtype=double), norm(tensor, 1, dtype=double), norm(tensor, 2, dtype=double)]
+    places = torch.arange(min(num, NUM_SAMPLED), device=tensor.device, dtype=torch.int64)
+    if num > NUM_SAMPLED:
+        places = places * (num - 1) // (NUM_SAMPLED - 1)
+    sampled = torch.take(tensor, places).to(double)
+    return list(tensor.shape), torch.cat([torch.stack(moments), sampled])
+
+
+def local(tensor: Any) -> Any:
+    """Of a tensor that is spread over ranks, the part that is here: to look at the whole would be a collective."""
+    return getattr(tensor, "_local_tensor", tensor).detach()
+
+
+def is_plain(torch: Any, tensor: Any) -> bool:
+    """Whether it has numbers that can be read, of 16 bits or more."""
+    kinds = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+    if tensor.dtype not in kinds or tensor.is_meta or tensor.is_nested or tensor.layout is not torch.strided:
+        return False
+    wrapped = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", None)
+    return type(tensor).__name__ != "FakeTensor" and not (wrapped is not None and wrapped(tensor))
+
+
+def plainly(torch: Any) -> Any:
+    """What subclasses of tensors do of their own accord is not asked for."""
+    return torch._C.DisableTorchFunctionSubclass()
+
+
+def random_states(torch: Any) -> dict[str, Any]:
+    """What changes when random numbers are drawn, by kind of device."""
+    generators = {"cpu": [torch.default_generator]}
+    if torch.cuda.is_initialized():
+        generators["cuda"] = list(torch.cuda.default_generators)
+    return {kind: [bytes(one.get_state().numpy()) for one in found] for kind, found in generators.items()}
+
+
+def precision_of(torch: Any, module: Any) -> str:
+    """The lowest that its calls are made in, as far as that can be seen from outside."""
+    halves = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
+    parameter = next((p for p in module.parameters() if p.is_floating_point()), None)
+    device = "cpu" if parameter is None else parameter.device.type
+    if parameter is not None and parameter.dtype in halves:
+        return halves[parameter.dtype]
+    if torch.is_autocast_enabled(device):
+        return halves.get(torch.get_autocast_dtype(device), "")
+    inside = inside_forward(torch, module)
+    if inside is not None:
+        return inside
+    if device != "cuda":
+        return "float32"
+    return "tf32" if torch.get_float32_matmul_precision() != "highest" or torch.backends.cudnn.allow_tf32 else "float32"
+
+
+def as_fields(shape: list[int], found: Any) -> dict[str, Any]:
+    if found is None:
+        return {"shape": shape, "num": 0}
+    total, magnitudes, root, *sampled = found.tolist()
+    return {
+        "shape": shape,
+        "sum": number(total),
+        "magnitudes": number(magnitudes),
+        "root": number(root),
+        "sampled": [number(value) for value in sampled],
+    }
+
+
+def number(value: float) -> float | None:
+    """None where it is none: JSON has no word for it."""
+    return value if -1e308 < value < 1e308 else None

@@ -33,7 +33,7 @@ try:
     run_dir = launch.new_run_folder(Path(sys.argv[3]))
     folders = {"cwd": Path(sys.argv[2]), "run_dir": run_dir}
     with launch.start(sys.argv[4:], env=dict(os.environ), **folders, sandbox="auto") as one:
-        exit_ = one.wait(100)
+        exit_ = one.wait(100) or one.end()
     seen = [(run_dir / name).read_text(errors="backslashreplace") for name in ("stdout", "stderr")]
     left = sorted(path.name for path in run_dir.iterdir())
     print(json.dumps([exit_.status, *seen, one.sandbox, one.sandbox_reason, left]))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -110,6 +111,9 @@ def main() -> int:
     result: dict[str, Any] = {"schema": "dynotune.attack/1", **described(), "parts": {}}
     if given.out and given.out.exists():
         result["parts"] = json.loads(given.out.read_text())["parts"]
+    # As tests/conftest.py: a shell's background jobs begin with them ignored, and what they start would inherit it.
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     until_s, chosen, failed = time.monotonic() + given.hours * 3600, parts(given.part or list(PARTS)), False
     for place, (name, part) in enumerate(chosen.items()):
         number = part.WHOLE if given.number is None else given.number

@@ -428,8 +428,7 @@ do("free again", lambda: os.unlink("fill"))
 }
 
 _UNPRIVILEGED = ("user", "user's on another's files")
-# The kernel refuses redirect_dir together with userxattr, and the view has the room of the run folder's disk.
+# The kernel refuses redirect_dir together with userxattr.
 VIEW_DIFFERS = {
     ("rename a folder", "existing"): ({"EXDEV"}, _UNPRIVILEGED),
-    ("fills what there is", "fill"): ({"all"}, ("small disk",)),
 }

@@ -33,11 +33,16 @@ class Outcome(NamedTuple):
     files: dict[str, str]
 
 
-def attack(number: int, seed: int, *, first: int = 0, much_bytes: int = MUCH_BYTES) -> Counts:
-    """Run `number` programs bare and under dynotune. `much_bytes`: what the program prints that prints much."""
+def attack(number: int, seed: int, *, first: int = 0, cases: list[str] = CASES, much_bytes: int = MUCH_BYTES) -> Counts:
+    """Run `number` programs bare and under dynotune.
+
+    Args:
+        cases: the programs that are drawn from.
+        much_bytes: what the program prints that prints much.
+    """
     counts = Counts()
     for at in range(first, first + number):
-        name = drawn(CASES, seed, at)
+        name = drawn(cases, seed, at)
         odd = PROGRAMS[name]
         if odd.needs and importlib.util.find_spec(odd.needs) is None:
             counts.skipped[name] = f"{odd.needs} is not installed"
@@ -56,8 +61,8 @@ def differences(odd: Odd, much_bytes: int) -> list[str]:
         bare, under = (_outcome(odd, Path(folder), much_bytes, launched=launched) for launched in (False, True))
 
     def compared(value: object) -> object:
-        pattern = re.compile(odd.differs[0].encode(), re.MULTILINE)
-        return pattern.sub(b"", value) if isinstance(value, bytes) and odd.differs[0] else value
+        pattern = re.compile(rf"0x[0-9a-f]+|{odd.differs[0]}" if odd.differs[0] else "0x[0-9a-f]+", re.MULTILINE)
+        return pattern.sub("", value.decode("latin-1")) if isinstance(value, bytes) else value
 
     return [
         f"{what}: {_short(now)}, bare {_short(was)}"
@@ -67,7 +72,7 @@ def differences(odd: Odd, much_bytes: int) -> list[str]:
 
 
 def _outcome(odd: Odd, folder: Path, much_bytes: int, *, launched: bool) -> Outcome:
-    project, state = folder / "project", folder / f"state-{launched}"
+    project, state = folder / "project", folder / "home"
     for path in (project, state):
         path.mkdir()
     files = {"main.py": odd.program, **odd.files} if odd.program else odd.files
@@ -96,7 +101,9 @@ def _outcome(odd: Odd, folder: Path, much_bytes: int, *, launched: bool) -> Outc
         code, out, err = run(command, odd.stdin, project, env)
         return Outcome(code, out, err, _left(project))
     finally:
-        project.rename(folder / f"done-{launched}")
+        # Both have folders of the same names.
+        for path in (project, state):
+            path.rename(folder / f"{path.name}-{launched}")
 
 
 def _on_pipes(command: list[str], stdin: bytes, cwd: Path, env: dict[str, str]) -> tuple[int, bytes, bytes]:

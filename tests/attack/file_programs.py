@@ -431,4 +431,6 @@ _UNPRIVILEGED = ("user", "user's on another's files")
 # The kernel refuses redirect_dir together with userxattr.
 VIEW_DIFFERS = {
     ("rename a folder", "existing"): ({"EXDEV"}, _UNPRIVILEGED),
+    # From the file system of the folder to that of the copies; programs that copy so go on by another way.
+    ("copies", "copy_file_range"): ({"EXDEV"}, ("overlayfs", "tmpfs", "small disk")),
 }

@@ -7,7 +7,7 @@ WORKERS ?= 2
 # pip runs only when what it would install changed.
 STAMP  := .venv/.installed-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-gpu test-versions findings runtime-reference install clean
+.PHONY: demo test test-gpu attack test-versions findings runtime-reference install clean
 
 demo: install
 	$(BIN)/dynotune demo
@@ -22,6 +22,10 @@ test: install
 # On a machine with an NVIDIA GPU and a torch that can use it.
 test-gpu:
 	$(PYTHON) -m pytest -m gpu
+
+# The standing attack, two hours at most, and the page of it.
+attack: install
+	$(BIN)/python -m tests.attack --out benchmarks/results/attack_cpu.json --page docs/reference/robustness.md
 
 # The tests that start programs, and those of the agent, on other versions of Python and torch; then the page of them.
 test-versions: install

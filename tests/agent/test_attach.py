@@ -50,6 +50,16 @@ def test_no_module_of_ours_shadows_one_of_the_users(script, run_under_agent):
     assert run_under_agent([program]).stdout.strip() == "mine []"
 
 
+def test_a_module_of_the_users_named_as_one_of_the_librarys_is_found_as_without_us(script, run_under_agent):
+    """The agent has imported the library's by then, and goes on with it."""
+    for name in ("json", "random", "resource"):
+        script("VALUE = 'mine'\n", f"{name}.py")
+    program = script("import json, random, resource, threading\nprint(json.VALUE, random.VALUE, resource.VALUE)\n")
+    ran = run_under_agent([program])
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "mine mine mine\n", "")
+    assert len(ran.records) == 1
+
+
 def test_a_sitecustomize_of_the_users_still_runs(script, tmp_path, run_under_agent):
     script("print('hello from mine')\nVALUE = 7\n", "sitecustomize.py")
     program = script("import sitecustomize\nprint(sitecustomize.VALUE, sitecustomize.__file__)\n")

@@ -14,8 +14,8 @@ from dynotune.schema.observation import Observation
 from dynotune.schema.study import Study
 
 from . import mutations
-from .attack import attack
-from .readers import READERS, Reader, dynotune
+from .formats import READERS, Reader, dynotune
+from .readers import attack
 
 PAYLOAD = (
     "\x1b]0;t\x07\x1b[2J\u202e\0 [red]r[/] :smile: </script><img src=x onerror=alert(1)>\"'`&{{7*7}} $(id);\r| # \udcff"
@@ -34,7 +34,7 @@ def test_the_files_that_are_mutated_are_valid(reader: Reader, tmp_path):
 def test_a_mutated_file_is_read_or_refused_in_words():
     counts = attack(300, seed=41)
     assert counts.failures == []
-    assert counts.tried.total() == counts.refused.total() + counts.read.total() == 300
+    assert counts.tried.total() == counts.refused.total() + counts.read.total() == counts.held.total() == 300
     assert set(counts.tried) == {reader.name for reader in READERS}
     assert min(counts.refused.total(), counts.read.total()) > 30
 

@@ -24,7 +24,12 @@ def test_path_comes_from_the_commands_own_environment(bin_, tmp_path):
 
 def test_relative_folders_of_path_count_from_the_working_directory(bin_, tmp_path):
     assert find_executable("torchrun", env={"PATH": "bin"}, cwd=tmp_path) == str(bin_ / "torchrun")
-    assert find_executable("bin/torchrun", env={}, cwd=tmp_path) == str(bin_ / "torchrun")
+
+
+def test_a_path_is_started_as_it_is_typed(bin_, tmp_path):
+    """Bare, a script sees it so too."""
+    assert find_executable("bin/torchrun", env={}, cwd=tmp_path) == "bin/torchrun"
+    assert find_executable("./bin/torchrun", env={}, cwd=tmp_path) == "./bin/torchrun"
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,13 @@ def test_exit_code_output_and_stdin_are_the_commands_own(run_dir):
     assert list(run_dir.iterdir()) == []
 
 
+@pytest.mark.parametrize("first", ["#!/bin/sh\n", ""])
+def test_a_script_is_named_as_it_was_typed(first, run_dir, cwd):
+    (cwd / "script").write_text(first + 'echo "$0" "$@"\n')
+    (cwd / "script").chmod(0o755)
+    assert run(run_dir, "./script", "a", cwd=cwd).stdout == b"./script a\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGINT, signal.SIGUSR1])
 def test_death_by_a_signal_is_passed_on(number, run_dir):
     assert run(run_dir, "sh", "-c", f"kill -{int(number)} $$").returncode == -number

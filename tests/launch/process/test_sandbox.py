@@ -116,6 +116,18 @@ def test_a_folder_of_the_users_can_be_renamed(project, run_dir):
     assert "replaced/old" in launched.changes.deleted
 
 
+LINKS = "import os; open('one', 'a').write('more'); print(open('two').read(), os.path.samefile('one', 'two'))"
+
+
+def test_two_names_of_one_file_stay_that_when_it_is_written(project, run_dir):
+    (project / "one").write_text("before ")
+    (project / "two").hardlink_to(project / "one")
+    need_overlay(project, run_dir)
+    sandboxed([sys.executable, "-c", LINKS], cwd=project, run_dir=run_dir)
+    assert (run_dir / "stdout").read_text() == "before more True\n"
+    assert (project / "two").read_text() == "before "
+
+
 def test_a_run_folder_below_the_working_directory_is_written_for_real(project):
     from dynotune.launch import new_run_folder
 
@@ -319,6 +331,11 @@ class TestWithoutPrivileges:
         kind, _, _, run_dir = self.run(someone, code, as_root="chown 0:0 project; chmod 755 project")
         assert kind == "none"
         assert (run_dir / "stdout").read_text() == "refused\n"
+
+    def test_where_two_names_of_one_file_would_become_two_files_there_is_no_view(self, someone):
+        kind, reason, _, run_dir = self.run(someone, LINKS, setup="cd project; echo -n before > one; ln one two")
+        assert (kind, "another file than" in reason) == ("none", True), reason
+        assert (run_dir / "stdout").read_text() == "beforemore True\n"
 
     def test_files_of_others_that_the_user_may_only_read_do_not_cost_the_view(self, someone):
         theirs = "echo 1 > project/theirs; mkdir -m 755 project/also; mkdir -m 700 project/no"

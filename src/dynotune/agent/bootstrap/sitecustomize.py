@@ -32,6 +32,29 @@ def _load_agent(here: str) -> None:
     agent.start()
 
 
+def _give_back_names(found: set[str]) -> None:
+    """Let modules of the program come first that are named as some of the library's, of which the agent has its own.
+
+    `found`: the names of modules that were there before the agent.
+    """
+    first = _program_folder()
+    path = [] if first is None else [first]
+    for name in set(sys.modules) - found:
+        spec = importlib.machinery.PathFinder.find_spec(name.partition(".")[0], path)
+        if spec is not None and spec.loader is not None and not name.startswith("_dynotune_agent"):
+            del sys.modules[name]
+
+
+def _program_folder() -> str | None:
+    """What Python puts first on its path once site is done."""
+    if sys.flags.isolated or getattr(sys.flags, "safe_path", False):
+        return None
+    word = sys.argv[0]
+    if word in ("", "-", "-c", "-m"):
+        return os.getcwd()
+    return word if os.path.isdir(word) else os.path.dirname(os.path.realpath(word))
+
+
 def _keep_bytecode(folder: str) -> None:
     """Keep bytecode in `folder` where a module has none, so that it is compiled once and no other folder changes.
 
@@ -73,8 +96,10 @@ if os.environ.get("DYNOTUNE_BYTECODE"):
     except Exception:
         pass  # another implementation of Python: it compiles as it does
 if os.environ.get("DYNOTUNE_RUN"):
+    _found = set(sys.modules)
     try:
         _load_agent(_here)
+        _give_back_names(_found)
     except Exception:
         # The program goes on without the agent; dynotune notices that no record was begun.
         sys.modules.pop("_dynotune_agent", None)

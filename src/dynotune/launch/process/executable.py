@@ -12,7 +12,10 @@ from dynotune.schema.errors import UsageError
 
 
 def find_executable(name: str, *, env: Mapping[str, str], cwd: Path) -> str:
-    """The file that `name` starts: by itself when it holds a slash, else found on the PATH in `env`.
+    """The file that `name` starts: itself when it holds a slash, else what is found on the PATH in `env`.
+
+    The kernel hands this path to the interpreter of a script, which shows it to the program (`sys.argv[0]`, `$0`).
+    So a name with a slash is returned as it is typed, relative to `cwd`.
 
     Raises:
         UsageError: not found (near names are offered) or not executable.
@@ -20,7 +23,8 @@ def find_executable(name: str, *, env: Mapping[str, str], cwd: Path) -> str:
     if not name:
         raise UsageError("The command is empty.", hint="Write it after --, as in: dynotune run -- python train.py")
     if "/" in name:
-        return _check(cwd / name, name)
+        _check(cwd / name, name)
+        return name
     folders = [cwd / folder for folder in env.get("PATH", os.defpath).split(os.pathsep)]
     found = shutil.which(name, path=os.pathsep.join(str(folder) for folder in folders))
     if found is not None:

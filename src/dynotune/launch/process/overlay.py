@@ -83,11 +83,15 @@ def enter(view: View) -> None:
     target = f"/proc/self/fd/{lower}"
     source = os.path.basename(view.scratch)  # processes that see the view are known by it (see `leases`)
     if _may_set(view.upper, "trusted.overlay.dynotune"):
-        try:
-            # So that a directory of the user's can be renamed in one step, as it can without us.
-            _mount(source, target, "overlay", 0, options + ",redirect_dir=on")
-        except NoOverlay:
-            _mount(source, target, "overlay", 0, options)
+        # So that a directory of the user's can be renamed in one step, as it can without us; and so that the names of
+        # one file stay names of one file when it is written. A kernel may refuse either.
+        for more in (",redirect_dir=on,index=on", ",redirect_dir=on", ""):
+            try:
+                _mount(source, target, "overlay", 0, options + more)
+                break
+            except NoOverlay:
+                if not more:
+                    raise
     else:
         _mount(source, target, "overlay", 0, options + ",userxattr")
     for path, descriptor in kept:

@@ -1,9 +1,10 @@
 """The proof of a copy-on-write view: before the first run, what this user may do in this folder is done in the view.
 
-The folder's files are sorted into kinds by type, owner, group and mode. One of each kind is written, moved, linked and
-has its mode set in the view, and a file is made in one folder of each kind. Whatever the user may do in the folder
-itself must work in the view, with the same outcome, and must not reach the folder. Files that are neither the user's
-own nor writable are only looked at: moving them is rare, and losing the view for it would cost more.
+The folder's files are sorted into kinds by type, owner, group, mode, and whether they have another name in it. One of
+each kind is written, moved, linked and has its mode set in the view, and a file is made in one folder of each kind.
+Whatever the user may do in the folder itself must work in the view, with the same outcome, and must not reach the
+folder. Files that are neither the user's own nor writable are only looked at: moving them is rare, and losing the view
+for it would cost more.
 """
 
 from __future__ import annotations
@@ -23,11 +24,17 @@ _LARGEST_BYTES = 1 << 26
 
 
 class _Sample(NamedTuple):
-    """One file or folder of a kind. `name` is relative to the directory, "." for itself; the rest as found outside."""
+    """One file or folder of a kind, as found outside.
+
+    Args:
+        name: relative to the directory, "." for itself.
+        other: another name of the same file in the directory; "" if there is none.
+    """
 
     name: str
     status: os.stat_result
     writable: bool
+    other: str = ""
 
     @property
     def is_folder(self) -> bool:
@@ -73,6 +80,7 @@ def try_out(view: View) -> None:
 def _samples(cwd: str, skip: set[str]) -> Iterator[_Sample]:
     """One of each kind, the smallest of files, from a walk that lists nearest folders first."""
     kinds: dict[tuple[int, ...], _Sample] = {}
+    names: dict[int, str] = {}
     to_list, num_seen = [""], 0
     root = Path(cwd).stat()
     kinds[_kind(root, writable=True)] = _Sample(".", root, _may(cwd, os.W_OK | os.X_OK))
@@ -93,9 +101,11 @@ def _samples(cwd: str, skip: set[str]) -> Iterator[_Sample]:
             elif not stat.S_ISREG(status.st_mode):
                 continue
             writable = _may(item.path, os.W_OK | (os.X_OK if is_folder else 0))
-            known = kinds.get(_kind(status, writable))
-            if known is None or (not is_folder and status.st_size < known.status.st_size):
-                kinds[_kind(status, writable)] = _Sample(name, status, writable)
+            other = "" if is_folder or status.st_nlink == 1 else names.setdefault(status.st_ino, name)
+            sample = _Sample(name, status, writable, "" if other == name else other)
+            kind = (*_kind(status, writable), bool(sample.other))
+            if kind not in kinds or (not is_folder and status.st_size < kinds[kind].status.st_size):
+                kinds[kind] = sample
     yield from kinds.values()
 
 
@@ -122,9 +132,12 @@ def _try_file(sample: _Sample, token: str, real: int) -> None:
         return
     _must(path.lstat().st_mode == was.st_mode, "it has another mode in the view")
     if sample.writable:
+        size_bytes = path.stat().st_size
         with path.open("ab", buffering=0) as file:
             file.write(b"x")
-        _must(path.stat().st_size == was.st_size + 1, "what was written is not there")
+        _must(path.stat().st_size == size_bytes + 1, "what was written is not there")
+        if sample.other:
+            _must(Path(sample.other).samefile(path), f"it is another file than {sample.other} in the view")
     if sample.is_own:
         path.chmod(stat.S_IMODE(was.st_mode))
         os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))

@@ -1,4 +1,4 @@
-"""The standing attack on what people share: two users of a machine, permissions, planted links and notes, and secrets."""
+"""The standing attack on what people share: two users of a machine, permissions, planted links, and secrets."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ class Person:
         }
 
     def start(self, *words: str, umask: int = 0o022, command: Sequence[str] = ()) -> subprocess.Popen[str]:
-        command = command or (PYTHON, "train.py")
+        # Whoever has a capability to read this interpreter may start it, but may not be asked whether.
+        asks = any("+dac_read_search" in word for word in self.before)
+        command = command or (("sh", "-c", f"exec {PYTHON} train.py") if asks else (PYTHON, "train.py"))
         shell = ["sh", "-c", f'umask {umask:o}; exec "$@"', "sh"]
         ours = [*shell, *self.before, PYTHON, "-m", "dynotune", *words]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
@@ -112,10 +114,8 @@ def _become(user: int) -> list[str]:
     words = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
     may_read = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
     for become in (words, [*words, *may_read]):
-        if (
-            subprocess.run([*become, PYTHON, "-c", f"open({dynotune.__file__!r})"], cwd="/", check=False).returncode
-            == 0
-        ):
+        reads = [*become, PYTHON, "-c", f"open({dynotune.__file__!r})"]
+        if subprocess.run(reads, cwd="/", capture_output=True, check=False).returncode == 0:
             return become
     raise Skipped("another user may not read this interpreter")
 
@@ -164,9 +164,12 @@ def _two_users_measure_at_once(random: randoms.Random, folder: Path) -> None:
     (folder / "tmp").mkdir()
     (folder / "tmp").chmod(0o1777)
     both = [Person(folder / str(user), user=user) for user in (ME, OTHER)]
+    # In a user namespace a capability to read this interpreter is gone.
+    bare = ["--no-sandbox"] if any("+dac_read_search" in word for word in both[0].before) else []
     for person in both:
         person.env["TMPDIR"] = str(folder / "tmp")
-    started = [person.start(*random.choice((RUN, COMPARE)), umask=random.choice((0o022, 0))) for person in both]
+    words = [random.choice((RUN, (*COMPARE, *bare))) for _ in both]
+    started = [person.start(*each, umask=random.choice((0o022, 0))) for person, each in zip(both, words, strict=True)]
     for person, process, user in zip(both, started, (ME, OTHER), strict=True):
         code, said = ended(process)
         assert code == 0, said[-800:]
@@ -249,13 +252,11 @@ def _forged_mark(random: randoms.Random, folder: Path) -> None:
     forged = origin._Origin(found.run.command, str(found.run.cwd), [])
     mark = origin._mark_of(forged, bytes(32))
     (planted / origin.FILE).write_text(json.dumps(msgspec.to_builtins(forged) | {"mark": mark}))
-    what = random.choice(("writable", "his folder", "his file"))
-    if what == "writable":
-        (me.state / "dynotune").chmod(0o777)
-    elif os.geteuid() != 0:
+    if os.geteuid() != 0:
         raise Skipped("needs root to give files away")
-    else:
-        os.chown(key if what == "his file" else me.state / "dynotune", OTHER, OTHER)
+    what = random.choice(("his folder", "his file"))
+    os.chown(key if what == "his file" else me.state / "dynotune", OTHER, OTHER)
+    (me.state / "dynotune").chmod(random.choice((0o700, 0o755, 0o777)))
     code, said = me.says("compare", "--resume", planted.name, "--run-dir", str(base))
     assert code == 2 and "was not begun here by you" in said, (what, said[-800:])
     assert not owned.exists(), what
@@ -293,7 +294,7 @@ def _secrets(random: randoms.Random, folder: Path) -> None:
     command = [PYTHON, "train.py", *words, *(["fails"] if fails else [])]
     subject = random.choice((COMPARE, DIAGNOSE, TUNE, RUN))
     typed = f"env.{name}={secrets[4]}"
-    options = [typed] if subject is COMPARE else [] if subject is DIAGNOSE else ["--set", typed]
+    options = {COMPARE: [typed], TUNE: ["--try", typed], DIAGNOSE: ["--set", typed], RUN: ["--set", typed]}[subject]
     answers = [] if subject is TUNE and fails else ["--json", "answer.json"]
     code, said = me.types(*subject, *options, *answers, "--run-dir", str(me.home / "runs"), command=command)
     assert code in (0, 1, 3, 4), said[-800:]

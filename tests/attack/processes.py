@@ -244,7 +244,7 @@ class World:
 
     def left_alone(self, fault: Fault) -> bytes:
         """What may go on after the fault, by a word of its command: a bare command leaves it, too."""
-        ends_all = {"dynotune", "supervisor"} & set(fault.killed)
+        ends_all = len({"dynotune", "supervisor"} & set(fault.killed)) == 1
         return b"train.py" if self.scene.name.startswith("run") and not ends_all else b""
 
     def is_up(self) -> bool:

@@ -148,3 +148,25 @@ except typer.Exit as ended:
 def test_an_interrupt_while_python_itself_ends_does_not_change_how_run_ends():
     ended = subprocess.run([PYTHON, "-c", ENDS_UNDER_AN_INTERRUPT], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (7, "")
+
+
+INTERRUPTED_IN_AN_IMPORT = """
+import os, runpy, signal, sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == MODULE:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+sys.argv[1:] = ["run", "--", "true"]
+runpy.run_module("dynotune", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "code"), [("dynotune.cli", -signal.SIGINT), ("dynotune.cli.run", 130), ("dynotune.launch", 130)]
+)
+def test_an_interrupt_while_dynotune_is_imported_ends_it_without_a_traceback(module, code):
+    script = INTERRUPTED_IN_AN_IMPORT.replace("MODULE", repr(module))
+    ended = subprocess.run([PYTHON, "-c", script], capture_output=True, text=True)
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -46,6 +46,7 @@ EPILOG = (
     "70 a mistake of dynotune's own; 130 interrupted. `dynotune run` exits as your command does."
 )
 INTERNAL_ERROR = 70
+INTERRUPTED = 130
 LONGEST_MESSAGE = 4000
 
 
@@ -70,6 +71,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             code = ended.code  # type: ignore[assignment]
         if sys.stdout is not None:  # closed
             sys.stdout.flush()
+    except KeyboardInterrupt:  # while a subcommand is imported; later each one says what it leaves
+        code = INTERRUPTED
+        _give_up_output()
     except Exception as error:
         if debug:
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import msgspec
@@ -47,6 +48,24 @@ def test_a_folder_that_was_begun_here_goes_on_without_a_word(folder, tmp_path):
     origin.refuse_foreign(folder, begun, typed(begun))
     moved = shutil.copytree(folder, tmp_path / "moved")
     origin.refuse_foreign(moved, replace(begun, run=replace(begun.run, window_steps=7)), typed(begun))
+
+
+def test_a_key_that_another_user_made_marks_nothing(folder, state):
+    if os.geteuid() != 0:
+        pytest.skip("needs root to give files away")
+    begun = compared(TYPED)
+    origin.mark(folder, begun)
+    os.chown(state / "dynotune" / "origin.key", 65534, 65534)
+    assert origin.to_type(folder, begun) == (["python", "t.py"], [TYPED])
+
+
+def test_a_link_in_the_place_of_the_key_in_the_making_is_not_followed(folder, state, tmp_path):
+    (state / "dynotune").mkdir(parents=True)
+    (tmp_path / "precious").write_text("as it was")
+    (state / "dynotune" / f"origin.key.{os.getpid()}").symlink_to(tmp_path / "precious")
+    origin.mark(folder, compared(TYPED))
+    assert origin.to_type(folder, compared(TYPED)) == ([], [])
+    assert (tmp_path / "precious").read_text() == "as it was"
 
 
 def test_a_folder_that_was_begun_here_with_bytes_that_are_no_text_goes_on(folder):

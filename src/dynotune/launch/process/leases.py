@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dynotune.launch.process import overlay, processes
+from dynotune.schema import private
 
 MARK = "DYNOTUNE_RUN"
 PREFIX = "dt-"
@@ -51,7 +52,7 @@ class Lease:
         """Note it on disk. `scratch`: the folder of copies, which is made after this. Without room there is no note."""
         partial = self.path.with_suffix(".new")
         with contextlib.suppress(OSError):
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private.folder(self.path.parent.parent, self.path.parent.name)
             descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 # Locked before it has its name: nobody finds it free.

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dynotune.launch.process import processes
+from dynotune.schema import private
 from dynotune.schema.errors import CannotRunHere
 
 # struct flock where off_t has 64 bits: l_type, l_whence, l_start, l_len, l_pid.
@@ -155,8 +156,9 @@ def _holder(descriptor: int, part: _Part) -> int | None:
 
 def _open(state_dir: Path, kind: str) -> int:
     try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return os.open(state_dir / f"{_boot()}.{kind}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        private.folder(state_dir)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(state_dir / f"{_boot()}.{kind}.lock", flags, 0o600)
     except OSError as error:
         raise CannotRunHere(
             f"Cannot make a lock in {state_dir}: {error.strerror}.",

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from dynotune import knobs
-from dynotune.schema import atomic, document, redaction
+from dynotune.schema import atomic, document, private, redaction
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
@@ -137,17 +137,20 @@ def _key() -> bytes:
     from platformdirs import user_state_path
 
     path = user_state_path("dynotune") / "origin.key"
+    private.folder(path.parent)
     with contextlib.suppress(FileExistsError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Whole or not at all: another dynotune may look at it now.
         made = path.with_name(f"origin.key.{os.getpid()}")
-        made.touch(mode=0o600)
-        made.write_bytes(os.urandom(_KEY_BYTES))
+        made.unlink(missing_ok=True)  # of a process that was killed, or a link that somebody planted
+        with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(os.urandom(_KEY_BYTES))
         try:
             os.link(made, path)
         finally:
             made.unlink()
-    key = path.read_bytes()
-    if len(key) != _KEY_BYTES:
-        raise OSError(f"{path} is no key")
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        key = file.read()
+        status = os.fstat(file.fileno())
+        if len(key) != _KEY_BYTES or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise OSError(f"{path} is no key of this user")
     return key

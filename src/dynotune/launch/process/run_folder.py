@@ -9,7 +9,7 @@ import shutil
 import time
 from pathlib import Path
 
-from dynotune.schema import redaction
+from dynotune.schema import private, redaction
 from dynotune.schema.errors import CannotRunHere
 
 STDOUT = "stdout"
@@ -29,7 +29,7 @@ def new_run_folder(base: Path) -> Path:
         CannotRunHere: it cannot be made or written: read-only, full, not ours.
     """
     try:
-        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private.make_missing(base)
         now_s = time.time()
         clock = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_s))
         folder = base / f"{clock}-{int(now_s * 1000) % 1000:03d}-{secrets.token_hex(3)}"

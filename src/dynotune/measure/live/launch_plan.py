@@ -11,6 +11,7 @@ import msgspec
 from dynotune.launch.caches import contents
 from dynotune.launch.process import environment, revision, variants
 from dynotune.measure.live.machine import facts_of_arm
+from dynotune.schema import private
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import Plan, Purpose, RunSpec
@@ -147,11 +148,11 @@ def _bytecode_folder() -> Path:
     """
     from platformdirs import user_state_path
 
-    folder = user_state_path("dynotune") / "bytecode"
+    state = user_state_path("dynotune")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return private.folder(state, "bytecode")
     except OSError as error:
         raise CannotRunHere(
-            f"Cannot make {folder}: {error.strerror}.", hint="Set XDG_STATE_HOME to a folder that can be written to."
+            f"Cannot make {state / 'bytecode'}: {error.strerror}.",
+            hint="Set XDG_STATE_HOME to a folder of your own that can be written to.",
         ) from error
-    return folder

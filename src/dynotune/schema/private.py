@@ -1,0 +1,41 @@
+"""Folders that are one user's own, whatever the umask: whoever else writes there could put in code, keys and links."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+__all__ = ["folder", "make_missing"]
+
+_MODE = 0o700
+
+
+def folder(top: Path, *below: str) -> Path:
+    """Make the folder `top/below…`, and close `top` and what is below it to all others.
+
+    Raises:
+        OSError: it cannot be made, or is another user's.
+    """
+    made = top.joinpath(*below)
+    make_missing(made)
+    for path in (top, *(top.joinpath(*below[: num + 1]) for num in range(len(below)))):
+        status = path.stat()
+        if status.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
+        if status.st_mode & 0o077:
+            path.chmod(_MODE)
+    return made
+
+
+def make_missing(path: Path) -> None:
+    """Make the folder and those above it that are not there, mode 0700; one that is there stays as it is.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    for missing in reversed([each for each in (path, *path.parents) if not each.exists()]):
+        missing.mkdir(exist_ok=True)
+        # Of its own: `mkdir` leaves out what the umask takes, and may be asked to add nothing.
+        missing.chmod(_MODE)
+    path.mkdir(exist_ok=True)  # or say that it is no folder

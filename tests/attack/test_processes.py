@@ -1,0 +1,59 @@
+"""A few faults of the standing attack on processes, and what it would say of one that does harm."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from . import processes
+from .processes import FAULTS, SCENES, World, attack, drawn
+
+NUM_FAULTS = 6
+
+
+def test_nothing_is_left_or_lost_after_a_few_faults():
+    counts = attack(NUM_FAULTS, seed=41)
+    assert counts.failures == []
+    assert counts.tried.total() == counts.held.total() + counts.skipped.total() == NUM_FAULTS
+    assert counts.held.total() >= NUM_FAULTS // 2
+
+
+def test_every_fault_meets_every_kind_of_scene_that_it_fits_and_can_be_made_again():
+    met = {(scene.name, fault.name) for scene, fault, _ in (drawn(at, seed=1) for at in range(20_000))}
+    assert met == {(scene.name, fault.name) for scene in SCENES for fault in FAULTS if fault.fits(scene)}
+    assert [drawn(at, 7)[1].name for at in range(50)] == [drawn(at, 7)[1].name for at in range(50)]
+
+
+@pytest.fixture
+def world(tmp_path):
+    world = World(tmp_path, SCENES[0])
+    yield world
+    world.end()
+
+
+@pytest.mark.parametrize("place", ["tmp/dt-1", "runs/x/dt-1", "state/dynotune/leases/note.json"])
+def test_what_is_left_is_seen(place, world):
+    (world.folder / place).mkdir(parents=True)
+    with pytest.raises(processes.Lost, match="left"):
+        processes._check_left(world)
+
+
+def test_a_process_that_is_left_is_seen(world, monkeypatch):
+    monkeypatch.setattr(processes, "LONGEST_GONE_S", 0.0)
+    process = world._start(["sleep", "1000"])
+    with pytest.raises(processes.Lost, match="sleep"):
+        processes._check_gone(world, but=b"")
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    processes._check_gone(world, but=b"")
+
+
+def test_a_lost_pair_and_a_mistake_are_seen(world):
+    processes._check_kept({"pairs": [1]}, {"pairs": [1, 2]})
+    with pytest.raises(processes.Lost, match="pairs"):
+        processes._check_kept({"pairs": [1, 2]}, {"pairs": [2]})
+    (world.folder / "said").write_text('  File "/x/dynotune/cli/run.py", line 1, in run\n')
+    with pytest.raises(processes.Lost, match="mistake"):
+        processes._check_said(world, 1)

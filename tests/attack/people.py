@@ -114,8 +114,10 @@ def _become(user: int) -> list[str]:
     words = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
     may_read = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
     for become in (words, [*words, *may_read]):
-        reads = [*become, PYTHON, "-c", f"open({dynotune.__file__!r})"]
-        if subprocess.run(reads, cwd="/", capture_output=True, check=False).returncode == 0:
+        # It starts with the rights of before, and then takes another installation's modules if it may not read its own.
+        reads = f"import msgspec, os; open({dynotune.__file__!r}); print(os.__file__)"
+        done = subprocess.run([*become, PYTHON, "-c", reads], cwd="/", capture_output=True, text=True, check=False)
+        if done.stdout.strip() == os.__file__:
             return become
     raise Skipped("another user may not read this interpreter")
 

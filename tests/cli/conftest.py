@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +14,10 @@ import msgspec
 import pytest
 
 import dynotune
+from dynotune.launch.process import origin
+from dynotune.schema.comparison import Comparison
+
+from ..fakes import of_run
 
 T = TypeVar("T")
 SOURCE = str(Path(dynotune.__file__).parent.parent)
@@ -105,6 +109,14 @@ class User:
         """Pairs that were measured; on a busy machine some of them are void, and then fewer follow."""
         comparison = self.comparison()
         return len(comparison["pairs"]) + len(comparison["voided"])
+
+
+def has_typed(command: Sequence[str], *, cwd: Path, runs: Path) -> None:
+    """As if this user had begun a comparison on the command in the folder `cwd`, with its run folder below `runs`."""
+    folder = runs / "begun-before"
+    folder.mkdir(parents=True)
+    fields = {"id": folder.name, "command": list(command), "cwd": cwd, "candidate_settings": []}
+    origin.mark(folder, of_run(Comparison, **fields))
 
 
 @pytest.fixture

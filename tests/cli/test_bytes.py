@@ -18,7 +18,7 @@ from dynotune.schema.comparison import Comparison
 from dynotune.schema.recipe import Header, Recipe
 from dynotune.schema.run import Run
 
-from .conftest import CALLS, User
+from .conftest import CALLS, User, has_typed
 
 WORD, FOLDER, SCRIPT = (os.fsdecode(name) for name in (b"arg\xff", b"dir\xfe", b"tr\xe9.py"))
 SAYS = r"""
@@ -78,8 +78,10 @@ def test_a_comparison_of_bytes_is_shown_and_read_again(elsewhere):
     assert typed(elsewhere, "report", str(folder))[:2] == (0, out)
 
 
-def test_a_recipe_of_a_command_of_bytes_proves_that_command_again(elsewhere):
+def test_a_recipe_of_a_command_of_bytes_proves_that_command_again(elsewhere, monkeypatch):
     command = [sys.executable, SCRIPT, WORD, "100000"]
+    monkeypatch.setenv("XDG_STATE_HOME", elsewhere.env["XDG_STATE_HOME"])
+    has_typed(command, cwd=elsewhere.cwd, runs=elsewhere.runs)
     head = Header(recipes.SCHEMA, command=command, speedup=1.2, ci=(1.1, 1.3))
     facts = {"command_hash": command_hash(command)}
     recipes.write(elsewhere.cwd / "recipe.toml", Recipe(head, {"host.num_threads": 1}, facts=facts))

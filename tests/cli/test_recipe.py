@@ -13,9 +13,11 @@ from dynotune.recipes.checking import command_hash
 from dynotune.schema.comparison import Comparison, FailedArm
 from dynotune.schema.errors import DynotuneError
 
+from .conftest import has_typed
 from .test_bad_input import said
 
 PYTHON = sys.executable
+COMMAND = ["python", "train.py", "--batch", "32"]
 RECIPE = """# mine
 [recipe]
 schema = "dynotune.recipe/2"
@@ -56,7 +58,9 @@ def types(tmp_path, monkeypatch, capsys):
     """Runs `dynotune recipe …` here, without a process, in a folder with `recipe.toml`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "recipe.toml").write_text(RECIPE)
+    has_typed(COMMAND, cwd=tmp_path, runs=tmp_path / "state" / "dynotune" / "runs")
 
     def run(*words, recipe=None):
         if recipe is not None:
@@ -178,6 +182,18 @@ def test_a_variable_of_a_recipe_is_typed_to_prove_it_again(types, measured):
     assert [str(setting) for setting in without.candidate] == ["loader.num_workers=4"]
     assert [str(setting) for setting in request.candidate] == ["env.A=2", "loader.num_workers=4"]
     assert request.run.settings == []
+
+
+def test_a_command_that_its_user_has_not_typed_here_is_not_run(types, measured, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "recipe.toml").write_text(RECIPE)
+    for recipe, folder in ((RECIPE.replace('"32"', '"64"'), tmp_path), (RECIPE, tmp_path / "elsewhere")):
+        monkeypatch.chdir(folder)
+        (folder / "recipe.toml").write_text(recipe)
+        code, _, err = types("verify", "recipe.toml")
+        assert code == 2 and "not measured here" in err
+        assert "dynotune recipe verify recipe.toml -- python train.py --batch" in " ".join(err.split())
+    assert measured[0] == []
 
 
 def test_a_recipe_without_a_command_asks_for_one(types, measured):

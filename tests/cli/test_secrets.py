@@ -11,7 +11,7 @@ from dynotune import cli
 from dynotune.cli import compare as comparing
 from dynotune.schema.comparison import Comparison
 
-from .conftest import CALL, QUICK, User
+from .conftest import CALL, QUICK, User, has_typed
 from .test_bad_input import said
 
 PYTHON = sys.executable
@@ -107,6 +107,7 @@ def types(tmp_path, monkeypatch, capsys):
     """Runs `dynotune …` here, without a process; what is measured is what was asked for."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     asked = []
 
     def measure(request, **_):
@@ -159,5 +160,8 @@ def test_a_recipe_is_shown_without_secrets_that_somebody_wrote_into_it(types, tm
     )
     assert types("recipe", "show", "recipe.toml")[0] == 0
     assert types("recipe", "show", "recipe.toml", "--json", "-")[0] == 0
+    code, text = types("recipe", "verify", "recipe.toml", "--set", "env.OMP_DYNAMIC=true")
+    assert code == 2 and "not measured here" in text and "-- python --token @redacted" in text
+    has_typed(["python", "--token", "@redacted"], cwd=tmp_path, runs=tmp_path / "state" / "dynotune" / "runs")
     code, text = types("recipe", "verify", "recipe.toml", "--set", "env.OMP_DYNAMIC=true")
     assert code == 0 and "own command: python --token @redacted" in text

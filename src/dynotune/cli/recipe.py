@@ -86,7 +86,7 @@ def verify(
     run = msgspec.structs.replace(
         run,
         settings=checking.baseline(found, str(file)),
-        command=_command(context, found, file),
+        command=_command(context, found, file, run),
         objective=found.recipe.objective,
         step_function=run.step_function or found.recipe.step_function,
         caches=run.caches or found.recipe.caches,
@@ -97,8 +97,8 @@ def verify(
         raise typer.Exit(1)
 
 
-def _command(context: typer.Context, found: Recipe, file: Path) -> list[str]:
-    """What stood after `--`, else the recipe's own, which is said."""
+def _command(context: typer.Context, found: Recipe, file: Path, run: RunSpec) -> list[str]:
+    """What stood after `--`, else the recipe's own if the user once typed it here, which is said."""
     command = context.find_root().obj
     if command:
         return list(command)
@@ -114,6 +114,14 @@ def _command(context: typer.Context, found: Recipe, file: Path) -> list[str]:
         raise UsageError(
             f"The command of {file} held secrets, which no recipe keeps: {shown}",
             hint=f"Type it again, after two dashes: dynotune recipe verify {words.command([str(file)])} -- COMMAND",
+        )
+    from dynotune.launch.process import origin
+
+    if not origin.was_typed(run.base, redaction.words(found.recipe.command), run.cwd):
+        raise UsageError(
+            f"{file} names a command that you have not measured here, and running it could run foreign code: {shown}",
+            hint=f"If you trust it, type it after two dashes: dynotune recipe verify {words.command([str(file)])} -- "
+            + shown,
         )
     redaction.learn({}, found.recipe.command)
     print(f"Running the recipe's own command: {shown}", file=sys.stderr)

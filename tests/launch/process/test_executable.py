@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+
 import pytest
 
 from dynotune.launch.process.executable import find_executable
 from dynotune.schema.errors import UsageError
+
+from ..conftest import SOURCE
 
 
 @pytest.fixture
@@ -30,6 +37,21 @@ def test_a_path_is_started_as_it_is_typed(bin_, tmp_path):
     """Bare, a script sees it so too."""
     assert find_executable("bin/torchrun", env={}, cwd=tmp_path) == "bin/torchrun"
     assert find_executable("./bin/torchrun", env={}, cwd=tmp_path) == "./bin/torchrun"
+
+
+def test_a_folder_that_may_not_be_entered_is_named(tmp_path):
+    code = "import sys; from pathlib import Path; from dynotune.launch.process.executable import *\n"
+    code += "try: find_executable(sys.argv[1], env={}, cwd=Path('/'))\nexcept UsageError as error: print(error)"
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed").chmod(0)
+    become = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+    if become and shutil.which("setpriv") is None:
+        pytest.skip("needs setpriv to become someone else")
+    words = [*become, sys.executable, "-c", f"import sys; sys.path.insert(0, {SOURCE!r})\n{code}"]
+    done = subprocess.run([*words, str(tmp_path / "closed" / "x")], cwd="/", capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip("another user may not read the source")
+    assert "Permission denied" in done.stdout
 
 
 @pytest.mark.parametrize(

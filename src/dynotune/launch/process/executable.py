@@ -38,11 +38,15 @@ def find_executable(name: str, *, env: Mapping[str, str], cwd: Path) -> str:
 
 
 def _check(path: Path, name: str) -> str:
-    if not path.exists():
+    try:
+        is_there = path.exists()
+    except PermissionError as error:
+        raise UsageError(f"{name} cannot be looked at: {error.strerror}.", hint="Check who may enter it.") from error
+    if not is_there:
         raise UsageError(f"Command not found: {name} (in {path.parent}).", hint="Check the path.")
     if path.is_dir():
         raise UsageError(f"{name} is a folder.", hint="Name the program to start.")
-    if not os.access(path, os.X_OK):
+    if not os.access(path, os.X_OK, effective_ids=True):
         raise UsageError(f"{name} is not executable.", hint=_how_to_start(name, path))
     return str(path)
 

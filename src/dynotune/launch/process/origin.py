@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
-__all__ = ["mark", "refuse_foreign", "to_type"]
+__all__ = ["mark", "refuse_foreign", "to_type", "was_typed"]
 
 FILE = "origin.json"
 _KEY_BYTES = 32
@@ -61,6 +61,15 @@ def to_type(folder: Path, begun: msgspec.Struct | bytes) -> tuple[list[str], lis
     if origin is None or (origin.command, origin.cwd) != (tree["run"]["command"], tree["run"]["cwd"]):
         return tree["run"]["command"], found
     return [], [one for one in found if str(one) not in origin.settings]
+
+
+def was_typed(base: Path, command: Sequence[str], cwd: Path) -> bool:
+    """Whether this user began something below `base` with this command, in this working directory."""
+    try:
+        found = [_read(folder) for folder in base.iterdir() if (folder / FILE).exists()]
+    except OSError:
+        return False
+    return any(one is not None and (one.command, one.cwd) == (list(command), str(cwd)) for one in found)
 
 
 def refuse_foreign(folder: Path, begun: msgspec.Struct, now: RunSpec) -> None:

@@ -11,9 +11,7 @@ import string
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -22,6 +20,8 @@ import dynotune
 from dynotune.launch.process import origin
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
+
+from .counts import Counts
 
 PYTHON = sys.executable
 SOURCE = str(Path(dynotune.__file__).parent.parent)
@@ -43,19 +43,8 @@ DIAGNOSE = ("diagnose", "--warmup", "3", "--steps", "20", "--step-function", "dy
 TUNE = ("tune", "--budget", "4s", "--step-function", "dynotune.step", "--report", "shown.html")
 
 
-@dataclass
-class Counts:
-    """What came of the cases, by their name.
-
-    Args:
-        skipped: this machine or user cannot have the case.
-        failures: those that did not hold, with what it takes to make the case again.
-    """
-
-    tried: Counter[str] = field(default_factory=Counter)
-    held: Counter[str] = field(default_factory=Counter)
-    skipped: Counter[str] = field(default_factory=Counter)
-    failures: list[str] = field(default_factory=list)
+WHOLE = 180
+"""Each case twenty times."""
 
 
 class Skipped(Exception):
@@ -138,11 +127,13 @@ def attack(number: int, seed: int, *, first: int = 0) -> Counts:
             try:
                 case(randoms.Random(f"{seed} {at}"), Path(folder).resolve())
             except Skipped as skipped:
-                counts.skipped[f"{name}: {skipped}"] += 1
+                counts.skipped[name] = str(skipped)
+                counts.tried[name] -= 1
             except (AssertionError, OSError, ValueError, subprocess.TimeoutExpired) as error:
                 counts.failures.append(f"{name}, --seed {seed} --first {at}: {type(error).__name__}: {error}")
             else:
                 counts.held[name] += 1
+    counts.tried = +counts.tried  # without those that were all skipped
     return counts
 
 

@@ -19,16 +19,17 @@ import sys
 import tempfile
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import dynotune
 from dynotune.launch.process import processes
+
+from .counts import Counts
 
 PYTHON = sys.executable
 SOURCE = str(Path(dynotune.__file__).parent.parent)
@@ -39,19 +40,8 @@ MEASURED = ("pairs", "voided", "blocks", "trials", "pilots")
 OTHER_USER = 61003
 
 
-@dataclass
-class Counts:
-    """What came of the cases, by their name: the scene and the fault.
-
-    Args:
-        held: nothing was lost or left. skipped: the fault cannot be had here, or the scene was over before it.
-        failures: the others, with what it takes to make the case again.
-    """
-
-    tried: Counter[str] = field(default_factory=Counter)
-    held: Counter[str] = field(default_factory=Counter)
-    skipped: Counter[str] = field(default_factory=Counter)
-    failures: list[str] = field(default_factory=list)
+WHOLE = 500
+"""Faults."""
 
 
 class Skipped(Exception):
@@ -456,11 +446,14 @@ def attack(number: int, seed: int, *, first: int = 0, workers: int = 2) -> Count
         for at, (name, outcome, detail) in enumerate(
             pool.map(lambda at: _case(at, seed), range(first, first + number)), first
         ):
+            if outcome == "skipped":
+                counts.skipped[name] = detail
+                continue
             counts.tried[name] += 1
             if outcome == "lost":
                 counts.failures.append(f"{name}, --seed {seed} --first {at}: {detail}")
             else:
-                getattr(counts, outcome)[name if outcome == "held" else f"{name}: {detail}"] += 1
+                counts.held[name] += 1
     return counts
 
 

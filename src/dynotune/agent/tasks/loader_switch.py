@@ -227,7 +227,11 @@ def _done(iterator: Any) -> tuple[int, int]:
         stored = sum(len(info) > 1 for info in iterator._task_info.values())
         return stored + iterator._data_queue.qsize(), iterator._tasks_outstanding
     except (AttributeError, NotImplementedError, OSError):
-        return 0, 0  # it has no workers, or they are gone
+        if not getattr(iterator, "_num_workers", 0):
+            return 0, 0
+        # This version of torch does not tell: as many steps are left out as there may be batches.
+        most = iterator._num_workers * (getattr(iterator, "_prefetch_factor", None) or 2)
+        return most, most
 
 
 class _Shared:
